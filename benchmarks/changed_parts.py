@@ -31,14 +31,14 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing.changes import changes
+from graphrag_ray.indexing.changes import count_changes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import walk_stage
-from graphrag_ray.indexing.stages.finish_stage import CoveredParts, WantedIndex, make_index
+from graphrag_ray.indexing.stages.finish_stage import CoveredParts, RowIndexPlan, build_row_index
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, read_part, write_part
-from graphrag_ray.store.search.mapped_arrays import ids_of
+from graphrag_ray.store.search.mapped_arrays import join_halves
 from graphrag_ray.store.snapshots import Manifest
 
 PART_ROWS = 1_000
@@ -58,7 +58,7 @@ def took(do: Callable[[], T]) -> tuple[T, float]:
 
 
 def random_ids(n: int, rng: np.random.Generator) -> list[str]:
-    return ids_of(*rng.integers(0, 1 << 63, (2, n)).astype("<u8"))
+    return join_halves(*rng.integers(0, 1 << 63, (2, n)).astype("<u8"))
 
 
 def random_rows(name: str, n: int, rng: np.random.Generator) -> pa.Table:
@@ -83,7 +83,7 @@ def random_rows(name: str, n: int, rng: np.random.Generator) -> pa.Table:
 
 def written(store: Store, name: str, table: pa.Table) -> list[Part]:
     pieces = (table.slice(at, PART_ROWS) for at in range(0, table.num_rows, PART_ROWS))
-    return [write_part(store, name, by_row(piece)) for piece in pieces]
+    return [write_part(store, name, mark_for_row_access(piece)) for piece in pieces]
 
 
 def replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
@@ -95,20 +95,20 @@ def with_other_texts(table: pa.Table) -> pa.Table:
     return replaced(table, "description", [f"{text}." for text in table["description"].to_pylist()])
 
 
-def made(store: Store, wanted: WantedIndex) -> Part:
-    (row,) = next(iter(make_index(store, wanted))).to_pylist()
+def made(store: Store, wanted: RowIndexPlan) -> Part:
+    (row,) = next(iter(build_row_index(store, wanted))).to_pylist()
     return Part(row["path"], wanted.covered.rows, row["bytes"])
 
 
 def of_rows(store: Store, name: str, parts: Sequence[Part], share: float, rng: np.random.Generator) -> None:
     before = CoveredParts(name, list(parts))
-    earlier = made(store, WantedIndex(before))
+    earlier = made(store, RowIndexPlan(before))
     now = list(parts)
     for at in rng.choice(len(now), max(1, round(share * len(now))), replace=False).tolist():
         (now[at],) = written(store, name, with_other_texts(read_part(store, now[at])).slice(3))
     covered = CoveredParts(name, now)
-    afresh, s_afresh = took(lambda: made(store, WantedIndex(covered)))
-    derived, s_derived = took(lambda: made(store, WantedIndex(covered, (earlier, before))))
+    afresh, s_afresh = took(lambda: made(store, RowIndexPlan(covered)))
+    derived, s_derived = took(lambda: made(store, RowIndexPlan(covered, (earlier, before))))
     assert derived == afresh
     size = f"{derived.bytes / 1e6:.0f} MB"
     print(
@@ -126,10 +126,10 @@ def of_counts(store: Store, parts: Sequence[Part]) -> None:
 
     def run(tables: dict[str, list[Part]] | None) -> Run:
         parent = None if tables is None else Manifest(1, None, "", "", tables)
-        return Run(LocalExecutor(store, Models.of(settings)), settings, {}, parent, Observer())
+        return Run(LocalExecutor(store, Models.from_settings(settings)), settings, {}, parent, Observer())
 
     old, new = {"relationships": list(parts)}, {"relationships": now}
-    found, seconds = took(lambda: changes(run(old), new))
+    found, seconds = took(lambda: count_changes(run(old), new))
     n = found["relationships"]["changed"]
     print(f"| what changed: relationships, {n:,} of them | {seconds:.2f} | |")
 
@@ -158,7 +158,7 @@ def of_walks(store: Store, n_chunks: int, rng: np.random.Generator) -> None:
         }
         groups.append([[write_part(store, name, full(name, some))] for name, some in rows.items()])
     (shard,) = walk_stage._shards([tuple(group) for group in groups])
-    _, seconds = took(lambda: list(walk_stage._make(store, shard)))
+    _, seconds = took(lambda: list(walk_stage._build_shard(store, shard)))
     print(f"| shard for walks: {n_chunks:,} chunks, {links:,} links | {seconds:.2f} | |")
 
 

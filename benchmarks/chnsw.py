@@ -36,7 +36,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from graphrag_ray.store.search import chnsw  # noqa: E402
 from graphrag_ray.store.search.mapped_arrays import InMemory  # noqa: E402
-from graphrag_ray.store.search.vectors import unit  # noqa: E402
+from graphrag_ray.store.search.vectors import normalize  # noqa: E402
 
 K = 5
 EFS = (5, 8, 12, 20, 40, 80, 160, 400)
@@ -80,17 +80,17 @@ def given_vectors(path: Path) -> np.ndarray:
 def nodes_and_questions(given: argparse.Namespace, rng: Any) -> tuple[np.ndarray, np.ndarray]:
     n, asked = given.nodes, given.questions
     if given.vectors == "random":
-        drawn = unit(rng.standard_normal((n + asked, given.dimensions), np.float32))
+        drawn = normalize(rng.standard_normal((n + asked, given.dimensions), np.float32))
         return drawn[asked:], drawn[:asked]
-    own = unit(given_vectors(Path(given.vectors)))
+    own = normalize(given_vectors(Path(given.vectors)))
     own = own[rng.permutation(len(own))]
     asked = min(asked, len(own) // 4)
     questions, own = own[:asked], own[asked:]
     nodes = np.empty((n, own.shape[1]), np.float32)
     for at in range(0, n, len(own)):
         some = own[: n - at]
-        noise = unit(rng.standard_normal(some.shape, np.float32)) * (given.noise if at else 0.0)
-        nodes[at : at + len(some)] = unit(some + noise)
+        noise = normalize(rng.standard_normal(some.shape, np.float32)) * (given.noise if at else 0.0)
+        nodes[at : at + len(some)] = normalize(some + noise)
     return nodes[rng.permutation(n)], questions
 
 
@@ -114,7 +114,7 @@ def grouped(nodes: np.ndarray, of_each: int, rng: Any) -> np.ndarray:
             sums = np.zeros_like(centres)
             np.add.at(sums, group, rows)
             empty = np.bincount(group, minlength=len(centres)) == 0
-            centres = unit(np.where(empty[:, None], centres, sums))
+            centres = normalize(np.where(empty[:, None], centres, sums))
         found.append(centres)
     return np.concatenate(found)
 

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.communities import communities
+from graphrag_ray.graph.communities import build_communities
 
 CROSS = 0.15
 HUB_SHARE = 0.02
@@ -104,7 +104,7 @@ def one_run(path: Path, library: str) -> dict[str, Any]:
         leidenalg.find_partition = timed
     before = resource.getrusage(resource.RUSAGE_SELF)
     started = time.perf_counter()
-    hierarchy = communities(
+    hierarchy = build_communities(
         n_nodes,
         graph["source"],
         graph["target"],
@@ -127,7 +127,7 @@ def one_run(path: Path, library: str) -> dict[str, Any]:
         "before_mb": before.ru_maxrss / 1e3,
         "peak_mb": after.ru_maxrss / 1e3,
         "modularity": hierarchy.modularity,
-        "levels": [len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)],
+        "levels": [len(hierarchy.communities_at_level(k)) for k in range(hierarchy.n_levels)],
         "communities": hierarchy.n_communities,
     }
 

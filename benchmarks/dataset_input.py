@@ -30,7 +30,7 @@ WAYS = ("path", "dataset")
 
 def write_rows(passages: Path, folder: Path, tokens: int) -> int:
     """Returns how many there are."""
-    from graphrag_ray.corpus.tokens import count as count_tokens
+    from graphrag_ray.corpus.tokens import count_tokens
 
     with (gzip.open if passages.suffix == ".gz" else open)(passages, "rt") as stream:
         given = [json.loads(line) for line in stream]
@@ -56,27 +56,29 @@ def read_by(way: str, rows: str, root: str) -> None:
     """In a process of its own."""
     from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.engine.given_rows import InputRows
     from graphrag_ray.engine.observer import Observer
-    from graphrag_ray.engine.ray.cluster import connected
+    from graphrag_ray.engine.ray.cluster import connect
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
     from graphrag_ray.indexing.build import open_rows
     from graphrag_ray.indexing.run import Run
-    from graphrag_ray.indexing.stages.read_stage import read
+    from graphrag_ray.indexing.stages.read_stage import read_input
     from graphrag_ray.store.files import Store
 
     settings = parse_settings({"input": {"id_column": "id"}})
-    with connected():
-        executor = RayExecutor(Store(root), Models.of(settings))
-        given: str | GivenRows = rows
+    with connect():
+        executor = RayExecutor(Store(root), Models.from_settings(settings))
+        given: str | InputRows = rows
         if way == "dataset":
             import ray.data
 
-            given = GivenRows(ray.data.read_parquet(rows))
+            given = InputRows(ray.data.read_parquet(rows))
             open_rows(given, settings)
         print("started", flush=True)
         began = time.monotonic()
-        done = read(Run(executor, settings, {}, None, Observer()), given, add=False, allow_deletes=False)
+        done = read_input(
+            Run(executor, settings, {}, None, Observer()), given, add=False, allow_deletes=False
+        )
         print("read", flush=True)
         parts = len(done.parts("documents"))
         print(json.dumps({**done.counts, "parts": parts, "seconds": time.monotonic() - began}), flush=True)

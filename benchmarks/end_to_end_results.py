@@ -205,7 +205,7 @@ class Recording:
             self.rows(f"{to}/tables/{table}", opened.table(table).to_pylist())
         for kind in EMBEDDED:
             with suppress(Exception):  # an index of names alone has no reports
-                self.rows(f"{to}/tables/embeddings_{kind}", _hashed(opened.frame(f"embeddings_{kind}")))
+                self.rows(f"{to}/tables/embeddings_{kind}", _hashed(opened.to_pandas(f"embeddings_{kind}")))
         for command in COMMANDS:
             self.command(f"{to}/commands/{command}", command, "--root", root)
         self.command(f"{to}/commands/snapshots", "status", "--root", root, "--snapshots")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 
-from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.indexing.estimate import SAMPLE_CHUNKS, estimate
 from graphrag_ray.indexing.status import status_of
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--sample", type=int, default=SAMPLE_CHUNKS)
     given = parser.parse_args()
     store = Store(given.index)
-    settings = parse_settings(of_index(open_latest(store).settings))
+    settings = parse_settings(without_machine_settings(open_latest(store).settings))
     wall, cpu = time.perf_counter(), time.process_time()
     found = estimate(given.input, settings, root=given.learn, sample=given.sample)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu

@@ -24,7 +24,7 @@ from pathlib import Path
 from random import Random
 
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import latest
+from graphrag_ray.store.snapshots import read_latest
 
 STEPS = ("read", "extract", "merge", "describe", "communities", "reports", "embed", "finish")
 """As the command prints them when they end."""
@@ -175,7 +175,7 @@ def index_command(corpus: Path, root: Path, url: str, *more: str, small_partitio
 
 def parts_of(root: Path) -> dict[str, list[str]]:
     """The parts of each table of the newest snapshot: they are named by the hash of their content."""
-    manifest = latest(Store(str(root)))
+    manifest = read_latest(Store(str(root)))
     assert manifest is not None, f"{root} has no snapshot"
     return {name: [part.path for part in parts] for name, parts in manifest.tables.items()}
 

@@ -29,7 +29,7 @@ import killing
 from simulated import endpoint, get
 
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import latest
+from graphrag_ray.store.snapshots import read_latest
 
 VICTIMS = ("worker", "limiter", "task", "driver", "node", "everything")
 MOMENTS = ("start", *killing.STEPS, "commit")
@@ -144,7 +144,7 @@ def kill_many(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path)
     seconds, calls = calm(cluster, args.corpus, scratch / "calm", options, more)
     say(f"undisturbed: {seconds:.1f} s, {calls} calls")
     expected = killing.parts_of(scratch / "calm")
-    manifest = latest(Store(str(scratch / "calm")))
+    manifest = read_latest(Store(str(scratch / "calm")))
     assert manifest is not None
     usual_s = {"start": USUAL_START_S, "commit": USUAL_COMMIT_S, **manifest.run["seconds"]}
     rng, campaign, log = Random(args.seed), Campaign(), scratch / "log.jsonl"

@@ -28,15 +28,15 @@ from graphrag_ray import open_index
 from graphrag_ray.base import schema
 from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import entity_id, stable_id
-from graphrag_ray.indexing.stages.finish_stage import WantedIndex, covered_by_each, make_index
+from graphrag_ray.indexing.stages.finish_stage import RowIndexPlan, build_row_index, row_index_parts
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store import blobs, snapshots
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import keyword, vectors
-from graphrag_ray.store.search.mapped_arrays import halves, ids_of
+from graphrag_ray.store.search.mapped_arrays import id_halves, join_halves
 from graphrag_ray.store.snapshots import Manifest
 
 ROWS = 60_000
@@ -94,11 +94,11 @@ def copied(index: Index, name: str, copies: int) -> Table:
         ids = [stable_id(name, str(n), id_) for n in range(copies) for id_ in rows["id"].to_pylist()]
     if name == "community_reports":
         raise AssertionError("those of communities")
-    return Table(name, rows, np.stack(halves(ids), axis=1).reshape(copies, rows.num_rows, 2))
+    return Table(name, rows, np.stack(id_halves(ids), axis=1).reshape(copies, rows.num_rows, 2))
 
 
 def id_strings(ids: npt.NDArray[np.uint64]) -> pa.Array:
-    return strings(ids_of(ids[:, 0], ids[:, 1]))
+    return strings(join_halves(ids[:, 0], ids[:, 1]))
 
 
 def taken(
@@ -137,7 +137,9 @@ def taken(
         columns["community"] = columns["human_readable_id"]
         parents = found["parent"].to_numpy()
         columns["parent"] = pa.array(np.where(parents < 0, -1, parents + copy * n))
-    return by_row(pa.table(columns).select(schema.TABLES[table.name].names).cast(schema.TABLES[table.name]))
+    return mark_for_row_access(
+        pa.table(columns).select(schema.TABLES[table.name].names).cast(schema.TABLES[table.name])
+    )
 
 
 def batches(table: Table) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
@@ -152,7 +154,7 @@ def batches(table: Table) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]
 
 
 def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[Part]:
-    shards = index.searcher.shards(schema.search_table(kind, "keyword"))
+    shards = index.searcher.shards(schema.search_index_table(kind, "keyword"))
     copies, n = table.ids.shape[:2]
     each = max(1, SHARD_ROWS // n)
     parts = []
@@ -160,7 +162,9 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
         own = range(first, min(copies, first + each))
         made_from = stable_id("large", kind, str(first))
         data = repeated(shards[0], table, own)
-        parts.append(blobs.write(store, schema.search_table(kind, "keyword"), made_from, data, len(own) * n))
+        parts.append(
+            blobs.write_blob(store, schema.search_index_table(kind, "keyword"), made_from, data, len(own) * n)
+        )
     return parts
 
 
@@ -187,7 +191,7 @@ def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
 
 
 def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bool) -> list[Part]:
-    found = index.frame(f"embeddings_{kind}")
+    found = index.to_pandas(f"embeddings_{kind}")
     base = np.stack(found["vector"].to_list()).astype(np.float32)
     place = [table.place[id_] for id_ in found["id"]]
     copies = table.ids.shape[0]
@@ -197,18 +201,20 @@ def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bo
     for first in range(0, copies, each):
         many = min(copies, first + each) - first
         ids = table.ids[first : first + many][:, place].reshape(-1, 2)
-        matrix = np.tile(vectors.unit(base), (many, 1))
+        matrix = np.tile(vectors.normalize(base), (many, 1))
         matrix += spread * rng.standard_normal(matrix.shape, dtype=np.float32)
-        data = vectors.build(ids_of(ids[:, 0], ids[:, 1]), matrix, signs)
+        data = vectors.build(join_halves(ids[:, 0], ids[:, 1]), matrix, signs)
         made_from = stable_id("large", kind, str(first))
-        parts.append(blobs.write(store, schema.search_table(kind, "vector"), made_from, data, len(matrix)))
+        parts.append(
+            blobs.write_blob(store, schema.search_index_table(kind, "vector"), made_from, data, len(matrix))
+        )
     return parts
 
 
 def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part]:
     found = []
-    for covered in covered_by_each(name, parts):
-        for made in make_index(store, WantedIndex(covered)):
+    for covered in row_index_parts(name, parts):
+        for made in build_row_index(store, RowIndexPlan(covered)):
             (row,) = made.to_pylist()
             found.append(Part(row["path"], covered.rows, row["bytes"]))
     return found
@@ -222,12 +228,14 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
     from graphrag_ray.base.ids import report_id
 
     of = [f"{copy}" for copy in range(copies)]
-    ids = [report_id(id_) for copy in of for id_ in ids_of(*np.moveaxis(communities.ids[int(copy)], 1, 0))]
+    ids = [
+        report_id(id_) for copy in of for id_ in join_halves(*np.moveaxis(communities.ids[int(copy)], 1, 0))
+    ]
     by_community = dict(
         zip(communities.rows["community"].to_pylist(), range(communities.rows.num_rows), strict=True)
     )
     rows = [by_community[c] for c in reports["community"].to_pylist()]
-    halved = np.stack(halves(ids), axis=1).reshape(copies, communities.rows.num_rows, 2)[:, rows]
+    halved = np.stack(id_halves(ids), axis=1).reshape(copies, communities.rows.num_rows, 2)[:, rows]
     tables["community_reports"] = Table("community_reports", reports, halved)
     parts: dict[str, list[Part]] = {}
     for name, table in tables.items():
@@ -236,15 +244,15 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
             parts[name] = [
                 write_part(out, name, taken(tables, table, *of_part)) for of_part in batches(table)
             ]
-            parts[schema.rows_table(name)] = indexes_of_rows(out, name, parts[name])
+            parts[schema.row_index_table(name)] = indexes_of_rows(out, name, parts[name])
             told(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
     for kind, name in SEARCHED.items():
         started = time.monotonic()
         table = tables[name]
         width = index.searcher.embedder().dimensions or 256
         signs = table.ids.shape[0] * table.rows.num_rows * width * 4 > (64 << 20)
-        parts[schema.search_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
-        parts[schema.search_table(kind, "vector")] = vector_shards(out, index, kind, table, signs)
+        parts[schema.search_index_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
+        parts[schema.search_index_table(kind, "vector")] = vector_shards(out, index, kind, table, signs)
         told(f"search {kind}: {time.monotonic() - started:.0f} s")
         # Only how many there are is asked for.
         parts[f"embeddings_{kind}"] = [Part("tables/none", copies * table.rows.num_rows, 0)]

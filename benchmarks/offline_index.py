@@ -19,22 +19,22 @@ import pyarrow.compute as pc
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.corpus.chunks import chunk as cut
+from graphrag_ray.corpus.chunks import cut_chunks as cut
 from graphrag_ray.corpus.readers import Document, documents_in
-from graphrag_ray.corpus.tokens import count as count_tokens
-from graphrag_ray.engine.drive import run
+from graphrag_ray.corpus.tokens import count_tokens
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.graph import merge, report_context
-from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.communities import build_communities, sort_edges_by_community
 from graphrag_ray.graph.descriptions import describe, describe_spec
-from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, extract, extract_spec
+from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, extract, extract_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
-from graphrag_ray.graph.integer_arrays import degrees, id_prefixes
-from graphrag_ray.graph.plan import EDGE, NODE, ContextPlan, arrange
+from graphrag_ray.graph.integer_arrays import degrees, id_hash64
+from graphrag_ray.graph.plan import ENTITY, RELATIONSHIP, ContextPlan, order_elements
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.report_dialogue import Report, full_content, report, report_spec
-from graphrag_ray.graph.schedule import Schedule
+from graphrag_ray.graph.schedule import HierarchySchedule
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.prune_names import lower_case_words, weak_names
+from graphrag_ray.offline.prune_names import lower_case_counts, weak_names
 from graphrag_ray.query.methods import map_reduce
 
 VOCABULARY = "cl100k_base"
@@ -46,7 +46,7 @@ class Built:
 
     settings: Settings
     texts: dict[str, str]
-    extractions: list[tuple[merge.ExtractedFrom, ExtractedRecords]]
+    extractions: list[tuple[merge.ExtractionSource, ExtractedRecords]]
     nodes: list[dict[str, Any]]
     edges: list[dict[str, Any]]
     source: np.ndarray
@@ -76,11 +76,11 @@ class Clock:
         self.seconds[name], self._at = now - self._at, now
 
 
-def build(chunks: Sequence[tuple[merge.ExtractedFrom, str]], settings: Settings) -> Built:
+def build(chunks: Sequence[tuple[merge.ExtractionSource, str]], settings: Settings) -> Built:
     prompts = load_prompts()
     clock = Clock()
     spec = extract_spec(prompts, settings)
-    extractions = [(unit, run(extract(ShownChunk(text), spec), answer)) for unit, text in chunks]
+    extractions = [(unit, run_dialogue(extract(ChunkText(text), spec), answer)) for unit, text in chunks]
     clock.lap("extract")
     nodes, edges = merged(extractions, len(chunks), settings)
     clock.lap("merge")
@@ -96,8 +96,8 @@ def build(chunks: Sequence[tuple[merge.ExtractedFrom, str]], settings: Settings)
     )
     weight = np.array([e["weight"] for e in edges])
     node_tokens, edge_tokens = element_tokens(nodes, edges)
-    hierarchy = communities(
-        len(nodes), source, target, weight, settings.communities, node_tokens, 4000, None, id_prefixes(ids)
+    hierarchy = build_communities(
+        len(nodes), source, target, weight, settings.communities, node_tokens, 4000, None, id_hash64(ids)
     )
     clock.lap("communities")
     built = Built(
@@ -118,13 +118,13 @@ def build(chunks: Sequence[tuple[merge.ExtractedFrom, str]], settings: Settings)
 
 
 def merged(
-    extractions: Sequence[tuple[merge.ExtractedFrom, ExtractedRecords]], n_units: int, settings: Settings
+    extractions: Sequence[tuple[merge.ExtractionSource, ExtractedRecords]], n_units: int, settings: Settings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Merged and pruned rows with their `descriptions`, as `merge_stage.py` does it by partition."""
     instances = merge.sort_instances(merge.entity_instance_rows(extractions))
     links = merge.sort_instances(merge.relationship_instance_rows(extractions))
     entities, relationships = merge.merge_entities(instances), merge.merge_relationships(links)
-    lower = lower_case_words(instances["description"].to_pylist())
+    lower = lower_case_counts(instances["description"].to_pylist())
     weak = pc.is_in(entities["id"], value_set=weak_names(instances, lower)).to_numpy()
     source, target = (node_numbers(entities["id"], relationships[end]) for end in ("source_id", "target_id"))
     frequency = entities["frequency"].to_numpy()
@@ -157,44 +157,48 @@ def described(kind: Any, name: str, descriptions: Sequence[str], spec: Any) -> s
     texts = list(descriptions)
     while len(texts) > 150:
         texts = [
-            run(describe(kind, name, texts[i : i + 150], spec), answer) for i in range(0, len(texts), 150)
+            run_dialogue(describe(kind, name, texts[i : i + 150], spec), answer)
+            for i in range(0, len(texts), 150)
         ]
-    return run(describe(kind, name, texts, spec), answer)
+    return run_dialogue(describe(kind, name, texts, spec), answer)
 
 
 def element_tokens(nodes: Sequence[Mapping[str, Any]], edges: Sequence[Mapping[str, Any]]) -> tuple[Any, Any]:
     return (
-        np.array([report_context.record_tokens(entity_record(n), tokens) for n in nodes], dtype=np.int64),
-        np.array([report_context.record_tokens(edge_record(e), tokens) for e in edges], dtype=np.int64),
+        np.array(
+            [report_context.count_record_tokens(entity_record(n), tokens) for n in nodes], dtype=np.int64
+        ),
+        np.array([report_context.count_record_tokens(edge_record(e), tokens) for e in edges], dtype=np.int64),
     )
 
 
 def entity_record(n: Mapping[str, Any]) -> report_context.Record:
-    return report_context.entity(n["id"], n["title"], n["description"])
+    return report_context.entity_record(n["id"], n["title"], n["description"])
 
 
 def edge_record(e: Mapping[str, Any]) -> report_context.Record:
-    return report_context.relationship(e["id"], e["source"], e["target"], e["description"])
+    return report_context.relationship_record(e["id"], e["source"], e["target"], e["description"])
 
 
 def write_reports(built: Built, prompts: Any, node_tokens: Any, edge_tokens: Any) -> dict[int, Report]:
     h, none = built.hierarchy, np.zeros(0, dtype=np.int64)
-    order, community = edge_order(h, built.source, built.target)
-    elements, _ = arrange(
+    order, community = sort_edges_by_community(h, built.source, built.target)
+    elements, _ = order_elements(
         h, node_tokens, built.source, built.target, edge_tokens, order, community, none, none
     )
     budget = built.settings.reports.context_tokens
-    schedule = Schedule(h, elements, budget)
+    schedule = HierarchySchedule(h, elements, budget)
     spec = report_spec(built.settings, prompts)
     written: dict[int, Report] = {}
     while not schedule.finished:
-        for plan in schedule.ready():
+        for plan in schedule.take_ready():
             shown = report_context.render(
                 plan_records(built, plan, order, written), budget, tokens, plan.left_out.total
             )
-            written[plan.community] = run(report(shown, spec), answer)
-            schedule.done(
-                plan.community, report_context.record_tokens(report_row(plan.community, written), tokens)
+            written[plan.community] = run_dialogue(report(shown, spec), answer)
+            schedule.mark_done(
+                plan.community,
+                report_context.count_record_tokens(report_row(plan.community, written), tokens),
             )
     return written
 
@@ -209,9 +213,9 @@ def plan_records(
 ) -> list[report_context.Record]:
     out = []
     for kind, index in zip(plan.kinds.tolist(), plan.indices.tolist(), strict=True):
-        if kind == NODE:
-            out.append(entity_record(built.nodes[int(built.hierarchy.order[index])]))
-        elif kind == EDGE:
+        if kind == ENTITY:
+            out.append(entity_record(built.nodes[int(built.hierarchy.node_at_place[index])]))
+        elif kind == RELATIONSHIP:
             out.append(edge_record(built.edges[int(order[index])]))
         else:
             out.append(report_row(index, written))
@@ -220,12 +224,12 @@ def plan_records(
 
 def ask(built: Built, question: str, level: int) -> tuple[map_reduce.Reduced, list[map_reduce.MapAnswer]]:
     budget, prompts = built.settings.query.context_tokens, load_prompts()
-    rows = [report_row(int(c), built.reports) for c in built.hierarchy.at_level(level)]
+    rows = [report_row(int(c), built.reports) for c in built.hierarchy.communities_at_level(level)]
     spec = map_reduce.map_spec(built.settings, prompts)
     contexts = map_reduce.pack(rows, budget, built.settings.query.seed, tokens)
-    mapped = [run(map_reduce.map_answer(question, c, spec), answer) for c in contexts]
+    mapped = [run_dialogue(map_reduce.map_answer(question, c, spec), answer) for c in contexts]
     to_reduce = map_reduce.reduce_context(mapped, budget, tokens)
-    reduced = run(
+    reduced = run_dialogue(
         map_reduce.reduce_answer(question, to_reduce, map_reduce.reduce_spec(built.settings, prompts)), answer
     )
     return reduced, mapped
@@ -235,30 +239,30 @@ def coarsest_full(built: Built) -> int:
     """The coarsest level whose reports fill a context."""
     for level in range(built.hierarchy.n_levels):
         size = sum(
-            tokens(report_context.shown_content(full_content(built.reports[int(c)])))
-            for c in built.hierarchy.at_level(level)
+            tokens(report_context.content_for_context(full_content(built.reports[int(c)])))
+            for c in built.hierarchy.communities_at_level(level)
         )
         if size >= built.settings.query.context_tokens:
             return level
     return max(0, built.hierarchy.n_levels - 1)
 
 
-def podcast_chunks(folder: Path) -> tuple[list[tuple[merge.ExtractedFrom, str]], list[str]]:
+def podcast_chunks(folder: Path) -> tuple[list[tuple[merge.ExtractionSource, str]], list[str]]:
     chunks, files = [], []
     for path in sorted(folder.rglob("*.txt")):
         text = path.read_text("utf-8-sig")
-        chunks.append((merge.ExtractedFrom(path.stem, path.stem, 0), text.partition("\n")[2]))
+        chunks.append((merge.ExtractionSource(path.stem, path.stem, 0), text.partition("\n")[2]))
         files.append(path.stem)
     return chunks, files
 
 
-def demo_chunks(folder: Path, settings: Settings) -> list[tuple[merge.ExtractedFrom, str]]:
+def demo_chunks(folder: Path, settings: Settings) -> list[tuple[merge.ExtractionSource, str]]:
     chunks = []
     for path in sorted(folder.iterdir()):
         with path.open("rb") as stream:
             for document in documents_in(path.name, stream, settings.input):
                 if isinstance(document, Document):
                     for at, c in enumerate(cut(document.text, settings.chunking, VOCABULARY)):
-                        unit = merge.ExtractedFrom(f"{document.id}-{at}", document.id, at)
+                        unit = merge.ExtractionSource(f"{document.id}-{at}", document.id, at)
                         chunks.append((unit, document.text[c.start : c.end]))
     return chunks

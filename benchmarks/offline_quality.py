@@ -29,7 +29,7 @@ from graphrag_ray.base import records
 from graphrag_ray.base.ids import entity_key, report_id
 from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.graph import report_context
-from graphrag_ray.graph.leiden import components
+from graphrag_ray.graph.leiden import connected_components
 from graphrag_ray.graph.report_dialogue import full_content
 
 OFF_TOPIC = (
@@ -48,7 +48,7 @@ OFF_TOPIC = (
 
 
 def graph_table(built: Built) -> list[tuple[str, str]]:
-    label = components(len(built.nodes), np.stack([built.source, built.target], axis=1))
+    label = connected_components(len(built.nodes), np.stack([built.source, built.target], axis=1))
     largest = np.bincount(label).max() / max(1, len(built.nodes))
     h = built.hierarchy
     per = {k: built.seconds[k] for k in built.seconds}
@@ -59,7 +59,7 @@ def graph_table(built: Built) -> list[tuple[str, str]]:
         ("edges", f"{len(built.edges)}"),
         ("largest component, share of nodes", f"{largest:.3f}"),
         ("modularity of C0", f"{h.modularity:.3f}"),
-        ("reports at C0, C1, …", " / ".join(str(len(h.at_level(k))) for k in range(h.n_levels))),
+        ("reports at C0, C1, …", " / ".join(str(len(h.communities_at_level(k))) for k in range(h.n_levels))),
         ("types", ", ".join(f"{t} {c}" for t, c in Counter(x["type"] for x in built.nodes).most_common())),
         ("CPU ms per chunk, extraction", f"{1000 * per['extract'] / n:.2f}"),
         ("CPU ms per report", f"{1000 * per['reports'] / max(1, h.n_communities):.2f}"),
@@ -97,7 +97,7 @@ def report_table(built: Built) -> list[tuple[str, str]]:
     sizes = []
     for c, r in built.reports.items():
         text = full_content(r)
-        sizes.append(tokens(report_context.shown_content(text)))
+        sizes.append(tokens(report_context.content_for_context(text)))
         dropped += r.dropped_references
         quotes = quotations(text)
         twice += len(quotes) - len({q.casefold() for q in quotes})
@@ -106,7 +106,7 @@ def report_table(built: Built) -> list[tuple[str, str]]:
             cited = records.references_in(after[: after.find("]") + 1])
             said += 1
             verbatim += all(supported(quote, f, places, units, built, below) for f in cited) and bool(cited)
-        members = [titles[i] for i in h.order[h.start[c] : h.end[c]]]
+        members = [titles[i] for i in h.node_at_place[h.start[c] : h.end[c]]]
         for summary, _ in r.findings:
             findings += 1
             named += any(m in entity_key(summary) for m in members)

@@ -39,8 +39,8 @@ from typing import Any
 import Stemmer
 
 from graphrag_ray import open_index
-from graphrag_ray.base.index_settings import of_index
-from graphrag_ray.base.schema import search_table
+from graphrag_ray.base.index_settings import without_machine_settings
+from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.query.ask import Index
 
@@ -135,7 +135,7 @@ def by_keyword(index: Index, question: str) -> list[str]:
     return [
         id_
         for id_, _ in keyword.search(
-            index.searcher.shards(search_table("text_unit", "keyword")), question, MOST
+            index.searcher.shards(search_index_table("text_unit", "keyword")), question, MOST
         )
     ]
 
@@ -146,8 +146,8 @@ def by_method(method: str) -> Callable[[Index, str], list[str]]:
     forms = [f"query.{key}={value}" for key, _, value in pairs]
 
     def read(index: Index, question: str) -> list[str]:
-        settings = load_settings(None, forms, of_index(index.manifest.settings))
-        answer = index.at(index.manifest, settings).ask(question, method=name)
+        settings = load_settings(None, forms, without_machine_settings(index.manifest.settings))
+        answer = index.open_snapshot(index.manifest, settings).ask(question, method=name)
         records = [r for context in answer.contexts for r in context.records if r.section == "Sources"]
         return [r.id for r in records][:MOST]
 

@@ -19,9 +19,9 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.extraction_dialogue import extract_spec
-from graphrag_ray.indexing.estimate import read_offline
+from graphrag_ray.indexing.estimate import extract_offline
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts
-from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, forecast
+from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import load_names
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
@@ -97,7 +97,7 @@ class Sized:
 
     @property
     def asking_s(self) -> float:
-        return float(self.found.totals["seconds"]) - self.found.own_s
+        return float(self.found.totals["seconds"]) - self.found.overhead_s
 
     @property
     def tables_cpu_s(self) -> float:
@@ -169,7 +169,7 @@ def sized(cases: Sequence[Case] = CASES) -> list[Sized]:
     return [Sized(case, forecast_of(case, read, empty, embed)) for case in cases]
 
 
-def sample() -> tuple[ChunkCounter, Learned, float]:
+def sample() -> tuple[ChunkCounter, Evidence, float]:
     """The demo corpus, read by the offline engine; and the tokens of a first prompt besides its chunk."""
     settings = settings_of(CASES[0])
     spec = extract_spec(load_prompts(), settings, load_names(settings).key)
@@ -177,9 +177,9 @@ def sample() -> tuple[ChunkCounter, Learned, float]:
     for file in list_input(str(DEMO), "", {}):
         for document in read_file(file, settings, {}):
             counter.add(document)
-    read = Learned(read_offline(counter.drawn, spec))
+    read = Evidence(extract_offline(counter.drawn, spec))
     c = counter.corpus
-    return counter, read, (c.prompt_tokens - c.passage_tokens) / c.asked
+    return counter, read, (c.prompt_tokens - c.passage_tokens) / c.sent_chunks
 
 
 def settings_of(case: Case) -> Settings:
@@ -191,7 +191,7 @@ def settings_of(case: Case) -> Settings:
     return parse_settings({"models": {"default": model}})
 
 
-def forecast_of(case: Case, read: Learned, empty: float, embed: float) -> Forecast:
+def forecast_of(case: Case, read: Evidence, empty: float, embed: float) -> Forecast:
     settings = settings_of(case)
     mtok = case.tokens / 1e6
     chunks = CHUNKS_PER_MTOK * mtok

@@ -21,7 +21,7 @@ from graphrag_ray import open_index
 from graphrag_ray.graph import soft_clusters as module
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
 from graphrag_ray.graph.summary_tree import Clusters, main_clusters
-from graphrag_ray.store.search.vectors import unit
+from graphrag_ray.store.search.vectors import normalize
 
 WAYS: tuple[tuple[Reduction, str], ...] = (
     ("umap", "all"),
@@ -45,15 +45,15 @@ def row(
 ) -> str:
     from sklearn.metrics import calinski_harabasz_score
 
-    ladder = module._lowest
-    module._lowest = lowest_of_all if fits == "all" else ladder
+    ladder = module._lowest_bic
+    module._lowest_bic = lowest_of_all if fits == "all" else ladder
     started = time.process_time()
     try:
         clusters = Clusters.of(soft_clusters(vectors, tokens, most, reduction))
     finally:
-        module._lowest = ladder
+        module._lowest_bic = ladder
     seconds = time.process_time() - started
-    means = [unit(vectors[own].mean(axis=0, keepdims=True))[0] for own in clusters]
+    means = [normalize(vectors[own].mean(axis=0, keepdims=True))[0] for own in clusters]
     cosine = np.mean([(vectors[own] @ mean).mean() for own, mean in zip(clusters, means, strict=True)])
     nearest = main_clusters(clusters, vectors)
     each = len(clusters.member) / len(vectors)
@@ -72,8 +72,8 @@ def main() -> None:
     args = parser.parse_args()
     index = open_index(args.root)
     sizes = dict(zip(*index.table("text_units", ["id", "n_tokens"]).to_pydict().values(), strict=True))
-    frame = index.frame("embeddings_text_unit")[: args.nodes]
-    vectors = unit(np.stack(frame["vector"].to_numpy()).astype(np.float32))
+    frame = index.to_pandas("embeddings_text_unit")[: args.nodes]
+    vectors = normalize(np.stack(frame["vector"].to_numpy()).astype(np.float32))
     tokens = np.array([sizes[id_] + NUMBER_TOKENS for id_ in frame["id"]], dtype=np.int64)
     soft_clusters(vectors[:60], tokens[:60], args.tokens)  # UMAP is compiled now
     print(f"{args.root}: {len(vectors):,} chunks\n")

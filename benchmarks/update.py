@@ -232,7 +232,7 @@ class Bench:
         if used.exit_code:
             sys.exit(f"{' '.join(command)} ended with {used.exit_code}:\n{printed}")
         requests = self.at.requests()
-        record, snapshot = runs.latest(self.at.store()), snapshots.latest(self.at.store())
+        record, snapshot = runs.latest_run(self.at.store()), snapshots.read_latest(self.at.store())
         assert record is not None
         assert snapshot is not None
         calls: dict[str, int] = {}

@@ -37,13 +37,13 @@ from simulated import endpoint
 from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import load_settings
-from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.graph import report_context
-from graphrag_ray.graph.communities import communities
-from graphrag_ray.graph.integer_arrays import id_prefixes
-from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.graph.communities import build_communities
+from graphrag_ray.graph.integer_arrays import id_hash64
+from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.store.files import Store
 
 STAGES = ("extract", "describe", "report", "embed")
@@ -53,7 +53,7 @@ ENDPOINT = ("--speed", "200", "--jitter", "0.1")
 class Silent:
     def step_started(self, name: str) -> None: ...
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None: ...
-    def note(self, message: str) -> None: ...
+    def message(self, message: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ class Bench:
         before = _community_ids(root) if root.exists() else set()
         run = self.settings.run
         executor = LocalExecutor(
-            Store(str(root)), Models.of(self.settings), run.max_failed_fraction, run.flush_s
+            Store(str(root)), Models.from_settings(self.settings), run.max_failed_fraction, run.flush_s
         )
         done = index(
             str(documents), executor, self.settings, Silent(), allow_deletes=True, reset_communities=afresh
@@ -159,7 +159,7 @@ def _half(text: str, which: int) -> str:
     return " ".join([words[:middle], words[middle:]][which])
 
 
-def _cost(done: Indexed, root: Path, before: set[str], settings: Settings) -> Cost:
+def _cost(done: IndexResult, root: Path, before: set[str], settings: Settings) -> Cost:
     calls: Counter[str] = Counter()
     tokens: Counter[str] = Counter()
     for row in done.accounts.rows():
@@ -182,16 +182,18 @@ def _afresh(root: Path, settings: Settings) -> float:
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     rows = zip(entities["title"].to_pylist(), entities["description"].to_pylist(), strict=True)
     sizes = [
-        report_context.record_tokens(report_context.entity("", *row), lambda text: count(text, vocabulary))
+        report_context.count_record_tokens(
+            report_context.entity_record("", *row), lambda text: count_tokens(text, vocabulary)
+        )
         for row in rows
     ]
     places = (pc.index_in(edges[end], value_set=entities["id"]) for end in ("source_id", "target_id"))
     ends = tuple(place.to_numpy().astype(np.int64) for place in places)
-    keys = id_prefixes(entities["id"])
+    keys = id_hash64(entities["id"])
     weight = edges["weight"].cast(pa.float64()).to_numpy()
     half = settings.reports.context_tokens // 2
     n = entities.num_rows
-    return communities(
+    return build_communities(
         n, *ends, weight, settings.communities, np.array(sizes), half, node_keys=keys
     ).modularity
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from graphrag_ray.base.index_settings import Settings, Storage
     from graphrag_ray.engine.observer import Observer
-    from graphrag_ray.indexing.index import Indexed
+    from graphrag_ray.indexing.index import IndexResult
     from graphrag_ray.query.ask import Index
 
 __all__ = ["build_index", "open_index"]
@@ -41,7 +41,7 @@ def build_index(
     address: str | None = None,
     on_ray: bool | None = None,
     storage: Storage | Mapping[str, Any] | None = None,
-) -> Indexed:
+) -> IndexResult:
     """Build the index at `root`, or update it with the documents of INPUT.
 
     Called from the main thread, it handles Ctrl-C and SIGTERM by raising Interrupted (`engine/stopping.py`).
@@ -79,15 +79,15 @@ def build_index(
     """
     from functools import partial
 
-    from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.engine.given_rows import InputRows
     from graphrag_ray.indexing import build
     from graphrag_ray.indexing.index import index as run_index
 
     observer = observer or _observer(progress)
-    given = input if isinstance(input, str | GivenRows) else GivenRows(input)
-    settled = build.settled(root, settings, storage)
-    agreed = partial(build.agreed, settled, new_prompts, (new_prompts and agree) or observer.note)
-    with build.executing(given, root, settled, observer, address, on_ray, agreed) as executor:
+    given = input if isinstance(input, str | InputRows) else InputRows(input)
+    settled = build.resolve_settings(root, settings, storage)
+    agreed = partial(build.confirm_cost, settled, new_prompts, (new_prompts and agree) or observer.message)
+    with build.open_executor(given, root, settled, observer, address, on_ray, agreed) as executor:
         return run_index(
             given,
             executor,
@@ -103,9 +103,9 @@ def build_index(
 
 
 def _observer(progress: bool | None) -> Observer:
-    from graphrag_ray.engine.observer import Observer, is_watched
+    from graphrag_ray.engine.observer import Observer, shows_progress
 
-    if not (is_watched() if progress is None else progress):
+    if not (shows_progress() if progress is None else progress):
         return Observer()
     from graphrag_ray.cli.progress import observer_for_people  # Only progress needs the terminal.
 
@@ -136,16 +136,18 @@ def open_index(
         IndexNotFound: There is no index, or no finished snapshot.
         StoreError: The index cannot be read.
     """
-    from graphrag_ray.base.index_settings import of_index
-    from graphrag_ray.base.settings_file import load_settings, storage_of
-    from graphrag_ray.base.user_settings import Known
+    from graphrag_ray.base.index_settings import without_machine_settings
+    from graphrag_ray.base.settings_file import load_settings, resolve_storage
+    from graphrag_ray.base.user_settings import KnownModels
     from graphrag_ray.query.ask import Index
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
 
-    reached = storage_of(settings, storage)
-    store = Store(url, reached.of(url))
+    reached = resolve_storage(settings, storage)
+    store = Store(url, reached.fsspec_options(url))
     manifest = open_latest(store, snapshot)
-    known = settings or load_settings(None, (), of_index(manifest.settings), Known.read(store.url))
-    replies = Store(cache, reached.of(cache)) if cache is not None else None
+    known = settings or load_settings(
+        None, (), without_machine_settings(manifest.settings), KnownModels.read(store.url)
+    )
+    replies = Store(cache, reached.fsspec_options(cache)) if cache is not None else None
     return Index(store, manifest, known.model_copy(update={"storage": reached}), replies)

@@ -83,9 +83,9 @@ def bugs_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def on_ray() -> Iterator[None]:
     """A real Ray cluster of this machine, for the whole session."""
-    from graphrag_ray.engine.ray.cluster import connected
+    from graphrag_ray.engine.ray.cluster import connect
 
-    with connected():
+    with connect():
         yield
 
 

@@ -21,13 +21,13 @@ from graphrag_ray.graph import report_context
 from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.indexing import index as indexing
 from graphrag_ray.indexing.results import ExtractedGraph
-from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.short_ids import (
-    Numbers,
     ReferenceRenderer,
-    assign_numbers,
-    prefixes_of,
-    sorted_numbers,
+    ShortIds,
+    assign_short_ids,
+    id_keys,
+    sorted_short_ids,
 )
 from graphrag_ray.indexing.step_result import Result, spec_key
 from graphrag_ray.store.files import Store
@@ -59,15 +59,15 @@ class DocumentHierarchy:
     def counts(self) -> Mapping[str, Any]:
         return {"levels": {"C0": len(self.ids)}}
 
-    def numbers(self, run: Run) -> dict[str, Numbers]:
+    def short_ids(self, run: Run) -> dict[str, ShortIds]:
         ids = pa.array(self.ids, pa.string())
-        communities = assign_numbers(run, "communities", prefixes_of(ids))
+        communities = assign_short_ids(run, "communities", id_keys(ids))
         reports = pa.array([report_id(id_) for id_ in self.ids], pa.string())
-        own = sorted_numbers(prefixes_of(reports), communities.of(ids), communities.next)
+        own = sorted_short_ids(id_keys(reports), communities.look_up(ids), communities.next_short_id)
         return {"communities": communities, "community_reports": own}
 
-    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
-        known = numbers()["communities"].of(pa.array(self.ids, pa.string())).tolist()
+    def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
+        known = numbers()["communities"].look_up(pa.array(self.ids, pa.string())).tolist()
         common = [
             {"human_readable_id": n, "community": n, "level": 0, "parent": -1, "period": period}
             | {"children": [], "size": len(chunks), "hierarchy": NAME}
@@ -105,7 +105,7 @@ def build(run: Run, corpus: Result, graph: ExtractedGraph | None) -> DocumentHie
     for row in read_table(run.store, corpus.parts("text_units"), columns, schema.TEXT_UNITS).to_pylist():
         texts.setdefault(row["document_id"], {})[row["id"]] = row["text"]
     chunks = [list(of) for of in texts.values()]
-    ids = [community_id(NAME, 0, np.sort(prefixes_of(pa.array(of)))) for of in chunks]
+    ids = [community_id(NAME, 0, np.sort(id_keys(pa.array(of)))) for of in chunks]
     spec = report_spec(run.settings, run.prompts)
     work = Work("report", partial(_start, spec), _label)
 
@@ -116,7 +116,7 @@ def build(run: Run, corpus: Result, graph: ExtractedGraph | None) -> DocumentHie
         )
         run.sweep_rows(work, _just, [rows], rows.num_rows)
         done, failed = [], []
-        for row, outcome in next(replayed(work, run.journal(work.name), run.store, [rows])):
+        for row, outcome in next(replay_rows(work, run.journal(work.name), run.store, [rows])):
             written = outcome.result
             if written is None:
                 failed.append((row, outcome))
@@ -136,7 +136,7 @@ def build(run: Run, corpus: Result, graph: ExtractedGraph | None) -> DocumentHie
 
 
 def _start(spec: ReportSpec, store: Store, row: Row) -> Dialogue[Report]:
-    records = [report_context.source(id_, text) for id_, text in row["chunks"]]
+    records = [report_context.source_record(id_, text) for id_, text in row["chunks"]]
     return report(report_context.render(records, 2_000, len), spec)
 
 

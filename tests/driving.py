@@ -16,15 +16,15 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.query.methods.method import (
+    DialogueOutcome,
     Dialogues,
     Hit,
     LevelSearch,
     NameCounts,
     Need,
     Notice,
-    Ran,
     Rows,
     Search,
     SearchEnv,
@@ -63,9 +63,9 @@ class Snapshot:
         """As for a snapshot with embeddings of everything. query: settings of that section."""
         n_rows = {name: len(rows) for name, rows in self.tables.items()}
         embedded = {f"embeddings_{kind}": 1 for kind in schema.EMBEDDINGS}
-        embedded |= {schema.search_table(kind, "keyword"): 1 for kind in schema.EMBEDDINGS}
+        embedded |= {schema.search_index_table(kind, "keyword"): 1 for kind in schema.EMBEDDINGS}
         if self.shards:
-            embedded[schema.WALKS] = sum(map(len, self.shards))
+            embedded[schema.NAME_LINKS_TABLE] = sum(map(len, self.shards))
         settings = parse_settings({"query": query})
         return SearchEnv(settings, load_prompts(), COUNT, embedded | n_rows)
 
@@ -85,16 +85,16 @@ class Snapshot:
         if isinstance(need, Rows):
             return self.rows(need)
         if isinstance(need, Search):
-            among = None if need.among is None else set(need.among)
+            among = None if need.only_ids is None else set(need.only_ids)
             ids = [id_ for id_ in self.find(need) if among is None or id_ in among][: need.k]
             return [Hit(id_, 1 / (1 + n)) for n, id_ in enumerate(ids)]
         if isinstance(need, LevelSearch):
             kind = HIERARCHIES[need.hierarchy]
-            searches = [Search(kind.over, "vector", need.text, need.k)]
+            searches = [Search(kind.member_kind, "vector", need.text, need.k)]
             levels = sorted({row["level"] for row in self.tables.get(kind.reports_table, [])}, reverse=True)
             for level in levels:
                 ids = [row["id"] for row in self.tables[kind.reports_table] if row["level"] == level]
-                searches.append(Search(kind.reports, "vector", need.text, need.k, ids))
+                searches.append(Search(kind.report_kind, "vector", need.text, need.k, ids))
             return [self._met(search) for search in searches]
         if isinstance(need, NameCounts):
             return count_holders(self.shards, list(need.names))
@@ -103,13 +103,13 @@ class Snapshot:
         if isinstance(need, Notice):
             return None
         assert isinstance(need, Dialogues)
-        return [self._ran(start) for start in need.start]
+        return [self._ran(start) for start in need.factories]
 
-    def _ran(self, start: Callable[[], Any]) -> Ran[Any]:
+    def _ran(self, start: Callable[[], Any]) -> DialogueOutcome[Any]:
         try:
-            return Ran(run(start(), self.answer))
+            return DialogueOutcome(run_dialogue(start(), self.answer))
         except DialogueFailed as failed:
-            return Ran(None, str(failed))
+            return DialogueOutcome(None, str(failed))
 
     def rows(self, need: Rows) -> pa.Table:
         wanted = None if need.ids is None else set(need.ids)
@@ -119,8 +119,8 @@ class Snapshot:
 
         by = (need.by,) if isinstance(need.by, str) else need.by
         rows = [r for r in self.tables.get(need.table, []) if any(is_one(r.get(c)) for c in by)]
-        if need.most is not None and wanted is not None:
-            rows = self._first(rows, by, need.most, wanted, schema.LOOKED_UP[need.table][by])
+        if need.limit_per_id is not None and wanted is not None:
+            rows = self._first(rows, by, need.limit_per_id, wanted, schema.ROW_INDEXES[need.table][by])
         fields = pa.schema([schema.TABLES[need.table].field(c) for c in need.columns])
         return pa.Table.from_pylist([{c: r.get(c) for c in need.columns} for r in rows], fields)
 

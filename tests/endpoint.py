@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from aiohttp import web
 
-from graphrag_ray.corpus.tokens import count
+from graphrag_ray.corpus.tokens import count_tokens
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Endpoint:
             {"object": "embedding", "index": i, "embedding": _vector(text, dimensions, encoded)}
             for i, text in enumerate(texts)
         ]
-        tokens = sum(count(text, "cl100k_base") for text in texts)
+        tokens = sum(count_tokens(text, "cl100k_base") for text in texts)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
         data.reverse()  # the protocol numbers them; the order is not promised
         return web.json_response({"object": "list", "model": body["model"], "data": data, "usage": usage})
@@ -334,8 +334,8 @@ def _chat_body(body: Mapping[str, Any], answer: Answer) -> dict[str, Any]:
 
 
 def _counted(messages: Sequence[Mapping[str, str]], reply: str) -> dict[str, int]:
-    prompt = sum(count(m["content"], "cl100k_base") + 4 for m in messages)
-    completion = count(reply, "cl100k_base")
+    prompt = sum(count_tokens(m["content"], "cl100k_base") + 4 for m in messages)
+    completion = count_tokens(reply, "cl100k_base")
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
 
 

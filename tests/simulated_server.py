@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.index_settings import Endpoint
-from graphrag_ray.llm.limits import Ended, LimiterState
+from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class World:
         self._queue: deque[tuple[float, float, int]] = deque()
         self._bounced: list[float] = []
         self._done = 0
-        self._batches: dict[int, tuple[float, list[Ended]]] = {}
+        self._batches: dict[int, tuple[float, list[CallOutcome]]] = {}
         self._next_sample = 0.0
 
     @property
@@ -111,9 +111,9 @@ class World:
                 _, sent_at, tokens = heapq.heappop(self._running)
                 ok = self._rng.random() >= self.fails
                 self._done += ok
-                self._end(Ended(self.now - sent_at, tokens, ok))
+                self._end(CallOutcome(self.now - sent_at, tokens, ok))
             while self._bounced and self._bounced[0] <= self.now:
-                self._end(Ended(self.now - self._bounced.pop(0) + 0.05, 0, False))
+                self._end(CallOutcome(self.now - self._bounced.pop(0) + 0.05, 0, False))
             self._tell()
             self._fill()
             if self.now >= self._next_sample:
@@ -121,7 +121,7 @@ class World:
                 self._next_sample = self.now + 0.25
         return self
 
-    def _end(self, ended: Ended) -> None:
+    def _end(self, ended: CallOutcome) -> None:
         if not self.lag_s:
             self.limits.settle(self.now, "w", 0, 0, ended)
             return

@@ -19,23 +19,23 @@ from driving import COUNT, Snapshot
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.ids import entity_key, name_id, stable_id
-from graphrag_ray.base.index_settings import Chunking, Input, as_about
+from graphrag_ray.base.index_settings import Chunking, Input, normalize_description
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
-from graphrag_ray.corpus.byte_ranges import Stretch, jsonl_is_split, jsonl_segments, lines_of
-from graphrag_ray.corpus.chunks import chunk, documents_table, text_units_table
+from graphrag_ray.corpus.byte_ranges import Split, can_split_jsonl, iter_lines, jsonl_segments
+from graphrag_ray.corpus.chunks import cut_chunks, documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
-from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
+from graphrag_ray.corpus.document_titles import document_header, document_label, name_from_title, own_title
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.corpus.parse import documents_of_stretch, segments_of
+from graphrag_ray.corpus.parse import documents_of_split, parquet_segments_of
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
-from graphrag_ray.corpus.tokens import count, count_many, offsets
+from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, token_ends
 from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, clusters, distinct, retrieval_scores
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
@@ -64,15 +64,15 @@ from graphrag_ray.graph.about_corpus import (
     about_line,
     about_spec,
     entity_lines,
-    is_to_be_told,
+    needs_about,
     title_lines,
 )
 from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
-from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, layer
-from graphrag_ray.graph.extraction_dialogue import ShownChunk, claims, claims_spec, extract, extract_spec
+from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
+from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
 from graphrag_ray.graph.merge import (
-    ExtractedFrom,
+    ExtractionSource,
     claim_rows,
     entity_instance_rows,
     merge_entities,
@@ -88,11 +88,11 @@ from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.indexing.forecast.forecast import parse_assumptions
 from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline import embed_many
-from graphrag_ray.offline.prune_names import lower_case_words, weak_names, word_hash
-from graphrag_ray.offline.question_terms import why_nothing
+from graphrag_ray.offline.prune_names import lower_case_counts, weak_names, word_hash
+from graphrag_ray.offline.question_terms import explain_no_match
 from graphrag_ray.query.answer_streams import StreamedText
 from graphrag_ray.query.methods import condense, methods, where
-from graphrag_ray.query.methods.asked_hierarchy import looked_at
+from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy_or_empty
 from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
 from graphrag_ray.query.methods.dynamic import with_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
@@ -108,7 +108,7 @@ from graphrag_ray.query.methods.ppr_search import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.store.search.words import words
+from graphrag_ray.store.search.words import tokenize
 
 Drive = Callable[[str], Any]
 
@@ -149,9 +149,11 @@ def played(dialogue: Generator[Any, Any, Any], text: str, ended: str = "stop") -
 def titled(text: str) -> Any:
     """A title, a date, a path, a row and a text, each of which is the text."""
     names = ((text, text, "a.txt", ""), (text, None, text, text), (text[:9], text, "a.txt", ""))
-    told = [f(*name, text) for f in (header, label) for name in names]
-    own = [f(*name) for f in (own_title, title_name) for name in ((text, text, text), (text, "a.txt", ""))]
-    return told, [header(text, text, text, text, ""), *own]
+    told = [f(*name, text) for f in (document_header, document_label) for name in names]
+    own = [
+        f(*name) for f in (own_title, name_from_title) for name in ((text, text, text), (text, "a.txt", ""))
+    ]
+    return told, [document_header(text, text, text, text, ""), *own]
 
 
 def document_of(text: str) -> Document:
@@ -184,11 +186,11 @@ def in_parquet(text: str) -> bytes:
 
 def in_stretches(text: str) -> Any:
     data = plainly(text)
-    quietly(lambda: segments_of(io.BytesIO(in_parquet(text)), Input()))
-    jsonl_segments(lines_of(data), 0, 100)
-    stretch = Stretch(0, len(data))
-    quietly(lambda: list(documents_of_stretch("a.jsonl", io.BytesIO(data), Input(), stretch, set())))
-    return jsonl_is_split(data, "text"), is_json_array(data), json_line(data, "utf-8")
+    quietly(lambda: parquet_segments_of(io.BytesIO(in_parquet(text)), Input()))
+    jsonl_segments(iter_lines(data), 0, 100)
+    stretch = Split(0, len(data))
+    quietly(lambda: list(documents_of_split("a.jsonl", io.BytesIO(data), Input(), stretch, set())))
+    return can_split_jsonl(data, "text"), is_json_array(data), json_line(data, "utf-8")
 
 
 def decoded(text: str) -> Any:
@@ -200,11 +202,15 @@ def cut(text: str) -> Any:
     small = Chunking(size=60, overlap=10, min_new_tokens=20, prepend=("title", "date"))
     whole = Chunking(size="document")
     tables = [text_units_table(document_of(text), options, VOCABULARY) for options in (small, whole)]
-    return tables, chunk(text, small, VOCABULARY, text[:50])
+    return tables, cut_chunks(text, small, VOCABULARY, text[:50])
 
 
 def counted(text: str) -> Any:
-    return count(text, VOCABULARY), count_many([text, text[1:]], VOCABULARY), offsets(text, VOCABULARY)
+    return (
+        count_tokens(text, VOCABULARY),
+        count_tokens_of([text, text[1:]], VOCABULARY),
+        token_ends(text, VOCABULARY),
+    )
 
 
 # extract, graph
@@ -212,14 +218,14 @@ def counted(text: str) -> Any:
 
 def extraction_of(text: str) -> Any:
     spec = extract_spec(PROMPTS, SETTINGS)
-    found = [played(extract(ShownChunk(text, text), spec), text, ended) for ended in ("stop", "length")]
+    found = [played(extract(ChunkText(text, text), spec), text, ended) for ended in ("stop", "length")]
     return [f for f in found if f]
 
 
 def claims_of(text: str) -> Any:
     spec = claims_spec(PROMPTS, SETTINGS)
     found = [
-        played(claims(ShownChunk(text), [text, "ACME"], spec), text, ended) for ended in ("stop", "length")
+        played(claims(ChunkText(text), [text, "ACME"], spec), text, ended) for ended in ("stop", "length")
     ]
     return [f for f in found if f]
 
@@ -228,7 +234,7 @@ def merged(text: str) -> Any:
     """What is written of a text's records, with the text itself for a name and a description."""
     told = text.replace("<|>", "")
     reply = f'("entity"<|>{told}<|>{told}<|>{told})##\n("relationship"<|>{told}<|>B<|>{told}<|>3)##\n' + text
-    unit = ExtractedFrom("unit", "document", 0)
+    unit = ExtractionSource("unit", "document", 0)
     found = [(unit, e) for e in (*extraction_of(text), *extraction_of(reply))]
     instances = entity_instance_rows(found)
     links = relationship_instance_rows(found)
@@ -237,7 +243,7 @@ def merged(text: str) -> Any:
             instances,
             merge_entities(sort_instances(instances)),
             weak_names(instances, {w.lower(): 9 for w in instances["title"].to_pylist()}),
-            lower_case_words(instances["description"].to_pylist()),
+            lower_case_counts(instances["description"].to_pylist()),
             merge_relationships(sort_instances(links)),
             word_hash(text),
         ),
@@ -250,8 +256,8 @@ def merged(text: str) -> Any:
 def described(text: str) -> Any:
     spec = describe_spec(PROMPTS, SETTINGS)
     pieces = [text, text[::2], *text.split("\n")]
-    tokens = TokensOf(lambda t: count(t, VOCABULARY), lambda t: offsets(t, VOCABULARY).tolist())
-    layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), tokens)
+    tokens = Tokenizer(lambda t: count_tokens(t, VOCABULARY), lambda t: token_ends(t, VOCABULARY).tolist())
+    plan_layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), tokens)
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 
@@ -268,10 +274,10 @@ def shown_records(text: str) -> list[contexts.Record]:
     claim |= {"start_date": None, "end_date": text, "description": text}
     return [
         contexts.report_record("r", text, text),
-        contexts.entity("e", text, text),
-        contexts.relationship("x", text, text[1:], text),
-        contexts.claim_of(claim),
-        contexts.source("s", text),
+        contexts.entity_record("e", text, text),
+        contexts.relationship_record("x", text, text[1:], text),
+        contexts.claim_record(claim),
+        contexts.source_record("s", text),
     ]
 
 
@@ -280,7 +286,7 @@ def rendered(text: str) -> Any:
     found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
     rated = contexts.render([with_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
     read = [records.parse_sections(f.text) for f in (*found, rated)]
-    return found, rated, read, contexts.fit(shown[0], 20, COUNT)
+    return found, rated, read, contexts.shorten_record(shown[0], 20, COUNT)
 
 
 def reported(text: str) -> Any:
@@ -303,8 +309,8 @@ def told_of(text: str) -> Any:
     found = [
         played(about(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e) for e in ("stop", "length")
     ]
-    settings = SETTINGS.with_about(as_about(text))
-    return found, about_line(settings, PROMPTS["report"]), is_to_be_told(settings, PROMPTS)
+    settings = SETTINGS.with_description(normalize_description(text))
+    return found, about_line(settings, PROMPTS["report"]), needs_about(settings, PROMPTS)
 
 
 def referred(text: str) -> Any:
@@ -314,7 +320,7 @@ def referred(text: str) -> Any:
         records.references_in(text),
         records.strip_references(text),
     )
-    return resolved, shown, records.parse_sections(text), records.line([text, 1])
+    return resolved, shown, records.parse_sections(text), records.csv_line([text, 1])
 
 
 ROW = "5" * 32
@@ -373,9 +379,9 @@ def online(given: Any) -> Any:
 
 
 def conditions(text: str) -> None:
-    quietly(lambda: methods.check(text, text, [text]))
+    quietly(lambda: methods.check_method(text, text, [text]))
     quietly(lambda: methods.find(text))
-    quietly(lambda: looked_at([], text))
+    quietly(lambda: find_hierarchy_or_empty([], text))
     documents = pa.table(
         {"path": [text], "title": [text], "creation_date": [text], "raw_data": [json.dumps({"a": text})]}
     )
@@ -448,7 +454,7 @@ def corpus_asked(text: str) -> Any:
     specs = question_specs(SETTINGS, PROMPTS)
 
     def reply(request: ChatRequest) -> ChatReply:
-        key = {"corpus_questions": "questions"}.get(name := request.first or request.prompt, name)
+        key = {"corpus_questions": "questions"}.get(name := request.first_prompt or request.prompt, name)
         entry = key.removesuffix("s")
         return ChatReply(json.dumps({key: [{entry: text}, {entry: f"{text} {entry}"}]}))
 
@@ -488,8 +494,8 @@ def offline(prompt: str, **given: str) -> Drive:
         if "context" in variables:
             variables["context"] = contexts.render(shown_records(text), 10_000, COUNT).text
         if "answers" in variables:
-            heading = records.heading("Answers", ("id", "score", "answer"))
-            variables["answers"] = heading + records.line([1, 50, text])
+            heading = records.section_heading("Answers", ("id", "score", "answer"))
+            variables["answers"] = heading + records.csv_line([1, 50, text])
         variables |= {"max_tokens": "500", "n_follow_ups": "3", "entity_types": "person, concept"}
         variables |= {"kind": "entity", "n": "3"} | given
         return offline_answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
@@ -571,7 +577,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         },
         **{f"judge by {name}": offline("judge", criterion=text) for name, text in load_criteria().items()},
         "embed": lambda t: embed_many([t, t[:9]]),
-        "why nothing": why_nothing,
+        "why nothing": explain_no_match,
     },
     "indexing/forecast": {
         "counter": forecast_of,
@@ -581,6 +587,6 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "references": referred,
         "ids": lambda t: (entity_key(t), name_id(t), stable_id("entity", t)),
         "addresses": lambda t: (display_url(t), without_secrets(t), without_secrets(t, "http://u:p@h/?k=v")),
-        "words": words,
+        "words": tokenize,
     },
 }

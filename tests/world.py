@@ -25,7 +25,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.methods import METHODS
 from graphrag_ray.store import blobs, snapshots
@@ -78,7 +78,7 @@ class Silent(Observer):
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
         self.reused[name] = reused
 
-    def note(self, message: str) -> None:
+    def message(self, message: str) -> None:
         assert "failed to continue from snapshot" not in message, message
         self.notes.append(message)
 
@@ -123,7 +123,7 @@ class World:
 
     def executor(self, settings: Settings) -> LocalExecutor:
         run = settings.run
-        return LocalExecutor(self.store, Models.of(settings), run.max_failed_fraction, run.flush_s)
+        return LocalExecutor(self.store, Models.from_settings(settings), run.max_failed_fraction, run.flush_s)
 
     def index(
         self,
@@ -135,7 +135,7 @@ class World:
         verify_input: bool = False,
         at: float = 1_700_000_000.0,
         **changes: Any,
-    ) -> Indexed:
+    ) -> IndexResult:
         settings = self.settings(**changes)
         self.observer = Silent()
         return index(

@@ -21,7 +21,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import Driver, Open, run
+from graphrag_ray.engine.drive import DialogueRunner, Waiting, run_dialogue
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.evaluate.judging.corpus_questions import (
@@ -43,8 +43,8 @@ from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import condense, drift_search, lightrag_search, zero_shot
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.map_reduce import asked_for_text
-from graphrag_ray.query.methods.method import Ran
+from graphrag_ray.query.methods.map_reduce import ask_for_text
+from graphrag_ray.query.methods.method import DialogueOutcome
 from graphrag_ray.store.files import Store
 
 CORPUS = Path(__file__).parents[2] / "demo" / "corpus"
@@ -147,7 +147,9 @@ def asked() -> list[ChatRequest]:
     settings = parse_settings(SETTINGS)
     with TemporaryDirectory() as root:
         with heard() as requests:
-            executor = LocalExecutor(Store(root), Models.of(settings), settings.run.max_failed_fraction)
+            executor = LocalExecutor(
+                Store(root), Models.from_settings(settings), settings.run.max_failed_fraction
+            )
             index(INPUT, executor, settings, _Nobody())
             built = open_index(root).settings
             for method, changes in (
@@ -184,17 +186,17 @@ def not_asked_offline(settings: Settings, answer: Answer) -> Iterator[ChatReques
     """What only a language model is asked, or no method above asks, after an answer."""
     prompts = load_prompts()
     shown = condense.history([(QUESTION, answer.text)], condense.HISTORY_TOKENS, lambda text: len(text) // 4)
-    call = settings.call(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
+    call = settings.call_parameters(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
     for dialogue in (
         condense.condense(FOLLOW_UP, shown, prompts[condense.STAGE], call),
         drift_search.hypothesis(
             QUESTION, drift_search.drift_spec(drift_search.HYPOTHESIS, settings, prompts)
         ),
         lightrag_search.list_keywords(QUESTION, lightrag_search.keywords_spec(settings, prompts)),
-        asked_for_text(zero_shot.PROMPT, QUESTION, {}, {}, zero_shot.zero_shot_spec(settings, prompts)),
+        ask_for_text(zero_shot.PROMPT, QUESTION, {}, {}, zero_shot.zero_shot_spec(settings, prompts)),
     ):
-        state = Driver(dialogue).state
-        assert isinstance(state, Open)
+        state = DialogueRunner(dialogue).state
+        assert isinstance(state, Waiting)
         yield from (request for request in state.requests if isinstance(request, ChatRequest))
 
 
@@ -207,20 +209,20 @@ def asked_of_an_evaluation(opened: Index) -> list[ChatRequest]:
         requests.append(request)
         return offline.answer(request)
 
-    settings, prompts = opened.settings, opened.given.prompts
+    settings, prompts = opened.settings, opened.env.prompts
     shown = "\n".join(top_reports(opened).split("\n")[:N_REPORTS])
-    description = run(corpus_description(shown, description_spec(settings, prompts)), answered)
+    description = run_dialogue(corpus_description(shown, description_spec(settings, prompts)), answered)
     writing = corpus_questions(description, (2, 2, 2), question_specs(settings, prompts))
     with suppress(StopIteration):
         need = next(writing)
         while True:
-            need = writing.send([Ran(run(start(), answered)) for start in need.start])
+            need = writing.send([DialogueOutcome(run_dialogue(start(), answered)) for start in need.start])
     first, second = (opened.ask(QUESTION, method=method).text for method in ("global", "local"))
     criterion = load_criteria()["comprehensiveness"]
-    run(judge(QUESTION, criterion, (first, second), judge_spec(settings, prompts), 0), answered)
-    run(answer_claims(QUESTION, first, answer_claims_spec(settings, prompts)), answered)
+    run_dialogue(judge(QUESTION, criterion, (first, second), judge_spec(settings, prompts), 0), answered)
+    run_dialogue(answer_claims(QUESTION, first, answer_claims_spec(settings, prompts)), answered)
     checked = opened.ask(WHO, method="local").text
-    run(is_correct(WHO, GOLD, checked, correct_spec(settings, prompts)), answered)
+    run_dialogue(is_correct(WHO, GOLD, checked, correct_spec(settings, prompts)), answered)
     return requests
 
 

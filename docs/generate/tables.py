@@ -65,7 +65,7 @@ def page() -> Iterator[str]:
     yield "`intermediate/<stage>/<table>/` holds what later runs build on;"
     yield "its columns may change with every version:\n"
     yield "| table | what it holds |\n| --- | --- |"
-    for table, says in schema.INTERMEDIATE.items():
+    for table, says in schema.INTERMEDIATE_TABLES.items():
         yield f"| `{table}` | {says.replace('*', '&#42;')} |"
 
 

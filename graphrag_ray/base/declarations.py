@@ -33,13 +33,13 @@ class Stage:
     reads: tuple[str, ...] = ()
     dialogue: str = ""
     prompts: tuple[str, ...] = ()
-    parts: tuple[str, ...] = ()
+    included_prompts: tuple[str, ...] = ()
     section: str = ""
     writes: tuple[str, str] = ("", "")
     module: str = ""
 
     @property
-    def called(self) -> str:
+    def failure_stage(self) -> str:
         """Name of the stage in failures."""
         return self.dialogue or self.name
 
@@ -59,7 +59,7 @@ _STAGES = (
         reads=("read",),
         dialogue="extract",
         prompts=("extract", "glean_check", "glean"),
-        parts=("extract_examples",),
+        included_prompts=("extract_examples",),
         writes=("extractions", "text_units"),
     ),
     Stage(
@@ -109,30 +109,35 @@ _STAGES = (
 
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}
 
-ABOUT = "about"
+ABOUT_DIALOGUE = "about"
 """The dialogue that describes the corpus once, before the first report. It is not a stage, since later runs
 do not repeat it. It uses the model of reports."""
 
-CORRECT = "correct"
+CORRECTION_PROMPT = "correct"
 """Prompt of correction turns in all dialogues."""
 
-ASKING_STAGES = tuple({stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values())[::-1]
+MODEL_STAGES_OF_INDEXING = tuple(
+    {stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values()
+)[::-1]
 """Stages that call models: the first of each dialogue."""
 
-JOURNALS = (*(stage.dialogue for stage in ASKING_STAGES), ABOUT)
+JOURNALS = (*(stage.dialogue for stage in MODEL_STAGES_OF_INDEXING), ABOUT_DIALOGUE)
 """The dialogues of indexing, each with a journal."""
 
-INDEXING_PROMPTS = (*(name for s in ASKING_STAGES for name in (*s.prompts, *s.parts)), CORRECT)
+INDEXING_PROMPTS = (
+    *(name for s in MODEL_STAGES_OF_INDEXING for name in (*s.prompts, *s.included_prompts)),
+    CORRECTION_PROMPT,
+)
 """Prompts that an index is built with. Changing one repeats model calls."""
 
 MODEL_STAGES = (
-    *(stage.dialogue for stage in ASKING_STAGES),
+    *(stage.dialogue for stage in MODEL_STAGES_OF_INDEXING),
     *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # questions
     *("questions", "judge", "answer_claims"),  # `evaluate`
 )
 """The dialogues of indexing, questions and `evaluate`: the keys of `stages` in the settings."""
 
-FAILURE_STAGES = (*dict.fromkeys(stage.called for stage in _STAGES), ABOUT)
+FAILURE_STAGES = (*dict.fromkeys(stage.failure_stage for stage in _STAGES), ABOUT_DIALOGUE)
 
 
 @dataclass(frozen=True)
@@ -178,9 +183,9 @@ RECORD_KINDS = (
 # fmt: on
 """In the order in which contexts show their sections. The id of a chunk is a hash of its text."""
 
-OF_SECTION: Mapping[str, RecordKind] = {kind.section: kind for kind in RECORD_KINDS}
+RECORD_KIND_BY_SECTION: Mapping[str, RecordKind] = {kind.section: kind for kind in RECORD_KINDS}
 
-SEARCHED: Mapping[str, RecordKind] = {kind.name: kind for kind in RECORD_KINDS if kind.searched}
+SEARCHED_KINDS: Mapping[str, RecordKind] = {kind.name: kind for kind in RECORD_KINDS if kind.searched}
 
 
 @dataclass(frozen=True)
@@ -197,28 +202,28 @@ class HierarchyKind:
     """
 
     name: str
-    over: str
+    member_kind: str
     stages: tuple[str, ...]
-    communities: str
-    reports: str
-    by_meaning: bool = False
+    communities_table: str
+    report_kind: str
+    needs_embeddings: bool = False
 
     @property
     def section(self) -> str:
         """Context section of its reports."""
-        return SEARCHED[self.reports].section
+        return SEARCHED_KINDS[self.report_kind].section
 
     @property
-    def of_graph(self) -> bool:
+    def needs_graph(self) -> bool:
         """Whether it needs an extracted graph."""
-        return self.over in ("entity", "relationship")
+        return self.member_kind in ("entity", "relationship")
 
     @property
     def reports_table(self) -> str:
-        return SEARCHED[self.reports].table
+        return SEARCHED_KINDS[self.report_kind].table
 
     @property
-    def counted(self) -> str:
+    def reports_count(self) -> str:
         """Name of its reports in the counts of a snapshot."""
         return STAGES[self.stages[-1]].writes[1]
 
@@ -227,44 +232,46 @@ _HIERARCHIES = (
     HierarchyKind("leiden", "entity", ("communities", "reports"), "communities", "community_report"),
     HierarchyKind(
         name="attributed",
-        over="entity",
+        member_kind="entity",
         stages=("entity_clusters", "attributed"),
-        communities="attributed_communities",
-        reports="attributed_report",
-        by_meaning=True,
+        communities_table="attributed_communities",
+        report_kind="attributed_report",
+        needs_embeddings=True,
     ),
-    HierarchyKind("tree", "text_unit", ("tree",), "tree_clusters", "tree_summary", by_meaning=True),
+    HierarchyKind("tree", "text_unit", ("tree",), "tree_clusters", "tree_summary", needs_embeddings=True),
 )
 
 HIERARCHIES: Mapping[str, HierarchyKind] = {kind.name: kind for kind in _HIERARCHIES}
 
-REPORTS = tuple(kind.reports for kind in _HIERARCHIES)
+REPORT_KINDS = tuple(kind.report_kind for kind in _HIERARCHIES)
 """Record kinds that are reports. Their tables also have title, full_content, rank and references."""
 
-REPORT_SECTIONS = tuple(SEARCHED[name].section for name in REPORTS)
+REPORT_SECTIONS = tuple(SEARCHED_KINDS[name].section for name in REPORT_KINDS)
 
-COMPARED: Mapping[str, tuple[str, tuple[str, ...]]] = {
+COMPARED_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "documents": ("documents", ("content_hash",)),
     **{
         k.table: (k.words, k.content)
         for k in (*RECORD_KINDS[-1:], *RECORD_KINDS[:-1])
-        if k.name not in REPORTS
+        if k.name not in REPORT_KINDS
     },
     # The id of a community is a hash of its content, so a changed community is a new one.
-    **{kind.communities: (kind.communities.replace("_", " "), ()) for kind in _HIERARCHIES},
-    **{k.table: (k.words, k.content) for k in RECORD_KINDS if k.name in REPORTS},
+    **{kind.communities_table: (kind.communities_table.replace("_", " "), ()) for kind in _HIERARCHIES},
+    **{k.table: (k.words, k.content) for k in RECORD_KINDS if k.name in REPORT_KINDS},
 }
 """Tables whose changes a run reports, in this order: what messages call the rows, and the columns to
 compare."""
 
 
-def concerned(prompt: str) -> Collection[str]:
+def affected_dialogues(prompt: str) -> Collection[str]:
     """The dialogues that a changed prompt affects: its own and those of the stages downstream.
 
     The correction prompt affects all.
     """
     affected: set[str] = set()
     for stage in _STAGES:  # in the order of the run
-        if prompt in (*stage.prompts, *stage.parts, CORRECT) or affected.intersection(stage.reads):
+        if prompt in (*stage.prompts, *stage.included_prompts, CORRECTION_PROMPT) or affected.intersection(
+            stage.reads
+        ):
             affected.add(stage.name)
     return {STAGES[name].dialogue for name in affected if STAGES[name].dialogue}

@@ -37,7 +37,7 @@ Errors cross process boundaries and have to survive pickling: the message is the
 
 from __future__ import annotations
 
-FAILED_ITEMS = 3
+EXIT_FAILED_ITEMS = 3
 """Exit code of a completed command with failed items."""
 
 
@@ -69,7 +69,7 @@ class LevelNotFound(UsageError): ...
 class DeletionRefused(UsageError): ...
 
 
-class NoReports(UsageError): ...
+class ReportsMissing(UsageError): ...
 
 
 class StoreError(GraphRagError): ...
@@ -93,7 +93,7 @@ class SnapshotConflict(StoreError): ...
 
 
 class SnapshotRemoved(StoreError):
-    def after(self, calls: int, tokens: int) -> SnapshotRemoved:
+    def with_usage(self, calls: int, tokens: int) -> SnapshotRemoved:
         """The same error, with what the question had cost by then."""
         used = f". The question had used {calls:,} calls and {tokens:,} tokens"
         return SnapshotRemoved(f"{self}{used}") if calls else self
@@ -130,7 +130,7 @@ class NotConfigured(ModelRefused):
 class CallError(GraphRagError):
     """A failed request. `status` is the HTTP status; None if there was no response."""
 
-    next_run = False
+    retry_next_run = False
     """Whether the next run should retry, since the unchanged request may succeed then."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
@@ -153,20 +153,20 @@ class TransientCallError(CallError):
 class PermanentCallError(CallError): ...
 
 
-class DoesNotFit(PermanentCallError):
+class RequestTooLarge(PermanentCallError):
     """The request exceeds limits that can be changed: our settings, or the endpoint's context window."""
 
     next_run = True
 
 
 class FatalCallError(CallError):
-    def refusal(self) -> ModelRefused:
+    def as_run_error(self) -> ModelRefused:
         """The error that stops the run or question."""
         return ModelRefused(str(self))
 
 
-class NoWay(FatalCallError):
-    def refusal(self) -> ModelRefused:
+class NoEndpoint(FatalCallError):
+    def as_run_error(self) -> ModelRefused:
         return NotConfigured(str(self))
 
 

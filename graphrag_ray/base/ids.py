@@ -21,9 +21,11 @@ MAX_MARKS = 30
 
 QUOTES = "\"'“”‘’` "
 """Stripped from both ends of entity keys."""
-WORD = re.compile(r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+")
+WORD_PATTERN = re.compile(
+    r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]|[^\W_]+"
+)
 """A word, or one character of a script without spaces between words."""
-NO_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
+UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words."""
 _SHORT_NAME = 3
 """Single-word names of at most this length keep their punctuation: C, C++, C#."""
@@ -48,17 +50,17 @@ def entity_key(name: str) -> str:
     """
     if name.isascii() and name.isprintable() and "&" not in name:
         return " ".join(name.upper().split()).strip(QUOTES)  # The steps below would change nothing.
-    text = unicodedata.normalize("NFC", bounded_marks(name))
+    text = unicodedata.normalize("NFC", limit_combining_marks(name))
     if "&" in text:
         text = html.unescape(_LONG_NUMBER.sub(_short_number, text))
     text = "".join(" " if c in "\t\n\r\v\f\x85\u2028\u2029" else c for c in text)
     text = "".join(c for c in text if unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Co"))
     text = " ".join(text.split())
     text = text.strip(QUOTES)
-    return unicodedata.normalize("NFC", bounded_marks(" ".join(text.upper().split())))
+    return unicodedata.normalize("NFC", limit_combining_marks(" ".join(text.upper().split())))
 
 
-def bounded_marks(text: str, instead: str = "") -> str:
+def limit_combining_marks(text: str, instead: str = "") -> str:
     """Replace combining marks beyond MAX_MARKS in a row with `instead`, since normalising n of them takes n²
     steps."""
     if text.isascii() or len(text) <= MAX_MARKS:
@@ -95,7 +97,7 @@ def name_id(name: str) -> str:
 def name_words(text: str) -> list[str]:
     """Split into runs of letters and digits, including their combining marks (vowel signs, accents)."""
     if text.isascii():
-        return WORD.findall(text)
+        return WORD_PATTERN.findall(text)
     kept = (c if c.isalnum() or unicodedata.category(c)[0] == "M" else " " for c in text)
     return "".join(kept).split()
 
@@ -140,6 +142,6 @@ def report_id(community: str) -> str:
     return stable_id("report", community)
 
 
-def prefixes(ids: list[str]) -> npt.NDArray[np.uint64]:
+def id_prefixes(ids: list[str]) -> npt.NDArray[np.uint64]:
     """The first 64 bits of each id, for joins on the driver at 8 bytes per id."""
     return np.fromiter((int(i[:16], 16) for i in ids), dtype=np.uint64, count=len(ids))

@@ -28,10 +28,16 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from graphrag_ray.base.declarations import ABOUT, HIERARCHIES, INDEXING_PROMPTS, MODEL_STAGES, SEARCHED
-from graphrag_ray.base.messages import CallParameters, whole
-from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_to_ask
-from graphrag_ray.base.thoughts import THOUGHT_TOKENS, family_of
+from graphrag_ray.base.declarations import (
+    ABOUT_DIALOGUE,
+    HIERARCHIES,
+    INDEXING_PROMPTS,
+    MODEL_STAGES,
+    SEARCHED_KINDS,
+)
+from graphrag_ray.base.messages import CallParameters, join_surrogates
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_or_unavailable
+from graphrag_ray.base.thoughts import DEFAULT_REASONING_TOKENS, family_of
 from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 from graphrag_ray.base.wording import shortened
 
@@ -58,9 +64,9 @@ def _split_commas(value: Any) -> Any:
     return [word.strip() for word in value.split(",")] if isinstance(value, str) else value
 
 
-def as_about(text: str) -> str:
+def normalize_description(text: str) -> str:
     """Normalise a corpus description to one paragraph of at most `MAX_ABOUT` characters."""
-    return shortened(" ".join(_CONTROL.sub(" ", whole(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
+    return shortened(" ".join(_CONTROL.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
 
 class _Machine:
@@ -79,7 +85,7 @@ if TYPE_CHECKING:
     HierarchyName: TypeAlias = str
 else:  # Literals, so that an error about an unknown name lists the known ones.
     StageName = Literal[MODEL_STAGES]
-    Searched = Literal[tuple(SEARCHED)]
+    Searched = Literal[tuple(SEARCHED_KINDS)]
     IndexingPrompt = Literal[INDEXING_PROMPTS]
     HierarchyName = Literal[tuple(HIERARCHIES)]
 
@@ -203,7 +209,7 @@ class Model(Reach):
         return self
 
     @property
-    def unknown(self) -> bool:
+    def address_unknown(self) -> bool:
         """Whether this machine does not know the model's address and so cannot call it."""
         return self.provider == "openai" and not self.endpoints
 
@@ -215,15 +221,15 @@ class Model(Reach):
     @property
     def is_local(self) -> bool:
         """Whether requests are answered in this process, without endpoints. Imports the provider."""
-        return isinstance(provider_to_ask(self), LocalProvider)
+        return isinstance(provider_or_unavailable(self), LocalProvider)
 
     @property
-    def room_to_think(self) -> int:
+    def reserved_reasoning_tokens(self) -> int:
         """Tokens reserved for reasoning, as far as known before the first reply."""
         if self.reasoning_tokens is not None:
             return self.reasoning_tokens
         names = [self.model, *(e.model for e in self.endpoints if e.model)]
-        return THOUGHT_TOKENS if family_of(*names).thinks else 0
+        return DEFAULT_REASONING_TOKENS if family_of(*names).is_reasoning else 0
 
 
 class StageModel(_Strict):
@@ -269,7 +275,7 @@ class Storage(_Strict):
             raise ValueError("endpoint_url holds a user or password: set it in each node's environment")
         return self
 
-    def of(self, url: str) -> dict[str, Any]:
+    def fsspec_options(self, url: str) -> dict[str, Any]:
         """The fsspec options for opening this URL; empty for a local path."""
         protocol = protocol_of(url)
         if protocol == "file":
@@ -310,7 +316,7 @@ class Input(_Strict):
 
 
 class Corpus(_Strict):
-    about: Annotated[str, AfterValidator(as_about)] | None = None
+    about: Annotated[str, AfterValidator(normalize_description)] | None = None
     """What the corpus is about, in a sentence or two (at most 1,000 characters). Reports are rated and read
     in this light. null: kept from the index; for a new index, the report model describes the corpus once. A
     new text rewrites all reports. "": no description."""
@@ -739,7 +745,7 @@ class Settings(_Strict):
 
     @model_validator(mode="after")
     def _check_references(self) -> Settings:
-        needs = [name for name in self.hierarchies if HIERARCHIES[name].by_meaning]
+        needs = [name for name in self.hierarchies if HIERARCHIES[name].needs_embeddings]
         if needs and not self.embeddings.enabled:
             raise ValueError(f"hierarchies: {needs[0]} needs embeddings, and embeddings.enabled is false")
         if _OFFLINE in self.models:
@@ -760,7 +766,7 @@ class Settings(_Strict):
     @property
     def has_graph(self) -> bool:
         """Whether entities and relationships are extracted."""
-        return self.build == "names" or any(HIERARCHIES[name].of_graph for name in self.hierarchies)
+        return self.build == "names" or any(HIERARCHIES[name].needs_graph for name in self.hierarchies)
 
     @property
     def built_hierarchies(self) -> tuple[str, ...]:
@@ -776,7 +782,7 @@ class Settings(_Strict):
         names = tuple(name for name in there if name in HIERARCHIES)
         return self.model_copy(update={"hierarchies": names}) if names or not there else self
 
-    def with_reports_of(self, before: Mapping[str, Any] | None) -> Settings:
+    def with_kept_settings(self, before: Mapping[str, Any] | None) -> Settings:
         """These settings, completed with those that an index keeps until another value is set.
 
         A corpus description written by the offline engine is not kept for another model.
@@ -793,10 +799,10 @@ class Settings(_Strict):
                     update[name] = type(section).model_validate(data)
         by_offline = self.model(self.model_name("report")).provider == "offline"
         if self.corpus.about is None and (by_offline or not _has_offline_reports(before)):
-            update["corpus"] = Corpus(about=about_in(before))
+            update["corpus"] = Corpus(about=corpus_description_in(before))
         return self.model_copy(update=update)
 
-    def with_about(self, text: str | None) -> Settings:
+    def with_description(self, text: str | None) -> Settings:
         return self.model_copy(update={"corpus": Corpus(about=text)})
 
     @property
@@ -804,9 +810,9 @@ class Settings(_Strict):
         """Language of answers, as told to the model."""
         return LANGUAGE_OF_QUESTION if self.output_language == LANGUAGE_OF_TEXT else self.output_language
 
-    def kept(self) -> dict[str, Any]:
+    def for_snapshot(self) -> dict[str, Any]:
         """The settings that a snapshot keeps: all but those of the machine."""
-        return of_index(self.model_dump(mode="json"))
+        return without_machine_settings(self.model_dump(mode="json"))
 
     def input_options(self, input_url: str, root: str) -> dict[str, Any]:
         """The fsspec options for opening INPUT or one of its files.
@@ -815,13 +821,15 @@ class Settings(_Strict):
         kind of storage does not use them.
         """
         if self.input.storage is not None:
-            return self.input.storage.of(input_url)
+            return self.input.storage.fsspec_options(input_url)
         same = not root or protocol_of(root) == protocol_of(input_url)
-        return (self.storage if same else self.storage.model_copy(update={"options": {}})).of(input_url)
+        return (self.storage if same else self.storage.model_copy(update={"options": {}})).fsspec_options(
+            input_url
+        )
 
     def model_name(self, stage: str) -> str:
         """The name under `models` of a stage's model; "offline" for embeddings without a model."""
-        stage = "report" if stage == ABOUT else stage
+        stage = "report" if stage == ABOUT_DIALOGUE else stage
         if self.build == "names" and stage in _NAMES_STAGES:
             return _OFFLINE
         if (configured := self.stages.get(stage)) is not None and configured.model is not None:
@@ -833,7 +841,7 @@ class Settings(_Strict):
     def model(self, name: str) -> Model:
         return self.models[name] if name in self.models else Model()
 
-    def call(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
+    def call_parameters(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """The call parameters of a stage, whose stage_model default limit is `max_output_tokens`."""
         temperature = JUDGE_TEMPERATURE if stage == "judge" else 0.0
         stage_model = self.stages.get(stage) or StageModel(temperature=temperature)
@@ -846,16 +854,16 @@ class Settings(_Strict):
             temperature=stage_model.temperature,
             max_output_tokens=min(limit, model.max_output_tokens),
             reasoning_effort=stage_model.reasoning_effort or model.reasoning_effort,
-            reasoning_tokens=model.room_to_think
+            reasoning_tokens=model.reserved_reasoning_tokens
             if stage_model.reasoning_tokens is None
             else stage_model.reasoning_tokens,
         )
 
 
-def about_in(kept: Mapping[str, Any]) -> str | None:
+def corpus_description_in(kept: Mapping[str, Any]) -> str | None:
     """The corpus description in the settings of a snapshot, which may be malformed."""
     about = _kept_value(kept, "corpus", "about")
-    return as_about(about) if isinstance(about, str) else None
+    return normalize_description(about) if isinstance(about, str) else None
 
 
 def _has_offline_reports(kept: Mapping[str, Any]) -> bool:
@@ -873,7 +881,7 @@ def _kept_value(kept: Mapping[str, Any], section: str, key: str) -> Any:
     return values.get(key) if isinstance(values, Mapping) else None
 
 
-def of_index(settings: Mapping[str, Any]) -> dict[str, Any]:
+def without_machine_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings data without those of the machine.
 
     Apply it to all settings read from an index: those of earlier versions hold both, and the index may come

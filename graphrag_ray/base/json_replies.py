@@ -20,11 +20,11 @@ from typing import Any, ClassVar, TypeVar, get_args, get_origin
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from graphrag_ray.base.messages import whole
+from graphrag_ray.base.messages import join_surrogates
 
 M = TypeVar("M", bound="JsonReply")
 
-NOT_CLOSED = "its JSON is not closed"
+TRUNCATED_JSON = "its JSON is not closed"
 
 _NUMBER = re.compile(r"(-?\d+(?:[.,]\d+)?)\s*(?:%|(?:/|out of|of)\s*\d+(?:\.0)?)?\Z", re.IGNORECASE)
 _ENTRY_END = re.compile(r"[\s,\]`]*+\}")
@@ -74,7 +74,7 @@ class JsonReply(BaseModel):
         return fields
 
 
-def read_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | ReplyProblem:
+def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | ReplyProblem:
     """Parse the first JSON value in a reply that fits the model. A bare list fits a model with a single list
     field.
 
@@ -102,10 +102,10 @@ def read_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | Re
             continue
         if is_list and repaired and not getattr(reply, first):
             if truncated:
-                return ReplyProblem(NOT_CLOSED)
+                return ReplyProblem(TRUNCATED_JSON)
             continue
         return reply
-    return ReplyProblem(NOT_CLOSED) if finish_reason == "length" else problem
+    return ReplyProblem(TRUNCATED_JSON) if finish_reason == "length" else problem
 
 
 def json_at(text: str, start: int) -> tuple[Any, bool]:
@@ -250,11 +250,11 @@ def _unwrapped(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, A
 def _whole(value: Any) -> Any:
     """The value with `whole` applied to every string, since an escape can be half of a surrogate pair."""
     if isinstance(value, str):
-        return whole(value)
+        return join_surrogates(value)
     if isinstance(value, list):
         return [_whole(v) for v in value]
     if isinstance(value, dict):
-        return {whole(k): _whole(v) for k, v in value.items()}
+        return {join_surrogates(k): _whole(v) for k, v in value.items()}
     return value
 
 

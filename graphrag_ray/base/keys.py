@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pydantic import SecretStr
 
-from graphrag_ray.base.errors import NoWay
+from graphrag_ray.base.errors import NoEndpoint
 from graphrag_ray.base.urls import display_url
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def find_key(
     name = variable or str(path)
     if ask is not None and (key := (ask(name) or "").strip()):
         return SecretStr(key)
-    raise NoWay(
+    raise NoEndpoint(
         f"No API key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}. "
         "Set it there, or use --api-key-env null (`api_key_env: null` in the settings) if it needs no key."
     )

@@ -26,7 +26,7 @@ Format: TypeAlias = Literal["text", "json"]
 
 VARIABLE = "GRAPHRAG_RAY_LOG"
 """A level, a format, or both: "info,json"."""
-OURS = "graphrag_ray"
+PACKAGE_LOGGER = "graphrag_ray"
 MAX_FOREIGN_CHARS = 200
 """Characters of another library's message."""
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
@@ -38,7 +38,7 @@ _question: ContextVar[str] = ContextVar("graphrag_ray_question", default="")
 
 
 @dataclass(frozen=True)
-class Logging:
+class LogConfig:
     """Logging configuration. Workers get that of their driver. `run` is added to all records, if not
     empty."""
 
@@ -47,11 +47,11 @@ class Logging:
     run: str = ""
 
 
-_current: Logging | None = None
+_current: LogConfig | None = None
 _hidden: set[str] = set()
 
 
-def current() -> Logging | None:
+def current_config() -> LogConfig | None:
     """The configuration of this process; None if an application configures its logging itself."""
     return _current
 
@@ -60,7 +60,7 @@ def as_json() -> bool:
     return _current is not None and _current.format == "json"
 
 
-def configure(logging_: Logging | None = None, **changes: Any) -> None:
+def configure(logging_: LogConfig | None = None, **changes: Any) -> None:
     """Log to stderr.
 
     Args:
@@ -80,7 +80,7 @@ def configure(logging_: Logging | None = None, **changes: Any) -> None:
     handler.addFilter(lambda record: _is_ours(record) or record.levelno >= logging.WARNING)
     handler.setFormatter(_Lines(_current, secrets_in(os.environ)))
     root.addHandler(handler)
-    logging.getLogger(OURS).setLevel(_current.level.upper())
+    logging.getLogger(PACKAGE_LOGGER).setLevel(_current.level.upper())
 
 
 def forget() -> None:
@@ -95,15 +95,15 @@ def set_run(run: str) -> None:
         configure(run=run)
 
 
-def follow(driver: Logging | None) -> None:
+def follow_driver(driver: LogConfig | None) -> None:
     """Log like the driver of this worker process, if it has a configuration."""
     if driver is not None and driver != _current:
         configure(driver)
 
 
-def from_environment(environ: Mapping[str, str]) -> Logging:
+def from_environment(environ: Mapping[str, str]) -> LogConfig:
     """The configuration in GRAPHRAG_RAY_LOG. Raises UsageError if it is invalid."""
-    config = Logging()
+    config = LogConfig()
     for word in filter(None, environ.get(VARIABLE, "").replace(" ", "").lower().split(",")):
         if word in get_args(Level):
             config = replace(config, level=cast(Level, word))
@@ -115,23 +115,23 @@ def from_environment(environ: Mapping[str, str]) -> Logging:
     return config
 
 
-def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
+def log_event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
     """Log an event with its fields, which are numbers and names."""
     if logger.isEnabledFor(level):
         logger.log(level, message, extra={_FIELDS: fields})
 
 
-def about(stage: str, item: str = "") -> None:
+def set_item_context(stage: str, item: str = "") -> None:
     """Add a stage and item key to all records of this task from now on."""
     _item.set((stage, item))
 
 
-def about_question(id_: str) -> None:
+def set_question_context(id_: str) -> None:
     """Add a question id to all records of this task, and of tasks that it starts, from now on."""
     _question.set(id_)
 
 
-def hide(secrets: Iterable[str]) -> None:
+def hide_values(secrets: Iterable[str]) -> None:
     """Remove these values from all lines, as the secrets of the environment."""
     _hidden.update(secrets)
 
@@ -142,7 +142,7 @@ def secrets_in(environ: Mapping[str, str]) -> list[str]:
     return sorted((v for v in values if len(v) >= _MIN_SECRET_CHARS), key=len, reverse=True)
 
 
-def without_any_secret(text: str) -> str:
+def scrub_secrets(text: str) -> str:
     """The text without the environment's secrets, hidden values, and anything that looks like a key."""
     from graphrag_ray.base.keys import scrub  # It imports the settings model, which --help does not need.
 
@@ -157,7 +157,7 @@ class _Stderr(logging.StreamHandler[TextIO]):
         super().emit(record)
 
 
-class HandedOn(logging.Handler):
+class ForwardingHandler(logging.Handler):
     """Forwards records to a logger with handlers of its own, as one line without secrets or tracebacks.
 
     `with_fields` says whether a handler writes attributes of records beside the message, as JSON handlers do.
@@ -165,7 +165,7 @@ class HandedOn(logging.Handler):
 
     def __init__(self, to: logging.Logger, with_fields: Callable[[logging.Handler], bool]) -> None:
         super().__init__()
-        self._to, self._lines = to, _Lines(Logging(), secrets_in(os.environ))
+        self._to, self._lines = to, _Lines(LogConfig(), secrets_in(os.environ))
         self._with_fields = with_fields
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -186,7 +186,7 @@ class HandedOn(logging.Handler):
 
 
 class _Lines(logging.Formatter):
-    def __init__(self, config: Logging, secrets: list[str]) -> None:
+    def __init__(self, config: LogConfig, secrets: list[str]) -> None:
         super().__init__()
         self._config, self._secrets = config, secrets
 
@@ -255,4 +255,4 @@ class _Lines(logging.Formatter):
 
 
 def _is_ours(record: logging.LogRecord) -> bool:
-    return record.name.partition(".")[0] == OURS
+    return record.name.partition(".")[0] == PACKAGE_LOGGER

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 
-from graphrag_ray.base.thoughts import spoken
+from graphrag_ray.base.thoughts import strip_reasoning
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +24,7 @@ class Message:
 
     role: Literal["system", "user", "assistant"]
     content: str
-    said: str = ""
+    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,14 +66,14 @@ class ChatRequest:
     response: Literal["text", "json", "yes_no"] = "text"
     schema: Mapping[str, Any] | None = field(default=None, compare=False)
     sample: int = 0
-    first: str = field(default="", compare=False)
+    first_prompt: str = field(default="", compare=False)
 
     @cached_property
     def hash(self) -> str:
         """SHA-256 (hex) of messages, model id, parameters, response format and sample number."""
         return _sha256(
             {
-                "messages": [[m.role, m.said or m.content] for m in self.messages],
+                "messages": [[m.role, m.raw or m.content] for m in self.messages],
                 "model": self.call.model_id,
                 "temperature": self.call.temperature,
                 "max_output_tokens": self.call.max_output_tokens,
@@ -84,13 +84,13 @@ class ChatRequest:
             | ({"reasoning_effort": effort} if (effort := self.call.reasoning_effort) else {})
         )
 
-    def followed_by(self, reply: ChatReply, prompt: str, text: str, **changes: Any) -> ChatRequest:
+    def next_turn(self, reply: ChatReply, prompt: str, text: str, **changes: Any) -> ChatRequest:
         """The next turn of this conversation: the reply, then a user message."""
         from dataclasses import replace
 
-        turns = (*self.messages, Message("assistant", reply.text, reply.said), Message("user", text))
-        first = self.first or self.prompt
-        return replace(self, prompt=prompt, messages=turns, first=first, **changes)
+        turns = (*self.messages, Message("assistant", reply.text, reply.raw), Message("user", text))
+        first = self.first_prompt or self.prompt
+        return replace(self, prompt=prompt, messages=turns, first_prompt=first, **changes)
 
 
 @dataclass(frozen=True)
@@ -130,11 +130,11 @@ class ChatReply:
     text: str
     finish_reason: str = "stop"
     usage: Usage = Usage()
-    said: str = ""
+    raw: str = ""
 
     @property
-    def without_thoughts(self) -> ChatReply:
-        text = spoken(self.text)
+    def without_reasoning(self) -> ChatReply:
+        text = strip_reasoning(self.text)
         return self if text == self.text else ChatReply(text, self.finish_reason, self.usage, self.text)
 
 
@@ -146,13 +146,13 @@ class EmbeddingReply:
     usage: Usage = Usage()
 
 
-class Listener(Protocol):
+class StreamListener(Protocol):
     """Receives a chat reply while it is written."""
 
-    def begins(self) -> None:
+    def on_start(self) -> None:
         """A reply begins. Pieces received before belong to a failed attempt."""
 
-    def piece(self, text: str) -> None:
+    def on_text(self, text: str) -> None:
         """The next piece of the text."""
 
 
@@ -164,7 +164,7 @@ T = TypeVar("T")
 Dialogue: TypeAlias = Generator[Any, Any, T]
 
 
-def whole(text: str) -> str:
+def join_surrogates(text: str) -> str:
     """Join halves of surrogate pairs and replace lone ones.
 
     JSON and command lines can contain them, but they cannot be hashed, stored or sent.

@@ -20,7 +20,7 @@ from graphrag_ray.base.declarations import INDEXING_PROMPTS
 from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.messages import Message
 from graphrag_ray.base.text_files import names_in, read_text
-from graphrag_ray.base.urls import shown
+from graphrag_ray.base.urls import display_path
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
@@ -109,7 +109,7 @@ class Prompt:
             return f"{self.system}\n=== user ===\n{self.user}"
         return self.user
 
-    def text(self, variables: Mapping[str, str]) -> str:
+    def fill_user(self, variables: Mapping[str, str]) -> str:
         """The filled user message, for later turns of a conversation."""
         return self._filled(self.user, variables)
 
@@ -137,7 +137,7 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
 
 
 def load_prompts(
-    directory: str | Path | None = None, kept: Mapping[Any, str] | None = None
+    directory: str | Path | None = None, stored: Mapping[Any, str] | None = None
 ) -> dict[str, Prompt]:
     """Load all prompts by name, on the driver only. Raises PromptError.
 
@@ -148,14 +148,14 @@ def load_prompts(
     paths = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
-        if name not in paths and kept and name in kept:
+        if name not in paths and stored and name in stored:
             text, where = (
-                kept[name],
+                stored[name],
                 f"Prompt {name!r} of the index (use --new-prompts for that of the package)",
             )
         else:
             place = paths.get(name) or str(bundled_prompts() / f"{name}.txt")
-            where = shown(place)
+            where = display_path(place)
             try:
                 text = read_text(place)
             except (OSError, UnicodeDecodeError) as e:
@@ -179,13 +179,13 @@ def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
             if name.endswith(".txt"):
                 criteria[name.removesuffix(".txt")] = read_text(posixpath.join(folder, name)).strip()
     except (OSError, UnicodeDecodeError) as e:
-        raise PromptError(f"Cannot read the criteria in {shown(folder)}: {e}") from e
+        raise PromptError(f"Cannot read the criteria in {display_path(folder)}: {e}") from e
     if empty := [name for name, text in criteria.items() if not text]:
-        raise PromptError(f"{shown(folder)}: criterion {', '.join(empty)} is empty")
+        raise PromptError(f"{display_path(folder)}: criterion {', '.join(empty)} is empty")
     return criteria
 
 
-def kept_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
+def stored_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
     """The texts of the indexing prompts, as snapshots store them."""
     return {name: prompts[name].source for name in INDEXING_PROMPTS}
 
@@ -195,11 +195,11 @@ def _own_prompts(folder: str) -> dict[str, str]:
     try:
         names = names_in(folder)
     except OSError as e:
-        raise PromptError(f"Cannot read prompts_dir {shown(folder)}: {e}") from e
+        raise PromptError(f"Cannot read prompts_dir {display_path(folder)}: {e}") from e
     if names is None:
         raise PromptError(
-            f"prompts_dir {shown(folder)} is not a folder. Create one with `graphrag-ray init`, or use "
-            "`index --new-prompts` for the prompts of the package."
+            f"prompts_dir {display_path(folder)} is not a folder. Create one with `graphrag-ray init`, or "
+            "use `index --new-prompts` for the prompts of the package."
         )
     paths = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
@@ -208,7 +208,8 @@ def _own_prompts(folder: str) -> dict[str, str]:
     for name in sorted(paths.keys() - PLACEHOLDERS.keys()):
         if near := difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.8):
             raise PromptError(
-                f"Unknown prompt {shown(paths[name])}; did you mean {near[0]}.txt? Rename it or move it away."
+                f"Unknown prompt {display_path(paths[name])}; did you mean {near[0]}.txt? "
+                "Rename it or move it away."
             )
     return paths
 

@@ -13,7 +13,13 @@ from typing import Any
 from pydantic import SecretStr
 
 from graphrag_ray.base.errors import CallError, FatalCallError
-from graphrag_ray.base.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Listener
+from graphrag_ray.base.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    StreamListener,
+)
 from graphrag_ray.base.plugins import PluginError, Registry
 
 
@@ -53,14 +59,14 @@ class Client(ABC):
         key: API key, which is removed from logs.
     """
 
-    where: str = ""
+    display_address: str = ""
     price: Any = None
     limits: Any = None
     key: SecretStr | None = None
 
     @abstractmethod
     async def chat(
-        self, request: ChatRequest, prompt_tokens: int | None = None, listener: Listener | None = None
+        self, request: ChatRequest, prompt_tokens: int | None = None, listener: StreamListener | None = None
     ) -> ChatReply:
         """Send a chat request. `prompt_tokens` is our own count; `listener` receives the reply while it is
         written."""
@@ -73,7 +79,7 @@ class Client(ABC):
         """Quirks that the endpoint's responses have revealed (`llm.quirks.NAMES`)."""
         return frozenset()
 
-    def learn(self, quirks: Iterable[str]) -> None:  # noqa: B027 - optional
+    def add_quirks(self, quirks: Iterable[str]) -> None:  # noqa: B027 - optional
         """Take over quirks that another client of this endpoint has found."""
 
     async def probe(self, embeds: bool) -> CallError | None:
@@ -116,7 +122,7 @@ PROVIDERS: Registry[Provider] = Registry(
 )
 
 
-def provider_of(model: Any) -> Provider:
+def load_provider(model: Any) -> Provider:
     """Import the provider of a model (`base.index_settings.Model`).
 
     Raises:
@@ -149,10 +155,10 @@ class _Unavailable(LocalProvider):
         raise FatalCallError(self.why)
 
 
-def provider_to_ask(model: Any) -> Provider:
+def provider_or_unavailable(model: Any) -> Provider:
     """Like `provider_of`, but returns a provider whose calls raise FatalCallError instead of raising
     PluginError."""
     try:
-        return provider_of(model)
+        return load_provider(model)
     except PluginError as e:
         return _Unavailable(str(e))

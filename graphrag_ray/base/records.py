@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from graphrag_ray.base.declarations import OF_SECTION, RECORD_KINDS
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, RECORD_KINDS
 
-SECTIONS = tuple(OF_SECTION)
+SECTIONS = tuple(RECORD_KIND_BY_SECTION)
 """Sections that a reference can name."""
 
 MAX_REFERENCE_IDS = 5
@@ -87,17 +87,17 @@ _MAY_BECOME = re.compile(
 )
 
 
-def heading(section: str, columns: Sequence[str]) -> str:
+def section_heading(section: str, columns: Sequence[str]) -> str:
     """The two lines that begin a section."""
     return f"-----{section}-----\n{','.join(columns)}\n"
 
 
-def line(fields: Sequence[str | int]) -> str:
+def csv_line(fields: Sequence[str | int]) -> str:
     """One record as a CSV line, with control characters and line breaks replaced by spaces."""
-    return lines([fields])
+    return csv_lines([fields])
 
 
-def lines(rows: Iterable[Sequence[str | int]]) -> str:
+def csv_lines(rows: Iterable[Sequence[str | int]]) -> str:
     """Many records, each as by `line`."""
 
     def clean(text: str) -> str:
@@ -188,7 +188,7 @@ def strip_references(text: str) -> str:
     return _replace(text, lambda blanks, match: "")
 
 
-def blind_references(text: str) -> str:
+def anonymize_references(text: str) -> str:
     """The text with its references as [1, 2], numbered by first appearance.
 
     Without sections, a judge cannot tell which search method wrote an answer.
@@ -203,7 +203,7 @@ def blind_references(text: str) -> str:
     return _replace(text, blinded)
 
 
-def harmless(text: str) -> str:
+def defuse_references(text: str) -> str:
     """Defuse everything in a text of the corpus that would be read as a reference.
 
     References with "Data:" are removed. Lookalikes, such as "[Source 3]" in a paper, get round brackets. An
@@ -217,13 +217,13 @@ def harmless(text: str) -> str:
     return _ROUND_NAMED.sub(r"\1", text)
 
 
-def without_unfinished(text: str) -> str:
+def drop_unclosed_reference(text: str) -> str:
     """The text of a truncated reply, without an unclosed reference at its end."""
     match = _UNFINISHED.search(text)
     return text[: match.start()].rstrip() if match else text
 
 
-def may_become_reference(text: str) -> int | None:
+def partial_reference_start(text: str) -> int | None:
     """The position from which the end of a text may become a reference once more text follows, or None."""
     match = _MAY_BECOME.search(text)
     return match.start() if match else None

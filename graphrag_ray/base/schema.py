@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED_KINDS
 
 _ids = pa.list_(pa.string())
 
@@ -184,11 +184,11 @@ COMMUNITY_REPORTS = _table(
 EMBEDDINGS = {
     # One table per record kind, sorted by id. The dimension is that of the model.
     kind: lambda dim: _table(("id", pa.string()), ("vector", pa.list_(pa.float32(), dim)))
-    for kind in SEARCHED
+    for kind in SEARCHED_KINDS
 }
 
 
-def search_table(kind: str, by: str) -> str:
+def search_index_table(kind: str, by: str) -> str:
     """The table whose parts are the shards of a search index (`store/search/`; not parquet).
 
     Args:
@@ -198,11 +198,11 @@ def search_table(kind: str, by: str) -> str:
     return f"search_{kind}_{by}"
 
 
-WALKS = search_table("text_unit", "names")
+NAME_LINKS_TABLE = search_index_table("text_unit", "names")
 """The table whose parts are the shards of the index of name links (`store/search/name_links.py`)."""
 
 
-def rows_table(table: str) -> str:
+def row_index_table(table: str) -> str:
     """The table whose parts index the rows of a table (`store/search/row_index.py`)."""
     return f"rows_{table}"
 
@@ -238,7 +238,7 @@ TABLES: dict[str, pa.Schema] = {
 }
 
 
-INTERMEDIATE: dict[str, str] = {
+INTERMEDIATE_TABLES: dict[str, str] = {
     "read/documents": "documents as read, or kept from the parent snapshot",
     "read/text_units": "their chunks, without the ids of extracted records",
     "read/failures": "files and rows that could not be read",
@@ -297,7 +297,7 @@ INTERMEDIATE: dict[str, str] = {
 change with every version."""
 
 
-def place_of(step: str, table: str) -> str:
+def table_location(step: str, table: str) -> str:
     """The name under which a step stores a table: finished tables in `tables/`, others in
     `intermediate/<step>/`."""
     is_finished = table in ("entity_instances", "relationship_instances") or (
@@ -306,7 +306,7 @@ def place_of(step: str, table: str) -> str:
     return table if step == "finish" or is_finished else f"{step}/{table}"
 
 
-ENDS = ("source_id", "target_id")
+RELATIONSHIP_ENDS = ("source_id", "target_id")
 """Columns by which relationships are looked up."""
 
 _Groups = Mapping[tuple[str, ...], tuple[str, ...]]
@@ -315,17 +315,20 @@ _BY_NUMBER: _Groups = {("human_readable_id",): ()}
 _NUMBER: _Groups = {("id",): ("human_readable_id",), **_BY_NUMBER}
 _REPORTS: _Groups = {("id",): ("human_readable_id", "rank"), **_BY_NUMBER}
 
-LOOKED_UP: Mapping[str, _Groups] = {
+ROW_INDEXES: Mapping[str, _Groups] = {
     "documents": _NUMBER,
     "text_units": {("id",): ("human_readable_id", "n_tokens", "document_id"), **_BY_NUMBER},
     "entities": {("id",): ("human_readable_id", "frequency"), **_BY_NUMBER},
-    "relationships": {**_NUMBER, ENDS: ("combined_degree", "weight")},
+    "relationships": {**_NUMBER, RELATIONSHIP_ENDS: ("combined_degree", "weight")},
     "covariates": {**_NUMBER, ("subject_entity_id",): ("text_unit_ids",)},
     **{
-        kind.communities: {**_NUMBER, **({("entity_ids",): ("level",)} if kind.over == "entity" else {})}
+        kind.communities_table: {
+            **_NUMBER,
+            **({("entity_ids",): ("level",)} if kind.member_kind == "entity" else {}),
+        }
         for kind in HIERARCHIES.values()
     },
-    **{kind.reports_table: _REPORTS if kind.of_graph else _NUMBER for kind in HIERARCHIES.values()},
+    **{kind.reports_table: _REPORTS if kind.needs_graph else _NUMBER for kind in HIERARCHIES.values()},
 }
 """Row indexes per table: the columns by which questions look up single rows, and the columns stored beside
 them.
@@ -335,14 +338,14 @@ without reading the table. Rows with the same id are ordered by the highest of t
 """
 
 
-def carried(table: str) -> dict[tuple[str, ...], tuple[list[str], list[str]]]:
+def row_index_columns(table: str) -> dict[tuple[str, ...], tuple[list[str], list[str]]]:
     """The columns stored in the row indexes of a table.
 
     Returns:
         For each group of lookup columns, the columns stored as ids and those stored as numbers.
     """
     stored = {}
-    for group, extra in LOOKED_UP.get(table, {}).items():
+    for group, extra in ROW_INDEXES.get(table, {}).items():
         ids = [name for name in extra if TABLES[table].field(name).type == pa.string()]
         keys = [name for name in group if name != "human_readable_id"]
         stored[group] = list(dict.fromkeys(["id", *keys, *ids])), [name for name in extra if name not in ids]

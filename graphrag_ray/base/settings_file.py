@@ -10,9 +10,9 @@ from typing import Any
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import Settings, Storage
-from graphrag_ray.base.settings_text import apply, read_mapping, validated
-from graphrag_ray.base.text_files import beside
-from graphrag_ray.base.user_settings import Known, read_user_settings
+from graphrag_ray.base.settings_text import apply_override, read_mapping, validated
+from graphrag_ray.base.text_files import resolve_beside
+from graphrag_ray.base.user_settings import KnownModels, read_user_settings
 from graphrag_ray.version import __version__
 
 
@@ -20,7 +20,7 @@ def load_settings(
     path: str | Path | None = None,
     overrides: Sequence[str] = (),
     base: Mapping[str, Any] | None = None,
-    known: Known | None = None,
+    known: KnownModels | None = None,
 ) -> Settings:
     """Read settings: defaults, then the file (or `base`), then the overrides in order.
 
@@ -35,15 +35,15 @@ def load_settings(
         SettingsError: A key is unknown or a value is invalid. The message suggests the nearest known key.
     """
     data = deepcopy(dict(base or {})) if path is None else read_settings(path)
-    known = Known.read() if known is None else known
+    known = KnownModels.read() if known is None else known
     final = deepcopy(data)
     for override in overrides:
         with suppress(SettingsError):  # Reported below, unless `known` resolves it.
-            apply(final, override)
+            apply_override(final, override)
     known.fill(data, final)
     for override in overrides:
-        apply(data, override)
-    known.address_all(data)
+        apply_override(data, override)
+    known.set_default_address(data)
     try:
         return parse_settings(data)
     except SettingsError:
@@ -69,7 +69,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
     for section, key in (*paths, (names, "aliases_file"), (names, "block_file")):
         if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
-            section[key] = beside(str(path), section[key])
+            section[key] = resolve_beside(str(path), section[key])
     return data
 
 
@@ -87,7 +87,7 @@ def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) 
         section = key.strip().partition(".")[0]
         # Report an unknown setting now rather than after the storage could not be reached.
         if section == "storage" or section not in Settings.model_fields or not sep:
-            apply(given, override)
+            apply_override(given, override)
     return parse_settings(given).storage
 
 
@@ -102,7 +102,7 @@ def parse_settings(data: Mapping[str, Any]) -> Settings:
     return validated(Settings, data)
 
 
-def storage_of(settings: Settings | None, storage: Storage | Mapping[str, Any] | None) -> Storage:
+def resolve_storage(settings: Settings | None, storage: Storage | Mapping[str, Any] | None) -> Storage:
     """How storage is reached: as given, else from the settings, else from the user's settings.
 
     Raises:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ValidationError
 from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.text_files import read_text
-from graphrag_ray.base.urls import shown
+from graphrag_ray.base.urls import display_path
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -30,7 +30,7 @@ def read_mapping(place: str) -> dict[str, Any]:
     """Read a YAML file, given as a path or URL. Raises SettingsError."""
     import yaml  # Most questions do not need it.
 
-    path = shown(place)
+    path = display_path(place)
     try:
         loaded = yaml.safe_load(read_text(place))
     except FileNotFoundError as e:
@@ -51,7 +51,7 @@ def read_mapping(place: str) -> dict[str, Any]:
     return loaded or {}
 
 
-def apply(data: dict[str, Any], override: str) -> None:
+def apply_override(data: dict[str, Any], override: str) -> None:
     """Apply an override `a.b=value` to settings data; a number is a list position. Raises SettingsError."""
     import yaml
 

@@ -10,7 +10,7 @@ import posixpath
 from pathlib import Path
 from typing import Any
 
-from graphrag_ray.base.urls import is_url, shown, without_secrets
+from graphrag_ray.base.urls import display_path, is_url, without_secrets
 
 
 def read_text(place: str) -> str:
@@ -21,7 +21,7 @@ def read_text(place: str) -> str:
         fs, path = _reached(place)
         data: bytes = fs.cat_file(path)
     except FileNotFoundError as e:
-        raise FileNotFoundError(f"{shown(place)} does not exist") from e
+        raise FileNotFoundError(f"{display_path(place)} does not exist") from e
     except Exception as e:
         raise OSError(_reason(e, place)) from e
     return data.decode("utf-8")
@@ -41,7 +41,7 @@ def names_in(folder: str) -> set[str] | None:
         raise OSError(_reason(e, folder)) from e
 
 
-def beside(file: str, place: str) -> str:
+def resolve_beside(file: str, place: str) -> str:
     """Resolve a path that is written in a file, relative to that file."""
     if is_url(place) or place.startswith("~"):
         return place

@@ -38,7 +38,7 @@ _ANY_OPENED = re.compile(_OPEN, re.IGNORECASE)
 _LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
 
 
-def spoken(text: str) -> str:
+def strip_reasoning(text: str) -> str:
     """Remove reasoning from a reply.
 
     Reasoning is enclosed in tags at the start of the reply or of a line. At the start of the reply, the
@@ -63,7 +63,7 @@ def spoken(text: str) -> str:
     return "".join([*kept, text[start:]]).lstrip() if start else text
 
 
-def is_open_from_the_start(reply: str) -> bool:
+def starts_inside_reasoning(reply: str) -> bool:
     """Whether a reply certainly begins with reasoning whose opening tag is missing."""
     return not _OPENED.match(reply) and bool(_closed_at_an_edge(reply))
 
@@ -100,7 +100,7 @@ def _after_thoughts(text: str) -> int:
     return end
 
 
-class Speech:
+class ReasoningFilter:
     """Removes the reasoning that a streamed reply begins with.
 
     Reasoning further inside is only removed from the complete reply. With `opened`, the reply is taken to
@@ -135,12 +135,12 @@ class Speech:
         return self._held
 
 
-THOUGHT_TOKENS = 8_192
+DEFAULT_REASONING_TOKENS = 8_192
 """Default number of tokens reserved for reasoning, which counts as output."""
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class ModelFamily:
     """Models whose names match a pattern.
 
     Attributes:
@@ -150,32 +150,33 @@ class Family:
     """
 
     pattern: str = ""
-    thinks: bool = False
-    opened: bool = False
-    refuses: frozenset[str] = frozenset()
+    is_reasoning: bool = False
+    starts_inside_reasoning: bool = False
+    unsupported_parameters: frozenset[str] = frozenset()
 
 
 _OPENAI = frozenset(("max_tokens", "temperature", "logit_bias"))
 
 FAMILIES = (
-    Family(r"gpt-5(?!.*chat)|o\d(-|$)|codex-", thinks=True, refuses=_OPENAI),
-    Family(r"deepseek-r1|qwq|qwen3.*thinking", thinks=True, opened=True),
-    Family(r"qwen3(?!.*(instruct|coder|embed|rerank))", thinks=True),
-    Family(
-        r"gpt-oss|deepseek-reasoner|magistral|grok-(4|3-mini)|minimax-m\d|glm-(4\.[5-9]|[5-9])", thinks=True
+    ModelFamily(r"gpt-5(?!.*chat)|o\d(-|$)|codex-", is_reasoning=True, unsupported_parameters=_OPENAI),
+    ModelFamily(r"deepseek-r1|qwq|qwen3.*thinking", is_reasoning=True, starts_inside_reasoning=True),
+    ModelFamily(r"qwen3(?!.*(instruct|coder|embed|rerank))", is_reasoning=True),
+    ModelFamily(
+        r"gpt-oss|deepseek-reasoner|magistral|grok-(4|3-mini)|minimax-m\d|glm-(4\.[5-9]|[5-9])",
+        is_reasoning=True,
     ),
-    Family(r"gemini-(2\.5|[3-9])", thinks=True),
-    Family(r".*[-_](thinking|reasoning|reasoner)\b", thinks=True),
+    ModelFamily(r"gemini-(2\.5|[3-9])", is_reasoning=True),
+    ModelFamily(r".*[-_](thinking|reasoning|reasoner)\b", is_reasoning=True),
 )
 """The first match counts."""
 
 
 @lru_cache(maxsize=256)
-def family_of(*names: str) -> Family:
+def family_of(*names: str) -> ModelFamily:
     """The family of a model with these names, with or without an organisation prefix."""
     for name in names:
         plain = name.lower().rsplit("/", 1)[-1]
         for family in FAMILIES:
             if re.match(family.pattern, plain):
                 return family
-    return Family()
+    return ModelFamily()

@@ -47,7 +47,7 @@ def _display_link(link: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def shown(place: str) -> str:
+def display_path(place: str) -> str:
     """A path unchanged, a URL without secrets."""
     return display_url(place) if is_url(place) else place
 

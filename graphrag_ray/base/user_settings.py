@@ -48,7 +48,7 @@ class UserSettings(BaseModel, extra="forbid", frozen=True, defer_build=True):
     storage: Storage = Storage()
 
 
-class Known(BaseModel, extra="forbid", frozen=True, defer_build=True):
+class KnownModels(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """How models and storage are reached. Plain data, which a service sends to its nodes.
 
     Attributes:
@@ -61,7 +61,7 @@ class Known(BaseModel, extra="forbid", frozen=True, defer_build=True):
     storage: Storage = Storage()
 
     @classmethod
-    def read(cls, root: str | None = None, environ: Mapping[str, str] | None = None) -> Known:
+    def read(cls, root: str | None = None, environ: Mapping[str, str] | None = None) -> KnownModels:
         """Read the user's settings, what was remembered for the index at `root`, and the environment.
 
         Raises:
@@ -105,7 +105,7 @@ class Known(BaseModel, extra="forbid", frozen=True, defer_build=True):
                 for key, value in reach.items():
                     model.setdefault(key, value)
 
-    def address_all(self, data: Mapping[str, Any]) -> None:
+    def set_default_address(self, data: Mapping[str, Any]) -> None:
         """Set the address of endpoints that have none to `address`.
 
         Without an `address`, a model that an index marks as not served by OpenAI is left without endpoints.
@@ -154,7 +154,7 @@ def read_user_settings() -> UserSettings:
     return validated(UserSettings, read_mapping(str(path)), f"user settings {path}")
 
 
-def remember(root: str, settings: Settings) -> Path | None:
+def remember_endpoints(root: str, settings: Settings) -> Path | None:
     """Remember how the models of an index are reached, for later commands on this machine.
 
     Only what the user's settings and the environment do not already say is remembered.
@@ -165,13 +165,13 @@ def remember(root: str, settings: Settings) -> Path | None:
     Raises:
         OSError: The file cannot be written.
     """
-    remembered, known = _read_reached(), Known.read()
+    remembered, known = _read_reached(), KnownModels.read()
     mine: dict[str, dict[str, Any]] = {}
     for model in settings.models.values():
         if model.provider == "openai" and model.endpoints:
             data: dict[str, Any] = {"models": {"default": {"provider": "openai", "model": model.model}}}
             known.fill(data, data)
-            known.address_all(data)
+            known.set_default_address(data)
             if _reach(model) != _reach(validated(Settings, data).models["default"]):
                 mine[model.model] = _reach(model)
     if mine == remembered.get(root, {}):
@@ -220,7 +220,7 @@ def _merged(user: KnownModel, remembered: KnownModel) -> KnownModel:
     return KnownModel.model_validate(merged)
 
 
-def require_known(settings: Settings, stages: Iterable[str]) -> None:
+def require_known_addresses(settings: Settings, stages: Iterable[str]) -> None:
     """Check that this machine knows the address of every model that these stages call.
 
     Raises:
@@ -228,7 +228,7 @@ def require_known(settings: Settings, stages: Iterable[str]) -> None:
     """
     for name in dict.fromkeys(settings.model_name(stage) for stage in stages):
         model = settings.model(name)
-        if not model.unknown:
+        if not model.address_unknown:
             continue
         url, key, endpoint = "http://HOST:PORT/v1", "VARIABLE", f"models.{name}.endpoints.0"
         words = ["--base-url", url, "--api-key-env", key]

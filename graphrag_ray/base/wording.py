@@ -16,7 +16,7 @@ def plural(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
-def without_colors(text: str) -> str:
+def strip_ansi(text: str) -> str:
     """Remove terminal escape sequences."""
     return _COLOR.sub("", text)
 
@@ -26,7 +26,7 @@ def shortened(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1].rstrip() + "…"
 
 
-def price_setting(model: str = "default") -> str:
+def price_hint(model: str = "default") -> str:
     """How to set the price of a model, given its name under `models`."""
     return f"--set models.{model}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"
 
@@ -39,7 +39,7 @@ def rough_time(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-def safe(text: str) -> str:
+def escape_control(text: str) -> str:
     """Escape characters that control a terminal, as `\\x1b` or `\\u202e`."""
     return _STEERING.sub(lambda m: ascii(m.group())[1:-1], text.replace("\r\n", "\n"))
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
-from graphrag_ray.base.wording import plural, safe, shortened
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
+from graphrag_ray.base.wording import escape_control, plural, shortened
 from graphrag_ray.cli.console import console_of, cost
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
         else:
             try:
                 for piece in stream:
-                    click.echo(safe(piece), nl=False)
+                    click.echo(escape_control(piece), nl=False)
             finally:
                 click.echo()
         return stream.answer
@@ -81,7 +81,9 @@ def print_answer(
             wrong = " (not found in its passage)" if link.references else " (no passage)"
             out.print(f"  {link.asked} → {link.found}{'' if link.stands else wrong}", soft_wrap=True)
     section, references = "", answer.references
-    all_cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
+    all_cited, answer = index.show_or_note(
+        answer, lambda: index.cited_records(references), "What the answer cites"
+    )
     for cited in all_cited or ():
         if cited.section != section:
             section = cited.section
@@ -114,7 +116,7 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
     """Print the evidence of each cited record, and a summary of what a report was written from."""
     for source in sources:
         record = source.record
-        kind = OF_SECTION[record["section"]]
+        kind = RECORD_KIND_BY_SECTION[record["section"]]
         heading = f"\n{kind.singular} {record['human_readable_id']}: {shortened(record['name'], MAX_NAME)}"
         out.print(heading, style="bold")
         texts = source.evidence or [

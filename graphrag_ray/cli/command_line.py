@@ -14,9 +14,9 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.unforeseen import is_unforeseen, told
-from graphrag_ray.base.urls import shown
-from graphrag_ray.base.wording import one_line, safe
+from graphrag_ray.base.unforeseen import describe_error, is_unexpected
+from graphrag_ray.base.urls import display_path
+from graphrag_ray.base.wording import escape_control, one_line
 from graphrag_ray.version import __version__
 
 # Set before numpy is imported. Matrix products are small, so threads cost more than they save, and processes
@@ -128,7 +128,7 @@ class Command(click.Command):
                 config = ctx.params.get("config")
                 root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
                 if not root:
-                    hint = f"add `root` to {shown(config)}" if config else f"set {ROOT_VARIABLE}"
+                    hint = f"add `root` to {display_path(config)}" if config else f"set {ROOT_VARIABLE}"
                     raise click.MissingParameter(f"Or {hint}.", ctx, option)
                 ctx.params["root"] = root
         return super().invoke(ctx)
@@ -176,7 +176,7 @@ class Commands(click.Group):
         except GraphRagError as e:
             if ctx.meta.get("traceback"):
                 raise
-            click.echo(f"graphrag-ray: {safe(str(e))}", err=True)
+            click.echo(f"graphrag-ray: {escape_control(str(e))}", err=True)
             ctx.exit(e.exit_code)
         except (click.ClickException, click.Abort, click.exceptions.Exit):
             raise
@@ -186,10 +186,10 @@ class Commands(click.Group):
             )
             ctx.exit(130)
         except BaseException as e:
-            if ctx.meta.get("traceback") or not is_unforeseen(e) or isinstance(e, BrokenPipeError):
+            if ctx.meta.get("traceback") or not is_unexpected(e) or isinstance(e, BrokenPipeError):
                 raise
-            message = ": ".join([*getattr(e, "__notes__", ()), told(e)])
-            message = safe(one_line(logs.without_any_secret(message), _MAX_LINE))
+            message = ": ".join([*getattr(e, "__notes__", ()), describe_error(e)])
+            message = escape_control(one_line(logs.scrub_secrets(message), _MAX_LINE))
             click.echo(f"graphrag-ray: {message}. {_ADVICE}", err=True)
             ctx.exit(1)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.wording import price_setting, safe_json
+from graphrag_ray.base.wording import price_hint, safe_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +60,7 @@ def print_json(value: Any, indent: bool = True) -> None:
 
 def cost(usd: float | None) -> str:
     if usd is None:
-        return f"cost unknown (set the price with {price_setting()})"
+        return f"cost unknown (set the price with {price_hint()})"
     return f"${usd:.4f}" if usd else "no cost"
 
 

@@ -11,7 +11,7 @@ from rich.markdown import Heading, Markdown, MarkdownElement
 from rich.segment import SegmentLines
 from rich.text import Text
 
-from graphrag_ray.base.wording import safe
+from graphrag_ray.base.wording import escape_control
 
 LONGEST = 40_000
 """Characters of a text that is rendered. Longer texts would take seconds, and are printed as they are."""
@@ -63,7 +63,7 @@ class MarkdownStream:
         self._pending = pending
 
     def add(self, piece: str) -> None:
-        self._pieces.append(safe(piece))
+        self._pieces.append(escape_control(piece))
         self._live.changed = True
 
     def say(self, note: str) -> None:

@@ -79,7 +79,7 @@ class Given:
 
         storage = load_storage(self.config, self.overrides)
         with naming_root(self.root):
-            return Store(self.root, storage.of(self.root))
+            return Store(self.root, storage.fsspec_options(self.root))
 
     def snapshot(self, number: int | None = None) -> tuple[Store, Manifest]:
         """The newest snapshot, or the one with this number. Raises as `store`, or StoreError."""
@@ -97,13 +97,13 @@ class Given:
             stored: Settings in the index.
             root: URL of the index, by which this machine remembers how its models were reached.
         """
-        from graphrag_ray.base.index_settings import of_index
+        from graphrag_ray.base.index_settings import without_machine_settings
         from graphrag_ray.base.settings_file import load_settings
-        from graphrag_ray.base.user_settings import Known
+        from graphrag_ray.base.user_settings import KnownModels
 
         base, known = None, None
         if self.config is None and stored is not None:
-            base, known = of_index(stored), Known.read(root)
+            base, known = without_machine_settings(stored), KnownModels.read(root)
         overrides = overrides_of(self.config, self.overrides, self.short, base)
         return load_settings(self.config, overrides, base, known)
 
@@ -200,7 +200,7 @@ class _MethodChoice(click.Choice[str]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in methods.BASELINES or methods.METHODS.package_of(str(value)):
-            methods.check(value, None, ())
+            methods.check_method(value, None, ())
         return super().convert(value, param, ctx)
 
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Self
 from rich.text import Text
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.wording import plural, price_setting
+from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.cli.console import console_of, duration
 from graphrag_ray.engine.observer import Observer, in_notebook
-from graphrag_ray.engine.pace import Recent, StagePace
+from graphrag_ray.engine.pace import RecentRates, StagePace
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -56,7 +56,7 @@ class ProgressDisplay(Observer):
         self._current: tuple[str, float] | None = None  # step, and when it started
         self._pace: StagePace | None = None
         self._printed_at = 0.0
-        self._recent = Recent()
+        self._recent = RecentRates()
         self._price_noted = False
 
     def __enter__(self) -> Self:
@@ -82,27 +82,27 @@ class ProgressDisplay(Observer):
     def waiting(self, what: str) -> Iterator[None]:
         self._current, self._pace = (what, time.monotonic()), None
         if not self._live:
-            self.note(f"{what} …")
+            self.message(f"{what} …")
         try:
             yield
         finally:
             self._current = None
 
-    def checked(self, settings: Settings, stage: str = "extract") -> None:
+    def run_started(self, settings: Settings, stage: str = "extract") -> None:
         if settings.model(settings.model_name(stage)).provider == "offline":
-            self.note(OFFLINE)
+            self.message(OFFLINE)
             return
         embeds = stage == "extract" and settings.embeddings.enabled
         if embeds and settings.model(settings.model_name("embed")).provider == "offline":
-            self.note(EMBEDDED_OFFLINE)
+            self.message(EMBEDDED_OFFLINE)
 
-    def note(self, message: str) -> None:
+    def message(self, message: str) -> None:
         self._print(Text(message, style="dim"))
 
     def step_started(self, name: str) -> None:
         self._current, self._pace = (name, time.monotonic()), None
         self._printed_at = time.monotonic()
-        self._recent = Recent()
+        self._recent = RecentRates()
         self._draw()
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
@@ -114,7 +114,7 @@ class ProgressDisplay(Observer):
         self._pace = StagePace.of(p, self._recent)
         if self._pace.cost_usd is None and not self._price_noted:
             self._price_noted = True
-            self.note(f"The price of a model is unknown. To see the cost, use {price_setting()}")
+            self.message(f"The price of a model is unknown. To see the cost, use {price_hint()}")
         if self._current is None:
             self._current = p.stage, time.monotonic()
         self._draw()
@@ -183,8 +183,8 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
         parts.append((3, f"${p.cost_usd:,.4f}" if p.cost_usd < 1 else f"${p.cost_usd:,.2f}"))
     elif p.cost_usd is None:
         parts.append((7, "cost unknown"))
-    if p.left_s is not None and p.left_s >= SHORTEST_LEFT_S:
-        parts.append((2, f"{duration(p.left_s)} left"))
+    if p.remaining_s is not None and p.remaining_s >= SHORTEST_LEFT_S:
+        parts.append((2, f"{duration(p.remaining_s)} left"))
     while width and len("  ".join(text for _, text in parts)) >= width:
         least = max(parts, key=lambda part: part[0])
         if not least[0]:

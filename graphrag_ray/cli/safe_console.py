@@ -10,7 +10,7 @@ from rich.padding import Padding
 from rich.segment import Segment
 from rich.text import Text
 
-from graphrag_ray.base.wording import safe
+from graphrag_ray.base.wording import escape_control
 
 
 class SafeConsole(Console):
@@ -27,16 +27,16 @@ class SafeConsole(Console):
         super().print(*objects, soft_wrap=soft_wrap, **how)
 
     def render_str(self, text: str, **how: Any) -> Text:
-        return super().render_str(safe(text), **how)
+        return super().render_str(escape_control(text), **how)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(safe(segment.text), segment.style)
+            yield segment if segment.control else Segment(escape_control(segment.text), segment.style)
 
 
 def _indented(line: Any) -> Any:
     """Give a line that begins with spaces a hanging indent."""
     if not isinstance(line, str) or not line.startswith(" ") or "\n" in line:
         return line
-    text = safe(line).lstrip(" ")
+    text = escape_control(line).lstrip(" ")
     return Padding(Text(text), (0, 0, 0, len(line) - len(line.lstrip(" "))), expand=False)

@@ -18,12 +18,12 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.corpus.decode import codec_of_bom
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 
-EXTENSIONS = (".jsonl", ".parquet")
+SPLITTABLE_EXTENSIONS = (".jsonl", ".parquet")
 _SEGMENTS_PER_STRETCH = 8  # possible ends per maximum size of a stretch, on average
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class Split:
     """A range of bytes of a .jsonl file, or of row groups of a .parquet file."""
 
     start: int
@@ -44,7 +44,7 @@ class Segment:
     rank: str  # hash of where it begins; "" if no stretch may begin there
 
 
-def jsonl_is_split(head: bytes, text_column: str) -> bool:
+def can_split_jsonl(head: bytes, text_column: str) -> bool:
     """Return whether the rows of a .jsonl file can be read independently, from its first bytes.
 
     They cannot if a byte order mark determines the encoding of the whole file, if it is not JSON Lines, or if
@@ -89,7 +89,7 @@ def parquet_segments(stream: BinaryIO) -> list[Segment]:
     ]
 
 
-def joined(segments: Sequence[Segment]) -> list[Segment]:
+def join_segments(segments: Sequence[Segment]) -> list[Segment]:
     """Join every segment that may not begin a stretch to the one before it. Segments have no gaps."""
     whole: list[Segment] = []
     for s in segments:
@@ -101,11 +101,11 @@ def joined(segments: Sequence[Segment]) -> list[Segment]:
     return whole
 
 
-def without_gap(segments: Sequence[Segment]) -> bool:
+def are_contiguous(segments: Sequence[Segment]) -> bool:
     """Return whether segments are consecutive from the start of a file."""
     return bool(segments) and segments[0].start == 0 and all(a.end == b.start for a, b in pairwise(segments))
 
 
-def lines_of(data: bytes) -> Iterable[bytes]:
+def iter_lines(data: bytes) -> Iterable[bytes]:
     """Iterate over lines with their line ends. Only \\n ends a line."""
     return io.BytesIO(data)

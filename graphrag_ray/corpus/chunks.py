@@ -21,7 +21,7 @@ from graphrag_ray.base import ids, index_settings, schema
 from graphrag_ray.base.arrow_arrays import arrow, strings
 from graphrag_ray.base.wording import shortened
 from graphrag_ray.corpus import boundaries, tokens
-from graphrag_ray.corpus.document import PREFIX, Document, metadata_lines, one_line
+from graphrag_ray.corpus.document import METADATA_PREFIX, Document, metadata_lines, one_line
 from graphrag_ray.corpus.document_titles import MAX_TITLE, begins_with, own_title
 
 _SPACE = re.compile(r"\s++")
@@ -37,7 +37,7 @@ class Chunk:
     n_tokens: int
 
 
-def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
+def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
     """Cut a text into windows of at most `size` tokens that overlap by about `overlap`, in linear time.
 
     The last chunk may have up to `min_new_tokens` - 1 tokens more. Starts and ends both increase. Every
@@ -50,14 +50,14 @@ def chunk(text: str, options: index_settings.Chunking, vocabulary: str, header: 
     if not text.strip():
         return []
     if options.size == "document":
-        return [Chunk(0, len(text), tokens.count(text, vocabulary))]
-    ends = tokens.offsets(text, vocabulary)
+        return [Chunk(0, len(text), tokens.count_tokens(text, vocabulary))]
+    ends = tokens.token_ends(text, vocabulary)
     length, overlap = options.size, options.overlap
     if header:
         # A long header would leave few new tokens per chunk and multiply the calls. Once only half of the new
         # tokens are left (250 of 500 by default), the overlap shrinks, and then the budget grows.
         least_new = (length - overlap + 1) // 2
-        length = max(length - tokens.count(header, vocabulary), least_new)
+        length = max(length - tokens.count_tokens(header, vocabulary), least_new)
         overlap = min(overlap, length - least_new)
     if len(ends) <= length:
         return [Chunk(0, len(text), len(ends))]
@@ -94,7 +94,7 @@ class _Cutter:
             max_tokens = self.length + self.min_new - 1
             small_rest = end < last and self._token(last) - self._token(end) < self.min_new
             if small_rest and last - start <= _MAX_TOKEN_CHARACTERS * max_tokens:
-                whole = tokens.count(self.text[start:last], self.vocabulary)
+                whole = tokens.count_tokens(self.text[start:last], self.vocabulary)
                 if whole <= max_tokens:
                     end, n_tokens = last, whole
             yield Chunk(start, end, n_tokens)
@@ -113,7 +113,7 @@ class _Cutter:
         first, budget = self._token(start), self.length
         while True:
             end = self._cut(first + budget, done, last)
-            n_tokens = tokens.count(self.text[start:end], self.vocabulary)
+            n_tokens = tokens.count_tokens(self.text[start:end], self.vocabulary)
             if n_tokens <= self.length or end <= boundaries.character_end(self.text, done):
                 return end, n_tokens
             budget = min(budget, self._token(end) - first) - (n_tokens - self.length)
@@ -197,8 +197,8 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
     inserting a paragraph leaves the ids of untouched chunks unchanged. `human_readable_id` and lists of ids
     are 0 and empty until a snapshot is written.
     """
-    header = header_of(document, options)
-    chunks = chunk(document.text, options, vocabulary, header(""))
+    header = chunk_header(document, options)
+    chunks = cut_chunks(document.text, options, vocabulary, header(""))
     texts = [document.text[c.start : c.end] for c in chunks]
     document_id = document.id
     seen: Counter[str] = Counter()
@@ -219,7 +219,7 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
     return _table(schema.TEXT_UNITS, len(chunks), columns)
 
 
-def header_of(document: Document, options: index_settings.Chunking) -> Callable[[str], str]:
+def chunk_header(document: Document, options: index_settings.Chunking) -> Callable[[str], str]:
     """Return a function that maps a chunk's text ("": any) to the header above it.
 
     The header has a line for each field of `options.prepend` that the document has, then an empty line; it is
@@ -234,7 +234,7 @@ def header_of(document: Document, options: index_settings.Chunking) -> Callable[
     lines = {}
     for name in names:
         if name not in fields:
-            lines[name] = metadata_lines(document.metadata, [name.removeprefix(PREFIX)])
+            lines[name] = metadata_lines(document.metadata, [name.removeprefix(METADATA_PREFIX)])
         elif value := fields[name][1]:
             lines[name] = f"{fields[name][0]}: {shortened(value, MAX_TITLE)}\n"
     whole = "".join(lines.values())

@@ -22,8 +22,8 @@ import orjson
 from graphrag_ray.base import ids
 from graphrag_ray.base.wording import shortened
 
-PREFIX = "metadata."  # prefix for a metadata column whose name is also a field of documents
-MAX_SAID = 300  # maximum characters of a metadata column above a chunk: one can hold a text
+METADATA_PREFIX = "metadata."  # prefix for a metadata column whose name is also a field of documents
+MAX_METADATA_CHARACTERS = 300  # maximum characters of a metadata column above a chunk: one can hold a text
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63
 _MAX_DEPTH = 100
@@ -137,7 +137,7 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     return clean(str(value))
 
 
-def columns_of(raw_data: str | None) -> dict[str, Any]:
+def parse_raw_data(raw_data: str | None) -> dict[str, Any]:
     """Parse `raw_data`; {} if it holds no columns or was not written by us."""
     with suppress(orjson.JSONDecodeError):
         if isinstance(columns := orjson.loads(raw_data or "null"), dict):
@@ -145,7 +145,7 @@ def columns_of(raw_data: str | None) -> dict[str, Any]:
     return {}
 
 
-def column(columns: Mapping[str, Any], name: str) -> Any:
+def column_at_path(columns: Mapping[str, Any], name: str) -> Any:
     """Return a column, or the value at a path inside one such as author.name; None if there is none."""
     inner: Any = columns
     while isinstance(inner, Mapping):
@@ -175,7 +175,10 @@ def metadata_lines(columns: Mapping[str, Any], names: Sequence[str]) -> str:
     """Return a line such as `author: Mara Venn` for each of these columns that the document has."""
     lines = []
     for name in names:
-        texts = [text[: 8 * MAX_SAID] for text in as_texts(column(columns, name))[:MAX_SAID]]
+        texts = [
+            text[: 8 * MAX_METADATA_CHARACTERS]
+            for text in as_texts(column_at_path(columns, name))[:MAX_METADATA_CHARACTERS]
+        ]
         if folded := one_line(", ".join(texts)):
-            lines.append(f"{name}: {shortened(folded, MAX_SAID)}\n")
+            lines.append(f"{name}: {shortened(folded, MAX_METADATA_CHARACTERS)}\n")
     return "".join(lines)

@@ -32,7 +32,7 @@ def own_title(title: str | None, path: str, row: str) -> str:
     return "" if folded in map(_folded, (name.name, name.stem, f"{name.stem} {row}", "")) else folded
 
 
-def title_name(title: str | None, path: str, row: str) -> str:
+def name_from_title(title: str | None, path: str, row: str) -> str:
     """Return what a document is named after.
 
     That is its title without final brackets, as in Mercury (planet), or the name of its file; "" if the title
@@ -44,7 +44,9 @@ def title_name(title: str | None, path: str, row: str) -> str:
     return _BRACKETED.sub("", named) or named
 
 
-def label(title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = "") -> str:
+def document_label(
+    title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = ""
+) -> str:
     """Return title and date in one line for a context: `Minutes (2023-09-14); author: Mara Venn`.
 
     `text` is that of the chunk; `more` holds lines of metadata (`document.metadata_lines`).
@@ -54,7 +56,9 @@ def label(title: str | None, date: str | None, path: str, row: str, text: str = 
     return "; ".join(filter(None, [about, *more.splitlines()]))
 
 
-def header(title: str | None, date: str | None, path: str, row: str, text: str, more: str = "") -> str:
+def document_header(
+    title: str | None, date: str | None, path: str, row: str, text: str, more: str = ""
+) -> str:
     """Return the lines above a chunk's text where it is embedded and indexed; "" if there are none.
 
     Parts of file names, and dates in words, are added, since questions use these. Arguments as for `label`.

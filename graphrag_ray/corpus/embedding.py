@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, Dialogue, EmbeddingReply, EmbeddingRequest
-from graphrag_ray.corpus.tokens import offsets, vocabulary_for
+from graphrag_ray.corpus.tokens import token_ends, vocabulary_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Embedder:
 
     @classmethod
     def of(cls, settings: Settings) -> Embedder:
-        call = settings.call("embed")
+        call = settings.call_parameters("embed")
         model = settings.model(call.model)
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         return cls(call, model.embedding_dimensions, settings.embeddings.max_tokens, vocabulary)
@@ -34,5 +34,5 @@ class Embedder:
         """Cut a text to `max_tokens`."""
         if len(text) <= self.max_tokens:
             return text
-        ends = offsets(text, self.vocabulary)
+        ends = token_ends(text, self.vocabulary)
         return text if len(ends) <= self.max_tokens else text[: int(ends[self.max_tokens - 1])]

@@ -18,16 +18,24 @@ import regex
 
 from graphrag_ray.base import index_settings, unforeseen
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.corpus.byte_ranges import Segment, Stretch, parquet_segments
+from graphrag_ray.corpus.byte_ranges import Segment, Split, parquet_segments
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 from graphrag_ray.corpus.markup import declared_charset, read_html
 from graphrag_ray.corpus.readers import Reader
-from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Opener, Row, Table, jsonl_rows, open_parquet
+from graphrag_ray.corpus.table_rows import (
+    OPENERS,
+    WHOLE_FILE,
+    Opener,
+    Table,
+    TableRow,
+    jsonl_rows,
+    open_parquet,
+)
 
-ROWS = "dataset"  # the path of documents that are rows of a dataset or of a table in memory
+DATASET_PATH = "dataset"  # the path of documents that are rows of a dataset or of a table in memory
 
-ROW = "row"  # prefix of the number of a row whose id is not known
+ROW_PREFIX = "row"  # prefix of the number of a row whose id is not known
 
 # CPU time limit of `input.strip_pattern` on a text: settings may come with a stranger's index.
 _STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6
@@ -100,21 +108,23 @@ def _read_table(
     empty, ids = True, set[str]()
     # Rows may have columns of their own. If none has the text column, that is one fault of the file rather
     # than one per row. So rows wait, without their values, until one has it.
-    known, columns, waiting = table.columns is not None, dict[str, None](), list[Row]()
+    known, columns, waiting = table.columns is not None, dict[str, None](), list[TableRow]()
     for row in table.rows:
         empty = False
         known = known or (row.values is not None and options.text_column in row.values)
         if known or row.values is None:
             waiting.append(row)
         else:
-            waiting.append(Row(row.number, {k: v for k, v in row.values.items() if k == options.id_column}))
+            waiting.append(
+                TableRow(row.number, {k: v for k, v in row.values.items() if k == options.id_column})
+            )
             if len(columns) < _MAX_LISTED_COLUMNS:
                 columns.update(dict.fromkeys(row.values))
         if known:
             yield from (_document_of(path, one, options, ids) for one in waiting)
             waiting.clear()
     if columns and not known:
-        yield Unreadable(path, "", missing_column(list(columns), options))
+        yield Unreadable(path, "", missing_column_fault(list(columns), options))
     else:
         yield from (_document_of(path, one, options, ids) for one in waiting)
     if empty:
@@ -125,8 +135,8 @@ TEXT, MARKDOWN, HTML = (Reader(partial(_read_text, kind)) for kind in ("txt", "m
 JSONL, CSV, PARQUET = (Reader(partial(_read_table, opener), streams=True) for opener in OPENERS.values())
 
 
-def documents_of_stretch(
-    path: str, stream: BinaryIO, options: index_settings.Input, stretch: Stretch, names: set[str]
+def documents_of_split(
+    path: str, stream: BinaryIO, options: index_settings.Input, stretch: Split, names: set[str]
 ) -> Iterator[Document | Unreadable]:
     """Read a stretch of a .jsonl or .parquet file.
 
@@ -145,21 +155,21 @@ def documents_of_stretch(
         yield _document_of(path, row, options, names)
 
 
-def segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
+def parquet_segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
     """Return the row groups of a .parquet file; none if it must be read whole."""
     if not stream.seekable() or _fault_of(open_parquet(stream, options), options):
         return []
     return parquet_segments(stream)
 
 
-def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator[Document | Unreadable]:
+def documents_of(rows: Iterable[TableRow], options: index_settings.Input) -> Iterator[Document | Unreadable]:
     """Read rows that are not in a file. Their order does not matter, and neither do null cells.
 
     A row is named by `input.id_column`, or else by a hash of its content, so equal rows are one document.
     """
     for row in rows:
         if row.values is None:
-            named = replace(row, name=stable_id("row", row.fault)[:_NAME_LENGTH])
+            named = replace(row, name=stable_id("row", row.error)[:_NAME_LENGTH])
         else:
             values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
             try:
@@ -167,17 +177,17 @@ def documents_of(rows: Iterable[Row], options: index_settings.Input) -> Iterator
             except ValueError:  # nested too deeply
                 content = ", ".join(sorted(map(str, values)))
             named = replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
-        yield _document_of(ROWS, named, options, set())
+        yield _document_of(DATASET_PATH, named, options, set())
 
 
 def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
     """Return why no row of a table can be read; "" if some may be readable."""
     if isinstance(table, NotText):
         return table.reason
-    return "" if table.columns is None else missing_column(table.columns, options)
+    return "" if table.columns is None else missing_column_fault(table.columns, options)
 
 
-def missing_column(columns: Sequence[str], options: index_settings.Input) -> str:
+def missing_column_fault(columns: Sequence[str], options: index_settings.Input) -> str:
     """Return why a table with these columns cannot be read; "" if it can."""
     if not columns:
         return _NO_HEADER
@@ -188,22 +198,24 @@ def missing_column(columns: Sequence[str], options: index_settings.Input) -> str
     return ""
 
 
-def _document_of(path: str, row: Row, options: index_settings.Input, ids: set[str]) -> Document | Unreadable:
+def _document_of(
+    path: str, row: TableRow, options: index_settings.Input, ids: set[str]
+) -> Document | Unreadable:
     """Return the document of a row and add its id to `ids`. An unexpected error costs only the row."""
     # A row without a known id is named by its number, which may be the id of another row.
-    number = f"{ROW} {row.number}" if options.id_column else str(row.number)
+    number = f"{ROW_PREFIX} {row.number}" if options.id_column else str(row.number)
     place = "" if row.number == WHOLE_FILE else row.name or number
     try:
         return _document(path, row, place, options, ids)
     except Exception as e:  # noqa: BLE001 - whatever it is, it concerns this row
-        return Unreadable(path, place, unforeseen.told(e))
+        return Unreadable(path, place, unforeseen.describe_error(e))
 
 
 def _document(
-    path: str, row: Row, place: str, options: index_settings.Input, ids: set[str]
+    path: str, row: TableRow, place: str, options: index_settings.Input, ids: set[str]
 ) -> Document | Unreadable:
     if row.values is None:
-        return Unreadable(path, place, row.fault)
+        return Unreadable(path, place, row.error)
     name = place
     if options.id_column is not None:
         name = _as_line(row.values.get(options.id_column)) or ""

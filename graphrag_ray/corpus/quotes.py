@@ -23,15 +23,15 @@ def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> 
     """
     wanted = [name.casefold() for name in names if name]
     best, best_score = (0, 0), -1
-    for start, end in quotable(text, is_start):
+    for start, end in quotable_sentences(text, is_start):
         sentence = " ".join(text[start:end].casefold().split())
         score = sum(name in sentence for name in wanted)
         if score > best_score:
-            best, best_score = (start, shortened(text, start, end)), score
+            best, best_score = (start, quotation_end(text, start, end)), score
     return best
 
 
-def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
+def quotable_sentences(text: str, is_start: bool) -> list[tuple[int, int]]:
     """Return (start, end) of the sentences of a chunk.
 
     If the chunk begins inside a sentence, that one comes last and starts at its first whole word.
@@ -47,7 +47,7 @@ def quotable(text: str, is_start: bool) -> list[tuple[int, int]]:
     return [*spans[1:], (space.end() if space else start, end)]
 
 
-def shortened(text: str, start: int, end: int) -> int:
+def quotation_end(text: str, start: int, end: int) -> int:
     """Return the end of a quotation, limited to MAX_QUOTE_CHARACTERS."""
     limit = start + MAX_QUOTE_CHARACTERS
     if end <= limit:
@@ -55,12 +55,12 @@ def shortened(text: str, start: int, end: int) -> int:
     return start + len(text[start : last_word_end(text, start, limit) or limit].rstrip())
 
 
-def quotes_in(quotation: str) -> list[str]:
+def quotation_parts(quotation: str) -> list[str]:
     """Split a quotation at marks of omission: each part occurs in the text by itself."""
     return [part for p in _OMISSION.split(quotation) if (part := p.strip())]
 
 
-def quoted(text: str) -> list[str]:
+def quotations_in(text: str) -> list[str]:
     """Return the outermost texts between balanced “ and ”, in order; unclosed ones are ignored."""
     quotes: list[str] = []
     depth, start = 0, 0
@@ -76,7 +76,7 @@ def quoted(text: str) -> list[str]:
     return quotes
 
 
-def can_be_found(quotation: str) -> bool:
+def is_searchable(quotation: str) -> bool:
     """Return whether a quotation is long enough to be searched verbatim."""
     return len(folded_words(quotation)) >= MIN_WORDS
 

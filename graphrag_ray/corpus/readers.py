@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.plugins import PluginError, Registry
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 
 __all__ = ["READERS", "Document", "Input", "Reader", "Unreadable", "documents_in", "extensions"]
@@ -127,7 +127,7 @@ def _checked(
             yield Unreadable(path, "", f"{who} found no document")
     except BaseException as e:
         if (isinstance(e, OSError) and reader.streams) or not (
-            is_unforeseen(e) or isinstance(e, GraphRagError)
+            is_unexpected(e) or isinstance(e, GraphRagError)
         ):
             raise
         what = f"{type(e).__name__}: {one_line(str(e))}"[:_ERROR_CHARACTERS]

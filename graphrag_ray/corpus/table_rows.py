@@ -28,13 +28,13 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     """A row of a table, numbered from 1 in file order."""
 
     number: int
     values: Mapping[str, Any] | None  # by column; None if the row is unusable
     encoding: str = "utf-8"
-    fault: str = ""  # why the row is unusable
+    error: str = ""  # why the row is unusable
     name: str = ""  # of a row whose number means nothing
 
 
@@ -43,7 +43,7 @@ class Table:
     """A table that is being read. `columns` is None if every row has its own (.jsonl)."""
 
     columns: list[str] | None
-    rows: Iterator[Row]
+    rows: Iterator[TableRow]
 
 
 def open_jsonl(stream: BinaryIO, options: Input) -> Table | NotText:
@@ -71,7 +71,7 @@ def is_json_array(head: bytes) -> bool:
     return len(lines) < 2 or bool(json_line(lines[1], "utf-8")[2])
 
 
-def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) -> Iterator[Row]:
+def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) -> Iterator[TableRow]:
     """Yield the rows of lines; `row` and `line` number the first ones."""
     number = row
     for line_number, text in enumerate(lines, start=line):
@@ -82,9 +82,9 @@ def jsonl_rows(lines: Iterable[bytes], codec: str, row: int = 1, line: int = 1) 
             kinds: dict[type, str] = {list: "array", str: "string", bool: "boolean", type(None): "null"}
             fault = f"a JSON {kinds.get(type(value), 'number')}, not an object"
         if fault:
-            yield Row(number, None, fault=f"line {line_number}: {fault}")
+            yield TableRow(number, None, error=f"line {line_number}: {fault}")
         else:
-            yield Row(number, value, encoding)
+            yield TableRow(number, value, encoding)
         number += 1
 
 
@@ -138,7 +138,7 @@ def open_csv(stream: BinaryIO, options: Input) -> Table | NotText:
     return Table(columns, _csv_rows(records, columns, codec))
 
 
-def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
+def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[TableRow]:
     number = 0
     while True:
         try:
@@ -149,10 +149,10 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
             number += 1
             if "unexpected end" in str(e):
                 lost = "a quoted field that is never closed: all lines after its quote are lost"
-                yield Row(WHOLE_FILE, None, fault=f"row {number} has {lost}")
+                yield TableRow(WHOLE_FILE, None, error=f"row {number} has {lost}")
             else:
                 what = f"not a CSV record ({e}); double a quote inside a quoted field"
-                yield Row(number, None, fault=f"line {records.line_num}: {what}")
+                yield TableRow(number, None, error=f"line {records.line_num}: {what}")
             continue
         if not record:
             continue
@@ -162,7 +162,7 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
             fields = [value.encode(codec.removesuffix("-sig"), "surrogateescape") for value in record]
             decoded = decode(b"\n".join(fields))
             if isinstance(decoded, NotText):
-                yield Row(number, None, fault=decoded.reason)
+                yield TableRow(number, None, error=decoded.reason)
                 continue
             record = [value.decode(decoded.codec, "replace") for value in fields]
             encoding = decoded.encoding
@@ -170,11 +170,11 @@ def _csv_rows(records: Any, columns: list[str], codec: str) -> Iterator[Row]:
             record.pop()
         if len(record) != len(columns):
             fault = f"{len(record)} fields where the header has {len(columns)}"
-            yield Row(number, None, fault=f"{fault}: quote fields that hold a delimiter")
+            yield TableRow(number, None, error=f"{fault}: quote fields that hold a delimiter")
             continue
         # The first of two columns with the same name counts.
         values = dict(zip(reversed(columns), reversed(record), strict=True))
-        yield Row(number, {name: values[name] for name in columns}, encoding)
+        yield TableRow(number, {name: values[name] for name in columns}, encoding)
 
 
 def open_parquet(
@@ -208,7 +208,9 @@ def open_parquet(
     return Table(list(file.schema_arrow.names), rows)
 
 
-def _parquet_rows(file: Any, source: _Watched, groups: range, number: int, max_bytes: int) -> Iterator[Row]:
+def _parquet_rows(
+    file: Any, source: _Watched, groups: range, number: int, max_bytes: int
+) -> Iterator[TableRow]:
     """Yield rows. Damage costs the rest of a row group, and so does a batch that exceeds max_bytes."""
     import pyarrow as pa
 
@@ -225,7 +227,7 @@ def _parquet_rows(file: Any, source: _Watched, groups: range, number: int, max_b
             except (pa.ArrowException, OSError, ValueError) as e:
                 source.raise_own_fault()
                 lost = f"rows {number} to {after - 1} of {file.metadata.num_rows}"
-                yield Row(WHOLE_FILE, None, fault=f"damaged: {lost} could not be read: {e}")
+                yield TableRow(WHOLE_FILE, None, error=f"damaged: {lost} could not be read: {e}")
                 break
             if batch is None:
                 break
@@ -238,7 +240,7 @@ def _parquet_rows(file: Any, source: _Watched, groups: range, number: int, max_b
                 f"rows {number} to {after - 1} are not read: with them, a row group holds more than "
                 f"input.max_bytes ({max_bytes:,}) when decoded. Write smaller row groups, or raise the limit"
             )
-            yield Row(WHOLE_FILE, None, fault=fault)
+            yield TableRow(WHOLE_FILE, None, error=fault)
         number = after
 
 
@@ -261,14 +263,14 @@ def _decoded_bytes(array: pa.Array) -> int:
     return int(array.nbytes)
 
 
-def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[Row]:
+def arrow_rows(batch: pa.RecordBatch | pa.Table, number: int = 1) -> Iterator[TableRow]:
     """Yield the rows of a batch; `number` is that of the first row."""
     columns = [(n, _in_microseconds(c)) for n, c in zip(batch.schema.names, batch.columns, strict=True)]
     for i in range(batch.num_rows):
         try:
-            yield Row(number + i, {name: column[i].as_py() for name, column in columns})
+            yield TableRow(number + i, {name: column[i].as_py() for name, column in columns})
         except (ValueError, OverflowError) as e:
-            yield Row(number + i, None, fault=f"a value cannot be read: {e}")
+            yield TableRow(number + i, None, error=f"a value cannot be read: {e}")
 
 
 def _in_microseconds(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

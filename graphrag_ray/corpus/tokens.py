@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.ids import bounded_marks
+from graphrag_ray.base.ids import limit_combining_marks
 
 VOCABULARIES = ("cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3")
 
@@ -84,19 +84,19 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
     return Vocabulary(_DEFAULT, known=False)
 
 
-def count(text: str, vocabulary_name: str) -> int:
+def count_tokens(text: str, vocabulary_name: str) -> int:
     """Count the tokens of a text."""
     return int(_tokenizer(vocabulary_name).count(_encodable(text, vocabulary_name)))
 
 
-def count_many(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int64]:
+def count_tokens_of(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int64]:
     """Count the tokens of each text."""
     # One thread: callers have divided up the cores already.
     _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t, vocabulary_name) for t in texts], 1)
     return np.asarray(np.diff(bounds), dtype=np.int64)
 
 
-def offsets(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
+def token_ends(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
     """Return the character offset at which each token ends, never decreasing; the last is len(text).
 
     A token that ends inside a character gets the offset of that character, so that the text can be cut at
@@ -160,7 +160,7 @@ def _encodable(text: str, vocabulary_name: str) -> str:
     if text.isascii():
         return text
     text = _SURROGATE.sub("\ufffd", text)
-    return bounded_marks(text, "\ufffd") if vocabulary_name in _NORMALISING else text
+    return limit_combining_marks(text, "\ufffd") if vocabulary_name in _NORMALISING else text
 
 
 @cache

@@ -36,7 +36,7 @@ class Complete(Generic[T]):
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class GaveUp:
     """The dialogue cannot use its replies, and asking again would change nothing.
 
     If `bug`, an unexpected error occurred, and another version of our code may be able to use them.
@@ -47,17 +47,17 @@ class Refused:
 
 
 @dataclass(frozen=True, slots=True)
-class Open:
+class Waiting:
     """The dialogue waits for the replies to `requests` of turn number `turn`."""
 
     turn: int
     requests: tuple[Request, ...]
 
 
-State: TypeAlias = Complete[T] | Refused | Open
+State: TypeAlias = Complete[T] | GaveUp | Waiting
 
 
-class Driver(Generic[T]):
+class DialogueRunner(Generic[T]):
     """A running dialogue.
 
     Attributes:
@@ -74,9 +74,9 @@ class Driver(Generic[T]):
 
     def send(self, replies: Sequence[Reply]) -> State[T]:
         """Answer the open turn with one reply per request, in order, without a model's thoughts."""
-        if not isinstance(self.state, Open) or len(replies) != len(self.state.requests):
+        if not isinstance(self.state, Waiting) or len(replies) != len(self.state.requests):
             raise ValueError("Pass one reply for each request of the open turn")
-        cleaned = [r.without_thoughts if isinstance(r, ChatReply) else r for r in replies]
+        cleaned = [r.without_reasoning if isinstance(r, ChatReply) else r for r in replies]
         self.state = self._advance(cleaned if self._is_list else cleaned[0])
         return self.state
 
@@ -92,16 +92,16 @@ class Driver(Generic[T]):
         except StopIteration as stop:
             return Complete(stop.value)
         except DialogueFailed as failure:
-            return Refused(str(failure))
+            return GaveUp(str(failure))
         except BaseException as error:
             if isinstance(error, StoreError) or not (
-                isinstance(error, GraphRagError) or unforeseen.is_unforeseen(error)
+                isinstance(error, GraphRagError) or unforeseen.is_unexpected(error)
             ):
                 raise
-            return Refused(note_bug(error), bug=True)
+            return GaveUp(record_bug(error), bug=True)
         self._turn += 1
         self._is_list, self.key = is_list, key
-        return Open(self._turn, requests)
+        return Waiting(self._turn, requests)
 
 
 def failing(error: BaseException) -> Dialogue[Any]:
@@ -110,62 +110,62 @@ def failing(error: BaseException) -> Dialogue[Any]:
     yield  # pragma: no cover - makes it a generator
 
 
-def note_bug(error: BaseException) -> str:
+def record_bug(error: BaseException) -> str:
     """Log an unexpected error and describe it in one line for a failure row.
 
     The log names its place but omits the message, which may quote a document.
     """
-    place = unforeseen.place_of(error)
-    logs.event(logger, "failed by an error that is a bug", error=type(error).__name__, place=place)
+    place = unforeseen.error_place(error)
+    logs.log_event(logger, "failed by an error that is a bug", error=type(error).__name__, place=place)
     logger.debug("Unexpected error", exc_info=error)
-    return logs.without_any_secret(unforeseen.told(error))
+    return logs.scrub_secrets(unforeseen.describe_error(error))
 
 
-def replay(driver: Driver[T], rows: Sequence[JournalRow]) -> State[T]:
+def replay(driver: DialogueRunner[T], rows: Sequence[JournalRow]) -> State[T]:
     """Feed a dialogue its journalled replies as long as the request hashes match.
 
     Stops at the first turn with a missing reply. `rows` are the resolved rows of the item's key.
     """
-    while isinstance(driver.state, Open):
-        replies = answered(driver.state, rows)
+    while isinstance(driver.state, Waiting):
+        replies = journalled_replies(driver.state, rows)
         if len(replies) < len(driver.state.requests):
             break
         driver.send([replies[slot] for slot in range(len(replies))])
     return driver.state
 
 
-def failure_of(state: Open, rows: Sequence[JournalRow]) -> JournalRow | None:
+def latest_failure(state: Waiting, rows: Sequence[JournalRow]) -> JournalRow | None:
     """The latest journalled failure of the open turn, if there is one."""
     hashes = {r.hash for r in state.requests}
     failed = [r for r in rows if r.kind == "failed" and r.request_hash in hashes]
     return max(failed, key=lambda r: (r.at, r.error)) if failed else None
 
 
-def answered(state: Open, rows: Sequence[JournalRow]) -> dict[int, Reply]:
+def journalled_replies(state: Waiting, rows: Sequence[JournalRow]) -> dict[int, Reply]:
     """The journalled replies to requests of the open turn, by slot."""
     known = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
     return {
-        slot: reply_of(known[slot, request.hash], request)
+        slot: reply_from_row(known[slot, request.hash], request)
         for slot, request in enumerate(state.requests)
         if (slot, request.hash) in known
     }
 
 
-def run(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
+def run_dialogue(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
     """Drive a dialogue with a function that answers, for tests, notebooks and forecasts.
 
     Raises:
         DialogueFailed: The dialogue gave up.
     """
-    driver = Driver(dialogue)
-    while isinstance(driver.state, Open):
+    driver = DialogueRunner(dialogue)
+    while isinstance(driver.state, Waiting):
         driver.send([answer(request) for request in driver.state.requests])
-    if isinstance(driver.state, Refused):
+    if isinstance(driver.state, GaveUp):
         raise DialogueFailed(driver.state.error)
     return driver.state.result
 
 
-def reply_of(row: JournalRow, request: Request) -> Reply:
+def reply_from_row(row: JournalRow, request: Request) -> Reply:
     """The reply in a journal row."""
     if isinstance(request, EmbeddingRequest):
         return EmbeddingReply(row.vector or b"", usage_of(row))

@@ -25,7 +25,7 @@ from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work
-from graphrag_ray.llm.accounting import Accounts, InFlight, Span
+from graphrag_ray.llm.accounting import Accounts, InFlight, StageTiming
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, write_part
@@ -35,7 +35,7 @@ X = TypeVar("X")
 
 Tables: TypeAlias = Mapping[str, pa.Table]
 TableFunction: TypeAlias = Callable[[Store, X], Iterable[Tables]]
-Written: TypeAlias = list[dict[str, list[Part]]]
+WrittenParts: TypeAlias = list[dict[str, list[Part]]]
 """For each input or partition, in order, the parts written under each table's name."""
 
 TABLES_AHEAD = 8
@@ -47,7 +47,7 @@ PARTITION = "partition"
 
 
 @dataclass(frozen=True)
-class Parted(Generic[X]):
+class InputSplitter(Generic[X]):
     """How to split an input that kills its processes, so that everything but the guilty part is done.
 
     Attributes:
@@ -55,12 +55,12 @@ class Parted(Generic[X]):
         failed: Returns the tables that represent a part that kills processes too, given the reason.
     """
 
-    parts: Callable[[X], Sequence[X]]
-    failed: Callable[[X, str], Tables]
+    split: Callable[[X], Sequence[X]]
+    failure_tables: Callable[[X, str], Tables]
 
 
 @dataclass
-class Sweep:
+class SweepResult:
     """The result of a sweep. `finished` includes failed items; `turns` counts the replies that items took."""
 
     finished: int = 0
@@ -103,10 +103,10 @@ class SweepProgress:
     failed: int
     in_flight: InFlight
     accounts: Accounts
-    before: Accounts
+    earlier: Accounts
     seconds: float
     turns: int = 0
-    turns_each: float | None = None
+    expected_turns: float | None = None
 
 
 class ItemSource(Protocol[T]):
@@ -121,7 +121,7 @@ class ItemSource(Protocol[T]):
         Items are numbered from 0 in the order in which they are taken.
         """
 
-    def finished(self, number: int, outcome: Outcome[T]) -> None:
+    def on_finished(self, number: int, outcome: Outcome[T]) -> None:
         """Called when an item has ended and its turns are journalled."""
 
 
@@ -142,7 +142,7 @@ class Executor(ABC):
     on_progress: Callable[[SweepProgress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)
-    bad_replies_count: bool = True
+    count_bad_replies: bool = True
 
     @abstractmethod
     def share(self, value: T) -> Callable[[], T]:
@@ -154,9 +154,9 @@ class Executor(ABC):
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: Parted[X] | None = None,
+        parted: InputSplitter[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
-    ) -> Written:
+    ) -> WrittenParts:
         """Run `fn` on every input and write the tables that it yields.
 
         Args:
@@ -178,7 +178,7 @@ class Executor(ABC):
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
         bundles: int | None = None,
-    ) -> Written:
+    ) -> WrittenParts:
         """Run `fn` on every input, group rows by PARTITION, `reduce` each group and write the result.
 
         A partition without rows is not reduced and gives {}. Rows within a partition come in no defined
@@ -195,7 +195,7 @@ class Executor(ABC):
         """Run `fn` on every input and yield its tables, in any order. Raises ProcessDied as `map` does."""
 
     @abstractmethod
-    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
         """Run every item of the source to its end. Raises RunStopped if the run must not continue."""
 
 
@@ -205,9 +205,9 @@ class RunningSweep(Generic[T]):
     def __init__(self, executor: Executor, work: Work[T], source: ItemSource[T], index: JournalIndex) -> None:
         self.work, self.source, self.index = work, source, index
         self.spending, self.stop = executor.spending, executor.stop
-        self.sweep = Sweep(accounts=Accounts(limits=executor.models.limits()))
+        self.sweep = SweepResult(accounts=Accounts(limits=executor.models.limits()))
         self.watch = FailureWatch(
-            executor.max_failed_fraction, index.keys_done() == 0, executor.bad_replies_count
+            executor.max_failed_fraction, index.count_done() == 0, executor.count_bad_replies
         )
         self.started_at = time.monotonic()
         self._executor = executor
@@ -216,7 +216,7 @@ class RunningSweep(Generic[T]):
         self.sweep.finished += 1
         self.sweep.failed += outcome.status != "complete"
         self.sweep.turns += outcome.turns
-        self.watch.note(outcome.status, outcome.error, outcome.known)
+        self.watch.note(outcome.status, outcome.error, outcome.known_failure)
 
     def check(self, running: int, in_flight: InFlight) -> None:
         """Raise RunStopped if the sweep must end. `running` counts begun items."""
@@ -233,7 +233,9 @@ class RunningSweep(Generic[T]):
     def affordable(self, running: int, in_flight: InFlight) -> int | None:
         """Items that the budget allows to start now besides the running ones; None if there is no limit."""
         done, models = self.sweep.finished, self._executor.models
-        items = self.spending.items(self.sweep.accounts, done, models, in_flight, self.work.turns)
+        items = self.spending.affordable_items(
+            self.sweep.accounts, done, models, in_flight, self.work.expected_turns
+        )
         return None if items is None else max(0, items - done - running)
 
     def show(self, in_flight: InFlight) -> None:
@@ -245,18 +247,18 @@ class RunningSweep(Generic[T]):
                 self.sweep.failed,
                 in_flight,
                 self.sweep.accounts,
-                self.spending.before,
+                self.spending.earlier,
                 time.monotonic() - self.started_at,
                 self.sweep.turns,
-                self.work.turns,
+                self.work.expected_turns,
             )
         )
 
     def ended(self) -> None:
         """Record the duration, from which accounts derive the share of the limits that was used."""
-        span = Span(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
+        span = StageTiming(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
         self.sweep.accounts.spans[self.work.name] = span
-        self.spending.before.absorb(self.sweep.accounts)
+        self.spending.earlier.absorb(self.sweep.accounts)
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
@@ -325,7 +327,7 @@ class RowSource(Generic[T]):
         self._taken += len(rows)
         return rows
 
-    def finished(self, number: int, outcome: Outcome[T]) -> None:
+    def on_finished(self, number: int, outcome: Outcome[T]) -> None:
         """Does nothing: results are read from the journal afterwards."""
 
     def close(self) -> None:

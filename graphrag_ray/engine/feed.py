@@ -17,8 +17,8 @@ from itertools import count
 from typing import Any
 
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.engine.drive import Driver
-from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.engine.drive import DialogueRunner
+from graphrag_ray.engine.work import Outcome, Row, Work, replay_outcomes
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 
@@ -31,19 +31,19 @@ class Item:
 
     def __init__(self, start: Callable[[], Dialogue[Any]]) -> None:
         self.start = start
-        self.key = Driver(start()).key
+        self.key = DialogueRunner(start()).key
 
     def __repr__(self) -> str:
         return self.key
 
 
-def started(store: Store, row: Row) -> Dialogue[Any]:
+def start_item(store: Store, row: Row) -> Dialogue[Any]:
     """`Work.start` for the rows of a feed."""
     item: Item = row[ITEM]
     return item.start()
 
 
-def label(row: Row) -> tuple[str, str]:
+def label_item(row: Row) -> tuple[str, str]:
     """`Work.label` for the rows of a feed."""
     return str(row[LABEL]), ""
 
@@ -73,7 +73,7 @@ class Feed:
         order: int,
         name: str,
         start: Sequence[Callable[[], Dialogue[Any]]],
-        asked: Callable[[], None] = lambda: None,
+        on_queued: Callable[[], None] = lambda: None,
     ) -> list[Outcome[Any]]:
         """Run dialogues and return their outcomes.
 
@@ -83,7 +83,7 @@ class Feed:
 
         def look_up() -> list[tuple[Row, Outcome[Any]]]:
             rows: list[Row] = [{ITEM: Item(s), LABEL: name} for s in start]
-            return outcomes(self._work, self._store, self._index, rows)
+            return replay_outcomes(self._work, self._store, self._index, rows)
 
         results: list[Outcome[Any] | asyncio.Future[Outcome[Any]]] = []
         for row, outcome in await asyncio.to_thread(look_up):
@@ -99,7 +99,7 @@ class Feed:
                 with self._lock:
                     heapq.heappush(self._ready, (order, next(self._added), row, future))
             results.append(asyncio.shield(self._pending[key]))
-        asked()
+        on_queued()
         return [result if isinstance(result, Outcome) else await result for result in results]
 
     def _resolved(self, key: str, future: asyncio.Future[Outcome[Any]]) -> None:
@@ -127,7 +127,7 @@ class Feed:
                 rows.append(row)
             return rows if rows or not self._closed else None
 
-    def finished(self, number: int, outcome: Outcome[Any]) -> None:
+    def on_finished(self, number: int, outcome: Outcome[Any]) -> None:
         future = self._taken.pop(number)
 
         def resolve() -> None:

@@ -15,24 +15,30 @@ from typing import Any, Protocol, TypeAlias
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError, ModelRefused, NotConfigured, StoreError
 from graphrag_ray.base.index_settings import Model, Settings
-from graphrag_ray.base.messages import Listener, Reply, Request
-from graphrag_ray.base.providers import Client, LocalProvider, RemoteProvider, provider_of, provider_to_ask
-from graphrag_ray.llm.accounting import CallRecord, Limits, Quirks, quirks_in
+from graphrag_ray.base.messages import Reply, Request, StreamListener
+from graphrag_ray.base.providers import (
+    Client,
+    LocalProvider,
+    RemoteProvider,
+    load_provider,
+    provider_or_unavailable,
+)
+from graphrag_ray.llm.accounting import CallRecord, CombinedLimits, Quirks, stored_quirks
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
-from graphrag_ray.llm.limits import Ended
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.limits import CallOutcome
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.store.journal import JournalWriter
 
-Ask: TypeAlias = Callable[[Request, str], Awaitable[Called[Reply]]]
+Ask: TypeAlias = Callable[[Request, str], Awaitable[CallResult[Reply]]]
 
 
-class AskAloud(Protocol):
+class StreamingAsk(Protocol):
     """An Ask that can stream a chat reply to a listener."""
 
     def __call__(
-        self, request: Request, stage: str, listener: Listener | None = None
-    ) -> Awaitable[Called[Reply]]: ...
+        self, request: Request, stage: str, listener: StreamListener | None = None
+    ) -> Awaitable[CallResult[Reply]]: ...
 
 
 OFFLINE_SLOTS = 32
@@ -61,26 +67,26 @@ class Models:
     force_yes_no: bool | None = None
     hedge: bool = False
     quirks: Quirks = field(default_factory=dict, compare=False)
-    refused: Mapping[tuple[str, int], str] = field(default_factory=dict, compare=False)
+    refused_endpoints: Mapping[tuple[str, int], str] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, settings: Settings, *usages: Mapping[str, Any]) -> Models:
+    def from_settings(cls, settings: Settings, *usages: Mapping[str, Any]) -> Models:
         """The models of these settings; `usages` are stored accounts of earlier runs."""
         run, force = settings.run, settings.extraction.force_yes_no
-        models, quirks = dict(settings.models), quirks_in(*usages)
+        models, quirks = dict(settings.models), stored_quirks(*usages)
         return cls(models, run.default_in_flight, run.max_attempts, force, run.hedge, quirks)
 
-    def knowing(self, quirks: Quirks) -> Models:
+    def with_quirks(self, quirks: Quirks) -> Models:
         """A copy with quirks that were learned meanwhile."""
-        return replace(self, quirks=quirks_in({"quirks": self.quirks}, {"quirks": quirks}))
+        return replace(self, quirks=stored_quirks({"quirks": self.quirks}, {"quirks": quirks}))
 
     @property
     def online(self) -> dict[str, Model]:
         return {name: m for name, m in self.by_name.items() if not m.is_local}
 
-    def limits(self) -> dict[str, Limits]:
+    def limits(self) -> dict[str, CombinedLimits]:
         """Combined limits of the endpoints of each model, by model id."""
-        return {model.model_id: Limits.of(model) for model in self.online.values()}
+        return {model.model_id: CombinedLimits.of(model) for model in self.online.values()}
 
     def key_variables(self) -> list[str]:
         """Names of the environment variables that hold API keys."""
@@ -121,7 +127,7 @@ class Models:
 
     def _rate(self, model: Model) -> float:
         """Small calls a minute that the model's known rate limits allow; inf if none is known."""
-        limits = Limits.of(model)
+        limits = CombinedLimits.of(model)
         calls = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
         return min(calls[0] or math.inf, calls[1])
 
@@ -173,7 +179,7 @@ class Gate:
     def shut(self) -> None:
         self._shut = True
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: CallOutcome | None = None) -> None:
         self._in_flight -= 1
         self._limiter.settle(model, endpoint, delta_tokens, ended)
 
@@ -247,7 +253,7 @@ async def open_gateway(
     on_call: Callable[[CallRecord], None],
     ask_key: Callable[[str], str | None] | None = None,
     **runtime: Any,
-) -> AsyncIterator[AskAloud]:
+) -> AsyncIterator[StreamingAsk]:
     """Open clients for the duration of the block, and yield a function that asks.
 
     Args:
@@ -259,8 +265,12 @@ async def open_gateway(
     gateway = Gateway(
         online,
         limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
-        {name: await asyncio.to_thread(connected_to, models, name, ask_key) for name in online},
-        {n: p for n, m in models.by_name.items() if isinstance(p := provider_to_ask(m), LocalProvider)},
+        {name: await asyncio.to_thread(connect_clients, models, name, ask_key) for name in online},
+        {
+            n: p
+            for n, m in models.by_name.items()
+            if isinstance(p := provider_or_unavailable(m), LocalProvider)
+        },
         on_call=on_call,
         max_attempts=models.max_attempts,
         hedge=models.hedge,
@@ -272,17 +282,21 @@ async def open_gateway(
         await gateway.close()
 
 
-def connected_to(
+def connect_clients(
     models: Models, name: str, ask_key: Callable[[str], str | None] | None = None
 ) -> Sequence[Client | FatalCallError]:
     """A client for each endpoint of a model, or why there is none. Blocks."""
     model = models.by_name[name]
-    provider = provider_of(model)
+    provider = load_provider(model)
     assert isinstance(provider, RemoteProvider)
     quirks = models.quirks.get(model.model_id, {})
     clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, quirks)
-    logs.hide(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
-    why = {i: FatalCallError(text) for (model_name, i), text in models.refused.items() if model_name == name}
+    logs.hide_values(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
+    why = {
+        i: FatalCallError(text)
+        for (model_name, i), text in models.refused_endpoints.items()
+        if model_name == name
+    }
     return [c if isinstance(c, FatalCallError) else why.get(i, c) for i, c in enumerate(clients)]
 
 
@@ -303,7 +317,7 @@ class EndpointProblem:
         return f"models.{self.model}: {self.why}"
 
 
-def probed(
+def check_endpoints(
     models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
 ) -> Models:
     """Probe the endpoints that `stages` ask, say what is wrong, and return the models with these findings.
@@ -312,7 +326,7 @@ def probed(
         ModelRefused, NotConfigured: No endpoint of a model answers, unless the run `may_reuse` earlier
             replies.
     """
-    problems = probe(models, settings, stages)
+    problems = probe_endpoints(models, settings, stages)
     names = {p.model for p in problems}
     lost = {n for n in names if sum(p.model == n for p in problems) == len(models.by_name[n].endpoints)}
     if lost and not may_reuse:
@@ -323,10 +337,10 @@ def probed(
     if lost:
         say("Continuing with the replies in the journal; the first new request ends the run.")
     refused = {(p.model, p.endpoint): p.why for p in problems if p.final or p.model in lost}
-    return replace(models, refused=refused)
+    return replace(models, refused_endpoints=refused)
 
 
-def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
+def probe_endpoints(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
     """Find what is wrong with the endpoints of the models that `stages` ask.
 
     Takes a few seconds and works while an event loop runs.
@@ -337,7 +351,7 @@ def probe(models: Models, settings: Settings, stages: Iterable[str]) -> list[End
 
     async def probe_model(name: str, embeds: bool) -> list[EndpointProblem]:
         problems: list[EndpointProblem] = []
-        for i, client in enumerate(await asyncio.to_thread(connected_to, models, name)):
+        for i, client in enumerate(await asyncio.to_thread(connect_clients, models, name)):
             if isinstance(client, FatalCallError):
                 problems.append(EndpointProblem(name, i, str(client), final=True, asked=False))
                 continue

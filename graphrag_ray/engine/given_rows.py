@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import pyarrow as pa
 
 from graphrag_ray.base.errors import GraphRagError, InputError
-from graphrag_ray.corpus.table_rows import Row, arrow_rows
+from graphrag_ray.corpus.table_rows import TableRow, arrow_rows
 
 RowBatch: TypeAlias = "pa.Table | list[Mapping[str, Any]]"
 
@@ -24,7 +24,7 @@ KINDS = (
 """What INPUT can be."""
 
 
-class GivenRows:
+class InputRows:
     """Rows for `Executor.map`, in batches so that they need not fit in memory.
 
     Args:
@@ -46,7 +46,7 @@ class GivenRows:
         """Whether the rows are available, rather than a function that must still be called."""
         return bool(_kind_of(self._given)) or not callable(self._given)
 
-    def open(self, refuse: Callable[[Sequence[str]], str]) -> None:
+    def resolve(self, why_unreadable: Callable[[Sequence[str]], str]) -> None:
         """Call the function if there is one, and check the columns.
 
         Args:
@@ -60,7 +60,7 @@ class GivenRows:
                 self._given, self._name = self._given(), str(self)
         if not _kind_of(self._given):
             raise InputError(f"INPUT has type {type(self._given).__name__}. It can be {KINDS}.")
-        self._refuse = refuse
+        self._refuse = why_unreadable
         schema = None  # unknown until rows are read
         with _reading("its columns"):
             if _is_dataset(self._given):
@@ -165,10 +165,10 @@ def _reading(where: str) -> Iterator[None]:
         raise reading_failed(where, f"{type(e).__name__}: {e}") from e
 
 
-def rows_of_batch(batch: RowBatch) -> Iterator[Row]:
+def read_batch(batch: RowBatch) -> Iterator[TableRow]:
     if isinstance(batch, pa.Table):
         return arrow_rows(batch)
-    return (Row(n, {str(name): v for name, v in row.items()}) for n, row in enumerate(batch, start=1))
+    return (TableRow(n, {str(name): v for name, v in row.items()}) for n, row in enumerate(batch, start=1))
 
 
 def after_rows(n_rows: int) -> str:

@@ -22,16 +22,16 @@ import pyarrow as pa
 
 from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.engine.drive import Driver
+from graphrag_ray.engine.drive import DialogueRunner
 from graphrag_ray.engine.executor import (
     Executor,
+    InputSplitter,
     ItemSource,
-    Parted,
     RunningSweep,
-    Sweep,
+    SweepResult,
     TableFunction,
     Tables,
-    Written,
+    WrittenParts,
     by_partition,
     write_all,
 )
@@ -40,14 +40,14 @@ from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.work import (
     BEGIN_BATCH,
-    WAITED_FOR_S,
+    URGENT_FLUSH_S,
     DialogueIO,
     Outcome,
     Row,
     StartedItems,
     Work,
-    begin,
     run_item,
+    start_items,
 )
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
@@ -81,11 +81,11 @@ class LocalExecutor(Executor):
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: Parted[X] | None = None,
+        parted: InputSplitter[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
-    ) -> Written:
+    ) -> WrittenParts:
         store, written = self.store, list[dict[str, list[Part]]]()
-        for number, parts in enumerate(self.pool.each(lambda x: write_all(store, fn(store, x)), inputs)):
+        for number, parts in enumerate(self.pool.map(lambda x: write_all(store, fn(store, x)), inputs)):
             written.append(parts)
             ended(number)
         return written
@@ -98,14 +98,14 @@ class LocalExecutor(Executor):
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
         bundles: int | None = None,
-    ) -> Written:
+    ) -> WrittenParts:
         store, rows = self.store, dict[int, list[pa.Table]]()
         for table in self.stream(step, fn, inputs):
             for partition, rows_of_partition in by_partition(table):
                 rows.setdefault(partition, []).append(rows_of_partition)
         # Combined, because pickling a slice pickles its whole table; lazily, one partition at a time.
         groups = (pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows))
-        reduced = self.pool.each(lambda rows: write_all(store, [reduce(rows)]), groups)
+        reduced = self.pool.map(lambda rows: write_all(store, [reduce(rows)]), groups)
         written = dict(zip(sorted(rows), reduced, strict=True))
         return [written.get(p, {}) for p in range(partitions)]
 
@@ -114,13 +114,13 @@ class LocalExecutor(Executor):
     ) -> Iterator[pa.Table]:
         store = self.store
         if self.pool.processes:
-            yield from chain.from_iterable(self.pool.each(lambda x: list(fn(store, x)), inputs))
+            yield from chain.from_iterable(self.pool.map(lambda x: list(fn(store, x)), inputs))
         else:  # yields each table as soon as it is made
             yield from chain.from_iterable(fn(store, x) for x in inputs)
 
-    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
-        with self.stop.while_asking():
-            return runner()(_LocalSweep(self, work, source, index).run())
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
+        with self.stop.polling():
+            return asyncio_runner()(_LocalSweep(self, work, source, index).run())
 
 
 class _LocalSweep(RunningSweep[T]):
@@ -136,11 +136,11 @@ class _LocalSweep(RunningSweep[T]):
         self.taken = 0
         self.slots = executor.in_flight or executor.models.slots(work.name, 1, executor.pool.processes)
 
-    async def run(self) -> Sweep:
+    async def run(self) -> SweepResult:
         self.check(0, self.in_flight)
         executor = self.executor
         writer = JournalWriter(executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
-        models = executor.models.knowing(self.spending.before.quirks)
+        models = executor.models.with_quirks(self.spending.earlier.quirks)
         executor.limiter = executor.limiter or LocalLimiter(models.online, models.default_in_flight)
         gate = Gate(executor.limiter)
         guard = JournalGuard(writer, gate)
@@ -154,7 +154,7 @@ class _LocalSweep(RunningSweep[T]):
             pool=executor.pool,
         ) as ask:
             try:
-                await self._loop(DialogueIO(ask, writer.append, self.index.now), guard)
+                await self._loop(DialogueIO(ask, writer.append, self.index.next_time), guard)
             except RunStopped:
                 await gate.drain(self.stop.grace_s, writer.flush)
                 # Count what returned and was journalled after the stop, too.
@@ -197,20 +197,20 @@ class _LocalSweep(RunningSweep[T]):
                     try:
                         outcome = task.result()
                     except FatalCallError as e:
-                        raise e.refusal() from e
+                        raise e.as_run_error() from e
                     self.count(outcome)
                     self.unflushed.append((number, outcome))
             elif not exhausted:
                 await asyncio.sleep(0.005)
             # Flush sooner if the source may wait for these results.
-            urgent = self.work.returns and self.unflushed and not exhausted and not self.queued
-            flush_s = min(self.executor.flush_s, WAITED_FOR_S) if urgent else self.executor.flush_s
+            urgent = self.work.needs_results and self.unflushed and not exhausted and not self.queued
+            flush_s = min(self.executor.flush_s, URGENT_FLUSH_S) if urgent else self.executor.flush_s
             if not self.running or time.monotonic() - flushed_at >= flush_s:
                 await guard.flush()
                 flushed_at = time.monotonic()
                 finished, self.unflushed = self.unflushed, []
                 for number, outcome in finished:
-                    self.source.finished(number, outcome)
+                    self.source.on_finished(number, outcome)
                 self.show(copy(self.in_flight))
                 if exhausted and not self.running and not self.queued:
                     return self.check_end()
@@ -221,7 +221,7 @@ class _LocalSweep(RunningSweep[T]):
         if affordable is not None:
             free = min(free, affordable)
             if free <= 0 and self.queued and not self.running:
-                raise self.spending.exhausted(self.sweep.accounts)
+                raise self.spending.exhausted_error(self.sweep.accounts)
 
         async def run(started: asyncio.Future[StartedItems[T]], position: int) -> Outcome[T]:
             driver, rows = (await started)[position]
@@ -231,13 +231,15 @@ class _LocalSweep(RunningSweep[T]):
             n = min(free, len(self.queued), BEGIN_BATCH)
             rows = [self.queued.popleft() for _ in range(n)]
             free -= n
-            started = asyncio.ensure_future(asyncio.to_thread(begin, self.work, store, self.index, rows))
+            started = asyncio.ensure_future(
+                asyncio.to_thread(start_items, self.work, store, self.index, rows)
+            )
             for position in range(n):
                 self.running[asyncio.ensure_future(run(started, position))] = self.taken
                 self.taken += 1
 
 
-def runner() -> Callable[[Coroutine[Any, Any, R]], R]:
+def asyncio_runner() -> Callable[[Coroutine[Any, Any, R]], R]:
     """Return `asyncio.run`, in another thread if this one runs an event loop, as in a notebook."""
     try:
         asyncio.get_running_loop()
@@ -260,17 +262,17 @@ async def run_dialogues(
         ModelRefused: No request will succeed.
         StoreError: The cache cannot be read.
     """
-    drivers = [Driver(dialogue) for dialogue in dialogues]
+    drivers = [DialogueRunner(dialogue) for dialogue in dialogues]
     keys = [driver.key for driver in drivers if driver.key]
     known = await asyncio.to_thread(cache.lookup, keys) if cache else {}
     io = DialogueIO(ask, cache.append if cache else None, time.time)
     try:
-        return await together(run_item(stage, driver, known.get(driver.key, []), io) for driver in drivers)
+        return await gather_all(run_item(stage, driver, known.get(driver.key, []), io) for driver in drivers)
     except FatalCallError as e:
-        raise e.refusal() from e
+        raise e.as_run_error() from e
 
 
-async def together(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+async def gather_all(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
     """Gather coroutines. If one fails or we are cancelled, the others are cancelled and end first."""
     tasks = [asyncio.ensure_future(one) for one in running]
     try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from graphrag_ray.base.unforeseen import REPORT_IT
+from graphrag_ray.base.unforeseen import REPORT_HINT
 
 P = TypeVar("P")
 
@@ -171,8 +171,8 @@ class FailureWatch:
     """
 
     max_fraction: float
-    fresh: bool = True
-    bad_replies_count: bool = True
+    first_sweep: bool = True
+    count_bad_replies: bool = True
     finished: int = 0
     failed: int = 0
     transient: int = 0
@@ -188,9 +188,9 @@ class FailureWatch:
         if known:
             return
         self.finished += 1
-        if status == "retry" or (status == "failed" and self.bad_replies_count):
+        if status == "retry" or (status == "failed" and self.count_bad_replies):
             self.failed += 1
-            bug = error.startswith(REPORT_IT)
+            bug = error.startswith(REPORT_HINT)
             self.bugs += bug
             self.transient += status == "retry" and not bug
             if len(self.errors) < 50 or error in self.errors:
@@ -210,7 +210,7 @@ class FailureWatch:
     @property
     def mostly_transient(self) -> bool:
         """Whether most of a first sweep failed transiently, so that there is nothing to build on."""
-        return self.fresh and self.transient > self.max_fraction * self.finished
+        return self.first_sweep and self.transient > self.max_fraction * self.finished
 
     def message(self, stage: str) -> str:
         common = next((error for error, _ in self.errors.most_common(1)), "")

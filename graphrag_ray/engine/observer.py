@@ -30,10 +30,10 @@ class Observer:
         """Wraps operations before the first step that take seconds."""
         yield
 
-    def checked(self, settings: Settings, stage: str = "extract") -> None:
+    def run_started(self, settings: Settings, stage: str = "extract") -> None:
         """Called when the settings are valid and the run starts with this stage."""
 
-    def note(self, message: str) -> None:
+    def message(self, message: str) -> None:
         """Called with a sentence for the user."""
 
     def step_started(self, name: str) -> None: ...
@@ -49,7 +49,7 @@ def in_notebook() -> bool:
     return "ipykernel" in sys.modules and "IPython" in sys.modules
 
 
-def is_watched() -> bool:
+def shows_progress() -> bool:
     """Whether somebody sees a progress display: in a notebook, or if standard error is a terminal."""
     isatty = getattr(sys.stderr, "isatty", None)  # stderr may have been replaced by any writer
     return in_notebook() or (isatty is not None and isatty())

@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.llm.accounting import Accounts, Limits
+from graphrag_ray.llm.accounting import Accounts, CombinedLimits
 
 RATE_OVER_S = 30.0
 """Rates and the time left are measured over this many seconds,"""
@@ -17,7 +17,7 @@ MIN_DONE = 8
 _START = (0.0, 0.0, 0.0, 0.0)
 
 
-class Recent:
+class RecentRates:
     """What was done in the last RATE_OVER_S seconds of a sweep.
 
     Nothing ends in the first seconds, however fast calls are sent. Since the first calls may have been sent
@@ -75,12 +75,12 @@ class Amount:
     def of(p: SweepProgress) -> Amount:
         calls = p.accounts.total.calls
         total = None if p.total is None else float(p.total)
-        if p.turns_each is None or calls < p.done:
+        if p.expected_turns is None or calls < p.done:
             return Amount(p.done, total, False)
         if total is not None:
             # Items of few calls end first, so weight their average by the share of items that are done.
             known = p.done / total if total else 1.0
-            each = p.turns_each * (1.0 - known) + (p.turns / p.done * known if p.done else 0.0)
+            each = p.expected_turns * (1.0 - known) + (p.turns / p.done * known if p.done else 0.0)
             total = max(total * each, calls + total - p.done)
         return Amount(calls, total, True)
 
@@ -118,15 +118,15 @@ class StagePace:
     requests_per_minute_limit: float | None
     cost_usd: float | None
     total_tokens: int
-    left_s: float | None
+    remaining_s: float | None
     seconds: float
     calls_total: int | None = None
 
     @staticmethod
-    def of(p: SweepProgress, recent: Recent) -> StagePace:
+    def of(p: SweepProgress, recent: RecentRates) -> StagePace:
         """The pace at `p`, which `recent` must have noted."""
         amount, limits = Amount.of(p), _limits(p)
-        total = Accounts.merged([p.before, p.accounts]).total
+        total = Accounts.merged([p.earlier, p.accounts]).total
         return StagePace(
             stage=p.stage,
             share=amount.share,
@@ -141,13 +141,13 @@ class StagePace:
             requests_per_minute_limit=limits.requests_per_minute if limits else None,
             cost_usd=total.cost_usd,
             total_tokens=total.total_tokens,
-            left_s=seconds_left(p, amount, recent),
+            remaining_s=seconds_left(p, amount, recent),
             seconds=p.seconds,
             calls_total=round(amount.total) if amount.in_calls and amount.total is not None else None,
         )
 
 
-def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | None:
+def seconds_left(p: SweepProgress, amount: Amount, recent: RecentRates) -> float | None:
     """Estimate the time left from the recent pace and the rate limits. Calls in flight count in full.
 
     Returns None before as many calls have ended as are in flight, while ever more are sent, and when nothing
@@ -168,7 +168,7 @@ def seconds_left(p: SweepProgress, amount: Amount, recent: Recent) -> float | No
     return seconds if recent.idle_s <= seconds else None
 
 
-def _limits(p: SweepProgress) -> Limits | None:
+def _limits(p: SweepProgress) -> CombinedLimits | None:
     """Limits of the stage's model. Before its first call has ended, of the only model that has any."""
     models = {model for stage, model in p.accounts.by_stage if stage == p.stage}
     known = [limits for m, limits in p.accounts.limits.items() if m in models or not models]

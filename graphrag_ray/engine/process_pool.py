@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.providers import PROVIDERS, LocalProvider
-from graphrag_ray.base.unforeseen import from_elsewhere
+from graphrag_ray.base.unforeseen import attach_place
 
 X = TypeVar("X")
 R = TypeVar("R")
@@ -81,7 +81,7 @@ class ProcessPool:
         if self._first is not None:
             self._first.result()
 
-    def each(self, fn: Callable[[X], R], inputs: Iterable[X]) -> Iterator[R]:
+    def map(self, fn: Callable[[X], R], inputs: Iterable[X]) -> Iterator[R]:
         """Yield `fn(x)` for each input, in order. Inputs of a process that died are done here."""
         single = isinstance(inputs, list | tuple) and len(inputs) < 2
         waiting: deque[tuple[X, Future[R] | None]] = deque()
@@ -90,7 +90,7 @@ class ProcessPool:
             if future is not None:
                 with suppress(ProcessDied):
                     return self.result(future)
-            return self.here(fn, x)
+            return self.run_here(fn, x)
 
         for x in inputs:
             waiting.append((x, self.submit(fn, x) if not single and self.is_up() else None))
@@ -99,7 +99,7 @@ class ProcessPool:
         while waiting:
             yield result_of(*waiting.popleft())
 
-    def here(self, fn: Callable[..., R], *args: Any) -> R:
+    def run_here(self, fn: Callable[..., R], *args: Any) -> R:
         """Call `fn` in this process, and count its CPU time."""
         started = time.thread_time()
         try:
@@ -128,14 +128,14 @@ class ProcessPool:
             self._note_death()
             raise ProcessDied("A process of the pool died") from e
         except Exception as e:
-            from_elsewhere(e, str(e.__cause__))
+            attach_place(e, str(e.__cause__))
             raise
 
     def share(self, value: T) -> Callable[[], T]:
         """Return a handle to a large value, which each process reads once from a file."""
         return _SharedValue(value, self) if self.processes else lambda: value
 
-    def file(self, value: object) -> str:
+    def spill(self, value: object) -> str:
         """Write the value to a file that exists as long as the pool, and return its path."""
         with self._lock:
             if self._folder is None:
@@ -178,7 +178,10 @@ class ProcessPool:
             # loky replaces processes whose memory has grown, which is fine.
             warnings.filterwarnings("ignore", "A worker (stopped|was restarted) while some jobs", UserWarning)
             self._pool = ProcessPoolExecutor(
-                self.processes, timeout=None, initializer=_initialize, initargs=(os.getpid(), logs.current())
+                self.processes,
+                timeout=None,
+                initializer=_initialize,
+                initargs=(os.getpid(), logs.current_config()),
             )
             # Until the processes ignore Ctrl-C, it would end them with a traceback. The tracker starts first
             # because its start unblocks signals.
@@ -190,7 +193,7 @@ class ProcessPool:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
         except (OSError, ImportError) as e:  # some sandboxes have no semaphores
             self.processes = 0
-            logs.event(_log, "no processes beside this one", logging.WARNING, error=type(e).__name__)
+            logs.log_event(_log, "no processes beside this one", logging.WARNING, error=type(e).__name__)
 
 
 class _SharedValue(Generic[T]):
@@ -205,7 +208,7 @@ class _SharedValue(Generic[T]):
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         if self._path is None:
             try:
-                self._path = self._pool.file(self._value)
+                self._path = self._pool.spill(self._value)
             except OSError:  # send the value with each input, which is slow but works
                 self._path = ""
         return (partial, (_read, self._path)) if self._path else (partial, (_same, self._value))
@@ -220,11 +223,11 @@ def _read(path: str) -> Any:
     return pickle.loads(Path(path).read_bytes())
 
 
-def _initialize(parent: int, logging_: logs.Logging | None) -> None:
+def _initialize(parent: int, logging_: logs.LogConfig | None) -> None:
     """Initialize a process. It ignores Ctrl-C, which is for the parent, and exits with the parent."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
-    logs.follow(logging_)
+    logs.follow_driver(logging_)
 
     def exit_with_parent() -> None:
         while os.getppid() == parent:

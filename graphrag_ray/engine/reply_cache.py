@@ -23,9 +23,9 @@ FLUSH_ROWS = 4096
 """Pending rows from which on they are written at the end of an answer without delay."""
 MAX_PENDING = 16_384
 """Rows held while the storage accepts none; further rows are dropped."""
-MANY = 256
+MERGE_FROM_PARTS = 256
 """Number of small parts from which on they are merged."""
-FEW = 8
+MERGE_FROM_PARTS_AT_END = 8
 """The same at the end of a batch."""
 CHECK_EVERY = 64
 """Parts that this process writes between two checks for MANY."""
@@ -57,20 +57,20 @@ class ReplyCache:
         with self._lock:
             if self._index is None:
                 self._index = JournalIndex.load(self.store, JOURNAL)
-                self._unchecked_parts = CHECK_EVERY if self._index.n_parts >= MANY else 0
+                self._unchecked_parts = CHECK_EVERY if self._index.n_parts >= MERGE_FROM_PARTS else 0
             index = self._index
             added = {key: tuple(self._added.get(key, ())) for key in keys}
         written = index.lookup(keys)
         return {key: [*written.get(key, []), *added[key]] for key in keys}
 
-    def look_again(self) -> None:
+    def refresh(self) -> None:
         """Load the parts that other processes have written since."""
         with self._lock:
             index = self._index
         if index is None:
             return
         try:
-            fresh = index.again()
+            fresh = index.reloaded()
         except StoreError as e:
             _log.warning("Cannot read what other processes added to the cache: %s", e)
             return
@@ -80,7 +80,7 @@ class ReplyCache:
 
     def append(self, row: JournalRow) -> None:
         """Add a row. Raises ValueError if it is invalid."""
-        row = journal_rows.checked(row)
+        row = journal_rows.validate(row)
         with self._lock:
             if self.failure and self._writer.pending >= MAX_PENDING:
                 return
@@ -88,7 +88,7 @@ class ReplyCache:
             self._writer.append(row)
             self._schedule_flush()
 
-    def settle(self) -> None:
+    def flush_if_due(self) -> None:
         """Write added rows at the end of an answer, or leave them to the timer after a recent write."""
         if time.monotonic() - self._written_at >= FLUSH_S or self._writer.pending >= FLUSH_ROWS:
             self.flush()
@@ -122,7 +122,7 @@ class ReplyCache:
         """Move written rows from memory to the index."""
         with self._lock:
             if self._index is not None:
-                self._index = self._index.extended(path, written)
+                self._index = self._index.with_part(path, written)
             for row in written:
                 rows = self._added[row.key]
                 rows.remove(row)
@@ -132,14 +132,14 @@ class ReplyCache:
 
     def _merge(self) -> None:
         try:
-            if compaction.due(self.store, JOURNAL, MANY):
+            if compaction.find_mergeable(self.store, JOURNAL, MERGE_FROM_PARTS):
                 with locks.acquire(self.store, note="merging the parts of a cache") as lock:
-                    tidy(self.store, lock.check, MANY)
+                    merge_small_parts(self.store, lock.check, MERGE_FROM_PARTS)
         except StoreError as e:  # a batch that holds the lock merges them itself
             _log.info("Did not merge the parts of the cache: %s", e)
 
 
-def tidy(store: Store, check: Callable[[], object], at_least: int) -> None:
+def merge_small_parts(store: Store, check: Callable[[], object], at_least: int) -> None:
     """Merge the small parts of the journal if there are `at_least` as many. The caller must hold its lock.
 
     A failure is only logged, since it leaves the parts as they were.

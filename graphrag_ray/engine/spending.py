@@ -10,7 +10,7 @@ from graphrag_ray.base.errors import BudgetSpent, SettingsError
 from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.base.wording import price_setting
+from graphrag_ray.base.wording import price_hint
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
@@ -32,7 +32,7 @@ class Spending:
 
     budget: Budget = field(default_factory=Budget)
     started_at: float = 0.0
-    before: Accounts = field(default_factory=Accounts)
+    earlier: Accounts = field(default_factory=Accounts)
 
     def check(self, accounts: Accounts, in_flight: InFlight, now: float) -> None:
         """Raise BudgetSpent if the running sweep has reached a limit.
@@ -48,7 +48,7 @@ class Spending:
                 raise _budget_spent("max_wall_s", f"{elapsed_s:.0f} s", calls, f"{budget.max_wall_s:g} s")
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return
-        total = Accounts.merged([self.before, accounts]).total
+        total = Accounts.merged([self.earlier, accounts]).total
         tokens, max_tokens = total.total_tokens, budget.max_total_tokens
         if max_tokens is not None and tokens + in_flight.tokens >= max_tokens:
             raise _budget_spent("max_total_tokens", f"{tokens:,} tokens", calls, f"{max_tokens:,}")
@@ -56,7 +56,7 @@ class Spending:
         if max_usd is not None and (pico_usd + in_flight.cost_pico_usd) / PICO_USD >= max_usd:
             raise _budget_spent("max_cost_usd", f"${pico_usd / PICO_USD:.4f}", calls, f"${max_usd:g}")
 
-    def items(
+    def affordable_items(
         self,
         accounts: Accounts,
         finished: int,
@@ -74,7 +74,7 @@ class Spending:
         budget = self.budget
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return None
-        before, now = self.before.total, accounts.total
+        before, now = self.earlier.total, accounts.total
         free = 0
         if not now.total_tokens:  # items that did not fit or reached no endpoint say nothing about the others
             free, finished = finished, 0
@@ -96,9 +96,9 @@ class Spending:
         has_budget = finished == 0 and all(amount > 0 for amount, _ in left)
         return free + (max(1, most) if has_budget else most)
 
-    def exhausted(self, accounts: Accounts) -> BudgetSpent:
+    def exhausted_error(self, accounts: Accounts) -> BudgetSpent:
         """The error if no other item of the running sweep can be started."""
-        total = Accounts.merged([self.before, accounts]).total
+        total = Accounts.merged([self.earlier, accounts]).total
         tokens, usd = total.total_tokens, total.cost_usd or 0.0
         most, most_usd = self.budget.max_total_tokens, self.budget.max_cost_usd
         if most is None or (most_usd is not None and usd / most_usd > tokens / most):
@@ -115,7 +115,7 @@ def check_prices(budget: Budget, models: Models) -> None:
             if price_of(model, endpoint) is None:
                 raise SettingsError(
                     f"budget.max_cost_usd is set, but the price of {model.model!r} at "
-                    f"{display_url(endpoint.base_url)} is unknown. Set it with {price_setting(name)}"
+                    f"{display_url(endpoint.base_url)} is unknown. Set it with {price_hint(name)}"
                 )
 
 

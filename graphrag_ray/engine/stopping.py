@@ -33,41 +33,41 @@ class Stop:
         say: Shows a message to the user.
     """
 
-    told: signal.Signals | None = None
-    twice: bool = False
-    asking: bool = False
+    received: signal.Signals | None = None
+    repeated: bool = False
+    polled: bool = False
     _at_once: bool = False
-    say: Callable[[str], None] = lambda message: None
+    notify: Callable[[str], None] = lambda message: None
 
     @property
     def grace_s(self) -> float:
-        return GRACE_S[self.told] if self.told else max(GRACE_S.values())
+        return GRACE_S[self.received] if self.received else max(GRACE_S.values())
 
     @contextmanager
-    def while_asking(self) -> Iterator[None]:
+    def polling(self) -> Iterator[None]:
         """Wrap a sweep, which polls `check`, and raise Interrupted for a signal after its last poll."""
-        self.asking = True
+        self.polled = True
         try:
             yield
         finally:
-            self.asking = False
+            self.polled = False
         self.check(InFlight())
 
     def check(self, in_flight: InFlight) -> None:
         """Raise Interrupted if a signal was received."""
-        if self.told is None:
+        if self.received is None:
             return
         if in_flight.calls:
-            self.say(
-                f"{NAMES[self.told]}: waiting up to {self.grace_s:.0f} s for "
+            self.notify(
+                f"{NAMES[self.received]}: waiting up to {self.grace_s:.0f} s for "
                 f"{plural(in_flight.calls, 'call')} in flight. Repeat it to stop at once."
             )
         raise self.error()
 
     def error(self) -> Interrupted:
         """The error with which the run ends."""
-        name = NAMES[self.told or signal.SIGINT]
-        kind = Terminated if self.told == signal.SIGTERM else Interrupted
+        name = NAMES[self.received or signal.SIGINT]
+        kind = Terminated if self.received == signal.SIGTERM else Interrupted
         if self._at_once:
             return kind(
                 f"Stopped at once by a second {name}. Replies are kept except for the last few seconds; run "
@@ -75,23 +75,23 @@ class Stop:
             )
         return kind(f"Stopped by {name}. Replies are kept; run the same command again to continue.")
 
-    def tell(self, number: int, frame: FrameType | None = None) -> None:
+    def handle(self, number: int, frame: FrameType | None = None) -> None:
         """Handle a signal."""
-        self.twice = self.told is not None
-        self.told = self.told or signal.Signals(number)
-        self._at_once = self.twice and self.asking
-        if self.twice or not self.asking:
+        self.repeated = self.received is not None
+        self.received = self.received or signal.Signals(number)
+        self._at_once = self.repeated and self.polled
+        if self.repeated or not self.polled:
             raise KeyboardInterrupt
 
 
 @contextmanager
-def listening(stop: Stop) -> Iterator[None]:
+def handle_signals(stop: Stop) -> Iterator[None]:
     """Handle signals for the duration of the block, and raise Interrupted if one ends it.
 
     Has no effect outside the main thread.
     """
     signals = list(GRACE_S) if threading.current_thread() is threading.main_thread() else []
-    before = {number: signal.signal(number, stop.tell) for number in signals}
+    before = {number: signal.signal(number, stop.handle) for number in signals}
     original_hook = sys.unraisablehook
 
     def hook(fault: sys.UnraisableHookArgs) -> None:

@@ -16,30 +16,30 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 import orjson
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.errors import DialogueFailed, DoesNotFit, PermanentCallError, TransientCallError
-from graphrag_ray.base.messages import ChatReply, Dialogue, Reply, Request, Usage, whole
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.errors import DialogueFailed, PermanentCallError, RequestTooLarge, TransientCallError
+from graphrag_ray.base.messages import ChatReply, Dialogue, Reply, Request, Usage, join_surrogates
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.engine.drive import (
     Complete,
-    Driver,
-    Open,
-    Refused,
+    DialogueRunner,
+    GaveUp,
     State,
-    answered,
+    Waiting,
     failing,
-    failure_of,
-    note_bug,
+    journalled_replies,
+    latest_failure,
+    record_bug,
     replay,
     usage_of,
 )
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, TURN, JournalRow
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
-WAITED_FOR_S = 0.5
+URGENT_FLUSH_S = 0.5
 """Seconds between journal writes if other items wait for the results."""
 BEGIN_BATCH = 128
 """Items whose dialogues are started together in a thread."""
@@ -63,8 +63,8 @@ class Work(Generic[T]):
     name: str
     start: Callable[[Store, Row], Dialogue[T]]
     label: Callable[[Row], tuple[str, str]]
-    returns: bool = False
-    turns: float | None = 1.0
+    needs_results: bool = False
+    expected_turns: float | None = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Outcome(Generic[T]):
     last_at: float = 0.0
     turns: int = 0
     replies: tuple[ReplyUsage, ...] = ()
-    known: bool = False
+    known_failure: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,16 +103,16 @@ class ReplyUsage:
     latency_s: float
 
 
-def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
+def outcome_from_journal(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome[T]:
     """The outcome according to the journal alone."""
     turns = [r for r in rows if r.kind == TURN]
     replies = tuple(ReplyUsage(r.prompt, r.model, r.endpoint, usage_of(r), r.latency_s) for r in turns)
     if isinstance(state, Complete):
         return Outcome(key, "complete", state.result, replies=replies)
-    if isinstance(state, Refused):
+    if isinstance(state, GaveUp):
         # Every run retries a bug: that costs no request, and the next version may fix it.
         error, retryable = state.error, state.bug
-    elif (failure := failure_of(state, rows)) is not None:
+    elif (failure := latest_failure(state, rows)) is not None:
         error, retryable = failure.error or "", failure.retryable
     else:
         return Outcome(key, "open", replies=replies)
@@ -123,40 +123,40 @@ def outcome_of(key: str, state: State[T], rows: Sequence[JournalRow]) -> Outcome
     return Outcome(key, status, None, error, attempts, min(times), max(times), replies=replies)
 
 
-StartedItems: TypeAlias = list[tuple[Driver[T], list[JournalRow]]]
+StartedItems: TypeAlias = list[tuple[DialogueRunner[T], list[JournalRow]]]
 """Items with their dialogues and journal rows."""
 
 
-def begin(work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]) -> StartedItems[T]:
+def start_items(work: Work[T], store: Store, index: JournalIndex, rows: Iterable[Row]) -> StartedItems[T]:
     """Start the dialogues of many items and look up their journal rows.
 
     An item that killed its workers, or whose dialogue cannot be started, fails at once. Reads the store: do
     not call it on an event loop.
     """
     rows = list(rows)
-    names = [identity(work, row) for row in rows] if index.any_killed else []
+    names = [row_key(work, row) for row in rows] if index.any_killed else []
     killed = index.lookup(names)
-    drivers: list[Driver[T]] = []
+    drivers: list[DialogueRunner[T]] = []
     for position, row in enumerate(rows):
         if names and (failures := killed.get(names[position])):
-            driver: Driver[T] = Driver(failing(DialogueFailed(failures[-1].error or "")))
+            driver: DialogueRunner[T] = DialogueRunner(failing(DialogueFailed(failures[-1].error or "")))
             driver.key = names[position]
         else:
             try:
                 dialogue = work.start(store, row)
             except BaseException as e:
-                if not is_unforeseen(e):
+                if not is_unexpected(e):
                     raise
                 dialogue = failing(e)
-            driver = Driver(dialogue)
-            if isinstance(driver.state, Refused) and driver.state.bug:
-                driver.key = driver.key or identity(work, row)
+            driver = DialogueRunner(dialogue)
+            if isinstance(driver.state, GaveUp) and driver.state.bug:
+                driver.key = driver.key or row_key(work, row)
         drivers.append(driver)
     journal = index.lookup([d.key for d in drivers if d.key])
     return [(driver, journal.get(driver.key, [])) for driver in drivers]
 
 
-def identity(work: Work[T], row: Row) -> str:
+def row_key(work: Work[T], row: Row) -> str:
     """The key of an item whose dialogue may not be started: a hash of its row, 64 hex characters."""
     options = orjson.OPT_SORT_KEYS | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
     try:
@@ -175,17 +175,17 @@ def killed_row(work: Work[T], row: Row, times: int, at: float) -> JournalRow:
         f"The process that worked on it died {times} times, the last time while it had no other item: out of "
         "memory, or a crash in native code"
     )
-    key = identity(work, row)
+    key = row_key(work, row)
     return JournalRow(key, 0, 0, "", KILLED, at, work.name, error=error, attempts=times)
 
 
-def outcomes(
+def replay_outcomes(
     work: Work[T], store: Store, index: JournalIndex, rows: Sequence[Row]
 ) -> list[tuple[Row, Outcome[T]]]:
     """Replay many items against the journal, without asking a model."""
-    started = begin(work, store, index, rows)
+    started = start_items(work, store, index, rows)
     return [
-        (row, outcome_of(driver.key, replay(driver, journalled), journalled))
+        (row, outcome_from_journal(driver.key, replay(driver, journalled), journalled))
         for row, (driver, journalled) in zip(rows, started, strict=True)
     ]
 
@@ -194,12 +194,14 @@ def outcomes(
 class DialogueIO:
     """The I/O that executors provide to dialogues: `ask` raises a CallError, `now` returns Unix seconds."""
 
-    ask: Callable[[Request, str], Awaitable[Called[Reply]]]
+    ask: Callable[[Request, str], Awaitable[CallResult[Reply]]]
     journal: Callable[[JournalRow], object] | None
     now: Callable[[], float]
 
 
-async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], io: DialogueIO) -> Outcome[T]:
+async def run_item(
+    stage: str, driver: DialogueRunner[T], rows: Sequence[JournalRow], io: DialogueIO
+) -> Outcome[T]:
     """Run one item to its end: replay its journal rows, ask for the rest, and journal every reply.
 
     A journalled permanent failure is not retried. An unexpected error fails the item, and the next run
@@ -208,7 +210,7 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], io
     Raises:
         FatalCallError: No request will succeed; no failure is journalled.
     """
-    logs.about(stage, driver.key)
+    logs.set_item_context(stage, driver.key)
     state = replay(driver, rows)
     written = list(rows)
     known_errors = frozenset(r.error for r in rows if r.error)
@@ -219,11 +221,11 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], io
             io.journal(row)
         written.append(row)
 
-    while isinstance(state, Open):
-        failure = failure_of(state, written)
+    while isinstance(state, Waiting):
+        failure = latest_failure(state, written)
         if failure is not None and not failure.retryable:
             break
-        replies = answered(state, written)
+        replies = journalled_replies(state, written)
         calls = [
             _ask(stage, state.turn, slot, request, io, note, known_errors)
             for slot, request in enumerate(state.requests)
@@ -237,16 +239,16 @@ async def run_item(stage: str, driver: Driver[T], rows: Sequence[JournalRow], io
     # The end is journalled once, with a refusal's reason, which `failures` shows for an index without a
     # snapshot. A bug is no end: every run retries the replies.
     about = {"turn": 0, "slot": 0, "request_hash": "", "prompt": stage}
-    ended = isinstance(state, Open) or any(r.kind in (DONE, KILLED) for r in rows)
-    if driver.key and isinstance(state, Refused) and state.bug:
+    ended = isinstance(state, Waiting) or any(r.kind in (DONE, KILLED) for r in rows)
+    if driver.key and isinstance(state, GaveUp) and state.bug:
         if state.error not in known_errors:
             note(**about, kind=FAILED, error=state.error, retryable=True)
     elif driver.key and not ended:
-        note(**about, kind=DONE, error=state.error if isinstance(state, Refused) else None)
+        note(**about, kind=DONE, error=state.error if isinstance(state, GaveUp) else None)
     new = written[len(rows) :]
-    outcome = outcome_of(driver.key, state, written)
+    outcome = outcome_from_journal(driver.key, state, written)
     known = outcome.status != "complete" and bool(rows) and not new
-    return replace(outcome, turns=sum(r.kind == TURN for r in new), known=known)
+    return replace(outcome, turns=sum(r.kind == TURN for r in new), known_failure=known)
 
 
 async def _ask(
@@ -264,7 +266,7 @@ async def _ask(
         reply = answer.reply
         if isinstance(reply, ChatReply):
             # Replay must see the same text, and no table can hold a lone surrogate.
-            reply = reply if reply.text.isascii() else replace(reply, text=whole(reply.text))
+            reply = reply if reply.text.isascii() else replace(reply, text=join_surrogates(reply.text))
             content: dict[str, Any] = {"reply": reply.text, "finish_reason": reply.finish_reason}
         else:
             content = {"vector": reply.vector, "finish_reason": "stop"}
@@ -286,11 +288,11 @@ async def _ask(
         logger.debug("A call failed: %s", e)
         attempts = getattr(e, "attempts", 1)
         # A request that still does not fit is no news, and would make every run look like a change.
-        if not (isinstance(e, DoesNotFit) and str(e) in known_errors):
-            note(**where, kind=FAILED, error=str(e), retryable=e.next_run, attempts=attempts)
+        if not (isinstance(e, RequestTooLarge) and str(e) in known_errors):
+            note(**where, kind=FAILED, error=str(e), retryable=e.retry_next_run, attempts=attempts)
     except BaseException as e:
-        if not is_unforeseen(e):
+        if not is_unexpected(e):
             raise
-        if (error := note_bug(e)) not in known_errors:
+        if (error := record_bug(e)) not in known_errors:
             note(**where, kind=FAILED, error=error, retryable=True)
     return slot, None

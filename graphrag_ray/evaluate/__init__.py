@@ -35,7 +35,7 @@ REPLICATES = 5
 if TYPE_CHECKING:
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
     from graphrag_ray.query.ask import Index
-    from graphrag_ray.query.question_files import Posed
+    from graphrag_ray.query.question_files import BatchQuestion
 
 __all__ = ["claims", "communities", "compare", "estimate", "qa", "questions"]
 
@@ -58,11 +58,18 @@ def questions(
     Returns:
         A frame with the columns question_id, question, persona and task.
     """
-    from graphrag_ray.evaluate.written_questions import as_table, check_counts, described, write_questions
+    from graphrag_ray.evaluate.written_questions import (
+        as_table,
+        check_counts,
+        corpus_description_of,
+        write_questions,
+    )
 
     with _evaluation_run(index, out, "questions", options) as run:
         check_counts((personas, tasks, questions))
-        written, failures = write_questions(run, described(run, description), (personas, tasks, questions))
+        written, failures = write_questions(
+            run, corpus_description_of(run, description), (personas, tasks, questions)
+        )
     _warn(failures)
     return as_table(written).to_pandas()
 
@@ -129,7 +136,7 @@ def qa(
     from graphrag_ray.evaluate.known_answers import known_answers
 
     if isinstance(questions, str):
-        gold, notes = gold_questions(questions, index.settings.storage.of(questions))
+        gold, notes = gold_questions(questions, index.settings.storage.fsspec_options(questions))
     else:
         rows = _rows(questions)
         posed, notes = _unique_questions(rows)
@@ -148,19 +155,19 @@ def claims(
         The frames claims, claim_counts and judging and, if `out` holds judgements on these questions,
         agreement.
     """
-    from graphrag_ray.evaluate.comparison import claims_of
+    from graphrag_ray.evaluate.comparison import compare_claims
 
     posed, notes = _unique_questions(questions)
     with _evaluation_run(index, out, "claims", options) as run:
-        results = claims_of(run, posed, conditions)
+        results = compare_claims(run, posed, conditions)
     return _frames(results.tables, [*notes, *results.warnings])
 
 
 def communities(index: Index) -> Any:
     """Measure modularity, Calinski-Harabasz index, mean cosine and sizes for each level of each hierarchy."""
-    from graphrag_ray.evaluate.community_measures import measured_communities
+    from graphrag_ray.evaluate.community_measures import measure_communities
 
-    return measured_communities(index).to_pandas()
+    return measure_communities(index).to_pandas()
 
 
 def estimate(
@@ -175,12 +182,12 @@ def estimate(
     """Predict what `compare` will cost: name, calls, prompt_tokens, completion_tokens, cost_usd."""
     import pandas as pd
 
-    from graphrag_ray.evaluate.planned_costs import planned_costs
+    from graphrag_ray.evaluate.planned_costs import estimate_costs
 
     posed, notes = _unique_questions(questions)
     _warn(notes)
     criteria = (criteria,) if isinstance(criteria, str) else criteria
-    return pd.DataFrame(planned_costs(index, posed, conditions, criteria, replicates, claims))
+    return pd.DataFrame(estimate_costs(index, posed, conditions, criteria, replicates, claims))
 
 
 def _warn(messages: Sequence[str], stacklevel: int = 3) -> None:
@@ -200,22 +207,22 @@ def _rows(questions: Any) -> list[Any]:
     return [{"question": q} if isinstance(q, str) else q for q in listed]
 
 
-def _unique_questions(questions: Any) -> tuple[list[Posed], list[str]]:
+def _unique_questions(questions: Any) -> tuple[list[BatchQuestion], list[str]]:
     """The valid questions, each once, and warnings about the others."""
-    from graphrag_ray.corpus.table_rows import Row
+    from graphrag_ray.corpus.table_rows import TableRow
     from graphrag_ray.evaluate.evaluation_files import without_repeats
     from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
-    from graphrag_ray.query.question_files import Posed, posed_of
+    from graphrag_ray.query.question_files import BatchQuestion, questions_of
 
     given = _rows(questions)
     if not given:
         raise UsageError("No questions given")
-    if all(isinstance(q, Posed) for q in given):
+    if all(isinstance(q, BatchQuestion) for q in given):
         return without_repeats(given)
     if wrong := [q for q in given if not isinstance(q, Mapping)]:
         raise UsageError(f"Questions must be texts, rows or a frame, not {type(wrong[0]).__name__}")
-    rows = (Row(number, row) for number, row in enumerate(given, start=1))
-    return without_repeats(posed_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS))
+    rows = (TableRow(number, row) for number, row in enumerate(given, start=1))
+    return without_repeats(questions_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS))
 
 
 @contextmanager

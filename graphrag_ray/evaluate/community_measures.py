@@ -10,7 +10,7 @@ import pyarrow as pa
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.evaluate.judging.community_quality import Vectors, embedding_quality, modularity, sizes
 from graphrag_ray.export.graph_tables import Nodes, read_nodes
-from graphrag_ray.graph.integer_arrays import id_prefixes
+from graphrag_ray.graph.integer_arrays import id_hash64
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store.parts import read_table
 
@@ -32,18 +32,18 @@ COMMUNITIES = pa.schema(
 )
 
 
-def measured_communities(index: Index) -> pa.Table:
+def measure_communities(index: Index) -> pa.Table:
     """Measure C_k for each k. As in the paper, an unsplit community counts at all lower levels too."""
     rows: list[dict[str, Any]] = []
     for name in index.manifest.hierarchies:
         kind = HIERARCHIES.get(name)
-        if kind is None or kind.over != "entity":
+        if kind is None or kind.member_kind != "entity":
             continue
-        nodes = read_nodes(index.reader, kind.communities)
+        nodes = read_nodes(index.reader, kind.communities_table)
         vectors = _entity_vectors(index, nodes)
         edges = [
             (nodes.places(part["source_id"]), nodes.places(part["target_id"]), part["weight"].to_numpy())
-            for part in index.reader.pieces("relationships", ["source_id", "target_id", "weight"])
+            for part in index.reader.iter_batches("relationships", ["source_id", "target_id", "weight"])
         ]
         source, target, weight = [*map(np.concatenate, zip(*edges, strict=True))] or [np.zeros(0, int)] * 3
         for level, community in enumerate(nodes.community):
@@ -60,7 +60,7 @@ def _entity_vectors(index: Index, nodes: Nodes) -> Vectors | None:
     vectors: Vectors | None = None
     for part in index.manifest.parts("embeddings_entity"):
         table = read_table(index.store, [part], ["id", "vector"])
-        prefixes = id_prefixes(table["id"])
+        prefixes = id_hash64(table["id"])
         if prefixes is None:
             raise ValueError("The id column of the entity embeddings holds a value that is not an id")
         column = table["vector"].combine_chunks()

@@ -19,7 +19,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import OF_SECTION
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_criteria
@@ -49,7 +49,7 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Rows
-from graphrag_ray.query.question_files import ANSWERS, Posed
+from graphrag_ray.query.question_files import ANSWERS, BatchQuestion
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
@@ -163,7 +163,7 @@ def planned(
 
 def compare(
     run: EvaluationRun,
-    posed: Sequence[Posed],
+    posed: Sequence[BatchQuestion],
     conditions: Sequence[str | EvaluationCondition],
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
@@ -215,8 +215,8 @@ def compare(
     return result
 
 
-def claims_of(
-    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[str | EvaluationCondition]
+def compare_claims(
+    run: EvaluationRun, posed: Sequence[BatchQuestion], conditions: Sequence[str | EvaluationCondition]
 ) -> Results:
     """Count the claims of the conditions' answers, and compare them with judgements in the folder."""
     parsed = parse_conditions(conditions)
@@ -242,12 +242,12 @@ def claims_of(
 
 def _count_claims(
     run: EvaluationRun,
-    posed: Sequence[Posed],
+    posed: Sequence[BatchQuestion],
     texts: Mapping[str, Mapping[str, str]],
     judgements: pa.Table | None,
 ) -> Results:
     """The tables claims, claim_counts, judging and, with judgements, agreement. texts: see `texts_of`."""
-    spec = answer_claims_spec(run.index.settings, run.index.given.prompts)
+    spec = answer_claims_spec(run.index.settings, run.index.env.prompts)
     questions = {p.id: p.text for p in posed}
     answers = [(condition, id_, text) for condition, by_id in texts.items() for id_, text in by_id.items()]
     dialogues = (
@@ -293,13 +293,16 @@ def _mostly(errors: Sequence[str]) -> str:
 
 
 def answered(
-    run: EvaluationRun, posed: Sequence[Posed], conditions: Sequence[EvaluationCondition], warnings: list[str]
+    run: EvaluationRun,
+    posed: Sequence[BatchQuestion],
+    conditions: Sequence[EvaluationCondition],
+    warnings: list[str],
 ) -> pa.Table:
     """The answers of all conditions, as `ANSWERED`. Appends to `warnings`."""
     imported = {}
     for condition in conditions:  # report an unreadable file before anything is paid for
         if condition.answers:
-            options = run.index.settings.storage.of(condition.answers)
+            options = run.index.settings.storage.fsspec_options(condition.answers)
             imported[condition.name], notes = answers_elsewhere(condition.answers, options, posed)
             warnings += [f"Condition {condition.name}: {note}" for note in notes]
 
@@ -328,7 +331,7 @@ def chunks_of(index: Index, answer: Answer) -> list[str]:
     chunks_by_record: dict[str, list[str]] = {}
     for section in ("Entities", "Relationships"):
         ids = list(dict.fromkeys(record.id for record in records if record.section == section))
-        rows = index.reader.rows(Rows(OF_SECTION[section].table, ["id", "text_unit_ids"], ids))
+        rows = index.reader.rows(Rows(RECORD_KIND_BY_SECTION[section].table, ["id", "text_unit_ids"], ids))
         for row in rows.to_pylist():
             chunks_by_record[row["id"]] = row["text_unit_ids"][:MAX_CHUNKS_PER_RECORD]
     return list(dict.fromkeys(id_ for record in records for id_ in chunks_by_record.get(record.id, [])))
@@ -355,16 +358,16 @@ def is_answer(row: Mapping[str, Any]) -> bool:
 
 def _judged(
     run: EvaluationRun,
-    posed: Sequence[Posed],
+    posed: Sequence[BatchQuestion],
     conditions: Sequence[EvaluationCondition],
     answers: pa.Table,
     criteria: Mapping[str, str],
     replicates: int,
 ) -> pa.Table:
-    spec = judge_spec(run.index.settings, run.index.given.prompts)
+    spec = judge_spec(run.index.settings, run.index.env.prompts)
     texts = texts_of(answers)
 
-    def planned_rows() -> Iterator[tuple[Posed, dict[str, Any]]]:
+    def planned_rows() -> Iterator[tuple[BatchQuestion, dict[str, Any]]]:
         for p in posed:
             for a, b in combinations((c.name for c in conditions), 2):
                 if p.id not in texts[a] or p.id not in texts[b]:

@@ -13,19 +13,19 @@ from typing import TypeVar
 from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
 from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.base.settings_text import apply
-from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.base.user_settings import require_known
+from graphrag_ray.base.settings_text import apply_override
+from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.corpus.table_rows import OPENERS
-from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.in_process import runner
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.in_process import asyncio_runner
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
+from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import is_auto, levels
-from graphrag_ray.query.methods.method import Ask
+from graphrag_ray.query.methods.method import AskRequest
 
 T = TypeVar("T")
 Requests = Sequence[tuple[str, ChatRequest]]
@@ -57,8 +57,8 @@ class EvaluationCondition:
         settings = index.settings.model_dump(mode="json")
         try:
             for change in self.changes:
-                apply(settings, change)
-            return index.at(index.manifest, parse_settings(settings), index.prompts)
+                apply_override(settings, change)
+            return index.open_snapshot(index.manifest, parse_settings(settings), index.prompts)
         except SettingsError as e:
             raise UsageError(f"Condition {self.name}: {e}") from e
 
@@ -110,10 +110,12 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             continue
         opened = condition.opened(index)
         try:
-            methods.check(condition.method, condition.level, (), opened.baselines)
-            require_known(opened.settings, methods.stages(condition.method, opened.settings.query.dynamic))
+            methods.check_method(condition.method, condition.level, (), opened.baselines)
+            require_known_addresses(
+                opened.settings, methods.stages(condition.method, opened.settings.query.dynamic)
+            )
             if methods.find(condition.method).levels:
-                kind = asked_hierarchy(opened.given)
+                kind = resolve_hierarchy(opened.env)
                 needs = communities_of(kind), reports_of(kind)
                 communities, reports = (opened.table(need.table, need.columns) for need in needs)
                 level = None if is_auto(condition.level) else condition.level
@@ -139,20 +141,20 @@ def rehearsed(
 
     requests: list[tuple[str, ChatRequest]] = []
 
-    async def offline(request: Request, stage: str) -> Called[Reply]:
+    async def offline(request: Request, stage: str) -> CallResult[Reply]:
         assert isinstance(request, ChatRequest), "only questions are embedded"
         requests.append((stage, request))
-        return Called(answer_offline(request))
+        return CallResult(answer_offline(request))
 
     async def ask_all() -> tuple[list[T | str], list[str]]:
         results: list[T | str] = []
         errors: list[str] = []
         async with index.asker() as asker:
-            asker.instead = offline
+            asker.override = offline
             for question in questions:
                 requests.clear()
                 try:
-                    answer = await index.answering(Ask(question, level, method=method))(asker, None)
+                    answer = await index.prepare(AskRequest(question, level, method=method))(asker, None)
                     results.append(extract(answer, list(requests)))
                     continue
                 except (StoreError, RunStopped):
@@ -160,13 +162,13 @@ def rehearsed(
                 except GraphRagError as e:
                     errors.append(str(e))
                 except Exception as e:
-                    if not is_unforeseen(e):
+                    if not is_unexpected(e):
                         raise
-                    errors.append(note_bug(e))
+                    errors.append(record_bug(e))
                 results.append(errors[-1])
         return results, errors
 
-    results, errors = runner()(ask_all())
+    results, errors = asyncio_runner()(ask_all())
     if errors and len(errors) == len(results):
         raise UsageError(f"{method} search cannot answer any of the questions: {errors[0]}")
     return results

@@ -13,12 +13,18 @@ import orjson
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Input
-from graphrag_ray.base.messages import whole
-from graphrag_ray.base.urls import shown
+from graphrag_ray.base.messages import join_surrogates
+from graphrag_ray.base.urls import display_path
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Table
 from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
-from graphrag_ray.query.question_files import ID_COLUMNS, QUESTION_COLUMNS, Posed, content_of, read_questions
+from graphrag_ray.query.question_files import (
+    ID_COLUMNS,
+    QUESTION_COLUMNS,
+    BatchQuestion,
+    read_file,
+    read_questions,
+)
 
 ANSWER_COLUMNS = ("answer", "text", "response", "output")
 GOLD_COLUMNS = ("answer", "answers", "gold", "gold_answers")
@@ -31,17 +37,17 @@ MAX_LISTED_IDS = 5
 class GoldQuestion:
     """A question with wordings of its correct answer, and ids, titles or paths of the documents it needs."""
 
-    posed: Posed
+    posed: BatchQuestion
     answers: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
 
 
-def questions_of(url: str, options: Mapping[str, Any]) -> tuple[list[Posed], list[str]]:
+def read_unique_questions(url: str, options: Mapping[str, Any]) -> tuple[list[BatchQuestion], list[str]]:
     """The distinct questions of a file, and warnings. Raises UsageError."""
     return without_repeats(read_questions(url, options, MAX_QUESTION_CHARACTERS))
 
 
-def without_repeats(posed: Sequence[Posed]) -> tuple[list[Posed], list[str]]:
+def without_repeats(posed: Sequence[BatchQuestion]) -> tuple[list[BatchQuestion], list[str]]:
     """The valid, distinct questions, and warnings about the others."""
     valid = [p for p in posed if not p.fault]
     first = {p.text: p.id for p in reversed(valid)}
@@ -56,12 +62,12 @@ def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuest
 
     Each holds a list, a JSON list or one text. Raises UsageError if no row has an answer or a document.
     """
-    posed, warnings = questions_of(url, options)
-    return gold_of(posed, _rows(url, options), shown(url)), warnings
+    posed, warnings = read_unique_questions(url, options)
+    return gold_of(posed, _rows(url, options), display_path(url)), warnings
 
 
 def gold_of(
-    posed: Sequence[Posed], numbered_rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
+    posed: Sequence[BatchQuestion], numbered_rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
 ) -> list[GoldQuestion]:
     """Match rows to questions. Raises UsageError, which names the source, as `gold_questions` does."""
     rows = {_id(values, number): values for number, values in numbered_rows}
@@ -78,7 +84,7 @@ def gold_of(
 
 
 def answers_elsewhere(
-    url: str, options: Mapping[str, Any], posed: Sequence[Posed]
+    url: str, options: Mapping[str, Any], posed: Sequence[BatchQuestion]
 ) -> tuple[dict[str, str], list[str]]:
     """Read imported answers: by question id, and warnings. Raises UsageError if none of them fits.
 
@@ -96,16 +102,18 @@ def answers_elsewhere(
     answers = {p.id: text for p in posed if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
     if not answers:
         columns = f"one of the columns {', '.join(ANSWER_COLUMNS)}, and the question or its id"
-        raise UsageError(f"{shown(url)} answers none of the questions. It needs {columns}.")
+        raise UsageError(f"{display_path(url)} answers none of the questions. It needs {columns}.")
     missing = [p.id for p in posed if p.id not in answers]
-    return answers, [f"{shown(url)} does not answer {list_ids('question', missing)}"] if missing else []
+    return answers, [
+        f"{display_path(url)} does not answer {list_ids('question', missing)}"
+    ] if missing else []
 
 
 def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any]]]:
-    source, extension = shown(url), posixpath.splitext(url)[1].lower()
+    source, extension = display_path(url), posixpath.splitext(url)[1].lower()
     if extension not in OPENERS:
         raise UsageError(f"{source}: Unsupported file type {extension!r}. Choose from: {', '.join(OPENERS)}")
-    content, tables = content_of(url, options), list[Table]()
+    content, tables = read_file(url, options), list[Table]()
     for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # the column by which a .csv file shows its delimiter
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
@@ -116,7 +124,7 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
             break
     for row in tables[0].rows:
         if row.number == WHOLE_FILE:
-            raise UsageError(f"{source}: {row.fault}")
+            raise UsageError(f"{source}: {row.error}")
         if row.values is not None:
             yield row.number, row.values
 
@@ -124,7 +132,7 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
 def _id(values: Mapping[str, Any], number: int | None) -> str:
     """The id of a row: from its columns, or else its number."""
     ids = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
-    return whole(next(filter(None, ids), "" if number is None else str(number)))
+    return join_surrogates(next(filter(None, ids), "" if number is None else str(number)))
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:
@@ -136,7 +144,9 @@ def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True
                 value = orjson.loads(value)
         items = value if isinstance(value, list | tuple) else [value]
         texts = [
-            whole(str(item)).strip() for item in items if item is not None and not isinstance(item, dict)
+            join_surrogates(str(item)).strip()
+            for item in items
+            if item is not None and not isinstance(item, dict)
         ]
         if texts := [text for text in texts if text]:
             return texts

@@ -21,31 +21,31 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.errors import StoreError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.base.user_settings import require_known
+from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.engine.gateways import Models, probed
+from graphrag_ray.engine.gateways import Models, check_endpoints
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
+from graphrag_ray.engine.reply_cache import MERGE_FROM_PARTS, MERGE_FROM_PARTS_AT_END, merge_small_parts
 from graphrag_ray.engine.spending import Spending, check_prices
-from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.engine.stopping import Stop, handle_signals
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.batch import asks_from_here, locked
+from graphrag_ray.query.batch import uses_local_keys, wait_for_lock
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Ask
-from graphrag_ray.query.question_files import Posed
+from graphrag_ray.query.methods.method import AskRequest
+from graphrag_ray.query.question_files import BatchQuestion
 from graphrag_ray.query.question_sweep import (
     LOOK_S,
     READY,
     QuestionSweep,
     ReplyPrices,
     question_executor,
-    swept,
+    run_sweep,
 )
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
@@ -87,7 +87,7 @@ class EvaluationRun:
     def answer(
         self,
         condition: EvaluationCondition,
-        posed: Sequence[Posed],
+        posed: Sequence[BatchQuestion],
         more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> list[Mapping[str, Any]]:
         """Rows of `question_files.ANSWERS` with the columns of `more`, in the order of the questions.
@@ -96,7 +96,7 @@ class EvaluationRun:
         """
         index = condition.opened(self.index)
         sweep = QuestionSweep(
-            index, posed, self.store, Ask(level=condition.level, method=condition.method), more
+            index, posed, self.store, AskRequest(level=condition.level, method=condition.method), more
         )
 
         def progress(p: SweepProgress) -> SweepProgress:
@@ -166,15 +166,15 @@ class EvaluationRun:
             return replace(p, stage=step, done=max(len(spool), p.done), total=total, failed=failed)
 
         with self._timed(step):
-            swept(self._executor(self.index.settings, [model_stage], progress), self.store, run_all)
+            run_sweep(self._executor(self.index.settings, [model_stage], progress), self.store, run_all)
         return (spool[number] for number in range(total))
 
     def check_models(self, stages: Sequence[str]) -> None:
         """Check that these stages' models respond. Raises SettingsError, ModelRefused."""
-        require_known(self.index.settings, stages)
-        if asks_from_here(self.on_ray, self.address):
-            models = Models.of(self.index.settings, self.index.manifest.usage)
-            probed(models, self.index.settings, stages, False, self.observer.note)
+        require_known_addresses(self.index.settings, stages)
+        if uses_local_keys(self.on_ray, self.address):
+            models = Models.from_settings(self.index.settings, self.index.manifest.usage)
+            check_endpoints(models, self.index.settings, stages, False, self.observer.message)
 
     def costs(self) -> pa.Table:
         """Usage of judging so far: stage, calls, tokens, cost_usd (null if a price is unknown)."""
@@ -214,10 +214,12 @@ class EvaluationRun:
         self._progress = progress
         key = repr((settings.models, settings.run))
         if key not in self._executors:
-            models = Models.of(settings, self.index.manifest.usage)
+            models = Models.from_settings(settings, self.index.manifest.usage)
             check_prices(settings.budget, models)
-            if asks_from_here(self.on_ray, self.address):
-                models = probed(models, settings, stages, bool(self.store.list("work")), self.observer.note)
+            if uses_local_keys(self.on_ray, self.address):
+                models = check_endpoints(
+                    models, settings, stages, bool(self.store.list("work")), self.observer.message
+                )
             executor = question_executor(
                 self.store,
                 settings,
@@ -248,18 +250,18 @@ def evaluation_run(
     Raises LockHeld if another evaluation is running there, and UsageError if `out` is the index or a file.
     """
     observer = observer or Observer()
-    store = Store(out, index.settings.storage.of(out))
+    store = Store(out, index.settings.storage.fsspec_options(out))
     if store.url == index.store.url:
         raise UsageError(f"{out} is the index. An evaluation needs a separate folder (--out).")
     if os.path.isfile(out):
         raise UsageError(f"--out {out} is a file. An evaluation needs a folder.")
-    stop = Stop(say=observer.note)
+    stop = Stop(notify=observer.message)
     with ExitStack() as held:
-        lock = held.enter_context(locked(store, f"evaluate {note}", 0.0))
+        lock = held.enter_context(wait_for_lock(store, f"evaluate {note}", 0.0))
         held.enter_context(observer)
-        held.enter_context(listening(stop))
-        tidy(store, lock.check, MANY)
+        held.enter_context(handle_signals(stop))
+        merge_small_parts(store, lock.check, MERGE_FROM_PARTS)
         spending = Spending(index.settings.budget, time.monotonic())
         with ExitStack() as engines:
             yield EvaluationRun(index, store, observer, on_ray, address, spending, stop, engines)
-        tidy(store, lock.check, FEW)
+        merge_small_parts(store, lock.check, MERGE_FROM_PARTS_AT_END)

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.records import strip_references
 from graphrag_ray.base.wording import plural
-from graphrag_ray.engine.in_process import runner
+from graphrag_ray.engine.in_process import asyncio_runner
 from graphrag_ray.evaluate.comparison import answered, chunks_of, summarize_conditions, texts_of
 from graphrag_ray.evaluate.conditions import (
     EvaluationCondition,
@@ -45,7 +45,7 @@ def known_answers(
     questions: Sequence[GoldQuestion],
     conditions: Sequence[str | EvaluationCondition],
     retrieval_only: bool = False,
-    judged: bool = True,
+    judge: bool = True,
     ks: Sequence[int] = KS,
 ) -> Results:
     """Score conditions on questions with known answers.
@@ -72,7 +72,7 @@ def known_answers(
         raise UsageError(f"Condition {blind.name}: {reason} cannot be scored for retrieval")
     if not retrieval_only and not with_answers:
         raise UsageError("The questions have no answers. Use --retrieval-only to score retrieved documents.")
-    if judged and not retrieval_only:
+    if judge and not retrieval_only:
         run.check_models([STAGE])
     results = Results()
     gold, gold_texts = _gold_documents(run.index, questions, results.warnings)
@@ -84,7 +84,7 @@ def known_answers(
         run.write("qa_answers", answers)
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
-        _score_answers(run, with_answers, parsed, answers, scores, results, judged)
+        _score_answers(run, with_answers, parsed, answers, scores, results, judge)
     # Retrieval is not measured for a condition that never shows a chunk, such as one that reads only reports.
     # If a condition shows chunks for some questions, a question without any scores 0.
     shows_chunks = {name for (name, _), ids in chunks.items() if ids}
@@ -135,7 +135,7 @@ def _score_answers(
         results.warnings.append(f"{plural(missing, 'answer')} missing, scored 0")
     if not judged:
         return
-    spec = correct_spec(run.index.settings, run.index.given.prompts)
+    spec = correct_spec(run.index.settings, run.index.env.prompts)
     dialogues = (
         (f"question {q.posed.id}, {name}", partial(is_correct, q.posed.text, q.answers, text, spec))
         for name, q, text in present
@@ -168,15 +168,15 @@ def _rehearsed_chunks(
 
     for condition in conditions:
         method = condition.method
-        run.observer.note(f"{condition.name}: retrieving")
+        run.observer.message(f"{condition.name}: retrieving")
         if method == KEYWORD:
-            retrieved: list[list[str] | str] = [*runner()(by_keyword())]
+            retrieved: list[list[str] | str] = [*asyncio_runner()(by_keyword())]
         else:
             index = replace(condition.opened(run.index), cache=run.store)  # pays for embeddings only once
             retrieved = rehearsed(
                 index, texts, method, condition.level, lambda answer, _: chunks_of(run.index, answer)
             )
-            if find(method).by_replies or index.settings.query.dynamic:
+            if find(method).reply_dependent or index.settings.query.dynamic:
                 results.warnings.append(
                     f"Condition {condition.name}: What {method} search reads depends on model replies. The "
                     "offline engine replied in place of a model."
@@ -200,7 +200,7 @@ def _gold_documents(
     by_name: dict[str, list[str]] = {}
     chunks: dict[str, list[str]] = {}
     columns = [*DOCUMENT_NAMES, "text_unit_ids"]
-    for part in index.reader.pieces("documents", columns) if len(wanted) else ():
+    for part in index.reader.iter_batches("documents", columns) if len(wanted) else ():
         for column in DOCUMENT_NAMES:
             for row in part.filter(pc.is_in(part[column], wanted)).to_pylist():
                 by_name.setdefault(row[column], []).append(row["id"])

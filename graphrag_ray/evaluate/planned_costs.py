@@ -12,11 +12,11 @@ from graphrag_ray.base.messages import Usage
 from graphrag_ray.evaluate.comparison import planned
 from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearsed
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
-from graphrag_ray.llm.pricing import cost_usd, dearest_price
+from graphrag_ray.llm.pricing import cost_usd, highest_price
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.question_files import Posed
+from graphrag_ray.query.question_files import BatchQuestion
 
 SAMPLE_SIZE = 3  # questions per condition whose contexts are built, to measure the prompts
 REPLY_TOKENS: Mapping[str, int] = {
@@ -33,7 +33,7 @@ VERDICT_TOKENS, CLAIM_LIST_TOKENS, OTHER_REPLY_TOKENS = 90, 800, 300
 
 
 @dataclass(frozen=True)
-class PlannedCost:
+class CostEstimate:
     """Cost of a condition or a judging stage. cost_usd is None if a price is unknown."""
 
     name: str
@@ -43,14 +43,14 @@ class PlannedCost:
     cost_usd: float | None
 
 
-def planned_costs(
+def estimate_costs(
     index: Index,
-    posed: Sequence[Posed],
+    posed: Sequence[BatchQuestion],
     conditions: Sequence[str | EvaluationCondition],
     criteria: Sequence[str],
     replicates: int,
     claims: bool = False,
-) -> list[PlannedCost]:
+) -> list[CostEstimate]:
     """Predict the cost of each condition, extrapolated from a sample of the questions, and of the judge.
 
     Question embeddings are counted once for all conditions; only those of the sample are requested. Replies
@@ -60,7 +60,7 @@ def planned_costs(
     if not posed:
         raise UsageError("No questions given")
     sample = [p.text for p in posed[:: max(1, len(posed) // SAMPLE_SIZE)][:SAMPLE_SIZE]]
-    count, prompts = index.given.count, index.given.prompts
+    count, prompts = index.env.count, index.env.prompts
     costs = [
         _condition_cost(index, condition, sample, len(posed)) for condition in parsed if condition.method
     ]
@@ -84,11 +84,11 @@ def planned_costs(
 
 def _condition_cost(
     index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int
-) -> PlannedCost:
+) -> CostEstimate:
     opened = condition.opened(index)
 
     def prompt_sizes(_: Answer, requests: Requests) -> list[tuple[str, int]]:
-        count = opened.given.count
+        count = opened.env.count
         return [(stage, sum(count(m.content) for m in request.messages)) for stage, request in requests]
 
     outcomes = rehearsed(opened, sample, condition.method, condition.level, prompt_sizes)
@@ -108,7 +108,7 @@ def _condition_cost(
         for stage, prompts in sizes.items()
     ]
     known = [cost.cost_usd for cost in costs if cost.cost_usd is not None]
-    return PlannedCost(
+    return CostEstimate(
         condition.name,
         sum(cost.calls for cost in costs),
         sum(cost.prompt_tokens for cost in costs),
@@ -117,7 +117,7 @@ def _condition_cost(
     )
 
 
-def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> PlannedCost:
-    price = dearest_price(index.settings.model(index.settings.model_name(stage)))
+def _cost(index: Index, stage: str, calls: float, prompt: float, completion: float) -> CostEstimate:
+    price = highest_price(index.settings.model(index.settings.model_name(stage)))
     usd = cost_usd(Usage(round(prompt), round(completion)), price)
-    return PlannedCost(stage, calls, prompt, completion, usd)
+    return CostEstimate(stage, calls, prompt, completion, usd)

@@ -22,18 +22,18 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
     description_spec,
     question_specs,
 )
-from graphrag_ray.export.graph_tables import for_spreadsheet
-from graphrag_ray.graph.report_context import clean
+from graphrag_ray.export.graph_tables import escape_spreadsheet
+from graphrag_ray.graph.report_context import sanitize
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
-from graphrag_ray.query.methods.method import Ran
+from graphrag_ray.query.methods.asked_hierarchy import resolve_hierarchy
+from graphrag_ray.query.methods.method import DialogueOutcome
 
 MAX_DESCRIPTION = 20_000
 MAX_OF_EACH = 50
 COLUMNS = tuple(field.name for field in fields(CorpusQuestion))
 
 
-def described(run: EvaluationRun, description: str | None) -> str:
+def corpus_description_of(run: EvaluationRun, description: str | None) -> str:
     """The description of the corpus; None uses that of the index, or else a model's, from the top reports.
 
     Raises UsageError for an empty description and for an index without reports.
@@ -41,7 +41,7 @@ def described(run: EvaluationRun, description: str | None) -> str:
     if description is None:
         if run.index.settings.corpus.about:
             return run.index.settings.corpus.about
-        spec = description_spec(run.index.settings, run.index.given.prompts)
+        spec = description_spec(run.index.settings, run.index.env.prompts)
         dialogue = partial(corpus_description, top_reports(run.index), spec)
         (outcome,) = run.ask(STAGE, [("the description of the corpus", dialogue)], 1, "description")
         if outcome.result is None:
@@ -57,15 +57,15 @@ def described(run: EvaluationRun, description: str | None) -> str:
 
 def top_reports(index: Index) -> str:
     """Titles and summaries of the reports of the top levels, most important first."""
-    given = index.given
-    reports = index.table(asked_hierarchy(given).reports_table, ["title", "summary", "level", "rank"])
+    given = index.env
+    reports = index.table(resolve_hierarchy(given).reports_table, ["title", "summary", "level", "rank"])
     if not len(reports):
         raise UsageError("The index has no reports to describe its corpus from. Pass a --description.")
     order = [("level", "ascending"), ("rank", "descending"), ("title", "ascending")]
     lines: list[str] = []
     room = TOP_REPORTS_TOKENS
     for row in reports.sort_by(order).slice(0, TOP_REPORTS).to_pylist():
-        line = f"- {clean(row['title'])}: {' '.join(clean(row['summary'] or '').split())}"
+        line = f"- {sanitize(row['title'])}: {' '.join(sanitize(row['summary'] or '').split())}"
         room -= given.count(line)
         if room < 0 and lines:
             break
@@ -86,16 +86,14 @@ def write_questions(
 
     Raises UsageError, RunStopped, and DialogueFailed without a persona.
     """
-    writing = corpus_questions(
-        description, counts, question_specs(run.index.settings, run.index.given.prompts)
-    )
+    writing = corpus_questions(description, counts, question_specs(run.index.settings, run.index.env.prompts))
     need = next(writing)
     while True:
         step = need.start[0].args[0].replace("_", " ") if need.start else ""
         dialogues = [(f"{step}, {n}", start) for n, start in enumerate(need.start, 1)]
         outcomes = run.ask(STAGE, dialogues, len(dialogues), step)
         try:
-            need = writing.send([Ran(outcome.result, outcome.error) for outcome in outcomes])
+            need = writing.send([DialogueOutcome(outcome.result, outcome.error) for outcome in outcomes])
         except StopIteration as ended:
             result: tuple[list[CorpusQuestion], list[str]] = ended.value
             return result
@@ -104,7 +102,7 @@ def write_questions(
 def as_csv(questions: Sequence[CorpusQuestion]) -> bytes:
     """CSV that `query --batch` and `evaluate compare` read, safe to open in a spreadsheet."""
     out = io.BytesIO()
-    csv.write_csv(pa.table(list(map(for_spreadsheet, as_table(questions).columns)), COLUMNS), out)
+    csv.write_csv(pa.table(list(map(escape_spreadsheet, as_table(questions).columns)), COLUMNS), out)
     return out.getvalue()
 
 

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED_KINDS, HierarchyKind
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.index_settings import about_in
-from graphrag_ray.base.schema import ENDS
-from graphrag_ray.corpus.quotes import best_sentence, quotes_in
+from graphrag_ray.base.index_settings import corpus_description_in
+from graphrag_ray.base.schema import RELATIONSHIP_ENDS
+from graphrag_ray.corpus.quotes import best_sentence, quotation_parts
 from graphrag_ray.export import find
-from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of
+from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.reading import Reader
-from graphrag_ray.query.sources import DOCUMENT_COLUMNS, of_document, place
+from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document, document_place
 
 Record = dict[str, Any]
 
@@ -38,12 +38,12 @@ MAX_TEXT_CHARACTERS = 1_000
 
 
 @dataclass(frozen=True)
-class View:
+class RecordView:
     """Reads records. limit: records per list, None for all; kind: hierarchy whose communities are shown."""
 
     reader: Reader
     limit: int | None = 10
-    kind: HierarchyKind = HIERARCHIES["leiden"]
+    hierarchy: HierarchyKind = HIERARCHIES["leiden"]
 
     def count(self, table: str) -> int:
         return sum(part.rows for part in self.reader.manifest.parts(table))
@@ -95,8 +95,10 @@ class View:
     def communities(self, numbers: Iterable[int]) -> dict[int, Record]:
         """By number: community, level, size, child count, title and rank (None if the report failed)."""
         wanted, number = sorted(set(numbers)), "human_readable_id"
-        rows = {r["community"]: r for r in self.rows(self.kind.communities, _COMMUNITY, wanted, number)}
-        reports = self.rows(self.kind.reports_table, ["community", "title", "rank"], wanted, number)
+        rows = {
+            r["community"]: r for r in self.rows(self.hierarchy.communities_table, _COMMUNITY, wanted, number)
+        }
+        reports = self.rows(self.hierarchy.reports_table, ["community", "title", "rank"], wanted, number)
         titles = {r["community"]: (r["title"], r["rank"]) for r in reports}
         for number, row in rows.items():
             row["children"] = len(row["children"])
@@ -137,7 +139,7 @@ class View:
     def documents(self, ids: Iterable[str]) -> dict[str, Record]:
         """Documents by id, as `sources.of_document` describes them."""
         rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
-        return {row["id"]: of_document(row) for row in rows}
+        return {row["id"]: describe_document(row) for row in rows}
 
 
 def _by(column: str, then: str = "human_readable_id") -> Callable[[Record], tuple[Any, Any]]:
@@ -145,9 +147,9 @@ def _by(column: str, then: str = "human_readable_id") -> Callable[[Record], tupl
     return lambda row: (-row[column], row[then])
 
 
-def overview(view: View) -> Record:
+def overview(view: RecordView) -> Record:
     """The largest top-level communities, the best connected entities, the documents with most chunks."""
-    coarsest = view.where(view.kind.communities, ["community", "size"], ["level"], 0)
+    coarsest = view.where(view.hierarchy.communities_table, ["community", "size"], ["level"], 0)
     coarsest.sort(key=_by("size", "community"))
     shown = [c["community"] for c in coarsest][: view.limit]
     known = view.communities(shown)
@@ -155,11 +157,11 @@ def overview(view: View) -> Record:
     return {
         "kind": "overview",
         "snapshot": view.reader.manifest.number,
-        "about": about_in(view.reader.manifest.settings) or "",
+        "about": corpus_description_in(view.reader.manifest.settings) or "",
         "counts": dict(view.reader.manifest.counts),
         "communities": [known[number] for number in shown],
         "entities": view.largest("entities", ENTITY, "degree"),
-        "documents": [{"place": place(row["path"], row["row"]), **row} for row in documents],
+        "documents": [{"place": document_place(row["path"], row["row"]), **row} for row in documents],
         "totals": {
             "communities": len(coarsest),
             "entities": view.count("entities"),
@@ -168,7 +170,7 @@ def overview(view: View) -> Record:
     }
 
 
-def search(view: View, text: str) -> Record:
+def search(view: RecordView, text: str) -> Record:
     """Entities, communities and documents whose names contain a text, ignoring case and accents.
 
     Exact matches come first, then names that begin with it, then larger records. Without matches, `near`
@@ -179,11 +181,11 @@ def search(view: View, text: str) -> Record:
     entities = view.reader.table("entities", list(ENTITY))
     by_degree = entities.sort_by([("degree", "descending"), ("human_readable_id", "ascending")])
     titles = by_degree["title"].to_pylist()
-    reports = view.reader.table(view.kind.reports_table, ["community", "title", "size"])
+    reports = view.reader.table(view.hierarchy.reports_table, ["community", "title", "size"])
     by_size = reports.sort_by([("size", "descending"), ("community", "ascending")])
     report_titles = by_size["title"].to_pylist()
     documents = view.reader.table("documents", DOCUMENT)
-    places = [*map(place, documents["path"].to_pylist(), documents["row"].to_pylist())]
+    places = [*map(document_place, documents["path"].to_pylist(), documents["row"].to_pylist())]
     named = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
     matches = {
         "entities": find.containing(text, titles),
@@ -208,11 +210,11 @@ def search(view: View, text: str) -> Record:
     }
 
 
-def entity(view: View, name: str) -> Record:
+def entity(view: RecordView, name: str) -> Record:
     """An entity, its communities from the top, relationships by weight, claims, and chunks."""
     row = view.row("entities", find.entity(view.reader, name))
     units = row.pop("text_unit_ids")
-    edges = view.heaviest([row["id"]], ENDS)
+    edges = view.heaviest([row["id"]], RELATIONSHIP_ENDS)
     claims = [c["id"] for c in view.where("covariates", ["id"], ["subject_id", "object_id"], row["title"])]
     return {
         "kind": "entity",
@@ -225,7 +227,7 @@ def entity(view: View, name: str) -> Record:
     }
 
 
-def relationship(view: View, *names: str) -> Record:
+def relationship(view: RecordView, *names: str) -> Record:
     """A relationship, its entities, the communities that contain it, and its chunks."""
     row = view.row("relationships", find.relationship(view.reader, names))
     units, ends = row.pop("text_unit_ids"), [row.pop("source_id"), row.pop("target_id")]
@@ -239,31 +241,33 @@ def relationship(view: View, *names: str) -> Record:
     }
 
 
-def claim(view: View, name: str) -> Record:
+def claim(view: RecordView, name: str) -> Record:
     """A claim and the chunks that state it."""
     row = view.row("covariates", find.record(view.reader, "claim", "covariates", name))
     units = row.pop("text_unit_ids")
     return {
         "kind": "claim",
         **row,
-        "chunks": view.chunks(units, [*quotes_in(row["source_text"]), row["subject_id"], row["object_id"]]),
+        "chunks": view.chunks(
+            units, [*quotation_parts(row["source_text"]), row["subject_id"], row["object_id"]]
+        ),
         "totals": {"chunks": len(units)},
     }
 
 
-def community(view: View, name: str) -> Record:
+def community(view: RecordView, name: str) -> Record:
     """A community: report (None if it failed), parent, children, members, relationships, chunks."""
-    number = find.community(view.reader, name, view.kind)
+    number = find.community(view.reader, name, view.hierarchy)
     columns = ["id", "community", "level", "parent", "children", "period", "size", "packed"]
     lists = ["entity_ids", "relationship_ids", "text_unit_ids"]
-    row = view.rows(view.kind.communities, [*columns, *lists], [number], "human_readable_id")[0]
+    row = view.rows(view.hierarchy.communities_table, [*columns, *lists], [number], "human_readable_id")[0]
     members, edges, units = (row.pop(column) for column in lists)
     known = view.communities([number, row["parent"], *row["children"]])
     children = [known[child] for child in row.pop("children")]
     entities = view.entities(members)
     columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
                "context_left_out", "dropped_references"]  # fmt: skip
-    reports = view.rows(view.kind.reports_table, columns, [number], "human_readable_id")
+    reports = view.rows(view.hierarchy.reports_table, columns, [number], "human_readable_id")
     return {
         "kind": "community",
         **row,
@@ -283,7 +287,7 @@ def community(view: View, name: str) -> Record:
     }
 
 
-def chunk(view: View, name: str) -> Record:
+def chunk(view: RecordView, name: str) -> Record:
     """A chunk: text, document, neighbouring chunks, and what was extracted from it."""
     row = view.row("text_units", find.record(view.reader, "chunk", "text_units", name))
     members, edges, claims = (row.pop(c) for c in ("entity_ids", "relationship_ids", "covariate_ids"))
@@ -306,7 +310,7 @@ def chunk(view: View, name: str) -> Record:
     }
 
 
-def document(view: View, name: str) -> Record:
+def document(view: RecordView, name: str) -> Record:
     """A document: its chunks in order, each with its entities by degree."""
     row = view.row("documents", find.document(view.reader, name))
     text, units = row.pop("text"), row.pop("text_unit_ids")
@@ -320,7 +324,7 @@ def document(view: View, name: str) -> Record:
         c["totals"] = {name: len(c.pop(column)) for column, name in lists.items()}
     return {
         "kind": "document",
-        **of_document(row),
+        **describe_document(row),
         **{column: row[column] for column in ("id", "human_readable_id", "encoding", "content_hash")},
         "n_characters": len(text),
         "chunks": chunks,
@@ -328,9 +332,9 @@ def document(view: View, name: str) -> Record:
     }
 
 
-def _holding(view: View, column: str, id_: str) -> list[Record]:
+def _holding(view: RecordView, column: str, id_: str) -> list[Record]:
     """The communities that contain a member, from the top."""
-    held = view.rows(view.kind.communities, ["community"], [id_], by=column)
+    held = view.rows(view.hierarchy.communities_table, ["community"], [id_], by=column)
     known = view.communities(row["community"] for row in held)
     return sorted(known.values(), key=lambda c: c["level"])
 
@@ -351,7 +355,7 @@ _ALIASES = {
 """Other words for the kinds, from references (`[Data: Reports (3); Sources (5)]`) and table names."""
 
 
-def look_up(view: View, given: str, names: Sequence[str]) -> Record:
+def look_up(view: RecordView, given: str, names: Sequence[str]) -> Record:
     """Look up one record by kind and name.
 
     The kind may be singular or plural, in any case. The word for a hierarchy's reports, as used in
@@ -359,11 +363,13 @@ def look_up(view: View, given: str, names: Sequence[str]) -> Record:
     """
     word, hierarchy_words = given.casefold(), []
     for hierarchy in HIERARCHIES.values():
-        searched = SEARCHED[hierarchy.reports]
+        searched = SEARCHED_KINDS[hierarchy.report_kind]
         if searched.word not in _ALIASES:
             hierarchy_words.append(searched.word)
             if word in (searched.word, searched.words):
-                view = replace(view, kind=hierarchy_of(view.reader.manifest.hierarchies, hierarchy.name))
+                view = replace(
+                    view, hierarchy=find_hierarchy(view.reader.manifest.hierarchies, hierarchy.name)
+                )
                 word = "community"
     singular = word.removesuffix("s")
     kind = _ALIASES.get(word) or _ALIASES.get(singular, singular)

@@ -9,10 +9,10 @@ from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.plugins import PluginError
-from graphrag_ray.base.schema import rows_table
+from graphrag_ray.base.schema import row_index_table
 from graphrag_ray.export.exporters import EXPORTERS, Snapshot
 from graphrag_ray.export.output import UndeclaredFile, open_output
-from graphrag_ray.query.methods.asked_hierarchy import hierarchy_of, looked_at
+from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy, find_hierarchy_or_empty
 from graphrag_ray.query.reading import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
@@ -54,10 +54,10 @@ def export(
     if f"{out.url}/".startswith(f"{index}/") or f"{index}/".startswith(f"{out.url}/"):
         raise UsageError(f"--out {out.url} and the index at {index} overlap. Choose another folder.")
     exporter, hierarchies = EXPORTERS[format], reader.manifest.hierarchies
-    kind = (hierarchy_of if exporter.reports else looked_at)(hierarchies, hierarchy)
+    kind = (find_hierarchy if exporter.needs_reports else find_hierarchy_or_empty)(hierarchies, hierarchy)
     snapshot = Snapshot(reader, kind, settings)
-    if snapshot.is_tree and not exporter.trees:
-        others = [name for name in hierarchies if name in HIERARCHIES and HIERARCHIES[name].of_graph]
+    if snapshot.is_tree and not exporter.supports_trees:
+        others = [name for name in hierarchies if name in HIERARCHIES and HIERARCHIES[name].needs_graph]
         alternative = f", or pass --hierarchy {others[0]}" if others else ""
         raise UsageError(
             f"Format {format} needs communities of entities, but hierarchy {kind.name} is over chunks. Use "
@@ -69,12 +69,12 @@ def export(
         # Exporters read the chosen hierarchy under the table names of Leiden's.
         leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
         for exported, chosen in (
-            (leiden.communities, kind.communities),
+            (leiden.communities_table, kind.communities_table),
             (leiden.reports_table, kind.reports_table),
-            (f"embeddings_{leiden.reports}", f"embeddings_{kind.reports}"),
+            (f"embeddings_{leiden.report_kind}", f"embeddings_{kind.report_kind}"),
         ):
             tables[exported] = reader.manifest.tables.get(chosen, [])
-            tables[rows_table(exported)] = reader.manifest.tables.get(rows_table(chosen), [])
+            tables[row_index_table(exported)] = reader.manifest.tables.get(row_index_table(chosen), [])
         manifest = replace(reader.manifest, tables=tables)
         snapshot = replace(snapshot, reader=replace(reader, manifest=manifest))
     about = {"format": format, "root": index, "snapshot": reader.manifest.number, "version": __version__}

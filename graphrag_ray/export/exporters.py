@@ -36,7 +36,7 @@ class Snapshot:
     @property
     def is_tree(self) -> bool:
         """Whether the communities are over chunks, without entities and relationships."""
-        return self.hierarchy.over == "text_unit"
+        return self.hierarchy.member_kind == "text_unit"
 
 
 @dataclass(frozen=True)
@@ -56,9 +56,9 @@ class Exporter:
     write: Callable[[Snapshot, Output], Sequence[str]]
     help: str
     files: tuple[str, ...]
-    then: Callable[[str], str] = lambda url: ""
-    trees: bool = False
-    reports: bool = False
+    next_step: Callable[[str], str] = lambda url: ""
+    supports_trees: bool = False
+    needs_reports: bool = False
 
 
 EXPORTERS = Registry(

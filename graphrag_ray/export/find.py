@@ -19,7 +19,7 @@ from graphrag_ray.base.ids import entity_id, entity_key, relationship_id
 from graphrag_ray.base.wording import one_line
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.reading import Reader
-from graphrag_ray.query.sources import place
+from graphrag_ray.query.sources import document_place
 
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
@@ -65,7 +65,7 @@ def document(reader: Reader, name: str) -> str:
     """
     rows = reader.table("documents", ["id", "human_readable_id", "path", "row", "title"])
     paths, titles = rows["path"].to_pylist(), [title or "" for title in rows["title"].to_pylist()]
-    places = list(map(place, paths, rows["row"].to_pylist()))
+    places = list(map(document_place, paths, rows["row"].to_pylist()))
     if name in places:
         return str(rows["id"][places.index(name)].as_py())
     return _exact(reader, "documents", name, [name]) or _by_name(
@@ -78,15 +78,15 @@ def community(reader: Reader, name: str, kind: HierarchyKind) -> int:
     match = _LEVEL_AND_NUMBER.fullmatch(name.strip())
     number = match.group(2) if match else name
     columns = ["id", "human_readable_id", "level", "title"]
-    rows = reader.table(kind.communities, columns)
-    id_ = _exact(reader, kind.communities, number, [name])
+    rows = reader.table(kind.communities_table, columns)
+    id_ = _exact(reader, kind.communities_table, number, [name])
     if not id_:
         if match or _NUMBER.fullmatch(name):
-            _not_found(reader, "community", kind.communities, number)
+            _not_found(reader, "community", kind.communities_table, number)
         rows = pa.concat_tables([reader.table(kind.reports_table, columns), rows])
         titles = rows["title"].to_pylist()
         is_id = name in rows["id"].to_pylist()
-        id_ = name if is_id else _by_name("community", kind.communities, name, rows, [titles])
+        id_ = name if is_id else _by_name("community", kind.communities_table, name, rows, [titles])
     row = rows.filter(pc.equal(rows["id"], id_)).to_pylist()[0]
     if match and int(match.group(1)) != row["level"]:
         raise UsageError(f"Community {number} is at level C{row['level']}, not C{match.group(1)}")

@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.export.exporters import Snapshot
-from graphrag_ray.graph.integer_arrays import id_prefixes
+from graphrag_ray.graph.integer_arrays import id_hash64
 from graphrag_ray.query.reading import Reader, schema_of
-from graphrag_ray.query.sources import place
+from graphrag_ray.query.sources import document_place
 
 Ints = npt.NDArray[np.int64]
 NO_COMMUNITY = -1
@@ -40,23 +40,23 @@ _NEW_CELL = f"([;\t]\\s*[\"']?)([{_SIGNS}])"
 """The same, after a separator of spreadsheets that split at semicolons or tabs."""
 
 
-def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def clean_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Normalise line ends to \\n and remove control characters."""
     lines = pc.replace_substring_regex(column, _LINE_END, "\n")
     return pc.replace_substring_regex(lines, _NOT_XML, "")
 
 
-def for_xml(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def escape_xml(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Plain text, escaped for XML elements and attributes."""
-    escaped = plain(column)
+    escaped = clean_text(column)
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         escaped = pc.replace_substring(escaped, character, entity)
     return escaped
 
 
-def for_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def escape_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """Plain text with a single quote before formulas, including those after a semicolon or tab."""
-    cleaned = pc.replace_substring_regex(plain(column), _NEW_CELL, r"\1'\2")
+    cleaned = pc.replace_substring_regex(clean_text(column), _NEW_CELL, r"\1'\2")
     guarded = pc.binary_join_element_wise("'", cleaned, "")
     return pc.if_else(pc.match_substring_regex(cleaned, _FORMULA), guarded, cleaned)
 
@@ -71,7 +71,7 @@ class Places:
     @classmethod
     def of(cls, reader: Reader, table: str) -> Places:
         prefix, number = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
-        for part in reader.pieces(table, ["id", "human_readable_id"]):
+        for part in reader.iter_batches(table, ["id", "human_readable_id"]):
             prefix.append(_prefixes(part["id"]))
             number.append(part["human_readable_id"].to_numpy())
         prefixes = np.concatenate(prefix)
@@ -109,7 +109,7 @@ def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
     levels = reader.table(communities, ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
     community_of = np.full((n_levels, len(entities.prefix)), NO_COMMUNITY, dtype=np.int32)
-    for part in reader.pieces(communities, ["community", "level", "entity_ids"]):
+    for part in reader.iter_batches(communities, ["community", "level", "entity_ids"]):
         for batch in part.to_batches():
             rows = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
             level, community = batch["level"].to_numpy()[rows], batch["community"].to_numpy()[rows]
@@ -120,7 +120,7 @@ def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
 
 
 def _prefixes(ids: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64]:
-    prefixes = id_prefixes(ids)
+    prefixes = id_hash64(ids)
     if prefixes is None:
         raise ValueError("An id column holds a value that is not an id")
     return prefixes
@@ -139,7 +139,7 @@ _TREE_EDGES = pa.schema([("source", pa.string()), ("target", pa.string())])
 def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield an empty table with the columns, then the pieces of the table."""
     yield schema_of(table, columns).empty_table()
-    yield from reader.pieces(table, columns, MAX_PIECE_ROWS)
+    yield from reader.iter_batches(table, columns, MAX_PIECE_ROWS)
 
 
 def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
@@ -175,16 +175,16 @@ def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
     """Yield summaries, failed summaries (which still connect others), and chunks."""
     columns = ["human_readable_id", "title", "level", "size"]
     written = [np.empty(0, np.int64)]
-    for part in reader.pieces(kind.reports_table, [*columns, "summary"], MAX_PIECE_ROWS):
+    for part in reader.iter_batches(kind.reports_table, [*columns, "summary"], MAX_PIECE_ROWS):
         written.append(part["human_readable_id"].to_numpy())
         yield _summaries(part, part["summary"])
-    for part in reader.pieces(kind.communities, columns, MAX_PIECE_ROWS):
+    for part in reader.iter_batches(kind.communities_table, columns, MAX_PIECE_ROWS):
         failed = ~np.isin(part["human_readable_id"].to_numpy(), np.concatenate(written))
         rest = part.filter(pa.array(failed))
         yield _summaries(rest, pa.nulls(rest.num_rows, pa.string()))
     documents = reader.table("documents", ["id", "path", "row"]).to_pylist()
-    where = {row["id"]: place(row["path"] or "", row["row"] or "") for row in documents}
-    for part in reader.pieces(
+    where = {row["id"]: document_place(row["path"] or "", row["row"] or "") for row in documents}
+    for part in reader.iter_batches(
         "text_units", ["human_readable_id", "document_id", "start", "end"], MAX_PIECE_ROWS
     ):
         rows = [
@@ -206,7 +206,9 @@ def _summaries(rows: pa.Table, text: pa.Array | pa.ChunkedArray) -> pa.Table:
 
 def _tree_edges(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
     chunks = Places.of(reader, "text_units")
-    for part in reader.pieces(kind.communities, ["community", "children", "text_unit_ids"], MAX_PIECE_ROWS):
+    for part in reader.iter_batches(
+        kind.communities_table, ["community", "children", "text_unit_ids"], MAX_PIECE_ROWS
+    ):
         children = part["children"].combine_chunks()
         sources = part["community"].take(pc.list_parent_indices(children))
         targets = _prefixed("s", pc.list_flatten(children))

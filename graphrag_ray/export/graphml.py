@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from graphrag_ray.export.exporters import Exporter, Snapshot
-from graphrag_ray.export.graph_tables import edge_tables, for_xml, node_tables, read_nodes
+from graphrag_ray.export.graph_tables import edge_tables, escape_xml, node_tables, read_nodes
 from graphrag_ray.export.output import Output
 
 PATH = "graph.graphml"
@@ -91,7 +91,7 @@ def _edge_data(edges: pa.Table) -> dict[str, pa.ChunkedArray]:
 
 def _elements(start_tags: Iterator[str], columns: dict[str, pa.ChunkedArray], end_tag: str) -> Iterator[str]:
     data_tags = [f'<data key="{name}">' for name in columns]
-    escaped = (for_xml(c) if pa.types.is_string(c.type) else c for c in columns.values())
+    escaped = (escape_xml(c) if pa.types.is_string(c.type) else c for c in columns.values())
     values = zip(*(column.to_pylist() for column in escaped), strict=True)
     for start, row in zip(start_tags, values, strict=True):
         data = [f"{t}{v}</data>" for t, v in zip(data_tags, row, strict=True) if v is not None and v != ""]
@@ -103,5 +103,5 @@ EXPORTER = Exporter(
     "the graph for Gephi and similar tools, with communities as node attributes C0, C1, …",
     (PATH,),
     lambda url: "Open it in Gephi. Colour nodes by their communities, C0, C1, …; in a tree by kind or level.",
-    trees=True,
+    supports_trees=True,
 )

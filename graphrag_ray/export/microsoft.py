@@ -26,7 +26,7 @@ from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.output import Output
 from graphrag_ray.query.reading import Reader, schema_of
 from graphrag_ray.store.parts import Part, read_part
-from graphrag_ray.store.snapshots import being_read
+from graphrag_ray.store.snapshots import detect_removal
 from graphrag_ray.version import __version__
 
 _FIRST_OWN_COLUMN = {
@@ -77,7 +77,7 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
             output.file(path) as local,
             pq.ParquetWriter(local, schema_of(table, columns), compression="zstd") as writer,
         ):
-            for part in reader.pieces(table, columns):
+            for part in reader.iter_batches(table, columns):
                 writer.write_table(part)
                 rows += part.num_rows
         output.rows[path] = rows
@@ -114,7 +114,7 @@ def _write_vectors(reader: Reader, output: Output) -> int:
         parts = reader.manifest.parts(f"embeddings_{kind}")
 
         def batches(parts: Sequence[Part] = parts) -> Iterator[pa.RecordBatch]:
-            with being_read(reader.store, reader.manifest):
+            with detect_removal(reader.store, reader.manifest):
                 for part in parts:
                     yield from read_part(reader.store, part).select(["id", "vector"]).to_batches()
 
@@ -221,5 +221,5 @@ EXPORTER = Exporter(
     "a project for microsoft/graphrag's own `query`: parquet tables, vectors and a settings.yaml",
     FILES,
     _then,
-    reports=True,
+    needs_reports=True,
 )

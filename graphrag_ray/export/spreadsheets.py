@@ -25,7 +25,7 @@ from graphrag_ray.export.graph_tables import (
     MAX_PIECE_ROWS,
     Nodes,
     edge_tables,
-    for_spreadsheet,
+    escape_spreadsheet,
     node_tables,
     pieces,
     read_nodes,
@@ -51,7 +51,7 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
             with csv.CSVWriter(file, first.schema) as writer:
                 for piece in chain([first], table):
                     strings = pa.types.is_string
-                    columns = [for_spreadsheet(c) if strings(c.type) else c for c in piece.columns]
+                    columns = [escape_spreadsheet(c) if strings(c.type) else c for c in piece.columns]
                     writer.write_table(pa.table(columns, names=piece.column_names))
                     rows += piece.num_rows
         output.rows[path] = rows
@@ -65,7 +65,7 @@ def _communities(reader: Reader) -> Iterator[pa.Table]:
     for part in pieces(reader, "community_reports", [*columns, *report_columns]):
         reported.append(part["community"].to_numpy())
         yield _community_columns(part, [part[column] for column in report_columns])
-    for part in reader.pieces("communities", columns, MAX_PIECE_ROWS):
+    for part in reader.iter_batches("communities", columns, MAX_PIECE_ROWS):
         rest = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
         fields = schema_of("community_reports", report_columns)
         yield _community_columns(rest, [pa.nulls(rest.num_rows, field.type) for field in fields])
@@ -97,5 +97,5 @@ EXPORTER = Exporter(
     "nodes, edges, communities and memberships for spreadsheets",
     FILES,
     lambda url: "Text that a spreadsheet would take for a formula has a leading single quote.",
-    trees=True,
+    supports_trees=True,
 )

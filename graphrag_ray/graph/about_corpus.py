@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from graphrag_ray.base.errors import DialogueFailed
-from graphrag_ray.base.index_settings import Settings, as_about
+from graphrag_ray.base.index_settings import Settings, normalize_description
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.base.wording import shortened
-from graphrag_ray.graph.report_context import Count, clean
+from graphrag_ray.graph.report_context import Count, sanitize
 
 MAX_TITLES = 60
 MAX_ENTITIES = 40
@@ -38,16 +38,18 @@ class AboutSpec:
 
 def about_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AboutSpec:
     """Use the model that writes reports, with the same call parameters."""
-    return AboutSpec(prompts["about"], settings.call("report", MAX_REPLY_TOKENS), settings.output_language)
+    return AboutSpec(
+        prompts["about"], settings.call_parameters("report", MAX_REPLY_TOKENS), settings.output_language
+    )
 
 
 def about_line(settings: Settings, prompt: Prompt) -> str:
     """Return the text for `{about}` in a prompt; "" if nothing is known or the prompt does not use it."""
-    text = clean(settings.corpus.about or "") if "about" in prompt.placeholders else ""
+    text = sanitize(settings.corpus.about or "") if "about" in prompt.placeholders else ""
     return f"What the corpus is about: {text}" if text else ""
 
 
-def is_to_be_told(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
+def needs_about(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
     """Return whether a run has to request the overview: it is missing and the report prompt uses it."""
     return settings.corpus.about is None and "about" in prompts["report"].placeholders
 
@@ -67,14 +69,14 @@ def about(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:
     reply: ChatReply = yield ChatRequest("about", spec.prompt.fill(variables), spec.call, variables)
     if reply.finish_reason == "content_filter":
         raise DialogueFailed("about: the endpoint's content filter withheld the reply")
-    if not (text := as_about(reply.text)):
+    if not (text := normalize_description(reply.text)):
         raise DialogueFailed("about: the reply is empty")
     return text
 
 
-def spread(n: int, most: int = MAX_TITLES) -> list[int]:
+def evenly_spaced(n: int, limit: int = MAX_TITLES) -> list[int]:
     """Return at most `most` evenly spaced positions among `n`, starting with the first."""
-    return [i * n // most for i in range(most)] if n > most else list(range(n))
+    return [i * n // limit for i in range(limit)] if n > limit else list(range(n))
 
 
 def title_lines(titles: Sequence[str], count: Count) -> str:
@@ -85,11 +87,11 @@ def title_lines(titles: Sequence[str], count: Count) -> str:
     return "\n".join(lines)
 
 
-def entity_lines(named: Sequence[tuple[str, str]], count: Count) -> str:
+def entity_lines(entities: Sequence[tuple[str, str]], count: Count) -> str:
     """List (name, description) pairs, one per line, the most connected first, as many as fit."""
     lines: list[str] = []
     left = ENTITIES_TOKENS
-    for name, description in named[:MAX_ENTITIES]:
+    for name, description in entities[:MAX_ENTITIES]:
         short_name = _one_line(name, _MAX_TITLE_CHARACTERS)
         line = f"- {short_name}: {_one_line(description, _MAX_DESCRIPTION_CHARACTERS)}"
         left -= count(line + "\n")
@@ -100,4 +102,4 @@ def entity_lines(named: Sequence[tuple[str, str]], count: Count) -> str:
 
 
 def _one_line(text: str, max_characters: int) -> str:
-    return shortened(" ".join(clean(text[: 4 * max_characters]).split()), max_characters)
+    return shortened(" ".join(sanitize(text[: 4 * max_characters]).split()), max_characters)

@@ -14,12 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Attributed, Communities
-from graphrag_ray.graph.communities import communities
+from graphrag_ray.graph.communities import build_communities
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
-from graphrag_ray.graph.leiden import Edges, canonical_labels, components
+from graphrag_ray.graph.leiden import Edges, canonical_labels, connected_components
 from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
-from graphrag_ray.graph.seeds import Past
+from graphrag_ray.graph.seeds import PreviousPartition
 from graphrag_ray.graph.soft_clusters import split_to_size
 from graphrag_ray.graph.spectral import spectral
 
@@ -45,24 +45,26 @@ class ClusteredLevel:
     def links(self) -> Edges:
         """Links between clusters: two are linked if members of theirs are."""
         between = self.cluster[self.edges.ends]
-        return linked(len(self.packed), between[:, 0], between[:, 1])
+        return unit_edges(len(self.packed), between[:, 0], between[:, 1])
 
 
 @dataclass(frozen=True)
-class NodesOfLevel:
+class LevelNodes:
     """The nodes of a level to be clustered."""
 
     links: Edges
     vectors: Vectors  # [n, dimensions] of length 1; zeros if unknown
     tokens: Ints  # [n] tokens that each node adds to a report, which limit the size of packs
     keys: npt.NDArray[np.uint64]  # [n] 64-bit identifiers
-    past: Past | None = None  # the level in the previous snapshot, to change as little as possible
+    previous: PreviousPartition | None = (
+        None  # the level in the previous snapshot, to change as little as possible
+    )
     neighbours: int | None = None  # of `ClusteredLevel` in the previous snapshot
     centres: Vectors | None = None
 
 
-def clustered(
-    nodes: NodesOfLevel, options: Attributed, leiden: Communities, pack_tokens: int
+def cluster_level(
+    nodes: LevelNodes, options: Attributed, leiden: Communities, pack_tokens: int
 ) -> ClusteredLevel:
     """Cluster one level.
 
@@ -80,14 +82,22 @@ def clustered(
             graph = codicil(n_nodes, nodes.links, nodes.vectors, near)
         else:
             ends = np.concatenate([nodes.links.ends, _neighbour_pairs(near)])
-            graph = linked(n_nodes, ends[:, 0], ends[:, 1])
+            graph = unit_edges(n_nodes, ends[:, 0], ends[:, 1])
     edges = with_cosine_weights(graph, nodes.vectors)
     if options.clustering == "leiden":
         # Nodes without an edge share packs; all others are clustered.
         changes = {"max_size": options.max_size, "components": "all", "small_component": 2}
         (source, target), leiden = edges.ends.T, leiden.model_copy(update=changes)
-        inner = communities(
-            n_nodes, source, target, edges.weight, leiden, nodes.tokens, pack_tokens, nodes.past, nodes.keys
+        inner = build_communities(
+            n_nodes,
+            source,
+            target,
+            edges.weight,
+            leiden,
+            nodes.tokens,
+            pack_tokens,
+            nodes.previous,
+            nodes.keys,
         )
     else:
         if options.clustering == "scan":
@@ -100,19 +110,19 @@ def clustered(
     return ClusteredLevel(edges, inner, cluster, packed, neighbours, centres)
 
 
-def goes_on(n_nodes: int, n_clusters: int, options: Attributed) -> bool:
+def has_next_level(n_nodes: int, n_clusters: int, options: Attributed) -> bool:
     """Return whether `n_clusters` over `n_nodes` form another level."""
     return options.min_communities <= n_clusters <= MAX_CLUSTER_RATIO * n_nodes
 
 
-def linked(n_nodes: int, source: Ints, target: Ints) -> Edges:
+def unit_edges(n_nodes: int, source: Ints, target: Ints) -> Edges:
     """Return distinct edges of weight 1 without self-loops, from edges in any order."""
     ends = np.sort(np.stack([source, target], axis=1), axis=1)
     ends = distinct_edges(ends[ends[:, 0] != ends[:, 1]], n_nodes)
     return Edges(ends, np.ones(len(ends)))
 
 
-def one_hierarchy(
+def stack_levels(
     n_nodes: int, clusters: Sequence[Ints], packed: Sequence[Bools]
 ) -> tuple[Hierarchy, list[Ints]]:
     """Stack levels (`cluster` and `packed` of each, lowest first) into one hierarchy; level 0 is the topmost.
@@ -143,7 +153,7 @@ def one_hierarchy(
     return hierarchy, communities_by_level
 
 
-def neighbour_count(nodes: NodesOfLevel, options: Attributed) -> int:
+def neighbour_count(nodes: LevelNodes, options: Attributed) -> int:
     """Return the mean degree of linked nodes, at least 1, unless the settings name another number.
 
     The number of the previous snapshot is kept while it is close: another one would give every node other
@@ -297,7 +307,7 @@ def scan(n: int, edges: Edges, epsilon: float = 0.5, mu: int = 2) -> Ints:
     similar = similarity >= epsilon
     ends, similarity = ends[similar], similarity[similar]
     is_core = np.bincount(ends.ravel(), minlength=n) + 1 >= mu
-    label = components(n, ends[is_core[ends].all(axis=1)])
+    label = connected_components(n, ends[is_core[ends].all(axis=1)])
     # Borders are nodes similar to a core that are not cores themselves.
     directed = np.concatenate([ends, ends[:, ::-1]])
     to_core = is_core[directed[:, 1]] & ~is_core[directed[:, 0]]

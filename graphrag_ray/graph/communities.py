@@ -18,11 +18,18 @@ from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
-from graphrag_ray.graph.leiden import Edges, canonical, components, modularity, seeded_igraph, subgraphs
-from graphrag_ray.graph.seeds import Past, Seeds, divide
+from graphrag_ray.graph.leiden import (
+    Edges,
+    canonical_edges,
+    connected_components,
+    modularity,
+    seeded_igraph,
+    subgraphs,
+)
+from graphrag_ray.graph.seeds import PreviousPartition, Seeds, divide
 
 
-def communities(
+def build_communities(
     n_nodes: int,
     source: Ints,
     target: Ints,
@@ -30,7 +37,7 @@ def communities(
     options: Communities,
     node_tokens: Ints | None = None,
     pack_tokens: int = 8000,
-    past: Past | None = None,
+    previous: PreviousPartition | None = None,
     node_keys: npt.NDArray[np.uint64] | None = None,
 ) -> Hierarchy:
     """Build the hierarchy of communities of an undirected graph.
@@ -51,14 +58,14 @@ def communities(
     Raises:
         ValueError: If a weight is negative or not finite, or an end is not a node.
     """
-    edges = canonical(n_nodes, source, target, weight)
-    component = components(n_nodes, edges.ends)
+    edges = canonical_edges(n_nodes, source, target, weight)
+    component = connected_components(n_nodes, edges.ends)
     if options.components == "largest" and n_nodes:
         component = np.where(component == np.bincount(component).argmax(), 0, -1)
     tokens = np.ones(n_nodes) if node_tokens is None else np.asarray(node_tokens)
     keys = np.arange(n_nodes, dtype=np.uint64) if node_keys is None else node_keys
     label, packed = _pack(component, options.small_component, tokens.astype(np.int64), keys, pack_tokens)
-    seeds = None if past is None else Seeds(past, n_nodes, keys, edges)
+    seeds = None if previous is None else Seeds(previous, n_nodes, keys, edges)
     # Leiden divides the unlabelled components: all large ones at once for level 0.
     large = (label < 0) & (component >= 0)
     ((nodes, subgraph),) = subgraphs(np.where(large, 0, -1), 1, edges)
@@ -82,7 +89,7 @@ def communities(
     return number_depth_first(leaf, parent, level, packed, modularity(label, edges))
 
 
-def edge_order(hierarchy: Hierarchy, source: Ints, target: Ints) -> tuple[Ints, Ints]:
+def sort_edges_by_community(hierarchy: Hierarchy, source: Ints, target: Ints) -> tuple[Ints, Ints]:
     """Sort edges by the smallest community that holds both ends.
 
     The edges inside community c, at any depth, then form a range: those whose community is in

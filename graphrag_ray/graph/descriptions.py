@@ -24,15 +24,15 @@ from graphrag_ray.graph.batches import stable_batches
 _SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
 _UNIFIED_QUOTES = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
 
-JOINED_TEXTS = 3  # more descriptions are summarised instead of joined, because they repeat each other
+MAX_JOINED_TEXTS = 3  # more descriptions are summarised instead of joined, because they repeat each other
 
 
 @dataclass(frozen=True)
-class TokensOf:
+class Tokenizer:
     """Tokenizer functions: `corpus.tokens.count`, and `corpus.tokens.offsets`, which is ten times slower."""
 
     count: Callable[[str], int]
-    ends: Callable[[str], Sequence[int]]
+    token_ends: Callable[[str], Sequence[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class DescribeSpec:
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
     options = settings.descriptions
-    call = settings.call("describe", options.max_output_tokens)
+    call = settings.call_parameters("describe", options.max_output_tokens)
     # The offline engine joins in its own way, and costs nothing.
     offline = settings.model(settings.model_name("describe")).provider == "offline"
     return DescribeSpec(
@@ -62,20 +62,20 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
     )
 
 
-def distinct(descriptions: Sequence[str]) -> list[str]:
+def distinct_descriptions(descriptions: Sequence[str]) -> list[str]:
     """Drop duplicates and empty descriptions and fold white space; the first of equals stays.
 
     Descriptions that differ only in quotation marks, the case of the first letter or a final full stop are
     equal.
     """
     first: dict[str, str] = {}
-    for text in each_once(descriptions):
+    for text in without_duplicates(descriptions):
         plain = text.translate(_UNIFIED_QUOTES).rstrip(" .。")
         first.setdefault(plain[:1].lower() + plain[1:] or text, text)
     return list(first.values())
 
 
-def each_once(descriptions: Iterable[str]) -> Iterator[str]:
+def without_duplicates(descriptions: Iterable[str]) -> Iterator[str]:
     """Yield descriptions with folded white space, without exact duplicates and empty ones."""
     seen: set[str] = set()
     for description in descriptions:
@@ -95,7 +95,7 @@ def describe(
     Raises:
         DialogueFailed: If the reply is empty or withheld by a content filter.
     """
-    texts = distinct(descriptions)
+    texts = distinct_descriptions(descriptions)
     if len(texts) < 2:
         return texts[0] if texts else ""
     variables = {
@@ -116,7 +116,7 @@ def describe(
     return text
 
 
-def layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: TokensOf) -> list[list[str]]:
+def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenizer) -> list[list[str]]:
     """Return the batches of one layer of the tree, at least one.
 
     A single batch means that the next call is the last; if it holds one text, no call is needed. A few short
@@ -128,11 +128,11 @@ def layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: TokensOf) -> 
     """
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
-    for description in distinct(descriptions):
+    for description in distinct_descriptions(descriptions):
         n = tokens.count(description)
-        texts.append(description[: tokens.ends(description)[half - 1]] if n > half else description)
+        texts.append(description[: tokens.token_ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))
-    if 1 < len(texts) <= JOINED_TEXTS and sum(counts) <= spec.joined_tokens:
+    if 1 < len(texts) <= MAX_JOINED_TEXTS and sum(counts) <= spec.joined_tokens:
         # The longest first, so that the order of the descriptions does not matter.
         texts.sort(key=lambda text: (-len(text), text))
         return [[" ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in texts)]]

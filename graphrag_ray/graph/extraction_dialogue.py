@@ -37,7 +37,7 @@ Key = Callable[[str], str | None]
 
 
 @dataclass(frozen=True, slots=True)
-class ShownChunk:
+class ChunkText:
     """A chunk as a model sees it: its text, and title and date above it, "" for none."""
 
     text: str
@@ -67,7 +67,7 @@ class ExtractedRecords:
     entities: tuple[EntityRecord, ...]
     relationships: tuple[RelationshipRecord, ...]
     unusable: int  # number of malformed records
-    odd_glean_replies: int  # number of gleaning replies that were unusable or not a plain yes or no
+    unexpected_glean_replies: int  # number of gleaning replies that were unusable or not a plain yes or no
     blocked: int = 0  # number of records with a name on the block list
     unreadable_strengths: int = 0  # number of relationships whose strength was set to 1
 
@@ -75,11 +75,11 @@ class ExtractedRecords:
 def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = entity_key) -> ExtractSpec:
     return ExtractSpec(
         extract=prompts["extract"],
-        examples=prompts["extract_examples"].text(DELIMITERS),
+        examples=prompts["extract_examples"].fill_user(DELIMITERS),
         glean_check=prompts["glean_check"],
         glean=prompts["glean"],
         correct=prompts["correct"],
-        call=settings.call("extract"),
+        call=settings.call_parameters("extract"),
         entity_types=settings.extraction.entity_types,
         max_gleanings=settings.extraction.max_gleanings,
         language=settings.output_language,
@@ -87,7 +87,7 @@ def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = e
     )
 
 
-def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
+def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     """Extract entities and relationships from a chunk.
 
     Every reply is parsed by itself, so no gleaned record is lost where replies are joined. Unlike in the
@@ -109,12 +109,14 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     turns, odd = [records], 0
     while len(turns) <= spec.max_gleanings:
         # The client cuts a yes_no reply short, unless the model's hidden reasoning counts as reply.
-        check = request.followed_by(reply, "glean_check", spec.glean_check.text(variables), response="yes_no")
+        check = request.next_turn(
+            reply, "glean_check", spec.glean_check.fill_user(variables), response="yes_no"
+        )
         missed = yes_or_no(verdict := (yield check))
         if not missed:
             odd += missed is None
             break
-        request = check.followed_by(verdict, "glean", spec.glean.text(variables), response="text")
+        request = check.next_turn(verdict, "glean", spec.glean.fill_user(variables), response="text")
         reply = yield request
         if reply.finish_reason == "content_filter":
             odd += 1
@@ -146,7 +148,7 @@ def extract(chunk: ShownChunk, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     return ExtractedRecords(tuple(entities), tuple(relationships), unusable, odd, blocked, unreadable)
 
 
-def chunk_variables(chunk: ShownChunk, language: str) -> dict[str, str]:
+def chunk_variables(chunk: ChunkText, language: str) -> dict[str, str]:
     """Return the variables that all prompts about a chunk share."""
     header = chunk.header if not chunk.header or chunk.header.endswith("\n") else chunk.header + "\n"
     return {**DELIMITERS, "header": header, "text": chunk.text, "language": language}
@@ -166,8 +168,8 @@ def usable_reply(
     parsed = read(reply)
     if isinstance(parsed, ReplyProblem):
         problem = {"problem": parsed.text}
-        reply = yield request.followed_by(
-            reply, "correct", correct.text(problem), variables={**request.variables, **problem}
+        reply = yield request.next_turn(
+            reply, "correct", correct.fill_user(problem), variables={**request.variables, **problem}
         )
         parsed = read(reply)
     if isinstance(parsed, ReplyProblem):
@@ -230,14 +232,14 @@ def claims_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = en
     return ClaimsSpec(
         claims=prompts["claims"],
         correct=prompts["correct"],
-        call=settings.call("claims"),
+        call=settings.call_parameters("claims"),
         description=settings.claims.description,
         language=settings.output_language,
         key=key,
     )
 
 
-def claims(chunk: ShownChunk, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
+def claims(chunk: ChunkText, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
     """Extract claims about the entities (keys) of a chunk; without entities, nothing is requested.
 
     Raises:

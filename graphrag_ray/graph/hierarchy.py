@@ -20,12 +20,12 @@ Ints = npt.NDArray[np.int64]
 class Hierarchy:
     """Communities 0…C-1 in depth-first order over nodes 0…N-1, which are numbered in id order."""
 
-    order: Ints  # [N] node at each place; nodes in no community come last
+    node_at_place: Ints  # [N] node at each place; nodes in no community come last
     level: Ints  # [C] 0 is the coarsest
     parent: Ints  # [C] community number, -1 at the root
     start: Ints  # [C] range of the places of its members
     end: Ints
-    last: Ints  # [C] communities c…last[c]-1 are c and all its descendants
+    subtree_end: Ints  # [C] communities c…last[c]-1 are c and all its descendants
     packed: npt.NDArray[np.bool_]  # [C] True for several small components that share a report
     modularity: float  # weighted modularity of level 0
 
@@ -42,26 +42,26 @@ class Hierarchy:
 
     def children(self, community: int) -> Ints:
         """Return the direct sub-communities, in order."""
-        below = np.arange(community + 1, self.last[community])
+        below = np.arange(community + 1, self.subtree_end[community])
         direct: Ints = below[self.parent[below] == community]
         return direct
 
-    def at_level(self, level: int) -> Ints:
+    def communities_at_level(self, level: int) -> Ints:
         """Return C_level of the paper, which holds every node once.
 
         It consists of the communities of that level and the leaves above it (4.1.2: a community without
         sub-communities is projected down).
         """
-        is_leaf = self.last - np.arange(self.n_communities) == 1
+        is_leaf = self.subtree_end - np.arange(self.n_communities) == 1
         return np.flatnonzero((self.level == level) | (is_leaf & (self.level < level)))
 
     def community_of(self, level: int) -> Ints:
         """[N] the community of each node in C_level; -1 for none."""
-        community = np.full(len(self.order), -1, dtype=np.int64)
-        at_level = self.at_level(level)
+        community = np.full(len(self.node_at_place), -1, dtype=np.int64)
+        at_level = self.communities_at_level(level)
         sizes = self.sizes()[at_level]
         # Their places are consecutive and begin at 0.
-        community[self.order[: sizes.sum()]] = np.repeat(at_level, sizes)
+        community[self.node_at_place[: sizes.sum()]] = np.repeat(at_level, sizes)
         return community
 
 
@@ -98,12 +98,12 @@ def number_depth_first(
     start, end = start[by], (start + size)[by]
     place = np.where(leaf >= 0, start[number[leaf]] if len(by) else 0, len(leaf))
     return Hierarchy(
-        order=np.argsort(place, kind="stable").astype(np.int64),
+        node_at_place=np.argsort(place, kind="stable").astype(np.int64),
         level=level[by],
         parent=np.where(parent[by] >= 0, number[parent[by]], -1),
         start=start,
         end=end,
-        last=np.searchsorted(start, end, side="left").astype(np.int64),
+        subtree_end=np.searchsorted(start, end, side="left").astype(np.int64),
         packed=packed[by],
         modularity=modularity,
     )

@@ -91,7 +91,7 @@ def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
     return TextUnits(key, keys, lists, n_units)
 
 
-def id_prefixes(column: pa.ChunkedArray | pa.Array, half: Literal[0, 1] = 0) -> npt.NDArray[np.uint64] | None:
+def id_hash64(column: pa.ChunkedArray | pa.Array, half: Literal[0, 1] = 0) -> npt.NDArray[np.uint64] | None:
     """Return the first (half=0) or last (half=1) 64 bits of each id, read from Arrow's buffers.
 
     None if some value is not an id: null, not 32 characters long, or not lower-case hex.

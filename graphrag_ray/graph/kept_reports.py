@@ -33,7 +33,7 @@ _REWRITTEN_OVERLAP = 0.5  # reports with this much common evidence are two versi
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
-class Shown(NamedTuple):
+class RecordSketch(NamedTuple):
     """A record that a context showed. (A NamedTuple pickles several times as fast as a dataclass.)"""
 
     section: str
@@ -44,11 +44,11 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sketch:
+class ContextSketch:
     """A context without its text. `whole` is a hash of the text, so it depends on the order of records."""
 
-    whole: str
-    records: tuple[Shown, ...]
+    text_hash: str
+    records: tuple[RecordSketch, ...]
 
     @property
     def evidence(self) -> Evidence:
@@ -57,25 +57,25 @@ class Sketch:
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class PreviousReport:
     """A report of the previous snapshot; `context_tokens` and `left_out` describe its context."""
 
     report: Report
-    sketch: Sketch
+    sketch: ContextSketch
     n_tokens: int
     context_tokens: int
     left_out: int
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class RemovedEvidence:
     """What an update removed."""
 
     elements: Hashes  # first 64 bits of the ids of those that are gone or rested on a deleted document
-    deleted: bool  # whether it deleted a document
+    any_document_deleted: bool  # whether it deleted a document
 
 
-def evidence(chunks: Iterable[str]) -> Evidence:
+def sketch_evidence(chunks: Iterable[str]) -> Evidence:
     """Sketch a set of chunks by their ids, which are uniform hashes."""
     return smallest(int(id_[:8], 16) for id_ in chunks)
 
@@ -91,18 +91,18 @@ def overlap(left: Evidence, right: Evidence) -> float:
     return sum(h in both for h in union) / len(union) if union else 1.0
 
 
-def sketch(shown: Context, records: Sequence[Record], behind: Sequence[Evidence]) -> Sketch:
+def sketch_context(shown: Context, records: Sequence[Record], behind: Sequence[Evidence]) -> ContextSketch:
     """Sketch a context from its records, before they were cut to size, and the evidence of each."""
     ids = set(shown.numbering.values())
     kept = tuple(
-        Shown(r.section, _prefix(r.id), _text_hash(r), sum(map(len, r.fields)), chunks)
+        RecordSketch(r.section, _prefix(r.id), _text_hash(r), sum(map(len, r.fields)), chunks)
         for r, chunks in zip(records, behind, strict=True)
         if r.id in ids
     )
-    return Sketch(hashlib.blake2b(shown.text.encode(), digest_size=16).hexdigest(), kept)
+    return ContextSketch(hashlib.blake2b(shown.text.encode(), digest_size=16).hexdigest(), kept)
 
 
-def difference(before: Sketch, now: Sketch) -> float:
+def difference(before: ContextSketch, now: ContextSketch) -> float:
     """Return the share of two contexts that differs, weighted by record size; order does not matter.
 
     A record in only one of them differs entirely, a record with the same text not at all, any other as much
@@ -121,8 +121,12 @@ def difference(before: Sketch, now: Sketch) -> float:
     return differs / total if total else 0.0
 
 
-def standing(
-    earlier: Earlier, now: Sketch, records: Sequence[Record], below: float, lost: Lost
+def reusable_report(
+    earlier: PreviousReport,
+    now: ContextSketch,
+    records: Sequence[Record],
+    max_difference: float,
+    lost: RemovedEvidence,
 ) -> Report | None:
     """Return the earlier report, adapted to today's context; None if it has to be written again.
 
@@ -130,13 +134,15 @@ def standing(
     """
     before = earlier.sketch
     # An identical context is an ordinary item, and the journal holds its reply.
-    if before.whole == now.whole or difference(before, now) >= below:
+    if before.text_hash == now.text_hash or difference(before, now) >= max_difference:
         return None
     # A record that lost something and changed must not live on in the report. After a deletion, other reports
     # in the context must be unchanged, since what they were written from is unknown here.
     texts, lost_ids = {r.text for r in now.records}, set(lost.elements.tolist())
     for record in before.records:
-        may_be_stale = lost.deleted if record.section in REPORT_SECTIONS else record.id in lost_ids
+        may_be_stale = (
+            lost.any_document_deleted if record.section in REPORT_SECTIONS else record.id in lost_ids
+        )
         if may_be_stale and record.text not in texts:
             return None
     # Find the current ids of cited records.
@@ -164,10 +170,12 @@ def standing(
     )
 
 
-def _pairs(before: Sequence[Shown], now: Sequence[Shown]) -> Iterator[tuple[Shown | None, Shown | None]]:
+def _pairs(
+    before: Sequence[RecordSketch], now: Sequence[RecordSketch]
+) -> Iterator[tuple[RecordSketch | None, RecordSketch | None]]:
     """Pair each earlier record with its current version; None for those without a counterpart."""
     old, new = list(before), list(now)
-    keys: tuple[Callable[[Shown], tuple[str, int]], ...] = (
+    keys: tuple[Callable[[RecordSketch], tuple[str, int]], ...] = (
         lambda r: (r.section, r.id),
         lambda r: (r.section, r.text),  # a report whose community has other members
     )

@@ -74,7 +74,7 @@ def leiden(
     if options.library == "leidenalg":
         label = _leidenalg(igraph.Graph(n=n_nodes, edges=ends), weight, options, start, fixed)
         if fixed is not None:
-            label = components(n_nodes, ends[label[ends[:, 0]] == label[ends[:, 1]]])
+            label = connected_components(n_nodes, ends[label[ends[:, 0]] == label[ends[:, 1]]])
     elif start is not None and fixed is not None:
         label = _contracted(n_nodes, ends, weight, options, start, fixed)
     else:
@@ -102,7 +102,7 @@ def _contracted(
     """Contract nodes that stay together into one node, because igraph cannot hold nodes in place."""
     source, target = ends.T
     stays = fixed[source] & fixed[target] & (start[source] == start[target])
-    piece = components(n_nodes, ends[stays])
+    piece = connected_components(n_nodes, ends[stays])
     n = int(piece.max()) + 1
     between = np.sort(piece[ends], axis=1)
     key, inverse = np.unique(between[:, 0] * n + between[:, 1], return_inverse=True)
@@ -142,7 +142,7 @@ def _leidenalg(
     return np.asarray(partition.membership, dtype=np.int64)
 
 
-def components(n_nodes: int, ends: Ints) -> Ints:
+def connected_components(n_nodes: int, ends: Ints) -> Ints:
     """[n_nodes] connected component of each node, numbered 0…k-1 by their smallest nodes."""
     if len(ends) == 0:
         return np.arange(n_nodes, dtype=np.int64)
@@ -194,7 +194,7 @@ def subgraphs(label: Ints, n_labels: int, edges: Edges) -> Iterator[tuple[Ints, 
         yield members, Edges(position[inside.ends], inside.weight)
 
 
-def canonical(n_nodes: int, source: Ints, target: Ints, weight: Floats) -> Edges:
+def canonical_edges(n_nodes: int, source: Ints, target: Ints, weight: Floats) -> Edges:
     """Convert edges in any order and direction; self-loops and edges of weight 0 are ignored.
 
     Raises:

@@ -25,7 +25,7 @@ _MICRO = 1_000_000  # strengths are summed in millionths
 _MAX_STRENGTH = 1e5  # above any stated scale; 9e7 instances of it still fit 64 bits
 
 
-class ExtractedFrom(NamedTuple):
+class ExtractionSource(NamedTuple):
     """The text unit of an extraction."""
 
     text_unit_id: str
@@ -33,7 +33,7 @@ class ExtractedFrom(NamedTuple):
     position: int
 
 
-def entity_instance_rows(extractions: Iterable[tuple[ExtractedFrom, ExtractedRecords]]) -> pa.Table:
+def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, ExtractedRecords]]) -> pa.Table:
     """Build `schema.ENTITY_INSTANCES`, one row per entity record, in the order given.
 
     A name that is only an end of a relationship of its text unit gets a row with null type and description,
@@ -55,7 +55,7 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractedFrom, ExtractedRec
     return table.set_column(0, ENTITY_INSTANCES.field(0), _entity_ids(table["title"]))
 
 
-def relationship_instance_rows(extractions: Iterable[tuple[ExtractedFrom, ExtractedRecords]]) -> pa.Table:
+def relationship_instance_rows(extractions: Iterable[tuple[ExtractionSource, ExtractedRecords]]) -> pa.Table:
     """Build `schema.RELATIONSHIP_INSTANCES`, one row per record, in the order given, without self-loops."""
     rows: list[tuple[Any, ...]] = []
     ids: dict[tuple[str, str], str] = {}
@@ -98,7 +98,7 @@ def merge_entities(instances: pa.Table) -> pa.Table:
     )
 
 
-def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"] = "count") -> pa.Table:
+def merge_relationships(instances: pa.Table, weight_by: Literal["count", "strength"] = "count") -> pa.Table:
     """Merge relationship instances into one row per relationship, sorted by id.
 
     Columns: id, source and target (titles; edges are undirected, so source <= target), source_id, target_id,
@@ -116,7 +116,7 @@ def merge_relationships(instances: pa.Table, weight: Literal["count", "strength"
     ordered = pc.less_equal(source, target)
     low, high = pc.if_else(ordered, source, target), pc.if_else(ordered, target, source)
     weights = units.n_units.astype(np.float64)
-    if weight == "strength":
+    if weight_by == "strength":
         strength = instances["strength"].to_numpy()
         strength = np.where(np.isfinite(strength), strength, 1.0)
         total = np.zeros(len(units.keys), dtype=np.int64)
@@ -227,7 +227,7 @@ _STATUSES = ("FALSE", "SUSPECTED", "TRUE")
 _SUSPECTED = _STATUSES.index("SUSPECTED")
 
 
-def claim_rows(claims: Iterable[tuple[ExtractedFrom, ClaimRecords]]) -> pa.Table:
+def claim_rows(claims: Iterable[tuple[ExtractionSource, ClaimRecords]]) -> pa.Table:
     """Build CLAIM_INSTANCES, one row per claim, in the order given."""
     rows: list[tuple[Any, ...]] = []
     for unit, extracted in claims:
@@ -278,7 +278,7 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     return pa.table([columns[name] for name in COVARIATES.names], schema=COVARIATES)
 
 
-def with_entities(claims: pa.Table, is_entity: Bools) -> pa.Table:
+def null_unmatched_subjects(claims: pa.Table, is_entity: Bools) -> pa.Table:
     """Set `subject_entity_id` to null where the subject is not an entity."""
     column = claims.schema.get_field_index("subject_entity_id")
     ids = pc.if_else(pa.array(is_entity), claims["subject_entity_id"], pa.scalar(None, pa.string()))

@@ -27,7 +27,7 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 
 
 @dataclass(frozen=True)
-class Elements:
+class GraphElements:
     """Nodes by place, edges sorted by community, claims sorted by the place of their subject.
 
     Token counts are `report_context.record_tokens` of each record: its line without the local number.
@@ -44,7 +44,7 @@ class Elements:
     claim_tokens: Ints
 
 
-def arrange(
+def order_elements(
     hierarchy: Hierarchy,
     node_tokens: Ints,
     source: Ints,
@@ -54,7 +54,7 @@ def arrange(
     edge_community: Ints,
     claim_node: Ints,
     claim_tokens: Ints,
-) -> tuple[Elements, Ints]:
+) -> tuple[GraphElements, Ints]:
     """Sort a graph's elements in the order of its hierarchy.
 
     Arguments refer to nodes by number (in id order) and list edges by relationship id; `edge_order` and
@@ -64,12 +64,12 @@ def arrange(
         The elements, and the permutation that was applied to the claims. Edge e of the elements is edge
         edge_order[e] of the arguments; the node at place p is hierarchy.order[p].
     """
-    place = np.empty(len(hierarchy.order), dtype=np.int64)
-    place[hierarchy.order] = np.arange(len(hierarchy.order))
-    degree = np.bincount(np.concatenate([source, target]), minlength=len(hierarchy.order))
+    place = np.empty(len(hierarchy.node_at_place), dtype=np.int64)
+    place[hierarchy.node_at_place] = np.arange(len(hierarchy.node_at_place))
+    degree = np.bincount(np.concatenate([source, target]), minlength=len(hierarchy.node_at_place))
     claim_order = np.argsort(place[claim_node], kind="stable")
-    elements = Elements(
-        node_tokens=node_tokens[hierarchy.order],
+    elements = GraphElements(
+        node_tokens=node_tokens[hierarchy.node_at_place],
         edge_source=place[source[edge_order]],
         edge_target=place[target[edge_order]],
         edge_tokens=edge_tokens[edge_order],
@@ -82,7 +82,7 @@ def arrange(
     return elements, claim_order
 
 
-NODE, EDGE, CLAIM, REPORT, CHUNK = range(5)  # kinds of records in a plan
+ENTITY, RELATIONSHIP, CLAIM, REPORT, CHUNK = range(5)  # kinds of records in a plan
 
 NUMBER_TOKENS = 3
 """Tokens of a local number: up to nine digits in most vocabularies, three in those that split digits."""
@@ -92,12 +92,12 @@ HEADING_TOKENS = 64  # maximum tokens of the headings of all sections together, 
 MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS  # below this a context may not hold an edge with its two ends
 
 
-def element_cap(budget: int) -> int:
+def max_element_tokens(budget: int) -> int:
     """Maximum tokens of an entity, relationship or claim: an edge and its ends always fit."""
     return budget // 4 - NUMBER_TOKENS
 
 
-def report_cap(budget: int) -> int:
+def max_report_tokens(budget: int) -> int:
     """Maximum tokens of a sub-community's report."""
     return budget // 2 - NUMBER_TOKENS
 
@@ -115,9 +115,9 @@ class ContextPlan:
 
     @property
     def reports(self) -> Ints:
-        return self.of(REPORT)
+        return self.indices_of(REPORT)
 
-    def of(self, kind: int) -> Ints:
+    def indices_of(self, kind: int) -> Ints:
         chosen: Ints = self.indices[self.kinds == kind]
         return chosen
 
@@ -145,7 +145,7 @@ class Planner:
     """
 
     def __init__(
-        self, hierarchy: Hierarchy, elements: Elements, budget: int, max_claims_per_entity: int = 10
+        self, hierarchy: Hierarchy, elements: GraphElements, budget: int, max_claims_per_entity: int = 10
     ) -> None:
         if budget < MIN_CONTEXT_TOKENS:
             raise SettingsError(
@@ -157,7 +157,7 @@ class Planner:
         self._edge_key = _edge_keys(elements.edge_degree, elements.edge_id_rank)
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
-        self._edge_high = np.searchsorted(elements.edge_community, hierarchy.last)
+        self._edge_high = np.searchsorted(elements.edge_community, hierarchy.subtree_end)
         # The claims that may be shown, and [N+1] where those of each place begin among them.
         places = np.arange(len(elements.node_tokens) + 1)
         first = np.searchsorted(elements.claim_place, places)
@@ -167,7 +167,7 @@ class Planner:
         self._claim_low = self._claim_start[hierarchy.start]
         self._claim_high = self._claim_start[hierarchy.end]
         self._node_cost, self._edge_cost, self._claim_cost = (
-            np.minimum(tokens, element_cap(budget)) + NUMBER_TOKENS
+            np.minimum(tokens, max_element_tokens(budget)) + NUMBER_TOKENS
             for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens)
         )
         # [C] tokens of all elements of each community, from running sums.
@@ -186,7 +186,7 @@ class Planner:
         children = h.children(community)
         if total <= self.available or not len(children):
             return ReplacementProgress(community, [], total)
-        smallest = np.array([int(h.order[h.start[c] : h.end[c]].min()) for c in children])
+        smallest = np.array([int(h.node_at_place[h.start[c] : h.end[c]].min()) for c in children])
         ranked: list[int] = children[np.lexsort((smallest, -self.totals[children]))].tolist()
         return ReplacementProgress(community, ranked, total)
 
@@ -267,8 +267,8 @@ class Planner:
         for edge, cost, both, is_hidden in zip(*(c.tolist() for c in columns), strict=True):
             new = [p for p, hide in zip(both, is_hidden, strict=True) if not hide and p not in seen]
             for place in new:
-                add(NODE, place, int(self._node_cost[place]))
-            add(EDGE, edge, cost)
+                add(ENTITY, place, int(self._node_cost[place]))
+            add(RELATIONSHIP, edge, cost)
             for place in new:
                 add_claims(place)
             seen.update(new)
@@ -278,15 +278,15 @@ class Planner:
         cuts = zip(h.start[replaced].tolist(), h.end[replaced].tolist(), strict=True)
         places = _outside(int(h.start[progress.community]), int(h.end[progress.community]), cuts)
         places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
-        for place in places[_smallest(h.order[places], max_records)].tolist():
+        for place in places[_smallest(h.node_at_place[places], max_records)].tolist():
             if full:
                 break
-            add(NODE, place, int(self._node_cost[place]))
+            add(ENTITY, place, int(self._node_cost[place]))
             add_claims(place)
         return shown, left
 
     def _report_cost(self, tokens: int) -> int:
-        return min(tokens, report_cap(self.budget)) + NUMBER_TOKENS
+        return min(tokens, max_report_tokens(self.budget)) + NUMBER_TOKENS
 
 
 def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from graphrag_ray.base import records
-from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
-from graphrag_ray.graph.plan import NUMBER_TOKENS, element_cap, report_cap
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
+from graphrag_ray.graph.plan import NUMBER_TOKENS, max_element_tokens, max_report_tokens
 
 Count: TypeAlias = Callable[[str], int]
 """Counts the tokens of a text in the model's vocabulary."""
@@ -27,10 +27,10 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Sources": ("id", "document", "text"),
 }
 
-COLUMNS = {section: _COLUMNS[section] for section in OF_SECTION}
+COLUMNS = {section: _COLUMNS[section] for section in RECORD_KIND_BY_SECTION}
 """Columns of each section, in the order in which sections are shown."""
 
-SEPARATE = (
+SEPARATE_GROUPS_NOTE = (
     "The entities below form {} separate groups. They share a report because they are small; nothing below "
     "links one group to another."
 )
@@ -64,7 +64,7 @@ class Record:
     @property
     def heading(self) -> str:
         """The heading of the section's table, the same for all records of a context."""
-        return records.heading(self.section, self.columns or COLUMNS[self.section])
+        return records.section_heading(self.section, self.columns or COLUMNS[self.section])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +85,15 @@ class Context:
     cut: int = 0
 
 
-def entity(id_: str, title: str, description: str) -> Record:
+def entity_record(id_: str, title: str, description: str) -> Record:
     return _record("Entities", id_, title, description)
 
 
-def relationship(id_: str, source: str, target: str, description: str) -> Record:
+def relationship_record(id_: str, source: str, target: str, description: str) -> Record:
     return _record("Relationships", id_, source, target, description)
 
 
-def claim_of(row: Mapping[str, Any]) -> Record:
+def claim_record(row: Mapping[str, Any]) -> Record:
     """Return the record of a row of the covariates table."""
     names = ("subject_id", "object_id", "type", "status", "start_date", "end_date", "description")
     return _record("Claims", row["id"], *(row[name] or "" for name in names))
@@ -101,24 +101,24 @@ def claim_of(row: Mapping[str, Any]) -> Record:
 
 def report_record(id_: str, title: str, full_content: str, section: str = "Reports") -> Record:
     """Return the record of a report; references in `full_content` may be in any form."""
-    return _record(section, id_, title, shown_content(full_content))
+    return _record(section, id_, title, content_for_context(full_content))
 
 
-def source(id_: str, text: str, document: str = "") -> Record:
+def source_record(id_: str, text: str, document: str = "") -> Record:
     """Return the record of a chunk; `document` describes its document."""
     return _record("Sources", id_, document, text)
 
 
 def _record(section: str, id_: str, *fields: str) -> Record:
-    return Record(section, id_, tuple(clean(f) for f in fields))
+    return Record(section, id_, tuple(sanitize(f) for f in fields))
 
 
-def shown_content(full_content: str) -> str:
+def content_for_context(full_content: str) -> str:
     """Return a report without references, which mean nothing elsewhere, and without its title line."""
     return records.strip_references(re.sub(r"\A#[^\n]*\n+", "", full_content))
 
 
-def clean(text: str) -> str:
+def sanitize(text: str) -> str:
     """Make text of the corpus, or written from it, harmless inside a prompt.
 
     Control characters and line breaks become spaces, long gaps (tables, ASCII art) shrink, nothing is left
@@ -126,23 +126,27 @@ def clean(text: str) -> str:
     """
     # Control characters first: they could hide a reference until records.line folds them.
     if not text.isprintable() or _GAP in text:
-        text = _LONG_GAP.sub(" ", fold(text))
-    text = records.harmless(text)
+        text = _LONG_GAP.sub(" ", fold_control_characters(text))
+    text = records.defuse_references(text)
     return _SCORE_TAG_START.sub("(", text) if "<" in text else text
 
 
-def fold(text: str) -> str:
+def fold_control_characters(text: str) -> str:
     """Replace line breaks and control characters by spaces."""
     return _CONTROL.sub(" ", text)
 
 
-def record_tokens(record: Record, count: Count) -> int:
+def count_record_tokens(record: Record, count: Count) -> int:
     """Count the tokens of the record's line without its local number."""
-    return count(records.line(["", *record.fields]))
+    return count(records.csv_line(["", *record.fields]))
 
 
 def render(
-    shown: Sequence[Record], budget: int, count: Count, left_out: int = 0, longest: int | None = None
+    selected: Sequence[Record],
+    budget: int,
+    count: Count,
+    left_out: int = 0,
+    max_record_tokens: int | None = None,
 ) -> Context:
     """Render records as a context of at most `budget` tokens, counted exactly.
 
@@ -155,20 +159,23 @@ def render(
         longest: Maximum tokens of a record; by default `element_cap` or `report_cap`.
     """
     long = (*REPORT_SECTIONS, "Sources")
-    caps = [longest or (report_cap(budget) if r.section in long else element_cap(budget)) for r in shown]
-    fitted = [fit(r, cap, count) for r, cap in zip(shown, caps, strict=True)]
-    cut = [f is not r for f, r in zip(fitted, shown, strict=True)]
-    text, numbering = write(fitted)
+    caps = [
+        max_record_tokens or (max_report_tokens(budget) if r.section in long else max_element_tokens(budget))
+        for r in selected
+    ]
+    fitted = [shorten_record(r, cap, count) for r, cap in zip(selected, caps, strict=True)]
+    cut = [f is not r for f, r in zip(fitted, selected, strict=True)]
+    text, numbering = write_sections(fitted)
     n_tokens = count(text)
     while n_tokens > budget and fitted:
         excess = n_tokens - budget
         while excess > 0 and fitted:
-            excess -= record_tokens(fitted.pop(), count) + NUMBER_TOKENS
-        text, numbering = write(fitted)
+            excess -= count_record_tokens(fitted.pop(), count) + NUMBER_TOKENS
+        text, numbering = write_sections(fitted)
         n_tokens = count(text)
-    left_out += len(shown) - len(fitted)
-    if left_out == 0 and (n_groups := _n_groups(shown)) > 1:
-        with_note = SEPARATE.format(n_groups) + "\n" + text
+    left_out += len(selected) - len(fitted)
+    if left_out == 0 and (n_groups := _n_groups(selected)) > 1:
+        with_note = SEPARATE_GROUPS_NOTE.format(n_groups) + "\n" + text
         if (n_with_note := count(with_note)) <= budget:
             text, n_tokens = with_note, n_with_note
     return Context(text, numbering, n_tokens, left_out, sum(cut[: len(fitted)]))
@@ -191,13 +198,13 @@ def _n_groups(shown: Sequence[Record]) -> int:
     return sum(name == above for name, above in parent.items())
 
 
-def fit(record: Record, limit: int, count: Count) -> Record:
+def shorten_record(record: Record, limit: int, count: Count) -> Record:
     """Shorten a record, its last column first, unless its line has at most `limit` tokens already."""
     n_bytes = sum(len(f.encode("utf-8", "surrogatepass")) + 1 for f in record.fields) + 1
     if _MAX_TOKENS_PER_BYTE * n_bytes <= limit:
         return record  # without counting tokens
     for column in reversed(range(len(record.fields))):
-        if record_tokens(record, count) <= limit:
+        if count_record_tokens(record, count) <= limit:
             return record
         record = _shorten_column(record, column, limit, count)
     return record
@@ -209,10 +216,14 @@ def _shorten_column(record: Record, column: int, limit: int, count: Count) -> Re
     def shorter(start: str) -> Record:
         return replace(record, fields=(*fields[:column], start + _ELLIPSIS, *fields[column + 1 :]))
 
-    return shorter(longest_start(fields[column], lambda start: record_tokens(shorter(start), count) <= limit))
+    return shorter(
+        longest_prefix_that_fits(
+            fields[column], lambda start: count_record_tokens(shorter(start), count) <= limit
+        )
+    )
 
 
-def longest_start(text: str, fits: Callable[[str], bool]) -> str:
+def longest_prefix_that_fits(text: str, fits: Callable[[str], bool]) -> str:
     """Find the longest prefix of a text that fits, by bisection; "" if none does.
 
     A reference that the cut would split is dropped.
@@ -224,15 +235,15 @@ def longest_start(text: str, fits: Callable[[str], bool]) -> str:
             low = middle
         else:
             high = middle - 1
-    return records.without_unfinished(text[:low]).rstrip()
+    return records.drop_unclosed_reference(text[:low]).rstrip()
 
 
-def write(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
+def write_sections(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
     """Return sections with local numbers 1…n as text, and the string id of each number."""
     parts: list[str] = []
     numbering: dict[tuple[str, int], str] = {}
     for section in COLUMNS:
         if rows := [r for r in shown if r.section == section]:
-            parts += rows[0].heading, records.lines([n, *r.fields] for n, r in enumerate(rows, start=1))
+            parts += rows[0].heading, records.csv_lines([n, *r.fields] for n, r in enumerate(rows, start=1))
             numbering |= {(section, n): r.id for n, r in enumerate(rows, start=1)}
     return "".join(parts), numbering

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from graphrag_ray.base import records
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import NOT_CLOSED, JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import TRUNCATED_JSON, JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.about_corpus import about_line
@@ -74,7 +74,7 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
     return ReportSpec(
         prompt=prompts["report"],
         correct=prompts["correct"],
-        call=settings.call("report", reports.max_output_tokens),
+        call=settings.call_parameters("report", reports.max_output_tokens),
         role=reports.role,
         rating_criterion=reports.rating_criterion,
         language=settings.output_language,
@@ -124,12 +124,12 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
 
 def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyProblem:
     """Parse a reply. One that was cut off (finish_reason "length") loses the incomplete field or finding."""
-    parsed = read_reply(text, ReportDraft, finish_reason)
+    parsed = parse_reply(text, ReportDraft, finish_reason)
     if isinstance(parsed, ReportDraft):
         return parsed.model_copy(update={"findings": parsed.findings[:MAX_FINDINGS]})
     if finish_reason != "length":
         return parsed
-    return ReplyProblem(TOO_LONG if parsed.text == NOT_CLOSED else f"{TOO_LONG}; {parsed.text}")
+    return ReplyProblem(TOO_LONG if parsed.text == TRUNCATED_JSON else f"{TOO_LONG}; {parsed.text}")
 
 
 def full_content(report: Report) -> str:

@@ -19,14 +19,14 @@ from graphrag_ray.graph.plan import (
     NUMBER_TOKENS,
     REPORT,
     ContextPlan,
-    Elements,
+    GraphElements,
     Planner,
     ReplacementProgress,
-    report_cap,
+    max_report_tokens,
 )
 
 
-class Schedule:
+class HierarchySchedule:
     """Schedules the reports of one hierarchy.
 
     The state is a few integers per community; 110,000 communities over 800,000 nodes take 0.3 s to set up.
@@ -36,7 +36,7 @@ class Schedule:
     def __init__(
         self,
         hierarchy: Hierarchy,
-        elements: Elements,
+        elements: GraphElements,
         budget: int,
         max_claims_per_entity: int = 10,
         known: Mapping[int, int | None] = {},
@@ -77,7 +77,7 @@ class Schedule:
     def finished(self) -> bool:
         return len(self._tokens) == self._hierarchy.n_communities
 
-    def ready(self, limit: int | None = None) -> list[ContextPlan]:
+    def take_ready(self, limit: int | None = None) -> list[ContextPlan]:
         """Return up to `limit` plans not handed out before, those with most waiting ancestors first.
 
         Plans are made when they are handed out, so a limit keeps few of them in memory.
@@ -90,7 +90,7 @@ class Schedule:
             plans.append(self._planner.lay_out(progress, self._tokens))
         return plans
 
-    def done(self, community: int, tokens: int | None) -> None:
+    def mark_done(self, community: int, tokens: int | None) -> None:
         """Record that a report was written, with the tokens of its record, or failed for good (None).
 
         Raises:
@@ -113,7 +113,7 @@ class Schedule:
         heapq.heappush(self._ready, (int(self._rank[community]), community))
 
 
-class ReportsAlone:
+class LevelSchedule:
     """Schedules reports of one level, each written from those of the level below only, the longest first.
 
     (ArchRAG, algorithm 1, line 8; RAPTOR.)
@@ -138,13 +138,13 @@ class ReportsAlone:
         kind: int = REPORT,
         in_order: bool = False,
         places: Ints | None = None,
-        longest: int | None = None,
+        max_record_tokens: int | None = None,
     ) -> None:
         self._children, self._tokens = children, tokens
-        self._cap = longest or report_cap(budget)
+        self._cap = max_record_tokens or max_report_tokens(budget)
         self._budget, self._kind, self._in_order, self._places = budget, kind, in_order, places
         has_records = [any(tokens[child] for child in members.tolist()) for members in children]
-        self.without = [community for community, has_any in enumerate(has_records) if not has_any]
+        self.without_inputs = [community for community, has_any in enumerate(has_records) if not has_any]
         self._with = [community for community, has_any in enumerate(has_records) if has_any]
         self._next = self._done = 0
 
@@ -152,7 +152,7 @@ class ReportsAlone:
     def finished(self) -> bool:
         return self._done == len(self._with)
 
-    def ready(self, limit: int) -> list[ContextPlan]:
+    def take_ready(self, limit: int) -> list[ContextPlan]:
         """Return up to `limit` plans not handed out before."""
         first, self._next = self._next, self._next + limit
         plans = []
@@ -171,5 +171,5 @@ class ReportsAlone:
             plans.append(ContextPlan(community, kinds, indices, tokens, left_out))
         return plans
 
-    def done(self, community: int, tokens: int | None) -> None:
+    def mark_done(self, community: int, tokens: int | None) -> None:
         self._done += 1

@@ -19,13 +19,13 @@ import numpy.typing as npt
 from graphrag_ray.base.index_settings import Communities
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
-from graphrag_ray.graph.leiden import Edges, canonical, canonical_labels, components, leiden
+from graphrag_ray.graph.leiden import Edges, canonical_edges, canonical_labels, connected_components, leiden
 
 TOLERANCE = 0.01  # share of modularity that may be given up to keep communities unchanged
 
 
 @dataclass(frozen=True)
-class Past:
+class PreviousPartition:
     """A previous graph and its hierarchy. `node_keys` [M] are the first 64 bits of its nodes' ids."""
 
     hierarchy: Hierarchy
@@ -65,7 +65,9 @@ class Seeds:
     Holds an integer per node and level, and three per edge of either graph.
     """
 
-    def __init__(self, past: Past, n_nodes: int, node_keys: npt.NDArray[np.uint64], edges: Edges) -> None:
+    def __init__(
+        self, past: PreviousPartition, n_nodes: int, node_keys: npt.NDArray[np.uint64], edges: Edges
+    ) -> None:
         keys = past.node_keys
         number, self._n_all = np.arange(len(keys), dtype=np.int64), len(keys)
         if len(node_keys):
@@ -84,7 +86,7 @@ class Seeds:
         # Level -1 is the graph itself, as far as Leiden divided it.
         none = np.full(self._n_all, -1, dtype=np.int64)
         self._root = np.where(self._levels[0] >= 0, 0, -1) if self._levels else none
-        self._old_edges = canonical(self._n_all, number[past.source], number[past.target], past.weight)
+        self._old_edges = canonical_edges(self._n_all, number[past.source], number[past.target], past.weight)
         self._edges = edges
         self._match = _match(edges, self._old_edges, self._n_all)
         self._unchanged = np.zeros(len(self._old_edges), dtype=np.bool_)
@@ -143,7 +145,7 @@ def divide(
         return fresh
     best, n_groups = quality(fresh), fresh.max(initial=-1)
     # A group may have lost the edges that held it together, so start from its pieces.
-    start = components(n_nodes, edges.ends[edges.inside(seed.start)])
+    start = connected_components(n_nodes, edges.ends[edges.inside(seed.start)])
     for free in (seed.newcomer, seed.newcomer | seed.touched, np.ones(n_nodes, dtype=np.bool_)):
         label = leiden(n_nodes, edges.ends, edges.weight, options, generator, start, ~free)
         # What a fresh run divides must be divided, since the size of communities is limited.

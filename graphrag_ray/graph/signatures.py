@@ -15,15 +15,15 @@ import pyarrow as pa
 
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.integer_arrays import Bools
-from graphrag_ray.graph.plan import Elements
+from graphrag_ray.graph.plan import GraphElements
 
 Hashes = npt.NDArray[np.uint64]
-WIDTH = 5
+SIGNATURE_WIDTH = 5
 
 
 def signatures(
     hierarchy: Hierarchy,
-    elements: Elements,
+    elements: GraphElements,
     contents: tuple[Hashes, Hashes, Hashes],
     ids: Hashes,
     is_cut: Bools,
@@ -38,20 +38,20 @@ def signatures(
     communities = np.arange(h.n_communities)
     nodes, edges, claims = contents
     low = np.searchsorted(e.edge_community, communities)
-    high = np.searchsorted(e.edge_community, h.last)
+    high = np.searchsorted(e.edge_community, h.subtree_end)
     claim_low, claim_high = (np.searchsorted(e.claim_place, places) for places in (h.start, h.end))
     degrees = _sums(mixed(edges + e.edge_degree.astype(np.uint64)), low, high)
     columns = [
         _sums(mixed(nodes), h.start, h.end),
         _sums(mixed(edges), low, high),
         _sums(mixed(claims), claim_low, claim_high),
-        _sums(mixed(ids), communities, h.last),
+        _sums(mixed(ids), communities, h.subtree_end),
         np.where(is_cut, degrees, np.uint64(0)),
     ]
     return np.stack(columns, axis=1)
 
 
-def as_before(hierarchy: Hierarchy, same: Bools) -> Bools:
+def unchanged_subtrees(hierarchy: Hierarchy, same: Bools) -> Bools:
     """[C] communities that are the same, with all their descendants."""
     unchanged = same.copy()
     for level in range(hierarchy.n_levels - 1, 0, -1):

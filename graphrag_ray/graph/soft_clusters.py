@@ -50,7 +50,9 @@ def check_installed(reduction: Reduction) -> None:
         )
 
 
-def soft_clusters(vectors: Vectors, sizes: Ints, most: int, reduction: Reduction = "umap") -> list[Ints]:
+def soft_clusters(
+    vectors: Vectors, sizes: Ints, max_tokens: int, reduction: Reduction = "umap"
+) -> list[Ints]:
     """Cluster nodes: distinct sets of row numbers, ascending and sorted. Every row is in at least one.
 
     Args:
@@ -75,15 +77,15 @@ def soft_clusters(vectors: Vectors, sizes: Ints, most: int, reduction: Reduction
     pending, clusters = divide_twice(np.arange(len(vectors)), True)[::-1], []
     while pending:
         cluster = pending.pop()
-        if len(cluster) == 1 or sizes[cluster].sum() <= most:
+        if len(cluster) == 1 or sizes[cluster].sum() <= max_tokens:
             clusters.append(cluster)
             continue
         parts = divide_twice(cluster, False)
         if max(len(part) for part in parts) <= MAX_PART_SHARE * len(cluster):
             pending += parts[::-1]
         else:
-            clusters += split_to_size(cluster, vectors, sizes, most)
-    by_rows = {tuple(c.tolist()): c for c in _with_company(clusters, vectors, sizes, most)}
+            clusters += split_to_size(cluster, vectors, sizes, max_tokens)
+    by_rows = {tuple(c.tolist()): c for c in _with_company(clusters, vectors, sizes, max_tokens)}
     return [by_rows[rows] for rows in sorted(by_rows)]
 
 
@@ -128,7 +130,7 @@ def _mixture(points: Floats, soft: bool) -> list[Ints]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about rounds that did not converge
-        n = _lowest(bic, min(MAX_COMPONENTS, len(points) - 1))
+        n = _lowest_bic(bic, min(MAX_COMPONENTS, len(points) - 1))
         best, model = fitted[n]
         if n == 1 or not np.isfinite(best):
             return [np.arange(len(points))]
@@ -143,7 +145,7 @@ def _mixture(points: Floats, soft: bool) -> list[Ints]:
     return [np.flatnonzero(is_member[:, c]) for c in range(n) if is_member[:, c].any()]
 
 
-def _lowest(bic: Callable[[int], float], most: int) -> int:
+def _lowest_bic(bic: Callable[[int], float], most: int) -> int:
     """Return the number of components of lowest BIC on the ladder, refined around the best by bisection."""
     tried = sorted({n for n in _LADDER if n < most} | {most})
     while True:

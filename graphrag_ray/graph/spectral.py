@@ -13,9 +13,9 @@ import numpy as np
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.leiden import Edges, canonical_labels, components, subgraphs
+from graphrag_ray.graph.leiden import Edges, canonical_labels, connected_components, subgraphs
 
-MOST_NODES = 10_000  # the eigenvectors of larger graphs take too long: use another clustering
+MAX_NODES = 10_000  # the eigenvectors of larger graphs take too long: use another clustering
 AT_ONCE = 64
 _DEPTH = 4  # maximum nesting of divisions
 _MIN_WEIGHT = 1e-9  # smallest affinity, as a share of the largest
@@ -38,7 +38,7 @@ def spectral(n: int, edges: Edges, n_clusters: int, seed: int) -> Ints:
 
 def _divide(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
     """[n] clusters, numbered from 0 in any order."""
-    component = components(n, edges.ends)
+    component = connected_components(n, edges.ends)
     size = np.bincount(component)
     share = np.clip(np.rint(n_clusters * size / n).astype(np.int64), 1, size)
     label = component.copy()

@@ -14,7 +14,7 @@ from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.descriptions import whole_sentences
 from graphrag_ray.graph.extraction_dialogue import check_not_withheld, usable_reply
 from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
-from graphrag_ray.graph.report_context import Context, fold
+from graphrag_ray.graph.report_context import Context, fold_control_characters
 from graphrag_ray.graph.report_dialogue import Report
 
 _LABEL_TOKENS = 100  # maximum for what describes a chunk's document, punctuation included
@@ -42,11 +42,11 @@ class SummarySpec:
 def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySpec:
     max_tokens = settings.tree.max_output_tokens
     # The prompt counts words. Names, figures and some languages take more than the usual tokens per word.
-    call = settings.call("summary", 2 * max_tokens)
+    call = settings.call_parameters("summary", 2 * max_tokens)
     return SummarySpec(prompts["summary"], prompts["correct"], call, settings.output_language, max_tokens)
 
 
-def longest_record(budget: int) -> int:
+def max_record_tokens(budget: int) -> int:
     """Maximum tokens of a record in the context of a summary: two fit. A longer one is cut."""
     return (budget - HEADING_TOKENS) // 2 - NUMBER_TOKENS
 
@@ -84,7 +84,7 @@ def read_summary(reply: ChatReply) -> tuple[str, str]:
 
     Without a title, the first words become one. A reply that was cut off loses its unfinished sentence.
     """
-    lines = [fold(line) for line in reply.text.splitlines() if not line.startswith("```")]
+    lines = [fold_control_characters(line) for line in reply.text.splitlines() if not line.startswith("```")]
     written = records.strip_references("\n".join(lines)).strip()
     if not any(character.isalnum() for character in written):
         return "", ""

@@ -22,11 +22,11 @@ from graphrag_ray.graph.soft_clusters import split_to_size
 
 Keys = npt.NDArray[np.uint64]
 
-MOST_NODES = 2_000  # maximum nodes that are clustered at once, which takes some 20 seconds of one core
+MAX_NODES = 2_000  # maximum nodes that are clustered at once, which takes some 20 seconds of one core
 _MAX_NEW_SHARE = 0.3  # of a level's nodes; with more, the level is clustered afresh
 _MIN_SIZE_SHARE = 0.5  # of the former average size of clusters; below, likewise
 MIN_NODES = 11  # a level with no more nodes is the last, as in RAPTOR's code
-_PER_GROUP = MOST_NODES // 2
+_PER_GROUP = MAX_NODES // 2
 _BLOCK_ROWS = 65_536
 
 
@@ -66,12 +66,12 @@ class TreeLevel:
     """The clusters of a level."""
 
     clusters: Clusters
-    born: Keys  # [clusters] 64-bit names, which clusters keep when nodes join or leave them
-    usual: float  # average size of a cluster when the level was last clustered afresh
+    names: Keys  # [clusters] 64-bit names, which clusters keep when nodes join or leave them
+    average_size: float  # average size of a cluster when the level was last clustered afresh
 
 
 @dataclass(frozen=True)
-class EarlierLevel:
+class PreviousLevel:
     """A level of the previous tree. Its clusters hold positions in `nodes`, the 64-bit keys of the nodes."""
 
     level: TreeLevel
@@ -79,38 +79,38 @@ class EarlierLevel:
 
 
 @dataclass(frozen=True)
-class KeptLevel:
+class UpdatedLevel:
     """What remains of a level.
 
     `divided` and `of_divided` are the members and names of clusters that became too long and must be divided.
     """
 
     clusters: Clusters
-    born: Keys
+    names: Keys
     divided: list[Ints]
-    of_divided: Keys
-    usual: float
+    divided_names: Keys
+    average_size: float
 
 
-def groups(vectors: Vectors) -> list[Ints]:
+def partition_into_groups(vectors: Vectors) -> list[Ints]:
     """Partition rows into groups of at most MOST_NODES similar ones, deterministically.
 
     More than that are divided by k-means, then by halves, so that work grows with the number of nodes.
     `vectors` [n, dimensions] have length 1 or 0.
     """
     n = len(vectors)
-    if n <= MOST_NODES:
+    if n <= MAX_NODES:
         return [np.arange(n)]
     centres = cell_centres(vectors, -(-n // _PER_GROUP))
     cell = nearest_centres(vectors, centres, 1)[:, 0]
     order = np.argsort(cell, kind="stable")
     cells = np.split(order, np.cumsum(np.bincount(cell, minlength=len(centres)))[:-1])
-    return bounded([members for members in cells if len(members)], vectors)[0]
+    return split_large_sets([members for members in cells if len(members)], vectors)[0]
 
 
-def kept(
-    keys: Keys, vectors: Vectors, sizes: Ints, most: int, earlier: EarlierLevel | None
-) -> KeptLevel | None:
+def update_level(
+    keys: Keys, vectors: Vectors, sizes: Ints, max_tokens: int, earlier: PreviousLevel | None
+) -> UpdatedLevel | None:
     """Update the previous clusters; None if there are none, too many nodes are new or clusters shrank.
 
     `keys` (64 bits), `vectors` and `sizes` (tokens) describe today's nodes; `most` is the limit of a cluster.
@@ -134,19 +134,19 @@ def kept(
     joining = np.flatnonzero(is_new)
     nearest = _nearest(joining, _directions(vectors, member, cluster, len(used)), vectors)
     member, cluster = np.concatenate([member, joining]), np.concatenate([cluster, nearest])
-    if len(member) < _MIN_SIZE_SHARE * earlier.level.usual * len(used):
+    if len(member) < _MIN_SIZE_SHARE * earlier.level.average_size * len(used):
         return None
     by_cluster = np.lexsort((member, cluster))
     members = np.split(member[by_cluster], np.cumsum(np.bincount(cluster, minlength=len(used)))[:-1])
     # Clusters that no node joined are no longer than before, so they are not divided.
     joined = np.zeros(len(used), dtype=np.bool_)
     joined[nearest] = True
-    too_long = joined & (np.bincount(cluster, sizes[member], len(used)) > most)
+    too_long = joined & (np.bincount(cluster, sizes[member], len(used)) > max_tokens)
     large = [c for c in np.flatnonzero(too_long).tolist() if len(members[c]) > 1]
     stay = np.setdiff1d(np.arange(len(used)), large).tolist()
     clusters, divided = Clusters.of(members[c] for c in stay), [members[c] for c in large]
-    born = earlier.level.born[used]
-    return KeptLevel(clusters, born[stay], divided, born[large], earlier.level.usual)
+    born = earlier.level.names[used]
+    return UpdatedLevel(clusters, born[stay], divided, born[large], earlier.level.average_size)
 
 
 def _directions(vectors: Vectors, member: Ints, cluster: Ints, n: int) -> Vectors:
@@ -167,17 +167,17 @@ def _nearest(rows: Ints, centres: Vectors, vectors: Vectors) -> Ints:
     return np.concatenate([np.zeros(0, dtype=np.int64), *nearest])
 
 
-def with_divided(level: KeptLevel, parts: Sequence[Sequence[Ints]], names: Sequence[Keys]) -> TreeLevel:
+def merge_divided(level: UpdatedLevel, parts: Sequence[Sequence[Ints]], names: Sequence[Keys]) -> TreeLevel:
     """Add the parts of divided clusters under their names; the largest inherits the cluster's name."""
-    clusters, born = list(level.clusters), level.born.tolist()
-    for pieces, new_names, name in zip(parts, names, level.of_divided.tolist(), strict=True):
+    clusters, born = list(level.clusters), level.names.tolist()
+    for pieces, new_names, name in zip(parts, names, level.divided_names.tolist(), strict=True):
         largest = max(range(len(pieces)), key=lambda i: (len(pieces[i]), -i))
         clusters += pieces
         born += [name if i == largest else new_name for i, new_name in enumerate(new_names.tolist())]
-    return in_order(clusters, born, level.usual)
+    return sorted_level(clusters, born, level.average_size)
 
 
-def in_order(clusters: Sequence[Ints], born: Sequence[int], usual: float | None = None) -> TreeLevel:
+def sorted_level(clusters: Sequence[Ints], born: Sequence[int], usual: float | None = None) -> TreeLevel:
     """Sort clusters by their members; the first of equal ones stays. Without `usual`, they are all new."""
     by_members: dict[tuple[int, ...], int] = {}
     for i, members in enumerate(clusters):
@@ -189,19 +189,19 @@ def in_order(clusters: Sequence[Ints], born: Sequence[int], usual: float | None 
     return TreeLevel(distinct, names, average if usual is None else usual)
 
 
-def bounded(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
+def split_large_sets(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
     """Split sets of more than MOST_NODES nodes; return the pieces and the set that each comes from."""
     pieces, origin = [], []
     for i, members in enumerate(whole):
         parts = [members]
-        if len(members) > MOST_NODES:
-            parts = split_to_size(members, vectors, np.ones(len(vectors), dtype=np.int64), MOST_NODES)
+        if len(members) > MAX_NODES:
+            parts = split_to_size(members, vectors, np.ones(len(vectors), dtype=np.int64), MAX_NODES)
         pieces += parts
         origin += [i] * len(parts)
     return pieces, origin
 
 
-def goes_on(n_nodes: int, height: int, most_levels: int) -> bool:
+def has_next_level(n_nodes: int, height: int, most_levels: int) -> bool:
     """Return whether another level is built over `n_nodes`, above `height` levels.
 
     Texts too few for two levels have one.

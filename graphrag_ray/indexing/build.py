@@ -11,22 +11,22 @@ from datetime import datetime
 from typing import Any
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.declarations import ASKING_STAGES, HIERARCHIES, STAGES
+from graphrag_ray.base.declarations import HIERARCHIES, MODEL_STAGES_OF_INDEXING, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, of_index
-from graphrag_ray.base.providers import RemoteProvider, provider_of
-from graphrag_ray.base.settings_file import load_settings, storage_of
-from graphrag_ray.base.user_settings import Known, remember, require_known
-from graphrag_ray.corpus.parse import missing_column
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, without_machine_settings
+from graphrag_ray.base.providers import RemoteProvider, load_provider
+from graphrag_ray.base.settings_file import load_settings, resolve_storage
+from graphrag_ray.base.user_settings import KnownModels, remember_endpoints, require_known_addresses
+from graphrag_ray.corpus.parse import missing_column_fault
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.engine.gateways import Models, probe, probed
-from graphrag_ray.engine.given_rows import GivenRows
+from graphrag_ray.engine.gateways import Models, check_endpoints, probe_endpoints
+from graphrag_ray.engine.given_rows import InputRows
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.process_pool import ProcessPool
-from graphrag_ray.engine.ray.discovery import will_be_private
+from graphrag_ray.engine.ray.discovery import starts_private_ray
 from graphrag_ray.engine.spending import Spending, check_prices
-from graphrag_ray.engine.stopping import Stop, listening
+from graphrag_ray.engine.stopping import Stop, handle_signals
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.list_input import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
@@ -35,32 +35,32 @@ from graphrag_ray.store import locks, runs
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.runs import RunRecord
-from graphrag_ray.store.snapshots import Manifest, readable
+from graphrag_ray.store.snapshots import Manifest, latest_readable
 
 
-def settled(
+def resolve_settings(
     root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
 ) -> Settings:
     """The given settings, or else those of the existing index, with the storage options."""
     if not isinstance(settings, Settings):
-        store = Store(root, storage_of(None, storage).of(root))
+        store = Store(root, resolve_storage(None, storage).fsspec_options(root))
         if settings is None:
-            before = before_of(store)
-            settings = of_index(before.settings) if before else None
-        settings = load_settings(None, (), settings, Known.read(store.url))
-    return settings.model_copy(update={"storage": storage_of(settings, storage)})
+            before = previous_record(store)
+            settings = without_machine_settings(before.settings) if before else None
+        settings = load_settings(None, (), settings, KnownModels.read(store.url))
+    return settings.model_copy(update={"storage": resolve_storage(settings, storage)})
 
 
-def agreed(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
+def confirm_cost(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
     """Call `agree` with the cost of prompts that differ from the index's; it raises to refuse them."""
-    before = previous_settings(store, readable(store)[0])
+    before = previous_settings(store, latest_readable(store)[0])
     if cost := cost_of_prompts(store, settings, indexing_stages(settings), before, new_prompts):
         agree(cost)
 
 
 @contextmanager
-def executing(
-    given: str | GivenRows,
+def open_executor(
+    given: str | InputRows,
     root: str,
     settings: Settings,
     observer: Observer,
@@ -74,40 +74,42 @@ def executing(
     """
     if address is not None and on_ray is False:
         raise UsageError("--address and --in-process exclude each other. Leave one of them out.")
-    store = Store(root, settings.storage.of(root))
+    store = Store(root, settings.storage.fsspec_options(root))
     locks.check_free(store)
-    private = will_be_private(address)
+    private = starts_private_ray(address)
     in_process = on_ray is False
     # Report problems with prices, INPUT and keys before starting Ray, which takes seconds.
-    require_known(settings, indexing_stages(settings))
-    check_prices(settings.budget, Models.of(settings))
+    require_known_addresses(settings, indexing_stages(settings))
+    check_prices(settings.budget, Models.from_settings(settings))
     files: list[InputFile] = []
     if isinstance(given, str):
         files = list_input(given, store.url, settings.input_options(given, store.url))
     elif given.is_open:
-        given.open(lambda columns: missing_column(columns, settings.input))
+        given.resolve(lambda columns: missing_column_fault(columns, settings.input))
     if private or in_process:  # Workers will have this process's environment.
-        check_endpoints(settings)
+        check_configured(settings)
     agreed(store)
-    observer.checked(settings)
-    before = readable(store)[0]
+    observer.run_started(settings)
+    before = latest_readable(store)[0]
     if private and on_ray is None:
-        size = given.size if isinstance(given, GivenRows) else sum(file.size for file in files)
+        size = given.size if isinstance(given, InputRows) else sum(file.size for file in files)
         in_process, why = _place(size, files, before, settings)
-        observer.note(why)
+        observer.message(why)
     # Quirks of endpoints need not be learned again.
-    models = Models.of(settings, *(b.usage for b in (before, runs.latest(store)) if b is not None))
+    models = Models.from_settings(
+        settings, *(b.usage for b in (before, runs.latest_run(store)) if b is not None)
+    )
     if private or in_process:
         reusable = bool(store.list("work"))
-        models = probed(models, settings, indexing_stages(settings), reusable, observer.note)
+        models = check_endpoints(models, settings, indexing_stages(settings), reusable, observer.message)
     else:  # Nodes may reach endpoints that this process does not.
-        for problem in probe(models, settings, indexing_stages(settings)):
+        for problem in probe_endpoints(models, settings, indexing_stages(settings)):
             if problem.asked:
-                observer.note(f"From this machine: {problem}")
+                observer.message(f"From this machine: {problem}")
     with observer, ExitStack() as held:
         executor = _start(held, store, models, settings, observer, in_process, address, private, files)
-        if isinstance(given, GivenRows) and not given.is_open:
-            given.open(lambda columns: missing_column(columns, settings.input))
+        if isinstance(given, InputRows) and not given.is_open:
+            given.resolve(lambda columns: missing_column_fault(columns, settings.input))
         yield executor
 
 
@@ -125,29 +127,29 @@ def _start(
     if not in_process:
         with observer.waiting("starting Ray" if private else "connecting to Ray"):
             # Importing Ray takes a second, which small runs avoid.
-            from graphrag_ray.engine.ray.cluster import check_nodes, connected
+            from graphrag_ray.engine.ray.cluster import check_nodes, connect
             from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-            held.enter_context(connected(address))
+            held.enter_context(connect(address))
         local = [f.url.removeprefix("file://") for f in files[:1] if f.url.startswith("file://")]
         fit = set() if private else check_nodes(store, local)
     # No snapshot contains the endpoints. Save them only now that they have answered: they may be mistyped.
     try:
-        if path := remember(store.url, settings):
-            observer.note(f"Saved the endpoints of this index for later commands in {path}.")
+        if path := remember_endpoints(store.url, settings):
+            observer.message(f"Saved the endpoints of this index for later commands in {path}.")
     except OSError as e:
-        observer.note(f"The endpoints of this index cannot be saved on this machine ({e}).")
-    run, stop = settings.run, Stop(say=observer.note)
+        observer.message(f"The endpoints of this index cannot be saved on this machine ({e}).")
+    run, stop = settings.run, Stop(notify=observer.message)
     spending = Spending(settings.budget, time.monotonic())
     shared = (store, models, run.max_failed_fraction, run.flush_s, observer.progress, spending, stop)
     if in_process:
         logs.set_run(uuid.uuid4().hex[:12])
         pool = ProcessPool(None)
-        held.enter_context(listening(stop))
+        held.enter_context(handle_signals(stop))
         held.callback(pool.close)
         return LocalExecutor(*shared, pool=pool)
-    executor = RayExecutor(*shared, workers_per_node=run.workers_per_node, fit=fit)
-    held.enter_context(listening(stop))
+    executor = RayExecutor(*shared, workers_per_node=run.workers_per_node, checked_nodes=fit)
+    held.enter_context(handle_signals(stop))
     executor.start()
     held.callback(executor.close)
     return executor
@@ -165,7 +167,7 @@ def _place(
         return False, "Starting Ray: INPUT is a dataset or a function."
     limit_mb = settings.run.in_process_mb
     changed = None
-    now = settings.kept()
+    now = settings.for_snapshot()
     # Prompts, names and the corpus description may hold the content of files that are read later.
     rest = now.keys() - {"query", "prompts", "names", "corpus"}
     same = before is not None and before.run.get("code") == code_version()
@@ -195,14 +197,14 @@ def _changed(files: Sequence[InputFile], before: Manifest) -> int:
     return newer + additional * sum(f.size for f in files) // len(files)
 
 
-def before_of(store: Store) -> Manifest | RunRecord | None:
+def previous_record(store: Store) -> Manifest | RunRecord | None:
     """The newest snapshot or else the last run, whose settings a run without settings uses, if any.
 
     Raises SettingsError if the settings were lost with a damaged snapshot whose replies were paid for: the
     offline engine must not rewrite that index unasked.
     """
-    parent, damaged = readable(store)
-    before = parent or runs.latest(store)
+    parent, damaged = latest_readable(store)
+    before = parent or runs.latest_run(store)
     if before is not None:
         return before
     paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()
@@ -214,7 +216,7 @@ def before_of(store: Store) -> Manifest | RunRecord | None:
     return None
 
 
-def check_endpoints(settings: Settings) -> None:
+def check_configured(settings: Settings) -> None:
     """Raise SettingsError if a model that the run calls has no endpoint with a key and an address.
 
     Only valid if the workers have this process's environment.
@@ -224,7 +226,7 @@ def check_endpoints(settings: Settings) -> None:
         asked.setdefault(settings.model_name(stage), []).append(stage)
     for name, stages in asked.items():
         model = settings.model(name)
-        provider = provider_of(model)
+        provider = load_provider(model)
         if not isinstance(provider, RemoteProvider):
             continue
         clients = provider.connect(model, os.environ, None, None, None)
@@ -237,5 +239,5 @@ def indexing_stages(settings: Settings) -> list[str]:
     """The stages of a run that call models."""
     of_hierarchies = {STAGES[name].dialogue for kind in HIERARCHIES.values() for name in kind.stages}
     left_out = of_hierarchies if settings.build == "names" else set[str]()
-    asked = (s for s in ASKING_STAGES if not s.section or getattr(settings, s.section).enabled)
+    asked = (s for s in MODEL_STAGES_OF_INDEXING if not s.section or getattr(settings, s.section).enabled)
     return [s.dialogue for s in asked if s.dialogue not in left_out]

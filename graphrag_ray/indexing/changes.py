@@ -16,14 +16,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import COMPARED
+from graphrag_ray.base.declarations import COMPARED_TABLES
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.document import column, columns_of
+from graphrag_ray.corpus.document import column_at_path, parse_raw_data
 from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.stages.short_ids import id_keys
 from graphrag_ray.indexing.step_result import Result
-from graphrag_ray.store.files import Store, in_threads
+from graphrag_ray.store.files import Store, map_in_threads
 from graphrag_ray.store.parts import Part, read_part
 
 ROWS_AT_ONCE = 1 << 17  # approximate rows per task; fewer are read in this process
@@ -32,17 +32,17 @@ SAMPLED_PARTS = 16  # parts of a table from which its values are estimated
 _KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
-def changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
+def count_changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
     """Count the rows `added`, `changed`, `removed` and `unchanged` since the parent, by table of COMPARED.
 
     Without a parent all rows are added. A table whose parent rows are damaged is left out.
     """
     before: Mapping[str, list[Part]] = run.parent.tables if run.parent else {}
     counts = {}
-    for name in COMPARED:
+    for name in COMPARED_TABLES:
         kept = {part.path for part in tables.get(name, [])}
         if any(part.path in run.damaged and part.path not in kept for part in before.get(name, [])):
-            run.observer.note(f"Changes in {name} are unknown: its previous rows were damaged.")
+            run.observer.message(f"Changes in {name} are unknown: its previous rows were damaged.")
             continue
         counts[name] = rows_compared(run, name, before.get(name, []), tables.get(name, []))
     return counts
@@ -85,10 +85,10 @@ def _read(run: Run, name: str, parts: Sequence[Part]) -> npt.NDArray[np.uint64]:
 
 
 def _hash_rows(name: str, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
-    _, columns = COMPARED[name]
-    for table in in_threads(lambda part: read_part(store, part, ["id", *columns]), parts):
+    _, columns = COMPARED_TABLES[name]
+    for table in map_in_threads(lambda part: read_part(store, part, ["id", *columns]), parts):
         content = content_hashes(table.select(columns))
-        yield pa.table({"id": prefixes_of(table["id"]), "content": content})
+        yield pa.table({"id": id_keys(table["id"]), "content": content})
 
 
 def note_expected_work(run: Run, corpus: Result) -> None:
@@ -97,7 +97,7 @@ def note_expected_work(run: Run, corpus: Result) -> None:
     if parent is None or run.damaged or not run.settings.has_graph:
         return
     changed = {label: corpus.counts.get(kind, 0) for kind, label in _KINDS.items()}
-    earlier = run.of_parent["read"].parts("text_units")
+    earlier = run.parent_results["read"].parts("text_units")
     units = rows_compared(run, "text_units", earlier, corpus.parts("text_units"))
     before = sum(part.rows for part in parent.parts("text_units"))
     asked = units["added"] + units["changed"]
@@ -113,7 +113,7 @@ def note_expected_work(run: Run, corpus: Result) -> None:
     reports = factor * expected(chunks, before, touched)
     communities = sum(part.rows for part in parent.parts("communities"))
     documents = ", ".join(f"{n:,} {label}" for label, n in changed.items() if n) or "none changed"
-    run.observer.note(
+    run.observer.message(
         f"Documents: {documents}. Expected work: at most {plural(asked, 'chunk')} to extract, at most about "
         f"{round(descriptions):,} descriptions, and about {round(reports):,} of {communities:,} reports."
     )
@@ -124,10 +124,12 @@ def note_unknown_columns(run: Run, corpus: Result) -> None:
     names = run.settings.chunking.prepended_metadata
     if not names or not (parts := corpus.parts("documents")):
         return
-    rows = [columns_of(text) for text in read_part(run.store, parts[0], ["raw_data"])["raw_data"].to_pylist()]
-    if unknown := [name for name in names if all(column(row, name) is None for row in rows)]:
+    rows = [
+        parse_raw_data(text) for text in read_part(run.store, parts[0], ["raw_data"])["raw_data"].to_pylist()
+    ]
+    if unknown := [name for name in names if all(column_at_path(row, name) is None for row in rows)]:
         known = ", ".join(sorted({name for row in rows for name in row})[:SHOWN_COLUMNS]) or "none"
-        run.observer.note(
+        run.observer.message(
             f"chunking.prepend names {', '.join(unknown)}, but none of the first {len(rows):,} documents has "
             f"such metadata. Their columns: {known}"
         )

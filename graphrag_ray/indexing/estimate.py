@@ -9,18 +9,18 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS
+from graphrag_ray.base.declarations import JOURNALS, MODEL_STAGES_OF_INDEXING
 from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.corpus.document import Unreadable
-from graphrag_ray.engine.drive import Complete, Driver, note_bug, replay, run
+from graphrag_ray.engine.drive import Complete, DialogueRunner, record_bug, replay, run_dialogue
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.bounds import Replies
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
-from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, forecast
+from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.list_input import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
@@ -28,7 +28,7 @@ from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
-from graphrag_ray.store.snapshots import readable
+from graphrag_ray.store.snapshots import latest_readable
 
 SAMPLE_CHUNKS = 1_000  # chunks that the offline engine reads, in about 5 s of one core
 READ_BYTES = 512_000_000  # Of a larger INPUT, a sample of files is read: about 2 minutes on one core.
@@ -41,7 +41,7 @@ def estimate(
     *,
     root: str | None = None,
     sample: int = SAMPLE_CHUNKS,
-    given: Mapping[str, float] | None = None,
+    assumptions: Mapping[str, float] | None = None,
     read_bytes: int | None = READ_BYTES,
     new_prompts: bool = False,
 ) -> Forecast:
@@ -58,36 +58,37 @@ def estimate(
         UsageError: INPUT, settings or prompts are wrong, as for `index`.
         StoreError: Storage failed.
     """
-    store = Store(root, settings.storage.of(root)) if root is not None else None
-    snapshot = readable(store)[0] if store is not None else None
+    store = Store(root, settings.storage.fsspec_options(root)) if root is not None else None
+    snapshot = latest_readable(store)[0] if store is not None else None
     before = previous_settings(store, snapshot) if store is not None else None
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
-    settings = settings.with_reports_of(before)
+    settings = settings.with_kept_settings(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
     started = time.process_time()
-    learned = Learned(read_offline(counter.drawn, spec))
+    learned = Evidence(extract_offline(counter.drawn, spec))
     cpu_s = (time.process_time() - started) / max(1, len(counter.drawn))
     if store is not None and journal is not None:
         learned = _learn(store, journal, settings, counter, spec, learned)
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
             learned = replace(learned, counts=rows)
-    result = forecast(settings, prompts, corpus, learned, given or {})
+    result = forecast(settings, prompts, corpus, learned, assumptions or {})
     notes = [*result.notes]
     if root is not None and not learned.replies:
         notes.append(f"The index at {root} has no replies of this model, so nothing was learned from it.")
     if result.offline and any(stage.volume.stage == "extract" for stage in result.stages):
         notes.append(
             "No model is configured; the offline engine costs nothing. Extraction takes about "
-            f"{cpu_s * result.corpus.asked:,.0f} CPU seconds. The time of other stages is not estimated."
+            f"{cpu_s * result.corpus.sent_chunks:,.0f} CPU seconds. "
+            "The time of other stages is not estimated."
         )
     return replace(result, notes=tuple(notes))
 
 
-def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRecords]:
+def extract_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRecords]:
     """The offline engine's extraction of each chunk."""
     from graphrag_ray.offline import answer
 
@@ -98,7 +99,7 @@ def read_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRe
     extractions = []
     for drawn in chunks:
         try:
-            extractions.append(run(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
+            extractions.append(run_dialogue(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
         except DialogueFailed:
             extractions.append(ExtractedRecords((), (), 0, 0))
     return extractions
@@ -126,9 +127,9 @@ def _read(
             try:
                 counter.add(document)
             except BaseException as e:
-                if not is_unforeseen(e):
+                if not is_unexpected(e):
                     raise
-                unreadable.append(Unreadable(document.path, document.row, note_bug(e)))
+                unreadable.append(Unreadable(document.path, document.row, record_bug(e)))
     if not counter.corpus.documents and unreadable:
         examples = "; ".join(f"{u.path}: {u.reason}" for u in unreadable[:5])
         raise InputError(f"None of the {len(unreadable)} files of INPUT could be read: {examples}")
@@ -143,12 +144,12 @@ def _learn(
     settings: Settings,
     counter: ChunkCounter,
     spec: ExtractSpec,
-    learned: Learned,
-) -> Learned:
+    learned: Evidence,
+) -> Evidence:
     """Learn from journals: the calls of each prompt, and what the model extracted from sampled chunks."""
     replies: dict[str, Replies] = {}
     columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
-    for stage in ASKING_STAGES:
+    for stage in MODEL_STAGES_OF_INDEXING:
         model_id = settings.model(settings.model_name(stage.dialogue)).model_id
         tables = []
         parts = list_parts(store, stage.dialogue) if stage.prompts else []
@@ -171,7 +172,7 @@ def _learn(
     rows = journal.lookup([d.key for d in counter.drawn_answered])
     for drawn in counter.drawn_answered:
         known = rows.get(drawn.key, [])
-        state = replay(Driver(extract(drawn.chunk, spec)), known)
+        state = replay(DialogueRunner(extract(drawn.chunk, spec)), known)
         if isinstance(state, Complete):
             extractions.append(state.result)
         first = next((r for r in known if r.kind == "turn" and r.turn == 0), None)
@@ -179,8 +180,8 @@ def _learn(
             ours, theirs = ours + drawn.prompt_tokens, theirs + first.prompt_tokens
     return replace(
         learned,
-        own=extractions,
+        model_extractions=extractions,
         replies=replies,
         prompt_factor=theirs / ours if ours else None,
-        items={name: JournalIndex.load(store, name).keys_done() for name in JOURNALS},
+        items={name: JournalIndex.load(store, name).count_done() for name in JOURNALS},
     )

@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import JOURNALS
-from graphrag_ray.indexing.run import iso
+from graphrag_ray.indexing.run import format_utc
 from graphrag_ray.store import locks, retries, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal_rows import FAILED, JournalRow
@@ -24,7 +24,7 @@ KEY_SHOWN = 12  # characters of a key that stand for an item without a known nam
 
 
 @dataclass(frozen=True)
-class Choice:
+class FailureFilter:
     """Selects failed items by stage, glob over the document's path, and key prefixes; by default, all."""
 
     stage: str | None = None
@@ -40,18 +40,20 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class PutBack:
+class RetryCounts:
     """Items to retry: newly, as decided `before`, and `anyway`, as every run does by itself."""
 
     retried: int
-    before: int
-    anyway: int
+    already_retried: int
+    retried_automatically: int
 
 
-def failed_items(store: Store, snapshot: int | None = None, choice: Choice | None = None) -> list[Failure]:
+def failed_items(
+    store: Store, snapshot: int | None = None, choice: FailureFilter | None = None
+) -> list[Failure]:
     """The failed items of a snapshot; without any, those in the journal, without names and documents."""
-    if snapshot is None and snapshots.latest(store) is None and store.list("work"):
-        open_items = ((name, retries.unanswered(store, name)) for name in JOURNALS)
+    if snapshot is None and snapshots.read_latest(store) is None and store.list("work"):
+        open_items = ((name, retries.find_failed(store, name)) for name in JOURNALS)
         rows = [_row(name, key, items[key]) for name, items in open_items for key in sorted(items)]
     else:
         manifest = snapshots.open_latest(store, snapshot)
@@ -59,11 +61,11 @@ def failed_items(store: Store, snapshot: int | None = None, choice: Choice | Non
     return [row for row in rows if choice is None or choice.matches(row)]
 
 
-def put_back(store: Store, rows: Sequence[Failure]) -> PutBack:
+def retry_items(store: Store, rows: Sequence[Failure]) -> RetryCounts:
     """Have the next run retry these items (`store/retries.py`). Raises LockHeld if a run is active."""
     retried = before = 0
     with locks.acquire(store, note="failures --retry") as lock:
-        reason = f"put back at {iso(time.time())}"
+        reason = f"put back at {format_utc(time.time())}"
         for stage in JOURNALS:
             failed_at = {
                 r["key"]: datetime.fromisoformat(r["last_at"]).timestamp() if r["last_at"] else 0.0
@@ -72,14 +74,14 @@ def put_back(store: Store, rows: Sequence[Failure]) -> PutBack:
             }
             if failed_at:
                 lock.check()
-                n = retries.put_back(store, stage, failed_at, reason)
+                n = retries.mark_for_retry(store, stage, failed_at, reason)
                 retried, before = retried + n, before + len(failed_at) - n
-    return PutBack(retried, before, sum(r["kind"] != "permanent" or r["stage"] == "read" for r in rows))
+    return RetryCounts(retried, before, sum(r["kind"] != "permanent" or r["stage"] == "read" for r in rows))
 
 
 def next_command(store: Store, root: str) -> str:
     """The command that continues this index."""
-    manifest = snapshots.latest(store)
+    manifest = snapshots.read_latest(store)
     input_url = str(manifest.run.get("input", "")) if manifest else ""
     more = " --add" if manifest and len(manifest.run.get("inputs", [])) > 1 else ""
     shown = shlex.quote(input_url) if input_url else "INPUT"
@@ -97,7 +99,7 @@ def _row(stage: str, key: str, rows: Sequence[JournalRow]) -> Failure:
         "kind": "transient" if not ended and last.retryable else "permanent",
         "error": last.error,
         "attempts": sum(r.attempts for r in rows if r.kind != "done"),
-        "first_at": iso(min(r.at for r in rows)),
-        "last_at": iso(max(r.at for r in rows)),
+        "first_at": format_utc(min(r.at for r in rows)),
+        "last_at": format_utc(max(r.at for r in rows)),
         "key": key,
     }

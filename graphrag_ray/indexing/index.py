@@ -23,28 +23,28 @@ from graphrag_ray.base.declarations import HIERARCHIES, JOURNALS, STAGES
 from graphrag_ray.base.errors import CorruptPart, LockLost
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.urls import shown
+from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.engine.given_rows import GivenRows
+from graphrag_ray.engine.given_rows import InputRows
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.indexing.changes import changes, note_expected_work, note_unknown_columns
+from graphrag_ray.indexing.changes import count_changes, note_expected_work, note_unknown_columns
 from graphrag_ray.indexing.repair import FEW, MANY, compact, find_damage, parent_of, repair
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
-from graphrag_ray.indexing.run import Run, iso
+from graphrag_ray.indexing.run import Run, format_utc
 from graphrag_ray.indexing.run_record import RunRecorder, recorded, unfinished_note
 from graphrag_ray.indexing.stages.attributed_stage import build_attributed
-from graphrag_ray.indexing.stages.describe_stage import describe_all
+from graphrag_ray.indexing.stages.describe_stage import describe_graph
 from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
-from graphrag_ray.indexing.stages.finish_stage import finish
+from graphrag_ray.indexing.stages.finish_stage import write_snapshot_tables
 from graphrag_ray.indexing.stages.graph_hierarchy import build_leiden
-from graphrag_ray.indexing.stages.merge_stage import merge
-from graphrag_ray.indexing.stages.read_stage import read
-from graphrag_ray.indexing.stages.search_stage import index_for_search
+from graphrag_ray.indexing.stages.merge_stage import merge_instances
+from graphrag_ray.indexing.stages.read_stage import read_input
+from graphrag_ray.indexing.stages.search_stage import build_search_indexes
 from graphrag_ray.indexing.stages.tree_stage import build_tree
-from graphrag_ray.indexing.stages.walk_stage import index_for_walks
+from graphrag_ray.indexing.stages.walk_stage import build_walk_index
 from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.indexing.stored_prompts import load_names, with_contents
 from graphrag_ray.llm.accounting import Accounts
@@ -57,7 +57,7 @@ from graphrag_ray.version import __version__
 
 
 @dataclass(frozen=True)
-class Indexed:
+class IndexResult:
     """The newest snapshot after a run, not `committed` if nothing had changed, and seconds by step."""
 
     manifest: Manifest
@@ -71,7 +71,7 @@ class Indexed:
 
 
 def index(
-    given: str | GivenRows,
+    source: str | InputRows,
     executor: Executor,
     settings: Settings,
     observer: Observer,
@@ -83,7 +83,7 @@ def index(
     verify_input: bool = False,
     new_prompts: bool = False,
     now: Callable[[], float] = time.time,
-) -> Indexed:
+) -> IndexResult:
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
 
     Args:
@@ -104,34 +104,34 @@ def index(
     load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
     load_names(settings)
     for warning in guessed_vocabularies(settings.models):
-        observer.note(warning)
+        observer.message(warning)
     if "attributed" in settings.built_hierarchies and settings.attributed.clustering == "spectral":
         spectral.check_installed()
     if "tree" in settings.built_hierarchies:
         soft_clusters.check_installed(settings.tree.reduction)
     store = executor.store
     # A URL may contain a password or signature, and the record keeps what is shown.
-    shown_input = shown(given) if isinstance(given, str) else str(given)
+    shown_input = display_path(source) if isinstance(source, str) else str(source)
     with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
         stages = (stage for kind in HIERARCHIES.values() for stage in kind.stages)
         afresh = frozenset([*(stages if reset_communities else ()), *(["read"] if verify_input else ())])
-        run = Run(executor, settings, {}, None, observer, lock=lock, afresh=afresh)
+        run = Run(executor, settings, {}, None, observer, lock=lock, forced_steps=afresh)
         run.parent = parent_of(run, add)
         before = previous_settings(store, run.parent)
         run.settings = with_contents(settings, before, observer, new_prompts)
-        run.settings = run.settings.with_reports_of(before)
+        run.settings = run.settings.with_kept_settings(before)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
             old = run.parent.version
             change = f"from {old} to {__version__}" if old != __version__ else f"within version {old}"
-            observer.note(
+            observer.message(
                 f"graphrag-ray changed {change}: re-deriving tables from stored replies. Models are called "
                 "only for requests that changed."
             )
         names = load_names(run.settings)
         for note in (unfinished_note(store, JOURNALS), _build_note(run)):
             if note:
-                observer.note(note)
+                observer.message(note)
         options = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(recorded(run, options, now))
         find_damage(run, JOURNALS, verify)
@@ -139,7 +139,7 @@ def index(
         compact(run, JOURNALS, MANY)
         while True:
             try:
-                corpus = read(run, given, add=add, allow_deletes=allow_deletes)
+                corpus = read_input(run, source, add=add, allow_deletes=allow_deletes)
                 note_unknown_columns(run, corpus)
                 note_expected_work(run, corpus)
                 return _commit(run, run_stages(run, corpus, names), shown_input, record, now)
@@ -167,16 +167,16 @@ def _build_note(run: Run) -> str:
 
 def _commit(
     run: Run, results: Results, shown_input: str, record: RunRecorder, now: Callable[[], float]
-) -> Indexed:
+) -> IndexResult:
     """Commit a snapshot unless nothing has changed."""
     store, parent = run.store, run.parent
     number = snapshots.next_number(store)
     failures = _failures(run, results)
     if parent is not None and run.unchanged():
         record.finish("unchanged", parent.number, failures.num_rows)
-        return Indexed(parent, False, run.seconds, run.accounts)
+        return IndexResult(parent, False, run.seconds, run.accounts)
     created = now()
-    finished = finish(run, results, iso(created)[:10], failures)
+    finished = write_snapshot_tables(run, results, format_utc(created)[:10], failures)
     counts = _counts(finished.tables, results)
     settings, notes = run.settings, {}
     writes = (
@@ -187,11 +187,11 @@ def _commit(
     manifest = Manifest(
         number=number,
         parent=parent.number if parent else None,
-        created_at=iso(created),
+        created_at=format_utc(created),
         version=__version__,
         tables=finished.tables,
         counts=counts,
-        settings=settings.kept(),
+        settings=settings.for_snapshot(),
         steps=run.step_records,
         usage=run.accounts.to_dict(),
         next_human_readable_id=finished.next_human_readable_id,
@@ -199,10 +199,10 @@ def _commit(
         notes=notes,
         run={
             "input": shown_input,
-            "inputs": run.inputs,
+            "inputs": run.input_hashes,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
             "code": code_version(),
-            "changes": changes(run, finished.tables),
+            "changes": count_changes(run, finished.tables),
             "asked": {stage: n for stage, n in run.asked.items() if n},
         },
     )
@@ -214,7 +214,7 @@ def _commit(
             compact(run, JOURNALS, FEW)
     finally:
         record.finish("committed", number, failures.num_rows)
-    return Indexed(manifest, True, run.seconds, run.accounts)
+    return IndexResult(manifest, True, run.seconds, run.accounts)
 
 
 HIERARCHY_BUILDERS: Mapping[str, Callable[[Run, Result, ExtractedGraph | None], BuiltHierarchy]] = {
@@ -230,24 +230,26 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     if run.settings.has_graph:
         extracted = extract_graph(run, corpus, names)
         claimed = extract_claims(run, corpus, extracted, names)
-        merged = merge(run, corpus, extracted, claimed)
-        graph = ExtractedGraph(extracted, claimed, merged, describe_all(run, merged))
-    by_meaning = [kind for name in run.settings.built_hierarchies if (kind := HIERARCHIES[name]).by_meaning]
-    if graph and any(kind.of_graph for kind in by_meaning):
-        graph = replace(graph, embedded=embed_entities(run, graph.described))
+        merged = merge_instances(run, corpus, extracted, claimed)
+        graph = ExtractedGraph(extracted, claimed, merged, describe_graph(run, merged))
+    by_meaning = [
+        kind for name in run.settings.built_hierarchies if (kind := HIERARCHIES[name]).needs_embeddings
+    ]
+    if graph and any(kind.needs_graph for kind in by_meaning):
+        graph = replace(graph, embedded=embed_entities(run, graph.descriptions))
     hierarchies = {
         name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.built_hierarchies
     }
     results = Results(corpus, graph, hierarchies)
-    results = replace(results, embedded=embed_all(run, results))
+    results = replace(results, embeddings=embed_all(run, results))
     if graph:
-        results = replace(results, more={"walk": index_for_walks(run, corpus, graph)})
-    return replace(results, searchable=index_for_search(run, results))
+        results = replace(results, other_stages={"walk": build_walk_index(run, corpus, graph)})
+    return replace(results, search_indexes=build_search_indexes(run, results))
 
 
 def previous_settings(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
     """The settings of the snapshot, or else of the last recorded run; None without either."""
-    before = parent or runs.latest(store)
+    before = parent or runs.latest_run(store)
     return before.settings if before is not None else None
 
 
@@ -272,7 +274,7 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
 
     def counts_of(name: str) -> dict[str, Any]:
         kind = HIERARCHIES[name]
-        n = {"communities": rows(kind.communities), kind.counted: rows(kind.reports_table)}
+        n = {"communities": rows(kind.communities_table), kind.reports_count: rows(kind.reports_table)}
         return {**n, **results.hierarchies[name].counts}
 
     first, *others = results.hierarchies or [""]

@@ -40,7 +40,7 @@ PENDING = f"{gc.FOLDER}/purge.json"  # an unfinished purge: snapshots to delete,
 SHOWN_NAMES = 3
 
 # Places that may quote a document and that a purge does not change.
-ELSEWHERE = (
+NOT_PURGED = (
     "evaluation folders with their pages",
     "exports, and reports and pages made from them",
     "caches of replies (--cache)",
@@ -69,7 +69,7 @@ _Marks: TypeAlias = dict[tuple[str, int], _Hashes]
 
 
 @dataclass(frozen=True)
-class Collected:
+class CleanupResult:
     """What would be removed, or was removed (`deleted`).
 
     Attributes:
@@ -80,16 +80,16 @@ class Collected:
             "cannot be searched (reason)".
     """
 
-    plan: gc.CleaningPlan
-    journal: Mapping[str, compaction.Trimmed] = field(default_factory=dict)
+    plan: gc.GcPlan
+    journal: Mapping[str, compaction.TrimPlan] = field(default_factory=dict)
     documents: Sequence[str] = ()
     deleted: bool = False
     writer: str | None = None
-    elsewhere: Mapping[str, str] = field(default_factory=dict)
+    traces: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def empty(self) -> bool:
-        return self.plan.empty and not any(t.parts or t.unreadable for t in self.journal.values())
+        return self.plan.empty and not any(t.parts or t.damaged for t in self.journal.values())
 
 
 @dataclass(frozen=True)
@@ -101,15 +101,15 @@ class _Purge:
     paths: tuple[str, ...] = ()
 
 
-def collect(
+def clean_up(
     store: Store,
-    options: gc.Options,
+    options: gc.GcOptions,
     *,
     purge: Sequence[str] = (),
-    also: Sequence[str] = (),
+    search: Sequence[str] = (),
     journal: bool = False,
     delete: bool = False,
-) -> Collected:
+) -> CleanupResult:
     """Clean up an index, or report what would be removed.
 
     Args:
@@ -124,28 +124,31 @@ def collect(
         LockHeld: A run is active.
         StoreError: Storage failed or a manifest is damaged.
     """
-    if also and not purge:
+    if search and not purge:
         raise UsageError("--also searches for purged documents. Name them with --purge.")
     snapshots.open_latest(store)  # before a lock is created in a folder that is no index
-    writer = None if delete else locks.holder(store)
+    writer = None if delete else locks.find_holder(store)
     no_lock: AbstractContextManager[locks.Lock | None] = nullcontext()
     with locks.acquire(store, note="gc") if delete else no_lock as lock:
         newest = snapshots.open_latest(store)
         purged = _find(store, newest, purge)
-        elsewhere = _search_elsewhere(store, newest, purged, also) if purged and also else {}
+        elsewhere = _search_elsewhere(store, newest, purged, search) if purged and search else {}
         if purged:
             options = replace(options, at_once=purged.numbers, damaged=True)
         needed = keys_needed(store, newest) if purged or journal else {}
-        names = () if not (purged or journal) else compaction.dialogues(store) if purged else JOURNALS
+        names = () if not (purged or journal) else compaction.list_dialogues(store) if purged else JOURNALS
         keep = {name: needed.get(name, np.empty(0, np.uint64)) for name in names}
         unreadable = purged is not None
-        collected = Collected(
-            gc.plan(store, options, lock),
-            {name: compaction.look(store, name, keys, unreadable=unreadable) for name, keys in keep.items()},
+        collected = CleanupResult(
+            gc.plan_gc(store, options, lock),
+            {
+                name: compaction.plan_trim(store, name, keys, drop_damaged=unreadable)
+                for name, keys in keep.items()
+            },
             purged.paths if purged else (),
             deleted=delete,
             writer=str(writer) if writer else None,
-            elsewhere=elsewhere,
+            traces=elsewhere,
         )
         if lock is None:
             return collected
@@ -155,7 +158,7 @@ def collect(
             store.write(PENDING, orjson.dumps(record))
         for name, keys in keep.items():
             compaction.trim(store, name, keys, unreadable=unreadable, check=lock.check)
-        gc.carry_out(store, collected.plan, lock.check)
+        gc.execute(store, collected.plan, lock.check)
         if purged:
             store.delete(PENDING)
         return collected
@@ -197,7 +200,7 @@ def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None
 
 def _manifests(store: Store) -> dict[int, Manifest]:
     """All snapshots, including removed ones that may still have readers."""
-    removed = gc.taken_away(store)
+    removed = gc.removed_snapshots(store)
     return removed | {n: snapshots.load(store, n) for n in snapshots.numbers(store)}
 
 
@@ -245,7 +248,7 @@ def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequ
     files: list[tuple[Store, str, int]] = []
     for url in also:
         options = store.options if protocol_of(url) == protocol_of(store.url) else None
-        parent, name = Store.of_file(url.rstrip("/"), options)
+        parent, name = Store.for_file(url.rstrip("/"), options)
         if name and (size := parent.size(name)) is not None:
             files.append((parent, name, size))
             continue

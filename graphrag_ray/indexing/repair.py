@@ -23,7 +23,7 @@ from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store import compaction, damaged_files, locks, snapshots
 from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
-from graphrag_ray.store.parts import MEND, Part
+from graphrag_ray.store.parts import REPAIR_ADVICE, Part
 from graphrag_ray.store.snapshots import Manifest
 
 VERIFIED_BYTES = 128 << 20  # Each run checks every byte of an index up to this size.
@@ -43,7 +43,7 @@ def parent_of(run: Run, add: bool) -> Manifest | None:
     Raises:
         UsageError: There is no parent, so `--add` cannot keep its documents.
     """
-    manifest, damaged = snapshots.readable(run.store)
+    manifest, damaged = snapshots.latest_readable(run.store)
     if manifest is not None and manifest.format < snapshots.FORMAT:
         older = f"Snapshot {manifest.number} has an older format, of graphrag-ray {manifest.version}"
         if add:
@@ -51,7 +51,7 @@ def parent_of(run: Run, add: bool) -> Manifest | None:
                 f"{older}, which --add cannot continue from. Index all documents together without --add; "
                 "model replies are kept."
             )
-        run.observer.note(f"{older}: rebuilding all tables from the journal")
+        run.observer.message(f"{older}: rebuilding all tables from the journal")
         return None
     if manifest is None and damaged and add:
         raise UsageError(
@@ -62,14 +62,14 @@ def parent_of(run: Run, add: bool) -> Manifest | None:
     for error in damaged:
         moved = snapshots.set_aside(run.store, error, check=run.check)
         suffix = "" if error.path == snapshots.HINT else f". {plan}, from the journal"
-        run.observer.note(f"{error}. {_where(moved)}{suffix}")
+        run.observer.message(f"{error}. {_where(moved)}{suffix}")
     return manifest
 
 
 def find_damage(run: Run, journals: Sequence[str], everything: bool) -> None:
     """Find damage to what the run builds on, and set it aside. `everything`: check all bytes."""
     parts = needed(run.parent) if run.parent else []
-    wrong = damaged_files.differing(run.store, parts) if parts else {}
+    wrong = damaged_files.find_size_mismatches(run.store, parts) if parts else {}
     for path, problem in wrong.items():
         _set_aside(run, path, f"{run.store.url_of(path)} {problem}")
     journal_parts = [info for name in journals for info in list_parts(run.store, name)]
@@ -78,7 +78,7 @@ def find_damage(run: Run, journals: Sequence[str], everything: bool) -> None:
     if everything or size <= VERIFIED_BYTES:
         paths = [*(p.path for p in present), *(info.path for info in journal_parts)]
         if len(paths) <= _BATCH:
-            unsound = damaged_files.unsound(run.store, paths)
+            unsound = damaged_files.find_damaged(run.store, paths)
         else:
             batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
             tables = run.executor.stream("verify", _verify, batches)
@@ -88,7 +88,7 @@ def find_damage(run: Run, journals: Sequence[str], everything: bool) -> None:
         if everything and paths:
             n = len(unsound) + len(wrong)
             result = f"{plural(n, 'file')} damaged" if n else "none is damaged"
-            run.observer.note(f"Checked {plural(len(paths), 'file')} of the index byte by byte: {result}.")
+            run.observer.message(f"Checked {plural(len(paths), 'file')} of the index byte by byte: {result}.")
 
 
 def repair(run: Run, error: CorruptPart) -> None:
@@ -96,7 +96,7 @@ def repair(run: Run, error: CorruptPart) -> None:
     if not error.path or error.path in run.repaired_parts:
         raise error
     run.repaired_parts.add(error.path)
-    _set_aside(run, error.path, str(error).removesuffix(f". {MEND}"))
+    _set_aside(run, error.path, str(error).removesuffix(f". {REPAIR_ADVICE}"))
     if error.path.startswith(f"{WORK}/"):
         # Other unreadable parts of this journal would each restart the run again.
         for path in JournalIndex.load(run.store, error.path.split("/")[1]).damaged:
@@ -122,7 +122,7 @@ def _set_aside(run: Run, path: str, problem: str) -> None:
     else:
         run.damaged.add(path)
         plan = "Its content is rebuilt from the journal"
-    run.observer.note(f"{problem}. {_where(moved[0] if moved else None)}. {plan}")
+    run.observer.message(f"{problem}. {_where(moved[0] if moved else None)}. {plan}")
 
 
 def _where(moved: str | None) -> str:
@@ -130,17 +130,17 @@ def _where(moved: str | None) -> str:
 
 
 def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:
-    yield pa.table({"path": pa.array(damaged_files.unsound(store, paths), pa.string())})
+    yield pa.table({"path": pa.array(damaged_files.find_damaged(store, paths), pa.string())})
 
 
 def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
     """Merge small parts of journals with at least this many. Failures except LockLost are only noted."""
     assert run.lock is not None
     try:
-        due = [(n, parts) for n in journals for parts in compaction.due(run.store, n, at_least)]
+        due = [(n, parts) for n in journals for parts in compaction.find_mergeable(run.store, n, at_least)]
         if not due:
             return
-        with run.chore(COMPACT) as counts:
+        with run.maintenance_task(COMPACT) as counts:
             counts["parts"] = counts["merged_into"] = sum(len(parts) for _, parts in due)
             for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), due):
                 for row in table.to_pylist():
@@ -150,7 +150,7 @@ def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
     except LockLost:
         raise
     except (StoreError, ProcessDied) as e:
-        run.observer.note(f"The journal was not compacted; the next run will do it: {e}")
+        run.observer.message(f"The journal was not compacted; the next run will do it: {e}")
 
 
 def _merge_parts(epoch: int, store: Store, job: tuple[str, list[FileInfo]]) -> Iterator[pa.Table]:

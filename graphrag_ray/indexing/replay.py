@@ -20,16 +20,23 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.index_settings import of_index
+from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import Driver, Open, Refused, answered, failure_of, replay
-from graphrag_ray.engine.executor import ItemSource, Sweep
+from graphrag_ray.engine.drive import (
+    DialogueRunner,
+    GaveUp,
+    Waiting,
+    journalled_replies,
+    latest_failure,
+    replay,
+)
+from graphrag_ray.engine.executor import ItemSource, SweepResult
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.work import Work, begin, outcome_of
+from graphrag_ray.engine.work import Work, outcome_from_journal, start_items
 from graphrag_ray.indexing.index import run_stages
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.step_result import Result, code_version
@@ -65,7 +72,7 @@ def _run_again(
 
     Raises `_Found` at the item with this `key`.
     """
-    settings = parse_settings(of_index(manifest.settings))
+    settings = parse_settings(without_machine_settings(manifest.settings))
     if not manifest.hierarchies:
         settings = settings.model_copy(update={"build": "names"})
     try:
@@ -73,7 +80,7 @@ def _run_again(
     except GraphRagError as e:
         raise _not_reproducible(manifest, str(e)) from e
     with tempfile.TemporaryDirectory(prefix="graphrag-ray-replay-") as folder:
-        executor = _ReplayExecutor(_Overlay(store, folder), Models.of(settings), key=key)
+        executor = _ReplayExecutor(_Overlay(store, folder), Models.from_settings(settings), key=key)
         run = _ReplayRun(executor, settings, prompts, manifest, Observer(), only=only)
         run_stages(run, Result.from_json(manifest.steps["read"]), names)
     return executor.seen
@@ -92,7 +99,7 @@ class Turn:
     error: str | None = None
 
 
-def conversation(store: Store, stage: str, key: str) -> list[Turn]:
+def failed_item_turns(store: Store, stage: str, key: str) -> list[Turn]:
     """The requests and replies of a failed item of the newest snapshot, turn by turn. Calls no model.
 
     The journal holds replies but no prompts, so the item's dialogue is started again over the snapshot's
@@ -100,7 +107,7 @@ def conversation(store: Store, stage: str, key: str) -> list[Turn]:
     no snapshot yet, replies come without their prompts.
     `key` is the item's key, 64 hexadecimal characters.
     """
-    manifest = snapshots.latest(store)
+    manifest = snapshots.read_latest(store)
     if manifest is not None and "read" in manifest.steps:
         with suppress(UsageError):
             try:
@@ -149,7 +156,7 @@ class _ReplayRun(Run):
         self.sweep_all(work, load, inputs, total)
         return self.executor.share(self.journal(work.name))
 
-    def before(self, name: str) -> None:
+    def parent_result(self, name: str) -> None:
         """Nothing is reused, so that each item is looked up."""
 
     def journal(self, name: str) -> JournalIndex:
@@ -167,18 +174,18 @@ class _ReplayExecutor(LocalExecutor):
     def share(self, value: T) -> Callable[[], T]:
         return super().share(cast(T, self._recording(value)) if isinstance(value, JournalIndex) else value)
 
-    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
         """Finish each item with what the journal says of it."""
         recording, taken = self._recording(index), 0
         while (items := source.take()) is not None:
-            for driver, rows in begin(work, self.store, recording, items):
+            for driver, rows in start_items(work, self.store, recording, items):
                 if driver.key == self.key:
                     raise _Found(_turns(driver, rows))
-                source.finished(taken, outcome_of(driver.key, replay(driver, rows), rows))
+                source.on_finished(taken, outcome_from_journal(driver.key, replay(driver, rows), rows))
                 taken += 1
             if not items:
                 time.sleep(_EMPTY_S)
-        return Sweep(finished=taken)
+        return SweepResult(finished=taken)
 
     def _recording(self, index: JournalIndex) -> _RecordingIndex:
         recording = _RecordingIndex(index._store, index.dialogue, index._held)
@@ -186,11 +193,11 @@ class _ReplayExecutor(LocalExecutor):
         return recording
 
 
-def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:
+def _turns(driver: DialogueRunner[Any], rows: Sequence[JournalRow]) -> list[Turn]:
     turns: list[Turn] = []
     shown = 0
-    while isinstance(state := driver.state, Open):
-        known, failure = answered(state, rows), failure_of(state, rows)
+    while isinstance(state := driver.state, Waiting):
+        known, failure = journalled_replies(state, rows), latest_failure(state, rows)
         for slot, request in enumerate(state.requests):
             reply = known.get(slot)
             if isinstance(request, ChatRequest):
@@ -206,7 +213,7 @@ def _turns(driver: Driver[Any], rows: Sequence[JournalRow]) -> list[Turn]:
         if len(known) < len(state.requests):
             return turns
         driver.send([known[slot] for slot in range(len(state.requests))])
-    if isinstance(state, Refused):
+    if isinstance(state, GaveUp):
         turns.append(Turn("", (), None, state.error))
     return turns
 

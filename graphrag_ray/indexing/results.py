@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.short_ids import Numbers
+from graphrag_ray.indexing.stages.short_ids import ShortIds
 from graphrag_ray.indexing.step_result import Result
 
 
@@ -16,15 +16,15 @@ from graphrag_ray.indexing.step_result import Result
 class ExtractedGraph:
     """Entities, relationships and claims; `embedded`: entity embeddings, if a hierarchy needs them early."""
 
-    extracted: Result
-    claimed: Result
+    extraction: Result
+    claims: Result
     merged: Result
-    described: Result
+    descriptions: Result
     embedded: Result = field(default_factory=Result)
 
     @property
     def results(self) -> Sequence[Result]:
-        return (self.extracted, self.claimed, self.merged, self.described, self.embedded)
+        return (self.extraction, self.claims, self.merged, self.descriptions, self.embedded)
 
 
 class BuiltHierarchy(Protocol):
@@ -49,10 +49,10 @@ class BuiltHierarchy(Protocol):
     @property
     def counts(self) -> Mapping[str, Any]: ...
 
-    def numbers(self, run: Run) -> dict[str, Numbers]:
+    def short_ids(self, run: Run) -> dict[str, ShortIds]:
         """The short ids of its communities and reports, by table."""
 
-    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
+    def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
         """Its tables for the snapshot, given the short ids of all tables and the ISO date of the run."""
 
 
@@ -63,13 +63,13 @@ class Results:
     corpus: Result
     graph: ExtractedGraph | None
     hierarchies: Mapping[str, BuiltHierarchy]
-    more: Mapping[str, Result] = field(default_factory=dict)
-    embedded: Result = field(default_factory=Result)
-    searchable: Result = field(default_factory=Result)
+    other_stages: Mapping[str, Result] = field(default_factory=dict)
+    embeddings: Result = field(default_factory=Result)
+    search_indexes: Result = field(default_factory=Result)
 
     def __iter__(self) -> Iterator[Result]:
         yield self.corpus
         yield from self.graph.results if self.graph else ()
         for hierarchy in self.hierarchies.values():
             yield from hierarchy.results
-        yield from (*self.more.values(), self.embedded, self.searchable)
+        yield from (*self.other_stages.values(), self.embeddings, self.search_indexes)

@@ -16,26 +16,26 @@ from graphrag_ray.base import logs, schema, unforeseen
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.engine.drive import record_bug
 from graphrag_ray.engine.executor import (
     Executor,
+    InputSplitter,
     ItemSource,
-    Parted,
     RowSource,
-    Sweep,
+    SweepResult,
     TableFunction,
     Tables,
-    Written,
+    WrittenParts,
 )
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.work import Outcome, Row, Work, identity, outcomes
-from graphrag_ray.indexing.step_result import Result, TakenOver, code_version, fingerprint_of
+from graphrag_ray.engine.work import Outcome, Row, Work, replay_outcomes, row_key
+from graphrag_ray.indexing.step_result import Result, ReusePlan, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import describe_quirks
 from graphrag_ray.store import locks, retries
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.journal import NONE, JournalIndex
+from graphrag_ray.store.journal import NO_PARTS, JournalIndex
 from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
 from graphrag_ray.store.snapshots import Manifest
 
@@ -77,19 +77,19 @@ class Run:
     seconds: dict[str, float] = field(default_factory=dict)
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
-    inputs: list[str] = field(default_factory=list)
+    input_hashes: list[str] = field(default_factory=list)
     asked: dict[str, int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     repaired_parts: set[str] = field(default_factory=set)
-    afresh: frozenset[str] = frozenset()
+    forced_steps: frozenset[str] = frozenset()
     reused_steps: set[str] = field(default_factory=set)
     current_step: tuple[str, float] | None = None
     maintenance: dict[str, dict[str, Any]] = field(default_factory=dict)
-    untold: Result | None = None
+    about_failure: Result | None = None
     after_step: Callable[[], None] = lambda: None
     after_sweep: Callable[[str], None] = lambda name: None
     reused_inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
-    items: dict[str, tuple[int, str]] = field(default_factory=dict)
+    item_totals: dict[str, tuple[int, str]] = field(default_factory=dict)
     _of_parent: tuple[Manifest | None, Mapping[str, Result]] = (None, {})
 
     @property
@@ -109,19 +109,19 @@ class Run:
         started = self._begin_step(name)
         self.reused_inputs.pop(name, None)  # of an aborted attempt
         asked = self.asked.get(journal or "", 0)
-        retried = retries.mark(self.store, journal) if journal else ""
+        retried = retries.retry_marker(self.store, journal) if journal else ""
         fingerprint = ""
         if depends_on is not None:
             fingerprint = fingerprint_of([name, code_version(), depends_on, retried])
         before = self.parent.steps.get(name) if self.parent and fingerprint else None
-        known = self.of_parent[name] if before and before["fingerprint"] == fingerprint else None
+        known = self.parent_results[name] if before and before["fingerprint"] == fingerprint else None
         has_lost_parts = known is not None and any(
             part.path in self.damaged
             for groups in known.tables.values()
             for group in groups
             for part in group
         )
-        reused = known is not None and name not in self.afresh and not has_lost_parts
+        reused = known is not None and name not in self.forced_steps and not has_lost_parts
         if known is not None and reused:
             result = known
         else:
@@ -130,15 +130,15 @@ class Run:
             except BaseException as e:
                 # An index may come from a stranger or a version with a bug. If its parent cannot be used, all
                 # later steps do without it. Out of memory and I/O errors are no evidence of that.
-                suspicious = is_unforeseen(e) and not isinstance(e, MemoryError | OSError)
-                if suspicious and self.parent is not None and name not in self.afresh:
-                    self.observer.note(
+                suspicious = is_unexpected(e) and not isinstance(e, MemoryError | OSError)
+                if suspicious and self.parent is not None and name not in self.forced_steps:
+                    self.observer.message(
                         f"Step {name} failed to continue from snapshot {self.parent.number}. Rebuilding its "
-                        f"tables and those of later steps: {unforeseen.told(e)}"
+                        f"tables and those of later steps: {unforeseen.describe_error(e)}"
                     )
-                    self.afresh = frozenset([*self.parent.steps, name])
+                    self.forced_steps = frozenset([*self.parent.steps, name])
                     return self.step(name, depends_on, compute, journal)
-                if is_unforeseen(e):
+                if is_unexpected(e):
                     e.add_note(f"step {name}")
                 raise
         self.current_step = None
@@ -150,7 +150,7 @@ class Run:
         counts: dict[str, Any] = {}
         reused_n, inputs_n = self.reused_inputs.get(name, (0, 0))
         if reused_n:
-            n, items = self.items.get(name, (0, ""))
+            n, items = self.item_totals.get(name, (0, ""))
             if n:
                 done = self.asked.get(journal or "", 0) - asked
                 counts["asked"] = {"items": done, "of": n, "called": items}
@@ -160,20 +160,20 @@ class Run:
 
     def _begin_step(self, name: str) -> float:
         self.observer.step_started(name)
-        logs.event(_log, "step started", step=name)
+        logs.log_event(_log, "step started", step=name)
         started = time.monotonic()
         self.current_step = name, started
         return started
 
     def _end_step(self, name: str, seconds: float, counts: dict[str, Any], reused: bool) -> None:
-        logs.event(_log, "step ended", step=name, seconds=round(seconds, 3), reused=reused, counts=counts)
+        logs.log_event(_log, "step ended", step=name, seconds=round(seconds, 3), reused=reused, counts=counts)
         self.observer.step_ended(name, seconds, counts, reused)
 
-    def before(self, name: str) -> Result | None:
+    def parent_result(self, name: str) -> Result | None:
         """A step's result in the parent snapshot; None if nothing of it can be reused."""
-        if self.code_changed or self.damaged or name in self.afresh:
+        if self.code_changed or self.damaged or name in self.forced_steps:
             return None
-        return self.of_parent.get(name)
+        return self.parent_results.get(name)
 
     @property
     def code_changed(self) -> bool:
@@ -181,7 +181,7 @@ class Run:
         return self.parent is None or self.parent.run.get("code") != code_version()
 
     @property
-    def of_parent(self) -> Mapping[str, Result]:
+    def parent_results(self) -> Mapping[str, Result]:
         """The parent snapshot's results, by step."""
         if self.parent is None:
             return {}
@@ -190,17 +190,17 @@ class Run:
             self._of_parent = self.parent, {name: Result.from_json(step) for name, step in steps}
         return self._of_parent[1]
 
-    def taken_over(
+    def reuse_plan(
         self,
         step: str,
         inputs: Sequence[X],
         depends_on: Any,
         names: Sequence[str],
         *,
-        told: Sequence[Any] | None = None,
+        identities: Sequence[Any] | None = None,
         journal: str | None = None,
-        again: Collection[int] = (),
-    ) -> TakenOver[X]:
+        forced_inputs: Collection[int] = (),
+    ) -> ReusePlan[X]:
         """Find the inputs of a step whose results the parent snapshot has.
 
         Args:
@@ -210,12 +210,19 @@ class Run:
             journal: A dialogue. Inputs with failures are processed again once items of it are retried.
             again: Numbers of inputs to process even if they have not changed.
         """
-        retried = retries.mark(self.store, journal) if journal else ""
-        plan = TakenOver.of(
-            self.before(step), step, inputs, depends_on, names, told or inputs, retried, again
+        retried = retries.retry_marker(self.store, journal) if journal else ""
+        plan = ReusePlan.of(
+            self.parent_result(step),
+            step,
+            inputs,
+            depends_on,
+            names,
+            identities or inputs,
+            retried,
+            forced_inputs,
         )
         reused, total = self.reused_inputs.get(step, (0, 0))
-        self.reused_inputs[step] = (reused + len(inputs) - len(plan.new), total + len(inputs))
+        self.reused_inputs[step] = (reused + len(inputs) - len(plan.new_inputs), total + len(inputs))
         return plan
 
     def map(
@@ -223,12 +230,12 @@ class Run:
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: Parted[X] | None = None,
+        parted: InputSplitter[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
-    ) -> Written:
+    ) -> WrittenParts:
         """`Executor.map`, with the step's folder for its tables."""
         if parted is not None:
-            parted = Parted(parted.parts, partial(_in_place, step, parted.failed))
+            parted = InputSplitter(parted.split, partial(_in_place, step, parted.failure_tables))
         written = self.executor.map(step, partial(_each_in_place, step, fn), inputs, parted, ended)
         return [_by_name(tables) for tables in written]
 
@@ -240,7 +247,7 @@ class Run:
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
         bundles: int | None = None,
-    ) -> Written:
+    ) -> WrittenParts:
         """`Executor.shuffle`, with the step's folder for its tables."""
         make = partial(_in_place, step, reduce)
         written = self.executor.shuffle(step, fn, inputs, make, partitions, bundles)
@@ -250,10 +257,10 @@ class Run:
         self, step: str, table: str, rows: Iterable[pa.Table], max_rows: int = MAX_PART_ROWS
     ) -> list[Part]:
         """Write a table of a step from this process."""
-        return write_parts(self.store, schema.place_of(step, table), rows, max_rows=max_rows)
+        return write_parts(self.store, schema.table_location(step, table), rows, max_rows=max_rows)
 
     @contextmanager
-    def chore(self, name: str) -> Iterator[dict[str, Any]]:
+    def maintenance_task(self, name: str) -> Iterator[dict[str, Any]]:
         """Report a maintenance task like a step. The block adds its counts; repeated tasks are added up."""
         before = self.current_step
         started = self._begin_step(name)
@@ -277,10 +284,10 @@ class Run:
         return (
             self.step_records.keys() == before.keys()
             and all(self.step_records[n]["tables"] == before[n]["tables"] for n in before)
-            and self.parent.settings == self.settings.kept()
+            and self.parent.settings == self.settings.for_snapshot()
         )
 
-    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
         checked = LockCheckedSource(source, self, work.name, index)
         sweep = self.executor.sweep(work, checked, index)
@@ -288,10 +295,10 @@ class Run:
         for endpoint, quirks in new_quirks(
             sweep.accounts.quirks, self.executor.models.quirks, self.accounts.quirks
         ):
-            self.observer.note(describe_quirks(endpoint, quirks))
+            self.observer.message(describe_quirks(endpoint, quirks))
         before = self.usage.get(work.name, Accounts())
         self.usage[work.name] = Accounts.merged([before, sweep.accounts])
-        logs.event(_log, "stage asked", **sweep.summary(work.name))
+        logs.log_event(_log, "stage asked", **sweep.summary(work.name))
         self.after_sweep(work.name)
         return sweep
 
@@ -304,7 +311,7 @@ class Run:
     ) -> Callable[[], JournalIndex]:
         """Run every item (a row of `load`) that the journal does not answer; return the journal after it."""
         if not inputs:
-            return self.executor.share(JournalIndex(self.store, work.name, NONE))
+            return self.executor.share(JournalIndex(self.store, work.name, NO_PARTS))
         index = self.journal(work.name)
         find_open = partial(_open_items, work, self.executor.share(index), load)
         tables = self.executor.stream(work.name, find_open, inputs)
@@ -313,7 +320,7 @@ class Run:
             with closing(RowSource[T](tables, None if index.n_parts else total)) as source:
                 self.sweep(work, source, index)
         except ProcessDied:
-            self.observer.note(
+            self.observer.message(
                 f"Processes looking for open items of stage {work.name} died repeatedly. The workers now "
                 "look at every item instead, and identify the one that kills them."
             )
@@ -344,7 +351,7 @@ class Run:
         if self.lock is not None:
             self.lock.check()
 
-    def lost(self, parts: Sequence[Part]) -> bool:
+    def has_lost_parts(self, parts: Sequence[Part]) -> bool:
         """Whether any of these parts is damaged and was not rebuilt yet."""
         return any(part.path in self.damaged and self.store.size(part.path) != part.bytes for part in parts)
 
@@ -354,7 +361,7 @@ class Run:
 
     def expecting_silence(self, seconds: float) -> AbstractContextManager[None]:
         """Ask other writers for patience during work that stops every thread of this process."""
-        return self.lock.expecting_silence(seconds) if self.lock else nullcontext()
+        return self.lock.allow_silence(seconds) if self.lock else nullcontext()
 
 
 class LockCheckedSource(Generic[T]):
@@ -376,7 +383,7 @@ class LockCheckedSource(Generic[T]):
         self._check()
         return self._source.take()
 
-    def finished(self, number: int, outcome: Outcome[T]) -> None:
+    def on_finished(self, number: int, outcome: Outcome[T]) -> None:
         self._check()
         if outcome.key and outcome.status == "complete":
             self._keys.append(outcome.key)
@@ -385,8 +392,8 @@ class LockCheckedSource(Generic[T]):
         elif outcome.error and not self._failure_reported:
             self._failure_reported = True
             error = outcome.error[:_ERROR_CHARACTERS]
-            self._run.observer.note(f"First failure in stage {self._stage}: {error}")
-        self._source.finished(number, outcome)
+            self._run.observer.message(f"First failure in stage {self._stage}: {error}")
+        self._source.on_finished(number, outcome)
 
     def answered(self) -> int:
         """The number of completed items that were not complete in the journal."""
@@ -401,24 +408,24 @@ class LockCheckedSource(Generic[T]):
 
 def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
     for tables in fn(store, x):
-        yield {schema.place_of(step, name): table for name, table in tables.items()}
+        yield {schema.table_location(step, name): table for name, table in tables.items()}
 
 
 def _in_place(step: str, make: Callable[..., Tables], *args: Any) -> Tables:
-    return {schema.place_of(step, name): table for name, table in make(*args).items()}
+    return {schema.table_location(step, name): table for name, table in make(*args).items()}
 
 
 def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     return {name.rpartition("/")[2]: parts for name, parts in tables.items()}
 
 
-def replayed(
+def replay_rows(
     work: Work[T], index: JournalIndex, store: Store, tables: Iterable[pa.Table]
 ) -> Iterator[list[tuple[Row, Outcome[T]]]]:
     """Yield the rows of tables with their outcomes, in order and in batches."""
     for table in tables:
         for start in range(0, table.num_rows, ROWS_AT_ONCE):
-            yield outcomes(work, store, index, table.slice(start, ROWS_AT_ONCE).to_pylist())
+            yield replay_outcomes(work, store, index, table.slice(start, ROWS_AT_ONCE).to_pylist())
 
 
 def _open_items(
@@ -432,7 +439,7 @@ def _open_items(
     journal = index()
     for table in load(store, x):
         start = 0
-        for batch in replayed(work, journal, store, [table]):
+        for batch in replay_rows(work, journal, store, [table]):
             keys = [o.key if o.status in ("open", "retry") else None for _, o in batch]
             rows = table.slice(start, len(batch)).append_column("key", pa.array(keys, pa.string()))
             start += len(batch)
@@ -444,23 +451,23 @@ def _all_items(
 ) -> Iterator[pa.Table]:
     """All rows, with no dialogue started. Rows that ask for the same are not recognised as one here."""
     for table in load(store, x):
-        keys = [identity(work, row) for row in table.to_pylist()]
+        keys = [row_key(work, row) for row in table.to_pylist()]
         yield table.append_column("key", pa.array(keys, pa.string()))
 
 
-def each(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
+def apply_or_report(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
     """Yield rows with the results of `do`, called row by row if it fails; failing rows with the reason."""
     try:
         results: Sequence[X | str] = do(rows)
     except BaseException as e:
-        if not is_unforeseen(e):
+        if not is_unexpected(e):
             raise
-        results = [note_bug(e)] if rows.num_rows == 1 else []
+        results = [record_bug(e)] if rows.num_rows == 1 else []
     if len(results) == rows.num_rows:
         yield from zip(rows.to_pylist(), results, strict=True)
     else:
         for n in range(rows.num_rows):
-            yield from each(rows.slice(n, 1), do)
+            yield from apply_or_report(rows.slice(n, 1), do)
 
 
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:
@@ -478,14 +485,14 @@ def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T
                 "kind": "permanent" if outcome.status == "failed" else "transient",
                 "error": outcome.error or "Not answered: the run was stopped",
                 "attempts": outcome.attempts,
-                "first_at": iso(outcome.first_at),
-                "last_at": iso(outcome.last_at),
+                "first_at": format_utc(outcome.first_at),
+                "last_at": format_utc(outcome.last_at),
                 "key": outcome.key,
             }
         )
     return pa.Table.from_pylist(rows, schema=schema.FAILURES)
 
 
-def iso(seconds: float) -> str:
+def format_utc(seconds: float) -> str:
     """Unix seconds as an ISO time in UTC; empty for 0."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""

@@ -20,13 +20,13 @@ from importlib.metadata import version
 from typing import Any
 
 from graphrag_ray.base import errors, logs
-from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, GraphRagError, LockHeld, StoreError
+from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, BudgetSpent, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.keys import scrub
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.pace import Recent, StagePace
-from graphrag_ray.indexing.run import Run, iso
+from graphrag_ray.engine.pace import RecentRates, StagePace
+from graphrag_ray.indexing.run import Run, format_utc
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store import compaction, runs
 from graphrag_ray.store.files import Store
@@ -47,7 +47,7 @@ OUTCOMES: dict[type[BaseException], str] = {
 }
 
 # How messages describe a run with this outcome.
-WORDS = {
+OUTCOME_DESCRIPTIONS = {
     "running": "was killed",
     "killed": "was killed",
     "budget": "was stopped by its budget",
@@ -63,11 +63,11 @@ WORDS = {
 }
 
 # Meanings of exit codes.
-MEANINGS = {
+EXIT_CODE_MEANINGS = {
     0: "done",
     1: "stopped by an error",
     2: "wrong usage or settings",
-    FAILED_ITEMS: "done, but some items failed",
+    EXIT_FAILED_ITEMS: "done, but some items failed",
     4: "stopped by a budget",
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
@@ -87,7 +87,7 @@ class Heartbeat:
         self._run, self._lock, self._now = run, run.lock, now
         self.keep = False
         self._on_progress = run.executor.on_progress
-        self._recent = Recent()
+        self._recent = RecentRates()
         self._pace: tuple[str, StagePace] | None = None
         self._beats = 0
         self._over = threading.Event()
@@ -99,7 +99,7 @@ class Heartbeat:
             return
         step = self._run.current_step[0]
         if self._pace is None or self._pace[0] != step:
-            self._recent = Recent()
+            self._recent = RecentRates()
         self._recent.note(progress)
         self._pace = step, StagePace.of(progress, self._recent)
 
@@ -134,7 +134,7 @@ class Heartbeat:
             self._beats += 1
             if self._beats % LOGGED_EACH == 0:
                 progress = {name: reached["pace"].get(name) for name in ("done", "total", "left_s")}
-                logs.event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **progress)
+                logs.log_event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **progress)
             live = LiveRun(self._lock.holder.nonce, self._beats, self._now(), **reached)
             try:
                 runs.write_live(self._run.store, self._lock.epoch, live)
@@ -164,7 +164,7 @@ class RunRecorder:
             }
             for name, s in run.seconds.items()
         }
-        changes |= {"usage": run.executor.spending.before.to_dict(), "settings": run.settings.kept()}
+        changes |= {"usage": run.executor.spending.earlier.to_dict(), "settings": run.settings.for_snapshot()}
         self.record = replace(self.record, steps=steps, **changes)
         self.written = False
         try:
@@ -175,7 +175,7 @@ class RunRecorder:
 
     def finish(self, outcome: str, snapshot: int, failed: int) -> None:
         """Record that the run completed."""
-        code = FAILED_ITEMS if failed else 0
+        code = EXIT_FAILED_ITEMS if failed else 0
         self.write(outcome=outcome, exit_code=code, snapshot=snapshot, failed=failed, ended_at=self.now())
         self.log_end(failed=failed, snapshot=snapshot)
 
@@ -191,7 +191,7 @@ class RunRecorder:
             "tokens": total.total_tokens,
             "cost_usd": total.cost_usd,
         }
-        logs.event(_log, "run ended", level, **fields, **more)
+        logs.log_event(_log, "run ended", level, **fields, **more)
 
 
 @contextmanager
@@ -204,14 +204,16 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
         started_at=now(),
         version=version("graphrag-ray"),
         given=given,
-        settings=run.settings.kept(),
+        settings=run.settings.for_snapshot(),
         host=run.lock.holder.host,
         pid=run.lock.holder.pid,
     )
     recorder = RunRecorder(run, record, now)
     recorder.write()
     root, given_input = run.store.url, given.get("input")
-    logs.event(_log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version)
+    logs.log_event(
+        _log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version
+    )
     run.after_step = recorder.write
     with Heartbeat(run, now) as heart:
         try:
@@ -221,11 +223,11 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
             error = run.executor.stop.error() if isinstance(e, KeyboardInterrupt) else e
             if isinstance(error, BudgetSpent):
                 # Include the calls that were in flight when the run was stopped.
-                total = run.executor.spending.before.total
+                total = run.executor.spending.earlier.total
                 cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
                 error.args = (f"{error} In total, this run used {total.total_tokens:,} tokens{cost}.",)
             if recorder.record.outcome == runs.RUNNING:
-                recorder.write(**ending(error), reached=heart.reached(), ended_at=now())
+                recorder.write(**describe_ending(error), reached=heart.reached(), ended_at=now())
                 # People see the final message of the command; programs that read logs see this event.
                 level = logging.WARNING if logs.as_json() else logging.INFO
                 recorder.log_end(level, error=type(error).__name__)
@@ -235,7 +237,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
 
 
 @contextmanager
-def attempted(store: Store, given: Mapping[str, Any], always: bool = False) -> Iterator[None]:
+def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = False) -> Iterator[None]:
     """Write an error that ends an attempt before there is a run to record it next to the index.
 
     Without `always`, it is written only if the index has runs, so that a mistyped root stays untouched.
@@ -248,19 +250,19 @@ def attempted(store: Store, given: Mapping[str, Any], always: bool = False) -> I
         if isinstance(error, StoreError) and not isinstance(error, LockHeld):
             raise
         try:
-            last = runs.latest(store)
+            last = runs.latest_run(store)
             ours = last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
             recorded_run = ours and last is not None and last.started_at >= started
             if not recorded_run and (last is not None or always):
                 after = last.epoch if last else 0
-                refusal = RefusedRun(after=after, at=time.time(), given=given, **ending(error))
+                refusal = RefusedRun(after=after, at=time.time(), given=given, **describe_ending(error))
                 runs.write_refusal(store, refusal)
         except GraphRagError as e:
             _log.info("The failed attempt was not recorded next to the index: %s", e)
         raise
 
 
-def ending(error: BaseException) -> dict[str, Any]:
+def describe_ending(error: BaseException) -> dict[str, Any]:
     """The fields of a record that describe what ended a run."""
     code = error.exit_code if isinstance(error, GraphRagError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
@@ -293,6 +295,7 @@ def unfinished_note(store: Store, journals: tuple[str, ...]) -> str | None:
     if n > 1:
         paid_by = f"It and {plural(n - 1, 'earlier run')} used {sum(paid):,} tokens"
     return (
-        f"The previous run of {iso(last.started_at)} {WORDS.get(last.outcome, last.outcome)}. {paid_by}. "
+        f"The previous run of {format_utc(last.started_at)} "
+        f"{OUTCOME_DESCRIPTIONS.get(last.outcome, last.outcome)}. {paid_by}. "
         "Replies are kept, and budgets apply to this run alone."
     )

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.indexing.repair import needed
-from graphrag_ray.indexing.run import iso
-from graphrag_ray.indexing.run_record import MEANINGS
+from graphrag_ray.indexing.run import format_utc
+from graphrag_ray.indexing.run_record import EXIT_CODE_MEANINGS
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store import compaction, locks, runs, snapshots
-from graphrag_ray.store.damaged_files import differing
+from graphrag_ray.store.damaged_files import find_size_mismatches
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parts import list_all
+from graphrag_ray.store.parts import list_parts
 
 LOOK_EVERY_S = 2.0
 BEGUN_WITHIN_S = 900.0  # Pods and machines that a job waits for take minutes to start.
@@ -44,7 +44,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
     damaged: list[str] = []
     manifest = None
     try:
-        manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.latest(store)
+        manifest = snapshots.load(store, snapshot) if snapshot is not None else snapshots.read_latest(store)
     except CorruptPart as e:
         damaged.append(str(e))
     totals = {name: compaction.totals(store, name) for name in JOURNALS}
@@ -85,14 +85,14 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
             "usage": list(Accounts.from_dict(manifest.usage).rows()),
             "notes": dict(manifest.notes),
         }
-        wrong = differing(store, needed(manifest))
+        wrong = find_size_mismatches(store, needed(manifest))
         damaged += [f"{store.url_of(path)} {problem}" for path, problem in wrong.items()]
     if listed:
         status["snapshots"] = _snapshots(store)
     return status
 
 
-def watched(
+def watch_last_run(
     store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> Iterator[dict[str, Any]]:
     """Yield the state of the last run repeatedly until it has ended.
@@ -101,7 +101,7 @@ def watched(
     storage is retried for AWAY_S before StoreError is raised, since the run may reach it another way.
     """
     run = last_run(store)
-    if run is None or (run["outcome"] != runs.RUNNING and refused_since(store)):
+    if run is None or (run["outcome"] != runs.RUNNING and refusal_since_last_run(store)):
         return
     while run is not None:
         yield run
@@ -128,7 +128,7 @@ def _patiently(look: Callable[[], T], clock: Callable[[], float], sleep: Callabl
             sleep(LOOK_EVERY_S)
 
 
-def await_next(
+def wait_for_run(
     store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> None:
     """Wait until a run begins or is refused, or raise StoreError after BEGUN_WITHIN_S."""
@@ -162,12 +162,12 @@ def _last_record(store: Store) -> tuple[runs.RunRecord | None, locks.Holder | No
     Observing a holder takes up to 20 s, in which that run may end and another begin. So a record that says
     "running" without its holder is returned only if it was the last one both before and after.
     """
-    before, record = None, runs.latest(store)
+    before, record = None, runs.latest_run(store)
     while True:
-        writer = locks.living(store)
+        writer = locks.find_live_holder(store)
         if record is None or record == before or not _killed(record, writer):
             return record, writer
-        before, record = record, runs.latest(store)
+        before, record = record, runs.latest_run(store)
 
 
 def _killed(record: runs.RunRecord, writer: locks.Holder | None) -> bool:
@@ -185,8 +185,8 @@ def _described(
         "outcome": "killed" if _killed(record, writer) else record.outcome,
         "exit_code": record.exit_code,
         "exit_meaning": _meaning(record.exit_code),
-        "started_at": iso(record.started_at),
-        "ended_at": iso(record.ended_at),
+        "started_at": format_utc(record.started_at),
+        "ended_at": format_utc(record.ended_at),
         "given": dict(record.given),
         "steps": {name: dict(step) for name, step in record.steps.items()},
         "usage": list(Accounts.from_dict(record.usage).rows()),
@@ -200,17 +200,17 @@ def _live(store: Store, epoch: int) -> dict[str, Any] | None:
     if live is None:
         return None
     modified = {i.path: i.modified for folder in ("runs", "locks") for i in store.list(folder)}
-    written, beat = modified.get(runs.live_path(epoch)), modified.get(locks.beat_path(epoch))
+    written, beat = modified.get(runs.live_path(epoch)), modified.get(locks.heartbeat_path(epoch))
     return {
         "step": live.step,
         "seconds": live.seconds,
         "pace": dict(live.pace),
-        "told_at": iso(live.at),
+        "told_at": format_utc(live.at),
         "age_s": max(0.0, beat - written) if written is not None and beat is not None else None,
     }
 
 
-def refused_since(store: Store) -> dict[str, Any] | None:
+def refusal_since_last_run(store: Store) -> dict[str, Any] | None:
     """The last attempt, if it never became a run and came after the last run, by the storage's clock."""
     modified = {info.path: info.modified for info in store.list("runs")}
     refused = modified.get(runs.REFUSED)
@@ -224,7 +224,7 @@ def _refused(store: Store) -> dict[str, Any] | None:
     if refusal is None or refusal.after < max(runs.epochs(store), default=0):
         return None
     return {
-        "at": iso(refusal.at),
+        "at": format_utc(refusal.at),
         "outcome": refusal.outcome,
         "exit_code": refusal.exit_code,
         "exit_meaning": _meaning(refusal.exit_code),
@@ -234,7 +234,7 @@ def _refused(store: Store) -> dict[str, Any] | None:
 
 
 def _meaning(code: int | None) -> str | None:
-    return None if code is None else MEANINGS.get(code, MEANINGS[1])
+    return None if code is None else EXIT_CODE_MEANINGS.get(code, EXIT_CODE_MEANINGS[1])
 
 
 def _snapshots(store: Store) -> list[dict[str, Any]]:
@@ -243,8 +243,8 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
     for number in reversed(snapshots.numbers(store)):
         with suppress(IndexNotFound):  # removed since it was listed
             kept.append(snapshots.load(store, number))
-    size = {info.path: info.bytes for info in list_all(store)}
-    named = {m.number: snapshots.parts_of(m) for m in kept}
+    size = {info.path: info.bytes for info in list_parts(store)}
+    named = {m.number: snapshots.part_paths(m) for m in kept}
     users = Counter(path for paths in named.values() for path in paths)
     return [
         {

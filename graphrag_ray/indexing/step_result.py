@@ -17,7 +17,7 @@ import orjson
 import pyarrow as pa
 
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.engine.executor import Written
+from graphrag_ray.engine.executor import WrittenParts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.version import __version__
@@ -26,7 +26,7 @@ from graphrag_ray.version import __version__
 TABLE_CODE = ("base", "corpus", "graph", "indexing/stages", "offline", "store")
 
 X = TypeVar("X")
-COUNTED = pa.schema([("name", pa.string()), ("value", pa.int64())])
+COUNTS_SCHEMA = pa.schema([("name", pa.string()), ("value", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Result:
     @property
     def failures(self) -> list[Part]:
         """All parts of failures tables."""
-        return [part for name in self.tables if is_failures(name) for part in self.parts(name)]
+        return [part for name in self.tables if is_failures_table(name) for part in self.parts(name)]
 
     def to_json(self) -> dict[str, Any]:
         tables = {
@@ -70,7 +70,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class TakenOver(Generic[X]):
+class ReusePlan(Generic[X]):
     """The inputs of a step, and which of their results the parent snapshot has.
 
     Attributes:
@@ -82,9 +82,9 @@ class TakenOver(Generic[X]):
     """
 
     names: Sequence[str]
-    new: list[X]
-    before: Mapping[str, list[list[Part]]]
-    at: list[int]
+    new_inputs: list[X]
+    parent_tables: Mapping[str, list[list[Part]]]
+    parent_positions: list[int]
     hashes: list[str]
     retried: str
 
@@ -95,33 +95,33 @@ class TakenOver(Generic[X]):
         inputs: Sequence[X],
         depends_on: Any,
         names: Sequence[str],
-        told: Sequence[Any],
+        identities: Sequence[Any],
         retried: str,
         again: Collection[int] = (),
-    ) -> TakenOver[X]:
+    ) -> ReusePlan[X]:
         """See `Run.taken_over`. `before` is the step's result in the parent snapshot."""
         whole = fingerprint_of([step, depends_on, list(names)])
         hashes = [
             "" if x is None else hashlib.sha256(f"{whole} {fingerprint_of(x)}".encode()).hexdigest()[:32]
-            for x in told
+            for x in identities
         ]
         made_from = before.made_from.get(names[0], []) if before else []
         place = {hash_: n for n, hash_ in enumerate(made_from) if hash_}
         at = [place.get(hash_, place.get(_failed(hash_, retried), -1)) for hash_ in hashes]
         at = [-1 if n in again else known for n, known in enumerate(at)]
         new = [x for x, n in zip(inputs, at, strict=True) if n < 0]
-        return TakenOver(names, new, before.tables if before else {}, at, hashes, retried)
+        return ReusePlan(names, new, before.tables if before else {}, at, hashes, retried)
 
-    def with_new(self, store: Store, written: Written) -> Result:
+    def merge_new(self, store: Store, written: WrittenParts) -> Result:
         """All tables, with `written` for new inputs. Transient failures are retried by the next run."""
-        written_by_name = by_input(written, *self.names)
+        written_by_name = parts_by_input(written, *self.names)
         tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}
         hashes, n = [], 0
-        for hash_, at in zip(self.hashes, self.at, strict=True):
+        for hash_, at in zip(self.hashes, self.parent_positions, strict=True):
             for name in self.names:
-                tables[name].append(written_by_name[name][n] if at < 0 else self.before[name][at])
-            failures = {name: [tables[name][-1]] for name in self.names if is_failures(name)}
-            is_open = at < 0 and passing(store, failures)
+                tables[name].append(written_by_name[name][n] if at < 0 else self.parent_tables[name][at])
+            failures = {name: [tables[name][-1]] for name in self.names if is_failures_table(name)}
+            is_open = at < 0 and has_transient_failures(store, failures)
             failed = bool(hash_) and any(groups[0] for groups in failures.values())
             hashes.append("" if is_open else _failed(hash_, self.retried) if failed else hash_)
             n += at < 0
@@ -133,7 +133,7 @@ def _failed(hash_: str, retried: str) -> str:
     return stable_id("failed", hash_, retried)
 
 
-def joined(results: Iterable[Result]) -> Result:
+def join_results(results: Iterable[Result]) -> Result:
     """Join results with different tables. The counts are those of the last one."""
     together = Result()
     for result in results:
@@ -146,31 +146,31 @@ def joined(results: Iterable[Result]) -> Result:
     return together
 
 
-def by_input(written: Written, *names: str) -> dict[str, list[list[Part]]]:
+def parts_by_input(written: WrittenParts, *names: str) -> dict[str, list[list[Part]]]:
     """The written parts of each table, aligned with the inputs."""
     return {name: [w.get(name, []) for w in written] for name in names}
 
 
-def rows_of(groups: Sequence[Sequence[Part]]) -> int:
+def count_rows(groups: Sequence[Sequence[Part]]) -> int:
     """The total number of rows."""
     return sum(part.rows for group in groups for part in group)
 
 
-def is_failures(table: str) -> bool:
+def is_failures_table(table: str) -> bool:
     """Whether a table holds failures. Each kind of input of a step has its own."""
     return table == "failures" or table.startswith("failures_")
 
 
-def passing(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
+def has_transient_failures(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
     """Whether the tables hold a transient failure, so that the next run should repeat the step."""
     parts = Result(dict(tables)).failures
     return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
 
 
-def add_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
+def sum_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
     """Add up the step's counts tables (COUNTED)."""
     parts = [part for group in tables["counts"] for part in group]
-    rows = read_table(store, parts, ["name", "value"], COUNTED)
+    rows = read_table(store, parts, ["name", "value"], COUNTS_SCHEMA)
     sums = rows.group_by("name", use_threads=False).aggregate([("value", "sum")])
     return dict(sorted(zip(sums["name"].to_pylist(), sums["value_sum"].to_pylist(), strict=True)))
 

@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
-from graphrag_ray.base.declarations import concerned
+from graphrag_ray.base.declarations import affected_dialogues
 from graphrag_ray.base.errors import PromptError, SettingsError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, of_index
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, without_machine_settings
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.base.prompts import Prompt, kept_prompts, load_prompts, parse_prompt
+from graphrag_ray.base.prompts import Prompt, load_prompts, parse_prompt, stored_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.text_files import read_text
-from graphrag_ray.base.urls import shown
-from graphrag_ray.base.wording import plural, price_setting
+from graphrag_ray.base.urls import display_path
+from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph.aliases import EntityNames, parse_names
 from graphrag_ray.llm.accounting import CallTotals
-from graphrag_ray.llm.pricing import cost_pico_usd, dearest_price
+from graphrag_ray.llm.pricing import cost_pico_usd, highest_price
 from graphrag_ray.store import compaction
 from graphrag_ray.store.files import Store
 
@@ -39,7 +39,7 @@ def with_name_lists(settings: Settings) -> Settings:
         try:
             texts[key] = read_text(path) if path is not None else text or ""
         except (OSError, UnicodeDecodeError) as e:
-            raise SettingsError(f"Cannot read {shown(str(path))}: {e}") from e
+            raise SettingsError(f"Cannot read {display_path(str(path))}: {e}") from e
     return settings.model_copy(update={"names": names.model_copy(update=texts)})
 
 
@@ -47,10 +47,10 @@ def with_contents(
     settings: Settings, before: Mapping[str, Any] | None, observer: Observer, new_prompts: bool = False
 ) -> Settings:
     """Settings with the content of their files; arguments as for `prompts_for`."""
-    prompts = kept_prompts(prompts_for(settings, before, new_prompts))
-    package = kept_prompts(load_prompts(settings.prompts_dir))
+    prompts = stored_prompts(prompts_for(settings, before, new_prompts))
+    package = stored_prompts(load_prompts(settings.prompts_dir))
     if others := [name for name, text in prompts.items() if text != package[name]]:
-        observer.note(
+        observer.message(
             f"Using the index's own prompts, of which {', '.join(others)} differ from the package's. Pass "
             "--new-prompts to use those instead; the cost is shown first."
         )
@@ -77,7 +77,7 @@ def prompts_of(before: Mapping[str, Any] | None) -> dict[Any, str]:
     """The prompts stored in an index, except for those from a folder of its owner."""
     if before is None:
         return {}
-    return dict(parse_settings({"prompts": of_index(before).get("prompts", {})}).prompts)
+    return dict(parse_settings({"prompts": without_machine_settings(before).get("prompts", {})}).prompts)
 
 
 def cost_of_prompts(
@@ -92,7 +92,7 @@ def cost_of_prompts(
     The estimate is what the affected stages used so far, at today's prices. None if no prompt differs or
     nothing was paid for. `stages` are those that call models; other arguments as for `prompts_for`.
     """
-    ours = kept_prompts(prompts_for(settings, before, new_prompts))
+    ours = stored_prompts(prompts_for(settings, before, new_prompts))
     if before is None:
         return None
     theirs, changed = prompts_of(before), []
@@ -102,17 +102,17 @@ def cost_of_prompts(
             known = parse_prompt(name, theirs.get(name, "")).source
         if text != known:
             changed.append(name)
-    affected = {stage for name in changed for stage in concerned(name)}
+    affected = {stage for name in changed for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
     for stage in stages:
         model = settings.model(settings.model_name(stage))
         if stage not in affected or model.is_local:
             continue
-        total, price = CallTotals(), dearest_price(model)
+        total, price = CallTotals(), highest_price(model)
         for name, calls in compaction.totals(store, stage).by_model.items():
             if name != OFFLINE_MODEL_ID:
                 usage = Usage(calls.prompt_tokens, calls.completion_tokens, calls.cached_tokens)
-                total.absorb(
+                total.merge(
                     CallTotals(
                         calls=calls.calls,
                         prompt_tokens=calls.prompt_tokens,
@@ -126,14 +126,14 @@ def cost_of_prompts(
         return None
     in_total = CallTotals()
     for totals in used.values():
-        in_total.absorb(totals)
+        in_total.merge(totals)
     parts = []
     for label, totals in (*used.items(), ("in total", in_total)):
         cost = "cost unknown" if totals.cost_usd is None else f"${totals.cost_usd:,.2f}"
         replies = plural(totals.calls, "reply", "replies")
         parts.append(f"{label} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in used.items() if totals.cost_usd is None), None)
-    hint = f" Pass {price_setting(settings.model_name(unknown))} to see the cost." if unknown else ""
+    hint = f" Pass {price_hint(settings.model_name(unknown))} to see the cost." if unknown else ""
     return (
         f"These prompts differ from those of the index: {', '.join(changed)}. Requests that they change are "
         f"sent again. This costs at most about what their stages cost so far: {'; '.join(parts)}.{hint}"

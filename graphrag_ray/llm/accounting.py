@@ -106,7 +106,7 @@ class CallRecord:
         self.owed.add(paid)
         return paid
 
-    def give_up(self) -> InFlight:
+    def abandon(self) -> InFlight:
         """`owe` the attempt in flight, which will not be answered."""
         if self.sent is None:
             return InFlight()
@@ -219,7 +219,7 @@ class CallTotals:
         if record.status == "ok":
             self.latency.add(record.latency_s)
 
-    def absorb(self, other: CallTotals) -> None:
+    def merge(self, other: CallTotals) -> None:
         self.latency.absorb(other.latency)
         self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
         for count in _COUNTS:
@@ -234,27 +234,27 @@ _SHOWN = (
 
 
 @dataclass
-class Span:
+class StageTiming:
     """How long a stage asked models, over all its sweeps, and the most calls in flight at once."""
 
     ms: int = 0
     peak_in_flight: int = 0
 
-    def absorb(self, other: Span) -> None:
+    def absorb(self, other: StageTiming) -> None:
         self.ms += other.ms
         self.peak_in_flight = max(self.peak_in_flight, other.peak_in_flight)
 
 
 @dataclass(frozen=True)
-class Limits:
+class CombinedLimits:
     """The combined rate limits of a model's endpoints; None if one of them has no known limit."""
 
     requests_per_minute: float | None
     tokens_per_minute: float | None
 
     @staticmethod
-    def of(model: Model) -> Limits:
-        return Limits(
+    def of(model: Model) -> CombinedLimits:
+        return CombinedLimits(
             sum_known([e.requests_per_minute for e in model.endpoints]),
             sum_known([e.tokens_per_minute for e in model.endpoints]),
         )
@@ -271,8 +271,8 @@ class Accounts:
     """Totals by (stage, model id), with time spans by stage, and rate limits and quirks by model id."""
 
     by_stage: dict[tuple[str, str], CallTotals] = field(default_factory=dict)
-    spans: dict[str, Span] = field(default_factory=dict)
-    limits: dict[str, Limits] = field(default_factory=dict)
+    spans: dict[str, StageTiming] = field(default_factory=dict)
+    limits: dict[str, CombinedLimits] = field(default_factory=dict)
     quirks: dict[str, dict[str, list[str]]] = field(default_factory=dict)
 
     def add(self, record: CallRecord) -> None:
@@ -283,9 +283,9 @@ class Accounts:
     def absorb(self, other: Accounts) -> None:
         """Add the totals of other accounts to these."""
         for key, totals in other.by_stage.items():
-            self.by_stage.setdefault(key, CallTotals()).absorb(totals)
+            self.by_stage.setdefault(key, CallTotals()).merge(totals)
         for stage, span in other.spans.items():
-            self.spans.setdefault(stage, Span()).absorb(span)
+            self.spans.setdefault(stage, StageTiming()).absorb(span)
         self.limits.update(other.limits)
         add_quirks(self.quirks, other.quirks)
 
@@ -307,7 +307,7 @@ class Accounts:
         """Totals over all stages and models."""
         total = CallTotals()
         for totals in self.by_stage.values():
-            total.absorb(totals)
+            total.merge(totals)
         return total
 
     def rows(self) -> Iterator[dict[str, Any]]:
@@ -353,8 +353,8 @@ class Accounts:
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Accounts:
         accounts = Accounts(
-            spans={stage: Span(**span) for stage, span in data.get("spans", {}).items()},
-            limits={model: Limits(**limits) for model, limits in data.get("limits", {}).items()},
+            spans={stage: StageTiming(**span) for stage, span in data.get("spans", {}).items()},
+            limits={model: CombinedLimits(**limits) for model, limits in data.get("limits", {}).items()},
         )
         add_quirks(accounts.quirks, data.get("quirks", {}))
         for row in data.get("stages", []):
@@ -366,7 +366,7 @@ class Accounts:
         return accounts
 
 
-def quirks_in(*usages: Mapping[str, Any]) -> Quirks:
+def stored_quirks(*usages: Mapping[str, Any]) -> Quirks:
     """The quirks in stored accounts (`Accounts.to_dict`). Malformed ones are ignored."""
     known: dict[str, dict[str, list[str]]] = {}
     for usage in usages:

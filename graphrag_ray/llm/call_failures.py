@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 
 from graphrag_ray.base.errors import (
     CallError,
-    DoesNotFit,
     FatalCallError,
     PermanentCallError,
+    RequestTooLarge,
     TransientCallError,
 )
-from graphrag_ray.base.messages import Usage, whole
+from graphrag_ray.base.messages import Usage, join_surrogates
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import rough_time
 from graphrag_ray.llm.limit_headers import retry_after_s
@@ -43,7 +43,7 @@ _TRANSIENT_STATUS = {408, 409, 425, 429}
 _FATAL_STATUS = {401, 402, 403, 404}
 
 
-class GaveUp(TransientCallError):
+class RetriesExhausted(TransientCallError):
     """A transient failure after all attempts."""
 
     def __init__(self, message: str, *, status: int | None = None, attempts: int = 1) -> None:
@@ -59,11 +59,11 @@ class Paid(CallError):
         self.usage = usage or Usage()
 
 
-class PromptTruncated(Paid, DoesNotFit):
+class PromptTruncated(Paid, RequestTooLarge):
     """The endpoint read only part of the prompt."""
 
 
-class OnlyThoughts(Paid, DoesNotFit):
+class OnlyThoughts(Paid, RequestTooLarge):
     """Reasoning used up the reply's limit before its first word."""
 
 
@@ -101,11 +101,13 @@ class HttpRefusal:
         """Parse a decoded body: {"error": {…}}, the inner object alone, {"detail": …}, or text."""
         inner = body.get("error", body) if isinstance(body, Mapping) else body
         if not isinstance(inner, Mapping):
-            return HttpRefusal(status, whole(str(inner or "")[:MAX_MESSAGE]))
+            return HttpRefusal(status, join_surrogates(str(inner or "")[:MAX_MESSAGE]))
         message = inner.get("message") or inner.get("detail") or inner
         code = inner.get("code") or inner.get("type") or ""
         param = inner.get("param") or ""
-        return HttpRefusal(status, *(whole(str(text)[:MAX_MESSAGE]) for text in (message, code, param)))
+        return HttpRefusal(
+            status, *(join_surrogates(str(text)[:MAX_MESSAGE]) for text in (message, code, param))
+        )
 
     @staticmethod
     def within(body: Mapping[str, Any]) -> HttpRefusal | None:

@@ -20,7 +20,7 @@ LATENCY_S = (
 _MODEL = ("stage", "model")
 _ENDPOINT = ("stage", "model", "endpoint")
 
-CALLS = (
+CALL_METRICS = (
     Instrument("counter", "llm_calls", "Logical calls of a model, each with all its attempts", _MODEL),
     Instrument("counter", "llm_calls_failed", "Logical calls that ended without a reply", _MODEL),
     Instrument("counter", "llm_retries", "Requests sent again after a failure", _MODEL),
@@ -31,7 +31,7 @@ CALLS = (
     Instrument("counter", "llm_cost_usd", "Cost in US dollars, if every price is known", _MODEL),
 )
 
-ENDPOINTS = (
+ENDPOINT_METRICS = (
     Instrument("counter", "llm_requests", "Requests by result: answered or failed", (*_ENDPOINT, "result")),
     Instrument("counter", "llm_rate_limited", "Requests answered with 429", _ENDPOINT),
     Instrument("counter", "llm_charged_tokens", "Tokens charged against the limit", _ENDPOINT),
@@ -46,11 +46,11 @@ ENDPOINTS = (
 )
 
 # A limiter does not know a request's stage. A run has one stage at a time; a service uses this label instead.
-SERVED = "questions"
+SERVICE_STAGE = "questions"
 
 
 @dataclass(frozen=True)
-class Watched:
+class WatchedEndpoints:
     """A model's endpoints, in the order of the settings. `life` identifies one start of the limiter."""
 
     model: str
@@ -66,7 +66,7 @@ class CallMeter:
         self._models = {name: (model.model_id, endpoint_names(model)) for name, model in models.items()}
         self._counted: dict[Hashable, float] = {}
 
-    def rise(self, name: str, so_far: float, labels: Mapping[str, str], of: Hashable = None) -> None:
+    def count_up_to(self, name: str, so_far: float, labels: Mapping[str, str], of: Hashable = None) -> None:
         """Raise a counter to a running total, identified by `of` if labels do not suffice. It never falls."""
         key = (name, tuple(labels.items()) if of is None else of)
         before = self._counted.get(key, 0.0)
@@ -78,7 +78,7 @@ class CallMeter:
         if value is not None:
             self._recorder.set(name, value, labels)
 
-    def endpoints(self, stage: str, watched: Watched, over: bool = False) -> None:
+    def endpoints(self, stage: str, watched: WatchedEndpoints, over: bool = False) -> None:
         """Report what a model's limiter counted since the last report. `over`: nothing is in flight."""
         model, endpoints = self._models[watched.model]
         for endpoint, seen in zip(endpoints, watched.endpoints, strict=True):
@@ -87,22 +87,22 @@ class CallMeter:
             of = watched.life, watched.model, endpoint  # A restarted limiter counts from zero.
             tally = now.tally
             for result, count in (("answered", tally.answered), ("failed", tally.failed)):
-                self.rise("llm_requests", count, {**labels, "result": result}, (of, result))
-            self.rise("llm_rate_limited", tally.rate_limited, labels, of)
-            self.rise("llm_charged_tokens", tally.tokens, labels, of)
+                self.count_up_to("llm_requests", count, {**labels, "result": result}, (of, result))
+            self.count_up_to("llm_rate_limited", tally.rate_limited, labels, of)
+            self.count_up_to("llm_charged_tokens", tally.tokens, labels, of)
             for bucket, so_far in tally.latency.counts.items():
                 key = ("llm_latency_seconds", of, bucket)
                 for _ in range(so_far - int(self._counted.get(key, 0))):
                     self._recorder.observe("llm_latency_seconds", Latencies.middle_s(bucket), labels)
                 self._counted[key] = so_far
             self.set("llm_requests_in_flight", now.in_flight, labels)
-            self.set("llm_max_in_flight", now.most_in_flight, labels)
+            self.set("llm_max_in_flight", now.max_in_flight, labels)
             self.set("llm_limit_tokens_per_minute", now.tokens_per_minute, labels)
             self.set("llm_limit_requests_per_minute", now.requests_per_minute, labels)
             self.set("llm_pause_seconds", now.pause_s, labels)
 
 
-def sums(totals: CallTotals) -> dict[str, float]:
+def metric_values(totals: CallTotals) -> dict[str, float]:
     """Totals by the names of `CALLS`."""
     return {
         "llm_calls": totals.calls,

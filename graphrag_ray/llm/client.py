@@ -24,7 +24,13 @@ import openai
 from openai import RequestOptions
 from pydantic import SecretStr
 
-from graphrag_ray.base.errors import CallError, FatalCallError, NoWay, PermanentCallError, TransientCallError
+from graphrag_ray.base.errors import (
+    CallError,
+    FatalCallError,
+    NoEndpoint,
+    PermanentCallError,
+    TransientCallError,
+)
 from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.keys import scrub
 from graphrag_ray.base.messages import (
@@ -33,12 +39,18 @@ from graphrag_ray.base.messages import (
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
-    Listener,
     Message,
+    StreamListener,
     Usage,
 )
 from graphrag_ray.base.providers import Client
-from graphrag_ray.base.thoughts import THOUGHT_TOKENS, Speech, family_of, is_open_from_the_start, spoken
+from graphrag_ray.base.thoughts import (
+    DEFAULT_REASONING_TOKENS,
+    ReasoningFilter,
+    family_of,
+    starts_inside_reasoning,
+    strip_reasoning,
+)
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import (
     BrokenOff,
@@ -62,7 +74,13 @@ from graphrag_ray.llm.endpoint_replies import (
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.pricing import price_of
 from graphrag_ray.llm.quirks import OPENED, THINKS, USAGE, EndpointQuirks, yes_no_bias
-from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room, vocabulary_of
+from graphrag_ray.llm.request_sizes import (
+    count_prompt_tokens,
+    count_text_tokens,
+    output_limit,
+    reasoning_room,
+    vocabulary_of,
+)
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -140,11 +158,13 @@ class EndpointClient(Client):
         force_yes_no: bool | None = None,
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> None:
-        self.where = display_url(endpoint.base_url)
+        self.display_address = display_url(endpoint.base_url)
         sent = {f"header {name}": value for name, value in endpoint.headers.items()}
         for name, value in {**sent, "key": key.get_secret_value() if key else ""}.items():
             if not (value.isascii() and value.isprintable()):
-                raise NoWay(f"The {name} for {self.where} cannot be sent: it is not printable ASCII")
+                raise NoEndpoint(
+                    f"The {name} for {self.display_address} cannot be sent: it is not printable ASCII"
+                )
         self.price = price_of(model, endpoint)
         self.limits = LimitHeaders()
         self.key = key
@@ -155,7 +175,7 @@ class EndpointClient(Client):
         self._bias = yes_no_bias(vocabulary.name) if forced else None
         self._key_from = endpoint.api_key_env or endpoint.api_key_file
         self._quirks = EndpointQuirks(family_of(self._name, model.model))
-        self._quirks.add((quirks or {}).get(self.where, ()))
+        self._quirks.add((quirks or {}).get(self.display_address, ()))
         self._sent_first: dict[frozenset[str], asyncio.Event] = {}
         self._dimensions: int | None = None
         self._transport_errors = transport_errors()
@@ -183,17 +203,17 @@ class EndpointClient(Client):
         self._options: RequestOptions = {"headers": {"Authorization": openai.Omit()}} if key is None else {}
 
     def __repr__(self) -> str:
-        return f"EndpointClient({self.where!r}, {self._name!r})"
+        return f"EndpointClient({self.display_address!r}, {self._name!r})"
 
     @property
     def quirks(self) -> frozenset[str]:
         return self._quirks.learned
 
-    def learn(self, quirks: Iterable[str]) -> None:
+    def add_quirks(self, quirks: Iterable[str]) -> None:
         self._quirks.add(quirks)
 
     async def chat(
-        self, request: ChatRequest, prompt_tokens: int | None = None, listener: Listener | None = None
+        self, request: ChatRequest, prompt_tokens: int | None = None, listener: StreamListener | None = None
     ) -> ChatReply:
         """Make one chat call.
 
@@ -205,7 +225,7 @@ class EndpointClient(Client):
             DoesNotFit: The request exceeds the context window and was not sent.
             BrokenOff: The endpoint failed after part of the reply was received.
         """
-        counted = prompt_size(request, self._model) if prompt_tokens is None else prompt_tokens
+        counted = count_prompt_tokens(request, self._model) if prompt_tokens is None else prompt_tokens
         body = self._chat_body(request, counted, listener is not None)
         # Wait for the first request with the same parameters, since its answer may show which to leave out.
         while (first := self._sent_first.get(kind := frozenset(body))) and not first.is_set():
@@ -228,8 +248,8 @@ class EndpointClient(Client):
     def _chat_body(self, request: ChatRequest, counted: int, stream: bool) -> dict[str, Any]:
         limit, room = output_limit(request, self._model), request.call.reasoning_tokens
         if self._model.reasoning_tokens is None and self._quirks.thinks:
-            room = room or THOUGHT_TOKENS
-        room = thought_room(request, self._model, counted, room)
+            room = room or DEFAULT_REASONING_TOKENS
+        room = reasoning_room(request, self._model, counted, room)
         return self._quirks.chat_body(request, self._name, limit, self._bias, stream, room)
 
     def _max_bytes(self, body: Mapping[str, Any]) -> int:
@@ -244,16 +264,16 @@ class EndpointClient(Client):
         self, reply: Mapping[str, Any], request: ChatRequest, counted: int, body: Mapping[str, Any]
     ) -> ChatReply:
         limit, window = self._limit_of(body), self._model.context_window
-        count = partial(text_size, model=self._model)
-        read = read_chat(reply, request, counted, count, self.where, limit, window)
+        count = partial(count_text_tokens, model=self._model)
+        read = read_chat(reply, request, counted, count, self.display_address, limit, window)
         learned = set()
         if reply.get("usage") and not read.usage.reported:
             learned.add(USAGE)
         if has_thoughts(reply, read.text):
             learned.add(THINKS)
-        if is_open_from_the_start(read.text):
+        if starts_inside_reasoning(read.text):
             learned.add(OPENED)
-        cut = read.finish_reason == "length" and not spoken(read.text).strip()
+        cut = read.finish_reason == "length" and not strip_reasoning(read.text).strip()
         if cut and "logit_bias" in body:
             learned |= {"logit_bias", THINKS}
         elif cut and request.response == "yes_no":
@@ -263,11 +283,12 @@ class EndpointClient(Client):
             return read
         if self._chat_body(request, counted, "stream" in body) != body:
             raise RoomNeeded(
-                f"{self.where} used all {limit:,} tokens of the reply for reasoning", usage=read.usage
+                f"{self.display_address} used all {limit:,} tokens of the reply for reasoning",
+                usage=read.usage,
             )
         name = request.call.model
         raise OnlyThoughts(
-            f"{self.where} reached the limit of {limit:,} tokens before the first word of its reply"
+            f"{self.display_address} reached the limit of {limit:,} tokens before the first word of its reply"
             f"{', while reasoning' if self._quirks.thinks else ''}. If the model reasons, allow more tokens "
             f"(models.{name}.reasoning_tokens) or less reasoning (models.{name}.reasoning_effort: low).",
             usage=read.usage,
@@ -279,12 +300,13 @@ class EndpointClient(Client):
         body = self._quirks.embedding_body(texts, self._name, requests[0].dimensions)
 
         def read(reply: Mapping[str, Any]) -> list[EmbeddingReply]:
-            counts = [text_size(text, self._model) for text in texts]
-            read = read_embeddings(reply, requests, counts, self.where)
+            counts = [count_text_tokens(text, self._model) for text in texts]
+            read = read_embeddings(reply, requests, counts, self.display_address)
             size = len(read[0].vector) // 4
             if self._dimensions not in (None, size):
                 raise FatalCallError(
-                    f"{self.where} sent embeddings of {size} dimensions after others of {self._dimensions}"
+                    f"{self.display_address} sent embeddings of {size} dimensions "
+                    f"after others of {self._dimensions}"
                 )
             self._dimensions = size
             return read
@@ -336,7 +358,7 @@ class EndpointClient(Client):
                     path, body=body, cast_to=httpx2.Response, options=self._options
                 )
                 self.limits.note(response.headers, time.time())
-                return read(decoded(response.content, self.where))
+                return read(decoded(response.content, self.display_address))
         except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
             failure = self._failure(e, body)
         raise failure
@@ -346,16 +368,16 @@ class EndpointClient(Client):
         body: dict[str, Any],
         counted: int,
         read: Callable[[Mapping[str, Any]], ChatReply],
-        listener: Listener,
+        listener: StreamListener,
     ) -> ChatReply:
         """Make a chat call whose reply is passed on while it is generated, if the endpoint streams."""
-        listener.begins()
-        streamed = StreamedReply(self.where)
+        listener.on_start()
+        streamed = StreamedReply(self.display_address)
         max_bytes.set(self._max_bytes(body))
         try:
             if "stream" not in body:
                 reply = await self._post(_CHAT, body, read, self._max_bytes(body))
-                listener.piece(spoken(reply.text))
+                listener.on_text(strip_reasoning(reply.text))
                 return reply
             async with asyncio.timeout(self._model.timeout_s):
                 events = await self._openai.post(
@@ -369,18 +391,18 @@ class EndpointClient(Client):
                 async with events:
                     self.limits.note(events.response.headers, time.time())
                     if "event-stream" not in events.response.headers.get("content-type", ""):
-                        reply = read(decoded(await events.response.aread(), self.where))
-                        listener.piece(spoken(reply.text))
+                        reply = read(decoded(await events.response.aread(), self.display_address))
+                        listener.on_text(strip_reasoning(reply.text))
                         return reply
-                    speech = Speech(self._quirks.opened)
-                    async for event in events_of(events.response.aiter_bytes(), self.where):
+                    speech = ReasoningFilter(self._quirks.opened)
+                    async for event in events_of(events.response.aiter_bytes(), self.display_address):
                         if piece := speech.add(streamed.add(event)):
-                            listener.piece(piece)
+                            listener.on_text(piece)
                 return read(streamed.body())
         except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
             failure = self._failure(e, body)
         if streamed.text and isinstance(failure, TransientCallError):
-            usage = Usage(counted, text_size(streamed.text, self._model), reported=False)
+            usage = Usage(counted, count_text_tokens(streamed.text, self._model), reported=False)
             failure = BrokenOff(f"The reply broke off: {failure}", status=failure.status, usage=usage)
         raise failure
 
@@ -390,19 +412,21 @@ class EndpointClient(Client):
             failure = error
         elif not isinstance(error, self._transport_errors):  # It fails this call, not the run.
             logger.error("Unexpected error in a call, please report it", exc_info=error)
-            failure = Unanswered(f"No answer from {self.where}: {type(error).__name__}: {error}")
+            failure = Unanswered(f"No answer from {self.display_address}: {type(error).__name__}: {error}")
         else:
-            failure = classify(error, self.where, time.time())
+            failure = classify(error, self.display_address, time.time())
             if isinstance(error, openai.APIStatusError):
                 self.limits.note(error.response.headers, time.time())
                 refusal = HttpRefusal.read(error.status_code, error.body)
                 if self._quirks.learn(body, refusal):
-                    failure = ParameterRefused(f"{self.where} answered {refusal.status}: {refusal.message}")
+                    failure = ParameterRefused(
+                        f"{self.display_address} answered {refusal.status}: {refusal.message}"
+                    )
             else:
                 try:
                     json.dumps(body, ensure_ascii=False).encode()
                 except UnicodeEncodeError as e:  # No endpoint will ever receive it.
-                    failure = PermanentCallError(f"The request cannot be sent to {self.where}: {e}")
+                    failure = PermanentCallError(f"The request cannot be sent to {self.display_address}: {e}")
             if failure.status in (401, 403):
                 sent = f"with the key from {self._key_from}" if self.key else "without a key"
                 failure.args = (f"{failure} (asked {sent})",)

@@ -12,8 +12,15 @@ import numpy as np
 import orjson
 
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.base.messages import ChatReply, ChatRequest, EmbeddingReply, EmbeddingRequest, Usage, whole
-from graphrag_ray.base.thoughts import spoken
+from graphrag_ray.base.messages import (
+    ChatReply,
+    ChatRequest,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Usage,
+    join_surrogates,
+)
+from graphrag_ray.base.thoughts import strip_reasoning
 from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, Unanswered, UselessVector, failure_of
 
 MOST_TOKENS = 10**9  # Larger counts of one call are nonsense.
@@ -73,7 +80,7 @@ def read_chat(
         text = choice["message"].get("content") or ""
         if not isinstance(text, str):  # a list of parts
             text = "".join(part.get("text") or "" for part in text if part.get("type", "text") == "text")
-        text = whole(text)
+        text = join_surrogates(text)
         finish = str(choice.get("finish_reason") or "stop")
         refused = choice["message"].get("refusal")
     except (KeyError, IndexError, TypeError, AttributeError):
@@ -185,7 +192,7 @@ def has_thoughts(body: Mapping[str, Any], text: str) -> bool:
         message.get("reasoning_content")
         or message.get("reasoning")
         or (_is_count(counted) and counted > 0)
-        or spoken(text) != text
+        or strip_reasoning(text) != text
     )
 
 
@@ -256,7 +263,7 @@ class StreamedReply:
             text = self._half + (delta.get("content") or "")
             # Half of a surrogate pair at the end waits for the next piece.
             self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
-            piece = whole(text.removesuffix(self._half))
+            piece = join_surrogates(text.removesuffix(self._half))
             self._texts.append(piece)
         except (AssertionError, AttributeError, IndexError, KeyError, TypeError):
             raise TransientCallError(

@@ -14,28 +14,28 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
-from graphrag_ray.base.errors import FatalCallError, NoWay, PermanentCallError
+from graphrag_ray.base.errors import FatalCallError, NoEndpoint, PermanentCallError
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
-    Listener,
     Reply,
     Request,
+    StreamListener,
     Usage,
 )
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.providers import PROVIDERS, Client, LocalProvider
 from graphrag_ray.llm.accounting import CallRecord, sum_usage
 from graphrag_ray.llm.limiter import Limiter
-from graphrag_ray.llm.model_client import Called, ModelClient, Runtime
-from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
+from graphrag_ray.llm.model_client import CallResult, ModelClient, Runtime
+from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, count_text_tokens
 
 T = TypeVar("T")
 _CountedReply: TypeAlias = tuple[ChatReply, Usage]
-_Answer: TypeAlias = asyncio.Future[Called[EmbeddingReply]]
+_Answer: TypeAlias = asyncio.Future[CallResult[EmbeddingReply]]
 
 PACK_HOLD_S = 0.01
 BATCH_CALLS = 16  # calls that go to another process in one message
@@ -67,7 +67,7 @@ class Gateway:
         for name, client in self._models.items():
             model = client.model
             limits = (limit for e in model.endpoints if (limit := e.tokens_per_minute) is not None)
-            size, max_tokens = partial(text_size, model=model), min(limits, default=math.inf)
+            size, max_tokens = partial(count_text_tokens, model=model), min(limits, default=math.inf)
             self._packers[name] = Packer(client.embed, size, model.embedding_batch, PACK_HOLD_S, max_tokens)
         self._providers = dict(local or {})
         self._local_models: dict[str, LocalModelClient] = {}
@@ -82,13 +82,15 @@ class Gateway:
         """
         return (await self.answer(request, stage)).reply
 
-    async def answer(self, request: Request, stage: str, listener: Listener | None = None) -> Called[Reply]:
+    async def answer(
+        self, request: Request, stage: str, listener: StreamListener | None = None
+    ) -> CallResult[Reply]:
         """`ask`, with endpoint, latency and attempts. A `listener` receives a chat reply piece by piece."""
-        called: Called[ChatReply] | Called[EmbeddingReply]
+        called: CallResult[ChatReply] | CallResult[EmbeddingReply]
         name = request.call.model
         client = self._models.get(name)
-        if client and client.model.unknown:
-            raise NoWay(f"This machine has no endpoint for the model {client.model.model!r}")
+        if client and client.model.address_unknown:
+            raise NoEndpoint(f"This machine has no endpoint for the model {client.model.model!r}")
         if isinstance(request, EmbeddingRequest):
             if name not in self._packers:
                 self._packers[name] = Packer(self._local_model(name).embed, len, texts=1024, hold_s=0.0)
@@ -97,7 +99,7 @@ class Gateway:
             called = await client.chat(request, stage, listener)
         else:
             called = await self._local_model(name).chat(request, stage, listener)
-        return Called(called.reply, called.endpoint, called.latency_s, called.attempts)
+        return CallResult(called.reply, called.endpoint, called.latency_s, called.attempts)
 
     async def close(self) -> None:
         for packer in self._packers.values():
@@ -129,7 +131,7 @@ class Packer:
 
     def __init__(
         self,
-        send: Callable[[Sequence[EmbeddingRequest], str], Awaitable[Called[list[EmbeddingReply]]]],
+        send: Callable[[Sequence[EmbeddingRequest], str], Awaitable[CallResult[list[EmbeddingReply]]]],
         size: Callable[[str], int],
         texts: int,
         hold_s: float,
@@ -143,7 +145,7 @@ class Packer:
         self._open: dict[tuple[str, int | None], _Pack] = {}
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def add(self, request: EmbeddingRequest, stage: str) -> Called[EmbeddingReply]:
+    async def add(self, request: EmbeddingRequest, stage: str) -> CallResult[EmbeddingReply]:
         """The reply to a request, with its share of the pack's usage."""
         loop = asyncio.get_running_loop()
         key = (stage, request.dimensions)
@@ -201,7 +203,7 @@ class Packer:
         else:
             for (_, answer), reply in zip(items, called.reply, strict=True):
                 if not answer.done():
-                    answer.set_result(Called(reply, called.endpoint, called.latency_s, called.attempts))
+                    answer.set_result(CallResult(reply, called.endpoint, called.latency_s, called.attempts))
 
 
 class LocalModelClient:
@@ -218,40 +220,42 @@ class LocalModelClient:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def chat(
-        self, request: ChatRequest, stage: str, listener: Listener | None = None
-    ) -> Called[ChatReply]:
+        self, request: ChatRequest, stage: str, listener: StreamListener | None = None
+    ) -> CallResult[ChatReply]:
         """A `listener` receives the reply in one piece."""
         started = self._runtime.clock()
         counted = await self._in_pool(request) if self._pool and self._pool.is_up() else None
         if counted is None:
             work = partial(_chat, self._provider, request)
-            counted = self._pool.here(work) if self._pool else await self._run(work)
+            counted = self._pool.run_here(work) if self._pool else await self._run(work)
         reply, usage = counted
         if listener is not None:
-            listener.begins()
-            listener.piece(reply.text)
+            listener.on_start()
+            listener.on_text(reply.text)
         return await self._called(replace(reply, usage=usage), request, stage, usage, started)
 
-    async def embed(self, requests: Sequence[EmbeddingRequest], stage: str) -> Called[list[EmbeddingReply]]:
+    async def embed(
+        self, requests: Sequence[EmbeddingRequest], stage: str
+    ) -> CallResult[list[EmbeddingReply]]:
         started = self._runtime.clock()
         replies = await self._run(partial(self._provider.embed, requests))
-        usages = [Usage(text_size(r.text, _MODEL), reported=False) for r in requests]
+        usages = [Usage(count_text_tokens(r.text, _MODEL), reported=False) for r in requests]
         counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
         return await self._called(counted, requests[0], stage, sum_usage(usages), started)
 
     async def _called(
         self, reply: T, request: Request, stage: str, usage: Usage, started: float
-    ) -> Called[T]:
+    ) -> CallResult[T]:
         """Account for a call, and give the event loop a turn."""
         latency_s = self._runtime.clock() - started
         record = CallRecord(stage, request.prompt, request.call.model_id, "", "ok", usage, 0, latency_s)
         record.attempts, record.busy_s = 1, latency_s
         self._runtime.on_call(record)
         await asyncio.sleep(0)
-        return Called(reply, latency_s=latency_s)
+        return CallResult(reply, latency_s=latency_s)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        threads = self._runtime.aside
+        threads = self._runtime.thread_pool
         return work() if threads is None else await asyncio.get_running_loop().run_in_executor(threads, work)
 
     async def _in_pool(self, request: ChatRequest) -> _CountedReply | None:
@@ -297,8 +301,8 @@ def _chat(provider: LocalProvider, request: ChatRequest) -> _CountedReply:
             f"The model provider {kind.__module__}.{kind.__qualname__} returned a "
             f"{type(reply).__qualname__} instead of a ChatReply"
         )
-    prompt = sum(text_size(m.content, _MODEL) + TOKENS_PER_MESSAGE for m in request.messages)
-    return reply, Usage(prompt, text_size(reply.text, _MODEL), reported=False)
+    prompt = sum(count_text_tokens(m.content, _MODEL) + TOKENS_PER_MESSAGE for m in request.messages)
+    return reply, Usage(prompt, count_text_tokens(reply.text, _MODEL), reported=False)
 
 
 def _chat_batch(provider: LocalProvider, requests: Sequence[ChatRequest]) -> list[_CountedReply | None]:

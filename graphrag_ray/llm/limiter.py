@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from graphrag_ray.base.errors import RequestTooLarge
 from graphrag_ray.base.index_settings import Model
-from graphrag_ray.llm.limits import Ended, EndpointState, LimiterState, Settled
-from graphrag_ray.llm.token_bucket import RequestTooLarge
+from graphrag_ray.llm.limits import CallOutcome, EndpointState, FreedPlace, LimiterState
 
 MAX_ASKED = 256  # Waiters per question. More are never granted in one answer.
 
@@ -32,7 +32,7 @@ class Limiter(Protocol):
         least 1; the others have to ask again. A caller has one such call per model at a time.
         """
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: CallOutcome | None = None) -> None:
         """Free a place. `delta_tokens` is tokens used minus wanted; `ended` describes the call, if any."""
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
@@ -45,7 +45,7 @@ class Limiter(Protocol):
         """The quirks of an endpoint that are known here so far."""
 
 
-class LentLimiter(Limiter, Protocol):
+class ClosableLimiter(Limiter, Protocol):
     """A limiter that has to be closed after use."""
 
     def close(self) -> None: ...
@@ -86,11 +86,11 @@ class LocalLimiter:
         return await self._lines[model].acquire(holder, wants, usable)
 
     def settle(
-        self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None, holder: str = ""
+        self, model: str, endpoint: int, delta_tokens: int, ended: CallOutcome | None = None, holder: str = ""
     ) -> None:
-        self.settle_all(model, [Settled(endpoint, delta_tokens, ended)], holder)
+        self.settle_all(model, [FreedPlace(endpoint, delta_tokens, ended)], holder)
 
-    def settle_all(self, model: str, settled: Iterable[Settled], holder: str = "") -> None:
+    def settle_all(self, model: str, settled: Iterable[FreedPlace], holder: str = "") -> None:
         """Free several places of one holder, and answer waiting tickets once."""
         line = self._lines[model]
         for one in settled:
@@ -106,7 +106,7 @@ class LocalLimiter:
     def quirks(self, model: str, endpoint: int) -> frozenset[str]:
         return self.all_quirks.get((model, endpoint), frozenset())
 
-    def forget(self, holder: str) -> None:
+    def drop_holder(self, holder: str) -> None:
         """Drop the tickets and the calls in flight of a holder that died."""
         for line in self._lines.values():
             line.forget(holder)
@@ -119,7 +119,7 @@ class LocalLimiter:
         """Calls in flight at each endpoint."""
         return self._lines[model].state.in_flight
 
-    def seen(self, model: str) -> list[EndpointState]:
+    def endpoint_states(self, model: str) -> list[EndpointState]:
         """The current state of each endpoint."""
         return self._lines[model].state.seen(self._clock())
 

@@ -29,7 +29,7 @@ WARN_FROM_S = 30.0  # Shorter pauses are logged at level INFO.
 MAX_GROUP = 128  # Places per grant, so that one caller does not take all of them.
 
 
-class Ended(NamedTuple):
+class CallOutcome(NamedTuple):
     """How a call ended, `ago_s` seconds ago.
 
     `tokens` are those of the reply, or of embedded texts; `ok` is False for a failure that may be due to
@@ -39,16 +39,16 @@ class Ended(NamedTuple):
     latency_s: float
     tokens: int
     ok: bool = True
-    told: RateLimitInfo | None = None
+    rate_limits: RateLimitInfo | None = None
     ago_s: float = 0.0
 
 
-class Settled(NamedTuple):
+class FreedPlace(NamedTuple):
     """A freed place: the arguments of `LimiterState.settle`."""
 
     endpoint: int
     delta_tokens: int
-    ended: Ended | None = None
+    ended: CallOutcome | None = None
 
 
 @dataclass
@@ -72,7 +72,7 @@ class EndpointState:
 
     tally: Tally
     in_flight: int
-    most_in_flight: int | None
+    max_in_flight: int | None
     requests_per_minute: float | None
     tokens_per_minute: float | None
     pause_s: float
@@ -140,14 +140,14 @@ class _Gate:
         self.in_flight[holder] -= calls
         self.busy -= calls
 
-    def learn(self, now: float, ended: Ended) -> None:
+    def learn(self, now: float, ended: CallOutcome) -> None:
         if ended.ok:
             self.tally.answered += 1
             self.tally.latency.add(ended.latency_s)
         else:
             self.tally.failed += 1
-        if ended.told is not None:
-            self.adopt(now, ended.told)
+        if ended.rate_limits is not None:
+            self.adopt(now, ended.rate_limits)
         if self.adaptive is not None:
             self.adaptive.ended(now, self.busy, ended.latency_s, ended.tokens, ended.ok, ended.ago_s)
             self.max_in_flight = self.adaptive.bound
@@ -255,7 +255,7 @@ class LimiterState:
             del gate.in_flight[holder]
 
     def settle(
-        self, now: float, holder: str, endpoint: int, delta_tokens: int, ended: Ended | None = None
+        self, now: float, holder: str, endpoint: int, delta_tokens: int, ended: CallOutcome | None = None
     ) -> None:
         """Free a place, and charge tokens used minus tokens reserved. See `Limiter.settle`."""
         gate = self._gates[endpoint]

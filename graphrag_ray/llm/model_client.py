@@ -19,17 +19,17 @@ from graphrag_ray.base.messages import (
     ChatRequest,
     EmbeddingReply,
     EmbeddingRequest,
-    Listener,
+    StreamListener,
     Usage,
 )
 from graphrag_ray.base.providers import Client
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord, InFlight, sum_usage
-from graphrag_ray.llm.call_failures import GaveUp, Paid, ParameterRefused, Unanswered
+from graphrag_ray.llm.call_failures import Paid, ParameterRefused, RetriesExhausted, Unanswered
 from graphrag_ray.llm.hedging import CallDurations, race
 from graphrag_ray.llm.limiter import Limiter, PermitQueue, Place
-from graphrag_ray.llm.limits import Ended
-from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size
+from graphrag_ray.llm.limits import CallOutcome
+from graphrag_ray.llm.request_sizes import count_prompt_tokens, count_text_tokens, output_limit
 from graphrag_ray.llm.token_bucket import check_within_limit
 
 T = TypeVar("T")
@@ -122,7 +122,7 @@ class Processes(Protocol):
 
     def is_up(self) -> bool: ...
 
-    def here(self, fn: Callable[..., T], *args: Any) -> T: ...
+    def run_here(self, fn: Callable[..., T], *args: Any) -> T: ...
 
     def submit(self, fn: Callable[..., T], *args: Any) -> Future[T] | None: ...
 
@@ -150,15 +150,15 @@ class Runtime:
     clock: Callable[[], float] = time.monotonic
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     hedge: bool = False
-    at_the_end: Callable[[], bool] = lambda: False
+    nothing_queued: Callable[[], bool] = lambda: False
     attempts_before: int = 0
     dropped_for_s: float = math.inf
-    aside: Executor | None = None
+    thread_pool: Executor | None = None
     pool: Processes | None = None
 
 
 @dataclass(frozen=True)
-class Called(Generic[T]):
+class CallResult(Generic[T]):
     """A reply, its endpoint's address, and the latency of the attempt that succeeded, including hedges."""
 
     reply: T
@@ -203,13 +203,13 @@ class ModelClient:
         for i, client in enumerate(clients):
             if isinstance(client, FatalCallError):
                 self._pool.drop(i, client)
-        text_size("", model)  # Loads the vocabulary now rather than between two calls.
+        count_text_tokens("", model)  # Loads the vocabulary now rather than between two calls.
 
     def chat(
-        self, request: ChatRequest, stage: str, listener: Listener | None = None
-    ) -> Awaitable[Called[ChatReply]]:
+        self, request: ChatRequest, stage: str, listener: StreamListener | None = None
+    ) -> Awaitable[CallResult[ChatReply]]:
         """Make a chat call. A `listener` receives each attempt while it is generated and prevents hedging."""
-        size = prompt_size(request, self.model)
+        size = count_prompt_tokens(request, self.model)
         yes_no = request.response == "yes_no"
         guess = 1 if yes_no else min(FIRST_GUESS_TOKENS, output_limit(request, self.model))
 
@@ -232,9 +232,9 @@ class ModelClient:
 
     def embed(
         self, requests: Sequence[EmbeddingRequest], stage: str
-    ) -> Awaitable[Called[list[EmbeddingReply]]]:
+    ) -> Awaitable[CallResult[list[EmbeddingReply]]]:
         """Embed all texts in one call."""
-        size = sum(text_size(r.text, self.model) for r in requests)
+        size = sum(count_text_tokens(r.text, self.model) for r in requests)
         call = _Call[list[EmbeddingReply]](
             stage,
             requests[0].prompt,
@@ -252,7 +252,7 @@ class ModelClient:
             if not isinstance(client, FatalCallError):
                 await client.close()
 
-    async def _run(self, call: _Call[T]) -> Called[T]:
+    async def _run(self, call: _Call[T]) -> CallResult[T]:
         """Attempt a call until it succeeds or another attempt is pointless. Accounts for it as one call."""
         runtime, permits = self._runtime, self._permits
         check_within_limit(call.prompt_tokens, self._pool.largest(runtime.clock()))
@@ -273,7 +273,7 @@ class ModelClient:
                     written = call.usage(result).completion_tokens
                     self._reply_tokens[call.prompt] = n, mean + (written - mean) / n
                     record.status = "ok"
-                    return Called(result, record.endpoint, record.latency_s, attempts)
+                    return CallResult(result, record.endpoint, record.latency_s, attempts)
                 permits = self._permits
                 if isinstance(result, PermanentCallError):
                     record.status = "permanent"
@@ -289,7 +289,7 @@ class ModelClient:
                 attempts -= record.excused
                 if attempts >= runtime.max_attempts:
                     message = f"{result} (attempt {attempts}, the last)"
-                    raise GaveUp(message, status=result.status, attempts=attempts)
+                    raise RetriesExhausted(message, status=result.status, attempts=attempts)
                 if result.status != 429 or result.retry_after_s is None:  # else the limiter makes us wait
                     longest_s = min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
                     await runtime.sleep(runtime.rng.uniform(0.0, longest_s))  # full jitter
@@ -298,7 +298,7 @@ class ModelClient:
                 if result.status != 429 and len(self._clients) > 1:
                     permits = self._elsewhere(place.endpoint)
         except asyncio.CancelledError:
-            runtime.in_flight.add(record.give_up())
+            runtime.in_flight.add(record.abandon())
             raise
         finally:
             runtime.in_flight.add(record.owed, -1)
@@ -314,9 +314,9 @@ class ModelClient:
         used = place.tokens  # the best estimate for a call without an answer
         outcome: tuple[int, bool] | None = None
         expected = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
-        flying = record.begin(client.where, expected, client.price)
+        flying = record.begin(client.display_address, expected, client.price)
         in_flight.add(flying)
-        client.learn(limiter.quirks(self._name, endpoint))
+        client.add_quirks(limiter.quirks(self._name, endpoint))
         try:
             reply = await call.send(client)
             record.sent = None
@@ -328,7 +328,7 @@ class ModelClient:
             return reply
         except CallError as e:
             if isinstance(e, Unanswered):
-                in_flight.add(record.give_up())
+                in_flight.add(record.abandon())
             elif isinstance(e, Paid):
                 in_flight.add(record.owe(e.usage, client.price))
             elif e.status is not None and e.status < 500:
@@ -356,7 +356,7 @@ class ModelClient:
                 record.learned |= news
                 limiter.learn(self._name, endpoint, news)
             limits = client.limits.news(runtime.clock()) if outcome and client.limits else None
-            ended = Ended(record.latency_s, *outcome, limits) if outcome else None
+            ended = CallOutcome(record.latency_s, *outcome, limits) if outcome else None
             limiter.settle(self._name, endpoint, used - place.tokens, ended)
 
     async def _hedged(self, place: Place, call: _Call[T], record: CallRecord) -> T | CallError:
@@ -375,7 +375,7 @@ class ModelClient:
         try:
             result, winner, lost = await race(
                 place,
-                lambda: self._durations.slow_s(call.prompt, self._runtime.at_the_end()),
+                lambda: self._durations.slow_s(call.prompt, self._runtime.nothing_queued()),
                 send,
                 lambda: self._elsewhere(place.endpoint).place(call.tokens),
                 self._permits.give_back,
@@ -385,7 +385,7 @@ class ModelClient:
             record.sent = None  # If it lost, it is paid for like the winner.
         except asyncio.CancelledError:
             for hedge in hedges:
-                runtime.in_flight.add(hedge.give_up())
+                runtime.in_flight.add(hedge.abandon())
             raise
         finally:
             for hedge in hedges:

@@ -36,7 +36,7 @@ def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
     return _listed_price(name, endpoint.base_url if endpoint else "")
 
 
-def dearest_price(model: Model) -> Price | None:
+def highest_price(model: Model) -> Price | None:
     """The highest price of a token at any endpoint of a model; None if one of the prices is unknown."""
     prices = [price_of(model, endpoint) for endpoint in model.endpoints] or [price_of(model)]
     known = [p for p in prices if p is not None]

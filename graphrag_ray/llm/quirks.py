@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from graphrag_ray.base.messages import ChatRequest, Message
-from graphrag_ray.base.thoughts import Family
+from graphrag_ray.base.thoughts import ModelFamily
 from graphrag_ray.llm.call_failures import HttpRefusal
 
 YES_NO_TOKENS = 8  # room for a one-word answer that is not forced to one token
@@ -54,18 +54,18 @@ def describe_quirks(where: str, quirks: Iterable[str]) -> str:
 class EndpointQuirks:
     """The quirks of one endpoint. `learned` holds those (of NAMES) that its model family is not known for."""
 
-    def __init__(self, family: Family | None = None) -> None:
-        self._family = family or Family()
+    def __init__(self, family: ModelFamily | None = None) -> None:
+        self._family = family or ModelFamily()
         self.learned: frozenset[str] = frozenset()
-        self._dropped = set(self._family.refuses)
+        self._dropped = set(self._family.unsupported_parameters)
 
     @property
     def thinks(self) -> bool:
-        return self._family.thinks or THINKS in self.learned
+        return self._family.is_reasoning or THINKS in self.learned
 
     @property
     def opened(self) -> bool:
-        return self._family.opened or OPENED in self.learned
+        return self._family.starts_inside_reasoning or OPENED in self.learned
 
     def add(self, quirks: Iterable[str]) -> bool:
         """Add quirks, and return whether any of them is new."""

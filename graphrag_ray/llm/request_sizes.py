@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from graphrag_ray.base.errors import DoesNotFit
+from graphrag_ray.base.errors import RequestTooLarge
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import ChatRequest
-from graphrag_ray.corpus.tokens import Vocabulary, count, vocabulary_for
+from graphrag_ray.corpus.tokens import Vocabulary, count_tokens, vocabulary_for
 
 TOKENS_PER_MESSAGE = 4  # approximate overhead of a chat template per message
 PACK_TOKENS = 100_000  # largest pack of texts to embed; endpoints refuse calls of about 300,000 tokens
@@ -30,31 +30,31 @@ def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
     ]
 
 
-def text_size(text: str, model: Model) -> int:
+def count_text_tokens(text: str, model: Model) -> int:
     """Tokens of a text, at least 1, since endpoints bill at least one."""
-    count_text = _cached_count if len(text) < _CACHED_CHARACTERS else count
+    count_text = _cached_count if len(text) < _CACHED_CHARACTERS else count_tokens
     return max(1, count_text(text, vocabulary_of(model.model, model.tokenizer).name))
 
 
 @lru_cache(maxsize=512)
 def _cached_count(text: str, vocabulary: str) -> int:
     """Cached because fixed parts of prompts and the first turns of a dialogue recur in every call."""
-    return count(text, vocabulary)
+    return count_tokens(text, vocabulary)
 
 
-def prompt_size(request: ChatRequest, model: Model) -> int:
+def count_prompt_tokens(request: ChatRequest, model: Model) -> int:
     """Tokens of a chat request. Raises DoesNotFit if they and the reply exceed the context window."""
-    size = sum(text_size(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
+    size = sum(count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
     limit = output_limit(request, model)
     if size + limit > model.context_window:
-        raise DoesNotFit(
+        raise RequestTooLarge(
             f"The {request.prompt!r} prompt was not sent: its {size} tokens and {limit} for the reply exceed "
             f"the context window of {model.context_window} tokens of {model.model or 'the model'}"
         )
     return size
 
 
-def thought_room(request: ChatRequest, model: Model, prompt_tokens: int, room: int) -> int:
+def reasoning_room(request: ChatRequest, model: Model, prompt_tokens: int, room: int) -> int:
     """How many of `room` tokens for reasoning fit the context window besides prompt and reply."""
     return max(0, min(room, model.context_window - prompt_tokens - output_limit(request, model)))
 

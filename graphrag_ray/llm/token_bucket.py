@@ -9,7 +9,7 @@ burst of its own. The bucket starts empty, so that restarting a limiter allows n
 
 from __future__ import annotations
 
-from graphrag_ray.base.errors import DoesNotFit
+from graphrag_ray.base.errors import RequestTooLarge
 
 BURST_S = 0.1
 WINDOW_S = 60.0
@@ -18,10 +18,6 @@ WINDOW_S = 60.0
 HOLD = 0.5
 MAX_BURST_SHARE = 0.5  # most of its rate that a bucket gives up for reservations near a whole minute's limit
 _ENOUGH = 1e-9  # relative rounding slack of a level that refilled for exactly the time it needed
-
-
-class RequestTooLarge(DoesNotFit):
-    """A request that needs more than a whole minute's limit and would wait forever."""
 
 
 def check_within_limit(tokens: int, tokens_per_minute: float | None) -> None:

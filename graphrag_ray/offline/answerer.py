@@ -16,7 +16,7 @@ import numpy as np
 
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, parse_sections, write_reference
-from graphrag_ray.corpus.quotes import can_be_found, quoted
+from graphrag_ray.corpus.quotes import is_searchable, quotations_in
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, list_subjects, read_question
 from graphrag_ray.offline.sentences import split_sentences, without_label
@@ -100,7 +100,7 @@ def records_of(context: str) -> list[Record]:
             # Speaker labels are removed, and a sentence must be findable in its text.
             text = row.get("text" if section == "Sources" else "description")
             texts = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
-            sentences = tuple(s for s in texts if s and is_balanced(s) and can_be_found(s))
+            sentences = tuple(s for s in texts if s and is_balanced(s) and is_searchable(s))
             records.append(Record(section, row["id"], title, sentences))
     return records
 
@@ -245,7 +245,7 @@ def reduce_answer(variables: Variables) -> str:
         parts = [(m.group(1).strip(), answer[m.end() : ends[i + 1]]) for i, m in enumerate(headings)]
         for title, part in parts or [("", answer)]:
             end = 0
-            for text in quoted(part):
+            for text in quotations_in(part):
                 end = part.find(f"“{text}”", end) + len(text) + 2
                 if cited := _CITED.match(part, end):
                     stems = question.mark(content_stems(text))

@@ -17,7 +17,7 @@ import numpy as np
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.records import parse_sections, write_reference
 from graphrag_ray.graph.about_corpus import NONE as NO_LINES
-from graphrag_ray.graph.report_context import SEPARATE
+from graphrag_ray.graph.report_context import SEPARATE_GROUPS_NOTE
 from graphrag_ray.offline.answerer import as_json, records_of
 from graphrag_ray.offline.sentences import fold
 from graphrag_ray.offline.summarise import (
@@ -56,7 +56,7 @@ _NOUNS = {
     "Reports": ("sub-community", "sub-communities"),
 }
 _WORD = re.compile(r"[^\W\d_][\w'’-]*")
-_SEPARATE = re.compile(re.escape(SEPARATE).replace(r"\{\}", r"(\d+)"))
+_SEPARATE = re.compile(re.escape(SEPARATE_GROUPS_NOTE).replace(r"\{\}", r"(\d+)"))
 
 
 def description(variables: Variables) -> str:

@@ -21,7 +21,7 @@ from zlib import crc32
 
 from graphrag_ray.base.records import references_in, strip_references
 from graphrag_ray.corpus.boundaries import CLOSERS
-from graphrag_ray.corpus.quotes import folded_words, quoted
+from graphrag_ray.corpus.quotes import folded_words, quotations_in
 from graphrag_ray.offline.answerer import as_json
 from graphrag_ray.offline.chunk_names import find_names
 from graphrag_ray.offline.mentions import read
@@ -185,7 +185,7 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
     if criterion == "empowerment":
         blind = {n for found in _BLIND.findall(answer) for n in _NUMBER.findall(found)}
         n = len(references_in(answer)) + len(blind) + len(_NUMBER.findall(text))
-        n += len(quoted(text)) + text.count('"') // 2
+        n += len(quotations_in(text)) + text.count('"') // 2
         return [("References, quotations and figures", n, n)]
     stems = set(content_stems(text))
     terms = [term for term in question.terms if stems.issuperset(term.split(" "))]

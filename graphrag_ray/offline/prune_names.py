@@ -21,7 +21,7 @@ _BREAK = re.compile(r"[“\"(\[:.?!]")
 _WORD = re.compile(r"[^\W_]")
 
 
-def lower_case_words(descriptions: Iterable[str | None]) -> Counter[str]:
+def lower_case_counts(descriptions: Iterable[str | None]) -> Counter[str]:
     """How often each word occurs in lower case in distinct descriptions. Counts of parts add up."""
     return Counter(w for text in set(descriptions) if text for w in _LOWER.findall(text))
 
@@ -33,11 +33,11 @@ def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
         instances: Rows of schema.ENTITY_INSTANCES, sorted by entity_id.
         in_lower: `lower_case_words` of the whole corpus.
     """
-    known = zip(*written_as_names(instances), strict=True)
+    known = zip(*capitalised_counts(instances), strict=True)
     return pa.array([id_ for id_, word, n in known if word and in_lower.get(word, 0) > n], pa.string())
 
 
-def written_as_names(instances: pa.Table) -> tuple[list[str], list[str], list[int]]:
+def capitalised_counts(instances: pa.Table) -> tuple[list[str], list[str], list[int]]:
     """Ids, lower-case names and counts of descriptions that write the entity as a name.
 
     Names of several words and acronyms are never weak: theirs are "" and 0. instances: as for `weak_names`.

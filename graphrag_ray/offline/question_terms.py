@@ -116,7 +116,7 @@ def read_question(question: str) -> QuestionTerms:
     return QuestionTerms(terms, tuple(spelled.values()), frozenset(names), stems_of_all, whole, used_as_verbs)
 
 
-def why_nothing(question: str) -> str:
+def explain_no_match(question: str) -> str:
     """Explain why a question found nothing."""
     words = read_question(question).words
     problem = f"found too few of these: {', '.join(words)}" if words else "the question has none to look for"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from graphrag_ray.base.declarations import CORRECT
+from graphrag_ray.base.declarations import CORRECTION_PROMPT
 from graphrag_ray.base.errors import PermanentCallError
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Usage
 from graphrag_ray.offline import answerer, digests, evaluation_replies, question_terms
@@ -52,7 +52,7 @@ def answer(request: ChatRequest) -> ChatReply:
 
     A correction turn gets the same reply as the first turn. Raises PermanentCallError for an unknown prompt.
     """
-    name = request.first if request.prompt == CORRECT else request.prompt
+    name = request.first_prompt if request.prompt == CORRECTION_PROMPT else request.prompt
     if name not in _ANSWERS:
         known = ", ".join(sorted(_ANSWERS))
         raise PermanentCallError(

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.corpus.boundaries import CLOSERS, STOPS
-from graphrag_ray.corpus.quotes import quoted
+from graphrag_ray.corpus.quotes import quotations_in
 from graphrag_ray.offline.extraction_reply import CONVERSE
 from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.sentences import fold, has_cells, is_opening
@@ -240,7 +240,7 @@ def report_parts(content: str) -> list[tuple[str, list[str]]]:
     parts = []
     for number, part in enumerate(_HEADING.split(content)):
         head, _, _ = part.partition("“")
-        parts.append((first_name(head) if number else "", quoted(part)))
+        parts.append((first_name(head) if number else "", quotations_in(part)))
     return parts
 
 

@@ -18,7 +18,12 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from graphrag_ray.base.records import Reference, may_become_reference, render_references, resolve_references
+from graphrag_ray.base.records import (
+    Reference,
+    partial_reference_start,
+    render_references,
+    resolve_references,
+)
 from graphrag_ray.query.methods.answer import Answer
 
 T = TypeVar("T")
@@ -36,7 +41,7 @@ FAILED_MIDWAY = "\n\n[The endpoint failed in the middle of the answer, which sta
 CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
-class Telling:
+class ReplyStreamer:
     """A `Listener` that streams what is certain of the last reply, parsed by what `expected` returns."""
 
     def __init__(self, say: Say) -> None:
@@ -45,12 +50,12 @@ class Telling:
         self._text: StreamedText | None = None
         self._shown: list[str] = []
 
-    def begins(self) -> None:
+    def on_start(self) -> None:
         if self._shown:
             self._start_again(FAILED_MIDWAY)
         self._text = self.expected()
 
-    def piece(self, text: str) -> None:
+    def on_text(self, text: str) -> None:
         if self._text is not None and (shown := self._text.add(text)):
             self._shown.append(shown)
             self._say(shown)
@@ -241,7 +246,7 @@ def _decided(text: str) -> int:
         if _SCORE_LETTERS.startswith(letters):
             text = text[:last].rstrip(_EMPHASIS)
     tail = max(0, len(text) - _LONGEST_REFERENCE)
-    if (opened := may_become_reference(text[tail:])) is not None:
+    if (opened := partial_reference_start(text[tail:])) is not None:
         text = text[: tail + opened]
     # A reference swallows the blanks before it, and a score the emphasis.
     return min(len(text.rstrip(" \t")), len(text.rstrip(_EMPHASIS)))

@@ -18,31 +18,31 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import MODEL_STAGES, OF_SECTION
-from graphrag_ray.base.errors import GraphRagError, NoReports, SnapshotRemoved, StoreError, UsageError
+from graphrag_ray.base.declarations import MODEL_STAGES, RECORD_KIND_BY_SECTION
+from graphrag_ray.base.errors import GraphRagError, ReportsMissing, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.messages import whole
+from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.prompts import Prompt, load_prompts
 from graphrag_ray.base.records import Reference
-from graphrag_ray.base.unforeseen import is_unforeseen, told
-from graphrag_ray.base.user_settings import require_known
+from graphrag_ray.base.unforeseen import describe_error, is_unexpected
+from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.in_process import runner, together
+from graphrag_ray.engine.in_process import asyncio_runner, gather_all
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.llm.accounting import Accounts, CallTotals
-from graphrag_ray.llm.pricing import dearest_price
+from graphrag_ray.llm.pricing import highest_price
 from graphrag_ray.query import traces
 from graphrag_ray.query.answer_streams import (
     Answering,
     AnswerStream,
     AsyncAnswerStream,
+    ReplyStreamer,
     Say,
     StreamedText,
-    Telling,
 )
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer, Phase
@@ -51,13 +51,13 @@ from graphrag_ray.query.methods.condense import with_history
 from graphrag_ray.query.methods.levels import Units
 from graphrag_ray.query.methods.method import (
     MAX_QUESTION_CHARACTERS,
-    Ask,
+    AskRequest,
+    DialogueOutcome,
     Dialogues,
     LevelSearch,
     NameCounts,
     Need,
     Notice,
-    Ran,
     Rows,
     Search,
     SearchEnv,
@@ -67,11 +67,11 @@ from graphrag_ray.query.methods.method import (
 from graphrag_ray.query.methods.one_context import records_in, short_numbers
 from graphrag_ray.query.reading import ColumnCache, Reader
 from graphrag_ray.query.searching import Searcher, Searching
-from graphrag_ray.query.session import Asker, Asks, Connections, QuestionBudget
+from graphrag_ray.query.session import Asker, BaseAsker, Connections, QuestionBudget
 from graphrag_ray.query.sources import Cited, Source, cited_records, rank_by_answer, sources_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table
-from graphrag_ray.store.snapshots import Manifest, being_read, check_there
+from graphrag_ray.store.snapshots import Manifest, check_not_removed, detect_removal
 
 T = TypeVar("T")
 log = logging.getLogger(__name__)
@@ -114,7 +114,7 @@ class Index:
     manifest: Manifest
     settings: Settings
     cache: Store | None = None
-    kept: ColumnCache | None = field(default=None, repr=False, compare=False)
+    row_cache: ColumnCache | None = field(default=None, repr=False, compare=False)
     prompts: Mapping[str, Prompt] | None = field(default=None, repr=False, compare=False)
     followed: bool = field(default=False, repr=False, compare=False)
     notice: Callable[[str], object] = field(default=log.info, repr=False, compare=False)
@@ -125,7 +125,7 @@ class Index:
 
     @cached_property
     def reader(self) -> Reader:
-        cache = ColumnCache(self.settings.query.memory_mb << 20) if self.kept is None else self.kept
+        cache = ColumnCache(self.settings.query.memory_mb << 20) if self.row_cache is None else self.row_cache
         return Reader(self.store, self.manifest, cache)
 
     @cached_property
@@ -137,30 +137,32 @@ class Index:
         return ReplyCache(self.cache) if self.cache else None
 
     @cached_property
-    def given(self) -> SearchEnv:
+    def env(self) -> SearchEnv:
         """The environment of search methods."""
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
-        settings = self.settings.with_reports_of(self.manifest.settings)
+        settings = self.settings.with_kept_settings(self.manifest.settings)
         return SearchEnv(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),
-            lru_cache(COUNTED_TEXTS)(lambda text: count(text, vocabulary)),
+            lru_cache(COUNTED_TEXTS)(lambda text: count_tokens(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
-            {s: dearest_price(self.settings.model(self.settings.model_name(s))) for s in MODEL_STAGES},
+            {s: highest_price(self.settings.model(self.settings.model_name(s))) for s in MODEL_STAGES},
         )
 
     def asker(self, connections: Connections | None = None) -> Asker:
         """Create what calls the models, for consecutive questions of one event loop."""
-        connections = connections or Connections(Models.of(self.settings, self.manifest.usage))
+        connections = connections or Connections(Models.from_settings(self.settings, self.manifest.usage))
         return Asker(connections, self._replies)
 
-    def settle(self) -> None:
+    def flush_cache(self) -> None:
         """Flush the reply cache."""
         if self._replies:
             self._replies.flush()
 
-    def answering(self, ask: Ask) -> Callable[[Asks, Telling | None], Coroutine[Any, Any, Answer]]:
+    def prepare(
+        self, ask: AskRequest
+    ) -> Callable[[BaseAsker, ReplyStreamer | None], Coroutine[Any, Any, Answer]]:
         """Validate a question.
 
         Returns:
@@ -170,22 +172,24 @@ class Index:
             UsageError: The question is not valid for this index.
             SettingsError: The address of a model is not known on this machine.
         """
-        ask = replace(ask, text=whole(ask.text), where=tuple(ask.where), history=tuple(ask.history))
+        ask = replace(ask, text=join_surrogates(ask.text), where=tuple(ask.where), history=tuple(ask.history))
         if not ask.text.strip():
             raise UsageError("The question is empty")
         if len(ask.text) > MAX_QUESTION_CHARACTERS:
             raise UsageError(
                 f"The question has {len(ask.text)} characters; at most {MAX_QUESTION_CHARACTERS} are allowed"
             )
-        methods.check(ask.method, ask.level, ask.where, self.baselines)
+        methods.check_method(ask.method, ask.level, ask.where, self.baselines)
         query = ask.query or self.settings.query
-        require_known(self.settings, methods.stages(ask.method, query.dynamic, bool(ask.history)))
-        env = self.given
+        require_known_addresses(self.settings, methods.stages(ask.method, query.dynamic, bool(ask.history)))
+        env = self.env
         if ask.query is not None:
             env = replace(env, settings=env.settings.model_copy(update={"query": query}))
         return partial(self._answer, ask, env)
 
-    async def _answer(self, ask: Ask, env: SearchEnv, asker: Asks, telling: Telling | None) -> Answer:
+    async def _answer(
+        self, ask: AskRequest, env: SearchEnv, asker: BaseAsker, telling: ReplyStreamer | None
+    ) -> Answer:
         started = time.monotonic()
         asker.accounts, asker.cached, asker.budget = Accounts(), (0, 0), None
         if has_budget(env.settings.query):
@@ -210,27 +214,29 @@ class Index:
                     return self.notice(need.text)
             if not self.followed:
                 await asyncio.to_thread(self._check_there)
-            if telling and need.last and need.numbering is not None:
+            if telling and need.is_answer and need.numbering is not None:
                 number = await _drive(short_numbers(records_in(need.numbering)), fulfil)
                 telling.expected = partial(StreamedText, need.numbering, number)
-            outcomes = await asker.run(need.phase, need.start, need.last, telling if need.last else None)
+            outcomes = await asker.run(
+                need.phase, need.factories, need.is_answer, telling if need.is_answer else None
+            )
             failed[need.phase] += sum(o.result is None for o in outcomes)
-            return [Ran(o.result, o.error) for o in outcomes]
+            return [DialogueOutcome(o.result, o.error) for o in outcomes]
 
-        with traces.of_question(ask.method, self.manifest.number) as note:
+        with traces.question_span(ask.method, self.manifest.number) as note:
             try:
                 search = methods.find(ask.method).search
                 answer = await _drive(with_history(search, ask, env), fulfil)
                 if not isinstance(answer, Answer):
                     raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
-            except NoReports as e:
-                able = ", ".join(n for n, kind in methods.usable().items() if not kind.reports)
-                raise NoReports(
+            except ReportsMissing as e:
+                able = ", ".join(n for n, kind in methods.load_all().items() if not kind.reports)
+                raise ReportsMissing(
                     f"{e} `graphrag-ray estimate` predicts what that costs. These methods work without them: "
                     f"{able}."
                 ) from e
             except SnapshotRemoved as e:
-                raise e.after(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
+                raise e.with_usage(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
             except Exception as e:
                 package = methods.METHODS.package_of(ask.method)
                 if isinstance(e, GraphRagError) or not package:
@@ -240,7 +246,7 @@ class Index:
             finally:
                 await searching.close()
             if self._replies:
-                await asyncio.to_thread(self._replies.settle)
+                await asyncio.to_thread(self._replies.flush_if_due)
             answer = self._completed(answer, ask, asker, failed)
             if telling:
                 telling.end(answer.text)
@@ -248,7 +254,9 @@ class Index:
             note(answer)
             return answer
 
-    def _completed(self, answer: Answer, ask: Ask, asker: Asks, failed: Mapping[str, int]) -> Answer:
+    def _completed(
+        self, answer: Answer, ask: AskRequest, asker: BaseAsker, failed: Mapping[str, int]
+    ) -> Answer:
         """Add usage and notes to an answer. `failed` counts the failed dialogues of each phase."""
         has_graph, has_reports = "entities" in self.manifest.tables, bool(self.manifest.hierarchies)
         notes = (
@@ -258,7 +266,7 @@ class Index:
         )
         totals: dict[str, CallTotals] = {}
         for (stage, _), one in asker.accounts.by_stage.items():
-            totals.setdefault(stage, CallTotals()).absorb(one)
+            totals.setdefault(stage, CallTotals()).merge(one)
         phases = {
             stage: Phase(
                 *(t.calls, failed.get(stage, 0), t.prompt_tokens, t.completion_tokens, t.cached_tokens),
@@ -271,7 +279,7 @@ class Index:
     def _check_there(self) -> None:
         """Raise SnapshotRemoved. Unavailable storage is only logged, so that paid replies are not lost."""
         try:
-            check_there(self.store, self.manifest)
+            check_not_removed(self.store, self.manifest)
         except SnapshotRemoved:
             raise
         except StoreError as e:
@@ -287,9 +295,9 @@ class Index:
         built, answered = notes.pop("offline", None) is not None, self._answers_offline
         yield from notes.values()
         if unanswered and answered:
-            from graphrag_ray.offline.question_terms import why_nothing  # only needed offline
+            from graphrag_ray.offline.question_terms import explain_no_match  # only needed offline
 
-            if why := why_nothing(unanswered):
+            if why := explain_no_match(unanswered):
                 yield why
         if built and answered:
             yield (
@@ -306,7 +314,7 @@ class Index:
         if self._replies and self._replies.failure:
             yield f"Replies could not be cached: {self._replies.failure}"
 
-    def numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
+    def short_numbers(self, references: Iterable[Reference]) -> dict[Reference, int]:
         """Look up the short number of each record. Records missing from the snapshot are left out."""
         lookup = short_numbers(references)
         try:
@@ -316,7 +324,7 @@ class Index:
             return numbers
         raise AssertionError("short_numbers yields once")
 
-    def beside(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:
+    def show_or_note(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:
         """Compute something to show with an answer. If that fails, the answer gets a note that names `what`.
 
         Raises:
@@ -329,10 +337,10 @@ class Index:
         except StoreError as e:
             why = str(e)
         except Exception as e:
-            if not is_unforeseen(e):
+            if not is_unexpected(e):
                 raise
             log.warning("%s could not be shown with an answer", what, exc_info=e)
-            why = told(e, quoting=False)  # an answer may go to anybody
+            why = describe_error(e, quoting=False)  # an answer may go to anybody
         return None, replace(answer, notes=(*answer.notes, f"{what} could not be shown: {why}"))
 
     def ask(self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]) -> Answer:
@@ -354,13 +362,13 @@ class Index:
             >>> index = graphrag_ray.open_index("my-index")
             >>> print(index.ask("What are the main themes?").text)
         """
-        return runner()(self.ask_async(question, level, **how))
+        return asyncio_runner()(self.ask_async(question, level, **how))
 
     async def ask_async(
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
     ) -> Answer:
         """Like `ask`, for a caller with an event loop."""
-        answering = self.answering(Ask(question, level, **how))
+        answering = self.prepare(AskRequest(question, level, **how))
         async with self.asker() as asker:
             return await answering(asker, None)
 
@@ -368,20 +376,20 @@ class Index:
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
     ) -> AnswerStream:
         """Like `ask`, but stream the text while it is written (see answer_streams.py)."""
-        return AnswerStream(self._streaming(Ask(question, level, **how)))
+        return AnswerStream(self._streaming(AskRequest(question, level, **how)))
 
     def stream_async(
         self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
     ) -> AsyncAnswerStream:
         """Like `stream`, for a caller with an event loop."""
-        return AsyncAnswerStream(self._streaming(Ask(question, level, **how)))
+        return AsyncAnswerStream(self._streaming(AskRequest(question, level, **how)))
 
-    def _streaming(self, ask: Ask) -> Answering:
-        answering = self.answering(ask)
+    def _streaming(self, ask: AskRequest) -> Answering:
+        answering = self.prepare(ask)
 
         async def answered(say: Say) -> Answer:
             async with self.asker() as asker:
-                return await answering(asker, Telling(say))
+                return await answering(asker, ReplyStreamer(say))
 
         return answered
 
@@ -415,17 +423,17 @@ class Index:
         """
         from graphrag_ray.query.batch import answer_all
 
-        ask = Ask("", level, **how)
+        ask = AskRequest("", level, **how)
         return answer_all(self, questions, ask, out=out, on_ray=on_ray, address=address, observer=observer)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a table (see schema.py), or some of its columns. Raises UsageError, SnapshotRemoved."""
         return self.reader.table(name, columns)
 
-    def frame(self, name: str, columns: Sequence[str] | None = None) -> Any:
+    def to_pandas(self, name: str, columns: Sequence[str] | None = None) -> Any:
         """Read a table, or embeddings (`embeddings_entity`, …), as a pandas DataFrame."""
         parts, schema = self.reader.parts(name, columns)
-        with being_read(self.store, self.manifest):
+        with detect_removal(self.store, self.manifest):
             table = read_table(self.store, parts, schema.names, schema)
         try:
             return table.to_pandas()
@@ -436,18 +444,20 @@ class Index:
 
     def dataset(self, name: str, columns: Sequence[str] | None = None) -> Any:
         """Read a table as a `ray.data.Dataset`, in parallel on cluster nodes that can reach the index."""
-        from graphrag_ray.engine.ray.datasets import dataset_of
+        from graphrag_ray.engine.ray.datasets import dataset_of_parts
 
         what = f"{name} of snapshot {self.manifest.number}"
-        return dataset_of(self.store, what, *self.reader.parts(name, columns))
+        return dataset_of_parts(self.store, what, *self.reader.parts(name, columns))
 
-    def at(
+    def open_snapshot(
         self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
     ) -> Index:
         """Open another snapshot of the same index. Cached rows and replies and open indexes are reused."""
-        other = replace(self, manifest=manifest, settings=settings, prompts=prompts, kept=self.reader.kept)
+        other = replace(
+            self, manifest=manifest, settings=settings, prompts=prompts, row_cache=self.reader.cache
+        )
         if "_replies" in vars(self) and self._replies:
-            self._replies.look_again()
+            self._replies.refresh()
             vars(other)["_replies"] = self._replies
         if "searcher" in vars(self):
             other.searcher.open_as(self.searcher)
@@ -455,26 +465,26 @@ class Index:
 
     def warm(self, method: str = methods.DEFAULT, level: str | int | None = None) -> None:
         """Load what questions need, so that the first one is fast, by asking one if answers are free."""
-        self.given.count(" ")
+        self.env.count(" ")
         if self._answers_offline:
             with suppress(GraphRagError):  # the first question will raise it
                 self.ask("What are the main themes?", level, method=method)
 
     def levels(self, hierarchy: str | None = None) -> list[Units]:
         """Describe the levels of a hierarchy and the source text: Table 2 of the paper. Raises UsageError."""
-        from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
+        from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of, resolve_hierarchy
         from graphrag_ray.query.methods.levels import levels, units
 
-        kind = asked_hierarchy(self.given, hierarchy)
+        kind = resolve_hierarchy(self.env, hierarchy)
         communities, reports = (
             self.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
         )
         known = levels(communities, reports, kind.name)
         return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
-    def cited(self, references: Iterable[Reference]) -> list[Cited]:
+    def cited_records(self, references: Iterable[Reference]) -> list[Cited]:
         """Look up section, short number and name of each cited record, section by section."""
-        return cited_records(references, self._rows, self.given.settings.chunking.prepended_metadata)
+        return cited_records(references, self._rows, self.env.settings.chunking.prepended_metadata)
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
         return {row["id"]: row for row in self.reader.rows(Rows(name, columns, list(ids))).to_pylist()}
@@ -492,7 +502,7 @@ class Index:
             self._check_there()
         contexts = answer.contexts if answer else ()
         shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
-        columns = self.given.settings.chunking.prepended_metadata
+        columns = self.env.settings.chunking.prepended_metadata
         sources = sources_of(references, self._rows, shown=shown, columns=columns)
         return rank_by_answer(sources, answer) if answer else sources
 
@@ -510,7 +520,7 @@ async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, 
             return None, ended
 
     async def traced(one: Need) -> Any:
-        with traces.of_need(one):
+        with traces.need_span(one):
             return await fulfil(one)
 
     sent: Any = None
@@ -522,7 +532,7 @@ async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, 
         for one in need if isinstance(need, tuple) else (need,):
             if not isinstance(one, _NEEDS):
                 raise TypeError(f"it yielded {one!r:.80}, which a search method cannot ask for")
-        sent = await (together(map(traced, need)) if isinstance(need, tuple) else traced(need))
+        sent = await (gather_all(map(traced, need)) if isinstance(need, tuple) else traced(need))
 
 
 _WITHOUT_EVIDENCE = ("rate", "reduce")
@@ -535,17 +545,19 @@ def no_answer_hints(
     """Say what was read and what to try if an answer, possibly under conditions, found nothing."""
     if answer.found or answer.unread:
         return ()
-    kinds = methods.usable()
+    kinds = methods.load_all()
     hints = [
-        f"--method {name} ({kinds[name].reads})"
-        for name in (kinds[answer.method].others if answer.method in kinds else ())
+        f"--method {name} ({kinds[name].description})"
+        for name in (kinds[answer.method].suggestions if answer.method in kinds else ())
         if name in kinds
-        and not (restricted and kinds[name].instead)
+        and not (restricted and kinds[name].alternative)
         and (has_graph or not kinds[name].graph)
         and (has_reports or not kinds[name].reports)
     ]
     ids = {r for c in answer.contexts if c.phase not in _WITHOUT_EVIDENCE for r in c.records}
-    counts = ((kind, sum(r.section == section for r in ids)) for section, kind in OF_SECTION.items())
+    counts = (
+        (kind, sum(r.section == section for r in ids)) for section, kind in RECORD_KIND_BY_SECTION.items()
+    )
     counted = [plural(n, kind.word, kind.words) for kind, n in counts if n]
     level = f" of C{answer.level}" if answer.level is not None else ""
     read = f"Nothing was read: {answer.method} search found nothing near the question{level}."

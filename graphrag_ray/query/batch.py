@@ -18,21 +18,27 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, LockHeld, StoreError
-from graphrag_ray.base.urls import shown
+from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, GraphRagError, LockHeld, StoreError
+from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.gateways import Models, probed
-from graphrag_ray.engine.given_rows import GivenRows, rows_of_batch
+from graphrag_ray.engine.gateways import Models, check_endpoints
+from graphrag_ray.engine.given_rows import InputRows, read_batch
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.engine.ray.discovery import submitted, will_be_private
-from graphrag_ray.engine.reply_cache import FEW, MANY, tidy
+from graphrag_ray.engine.ray.discovery import is_submitted_job, starts_private_ray
+from graphrag_ray.engine.reply_cache import MERGE_FROM_PARTS, MERGE_FROM_PARTS_AT_END, merge_small_parts
 from graphrag_ray.engine.spending import Spending, check_prices
-from graphrag_ray.engine.stopping import Stop, listening
-from graphrag_ray.indexing.run import iso
-from graphrag_ray.indexing.run_record import MEANINGS, ending
+from graphrag_ray.engine.stopping import Stop, handle_signals
+from graphrag_ray.indexing.run import format_utc
+from graphrag_ray.indexing.run_record import EXIT_CODE_MEANINGS, describe_ending
 from graphrag_ray.query.methods import methods
-from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS, Ask
-from graphrag_ray.query.question_files import QUESTION_COLUMNS, AnswersFile, Posed, posed_of, read_questions
+from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS, AskRequest
+from graphrag_ray.query.question_files import (
+    QUESTION_COLUMNS,
+    AnswersFile,
+    BatchQuestion,
+    questions_of,
+    read_questions,
+)
 from graphrag_ray.query.question_sweep import Batch, QuestionSweep, question_executor
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
@@ -55,9 +61,9 @@ LOOK_S = 0.2
 
 def answer_batch(
     index: Index,
-    questions: str | Sequence[Posed],
+    questions: str | Sequence[BatchQuestion],
     out: str,
-    ask: Ask | None = None,
+    ask: AskRequest | None = None,
     *,
     on_ray: bool = False,
     address: str | None = None,
@@ -79,27 +85,29 @@ def answer_batch(
         RunStopped: The batch was stopped. Replies are kept, but nothing is written to `out`.
         StoreError: The storage failed.
     """
-    observer, ask = observer or Observer(), ask or Ask()
+    observer, ask = observer or Observer(), ask or AskRequest()
     settings, began = index.settings, time.monotonic()
-    file = AnswersFile.at(out, settings.storage.of(out))
-    note = f"query --batch {shown(questions) if isinstance(questions, str) else 'ask_all'}"
+    file = AnswersFile.at(out, settings.storage.fsspec_options(out))
+    note = f"query --batch {display_path(questions) if isinstance(questions, str) else 'ask_all'}"
     work, patience_s = index.cache or file.work, LOCK_WAIT_S if index.cache else 0.0
     with ExitStack() as held:
-        with attempted(file.work):
-            models = Models.of(settings, index.manifest.usage)
+        with record_failed_start(file.work):
+            models = Models.from_settings(settings, index.manifest.usage)
             check_prices(settings.budget, models)
-            methods.check(ask.method, ask.level, ask.where)
+            methods.check_method(ask.method, ask.level, ask.where)
             posed = questions
             if isinstance(posed, str):
-                posed = read_questions(posed, settings.storage.of(posed), MAX_QUESTION_CHARACTERS)
-            if asks_from_here(on_ray, address):
-                models = probed(models, settings, ANSWERING, bool(work.list("work")), observer.note)
+                posed = read_questions(posed, settings.storage.fsspec_options(posed), MAX_QUESTION_CHARACTERS)
+            if uses_local_keys(on_ray, address):
+                models = check_endpoints(
+                    models, settings, ANSWERING, bool(work.list("work")), observer.message
+                )
             sweep = QuestionSweep(index, posed, work, ask)
-            own = held.enter_context(locked(file.work, note, patience_s))
+            own = held.enter_context(wait_for_lock(file.work, note, patience_s))
         about = {"snapshot": index.manifest.number, "questions": len(posed)}
         outcome = held.enter_context(_recorded(file.work, own, about))
-        lock = own if work == file.work else held.enter_context(locked(work, note, patience_s))
-        stop, spending = Stop(say=observer.note), Spending(settings.budget, time.monotonic())
+        lock = own if work == file.work else held.enter_context(wait_for_lock(work, note, patience_s))
+        stop, spending = Stop(notify=observer.message), Spending(settings.budget, time.monotonic())
 
         def on_progress(progress: SweepProgress) -> None:
             observer.progress(sweep.progress(progress))
@@ -109,55 +117,55 @@ def answer_batch(
                 work, settings, models, on_progress, stop, spending, on_ray, address
             ) as executor,
             observer,
-            listening(stop),
+            handle_signals(stop),
         ):
-            tidy(work, lock.check, MANY)
+            merge_small_parts(work, lock.check, MERGE_FROM_PARTS)
             try:
                 accounts = sweep.run(executor)
             finally:
-                outcome |= {"failed": sweep.failed, "usage": executor.spending.before.to_dict()}
+                outcome |= {"failed": sweep.failed, "usage": executor.spending.earlier.to_dict()}
             file.write(sweep.rows())
-            tidy(work, lock.check, FEW)
+            merge_small_parts(work, lock.check, MERGE_FROM_PARTS_AT_END)
     return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
 
 
 def answer_all(
-    index: Index, questions: Any, ask: Ask, *, out: str | None, on_ray: bool | None, **how: Any
+    index: Index, questions: Any, ask: AskRequest, *, out: str | None, on_ray: bool | None, **how: Any
 ) -> Any:
     """Implement `Index.ask_all`."""
-    given_rows = GivenRows(questions)
+    given_rows = InputRows(questions)
     dataset = given_rows.dataset
     if dataset is None and not hasattr(questions, "__arrow_c_stream__"):
         each = [questions] if isinstance(questions, str) else questions
-        given_rows = GivenRows([{"question": q} if isinstance(q, str) else q for q in each])
+        given_rows = InputRows([{"question": q} if isinstance(q, str) else q for q in each])
 
     def problem(columns: Sequence[str]) -> str:
         wanted = " or ".join(QUESTION_COLUMNS)
         present = set(columns) & set(QUESTION_COLUMNS)
         return "" if present else f"no column {wanted}; it has {', '.join(columns)}"
 
-    given_rows.open(problem)
-    rows = (row for batch in given_rows for row in rows_of_batch(batch))
+    given_rows.resolve(problem)
+    rows = (row for batch in given_rows for row in read_batch(batch))
     numbered = (replace(row, number=number) for number, row in enumerate(rows, start=1))
-    posed = posed_of(numbered, str(given_rows), "", MAX_QUESTION_CHARACTERS)
+    posed = questions_of(numbered, str(given_rows), "", MAX_QUESTION_CHARACTERS)
     with ExitStack() as held:
         if out is None:
             out = str(Path(held.enter_context(TemporaryDirectory())) / "answers.parquet")
         answer_batch(index, posed, out, ask, on_ray=dataset is not None if on_ray is None else on_ray, **how)
-        answers = AnswersFile.at(out, index.settings.storage.of(out)).read()
+        answers = AnswersFile.at(out, index.settings.storage.fsspec_options(out)).read()
     if dataset is None:
         return answers.to_pylist()
-    from graphrag_ray.engine.ray.datasets import dataset_from
+    from graphrag_ray.engine.ray.datasets import dataset_of_table
 
-    return dataset_from(answers)
+    return dataset_of_table(answers)
 
 
-def asks_from_here(on_ray: bool, address: str | None) -> bool:
+def uses_local_keys(on_ray: bool, address: str | None) -> bool:
     """Whether models are called with the API keys of this process."""
-    return not (on_ray or address) or will_be_private(address)
+    return not (on_ray or address) or starts_private_ray(address)
 
 
-def locked(work: Store, note: str, within_s: float) -> locks.Lock:
+def wait_for_lock(work: Store, note: str, within_s: float) -> locks.Lock:
     """Acquire a lock. Raises LockHeld if somebody else holds it for longer than `within_s`."""
     until = time.monotonic() + within_s
     while True:
@@ -170,7 +178,7 @@ def locked(work: Store, note: str, within_s: float) -> locks.Lock:
 
 
 @contextmanager
-def attempted(beside: Store, always: bool = True) -> Iterator[None]:
+def record_failed_start(beside: Store, always: bool = True) -> Iterator[None]:
     """Record an error before the batch begins as its outcome.
 
     Nothing is recorded if another batch is running there, since the outcome is that one's. Detecting one on
@@ -187,9 +195,9 @@ def attempted(beside: Store, always: bool = True) -> Iterator[None]:
         raise
     except BaseException as e:
         try:
-            running = locks.living if submitted() else locks.holder
+            running = locks.find_live_holder if is_submitted_job() else locks.find_holder
             if (always or beside.exists(OUTCOME)) and running(beside) is None:
-                beside.write(OUTCOME, _outcome(started, ending(e)))
+                beside.write(OUTCOME, _outcome(started, describe_ending(e)))
         except GraphRagError as failure:
             _log.info("Could not record this error beside the answers: %s", failure)
         raise
@@ -211,9 +219,9 @@ def _recorded(beside: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterat
     try:
         write()
         yield record
-        record |= {"outcome": "answered", "exit_code": FAILED_ITEMS if record["failed"] else 0}
+        record |= {"outcome": "answered", "exit_code": EXIT_FAILED_ITEMS if record["failed"] else 0}
     except BaseException as e:
-        record |= ending(e)
+        record |= describe_ending(e)
         raise
     finally:
         write()
@@ -225,9 +233,9 @@ def _outcome(started: float, record: Mapping[str, Any]) -> bytes:
     ended = {
         "outcome": record["outcome"],
         "exit_code": code,
-        "exit_meaning": None if code is None else MEANINGS[code],
+        "exit_meaning": None if code is None else EXIT_CODE_MEANINGS[code],
         "message": record.get("message", ""),
     }
     known = {name: record.get(name) for name in ("snapshot", "questions", "failed", "usage")}
-    times = {"started_at": iso(started), "ended_at": None if code is None else iso(time.time())}
+    times = {"started_at": format_utc(started), "ended_at": None if code is None else format_utc(time.time())}
     return orjson.dumps(ended | known | times, option=orjson.OPT_INDENT_2)

@@ -6,11 +6,11 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from graphrag_ray.query.answer_streams import AnswerStream, Background, Say, Telling
+from graphrag_ray.query.answer_streams import AnswerStream, Background, ReplyStreamer, Say
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Ask
+from graphrag_ray.query.methods.method import AskRequest
 from graphrag_ray.query.session import Asker
 
 MAX_TURNS = 20
@@ -40,12 +40,14 @@ class Chat:
 
     def stream(self, question: str) -> AnswerStream:
         """Ask the next question. Raises UsageError."""
-        answers = self.index.answering(Ask(question, self.level, self.where, tuple(self.turns), self.method))
+        answers = self.index.prepare(
+            AskRequest(question, self.level, self.where, tuple(self.turns), self.method)
+        )
         asker = self._asker
         assert asker is not None
 
         async def answering(say: Say) -> Answer:
-            answer = await answers(asker, Telling(say))
+            answer = await answers(asker, ReplyStreamer(say))
             self.turns.append((answer.question, answer.text))
             return answer
 

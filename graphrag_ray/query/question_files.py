@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Input
-from graphrag_ray.base.messages import whole
+from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.records import Reference
-from graphrag_ray.base.urls import shown, without_secrets
+from graphrag_ray.base.urls import display_path, without_secrets
 from graphrag_ray.corpus.decode import NotText
-from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, Row
+from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, TableRow
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
+from graphrag_ray.store.remote_files import is_storage_error, open_external
 
 QUESTION_COLUMNS = ("question", "question_text")
 ID_COLUMNS = ("id", "question_id")
@@ -62,7 +62,7 @@ ANSWERS = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class Posed:
+class BatchQuestion:
     """A row of the questions. `fault` says why it cannot be asked; "" if it can."""
 
     id: str
@@ -70,7 +70,7 @@ class Posed:
     fault: str = ""
 
 
-def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -> list[Posed]:
+def read_questions(url: str, options: Mapping[str, Any], max_characters: int) -> list[BatchQuestion]:
     """Read questions from a .csv, .jsonl or .parquet file.
 
     The question is in the column `question` or `question_text`, its id in `id` or `question_id`, if present.
@@ -82,7 +82,7 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
     Raises:
         UsageError: The file cannot be read, has no such column or no question, or an id occurs twice.
     """
-    at, content = shown(url), content_of(url, options)
+    at, content = display_path(url), read_file(url, options)
     extension = posixpath.splitext(at)[1].lower()
     if extension not in OPENERS:
         raise UsageError(f"{at}: Unsupported format {extension!r}. Choose from: {', '.join(OPENERS)}.")
@@ -92,19 +92,19 @@ def read_questions(url: str, options: Mapping[str, Any], most_characters: int) -
         if isinstance(table, NotText):
             raise UsageError(f"{at}: {table.reason}")
         if table.columns is None or column in table.columns:  # None: rows may differ
-            return posed_of(table.rows, at, column if table.columns else "", most_characters)
+            return questions_of(table.rows, at, column if table.columns else "", max_characters)
         columns = table.columns
     wanted = " or ".join(QUESTION_COLUMNS)
     raise UsageError(f"{at} has no column {wanted}; it has {', '.join(columns) or 'none'}")
 
 
-def posed_of(rows: Iterable[Row], at: str, column: str, most_characters: int) -> list[Posed]:
+def questions_of(rows: Iterable[TableRow], at: str, column: str, most_characters: int) -> list[BatchQuestion]:
     """Convert rows to questions. Raises UsageError like `read_questions`, with `at` as their place."""
-    posed: list[Posed] = []
+    posed: list[BatchQuestion] = []
     number_of: dict[str, int] = {}
     for row in rows:
         if row.number == WHOLE_FILE:
-            raise UsageError(f"{at}: {row.fault}")
+            raise UsageError(f"{at}: {row.error}")
         one = _posed(row, column, most_characters)
         if one.id in number_of:
             raise UsageError(f"{at}: rows {number_of[one.id]} and {row.number} have the same id {one.id!r}")
@@ -116,39 +116,39 @@ def posed_of(rows: Iterable[Row], at: str, column: str, most_characters: int) ->
     return posed
 
 
-def content_of(url: str, options: Mapping[str, Any]) -> bytes:
+def read_file(url: str, options: Mapping[str, Any]) -> bytes:
     """Read a file. Raises UsageError."""
     try:
-        fs, path = open_elsewhere(url, options)
+        fs, path = open_external(url, options)
         return bytes(fs.cat_file(path))
     except (ImportError, ValueError) as e:
-        raise UsageError(f"Cannot read {shown(url)}: {without_secrets(str(e), url)}") from e
+        raise UsageError(f"Cannot read {display_path(url)}: {without_secrets(str(e), url)}") from e
     except Exception as e:
         if not is_storage_error(e):
             raise
         gone = isinstance(e, FileNotFoundError)
         why = "there is no such file" if gone else without_secrets(str(e), url) or type(e).__name__
-        raise UsageError(f"Cannot read {shown(url)}: {why}") from e
+        raise UsageError(f"Cannot read {display_path(url)}: {why}") from e
 
 
-def _posed(row: Row, column: str, most_characters: int) -> Posed:
+def _posed(row: TableRow, column: str, most_characters: int) -> BatchQuestion:
     if row.values is None:
-        return Posed(str(row.number), "", row.fault)
+        return BatchQuestion(str(row.number), "", row.error)
     ids = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
-    id_ = whole(next(filter(None, ids), str(row.number)))
+    id_ = join_surrogates(next(filter(None, ids), str(row.number)))
     text = next((row.values[c] for c in ([column] if column else QUESTION_COLUMNS) if row.values.get(c)), "")
     fault = ""
     if not isinstance(text, str):
         text = repr(text)[:80]
-        fault = f"the question is not a text: {whole(text)!r}"
+        fault = f"the question is not a text: {join_surrogates(text)!r}"
     elif not text.strip():
         fault = "the question is empty"
-    elif len(whole(text)) > most_characters:
+    elif len(join_surrogates(text)) > most_characters:
         fault = f"the question has {len(text)} characters; at most {most_characters} are allowed"
-    return Posed(id_, whole(text), fault)
+    return BatchQuestion(id_, join_surrogates(text), fault)
 
 
-def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) -> dict[str, Any]:
+def answer_row(posed: BatchQuestion, answer: Answer, number: Mapping[Reference, int]) -> dict[str, Any]:
     """Build a row of ANSWERS. `number` has the human_readable_ids of what the answer cites."""
     phases = answer.phases.values()
     copied = ("method", "level", "text", "found", "failed_parts", "dropped_references", "cost_usd", "seconds")
@@ -172,7 +172,7 @@ def answer_row(posed: Posed, answer: Answer, number: Mapping[Reference, int]) ->
     }
 
 
-def failed_row(posed: Posed, method: str, error: str) -> dict[str, Any]:
+def failed_row(posed: BatchQuestion, method: str, error: str) -> dict[str, Any]:
     """Build a row of ANSWERS for a question without an answer."""
     own = {"question_id": posed.id, "question": posed.text, "method": method, "error": error}
     lists: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes")}
@@ -193,7 +193,7 @@ class AnswersFile:
         name = posixpath.basename(url)
         if not name.lower().endswith(".parquet") or name.lower() == ".parquet":
             raise UsageError(f"--out {url!r} must name a .parquet file")
-        store, _ = Store.of_file(url, options)
+        store, _ = Store.for_file(url, options)
         return cls(store, name, store.child(f"{name}.work"))
 
     @property

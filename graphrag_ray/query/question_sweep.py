@@ -11,28 +11,28 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
-from graphrag_ray.base.messages import Dialogue, Listener, Request
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.messages import Dialogue, Request, StreamListener
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.engine.drive import Driver, Open, note_bug
+from graphrag_ray.engine.drive import DialogueRunner, Waiting, record_bug
 from graphrag_ray.engine.executor import Executor, SweepProgress
-from graphrag_ray.engine.feed import Feed, label, started
+from graphrag_ray.engine.feed import Feed, label_item, start_item
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.engine.ray.discovery import will_be_private
+from graphrag_ray.engine.ray.discovery import starts_private_ray
 from graphrag_ray.engine.reply_cache import JOURNAL
 from graphrag_ray.engine.spending import Spending
 from graphrag_ray.engine.stopping import Stop
-from graphrag_ray.engine.work import WAITED_FOR_S, Outcome, ReplyUsage, Work
+from graphrag_ray.engine.work import URGENT_FLUSH_S, Outcome, ReplyUsage, Work
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts, CallRecord, sum_usage
 from graphrag_ray.llm.pricing import cost_pico_usd, price_of
 from graphrag_ray.query.answer_streams import Background
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import CostBound
-from graphrag_ray.query.methods.method import Ask
-from graphrag_ray.query.question_files import Posed, answer_row, failed_row
-from graphrag_ray.query.session import Asks
+from graphrag_ray.query.methods.method import AskRequest
+from graphrag_ray.query.question_files import BatchQuestion, answer_row, failed_row
+from graphrag_ray.query.session import BaseAsker
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 
@@ -74,15 +74,15 @@ def question_executor(
         "bad_replies_count": bad_replies_count,
     }
     if not (on_ray or address):
-        flush_s = min(run.flush_s, WAITED_FOR_S)
+        flush_s = min(run.flush_s, URGENT_FLUSH_S)
         yield LocalExecutor(store, models, run.max_failed_fraction, flush_s, **shared)
         return
     # Importing Ray takes a second.
-    from graphrag_ray.engine.ray.cluster import check_nodes, connected
+    from graphrag_ray.engine.ray.cluster import check_nodes, connect
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-    with connected(address):
-        shared["fit"] = set() if will_be_private(address) else check_nodes(store, [])
+    with connect(address):
+        shared["fit"] = set() if starts_private_ray(address) else check_nodes(store, [])
         limits = run.max_failed_fraction, run.flush_s
         executor = RayExecutor(store, models, *limits, workers_per_node=run.workers_per_node, **shared)
         executor.start()
@@ -103,13 +103,15 @@ class Batch:
     seconds: float
 
 
-def swept(executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]) -> Accounts:
+def run_sweep(
+    executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]
+) -> Accounts:
     """Run one sweep over all dialogues that a coroutine asks for; the coroutine closes the feed.
 
     Raises:
         GraphRagError: As `Executor.sweep` and the coroutine.
     """
-    work: Work[Any] = Work(JOURNAL, started, label, returns=True)
+    work: Work[Any] = Work(JOURNAL, start_item, label_item, needs_results=True)
     journal = JournalIndex.load(store, JOURNAL)
     feed = Feed(work, store, journal)
     background = Background()
@@ -138,9 +140,9 @@ class QuestionSweep:
     def __init__(
         self,
         index: Index,
-        posed: Sequence[Posed],
+        posed: Sequence[BatchQuestion],
         store: Store,
-        ask: Ask,
+        ask: AskRequest,
         more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> None:
         self._index, self._posed, self._store = index, posed, store
@@ -165,7 +167,7 @@ class QuestionSweep:
             UsageError: No question can be asked in this way.
             GraphRagError: As `Executor.sweep`, or the index cannot be read.
         """
-        return swept(executor, self._store, self._ask_all)
+        return run_sweep(executor, self._store, self._ask_all)
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """Yield the answers in the order of the questions."""
@@ -179,7 +181,7 @@ class QuestionSweep:
         """Convert progress from items, whose number is unknown, to questions."""
         total = self._times.total()
         return replace(
-            p, stage="questions", done=self._answered, total=total, failed=self.failed, turns_each=None
+            p, stage="questions", done=self._answered, total=total, failed=self.failed, expected_turns=None
         )
 
     async def _ask_all(self, feed: Feed) -> None:
@@ -218,11 +220,11 @@ class QuestionSweep:
         posed = self._posed[number]
         incomplete = True
         try:
-            answering = self._index.answering(replace(self._ask, text=posed.text))
+            answering = self._index.prepare(replace(self._ask, text=posed.text))
             answer: Answer = await answering(asker, None)
             cited = answer.references
             numbers, answer = await asyncio.to_thread(
-                self._index.beside, answer, lambda: self._index.numbers(cited), "Short numbers"
+                self._index.show_or_note, answer, lambda: self._index.short_numbers(cited), "Short numbers"
             )
             more = await asyncio.to_thread(self._more, answer, asker.accounts)
             row = {**answer_row(posed, answer, numbers or {}), **more}
@@ -237,10 +239,10 @@ class QuestionSweep:
                 if self._refused[str(e)] >= min(MAX_ALIKE, len(self._first)) > self._answered:
                     self._failure = self._failure or e
         except Exception as e:  # noqa: BLE001 - `_ask_all` raises an engine error again
-            if not is_unforeseen(e):
+            if not is_unexpected(e):
                 self._failure = self._failure or e
                 return
-            row = failed_row(posed, self._ask.method, note_bug(e))
+            row = failed_row(posed, self._ask.method, record_bug(e))
         finally:
             asker.begun()
             self._open.discard(asyncio.current_task())
@@ -250,7 +252,7 @@ class QuestionSweep:
 
 
 @dataclass
-class _FeedAsker(Asks):
+class _FeedAsker(BaseAsker):
     """Calls models for the question at position `order` through a feed. `on_begun` hears the first call."""
 
     feed: Feed
@@ -270,14 +272,14 @@ class _FeedAsker(Asks):
         stage: str,
         start: Sequence[Callable[[], Dialogue[T]]],
         last: bool = False,
-        listener: Listener | None = None,
+        listener: StreamListener | None = None,
     ) -> list[Outcome[T]]:
         refused: dict[int, Outcome[T]] = {}
         # What the question's budget has admitted for each dialogue.
         admitted: dict[int, list[tuple[CostBound, Request]]] = {}
         for i, one in enumerate(start):
-            state = Driver(one()).state if self.budget else None
-            requests = state.requests if isinstance(state, Open) else ()
+            state = DialogueRunner(one()).state if self.budget else None
+            requests = state.requests if isinstance(state, Waiting) else ()
             try:
                 admitted[i] = [(self.budget.admit(r, last), r) for r in requests if self.budget]
             except PermanentCallError as e:

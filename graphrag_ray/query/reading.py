@@ -25,15 +25,14 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import ID_LENGTH
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.store import blobs
-from graphrag_ray.store.files import WHOLE_BYTES, Store, in_threads
-from graphrag_ray.store.pages import Wanted
-from graphrag_ray.store.pages import read as read_pages
+from graphrag_ray.store.files import READ_WHOLE_BYTES, Store, map_in_threads
+from graphrag_ray.store.pages import PageRequest, read_pages
 from graphrag_ray.store.parquet import is_one_of
-from graphrag_ray.store.parts import Part, conformed, read_rows, read_table
+from graphrag_ray.store.parts import Part, conform, read_rows, read_table
 from graphrag_ray.store.search import row_index
-from graphrag_ray.store.search.mapped_arrays import Ints, halves, ids_of, known
+from graphrag_ray.store.search.mapped_arrays import Ints, id_halves, join_halves, valid_ids
 from graphrag_ray.store.search.row_index import RowEntries, RowIndex, group_name
-from graphrag_ray.store.snapshots import Manifest, being_read
+from graphrag_ray.store.snapshots import Manifest, detect_removal
 
 PARTS_AT_ONCE = 8
 CACHE_BYTES = 256 << 20
@@ -55,7 +54,7 @@ class ColumnCache:
         self._columns: OrderedDict[tuple[str, str], pa.ChunkedArray] = OrderedDict()
         self._lock = threading.Lock()
 
-    def told(self) -> dict[str, int]:
+    def stats(self) -> dict[str, int]:
         """Report the size and the numbers of hits and misses."""
         return {"bytes": self.bytes, "hits": self.hits, "misses": self.misses}
 
@@ -97,13 +96,13 @@ class Reader:
 
     store: Store
     manifest: Manifest
-    kept: ColumnCache = field(default_factory=ColumnCache, repr=False, compare=False)
+    cache: ColumnCache = field(default_factory=ColumnCache, repr=False, compare=False)
     _indexes: dict[str, list[_IndexedParts]] = field(default_factory=dict, repr=False, compare=False)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         """Read a table (see schema.py), or some of its columns. Raises UsageError for an unknown name."""
         _check(name, schema.TABLES, columns)
-        with being_read(self.store, self.manifest):
+        with detect_removal(self.store, self.manifest):
             if columns is None:
                 return read_table(self.store, self.manifest.parts(name), None, schema.TABLES[name])
             empty = _empty(schema_of(name, columns))
@@ -119,7 +118,7 @@ class Reader:
         vectors = {table: parts for table, parts in tables.items() if table.startswith("embeddings_")}
         schemas = dict(schema.TABLES)
         if vectors.get(name):
-            with being_read(self.store, self.manifest):
+            with detect_removal(self.store, self.manifest):
                 schemas[name] = read_table(self.store, vectors[name][:1]).schema
         _check(name, schemas | {v: pa.schema([]) for v in vectors if v not in schemas}, columns)
         full = schemas[name]
@@ -133,7 +132,7 @@ class Reader:
         columns = schema_of(need.table, need.columns)
         if not need.ids or not self.manifest.parts(need.table):
             return _empty(columns)
-        with being_read(self.store, self.manifest):
+        with detect_removal(self.store, self.manifest):
             group = group_name((need.by,) if isinstance(need.by, str) else need.by)
             indexes = self._row_indexes(need.table)
             if indexes and all(indexed.index.has(group) for indexed in indexes):
@@ -147,9 +146,9 @@ class Reader:
             def matching(part: Part) -> pa.Table:
                 if is_large:
                     found = read_rows(self.store, part, need.columns, by, wanted)
-                    return conformed(self.store, part, found, columns)
+                    return conform(self.store, part, found, columns)
                 # A small part takes one request, whatever is read of it.
-                first = [by, *need.columns] if part.bytes <= WHOLE_BYTES else [by]
+                first = [by, *need.columns] if part.bytes <= READ_WHOLE_BYTES else [by]
                 mask = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
                 if not pc.any(mask).as_py():
                     return _empty(columns)
@@ -163,18 +162,18 @@ class Reader:
     def _row_indexes(self, table: str) -> list[_IndexedParts]:
         """Open the row indexes of a table; [] if there are none. Raises CorruptPart."""
         if table not in self._indexes:
-            types = row_index.entry_types(schema.carried(table))
+            types = row_index.entry_types(schema.row_index_columns(table))
 
             def opened(part: Part) -> RowIndex:
-                return row_index.read(blobs.opened(self.store, part), types)
+                return row_index.read(blobs.open_part(self.store, part), types)
 
-            stored = self.manifest.parts(schema.rows_table(table))
+            stored = self.manifest.parts(schema.row_index_table(table))
             left = deque(self.manifest.parts(table))
             indexes = []
-            for part, index in zip(stored, in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
+            for part, index in zip(stored, map_in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
                 own = [left.popleft() for _ in index.ends if left]
                 if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
-                    raise index.source.refused("it does not match the parts of the table")
+                    raise index.source.invalid("it does not match the parts of the table")
                 indexes.append(_IndexedParts(part.path, index, own))
             self._indexes[table] = indexes if not left else []
         return self._indexes[table]
@@ -182,21 +181,21 @@ class Reader:
     def _indexed_rows(self, need: Rows, group: str, indexes: Sequence[_IndexedParts]) -> pa.Table:
         """Read rows through the row indexes of a table."""
         numbers = [n for n in need.ids or () if isinstance(n, int)]
-        ids = [] if numbers else known([str(id_) for id_ in need.ids or ()])
-        high, low = halves(ids)
+        ids = [] if numbers else valid_ids([str(id_) for id_ in need.ids or ()])
+        high, low = id_halves(ids)
         if numbers:
             high = np.array([n for n in dict.fromkeys(numbers) if 0 <= n < 1 << 63], np.uint64)
             low = np.zeros_like(high)
-        found = [indexed.index.found(group, high, low, need.most) for indexed in indexes]
-        if need.most is not None and len(indexes) > 1:
-            found = row_index.first_of_each(found, need.most)
+        found = [indexed.index.find(group, high, low, need.limit_per_id) for indexed in indexes]
+        if need.limit_per_id is not None and len(indexes) > 1:
+            found = row_index.best_per_id(found, need.limit_per_id)
         chosen = [
-            (indexed, *row_index.distinct(entries))
+            (indexed, *row_index.one_per_row(entries))
             for indexed, entries in zip(indexes, found, strict=True)
             if len(entries.rows)
         ]
         is_remote = self.store.local_path(indexes[0].path) is None
-        read = partial(in_threads, threads=PARTS_AT_ONCE) if is_remote else map
+        read = partial(map_in_threads, threads=PARTS_AT_ONCE) if is_remote else map
         wanted = [(name, *rows) for rows in chosen for name in need.columns]
         arrays = list(read(lambda one: self._column(need, ids, *one), wanted))
         columns, n = schema_of(need.table, need.columns), len(need.columns)
@@ -218,19 +217,19 @@ class Reader:
         column, rows, entry = schema.TABLES[need.table].field(name), one_of_each.rows, one_of_each.entry
         if name in (entry.dtype.names or ()):
             if pa.types.is_list(column.type):
-                if need.only_these and name == need.by:
+                if need.trim_lists and name == need.by:
                     ends = np.searchsorted(every.rows, rows, "right")
-                    held = strings(ids[place] for place in every.whose.tolist())
+                    held = strings(ids[place] for place in every.wanted_index.tolist())
                     return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
             elif column.type == pa.string():
-                array = strings(ids_of(entry[name]["high"], entry[name]["low"]))
+                array = strings(join_halves(entry[name]["high"], entry[name]["low"]))
                 return _null_where(pc.equal(array, "0" * ID_LENGTH), array)
             else:
                 values = arrow(entry[name])
                 try:
                     return _null_where(pc.is_nan(values), values).cast(column.type)
                 except pa.ArrowException as e:
-                    raise indexed.index.source.refused(f"a number is not valid for column {name}") from e
+                    raise indexed.index.source.invalid(f"a number is not valid for column {name}") from e
         pages = indexed.index.page_of(name, rows)
         if pages is not None:
             return self._paged(indexed, column, pages, rows)
@@ -241,9 +240,9 @@ class Reader:
         for n in np.unique(part_of_row).tolist():
             part, own = indexed.parts[n], part_of_row == n
             if self._is_large(need.table):
-                wanted = strings(sorted(ids_of(entry["id"]["high"][own], entry["id"]["low"][own])))
+                wanted = strings(sorted(join_halves(entry["id"]["high"][own], entry["id"]["low"][own])))
                 read = read_rows(self.store, part, [name], "id", wanted)
-                chunks += conformed(self.store, part, read, schema_of(need.table, [name]))[name].chunks
+                chunks += conform(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
                 places = arrow(rows[own] - before[n])
                 chunks += self._columns(need.table, part, [name])[name].take(places).chunks
@@ -255,7 +254,7 @@ class Reader:
         """Read rows of a column from only the pages that contain them."""
         wanted = np.unique(page_of_row)
         names = [f"{column.name}/{page}" for page in wanted.tolist()]
-        cached = self.kept.get(indexed.path, names)
+        cached = self.cache.get(indexed.path, names)
         missing = [n for n, name in enumerate(names) if name not in cached]
         places = indexed.index.pages(column.name, wanted)
         by_part: dict[int, list[int]] = {}
@@ -263,12 +262,12 @@ class Reader:
             by_part.setdefault(int(places.part[n]), []).append(n)
         if missing:
             requests = [
-                Wanted(indexed.parts[part], places.rows[own].tolist(), places.page[own].tolist())
+                PageRequest(indexed.parts[part], places.rows[own].tolist(), places.page[own].tolist())
                 for part, own in by_part.items()
             ]
             read = read_pages(self.store, column, requests)
             new = {names[n]: pa.chunked_array([array]) for n, array in zip(missing, read, strict=True)}
-            self.kept.add(indexed.path, new)
+            self.cache.add(indexed.path, new)
             cached |= new
         joined = pa.chunked_array([chunk for name in names for chunk in cached[name].chunks], column.type)
         before = np.cumsum(places.rows) - places.rows
@@ -278,12 +277,12 @@ class Reader:
     def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """Apply `of` to some columns of each part, and concatenate the results."""
         empty = of(_empty(schema_of(name, columns)))
-        with being_read(self.store, self.manifest):
+        with detect_removal(self.store, self.manifest):
             return self._concat(name, empty, lambda part: of(self._columns(name, part, columns)))
 
-    def pieces(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
+    def iter_batches(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
         """Read a table in order, without caching: parts, or pieces of them of at most `rows` rows."""
-        with being_read(self.store, self.manifest):
+        with detect_removal(self.store, self.manifest):
             for part in self.manifest.parts(name):
                 table = read_table(self.store, [part], columns, schema.TABLES[name])
                 step = rows or max(1, table.num_rows)
@@ -296,11 +295,11 @@ class Reader:
         return pa.concat_tables(tables, promote_options="default")
 
     def _columns(self, table: str, part: Part, names: Sequence[str]) -> pa.Table:
-        cached = self.kept.get(part.path, names)
+        cached = self.cache.get(part.path, names)
         if missing := [name for name in names if name not in cached]:
             read = read_table(self.store, [part], missing, schema.TABLES[table])
             new = {name: read[name] for name in missing}
-            self.kept.add(part.path, new)
+            self.cache.add(part.path, new)
             cached |= new
         return pa.table({name: cached[name] for name in names}, schema=schema_of(table, names))
 

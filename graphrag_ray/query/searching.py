@@ -15,19 +15,19 @@ import numpy as np
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.index_settings import Settings, of_index
+from graphrag_ray.base.index_settings import Settings, without_machine_settings
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.query.methods.method import Hit, LevelSearch, NameCounts, Rows, Search, Walk, WalkHit
 from graphrag_ray.query.reading import Reader
-from graphrag_ray.query.session import Asks
+from graphrag_ray.query.session import BaseAsker
 from graphrag_ray.store import blobs
-from graphrag_ray.store.files import in_threads
+from graphrag_ray.store.files import map_in_threads
 from graphrag_ray.store.search import chnsw, keyword, name_links, vectors
-from graphrag_ray.store.search.mapped_arrays import ByteSource, known
-from graphrag_ray.store.search.vectors import Floats, Found
+from graphrag_ray.store.search.mapped_arrays import ByteSource, valid_ids
+from graphrag_ray.store.search.vectors import Floats, ScoredId
 from graphrag_ray.store.search.walk import count_holders, walk
-from graphrag_ray.store.snapshots import being_read
+from graphrag_ray.store.snapshots import detect_removal
 
 SHARDS_AT_ONCE = 8
 _READ: dict[str, Callable[[ByteSource], Any]] = {
@@ -54,10 +54,12 @@ class Searcher:
         if table not in self._opened:
             store, manifest = self.reader.store, self.reader.manifest
             read = _READ[table.rpartition("_")[2]]
-            with self._opening, being_read(store, manifest):
+            with self._opening, detect_removal(store, manifest):
                 if table not in self._opened:
                     parts = manifest.parts(table)
-                    opened = in_threads(lambda part: read(blobs.opened(store, part)), parts, SHARDS_AT_ONCE)
+                    opened = map_in_threads(
+                        lambda part: read(blobs.open_part(store, part)), parts, SHARDS_AT_ONCE
+                    )
                     self._opened[table] = list(opened)
         return self._opened[table]
 
@@ -78,7 +80,10 @@ class Searcher:
     def embedder(self) -> Embedder:
         """Return the embedder for questions. Raises UsageError if the embeddings do not match it."""
         number = self.reader.manifest.number
-        built, own = parse_settings(of_index(self.reader.manifest.settings)), Embedder.of(self.settings)
+        built, own = (
+            parse_settings(without_machine_settings(self.reader.manifest.settings)),
+            Embedder.of(self.settings),
+        )
         then = Embedder.of(built)
         if not built.embeddings.enabled:
             raise UsageError(
@@ -99,9 +104,9 @@ class Searcher:
 
     def search(self, need: Search, vector: Floats | None) -> list[Hit]:
         """Search by `vector`, the embedding of the text, or by keywords if it is None."""
-        among = None if need.among is None else known(need.among)
-        with being_read(self.reader.store, self.reader.manifest):
-            shards = self.shards(schema.search_table(need.kind, need.by))
+        among = None if need.only_ids is None else valid_ids(need.only_ids)
+        with detect_removal(self.reader.store, self.reader.manifest):
+            shards = self.shards(schema.search_index_table(need.kind, need.by))
             if vector is None:
                 return _hits(keyword.search(shards, need.text, need.k, among))
             self._check_dimensions(shards, vector)
@@ -109,28 +114,28 @@ class Searcher:
             return _hits(vectors.search(shards, vector, need.k, among)) if vector.any() else []
 
     def search_levels(self, need: LevelSearch, vector: Floats) -> list[list[Hit]]:
-        with being_read(self.reader.store, self.reader.manifest):
-            shards = self.shards(schema.search_table(need.hierarchy, "levels"))
+        with detect_removal(self.reader.store, self.reader.manifest):
+            shards = self.shards(schema.search_index_table(need.hierarchy, "levels"))
             self._check_dimensions(shards, vector)
             if not vector.any() or not shards:
                 return [[]]
             for shard in shards:
                 if shard.n_levels != shards[0].n_levels:
-                    raise shard.source.refused("its levels differ from those of the other shards")
+                    raise shard.source.invalid("its levels differ from those of the other shards")
             levels = zip(*(shard.nearest(vector, need.k) for shard in shards), strict=True)
             ordered = (sorted(chain(*level), key=lambda found: (-found[1], found[0])) for level in levels)
             return [_hits(level[: need.k]) for level in ordered]
 
     def count_names(self, need: NameCounts) -> dict[str, int]:
-        with being_read(self.reader.store, self.reader.manifest):
-            counts = count_holders(self.shards(schema.WALKS), list(need.names))
-            words = self.shards(schema.search_table("text_unit", "keyword"))
+        with detect_removal(self.reader.store, self.reader.manifest):
+            counts = count_holders(self.shards(schema.NAME_LINKS_TABLE), list(need.names))
+            words = self.shards(schema.search_index_table("text_unit", "keyword"))
             return {id_: max(n, keyword.count_records(words, need.names[id_])) for id_, n in counts.items()}
 
     def walk(self, need: Walk) -> list[WalkHit]:
-        with being_read(self.reader.store, self.reader.manifest):
-            among = None if need.among is None else known(need.among)
-            found = walk(self.shards(schema.WALKS), need.names, need.chunks, need.k, among)
+        with detect_removal(self.reader.store, self.reader.manifest):
+            among = None if need.among is None else valid_ids(need.among)
+            found = walk(self.shards(schema.NAME_LINKS_TABLE), need.names, need.chunks, need.k, among)
             return [WalkHit(*one) for one in found]
 
     def _check_dimensions(self, shards: Sequence[Any], vector: Floats) -> None:
@@ -148,26 +153,26 @@ class Searching:
     """The searches of one question. A text is embedded once for all of them."""
 
     searcher: Searcher
-    asker: Asks
+    asker: BaseAsker
     _embedded: dict[str, asyncio.Task[Floats]] = field(default_factory=dict)
 
     async def find(self, need: Search) -> list[Hit]:
         """Run a search. Raises UsageError if its index is missing, GraphRagError if embedding fails."""
-        if need.k <= 0 or (need.among is not None and not need.among):
+        if need.k <= 0 or (need.only_ids is not None and not need.only_ids):
             return []
         vector = await self._vector(need.text) if need.by == "vector" else None
         return await asyncio.to_thread(self.searcher.search, need, vector)
 
     async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
         """Search all levels with one index if there is one, else level by level. Raises like `find`."""
-        table = schema.search_table(need.hierarchy, "levels")
+        table = schema.search_index_table(need.hierarchy, "levels")
         if table in self.searcher.reader.manifest.tables and chnsw.has_loops():
             vector = await self._vector(need.text)
             return await asyncio.to_thread(self.searcher.search_levels, need, vector)
         kind = HIERARCHIES[need.hierarchy]
         levels = await asyncio.to_thread(self.searcher.ids_by_level, kind)
-        searches = [Search(kind.over, "vector", need.text, need.k)]
-        searches += [Search(kind.reports, "vector", need.text, need.k, ids) for ids in levels]
+        searches = [Search(kind.member_kind, "vector", need.text, need.k)]
+        searches += [Search(kind.report_kind, "vector", need.text, need.k, ids) for ids in levels]
         return list(await asyncio.gather(*map(self.find, searches)))
 
     async def close(self) -> None:
@@ -184,7 +189,7 @@ class Searching:
             (outcome,) = await self.asker.run("embed", [partial(embedder.embed, sendable)])
             if outcome.result is None:
                 raise GraphRagError(f"The question could not be embedded: {outcome.error}")
-            vector: Floats = vectors.unit(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
+            vector: Floats = vectors.normalize(np.frombuffer(outcome.result, "<f4").reshape(1, -1))[0]
             return vector
 
         if text not in self._embedded:
@@ -192,5 +197,5 @@ class Searching:
         return await asyncio.shield(self._embedded[text])
 
 
-def _hits(found: Iterable[Found]) -> list[Hit]:
+def _hits(found: Iterable[ScoredId]) -> list[Hit]:
     return [Hit(id_, score) for id_, score in found]

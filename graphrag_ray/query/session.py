@@ -12,17 +12,22 @@ from typing import TypeVar
 
 from graphrag_ray.base.errors import BudgetSpent, CallError, PermanentCallError
 from graphrag_ray.base.index_settings import Model, Query
-from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Listener, Reply, Request, Usage
-from graphrag_ray.engine.gateways import Ask, AskAloud, Models, open_gateway
+from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Reply, Request, StreamListener, Usage
+from graphrag_ray.engine.gateways import Ask, Models, StreamingAsk, open_gateway
 from graphrag_ray.engine.in_process import run_dialogues
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.llm.accounting import Accounts, CallRecord
-from graphrag_ray.llm.call_failures import GaveUp
+from graphrag_ray.llm.call_failures import RetriesExhausted
 from graphrag_ray.llm.limiter import Limiter, LocalLimiter
-from graphrag_ray.llm.model_client import Called
-from graphrag_ray.llm.pricing import cost_usd, dearest_price
-from graphrag_ray.llm.request_sizes import output_limit, prompt_size, text_size, thought_room
+from graphrag_ray.llm.model_client import CallResult
+from graphrag_ray.llm.pricing import cost_usd, highest_price
+from graphrag_ray.llm.request_sizes import (
+    count_prompt_tokens,
+    count_text_tokens,
+    output_limit,
+    reasoning_room,
+)
 from graphrag_ray.query import traces
 from graphrag_ray.query.methods.budget import CostBound, budget_in_words
 
@@ -59,7 +64,7 @@ class QuestionBudget:
     def around(self, ask: Ask, last: bool) -> Ask:
         """Wrap `ask` so that it respects the budget. `last` is that of `admit`."""
 
-        async def within(request: Request, stage: str) -> Called[Reply]:
+        async def within(request: Request, stage: str) -> CallResult[Reply]:
             bound = self.admit(request, last)
             usage: Usage | None = None
             try:
@@ -81,10 +86,10 @@ class QuestionBudget:
         """
         model = self.models.get(request.call.model, Model())
         if isinstance(request, EmbeddingRequest):
-            bound = self._cost(request, Usage(text_size(request.text, model)))
+            bound = self._cost(request, Usage(count_text_tokens(request.text, model)))
         else:
-            prompt = prompt_size(request, model)
-            room = thought_room(request, model, prompt, request.call.reasoning_tokens)
+            prompt = count_prompt_tokens(request, model)
+            room = reasoning_room(request, model, prompt, request.call.reasoning_tokens)
             bound = self._cost(request, Usage(prompt, output_limit(request, model) + room))
         needed = last or isinstance(request, EmbeddingRequest)
         reserve = CostBound() if needed else self.reserve
@@ -105,7 +110,7 @@ class QuestionBudget:
         """Count the unanswered requests of a call that has ended."""
         priced = [m for m in self.models.values() if m.model_id == call.model_id]
         for usage in call.unanswered:
-            costs = [cost_usd(usage, dearest_price(model)) for model in priced]
+            costs = [cost_usd(usage, highest_price(model)) for model in priced]
             known = [cost for cost in costs if cost is not None]
             tokens = usage.prompt_tokens + usage.completion_tokens
             self._spent += CostBound(1, tokens, max(known, default=None))
@@ -116,11 +121,11 @@ class QuestionBudget:
             usage.prompt_tokens, usage.completion_tokens
         )  # cached tokens may be cheaper: ignore that
         tokens = usage.prompt_tokens + usage.completion_tokens
-        return CostBound(1, tokens, cost_usd(usage, dearest_price(model)))
+        return CostBound(1, tokens, cost_usd(usage, highest_price(model)))
 
 
 @dataclass(kw_only=True)
-class Asks:
+class BaseAsker:
     """Base class of what calls models for one question at a time.
 
     Attributes:
@@ -138,7 +143,7 @@ class Asks:
         stage: str,
         start: Sequence[Callable[[], Dialogue[T]]],
         last: bool = False,
-        listener: Listener | None = None,
+        listener: StreamListener | None = None,
     ) -> list[Outcome[T]]:
         """Start and run dialogues concurrently.
 
@@ -172,17 +177,17 @@ class Connections:
     models: Models
     limiter: Limiter | None = None
     ask_key: Callable[[str], str | None] | None = None
-    aside: Executor | None = None
-    questions: int = 0
-    open: AsyncExitStack = field(default_factory=AsyncExitStack)
-    _gateways: dict[int, AskAloud] = field(default_factory=dict)
+    offline_executor: Executor | None = None
+    n_questions: int = 0
+    exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _gateways: dict[int, StreamingAsk] = field(default_factory=dict)
     _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def __post_init__(self) -> None:
         if self.limiter is None:
             self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight, lend_first=True)
 
-    async def gateway(self, attempts_before: int) -> AskAloud:
+    async def gateway(self, attempts_before: int) -> StreamingAsk:
         """Return the gateway for the first FIRST_ATTEMPTS of a call, or for those after `attempts_before`.
 
         Usage is reported to the question that makes the call; that of a shared embedding call, to the first.
@@ -196,10 +201,10 @@ class Connections:
                     _note,
                     self.ask_key,
                     attempts_before=attempts_before,
-                    aside=self.aside,
+                    aside=self.offline_executor,
                     dropped_for_s=REFUSED_FOR_S,
                 )
-                self._gateways[attempts_before] = await self.open.enter_async_context(opened)
+                self._gateways[attempts_before] = await self.exit_stack.enter_async_context(opened)
         return self._gateways[attempts_before]
 
 
@@ -212,7 +217,7 @@ def _note(call: CallRecord) -> None:
 
 
 @dataclass
-class Asker(Asks):
+class Asker(BaseAsker):
     """Calls models over connections, which several askers may share.
 
     Attributes:
@@ -223,8 +228,8 @@ class Asker(Asks):
 
     connections: Connections
     cache: ReplyCache | None = None
-    instead: Ask | None = None
-    told: Callable[[str, int, bool], None] = lambda *phase: None
+    override: Ask | None = None
+    on_phase: Callable[[str, int, bool], None] = lambda *phase: None
 
     async def __aenter__(self) -> Asker:
         return self
@@ -238,25 +243,25 @@ class Asker(Asks):
             if self.cache:
                 await asyncio.to_thread(self.cache.flush)
         finally:
-            await self.connections.open.aclose()
+            await self.connections.exit_stack.aclose()
 
     async def run(
         self,
         stage: str,
         start: Sequence[Callable[[], Dialogue[T]]],
         last: bool = False,
-        listener: Listener | None = None,
+        listener: StreamListener | None = None,
     ) -> list[Outcome[T]]:
         """Run dialogues like `Asks.run`.
 
         A call makes FIRST_ATTEMPTS, then the remaining attempts of the settings if an endpoint responded to
         any of the calls, even with an error.
         """
-        if self.instead and stage != "embed":
-            return await run_dialogues(stage, [s() for s in start], self.instead)
+        if self.override and stage != "embed":
+            return await run_dialogues(stage, [s() for s in start], self.override)
         responded, pending, decided = False, 0, asyncio.Event()
 
-        async def ask_patiently(request: Request, stage: str) -> Called[Reply]:
+        async def ask_patiently(request: Request, stage: str) -> CallResult[Reply]:
             nonlocal responded, pending
             pending += 1
             try:
@@ -266,7 +271,10 @@ class Asker(Asks):
                 return answer
             except CallError as e:
                 responded = responded or e.status is not None
-                if not isinstance(e, GaveUp) or self.connections.models.max_attempts <= FIRST_ATTEMPTS:
+                if (
+                    not isinstance(e, RetriesExhausted)
+                    or self.connections.models.max_attempts <= FIRST_ATTEMPTS
+                ):
                     raise
                 gave_up = e
             finally:
@@ -281,9 +289,9 @@ class Asker(Asks):
 
         _current_asker.set(self)
         ask = self.budget.around(ask_patiently, last) if self.budget else ask_patiently
-        self.told(stage, len(start), False)
+        self.on_phase(stage, len(start), False)
         outcomes = await run_dialogues(stage, [s() for s in start], ask, self.cache)
-        self.told(stage, len(start), True)
+        self.on_phase(stage, len(start), True)
         replies = sum(len(o.replies) for o in outcomes)
         known = replies - sum(o.turns for o in outcomes)
         self.cached = self.cached[0] + known, self.cached[1] + replies

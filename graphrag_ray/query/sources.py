@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from graphrag_ray.base.declarations import OF_SECTION, REPORT_SECTIONS
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.records import SECTIONS, Reference
-from graphrag_ray.corpus.document import columns_of, metadata_lines
-from graphrag_ray.corpus.document_titles import label, own_title
+from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
+from graphrag_ray.corpus.document_titles import document_label, own_title
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.evidence import find_evidence, passages
@@ -200,7 +200,7 @@ def _ranked(source: Source, said: Sequence[str]) -> Source:
 def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str] = ()) -> RowsById:
     wanted = list(dict.fromkeys(ids))
     columns = ["id", "human_readable_id", *(c for c in _COLUMNS[section] if c not in without)]
-    return read(OF_SECTION[section].table, wanted, columns) if wanted else {}
+    return read(RECORD_KIND_BY_SECTION[section].table, wanted, columns) if wanted else {}
 
 
 def _reports(section: str, ids: Iterable[str], read: Read) -> RowsById:
@@ -259,8 +259,8 @@ def _name(
     # name.
     document = documents[row["document_id"]]
     title = own_title(document["title"], document["document"], document["row"])
-    more = metadata_lines(columns_of(document["metadata"]), columns)
-    about = label(title, document["date"], document["document"], document["row"], more=more)
+    more = metadata_lines(parse_raw_data(document["metadata"]), columns)
+    about = document_label(title, document["date"], document["document"], document["row"], more=more)
     where = f"{document['place']}, characters {row['start']}–{row['end']}"
     return f"{about}: {where}" if about else where
 
@@ -269,21 +269,21 @@ def _documents(units: RowsById, read: Read) -> dict[str, dict[str, Any]]:
     """Describe the documents of chunks, by id."""
     ids = dict.fromkeys(u["document_id"] for u in units.values())
     rows = read("documents", ids, DOCUMENT_COLUMNS) if ids else {}
-    return {id_: of_document(row) for id_, row in rows.items()}
+    return {id_: describe_document(row) for id_, row in rows.items()}
 
 
-def of_document(row: Mapping[str, Any]) -> dict[str, Any]:
+def describe_document(row: Mapping[str, Any]) -> dict[str, Any]:
     """Describe the document of a chunk (see Source.chunks) from its DOCUMENT_COLUMNS."""
     return {
         "document": row["path"],
         "row": row["row"],
-        "place": place(row["path"], row["row"]),
+        "place": document_place(row["path"], row["row"]),
         "title": row["title"],
         "date": row["creation_date"],
         "metadata": row["raw_data"],
     }
 
 
-def place(path: str, row: str) -> str:
+def document_place(path: str, row: str) -> str:
     """Where a document is, for people: "file", or "file, row 3"."""
     return f"{path}, row {row}" if row else path

@@ -32,7 +32,7 @@ _EXPORT_VARIABLES = (
 
 
 @contextmanager
-def of_question(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]]:
+def question_span(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]]:
     """Open a span around a question. Call the yielded function with the answer."""
     name = f"graphrag {method}"
     attributes = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
@@ -96,7 +96,7 @@ def note_call(call: CallRecord) -> None:
 
 
 @contextmanager
-def exported(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+def export_traces(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
     """Export the traces of this block if the standard variables ask for it.
 
     They go to an OTLP endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`) or, with `OTEL_TRACES_EXPORTER=console`, as
@@ -168,7 +168,7 @@ def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
             raise
 
 
-def of_need(need: Need) -> AbstractContextManager[Any]:
+def need_span(need: Need) -> AbstractContextManager[Any]:
     """Open a span for something that a search method asked for."""
     retrieval: dict[str, Any] = {"gen_ai.operation.name": "retrieval"}
     if isinstance(need, Rows):
@@ -187,7 +187,9 @@ def of_need(need: Need) -> AbstractContextManager[Any]:
         return _span("walk", retrieval | starts | {"graphrag.k": need.k})
     if isinstance(need, Notice):
         return _span("notice", {})
-    return _span(f"phase {need.phase}", {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.start)})
+    return _span(
+        f"phase {need.phase}", {"graphrag.phase": need.phase, "graphrag.dialogues": len(need.factories)}
+    )
 
 
 def _known(**values: Any) -> dict[str, Any]:

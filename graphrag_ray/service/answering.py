@@ -23,18 +23,18 @@ from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.wording import plural
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.query.answer_streams import Telling
+from graphrag_ray.query.answer_streams import ReplyStreamer
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import Ask
+from graphrag_ray.query.methods.method import AskRequest
 from graphrag_ray.query.sources import Cited, Source
 from graphrag_ray.service.faults import (
     CLIENT_GONE,
     LIMITED,
     SERVER,
     Fault,
-    RefusedQuestion,
+    QuestionRejected,
     failed_by_bug,
     fault_of,
 )
@@ -52,7 +52,7 @@ SMOOTHING = 0.1  # weight of the latest question in the mean duration
 
 
 @dataclass(frozen=True)
-class ClientQuestion(Ask):
+class ClientQuestion(AskRequest):
     """A question from a client. changed applies its query settings; id names it in logs and answers."""
 
     changed: Callable[[Query], Query] | None = None
@@ -105,7 +105,7 @@ class QuestionPlaces:
             seconds = self._mean_s * max(1, self.waiting / 2) / self._max_running
             retry_s = min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(seconds)))
             message = f"{plural(self.waiting, 'question')} already waiting. Retry in {retry_s} s."
-            raise RefusedQuestion(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_s))
+            raise QuestionRejected(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_s))
         self.waiting += 1
         try:
             await self._free.acquire()
@@ -139,7 +139,7 @@ class Service:
         it.
         """
         started = time.monotonic()
-        logs.about_question(question.id)
+        logs.set_question_context(question.id)
         status, accounts = CLIENT_GONE, Accounts()
         limit = min(question.seconds or self.options.max_seconds, self.options.max_seconds)
         timer = asyncio.timeout(limit)
@@ -159,7 +159,7 @@ class Service:
                 message = f"The question exceeded its time limit of {limit:g} s"
                 if n := accounts.total.rate_limited:
                     message += f". {plural(n, 'model call')} received 429, too many requests."
-                refused = RefusedQuestion(Fault(504, SERVER, "timeout", message))
+                refused = QuestionRejected(Fault(504, SERVER, "timeout", message))
             else:
                 log.exception("Unexpected error while answering a question")
                 refused = failed_by_bug(question.id)
@@ -171,7 +171,7 @@ class Service:
             method = question.method if question.method in methods.METHODS else "unknown"
             self.metrics.question(method, status, seconds)
             self.metrics.calls(accounts)
-            logs.event(
+            logs.log_event(
                 log,
                 "Question ended",
                 question=question.id,
@@ -188,31 +188,33 @@ class Service:
         answering = _answering(served.index, question)
         connections = served.connections  # kept to the end, because a new key replaces those of the snapshot
         asker = served.index.asker(connections)
-        asker.told = lambda *phase: emit(AnsweringPhase(*phase))
-        connections.questions += 1
+        asker.on_phase = lambda *phase: emit(AnsweringPhase(*phase))
+        connections.n_questions += 1
         try:
-            answer = await answering(asker, Telling(emit))
+            answer = await answering(asker, ReplyStreamer(emit))
             if answer.unread:
                 raise GraphRagError(answer.text)
             return await asyncio.to_thread(_served_answer, question, served, answer)
         finally:
-            connections.questions -= 1
+            connections.n_questions -= 1
             accounts.absorb(asker.accounts)
 
 
 def _answering(index: Index, question: ClientQuestion) -> Any:
     """Prepare a question. Raises UsageError if it is invalid."""
     query = question.changed(index.settings.query) if question.changed else None
-    return index.answering(replace(question, query=query))
+    return index.prepare(replace(question, query=query))
 
 
 def _served_answer(question: ClientQuestion, served: Served, answer: Answer) -> ServedAnswer:
     index, references = served.index, answer.references
     sources: Sequence[Source] | None = None
     if question.sources:
-        sources, answer = index.beside(answer, lambda: index.sources(references, answer), "The sources")
-    numbers, answer = index.beside(answer, lambda: index.numbers(references), "Short numbers")
-    cited, answer = index.beside(answer, lambda: index.cited(references), "What the answer cites")
+        sources, answer = index.show_or_note(answer, lambda: index.sources(references, answer), "The sources")
+    numbers, answer = index.show_or_note(answer, lambda: index.short_numbers(references), "Short numbers")
+    cited, answer = index.show_or_note(
+        answer, lambda: index.cited_records(references), "What the answer cites"
+    )
     return ServedAnswer(question.id, answer, served.number, numbers or {}, cited or (), sources)
 
 

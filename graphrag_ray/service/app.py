@@ -28,9 +28,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.llm.limiter import LentLimiter, LocalLimiter
+from graphrag_ray.llm.limiter import ClosableLimiter, LocalLimiter
 from graphrag_ray.query import traces
 from graphrag_ray.query.session import Connections
 from graphrag_ray.service import chat_api, query_api
@@ -74,7 +74,7 @@ def create_app(
     token: SecretStr | None,
     *,
     replica: str = "",
-    limiter: Callable[[Models], LentLimiter] | None = None,
+    limiter: Callable[[Models], ClosableLimiter] | None = None,
     ask_key: Callable[[str], str | None] | None = None,
     prompts: Mapping[str, Prompt] | None = None,
     recorder: Recorder | None = None,
@@ -95,14 +95,14 @@ def create_app(
         shared = limiter(models) if limiter else None
         own = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
         connections = Connections(models, shared or own, ask_key, offline_pool)
-        connections.open.callback(shared.close if shared else service.metrics.watch(models, own))
+        connections.exit_stack.callback(shared.close if shared else service.metrics.watch(models, own))
         return connections
 
     service = Service(options, LiveIndex(options, connect, ask_key, prompts), replica, recorder)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        with traces.exported():
+        with traces.export_traces():
             await service.live.refresh()
             tasks = [asyncio.ensure_future(part.follow()) for part in (service.live, service.metrics)]
             try:
@@ -273,7 +273,7 @@ async def _stream(
             except StopAsyncIteration:
                 return
             except Exception as e:  # the status has been sent, so the stream reports the error
-                if is_unforeseen(e):  # those of the question itself are logged and arrive as a fault
+                if is_unexpected(e):  # those of the question itself are logged and arrive as a fault
                     log.exception("Unexpected error while streaming an answer")
                 for piece in render_failure(fault_of(e)):
                     yield piece

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def build(args: ServiceOptions) -> "Application":
     """Build the application. Serve validates the arguments of a config file by the annotation."""
     from graphrag_ray.base.prompts import load_prompts
-    from graphrag_ray.engine.ray.serving import Replica, application, log_with_serve
+    from graphrag_ray.engine.ray.serving import Replica, build_application, log_with_serve
 
     # Code shipped to a cluster with the connection comes without the data files of a checkout.
     prompts = load_prompts()
@@ -44,18 +44,18 @@ def build(args: ServiceOptions) -> "Application":
         replica = Replica.here(several=args.replicas > 1)
         return create_app(
             args,
-            find_token(args, os.environ, replica.ask_key),
+            find_token(args, os.environ, replica.fetch_key),
             replica=replica.name,
-            limiter=replica.limiter if replica.several else None,
-            ask_key=replica.ask_key,
+            limiter=replica.limiter if replica.has_peers else None,
+            ask_key=replica.fetch_key,
             prompts=prompts,
             recorder=replica.metrics(DECLARED, OF_MODELS),
         )
 
-    return application(
+    return build_application(
         app,
         replicas=args.replicas,
-        most_requests=2 * (args.max_running + args.max_waiting) + 100,
+        max_requests=2 * (args.max_running + args.max_waiting) + 100,
         grace_s=args.grace_s,
         num_cpus=args.num_cpus,
     )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from graphrag_ray.base.wording import one_line
 from graphrag_ray.query.methods import methods
 from graphrag_ray.service.answering import AnsweringPhase, ClientQuestion, Event, ServedAnswer
-from graphrag_ray.service.faults import INVALID, Fault, RefusedQuestion, invalid
+from graphrag_ray.service.faults import INVALID, Fault, QuestionRejected, invalid
 from graphrag_ray.service.live import Served
 from graphrag_ray.service.query_api import references, server_event, usage
 from graphrag_ray.service.service_options import ServiceOptions
@@ -69,9 +69,9 @@ class ChatBody(BaseModel):
 
 def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]:
     """The models of a snapshot, or only the named one. Raises RefusedQuestion for an unknown name."""
-    levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
+    levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_reports_or_chunks]
     names = [MODEL]
-    for method, kind in methods.usable().items():
+    for method, kind in methods.load_all().items():
         names.append(f"{MODEL}/{method}")
         names += [f"{MODEL}/{method}/{level}" for level in levels if kind.levels]
     if only is not None and only not in names:
@@ -102,12 +102,12 @@ def question_of(body: ChatBody, options: ServiceOptions) -> ClientQuestion:
     return ClientQuestion(question, level, history=turns, method=str(method))
 
 
-def _no_model(name: str) -> RefusedQuestion:
+def _no_model(name: str) -> QuestionRejected:
     message = (
         f"The model {name[:200]!r} does not exist. Choose from: {MODEL}, {MODEL}/METHOD, "
         f"{MODEL}/METHOD/LEVEL. Methods: {', '.join(methods.METHODS)}."
     )
-    return RefusedQuestion(Fault(404, INVALID, "model_not_found", message, "model"))
+    return QuestionRejected(Fault(404, INVALID, "model_not_found", message, "model"))
 
 
 def _conversation(messages: Sequence[ChatMessage]) -> tuple[tuple[tuple[str, str], ...], str]:

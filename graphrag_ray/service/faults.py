@@ -47,7 +47,7 @@ class Fault:
         return headers | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
 
-class RefusedQuestion(GraphRagError):
+class QuestionRejected(GraphRagError):
     """A question that the service does not answer, or not now."""
 
     def __init__(self, fault: Fault) -> None:
@@ -55,15 +55,15 @@ class RefusedQuestion(GraphRagError):
         self.fault = fault
 
 
-def invalid(message: str, param: str | None = None) -> RefusedQuestion:
-    return RefusedQuestion(Fault(400, INVALID, "invalid_request", message, param))
+def invalid(message: str, param: str | None = None) -> QuestionRejected:
+    return QuestionRejected(Fault(400, INVALID, "invalid_request", message, param))
 
 
-def failed_by_bug(question: str = "") -> RefusedQuestion:
+def failed_by_bug(question: str = "") -> QuestionRejected:
     """question: the id under which the error was logged."""
     reference = f" under question={question}" if question else ""
     message = f"Internal error while answering this question. Details are in the service's log{reference}"
-    return RefusedQuestion(Fault(500, SERVER, "internal_error", message))
+    return QuestionRejected(Fault(500, SERVER, "internal_error", message))
 
 
 def too_large(most: int) -> Fault:
@@ -84,7 +84,7 @@ _FAULTS: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
 
 def fault_of(error: BaseException) -> Fault:
     """The fault of an error. The text of an unexpected error is not shown, because it may hold anything."""
-    if isinstance(error, RefusedQuestion):
+    if isinstance(error, QuestionRejected):
         return error.fault
     for error_type, status, kind, code in _FAULTS:
         if isinstance(error, error_type):

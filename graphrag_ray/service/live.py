@@ -19,10 +19,10 @@ from graphrag_ray.engine.gateways import Models
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.levels import Units
 from graphrag_ray.query.session import Connections
-from graphrag_ray.service.faults import SERVER, Fault, RefusedQuestion
+from graphrag_ray.service.faults import SERVER, Fault, QuestionRejected
 from graphrag_ray.service.service_options import ANSWER_STAGES, ServiceOptions
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.snapshots import Manifest, check_there, load, newest_number
+from graphrag_ray.store.snapshots import Manifest, check_not_removed, load, newest_number
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +63,8 @@ class LiveIndex:
         self._options, self._connect, self._ask_key, self._prompts = options, connect, ask_key, prompts
         self._base_settings = options.given()
         storage = options.storage(self._base_settings)
-        self._store = Store(options.root, storage.of(options.root))
-        self._cache = Store(options.cache, storage.of(options.cache)) if options.cache else None
+        self._store = Store(options.root, storage.fsspec_options(options.root))
+        self._cache = Store(options.cache, storage.fsspec_options(options.cache)) if options.cache else None
         self.current: Served | None = None
         self._retired: list[Connections] = []
         self._refresh_now = asyncio.Event()
@@ -74,7 +74,7 @@ class LiveIndex:
     def now(self) -> Served:
         """The snapshot for new questions. Raises RefusedQuestion if there is none."""
         if self.current is None:
-            raise RefusedQuestion(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
+            raise QuestionRejected(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
         return self.current
 
     def refresh_soon(self) -> None:
@@ -94,10 +94,10 @@ class LiveIndex:
         A failure sets `problem` and keeps the current snapshot, unless that has been removed.
         """
         try:
-            unused = [connections for connections in self._retired if not connections.questions]
-            self._retired = [connections for connections in self._retired if connections.questions]
+            unused = [connections for connections in self._retired if not connections.n_questions]
+            self._retired = [connections for connections in self._retired if connections.n_questions]
             for connections in unused:
-                await connections.open.aclose()
+                await connections.exit_stack.aclose()
             number = await asyncio.to_thread(newest_number, self._store)
             if number is None:
                 self.problem = f"There is no snapshot at {self._store.url} yet"
@@ -127,22 +127,22 @@ class LiveIndex:
 
     async def close(self) -> None:
         if self.current is not None:
-            await asyncio.to_thread(self.current.index.settle)
+            await asyncio.to_thread(self.current.index.flush_cache)
         for connections in [*self._retired, *([self.current.connections] if self.current else [])]:
-            await connections.open.aclose()
+            await connections.exit_stack.aclose()
         self.current, self._retired = None, []
 
     async def _switch(self, number: int) -> None:
         old = self.current
         index, levels = await asyncio.to_thread(self._open, number)
-        models = Models.of(index.settings, index.manifest.usage)
+        models = Models.from_settings(index.settings, index.manifest.usage)
         # Connections that may have been made without a key are not reused.
         same = old is not None and old.connections.models == models and not old.lacking
         # Find keys now: whoever provides them may be gone at the first question.
         lacking = await asyncio.to_thread(_lacking, index.settings, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
         self.current = Served(index, connections, levels, lacking)
-        logs.event(log, "Serving snapshot", snapshot=number)
+        logs.log_event(log, "Serving snapshot", snapshot=number)
         if lacking and (old is None or lacking != old.lacking):
             log.warning("No question can be answered: %s", lacking)
         if old and not same:
@@ -152,7 +152,7 @@ class LiveIndex:
         """Stop serving a snapshot that has been removed, perhaps because a document was purged."""
         try:
             if self.current is not None:
-                await asyncio.to_thread(check_there, self._store, self.current.index.manifest)
+                await asyncio.to_thread(check_not_removed, self._store, self.current.index.manifest)
         except SnapshotRemoved:
             self._retired += [self.current.connections] if self.current else []
             self.current = None
@@ -168,7 +168,7 @@ class LiveIndex:
         if old is None:
             index = Index(self._store, manifest, settings, self._cache, prompts=prompts, followed=True)
         else:
-            index = old.index.at(manifest, settings, prompts)
+            index = old.index.open_snapshot(manifest, settings, prompts)
         index.warm()
         return index, index.levels() if manifest.hierarchies else []
 
@@ -179,7 +179,7 @@ def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) ->
     Asks for every key, so it may wait and read files.
     """
     missing = {}
-    for name, model in Models.of(settings).online.items():
+    for name, model in Models.from_settings(settings).online.items():
         problems = []
         for endpoint in model.endpoints:
             try:

@@ -105,7 +105,7 @@ def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
     if body.max_seconds is not None and body.max_seconds > options.max_seconds:
         raise invalid(f"max_seconds can be at most {options.max_seconds:g}", "max_seconds")
     method = body.method or options.method
-    methods.check_modes(method, dict(body))
+    methods.check_options(method, dict(body))
     return ClientQuestion(
         body.question,
         options.level if body.level is None and body.method is None else body.level,
@@ -122,7 +122,7 @@ def query_settings(body: QueryBody, query: Query) -> Query:
     """Apply a request's settings. Raises RefusedQuestion for a budget above the service's."""
     names = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
     options = [(name, name) for name in names]
-    options += [kind.option for kind in methods.usable().values() if kind.option[0]]
+    options += [kind.option for kind in methods.load_all().values() if kind.option[0]]
     update = {setting: value for option, setting in options if (value := getattr(body, option)) is not None}
     for name in ("budget_tokens", "budget_usd"):
         limit = getattr(query, name)
@@ -192,7 +192,7 @@ def failure_events(fault: Fault) -> Iterable[bytes]:
 def index_json(service: Service) -> dict[str, Any]:
     """Describe the current snapshot. Raises RefusedQuestion if there is none."""
     served = service.live.now()
-    manifest, cache = served.index.manifest, served.index.reader.kept
+    manifest, cache = served.index.manifest, served.index.reader.cache
     return {
         "snapshot": served.number,
         "created_at": manifest.created_at,
@@ -202,6 +202,6 @@ def index_json(service: Service) -> dict[str, Any]:
         "methods": list(methods.METHODS),
         "default": {"method": service.options.method, "level": service.options.level},
         "notes": list(manifest.notes.values()),
-        "memory": {"limit_bytes": cache.limit_bytes, **cache.told()},
+        "memory": {"limit_bytes": cache.limit_bytes, **cache.stats()},
         "problem": service.live.problem,
     }

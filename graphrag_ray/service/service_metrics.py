@@ -17,7 +17,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from graphrag_ray.base.instruments import PREFIX, Instrument, Recorder
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, SERVED, CallMeter, Watched, sums
+from graphrag_ray.llm.call_metrics import (
+    CALL_METRICS,
+    ENDPOINT_METRICS,
+    SERVICE_STAGE,
+    CallMeter,
+    WatchedEndpoints,
+    metric_values,
+)
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
@@ -49,7 +56,7 @@ DECLARED = (
     Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
 )
 """Metrics of the service itself; model calls are counted as in a run."""
-OF_MODELS = (*CALLS, *ENDPOINTS)
+OF_MODELS = (*CALL_METRICS, *ENDPOINT_METRICS)
 
 _MODELS_PATH = "/v1/models"
 PATHS = ("/", "/query", "/index", "/v1/chat/completions", _MODELS_PATH, HEALTH, METRICS, "/openapi.json")
@@ -86,7 +93,7 @@ class ServiceMetrics:
     def calls(self, accounts: Accounts) -> None:
         """Count the model calls of a question, answered or not."""
         for (stage, model), totals in accounts.by_stage.items():
-            for name, by in sums(totals).items():
+            for name, by in metric_values(totals).items():
                 self._recorder.count(name, by, {"stage": stage, "model": model})
 
     def watch(self, models: Models, limiter: LocalLimiter) -> Callable[[], None]:
@@ -95,7 +102,9 @@ class ServiceMetrics:
 
         def report(over: bool = False) -> None:
             for name in models.online:
-                meter.endpoints(SERVED, Watched(name, limiter_id, limiter.seen(name)), over)
+                meter.endpoints(
+                    SERVICE_STAGE, WatchedEndpoints(name, limiter_id, limiter.endpoint_states(name)), over
+                )
 
         def stop() -> None:
             report(over=True)
@@ -117,7 +126,7 @@ class ServiceMetrics:
 
     def _update(self) -> None:
         current = self._live.current
-        cache = current.index.reader.kept.told() if current else {}
+        cache = current.index.reader.cache.stats() if current else {}
         gauges = {
             "service_questions_running": self._places.running,
             "service_questions_waiting": self._places.waiting,

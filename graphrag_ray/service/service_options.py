@@ -8,10 +8,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from graphrag_ray.base.index_settings import Settings, Storage, of_index
+from graphrag_ray.base.index_settings import Settings, Storage, without_machine_settings
 from graphrag_ray.base.settings_file import load_settings, read_settings
-from graphrag_ray.base.user_settings import Known
-from graphrag_ray.llm.pricing import dearest_price
+from graphrag_ray.base.user_settings import KnownModels
+from graphrag_ray.llm.pricing import highest_price
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.budget import check_prices
 from graphrag_ray.store.snapshots import Manifest
@@ -32,7 +32,7 @@ class ServiceOptions(BaseModel):
     """A settings file (path or URL) or its content; null for the settings of each snapshot."""
     overrides: tuple[str, ...] = ()
     """`a.b=value`, applied to the settings."""
-    known: Known | None = None
+    known: KnownModels | None = None
     """How to reach the models; null for the user's settings and environment on each node."""
     cache: str | None = None
     """Folder or URL of a reply cache, so that repeated requests cost nothing."""
@@ -90,8 +90,8 @@ class ServiceOptions(BaseModel):
 
     def settings_of(self, manifest: Manifest, given: Mapping[str, Any] | None) -> Settings:
         """Settings for questions to a snapshot. Raises SettingsError, also if no question can be answered."""
-        base = of_index(manifest.settings) if given is None else given
+        base = without_machine_settings(manifest.settings) if given is None else given
         settings = load_settings(None, self.overrides, base, self.known)
-        writers = [dearest_price(settings.model(settings.model_name(stage))) for stage in ANSWER_STAGES]
+        writers = [highest_price(settings.model(settings.model_name(stage))) for stage in ANSWER_STAGES]
         check_prices(settings.query, writers)
         return settings

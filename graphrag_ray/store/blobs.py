@@ -26,8 +26,8 @@ import numpy.typing as npt
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import GAP_BYTES, RANGE_REQUESTS, Store, in_threads
-from graphrag_ray.store.parts import INDEXES, Part, damage_told
+from graphrag_ray.store.files import GAP_BYTES, RANGE_REQUESTS, Store, map_in_threads
+from graphrag_ray.store.parts import INDEXES, Part, explain_damage
 from graphrag_ray.store.search.mapped_arrays import Ints, expand_ranges
 
 SUFFIX = ".blocks"
@@ -50,33 +50,33 @@ _fetched_bytes = [EVICT_EVERY_BYTES]
 _lock = threading.Lock()
 
 
-def write(store: Store, table: str, made_from: str, data: bytes, rows: int) -> Part:
+def write_blob(store: Store, table: str, source_hash: str, data: bytes, rows: int) -> Part:
     """Store a part unless it exists. `made_from` is a hex hash of its inputs, by which `made` finds it."""
     checksums = [zlib.crc32(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
     packed_checksums = struct.pack(f"<{len(checksums)}I", *checksums)
     tail = _TAIL.pack(len(data), BLOCK_BYTES, len(checksums), zlib.crc32(packed_checksums), _MAGIC)
     file = b"".join([data, packed_checksums, tail])
-    path = f"{INDEXES}/{table}/part-{made_from}-{parquet.content_hash(file)}{SUFFIX}"
+    path = f"{INDEXES}/{table}/part-{source_hash}-{parquet.content_hash(file)}{SUFFIX}"
     if store.size(path) != len(file):
         store.write(path, file)
     return Part(path, rows, len(file))
 
 
-def made(store: Store, table: str) -> dict[str, tuple[str, int]]:
+def list_by_source(store: Store, table: str) -> dict[str, tuple[str, int]]:
     """List the parts of a table: source hash -> (path, bytes)."""
-    listed = ((made_from(info.path), info) for info in store.list(f"{INDEXES}/{table}"))
+    listed = ((source_hash(info.path), info) for info in store.list(f"{INDEXES}/{table}"))
     return {source: (info.path, info.bytes) for source, info in listed if source}
 
 
-def made_from(path: str) -> str:
+def source_hash(path: str) -> str:
     """Return the source hash in a part's name, or "" if the name has none."""
     match = _NAME.fullmatch(path)
     return match.group(1) if match else ""
 
 
-def opened(store: Store, part: Part) -> Blob:
+def open_part(store: Store, part: Part) -> Blob:
     """Open a part, reading only its tail. Raises CorruptPart if it is missing or damaged."""
-    with damage_told(store, part.path):
+    with explain_damage(store, part.path):
         return Blob(store, part)
 
 
@@ -88,7 +88,7 @@ class Blob:
     def __init__(self, store: Store, part: Part) -> None:
         self.store, self.part = store, part
         if not _TAIL.size <= part.bytes <= _MAX_BYTES:
-            raise parquet.damaged(store, part.path, f"{part.bytes:,} bytes is not a possible size")
+            raise parquet.corrupt_part(store, part.path, f"{part.bytes:,} bytes is not a possible size")
         local = store.local_path(part.path)
         if local:
             file = os.open(local, os.O_RDONLY)
@@ -98,7 +98,7 @@ class Blob:
         try:
             size = os.fstat(file).st_size
             if size != part.bytes:
-                raise parquet.damaged(store, part.path, f"it has {size:,} of {part.bytes:,} bytes")
+                raise parquet.corrupt_part(store, part.path, f"it has {size:,} of {part.bytes:,} bytes")
             mapped = np.frombuffer(mmap.mmap(file, size, access=mmap.ACCESS_READ), np.uint8)
         finally:
             if local:  # The mapping keeps the file open.
@@ -113,7 +113,7 @@ class Blob:
             if tail := _parse_tail(np.frombuffer(end, np.uint8), part.bytes):
                 self._write(end[tail[0] - start :], tail[0])
         if not tail:
-            raise parquet.damaged(store, part.path, "its end is not what was written")
+            raise parquet.corrupt_part(store, part.path, "its end is not what was written")
         size, self._checksums = tail
         self.data, self._verified = mapped[:size], np.zeros(len(self._checksums), np.bool_)
         self._store_blocks(end[: max(0, size - start)], start)
@@ -122,14 +122,14 @@ class Blob:
         if (copy := getattr(self, "_copy", None)) is not None:
             os.close(copy)
 
-    def need(self, starts: Ints, ends: Ints) -> None:
+    def load(self, starts: Ints, ends: Ints) -> None:
         """Fetch and verify byte ranges of `data`. Raises CorruptPart if a checksum does not match."""
         nonempty = ends > starts
         blocks = expand_ranges(starts[nonempty] // BLOCK_BYTES, -(-ends[nonempty] // BLOCK_BYTES))[0]
         unverified = np.unique(blocks[~self._verified[blocks]])
         if not len(unverified):
             return
-        with damage_told(self.store, self.part.path):
+        with explain_damage(self.store, self.part.path):
             missing = self._mismatching(unverified)
             for _ in range(0 if self._copy is None else parquet.READS):
                 if not len(missing):
@@ -140,13 +140,13 @@ class Blob:
                     for run in np.split(missing, gaps)
                     for i in range(0, len(run), REQUEST_BLOCKS)
                 ]
-                list(in_threads(self._fetch, requests, RANGE_REQUESTS))
+                list(map_in_threads(self._fetch, requests, RANGE_REQUESTS))
                 missing = self._mismatching(missing)
             if len(missing):
-                raise parquet.damaged(self.store, self.part.path, "a block does not have its checksum")
+                raise parquet.corrupt_part(self.store, self.part.path, "a block does not have its checksum")
         self._verified[unverified] = True
 
-    def refused(self, why: str) -> Exception:
+    def invalid(self, why: str) -> Exception:
         """Return the error for a file that is intact but holds what we would not have written."""
         return CorruptPart(
             f"{self.store.url_of(self.part.path)} is not a valid index file: {why}. If the index is your "

@@ -22,7 +22,7 @@ import pyarrow as pa
 from graphrag_ray.base.arrow_arrays import arrow, numbers
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal, journal_rows, parquet
-from graphrag_ray.store.files import THREADS, FileInfo, Store, in_threads
+from graphrag_ray.store.files import THREADS, FileInfo, Store, map_in_threads
 from graphrag_ray.store.journal import JournalIndex, PartKeys, Prefixes, list_parts
 
 # Size of a merged part in memory; stored, a third to a fifth of it. A merge takes about seven times as much
@@ -75,11 +75,11 @@ def compact(
 ) -> int:
     """Merge the small parts of a dialogue (`due`); return by how many their number fell."""
     damaged = partial(_log.warning, "%s. The part is not merged")
-    pieces = due(store, dialogue, at_least)
+    pieces = find_mergeable(store, dialogue, at_least)
     return sum(merge_parts(store, dialogue, parts, check, damaged) for parts in pieces)
 
 
-def due(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
+def find_mergeable(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
     """Return runs of small parts that are neighbours in time, in pieces that can be merged concurrently.
 
     Returns nothing if there are fewer than `at_least` such parts.
@@ -131,7 +131,7 @@ def _groups(
     size = 0
     largest = max((part.bytes for part in parts), default=1)
     threads = min(THREADS, max(1, READ_AHEAD_BYTES // (2 * largest)))
-    for part, table in zip(parts, in_threads(read, parts, threads), strict=True):
+    for part, table in zip(parts, map_in_threads(read, parts, threads), strict=True):
         if isinstance(table, CorruptPart):
             damaged(table)
         if isinstance(table, Exception):  # Also if it was merged away meanwhile.
@@ -156,7 +156,7 @@ def _merge(
     check()
     table = pa.concat_tables(tables, promote_options="default")
     tables.clear()
-    at = journal_rows.numbers(table["at"], "f8")
+    at = journal_rows.column_numbers(table["at"], "f8")
     if (np.diff(at) < 0).any():
         table = table.take(arrow(np.argsort(at, kind="stable")))
     data = parquet.encode(table, dictionary=journal_rows.DICTIONARY_COLUMNS)
@@ -165,7 +165,7 @@ def _merge(
     at_ms = max(m.group(1) for m in matches if m)
     generation = 1 + max(int(m.group(2) or 0) for m in matches if m)
     name = f"part-{at_ms}~{generation:04d}-{parquet.content_hash(data)}.parquet"
-    path = f"{journal.folder(dialogue)}/{name}"
+    path = f"{journal.journal_folder(dialogue)}/{name}"
     check()
     store.write(path, data)
     try:
@@ -174,7 +174,7 @@ def _merge(
         _log.warning("%s does not read back as it was written; nothing is deleted", store.url_of(path))
         return False
     check()
-    list(in_threads(store.delete, [part.path for part in parts if part.path != path]))
+    list(map_in_threads(store.delete, [part.path for part in parts if part.path != path]))
     return True
 
 
@@ -194,7 +194,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
             result.damaged.append(part.path)
             return
         keys[part.path] = journal.part_keys(table)
-        at = journal_rows.numbers(table["at"], "f8")
+        at = journal_rows.column_numbers(table["at"], "f8")
         inside = np.flatnonzero((at >= since) & (at < until))
         # A merge that is running or was killed leaves rows in two parts.
         new = inside[seen.add(_row_hashes(table)[inside])]
@@ -216,7 +216,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
     parts = journal.read_parts(store, dialogue, columns, consume, since=since)
     result.parts, result.bytes = len(parts), sum(part.bytes for part in parts)
     index = JournalIndex(store, dialogue, keys)
-    result.items, result.done, result.failed = index.n_keys(), index.keys_done(), index.keys_failed()
+    result.items, result.done, result.failed = index.count_items(), index.count_done(), index.count_failed()
     result.first_at, result.last_at = float(min(times, default=0.0)), float(max(times, default=0.0))
     result.by_model = dict(sorted(result.by_model.items()))
     return result
@@ -249,7 +249,7 @@ def _row_hashes(table: pa.Table) -> npt.NDArray[np.uint64]:
     columns = [journal_rows.kind_codes(table["kind"]).astype(np.int64)]
     for name in ("reported", *_NUMBERS):
         type_ = pa.float64() if name in ("at", "latency_s") else pa.int64()
-        columns.append(journal_rows.numbers(table[name].cast(type_), np.int64))
+        columns.append(journal_rows.column_numbers(table[name].cast(type_), np.int64))
     for column in columns:
         # Before each column, the finalizer of MurmurHash3 (Appleby, 2011).
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
@@ -261,22 +261,22 @@ def _row_hashes(table: pa.Table) -> npt.NDArray[np.uint64]:
 
 
 @dataclass
-class Trimmed:
+class TrimPlan:
     """What `trim` removes: items (distinct keys), rows, parts with such rows, and whole damaged parts."""
 
     items: int = 0
     rows: int = 0
     parts: list[FileInfo] = field(default_factory=list)
-    unreadable: list[FileInfo] = field(default_factory=list)
+    damaged: list[FileInfo] = field(default_factory=list)
 
 
-def dialogues(store: Store) -> list[str]:
+def list_dialogues(store: Store) -> list[str]:
     """Return the names of all journals of a store."""
     matches = (_FOLDER.fullmatch(info.path) for info in store.list("work"))
     return sorted({match.group(1) for match in matches if match})
 
 
-def look(store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool = False) -> Trimmed:
+def plan_trim(store: Store, dialogue: str, keep: Prefixes, *, drop_damaged: bool = False) -> TrimPlan:
     """Return what `trim` would remove: all keys not in `keep`, and damaged parts if `unreadable` is true."""
 
     def keys_of(part: FileInfo) -> Prefixes | None:
@@ -285,12 +285,12 @@ def look(store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool = Fals
         except CorruptPart:
             return None
 
-    trimmed = Trimmed()
+    trimmed = TrimPlan()
     removed = [np.empty(0, np.uint64)]
     parts = list_parts(store, dialogue)
-    for part, keys in zip(parts, in_threads(keys_of, parts), strict=True):
+    for part, keys in zip(parts, map_in_threads(keys_of, parts), strict=True):
         if keys is None:
-            trimmed.unreadable += [part] if unreadable else []
+            trimmed.damaged += [part] if drop_damaged else []
         elif len(dropped := keys[~np.isin(keys, keep)]):
             trimmed.parts.append(part)
             trimmed.rows += len(dropped)
@@ -301,12 +301,12 @@ def look(store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool = Fals
 
 def trim(
     store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool, check: Callable[[], object]
-) -> Trimmed:
+) -> TrimPlan:
     """Rewrite the parts without the items whose keys are not in `keep`. The caller holds the lock.
 
     If killed, it leaves rows in two parts, or some that should be gone; the next call removes them.
     """
-    trimmed = look(store, dialogue, keep, unreadable=unreadable)
+    trimmed = plan_trim(store, dialogue, keep, drop_damaged=unreadable)
     for part in trimmed.parts:
         table = parquet.read_whole(store, part.path)
         left = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table["key"]), keep)))
@@ -317,7 +317,7 @@ def trim(
             raise StoreError(
                 f"{store.url_of(part.path)} could not be written again. Run the same command again."
             )
-    for part in trimmed.unreadable:
+    for part in trimmed.damaged:
         check()
         store.delete(part.path)
     return trimmed

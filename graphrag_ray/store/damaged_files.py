@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import Store, in_threads
-from graphrag_ray.store.parts import Part, list_all
+from graphrag_ray.store.files import Store, map_in_threads
+from graphrag_ray.store.parts import Part, list_parts
 
 FOLDER = "damaged"
 
 
 def set_aside(store: Store, paths: Iterable[str], *, check: Callable[[], object] = lambda: None) -> list[str]:
     """Move the damaged ones of some parts; return their new paths. `check` raises when the lock is lost."""
-    return [move_to_damaged(store, path, check=check) for path in unsound(store, paths)]
+    return [move_to_damaged(store, path, check=check) for path in find_damaged(store, paths)]
 
 
 def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = lambda: None) -> str:
@@ -40,9 +40,9 @@ def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = la
     return target
 
 
-def differing(store: Store, parts: Iterable[Part]) -> dict[str, str]:
+def find_size_mismatches(store: Store, parts: Iterable[Part]) -> dict[str, str]:
     """Return path -> problem for parts that are missing or have the wrong size. Only lists folders."""
-    stored = {info.path: info.bytes for info in list_all(store)}
+    stored = {info.path: info.bytes for info in list_parts(store)}
     problems = {}
     for part in parts:
         if (size := stored.get(part.path)) is None:
@@ -52,7 +52,7 @@ def differing(store: Store, parts: Iterable[Part]) -> dict[str, str]:
     return problems
 
 
-def unsound(store: Store, paths: Iterable[str]) -> list[str]:
+def find_damaged(store: Store, paths: Iterable[str]) -> list[str]:
     """Return the paths of existing files that do not match the hash in their name. Reads every byte."""
 
     def is_sound(path: str) -> bool:
@@ -65,4 +65,4 @@ def unsound(store: Store, paths: Iterable[str]) -> list[str]:
         return True
 
     listed = list(paths)
-    return [path for path, sound in zip(listed, in_threads(is_sound, listed), strict=True) if not sound]
+    return [path for path, sound in zip(listed, map_in_threads(is_sound, listed), strict=True) if not sound]

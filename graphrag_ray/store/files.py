@@ -41,7 +41,7 @@ FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 5.0
 GAP_BYTES = 128 << 10  # On object storage, reading over a gap of this size is cheaper than another request.
 RANGE_REQUESTS = 8  # Concurrent requests for ranges of one file.
-WHOLE_BYTES = 1 << 20  # Files up to this size are read whole, even if only a part is needed.
+READ_WHOLE_BYTES = 1 << 20  # Files up to this size are read whole, even if only a part is needed.
 THREADS = 16  # Concurrent requests for different files.
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class Store:
         self.url, self._protocol = _normalize(url)
 
     @classmethod
-    def of_file(cls, url: str, options: Mapping[str, Any] | None = None) -> tuple[Store, str]:
+    def for_file(cls, url: str, options: Mapping[str, Any] | None = None) -> tuple[Store, str]:
         """Return the store of a file's folder and the file's name."""
         folder, name = posixpath.split(url)
         return cls(folder or ("/" if url.startswith("/") else "."), options), name
@@ -146,7 +146,7 @@ class Store:
             size = self.size(path)
             if size is None:
                 raise FileNotFoundError(errno.ENOENT, "no such file", self.url_of(path))
-        if size <= WHOLE_BYTES:
+        if size <= READ_WHOLE_BYTES:
             return pa.BufferReader(self.read(path))
         return pa.PythonFile(_RangeReader(self, path, size), mode="r")
 
@@ -190,12 +190,12 @@ class Store:
         """Return the bytes of a file, or None if there is none."""
         return self._do("look at", path, lambda backend: backend.size(_validate(path)))
 
-    def leftovers(self) -> list[FileInfo]:
+    def list_temporary(self) -> list[FileInfo]:
         """List the temporary files of killed writers, which `list` does not show; `delete` removes them."""
         infos = self._do("list", "", lambda backend: [FileInfo(*file) for file in backend.leftovers()])
         return sorted(infos, key=attrgetter("path"))
 
-    def numbered(self, folder: str, name: re.Pattern[str]) -> list[int]:
+    def list_numbers(self, folder: str, name: re.Pattern[str]) -> list[int]:
         """Return the sorted numbers in the names of files below a folder (group 1 of `name`)."""
         matches = (name.fullmatch(info.path) for info in self.list(folder))
         return sorted(int(match.group(1)) for match in matches if match)
@@ -338,7 +338,7 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def in_threads(do: Callable[[X], T], files: Sequence[X], threads: int = THREADS) -> Iterator[T]:
+def map_in_threads(do: Callable[[X], T], files: Sequence[X], threads: int = THREADS) -> Iterator[T]:
     """Apply `do` to each of many files in threads; yield the results in order, with few waiting."""
     if len(files) <= 1:  # The usual case in a small index, and faster than a thread.
         yield from map(do, files)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import blobs, locks, parts, runs, snapshots
-from graphrag_ray.store.files import FileInfo, Store, in_threads
+from graphrag_ray.store.files import FileInfo, Store, map_in_threads
 from graphrag_ray.store.snapshots import Manifest
 
 KEEP = 3  # Default number of snapshots to keep.
@@ -29,7 +29,7 @@ _DELETE_BATCH = 64
 
 
 @dataclass(frozen=True)
-class Options:
+class GcOptions:
     """What to remove."""
 
     keep: int | None = None  # At least 1. None: KEEP, or all others if `at_once` is given.
@@ -41,24 +41,26 @@ class Options:
 
 
 @dataclass(frozen=True)
-class CleaningPlan:
+class GcPlan:
     """What will be removed, and what has to wait. Snapshots are given by number."""
 
     snapshots: list[int] = field(default_factory=list)
     at_once: frozenset[int] = frozenset()  # Those of `snapshots` that get no grace period.
-    forgotten: list[int] = field(default_factory=list)  # Removed earlier; their grace period is over.
+    expired: list[int] = field(default_factory=list)  # Removed earlier; their grace period is over.
     parts: list[FileInfo] = field(default_factory=list)
     waiting: list[FileInfo] = field(default_factory=list)  # Only readers in the grace period may need them.
-    until: float | None = None  # Unix seconds by the storage's clock when the last of them can go, if known.
+    waiting_until: float | None = (
+        None  # Unix seconds by the storage's clock when the last of them can go, if known.
+    )
     others: Mapping[str, list[FileInfo]] = field(default_factory=dict)
     kept: list[int] = field(default_factory=list)
 
     @property
     def empty(self) -> bool:
-        return not (self.snapshots or self.forgotten or self.parts or any(self.others.values()))
+        return not (self.snapshots or self.expired or self.parts or any(self.others.values()))
 
 
-def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> CleaningPlan:
+def plan_gc(store: Store, options: GcOptions, lock: locks.Lock | None = None) -> GcPlan:
     """Plan what `carry_out` will do. Only reads.
 
     Args:
@@ -110,15 +112,15 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Clea
         old_runs |= {runs.REFUSED}  # It may name documents.
     # A lock's claim goes before its release: without the release the claim would be kept forever.
     claims_first = sorted(files, key=lambda info: info.path.endswith(".beat.json"))
-    return CleaningPlan(
+    return GcPlan(
         snapshots=sorted(going),
         at_once=no_grace & going,
-        forgotten=sorted(expired),
+        expired=sorted(expired),
         parts=[info for info in unneeded if info.path not in readable and info.path not in young],
         waiting=waiting,
-        until=max(ends, default=None) if waiting else None,
+        waiting_until=max(ends, default=None) if waiting else None,
         others={
-            "temporary": [info for info in store.leftovers() if age(info.modified) >= grace],
+            "temporary": [info for info in store.list_temporary() if age(info.modified) >= grace],
             "locks": [info for info in claims_first if info.path in old_locks],
             "runs": [info for info in files if info.path in old_runs],
             "damaged": damaged if options.damaged else [],
@@ -128,10 +130,10 @@ def plan(store: Store, options: Options, lock: locks.Lock | None = None) -> Clea
 
 
 def _parts_of(manifests: Iterable[Manifest]) -> set[str]:
-    return {path for manifest in manifests for path in snapshots.parts_of(manifest)}
+    return {path for manifest in manifests for path in snapshots.part_paths(manifest)}
 
 
-def carry_out(store: Store, found: CleaningPlan, check: Callable[[], object]) -> None:
+def execute(store: Store, found: GcPlan, check: Callable[[], object]) -> None:
     """Execute a plan under the lock with which it was made.
 
     `check` is called before everything that cannot be undone, and raises when the lock is lost. Raises
@@ -165,7 +167,7 @@ def carry_out(store: Store, found: CleaningPlan, check: Callable[[], object]) ->
                 f"Snapshot {number} of {store.url} was committed by a writer that had lost its lock, without "
                 "some of its parts, and has been taken back. Run `graphrag-ray index` again: nothing is lost."
             )
-    _delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.forgotten], check)
+    _delete_all(store, [f"{FOLDER}/snapshots/{n}.json" for n in found.expired], check)
     for infos in found.others.values():
         _delete_all(store, [info.path for info in infos], check)
 
@@ -174,10 +176,10 @@ def _delete_all(store: Store, paths: list[str], check: Callable[[], object]) -> 
     """Delete files in concurrent batches, checking the lock before each."""
     for start in range(0, len(paths), _DELETE_BATCH):
         check()
-        list(in_threads(store.delete, paths[start : start + _DELETE_BATCH]))
+        list(map_in_threads(store.delete, paths[start : start + _DELETE_BATCH]))
 
 
-def taken_away(store: Store) -> dict[int, Manifest]:
+def removed_snapshots(store: Store) -> dict[int, Manifest]:
     """Return the removed snapshots whose parts may still exist."""
     return _manifests(store)[1]
 

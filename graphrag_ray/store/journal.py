@@ -27,7 +27,7 @@ import pyarrow as pa
 from graphrag_ray.base.arrow_arrays import arrow
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
-from graphrag_ray.store.files import FileInfo, Store, in_threads
+from graphrag_ray.store.files import FileInfo, Store, map_in_threads
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow
 from graphrag_ray.store.search.mapped_arrays import expand_ranges
 
@@ -49,7 +49,7 @@ Prefixes: TypeAlias = npt.NDArray[np.uint64]
 """The first 64 bits of keys."""
 
 
-def folder(dialogue: str) -> str:
+def journal_folder(dialogue: str) -> str:
     """Return the folder of a dialogue's parts."""
     if not _NAME.fullmatch(dialogue):
         raise ValueError(f"A dialogue's name must consist of letters, digits, '_' and '-', not {dialogue!r}")
@@ -62,8 +62,8 @@ def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
     A slow listing can miss both the sources of a merge and its result. The result exists before the first
     source is deleted, so a second listing finds what the first missed.
     """
-    prefix = folder(dialogue) + "/"
-    infos = {info.path: info for _ in range(2) for info in store.list(folder(dialogue))}
+    prefix = journal_folder(dialogue) + "/"
+    infos = {info.path: info for _ in range(2) for info in store.list(journal_folder(dialogue))}
     return [infos[path] for path in sorted(infos) if PART_NAME.fullmatch(path.removeprefix(prefix))]
 
 
@@ -106,7 +106,7 @@ def read_parts(
         parts = [part for part in list_parts(store, dialogue) if is_wanted(part)]
         new = [part for part in parts if part.path not in seen]
         before = len(seen)
-        for part, result in zip(new, in_threads(read, new), strict=True):
+        for part, result in zip(new, map_in_threads(read, new), strict=True):
             if not isinstance(result, FileNotFoundError):
                 seen.add(part.path)
                 consume(part, result)
@@ -119,8 +119,8 @@ def read_parts(
 
 def _vanishing(store: Store, dialogue: str) -> StoreError:
     return StoreError(
-        f"The parts of {store.url_of(folder(dialogue))} vanish while they are being read. Is another program "
-        "deleting files there?"
+        f"The parts of {store.url_of(journal_folder(dialogue))} vanish while they are being read. "
+        "Is another program deleting files there?"
     )
 
 
@@ -140,7 +140,7 @@ class JournalWriter:
     ) -> None:
         if not _NAME.fullmatch(writer_id):
             raise ValueError(f"A writer's id must consist of letters, digits, '_' and '-', not {writer_id!r}")
-        self._store, self._folder, self._writer_id = store, folder(dialogue), writer_id
+        self._store, self._folder, self._writer_id = store, journal_folder(dialogue), writer_id
         self._on_written = on_written
         self._rows: list[JournalRow] = []
         self._unwritten: tuple[str, bytes, list[JournalRow]] | None = None
@@ -150,7 +150,7 @@ class JournalWriter:
 
     def append(self, row: JournalRow) -> None:
         """Add a row; it is durable once the next `flush` returns. Raises ValueError for an invalid row."""
-        row = journal_rows.checked(row)
+        row = journal_rows.validate(row)
         with self._lock:
             self._rows.append(row)
 
@@ -215,13 +215,13 @@ class PartKeys:
         return prefixes
 
 
-NONE: Mapping[str, PartKeys] = {}
+NO_PARTS: Mapping[str, PartKeys] = {}
 
 
 def part_keys(table: pa.Table) -> PartKeys:
     """Collect the keys of a part from its columns `key`, `kind` and `at`."""
     flags = _FLAG_OF_KIND[journal_rows.kind_codes(table.column("kind"))]
-    retried = journal_rows.numbers(table.column("at"), np.float64)[flags == _FLAGS[RETRY]]
+    retried = journal_rows.column_numbers(table.column("at"), np.float64)[flags == _FLAGS[RETRY]]
     prefixes = journal_rows.column_prefixes(table.column("key"))
     order = np.argsort(prefixes, kind="stable")
     prefixes = prefixes[order]
@@ -330,11 +330,11 @@ class JournalIndex:
     @classmethod
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
         """Read the keys of all parts. Damaged ones are left out with a warning and listed in `damaged`."""
-        index = cls(store, dialogue, NONE, strict)
+        index = cls(store, dialogue, NO_PARTS, strict)
         index._load()
         return index
 
-    def again(self) -> JournalIndex:
+    def reloaded(self) -> JournalIndex:
         """Return an index of the journal as it is now, reading only new parts."""
         index = JournalIndex(self._store, self.dialogue, self._held, self._strict)
         index._load()
@@ -359,7 +359,7 @@ class JournalIndex:
         self._known_done = self._known_places = None
         self._places()
 
-    def extended(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
+    def with_part(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
         """Return this index with one more part, which holds the given rows."""
         if path in self._held:
             return self
@@ -385,24 +385,24 @@ class JournalIndex:
         """Unix seconds of the latest retry row, or 0."""
         return max((keys.retried_until for keys in self._held.values()), default=0.0)
 
-    def now(self) -> float:
+    def next_time(self) -> float:
         """Return unix seconds for a new row, later than any retry row even if a clock was ahead."""
         return max(time.time(), math.nextafter(self.retried_until, math.inf))
 
     @_reloading
-    def keys_done(self) -> int:
+    def count_done(self) -> int:
         """Count the items that have a done row."""
         return len(self._done())
 
     @_reloading
-    def keys_failed(self) -> int:
+    def count_failed(self) -> int:
         """Count the items that failed or killed a process, and have no done row."""
         ended = np.union1d(self._with_kind(FAILED), self._with_kind(KILLED))
         failed = np.setdiff1d(ended, self._done(), assume_unique=True)
         retried = np.intersect1d(failed, self._with_kind(RETRY), assume_unique=True)
         return len(failed) - len(retried) + len(self._resolved(retried, RETRY, {FAILED, KILLED}))
 
-    def n_keys(self) -> int:
+    def count_items(self) -> int:
         """Count the items that have any row."""
         prefixes = [keys.prefixes for keys in self._held.values()]
         return len(np.unique(np.concatenate(prefixes))) if prefixes else 0

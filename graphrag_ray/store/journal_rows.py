@@ -90,7 +90,7 @@ class JournalRow:
 _FIELDS = tuple(f.name for f in fields(JournalRow))
 
 
-def checked(row: JournalRow) -> JournalRow:
+def validate(row: JournalRow) -> JournalRow:
     """Return the row in a form that can be stored; lone surrogates become "?".
 
     Raises:
@@ -185,7 +185,7 @@ def column_prefixes(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
     return np.ascontiguousarray(digits[:, ::2] << 4 | digits[:, 1::2]).view(">u8").ravel().astype(np.uint64)
 
 
-def numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+def column_numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
     """Return a number column without nulls as an array. pyarrow's `to_numpy` would import pandas."""
     chunks = [
         np.frombuffer(chunk.buffers()[1], dtype=dtype)[chunk.offset : chunk.offset + len(chunk)]
@@ -198,7 +198,7 @@ def numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
 def kind_codes(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """Return the position of each kind in KINDS; -1 for kinds of later versions."""
     codes = pc.index_in(column.cast(pa.string()), value_set=strings(KINDS))
-    return numbers(pc.coalesce(codes, arrow(np.full(len(column), -1, np.int32))), np.int32)
+    return column_numbers(pc.coalesce(codes, arrow(np.full(len(column), -1, np.int32))), np.int32)
 
 
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:

@@ -29,7 +29,7 @@ from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.untrusted_json import At, read_as
 
-BEAT_S = 2.0  # Seconds between heartbeats.
+HEARTBEAT_S = 2.0  # Seconds between heartbeats.
 STALE_S = 20.0  # A heartbeat that does not change for this long belongs to a dead or paused writer.
 MAX_SILENCE_S = 86_400.0  # Longer announced silences are not believed.
 POLL_S = 0.5  # Seconds between looks at another writer's heartbeat.
@@ -89,7 +89,7 @@ class Lock:
                 self._write_beat({"beats": self._beats, "quiet_s": self._quiet_s})
 
     @contextmanager
-    def expecting_silence(self, seconds: float) -> Iterator[None]:
+    def allow_silence(self, seconds: float) -> Iterator[None]:
         """Announce that no heartbeat may come for this long.
 
         For calls into C that block Python's threads (igraph's Leiden: 19 s for a million nodes). Others wait
@@ -107,7 +107,7 @@ class Lock:
         """Beat in a background thread until released; failed beats only warn, as `check` decides."""
 
         def run() -> None:
-            while not self._released.wait(BEAT_S if interval_s is None else interval_s):
+            while not self._released.wait(HEARTBEAT_S if interval_s is None else interval_s):
                 try:
                     self.beat()
                     self.lost = self.lost or self._store.exists(_path(self.epoch + 1))
@@ -136,7 +136,7 @@ class Lock:
         self.release()
 
     def _write_beat(self, content: dict[str, object]) -> None:
-        self._store.write(beat_path(self.epoch), orjson.dumps({"nonce": self.holder.nonce, **content}))
+        self._store.write(heartbeat_path(self.epoch), orjson.dumps({"nonce": self.holder.nonce, **content}))
 
 
 def check(store: Store, epoch: int) -> None:
@@ -188,19 +188,19 @@ def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lo
     return lock
 
 
-def holder(store: Store) -> Holder | None:
+def find_holder(store: Store) -> Holder | None:
     """Return who holds the lock, dead or alive elsewhere; None if it is free or died on this machine."""
     epoch = _highest(store)
     owner = None if not epoch or _beat(store, epoch).get("released") else _holder(store, epoch)
     return None if owner is None or _is_dead(owner) else owner
 
 
-def living(store: Store, *, stale_s: float | None = None) -> Holder | None:
+def find_live_holder(store: Store, *, stale_s: float | None = None) -> Holder | None:
     """Return who holds the lock and is known to live, or None.
 
     Watches the heartbeat of a holder elsewhere until it changes, or for as long as `acquire` would.
     """
-    epoch, owner = _highest(store), holder(store)
+    epoch, owner = _highest(store), find_holder(store)
     if owner is None or _is_here(owner):
         return owner
     state = _watch(store, epoch, STALE_S if stale_s is None else stale_s, POLL_S)
@@ -210,7 +210,7 @@ def living(store: Store, *, stale_s: float | None = None) -> Holder | None:
 def check_free(store: Store) -> None:
     """Raise LockHeld if somebody writes there, before work that takes time; `acquire` decides in the end."""
     epoch = _highest(store)
-    if _watch(store, epoch, 2 * BEAT_S, 0.1) == "living":
+    if _watch(store, epoch, 2 * HEARTBEAT_S, 0.1) == "living":
         raise _held_error(store, epoch)
 
 
@@ -229,7 +229,7 @@ def obsolete_files(store: Store) -> set[str]:
         ended[epoch] = bool(_beat(store, epoch).get("released")) or (owner is not None and _is_dead(owner))
     obsolete = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
     # A claim goes before its heartbeat: without its release an epoch would be kept forever.
-    needed = {beat_path(epoch) for epoch in epochs if epoch not in obsolete}
+    needed = {heartbeat_path(epoch) for epoch in epochs if epoch not in obsolete}
     return {*map(_path, obsolete), *(p for p in paths if p.endswith(".beat.json") and p not in needed)}
 
 
@@ -281,7 +281,7 @@ def _process_start(pid: int) -> str | None:
 
 
 def _highest(store: Store) -> int:
-    return max(store.numbered("locks", _NAME), default=0)
+    return max(store.list_numbers("locks", _NAME), default=0)
 
 
 def _holder(store: Store, epoch: int) -> Holder | None:
@@ -294,7 +294,7 @@ def _holder(store: Store, epoch: int) -> Holder | None:
 def _beat(store: Store, epoch: int) -> dict[str, Any]:
     """Return the last heartbeat; unreadable ones stay distinguishable from each other."""
     try:
-        data = store.read(beat_path(epoch))
+        data = store.read(heartbeat_path(epoch))
         content = orjson.loads(data)
     except FileNotFoundError:
         return {}
@@ -307,7 +307,7 @@ def _held_error(store: Store, epoch: int) -> LockHeld:
     owner = _holder(store, epoch) or "an unknown writer"
     return LockHeld(
         f"{store.url} is being written by {owner}. Wait for it, or stop it; once it is dead, the lock is "
-        f"free within {STALE_S + BEAT_S:.0f} s."
+        f"free within {STALE_S + HEARTBEAT_S:.0f} s."
     )
 
 
@@ -315,6 +315,6 @@ def _path(epoch: int) -> str:
     return f"locks/{epoch}.json"
 
 
-def beat_path(epoch: int) -> str:
+def heartbeat_path(epoch: int) -> str:
     """Return the path of an epoch's heartbeat."""
     return f"locks/{epoch}.beat.json"

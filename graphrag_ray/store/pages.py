@@ -27,9 +27,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store.files import GAP_BYTES, RANGE_REQUESTS, Store, in_threads
-from graphrag_ray.store.parquet import READS, damaged, encode
-from graphrag_ray.store.parts import Part, damage_told
+from graphrag_ray.store.files import GAP_BYTES, RANGE_REQUESTS, Store, map_in_threads
+from graphrag_ray.store.parquet import READS, corrupt_part, encode
+from graphrag_ray.store.parts import Part, explain_damage
 
 MAX_REQUEST_BYTES = 16 << 20
 MAX_PAGE_ROWS = 1 << 20  # Ours have fewer; memory is allocated for as many as a page claims.
@@ -63,7 +63,7 @@ class Pages(NamedTuple):
     page: npt.NDArray[Any]  # [pages] Of PAGE.
 
 
-def located(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages]:
+def locate_pages(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages]:
     """Locate the pages of those columns of a file that can be read by page.
 
     These are columns with one kind of value and without a dictionary, in a file with a page index.
@@ -126,7 +126,7 @@ def _footer_start(data: bytes | memoryview) -> int:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PageRequest:
     """Some pages of a column of a part, in order."""
 
     part: Part
@@ -134,7 +134,7 @@ class Wanted:
     pages: Sequence[tuple[int, int, int, int]]  # Of PAGE.
 
 
-def read(store: Store, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Array]:
+def read_pages(store: Store, field: pa.Field, wanted: Sequence[PageRequest]) -> list[pa.Array]:
     """Return the values of some pages of a column, by page; all are decoded together.
 
     Raises:
@@ -142,7 +142,7 @@ def read(store: Store, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Arr
     """
     pages: list[bytes] = []
     for some in wanted:
-        with damage_told(store, some.part.path):
+        with explain_damage(store, some.part.path):
             pages += _fetch(store, field, some)
     rows = [n for some in wanted for n in some.rows]
     if not rows:
@@ -152,16 +152,16 @@ def read(store: Store, field: pa.Field, wanted: Sequence[Wanted]) -> list[pa.Arr
         values = decoded(field, pages, sum(rows), n_values)
     except (pa.ArrowException, ValueError, OSError) as e:
         if len(wanted) > 1:  # Find out which part is damaged.
-            return [array for some in wanted for array in read(store, field, [some])]
-        with damage_told(store, wanted[0].part.path):
-            raise damaged(store, wanted[0].part.path, e) from e
+            return [array for some in wanted for array in read_pages(store, field, [some])]
+        with explain_damage(store, wanted[0].part.path):
+            raise corrupt_part(store, wanted[0].part.path, e) from e
     # Copy: a slice would keep the values of all pages in memory.
     empty = values.slice(0, 0)
     ends = accumulate(rows)
     return [pa.concat_arrays([values.slice(end - n, n), empty]) for n, end in zip(rows, ends, strict=True)]
 
 
-def _fetch(store: Store, field: pa.Field, wanted: Wanted) -> list[bytes]:
+def _fetch(store: Store, field: pa.Field, wanted: PageRequest) -> list[bytes]:
     """Read pages, with one request for neighbouring ones, and check them."""
     part, last_end = wanted.part, len(MAGIC)
     max_gap = GAP_BYTES if store.local_path(part.path) is None else 0
@@ -185,11 +185,11 @@ def _fetch(store: Store, field: pa.Field, wanted: Wanted) -> list[bytes]:
 
     checksums = [page[3] for page in wanted.pages]
     for _ in range(READS):
-        replies = in_threads(fetch, requests, RANGE_REQUESTS) if max_gap else map(fetch, requests)
+        replies = map_in_threads(fetch, requests, RANGE_REQUESTS) if max_gap else map(fetch, requests)
         pages = [page for reply in replies for page in reply]
         if list(map(zlib.crc32, pages)) == checksums:
             return pages
-    raise damaged(store, part.path, f"a page of column {field.name}")
+    raise corrupt_part(store, part.path, f"a page of column {field.name}")
 
 
 def decoded(field: pa.Field, pages: Sequence[bytes | memoryview], rows: int, values: int) -> pa.Array:

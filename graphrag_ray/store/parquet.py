@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store.files import WHOLE_BYTES, Store
+from graphrag_ray.store.files import READ_WHOLE_BYTES, Store
 
 READS = 3  # A read may be truncated on its way; real damage shows each time.
 
@@ -30,7 +30,7 @@ _PAGE_ROWS = 8  # Granularity of the size check, by which pages may be larger.
 _COMPRESSION_LEVEL = 6  # Of zstd, to make up for small pages.
 
 
-def damaged(store: Store, path: str, why: object) -> CorruptPart:
+def corrupt_part(store: Store, path: str, why: object) -> CorruptPart:
     return CorruptPart(f"{store.url_of(path)} is damaged: {why}", path=path)
 
 
@@ -44,7 +44,7 @@ def hash_in_name(path: str) -> str:
     return path.rsplit("/", 1)[-1].partition(".")[0].rsplit("-", 1)[-1]
 
 
-def by_row(table: pa.Table) -> pa.Table:
+def mark_for_row_access(table: pa.Table) -> pa.Table:
     """Mark a table whose single rows will be read (`pages.py`): it gets small, independent pages."""
     return table.replace_schema_metadata(_BY_ROW)
 
@@ -104,7 +104,7 @@ def read_bytes(store: Store, path: str) -> bytes:
         data = store.read(path)
         if content_hash(data) == hash_in_name(path):
             return data
-    raise damaged(store, path, f"{len(data)} bytes that do not have the hash in its name")
+    raise corrupt_part(store, path, f"{len(data)} bytes that do not have the hash in its name")
 
 
 def check(store: Store, path: str) -> None:
@@ -118,7 +118,7 @@ def check(store: Store, path: str) -> None:
             digest.update(store.read_range(path, start, min(start + _PIECE, size)))
         if digest.hexdigest()[:_HASH_LENGTH] == hash_in_name(path):
             return
-    raise damaged(store, path, "its bytes do not have the hash in its name")
+    raise corrupt_part(store, path, "its bytes do not have the hash in its name")
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
@@ -127,7 +127,7 @@ def read_columns(store: Store, path: str, columns: Sequence[str], size: int | No
     Small files are read whole. Of large ones only the columns are read, and their page checksums are checked.
     A known `size` (bytes) saves a request.
     """
-    if (store.size(path) or 0 if size is None else size) <= WHOLE_BYTES:
+    if (store.size(path) or 0 if size is None else size) <= READ_WHOLE_BYTES:
         return read_whole(store, path, columns)
     table = _decode(store, path, store.open_input(path, size), columns)
     if table.num_columns < len(set(columns)):
@@ -163,4 +163,4 @@ def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[st
     except FileNotFoundError:
         raise
     except (pa.ArrowException, OSError, ValueError) as e:
-        raise damaged(store, path, e) from e
+        raise corrupt_part(store, path, e) from e

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
-from graphrag_ray.store.files import WHOLE_BYTES, FileInfo, Store, in_threads
+from graphrag_ray.store.files import READ_WHOLE_BYTES, FileInfo, Store, map_in_threads
 from graphrag_ray.store.untrusted_json import AtLeast0
 
 TABLES, INTERMEDIATE, INDEXES = FOLDERS = ("tables", "intermediate", "indexes")
@@ -27,7 +27,7 @@ TABLES, INTERMEDIATE, INDEXES = FOLDERS = ("tables", "intermediate", "indexes")
 MAX_PART_BYTES = 64 << 20  # Approximate limit in memory; about a third of it stored.
 MAX_PART_ROWS = 1_000_000
 
-MEND = (
+REPAIR_ADVICE = (
     "Run the same `graphrag-ray index` command again with --verify: it sets damaged files aside and makes "
     "their contents anew."
 )
@@ -62,7 +62,7 @@ def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     return Part(path, table.num_rows, len(data))
 
 
-def list_all(store: Store) -> list[FileInfo]:
+def list_parts(store: Store) -> list[FileInfo]:
     """List the parts in all folders."""
     return [info for folder in FOLDERS for info in store.list(folder)]
 
@@ -88,15 +88,17 @@ def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = No
     Columns that the part lacks are left out. Raises CorruptPart if it is missing or not what was written.
     """
     path = part.path if isinstance(part, Part) else part
-    with damage_told(store, path):
+    with explain_damage(store, path):
         if columns is None:
             table = parquet.read_whole(store, path, columns)
         else:
             # Small parts are read whole, so their exact size does not matter.
-            small = isinstance(part, Part) and part.bytes <= WHOLE_BYTES
+            small = isinstance(part, Part) and part.bytes <= READ_WHOLE_BYTES
             table = parquet.read_columns(store, path, columns, 0 if small else None)
     if isinstance(part, Part) and columns != [] and table.num_rows != part.rows:
-        raise parquet.damaged(store, path, f"it has {table.num_rows:,} rows instead of {part.rows:,}. {MEND}")
+        raise parquet.corrupt_part(
+            store, path, f"it has {table.num_rows:,} rows instead of {part.rows:,}. {REPAIR_ADVICE}"
+        )
     return table
 
 
@@ -105,9 +107,9 @@ def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted:
 
     The other columns of a large part are read only if there are such rows. Raises CorruptPart.
     """
-    is_large = part.bytes > WHOLE_BYTES
+    is_large = part.bytes > READ_WHOLE_BYTES
     table = read_part(store, part, [by] if is_large else list(dict.fromkeys([by, *columns])))
-    with damage_told(store, part.path):
+    with explain_damage(store, part.path):
         mask = parquet.is_one_of(table[by], wanted)
     if is_large and pc.any(mask).as_py():
         table = read_part(store, part, columns)
@@ -115,17 +117,17 @@ def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted:
 
 
 @contextmanager
-def damage_told(store: Store, path: str) -> Iterator[None]:
+def explain_damage(store: Store, path: str) -> Iterator[None]:
     """Turn errors of reading a part into a CorruptPart that says what to do, or a StoreError."""
     try:
         yield
     except FileNotFoundError as e:
         message = f"{store.url_of(path)} is missing, though a snapshot needs it"
-        raise CorruptPart(f"{message}. {MEND}", path=path) from e
+        raise CorruptPart(f"{message}. {REPAIR_ADVICE}", path=path) from e
     except CorruptPart as e:
-        raise CorruptPart(f"{e}. {MEND}", path=path) from e
+        raise CorruptPart(f"{e}. {REPAIR_ADVICE}", path=path) from e
     except (pa.ArrowException, KeyError) as e:  # Columns of other types, or other columns.
-        raise parquet.damaged(store, path, f"{e}. {MEND}") from e
+        raise parquet.corrupt_part(store, path, f"{e}. {REPAIR_ADVICE}") from e
     except OSError as e:
         raise StoreError(f"Cannot read {store.url_of(path)}: {e.strerror}") from e
 
@@ -148,15 +150,15 @@ def read_table(
         if schema is None:
             raise ValueError("A table without parts can be read only if its schema is given")
         return schema.empty_table()
-    tables = list(in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
+    tables = list(map_in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
     if schema is not None:
-        tables = [conformed(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
+        tables = [conform(store, part, table, schema) for part, table in zip(parts, tables, strict=True)]
     return pa.concat_tables(tables, promote_options="default")
 
 
-def conformed(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
+def conform(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Cast a part's table to a schema; missing columns are null. Raises CorruptPart for other types."""
-    with damage_told(store, part if isinstance(part, str) else part.path):
+    with explain_damage(store, part if isinstance(part, str) else part.path):
         arrays = [
             table.column(field.name).cast(field.type)
             if field.name in table.schema.names

@@ -108,7 +108,7 @@ class ObjectFiles:
         for name, info in objects.items():
             path = str(name).removeprefix(self.root + "/")
             if info["type"] == "file" and (not folder or path.startswith(folder + "/")):
-                yield path, int(info["size"]), modified(info)
+                yield path, int(info["size"]), modified_time(info)
 
     def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
         """Yield nothing: an incomplete object does not exist."""
@@ -140,7 +140,7 @@ class ObjectFiles:
             self._fs.makedirs(self._fs._parent(self._absolute(path)), exist_ok=True)
 
 
-def open_elsewhere(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
+def open_external(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a URL outside of any store, for reading, and the path in it.
 
     The URL may be chained. `options` are those of a `Store`. The file system retries by itself and does not
@@ -181,7 +181,7 @@ def _check_package(protocol: str) -> None:
             ) from e
 
 
-def modified(info: Mapping[str, Any]) -> float | None:
+def modified_time(info: Mapping[str, Any]) -> float | None:
     """Return a listed object's modification time in unix seconds; every file system names it differently."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = info.get(name)

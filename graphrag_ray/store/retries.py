@@ -21,14 +21,14 @@ import pyarrow.compute as pc
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store import journal_rows
 from graphrag_ray.store.files import FileInfo, Store
-from graphrag_ray.store.journal import JournalIndex, JournalWriter, folder, read_parts
+from graphrag_ray.store.journal import JournalIndex, JournalWriter, journal_folder, read_parts
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, TURN, JournalRow
 
 # The request that a reply answers, and what distinguishes two replies.
 _REPLY = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
 
 
-def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: str) -> int:
+def mark_for_retry(store: Store, dialogue: str, failed_at: Mapping[str, float], reason: str) -> int:
     """Void the failures of some items; return how many items there were. The caller holds the lock.
 
     If an item waits for the reply to one of its turns, the replies before that turn stay valid. If it could
@@ -49,10 +49,10 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
             failed = [row.turn for row in rows if row.kind == FAILED]
             ended = any(row.kind in (DONE, KILLED) for row in rows)
             turn, at = max(failed) if failed and not ended else 0, max(row.at for row in rows)
-            retries.append(JournalRow(key, turn, 0, "", RETRY, at, dialogue, error=told))
+            retries.append(JournalRow(key, turn, 0, "", RETRY, at, dialogue, error=reason))
     # Even if all items were put back already: whoever did so may have died before this write.
-    note = {"retried": secrets.token_hex(8), "told": told}
-    store.write(f"{folder(dialogue)}/retried.json", orjson.dumps(note))
+    note = {"retried": secrets.token_hex(8), "told": reason}
+    store.write(f"{journal_folder(dialogue)}/retried.json", orjson.dumps(note))
     writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
     for row in retries:
         writer.append(row)
@@ -60,15 +60,15 @@ def put_back(store: Store, dialogue: str, failed_at: Mapping[str, float], told: 
     return len(retries)
 
 
-def mark(store: Store, dialogue: str) -> str:
+def retry_marker(store: Store, dialogue: str) -> str:
     """Return a text that changes whenever items are put back; "" before the first time."""
     try:
-        return store.read(f"{folder(dialogue)}/retried.json").decode(errors="replace")
+        return store.read(f"{journal_folder(dialogue)}/retried.json").decode(errors="replace")
     except FileNotFoundError:
         return ""
 
 
-def unanswered(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
+def find_failed(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
     """Return the resolved rows of all items that failed according to the journal.
 
     Reads a few columns of the whole journal. Journals of earlier versions lack the items that could not use
@@ -91,7 +91,7 @@ def _ended_badly(row: JournalRow) -> bool:
     return row.kind in (DONE, KILLED) and bool(row.error)
 
 
-def answered_twice(store: Store, dialogue: str) -> set[str]:
+def find_duplicate_replies(store: Store, dialogue: str) -> set[str]:
     """Return the keys of items with two valid replies of different times to one request.
 
     This happens when a worker that was thought dead answers as well as its successor. Reads narrow columns of
@@ -107,7 +107,7 @@ def answered_twice(store: Store, dialogue: str) -> set[str]:
         replies = np.zeros(turns.num_rows, _REPLY)
         replies["prefix"] = journal_rows.column_prefixes(turns["key"])
         for name in numbers:
-            replies[name] = journal_rows.numbers(turns[name], _REPLY[name])
+            replies[name] = journal_rows.column_numbers(turns[name], _REPLY[name])
         by_part.append(replies)
 
     read_parts(store, dialogue, ["key", "kind", *numbers], consume)

@@ -86,7 +86,7 @@ def write(store: Store, record: RunRecord) -> None:
 
 def epochs(store: Store) -> list[int]:
     """Return the sorted epochs of all records."""
-    return store.numbered("runs", _NAME)
+    return store.list_numbers("runs", _NAME)
 
 
 def newest_first(store: Store) -> Iterator[RunRecord]:
@@ -96,7 +96,7 @@ def newest_first(store: Store) -> Iterator[RunRecord]:
             yield record
 
 
-def latest(store: Store) -> RunRecord | None:
+def latest_run(store: Store) -> RunRecord | None:
     return next(newest_first(store), None)
 
 

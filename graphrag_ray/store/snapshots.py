@@ -23,8 +23,8 @@ from graphrag_ray.base import errors
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import READS, content_hash, damaged
-from graphrag_ray.store.parts import FOLDERS, Part, list_all
+from graphrag_ray.store.parquet import READS, content_hash, corrupt_part
+from graphrag_ray.store.parts import FOLDERS, Part, list_parts
 
 FORMAT = 2  # Snapshots of other formats are refused; `index` remakes an older one's tables from the journal.
 HINT = "CURRENT"
@@ -117,7 +117,7 @@ def write_hint(store: Store, number: int) -> None:
 
 def numbers(store: Store) -> list[int]:
     """Return the sorted numbers of all snapshots."""
-    return store.numbered("snapshots", NAME)
+    return store.list_numbers("snapshots", NAME)
 
 
 def next_number(store: Store) -> int:
@@ -126,7 +126,7 @@ def next_number(store: Store) -> int:
     Called before a run's work, together with `latest`: the commit fails if somebody else commits in between.
     Numbers of damaged snapshots that were set aside are not reused, because somebody may have cited them.
     """
-    return max(store.numbered("snapshots", _USED), default=0) + 1
+    return max(store.list_numbers("snapshots", _USED), default=0) + 1
 
 
 def load(store: Store, number: int) -> Manifest:
@@ -158,7 +158,7 @@ def parse(store: Store, path: str, data: bytes) -> Manifest:
         raise StoreError(f"Cannot read {store.url_of(path)}: {e}") from None
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         why = f"it lacks {e}" if isinstance(e, KeyError) else str(e)
-        raise damaged(store, path, why) from e
+        raise corrupt_part(store, path, why) from e
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
@@ -171,7 +171,7 @@ def _digest(content: Mapping[str, Any]) -> str:
     return content_hash(orjson.dumps(content))
 
 
-def latest(store: Store) -> Manifest | None:
+def read_latest(store: Store) -> Manifest | None:
     """Read the newest snapshot; None if there is none.
 
     Raises CorruptPart if it is damaged or missing (callers get an older one only by asking for it), and
@@ -196,7 +196,7 @@ def latest(store: Store) -> Manifest | None:
         ) from e
 
 
-def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
+def latest_readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
     """Return the newest readable snapshot, and the damage above it, for a run that will remake that."""
     problems: list[CorruptPart] = []
     existing = numbers(store)
@@ -205,7 +205,7 @@ def readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
         if hint > max(existing, default=0):
             problems.append(_missing(store, hint))
     except ValueError:
-        problems.append(damaged(store, HINT, "it is no number"))
+        problems.append(corrupt_part(store, HINT, "it is no number"))
     for number in reversed(existing):
         try:
             return load(store, number), problems
@@ -235,7 +235,7 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
         CorruptPart: If the snapshot is damaged.
         StoreError: If it has another format.
     """
-    manifest = latest(store) if number is None else load(store, number)
+    manifest = read_latest(store) if number is None else load(store, number)
     if manifest is not None and manifest.format < FORMAT:
         raise StoreError(
             f"Snapshot {manifest.number} of {store.url} was written by an older graphrag-ray (format "
@@ -244,7 +244,7 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
         )
     if manifest is not None:
         return manifest
-    if writer := locks.living(store, stale_s=2.5 * locks.BEAT_S):
+    if writer := locks.find_live_holder(store, stale_s=2.5 * locks.HEARTBEAT_S):
         raise IndexNotFound(
             f"The index at {store.url} has no finished snapshot yet: {writer} is at work"
             f"{runs.progress_text(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
@@ -261,17 +261,17 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
 
 
 @contextmanager
-def being_read(store: Store, manifest: Manifest) -> Iterator[None]:
+def detect_removal(store: Store, manifest: Manifest) -> Iterator[None]:
     """Wrap every read of a snapshot's parts; raises SnapshotRemoved if one is missing because of `gc`."""
     try:
         yield
     except CorruptPart as e:
         if isinstance(e.__cause__, FileNotFoundError):
-            check_there(store, manifest)
+            check_not_removed(store, manifest)
         raise
 
 
-def check_there(store: Store, manifest: Manifest) -> None:
+def check_not_removed(store: Store, manifest: Manifest) -> None:
     """Raise SnapshotRemoved if a snapshot, which may be in memory, must not be used any more.
 
     A removed snapshot can be used as long as `gc` leaves its parts. After that it must not: a document may
@@ -279,7 +279,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
     """
     if store.exists(_path(manifest.number)):
         return
-    if parts_of(manifest) <= {info.path for info in list_all(store)}:
+    if part_paths(manifest) <= {info.path for info in list_parts(store)}:
         return
     newest = newest_number(store)
     advice = f"the newest is {newest}, open that one" if newest else "no snapshot is left"
@@ -288,7 +288,7 @@ def check_there(store: Store, manifest: Manifest) -> None:
     )
 
 
-def parts_of(manifest: Manifest) -> set[str]:
+def part_paths(manifest: Manifest) -> set[str]:
     """Return the paths of all parts of a snapshot's tables and of its steps' results."""
     paths: set[str] = set()
     pending: list[Any] = [[part.path for parts in manifest.tables.values() for part in parts], manifest.steps]
@@ -305,7 +305,7 @@ def parts_of(manifest: Manifest) -> set[str]:
 
 def missing_parts(store: Store, manifest: Manifest) -> list[str]:
     """Return the paths of a snapshot's parts that do not exist."""
-    return sorted(path for path in parts_of(manifest) if not store.exists(path))
+    return sorted(path for path in part_paths(manifest) if not store.exists(path))
 
 
 def _path(number: int) -> str:

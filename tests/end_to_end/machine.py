@@ -29,7 +29,7 @@ from graphrag_ray.indexing.stages import (
     merge_stage,
     reports_stage,
 )
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.store import files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.local_files import LocalFiles
@@ -75,7 +75,7 @@ class Machine:
         """Stands in for `open_gateway`."""
         yield self._ask
 
-    async def _ask(self, request: Request, stage: str) -> Called[Reply]:
+    async def _ask(self, request: Request, stage: str) -> CallResult[Reply]:
         if self.refuse_at is not None and len(self.asked) >= self.refuse_at:
             raise FatalCallError("the key is refused", status=401)
         if self.die_asking is not None and len(self.asked) >= self.die_asking:
@@ -83,7 +83,7 @@ class Machine:
             raise Killed
         self.asked.append(request.hash)
         await asyncio.sleep(0)
-        return Called(toy_model.answer(request))
+        return CallResult(toy_model.answer(request))
 
     def operate(self, operation: Callable[[], T]) -> T:
         """Every operation that changes the store."""

@@ -12,8 +12,8 @@ from world import DEEP, REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.indexing.purge import collect
-from graphrag_ray.store.gc import Options
+from graphrag_ray.indexing.purge import clean_up
+from graphrag_ray.store.gc import GcOptions
 
 ONE_TRY = {"flush_s": 0.1, "max_attempts": 1}
 ABOUT = "What the corpus is about: "
@@ -85,7 +85,7 @@ def test_an_update_asks_nothing_again_for_its_sake(small: World):
 
 def test_it_outlives_a_journal_that_keeps_only_what_is_needed(small: World):
     small.index()
-    collect(small.store, Options(keep=1, grace_s=0.0), journal=True, delete=True)
+    clean_up(small.store, GcOptions(keep=1, grace_s=0.0), journal=True, delete=True)
     asked = small.asked()
     assert not small.index().committed and small.asked() == asked
 

@@ -14,7 +14,7 @@ from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import DONE, TURN, JournalRow
-from graphrag_ray.store.retries import answered_twice
+from graphrag_ray.store.retries import find_duplicate_replies
 
 SMALL = {
     "communities": {"max_size": 3, "small_component": 1},
@@ -102,5 +102,5 @@ def test_only_replies_to_one_request_that_both_stand_are_repeats(world: World):
         for r in rows:
             journal.append(r)
         journal.flush()
-    assert answered_twice(store, "report") == {keys[1]}
-    assert answered_twice(store, "extract") == set()
+    assert find_duplicate_replies(store, "report") == {keys[1]}
+    assert find_duplicate_replies(store, "extract") == set()

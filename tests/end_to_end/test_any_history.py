@@ -119,7 +119,7 @@ class Known:
         self.snapshot: int | None = None
 
     def look(self, world: Small) -> None:
-        newest = snapshots.latest(world.store)
+        newest = snapshots.read_latest(world.store)
         if newest is None or newest.number == self.snapshot:
             return
         tables = everything(world.open())
@@ -157,7 +157,7 @@ def holds_every_entity_once(tables: Tables, level: int) -> None:
 
 def every_report_matches_its_context(world: Small) -> None:
     """All reports asked for anew, of the same communities, are those that are there."""
-    newest = snapshots.latest(world.store)
+    newest = snapshots.read_latest(world.store)
     assert newest is not None
     path = world.root / "snapshots" / f"{newest.number}.json"
     manifest = orjson.loads(path.read_bytes())

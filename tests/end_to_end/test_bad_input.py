@@ -28,7 +28,7 @@ from graphrag_ray.base.settings_file import load_settings, parse_settings
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import read_stage
-from graphrag_ray.indexing.stages.read_stage import read
+from graphrag_ray.indexing.stages.read_stage import read_input
 from graphrag_ray.store.parts import read_table
 
 UNREADABLE = {
@@ -209,7 +209,7 @@ def test_a_line_of_megabytes_is_cut_into_chunks(world: World, monkeypatch: pytes
     world.write({"line.txt": line, "small.txt": "BOB met CAROL."})
     settings = world.settings()
     run = Run(world.executor(settings), settings, load_prompts(), None, world.observer)
-    corpus = read(run, str(world.input), add=False, allow_deletes=False)
+    corpus = read_input(run, str(world.input), add=False, allow_deletes=False)
     columns = ["document_id", "start", "end", "n_tokens"]
     units = read_table(world.store, corpus.parts("text_units"), columns).to_pydict()
     spans = list(zip(units["start"], units["end"], strict=True))[:-1]

@@ -12,7 +12,7 @@ from world import Command, World, model_options
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.batch import answer_batch
 from graphrag_ray.query.chat import Chat
-from graphrag_ray.query.methods.method import Ask
+from graphrag_ray.query.methods.method import AskRequest
 
 QUESTION = "Why did Hask Marsh protest against the harbour plan?"
 
@@ -79,7 +79,9 @@ def test_a_batch_a_conversation_and_python_refuse_it_too(town: World):
     questions = town.root.parent / "questions.csv"
     questions.write_text("question\nWho?\n")
     with pytest.raises(UsageError, match="alone"):
-        answer_batch(opened, str(questions), str(town.root.parent / "answers.parquet"), Ask(method="none"))
+        answer_batch(
+            opened, str(questions), str(town.root.parent / "answers.parquet"), AskRequest(method="none")
+        )
     with Chat(opened, "none") as chat, pytest.raises(UsageError, match="alone"):
         chat.stream("Who?")
 

@@ -28,7 +28,7 @@ from graphrag_ray.engine.feed import Feed
 from graphrag_ray.query import batch
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.batch import answer_batch
-from graphrag_ray.query.methods.method import Ask
+from graphrag_ray.query.methods.method import AskRequest
 from graphrag_ray.query.question_sweep import Batch
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
@@ -50,7 +50,7 @@ def out(world: World) -> Path:
 
 def ask(world: World, *texts: str, changes: dict[str, Any] | None = None, **how: Any) -> Batch:
     opened = world.open(**(changes or {}))
-    way = Ask(**{name: how.pop(name) for name in ("method", "level", "where") if name in how})
+    way = AskRequest(**{name: how.pop(name) for name in ("method", "level", "where") if name in how})
     return answer_batch(opened, str(questions(world, *texts)), str(out(world)), way, **how)
 
 
@@ -85,9 +85,9 @@ def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method
 def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
     town: World, monkeypatch: pytest.MonkeyPatch
 ):
-    answering = Index.answering
+    answering = Index.prepare
 
-    def failing(index: Index, ask: Ask) -> Any:
+    def failing(index: Index, ask: AskRequest) -> Any:
         if "HEIDI" in ask.text:
             raise ZeroDivisionError("seven by nothing")
         return answering(index, ask)
@@ -353,7 +353,7 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: W
     os.killpg(stopped.process.pid, signal.SIGINT)
     code, _, told = stopped.ended()
     assert code == 130 and "run the same command again to continue" in told and "Traceback" not in told
-    assert not out(slow).exists() and locks.holder(Store(f"{out(slow)}.work")) is None
+    assert not out(slow).exists() and locks.find_holder(Store(f"{out(slow)}.work")) is None
     assert (outcome(slow)["outcome"], outcome(slow)["exit_code"]) == ("interrupted", 130)
     done = run(*command(slow, *texts))
     assert done.exit_code == 0 and repeated(slow, before) == 0, done.output
@@ -512,9 +512,9 @@ def test_a_list_of_questions_has_its_answers_in_order_each_as_if_it_were_asked_a
 
 def test_a_table_is_a_frame_too_embeddings_included(town: World):
     index = town.open()
-    frame = index.frame("entities", ["title", "degree"])
+    frame = index.to_pandas("entities", ["title", "degree"])
     assert frame.to_dict("records") == index.table("entities", ["title", "degree"]).to_pylist()
-    vectors = index.frame("embeddings_entity")
+    vectors = index.to_pandas("embeddings_entity")
     assert set(vectors["id"]) == set(index.table("entities", ["id"])["id"].to_pylist())
     with pytest.raises(UsageError, match=r"Unknown table 'entitys'\. Choose from: documents"):
-        index.frame("entitys")
+        index.to_pandas("entitys")

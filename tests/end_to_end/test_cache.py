@@ -60,7 +60,10 @@ def test_it_is_free_when_another_snapshot_is_asked_the_same(town: World, cache: 
     index = opened(town, cache)
     index.ask(ABOUT_DAVE)
     asked = town.asked()
-    assert FREE in index.at(index.manifest, index.settings).ask(ABOUT_DAVE).notes and town.asked() == asked
+    assert (
+        FREE in index.open_snapshot(index.manifest, index.settings).ask(ABOUT_DAVE).notes
+        and town.asked() == asked
+    )
     assert len(list(cache.rglob("*.parquet"))) == 1, "however many phases it had"
 
 

@@ -16,7 +16,7 @@ from world import REJECTED, Command, World, prompt_of
 from graphrag_ray.query.chat import Chat
 from graphrag_ray.query.methods.answer import UNREADABLE
 from graphrag_ray.query.methods.condense import NOT_REWRITTEN
-from graphrag_ray.store.gc import Options
+from graphrag_ray.store.gc import GcOptions
 
 ABOUT_DAVE = "What did DAVE do?"
 OFFLINE = ["--set", "models.default={provider: offline}"]
@@ -242,6 +242,6 @@ def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: Wor
 
 
 def remove_old(town: World) -> None:
-    from graphrag_ray.indexing.purge import collect
+    from graphrag_ray.indexing.purge import clean_up
 
-    collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
+    clean_up(town.store, GcOptions(keep=1, grace_s=0.0), delete=True)

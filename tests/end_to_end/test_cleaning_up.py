@@ -36,11 +36,11 @@ from graphrag_ray.base.errors import (
     SnapshotRemoved,
     UsageError,
 )
-from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.store import compaction, locks, snapshots
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.gc import Options
-from graphrag_ray.store.parts import list_all
+from graphrag_ray.store.gc import GcOptions
+from graphrag_ray.store.parts import list_parts
 
 MARKER = "XQJZVW"
 """A name in one document: toy extraction, descriptions, reports and embeddings all come to hold it."""
@@ -116,34 +116,34 @@ def files_of(world: World) -> dict[str, bytes]:
 
 def test_without_delete_nothing_is_touched_and_what_would_go_is_told(town: World):
     before = files_of(town)
-    found = collect(town.store, Options(keep=2), journal=True)
+    found = clean_up(town.store, GcOptions(keep=2), journal=True)
     assert found.plan.snapshots == [1, 2] and found.plan.kept == [3, 4] and not found.deleted
     assert files_of(town) == before
-    found = collect(town.store, Options(), purge=list(SECRET))
+    found = clean_up(town.store, GcOptions(), purge=list(SECRET))
     assert found.plan.snapshots == [2] and list(found.documents) == list(SECRET)
     assert files_of(town) == before
 
 
 def test_kept_snapshots_are_as_they_were_and_what_the_others_alone_needed_is_gone(town: World, held: dict):
-    n_parts = len(list_all(town.store))
-    collect(town.store, Options(keep=2, grace_s=0), delete=True)
+    n_parts = len(list_parts(town.store))
+    clean_up(town.store, GcOptions(keep=2, grace_s=0), delete=True)
     assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (3, 4)}
-    needed = {p for n in (3, 4) for p in snapshots.parts_of(snapshots.load(town.store, n))}
-    assert {i.path for i in list_all(town.store)} == needed and len(needed) < n_parts
+    needed = {p for n in (3, 4) for p in snapshots.part_paths(snapshots.load(town.store, n))}
+    assert {i.path for i in list_parts(town.store)} == needed and len(needed) < n_parts
     asked = len(town.endpoint.requests)
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
 
 def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World, held: dict):
     reader = open_index(str(town.root), snapshot=1)
-    found = collect(town.store, Options(keep=1), delete=True)
-    assert town.snapshots() == [4] and found.plan.waiting and found.plan.until is not None
+    found = clean_up(town.store, GcOptions(keep=1), delete=True)
+    assert town.snapshots() == [4] and found.plan.waiting and found.plan.waiting_until is not None
     assert everything(reader) == held[1]
     aged(town.root, HOUR / 2)
-    collect(town.store, Options(keep=1), delete=True)
+    clean_up(town.store, GcOptions(keep=1), delete=True)
     assert everything(reader) == held[1]
     aged(town.root, HOUR)
-    collect(town.store, Options(keep=1), delete=True)
+    clean_up(town.store, GcOptions(keep=1), delete=True)
     with pytest.raises(SnapshotRemoved, match=r"Snapshot 1 .*removed while it was being read.*newest is 4"):
         reader.table("entities")
     assert everything(town.open()) == held[4]
@@ -151,7 +151,7 @@ def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World,
 
 
 def test_a_snapshot_that_is_looked_for_after_its_removal_is_not_found(town: World):
-    collect(town.store, Options(keep=2), delete=True)
+    clean_up(town.store, GcOptions(keep=2), delete=True)
     with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3, 4"):
         open_index(str(town.root), snapshot=2)
 
@@ -160,19 +160,19 @@ def test_a_young_snapshot_stays_where_only_older_ones_shall_go(town: World):
     for number, age in ((1, 5), (2, 4), (3, 1), (4, 0)):
         at = time.time() - age * HOUR
         os.utime(town.root / f"snapshots/{number}.json", (at, at))
-    assert collect(town.store, Options(keep=1, older_than_s=6 * HOUR)).plan.snapshots == []
-    assert collect(town.store, Options(keep=1, older_than_s=3 * HOUR)).plan.snapshots == [1, 2]
-    assert collect(town.store, Options(keep=3, older_than_s=3 * HOUR)).plan.snapshots == [1]
+    assert clean_up(town.store, GcOptions(keep=1, older_than_s=6 * HOUR)).plan.snapshots == []
+    assert clean_up(town.store, GcOptions(keep=1, older_than_s=3 * HOUR)).plan.snapshots == [1, 2]
+    assert clean_up(town.store, GcOptions(keep=3, older_than_s=3 * HOUR)).plan.snapshots == [1]
 
 
 def test_what_a_killed_run_left_goes_when_it_is_old(town: World):
-    collect(town.store, Options(keep=9), delete=True)
+    clean_up(town.store, GcOptions(keep=9), delete=True)
     town.store.write("tables/entities/part-" + "0" * 32 + ".parquet", b"orphan")
     (town.root / "tables" / "entities" / ".tmp-1-abc").write_bytes(b"half")
-    found = collect(town.store, Options(keep=9), delete=True)
+    found = clean_up(town.store, GcOptions(keep=9), delete=True)
     assert found.plan.parts == [] and [i.bytes for i in found.plan.waiting] == [6]
     aged(town.root, 2 * HOUR)
-    found = collect(town.store, Options(keep=9), delete=True)
+    found = clean_up(town.store, GcOptions(keep=9), delete=True)
     assert [i.bytes for i in found.plan.parts] == [6]
     assert [i.bytes for i in found.plan.others["temporary"]] == [4]
     assert not list(town.root.rglob(".tmp-*"))
@@ -184,7 +184,7 @@ def test_locks_go_but_for_the_last_and_one_whose_holder_may_only_be_paused(town:
     town.store.write(f"locks/{paused.epoch}.json", orjson.dumps(data))
     taken = locks.acquire(town.store, stale_s=0.01)
     taken.release()
-    collect(town.store, Options(keep=9), delete=True)
+    clean_up(town.store, GcOptions(keep=9), delete=True)
     left = {int(i.path.split("/")[1].split(".")[0]) for i in town.store.list("locks")}
     assert left == {paused.epoch, taken.epoch, taken.epoch + 1}
     with pytest.raises(LockLost):
@@ -194,9 +194,9 @@ def test_locks_go_but_for_the_last_and_one_whose_holder_may_only_be_paused(town:
 def test_a_running_writer_is_named_and_nothing_is_removed(town: World):
     with locks.acquire(town.store, note="index elsewhere"):
         before = {p: b for p, b in files_of(town).items() if "/locks/" not in p}
-        assert "index elsewhere" in (collect(town.store, Options(keep=1)).writer or "")
+        assert "index elsewhere" in (clean_up(town.store, GcOptions(keep=1)).writer or "")
         with pytest.raises(LockHeld, match="index elsewhere"):
-            collect(town.store, Options(keep=1), delete=True)
+            clean_up(town.store, GcOptions(keep=1), delete=True)
         assert {p: b for p, b in files_of(town).items() if "/locks/" not in p} == before
 
 
@@ -208,22 +208,22 @@ def test_a_writer_that_lost_the_lock_deletes_nothing_more(town: World, monkeypat
     check = locks.Lock.check
     monkeypatch.setattr(locks.Lock, "check", take_over)
     with pytest.raises(LockLost):
-        collect(town.store, Options(keep=1, grace_s=0), delete=True)
+        clean_up(town.store, GcOptions(keep=1, grace_s=0), delete=True)
     assert town.snapshots() == [1, 2, 3, 4]
 
 
 def test_a_damaged_manifest_removes_nothing(town: World):
     town.store.write("snapshots/3.json", b"{")
-    n = len(list_all(town.store))
+    n = len(list_parts(town.store))
     with pytest.raises(CorruptPart, match=r"snapshots/3.json is damaged.*Nothing is removed"):
-        collect(town.store, Options(keep=1, grace_s=0), delete=True)
-    assert len(list_all(town.store)) == n and town.snapshots() == [1, 2, 3, 4]
+        clean_up(town.store, GcOptions(keep=1, grace_s=0), delete=True)
+    assert len(list_parts(town.store)) == n and town.snapshots() == [1, 2, 3, 4]
 
 
 def test_an_index_that_is_half_built_is_left_alone(world: World):
     world.store.write("work/extract/x", b"")
     with pytest.raises(IndexNotFound, match="is incomplete"):
-        collect(world.store, Options(), delete=True)
+        clean_up(world.store, GcOptions(), delete=True)
     assert [i.path for i in world.store.list()] == ["work/extract/x"]
 
 
@@ -235,7 +235,7 @@ def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: Wo
     town.store.write(part.path.replace("part-1", "part-0"), data)
     (town.root / "tables/.tmp-7-x").write_bytes(MARKER.encode())
     assert len(traces(town, MARKER)) > 10 and traces(town, "secret")
-    found = collect(town.store, Options(), purge=list(SECRET), delete=True)
+    found = clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True)
     assert list(found.documents) == list(SECRET) and found.plan.snapshots == [2]
     assert {"extract", "describe", "report", "embed"} <= {n for n, t in found.journal.items() if t.items}
     assert traces(town, MARKER) == traces(town, "secret") == []
@@ -251,7 +251,7 @@ def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(to
     reader, about = open_index(str(town.root), snapshot=2), f"What did {name} do ?"
     answer = reader.ask(about, method=method)
     assert name in answer.text and answer.references, "it is in memory now"
-    collect(town.store, Options(), purge=list(SECRET), delete=True)
+    clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True)
     asked = len(town.endpoint.requests)
     with pytest.raises(SnapshotRemoved, match="the newest is 4"):
         reader.ask(about, method=method)
@@ -268,7 +268,7 @@ def test_a_question_whose_snapshot_goes_under_it_says_what_it_had_come_to(
 
     def respond(body: dict[str, Any]) -> Any:
         if prompt_of(body) == when and not purged:
-            purged.append(collect(town.store, Options(), purge=list(SECRET), delete=True))
+            purged.append(clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True))
         return toy_model.respond(body)
 
     town.endpoint.respond = respond
@@ -281,7 +281,7 @@ def test_a_question_whose_snapshot_goes_under_it_says_what_it_had_come_to(
 
 
 def test_after_a_purge_an_index_built_anew_from_its_journal_asks_no_model(town: World, held: dict):
-    collect(town.store, Options(), purge=list(SECRET), delete=True)
+    clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True)
     for folder in ("tables", "snapshots"):
         shutil.rmtree(town.root / folder)
     asked = len(town.endpoint.requests)
@@ -304,7 +304,7 @@ def test_what_failed_for_good_is_not_asked_again_after_a_purge(world: World, cla
     shutil.rmtree(world.input / "letters")
     done = world.index(allow_deletes=True)
     assert done.failed
-    collect(world.store, Options(), purge=["letters/*"], delete=True)
+    clean_up(world.store, GcOptions(), purge=["letters/*"], delete=True)
     assert traces(world, MARKER) == []
     asked = len(world.endpoint.requests)
     assert world.index().failed == done.failed and len(world.endpoint.requests) == asked
@@ -313,9 +313,9 @@ def test_what_failed_for_good_is_not_asked_again_after_a_purge(world: World, cla
 def test_a_document_that_the_newest_snapshot_holds_is_not_purged(town: World):
     before = files_of(town)
     with pytest.raises(DeletionRefused, match=r"Snapshot 4.*zoo.txt.*Delete them from INPUT"):
-        collect(town.store, Options(), purge=["letters/secret.txt", "zoo.txt"])
+        clean_up(town.store, GcOptions(), purge=["letters/secret.txt", "zoo.txt"])
     with pytest.raises(DeletionRefused, match=r"12 documents.*more0.txt, more1.txt, more10.txt, …"):
-        collect(town.store, Options(), purge=["more*.txt"])
+        clean_up(town.store, GcOptions(), purge=["more*.txt"])
     assert files_of(town) == before
 
 
@@ -324,14 +324,14 @@ def test_a_document_that_nobody_knows_is_told_with_the_nearest_name(town: World)
         UsageError,
         match=r"no document 'letters/secrt.txt'|'letters/secrt.txt'.*Did you mean 'letters/secret.txt'",
     ):
-        collect(town.store, Options(), purge=["letters/secrt.txt"], delete=True)
+        clean_up(town.store, GcOptions(), purge=["letters/secrt.txt"], delete=True)
     assert town.snapshots() == [1, 2, 3, 4]
 
 
 def test_a_document_is_purged_by_its_id_and_by_a_glob(town: World, held: dict):
     (id_,) = (d["id"] for d in held[2]["documents"] if d["path"] in SECRET)
-    assert list(collect(town.store, Options(), purge=[id_]).documents) == list(SECRET)
-    assert list(collect(town.store, Options(), purge=["letters/*"]).documents) == list(SECRET)
+    assert list(clean_up(town.store, GcOptions(), purge=[id_]).documents) == list(SECRET)
+    assert list(clean_up(town.store, GcOptions(), purge=["letters/*"]).documents) == list(SECRET)
 
 
 def test_files_outside_the_index_that_hold_text_or_names_of_a_purged_document_are_named(
@@ -369,18 +369,18 @@ def test_files_outside_the_index_that_hold_text_or_names_of_a_purged_document_ar
         f"{place}archive.zip": "cannot be searched (neither text nor Parquet)",
     }
     also = [str(replies), str(other), str(town.root)]
-    assert collect(town.store, Options(), purge=list(SECRET), also=also).elsewhere == expected
+    assert clean_up(town.store, GcOptions(), purge=list(SECRET), search=also).traces == expected
     one = [f"{place}ids.csv"]
-    done = collect(town.store, Options(), purge=list(SECRET), also=one, delete=True)
-    assert list(done.elsewhere) == one and (other / "ids.csv").exists()
+    done = clean_up(town.store, GcOptions(), purge=list(SECRET), search=one, delete=True)
+    assert list(done.traces) == one and (other / "ids.csv").exists()
 
 
 def test_a_place_to_search_that_is_not_there_removes_nothing(town: World, tmp_path: Path):
     before = files_of(town)
     with pytest.raises(UsageError, match=r"--also .*gone: No such file"):
-        collect(town.store, Options(), purge=list(SECRET), also=[str(tmp_path / "gone")], delete=True)
+        clean_up(town.store, GcOptions(), purge=list(SECRET), search=[str(tmp_path / "gone")], delete=True)
     with pytest.raises(UsageError, match="--purge"):
-        collect(town.store, Options(), also=[str(town.input)])
+        clean_up(town.store, GcOptions(), search=[str(town.input)])
     assert {p: b for p, b in files_of(town).items() if "/locks/" not in p} == {
         p: b for p, b in before.items() if "/locks/" not in p
     }
@@ -392,20 +392,24 @@ def test_a_journal_that_does_not_give_what_the_snapshot_holds_is_not_trimmed(tow
         town.store.delete(info.path)
     left = len(town.store.list("work"))
     with pytest.raises(UsageError, match=r"snapshot 4 needs of the journal.*results for reports.*index"):
-        collect(town.store, Options(), journal=True, delete=True)
+        clean_up(town.store, GcOptions(), journal=True, delete=True)
     assert len(town.store.list("work")) == left
 
 
 def test_the_journal_loses_only_what_the_newest_snapshot_does_not_replay(town: World):
-    before = {n: compaction.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
-    found = collect(town.store, Options(), journal=True, delete=True)
-    after = {n: compaction.look(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")}
+    before = {
+        n: compaction.plan_trim(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")
+    }
+    found = clean_up(town.store, GcOptions(), journal=True, delete=True)
+    after = {
+        n: compaction.plan_trim(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")
+    }
     assert found.journal["extract"].items == 2, "the secret letter, and the zoo before it was changed"
     assert {n: before[n] - found.journal[n].items for n in before} == after
     assert town.snapshots() == [2, 3, 4], "three are kept"
     asked = len(town.endpoint.requests)
     assert not town.index().committed and len(town.endpoint.requests) == asked
-    again = collect(town.store, Options(), journal=True)
+    again = clean_up(town.store, GcOptions(), journal=True)
     assert not any(t.items for t in again.journal.values())
 
 
@@ -443,17 +447,17 @@ def test_killed_at_any_moment_it_leaves_every_snapshot_whole_and_is_finished_by_
 ):
     root = tmp_path_factory.mktemp("killed") / "index"
     shutil.copytree(grown.root, root)
-    store, options = Store(str(root)), Options(keep=2, grace_s=grace_s)
+    store, options = Store(str(root)), GcOptions(keep=2, grace_s=grace_s)
     purge = list(SECRET) if purging else []
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
         dying(patch, store, moment)
-        collect(store, options, purge=purge, delete=True)
+        clean_up(store, options, purge=purge, delete=True)
     there = snapshots.numbers(store)
     assert {3, 4} <= set(there)
     assert {n: everything(open_index(str(root), snapshot=n)) for n in there} == {n: held[n] for n in there}
     shutil.rmtree(root / "locks")  # the process is dead: its lock is taken over
     begun = store.exists("gc/purge.json")
-    collect(store, options, purge=purge if begun else [], delete=True)
+    clean_up(store, options, purge=purge if begun else [], delete=True)
     assert snapshots.numbers(store) == [3, 4] and not store.exists("gc/purge.json")
     assert {n: everything(open_index(str(root), snapshot=n)) for n in (3, 4)} == {n: held[n] for n in (3, 4)}
     if begun:

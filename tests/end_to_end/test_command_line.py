@@ -16,7 +16,7 @@ from endpoint import BROKEN, WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command, model_options, python
 
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.cli import command_line as program
 from graphrag_ray.store import locks
 
@@ -300,7 +300,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
         entity_key(7)  # type: ignore[arg-type]
 
     monkeypatch.setattr("graphrag_ray.indexing.status.status_of", broken)
-    monkeypatch.setattr(program, "is_unforeseen", is_unforeseen)
+    monkeypatch.setattr(program, "is_unforeseen", is_unexpected)
     result = run("status", "--root", world.root)
     assert result.exit_code == 1 and "Traceback" not in result.stderr
     assert re.fullmatch(

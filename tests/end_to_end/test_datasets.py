@@ -11,7 +11,7 @@ from world import World
 
 import graphrag_ray
 from graphrag_ray.base.errors import InputError
-from graphrag_ray.indexing.index import Indexed
+from graphrag_ray.indexing.index import IndexResult
 
 NEW = {"id": "new", "text": "KIM thanked ALICE."}
 
@@ -25,7 +25,7 @@ def data(on_ray: None) -> Any:
     return ray.data
 
 
-def build(world: World, rows: Any, on_ray: bool | None = None) -> Indexed:
+def build(world: World, rows: Any, on_ray: bool | None = None) -> IndexResult:
     return graphrag_ray.build_index(rows, str(world.root), settings=world.settings(**INPUT), on_ray=on_ray)
 
 

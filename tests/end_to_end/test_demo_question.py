@@ -13,7 +13,7 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.records import references_in
 from graphrag_ray.cli import answer_output
-from graphrag_ray.corpus.quotes import quoted
+from graphrag_ray.corpus.quotes import quotations_in
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.index import index
@@ -29,7 +29,7 @@ REFERENCE = r"\[Data: Reports \((\d+)(?:, \d+)*\)\]"
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Index:
     root = str(tmp_path_factory.mktemp("demo"))
     settings = Settings()
-    executor = LocalExecutor(Store(root), Models.of(settings))
+    executor = LocalExecutor(Store(root), Models.from_settings(settings))
     index(str(TOP / "demo" / "corpus"), executor, settings, Silent())
     return open_index(root)
 
@@ -56,7 +56,7 @@ def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
         d["path"] + (f", row {d['row']}" if d["row"] else ""): d["text"]
         for d in demo.table("documents").to_pylist()
     }
-    quotations = list(zip(quoted(answer.text), re.findall(REFERENCE, answer.text), strict=True))
+    quotations = list(zip(quotations_in(answer.text), re.findall(REFERENCE, answer.text), strict=True))
     assert len(quotations) >= 10
     for quotation, report in quotations:
         printed = re.findall(r"^  (.+), character (\d+): “(.+)”$", reports[report], re.MULTILINE)
@@ -123,7 +123,7 @@ def test_sources_for_an_answer_begin_with_what_it_quotes(demo: Index):
 
 def test_an_answer_in_other_words_leads_to_the_sentence_that_says_so(demo: Index):
     answer = demo.ask(QUESTION)
-    number = next(c.number for c in demo.cited(answer.references) if "Harbour Development" in c.name)
+    number = next(c.number for c in demo.cited_records(answer.references) if "Harbour Development" in c.name)
     told = replace(
         answer, text=f"The council was asked to guarantee a 14 million loan. [Data: Reports ({number})]"
     )
@@ -144,4 +144,4 @@ def test_a_question_on_something_else_finds_nothing_and_is_told_why(demo: Index)
 
 def test_a_question_about_the_whole_quotes_no_questions(demo: Index):
     answer = demo.ask("What are the main themes?")
-    assert len(answer.references) >= 5 and "?" not in "".join(quoted(answer.text))
+    assert len(answer.references) >= 5 and "?" not in "".join(quotations_in(answer.text))

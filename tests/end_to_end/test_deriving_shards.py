@@ -162,7 +162,7 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
 ):
     """In an index that somebody else made a shard may be any other one."""
     other = afresh(people, tmp_path / "other", monkeypatch)
-    opened = search_stage.blobs.opened
+    opened = search_stage.blobs.open_part
     words, near = (parts_of(people, "search", f"search_entity_{by}") for by in ("keyword", "vector"))
 
     def another(store: Any, part: Part) -> Any:
@@ -178,7 +178,7 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
 def test_where_a_text_could_not_be_read_the_next_run_makes_the_shard_of_everything(
     people: World, monkeypatch: pytest.MonkeyPatch, made: list[str]
 ):
-    def broken(text: str, language: str, of: Any = keyword.words) -> list[str]:
+    def broken(text: str, language: str, of: Any = keyword.tokenize) -> list[str]:
         if "KARL" in text:
             raise IndexError(text)
         return list(of(text, language))

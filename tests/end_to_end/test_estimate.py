@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from world import TOWN, Built, World, prompt_of
 
 from graphrag_ray.cli.command_line import main
-from graphrag_ray.corpus.tokens import count
+from graphrag_ray.corpus.tokens import count_tokens
 from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE
 
 PRICE = ["--set", "models.default.price={input_usd_per_mtok: 1, output_usd_per_mtok: 2}"]
@@ -48,7 +48,7 @@ def everything_below(folder: Path) -> set[Path]:
 def sent_tokens(world: World, prompt: str) -> int:
     """Tokens of all requests of a prompt that reached the model, by our count."""
     return sum(
-        count(m["content"], "o200k_base") + TOKENS_PER_MESSAGE
+        count_tokens(m["content"], "o200k_base") + TOKENS_PER_MESSAGE
         for body in world.endpoint.bodies()
         if prompt_of(body) == prompt
         for m in body["messages"]

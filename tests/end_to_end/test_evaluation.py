@@ -20,13 +20,19 @@ from endpoint import Endpoint, Status
 from world import REJECTED, TOWN, Command, World, model_options, prompt_of
 
 from graphrag_ray import evaluate
-from graphrag_ray.base.errors import FAILED_ITEMS, BudgetSpent, GraphRagError, TooManyFailures, UsageError
+from graphrag_ray.base.errors import (
+    EXIT_FAILED_ITEMS,
+    BudgetSpent,
+    GraphRagError,
+    TooManyFailures,
+    UsageError,
+)
 from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.comparison import compare as compared
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
 from graphrag_ray.evaluate.evaluation_run import evaluation_run
 from graphrag_ray.evaluate.known_answers import known_answers
-from graphrag_ray.query.question_files import Posed
+from graphrag_ray.query.question_files import BatchQuestion
 
 QUESTIONS = ("What about ALICE ?", "What about DAVE ?", "What about HEIDI ?")
 WAYS = ("global=global:C0", "vector=vector")
@@ -45,7 +51,7 @@ def compare(
     questions: Sequence[str] = QUESTIONS,
     **changes: Any,
 ) -> Comparison:
-    posed = [Posed(str(n), text) for n, text in enumerate(questions, 1)]
+    posed = [BatchQuestion(str(n), text) for n, text in enumerate(questions, 1)]
     with evaluation_run(world.open(**changes), str(folder(world)), "test") as run:
         return compared(run, posed, conditions, criteria, replicates)
 
@@ -300,8 +306,10 @@ def test_claims_of_answers_are_counted_once_each_and_agree_with_the_judge(town: 
 
 def gold() -> list[GoldQuestion]:
     return [
-        GoldQuestion(Posed("1", "Who met ALICE ?"), ("BOB",), ("council.txt", "mill.txt")),
-        GoldQuestion(Posed("2", "Who sailed with ERIN ?"), ("FRANK", "Frank"), ("harbour.txt", "gone.txt")),
+        GoldQuestion(BatchQuestion("1", "Who met ALICE ?"), ("BOB",), ("council.txt", "mill.txt")),
+        GoldQuestion(
+            BatchQuestion("2", "Who sailed with ERIN ?"), ("FRANK", "Frank"), ("harbour.txt", "gone.txt")
+        ),
     ]
 
 
@@ -325,7 +333,7 @@ def test_a_missing_answer_scores_nothing(town: World):
 
     town.endpoint.respond = asked
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
-        found = known_answers(run, [GoldQuestion(Posed("1", "Which ?"), ("A",))], ["vector=vector"])
+        found = known_answers(run, [GoldQuestion(BatchQuestion("1", "Which ?"), ("A",))], ["vector=vector"])
     (scores,) = found.tables["scores"].to_pylist()
     assert scores["accuracy"] == scores["f1"] == scores["judged_correct"] == 0.0
     assert found.failed == 1 and "1 answer missing, scored 0" in found.warnings
@@ -348,7 +356,7 @@ def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
 
 
 def test_a_question_for_which_nothing_is_found_scores_0_and_reports_alone_nothing(town: World):
-    asked = [*gold(), GoldQuestion(Posed("3", "Xyzzy ?"), ("ALICE",), ("council.txt",))]
+    asked = [*gold(), GoldQuestion(BatchQuestion("3", "Xyzzy ?"), ("ALICE",), ("council.txt",))]
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
         found = known_answers(run, asked, ["words=keyword", "reports=global"], retrieval_only=True)
     scores = {(s["condition"], s["question_id"]): s["recall@5"] for s in found.tables["scores"].to_pylist()}
@@ -364,7 +372,7 @@ def test_a_model_of_claims_that_cannot_be_asked_is_told_of_before_any_answer(tow
     for command in (["claims"], ["compare", "--claims", "--criterion", "diversity"]):
         given = [o for o in options(town) if o not in ("--criterion", "comprehensiveness")]
         done = run("evaluate", *command, *given, *model_options(town), *gone, "--out", folder(town))
-        assert "NO_SUCH_KEY" in done.output and done.exit_code not in (0, FAILED_ITEMS), done.output
+        assert "NO_SUCH_KEY" in done.output and done.exit_code not in (0, EXIT_FAILED_ITEMS), done.output
     assert town.asked() == asked
 
 
@@ -464,7 +472,7 @@ def test_failed_verdicts_are_in_the_exit_code(town: World, run: Command):
         "?" if prompt_of(body) in ("judge", "correct") else toy_model.respond(body)
     )
     done = run("evaluate", "compare", *options(town), "--replicates", "2", "--out", folder(town))
-    assert done.exit_code == FAILED_ITEMS, done.output
+    assert done.exit_code == EXIT_FAILED_ITEMS, done.output
     assert "6 of 6 judgements are missing" in done.output
 
 

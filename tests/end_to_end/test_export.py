@@ -24,7 +24,7 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.export.graph_tables import plain
+from graphrag_ray.export.graph_tables import clean_text
 from graphrag_ray.export.microsoft import VECTORS
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
@@ -82,7 +82,12 @@ MICROSOFTS = {
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Index:
     root = str(tmp_path_factory.mktemp("demo"))
     settings = Settings()
-    index(str(TOP / "demo" / "corpus"), LocalExecutor(Store(root), Models.of(settings)), settings, Silent())
+    index(
+        str(TOP / "demo" / "corpus"),
+        LocalExecutor(Store(root), Models.from_settings(settings)),
+        settings,
+        Silent(),
+    )
     return open_index(root)
 
 
@@ -229,7 +234,7 @@ def _compare_with_graphml(opened: Index, run: Command, tmp_path: Path) -> None:
 
 
 def cleaned(text: str) -> str:
-    return str(plain(pa.chunked_array([pa.array([text])]))[0])
+    return str(clean_text(pa.chunked_array([pa.array([text])]))[0])
 
 
 def test_hostile_names_reach_no_reader_as_markup(harmful: World, run: Command, tmp_path: Path):

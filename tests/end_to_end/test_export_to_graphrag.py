@@ -70,7 +70,9 @@ def project(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
         {"models": {"default": {}, "embedding": {**embedding, "endpoints": own}}, "claims": {"enabled": True}}
     )
     store = Store(str(folder / "index"))
-    index(str(TOP / "demo" / "corpus"), LocalExecutor(store, Models.of(settings)), settings, Silent())
+    index(
+        str(TOP / "demo" / "corpus"), LocalExecutor(store, Models.from_settings(settings)), settings, Silent()
+    )
     chat = {"provider": "openai", "model": "gpt-4o-mini", "endpoints": own}
     asked = parse_settings({"models": {"default": chat, "embedding": {**embedding, "endpoints": own}}})
     done = export(Reader(store, open_latest(store)), asked, Store(str(folder / "project")), "graphrag")

@@ -87,7 +87,7 @@ def test_prompts_and_replies_of_a_failed_item_are_shown(run: Command, world: Wor
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words at which the offline engine fails, as a bug of it would make it."""
     at: list[str] = []
-    extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword.words
+    extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword.tokenize
 
     def stumbling(variables: Mapping[str, str]) -> str:
         if any(word in variables["text"] for word in at):

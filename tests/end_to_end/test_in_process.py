@@ -95,12 +95,12 @@ def test_a_cluster_that_was_started_on_this_machine_is_asked_for(
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(discovery, "_is_connected", lambda: False)
-    assert discovery.will_be_private()
+    assert discovery.starts_private_ray()
     with socket.create_server(("127.0.0.1", 0)) as listening:
         discovery.address_file().parent.mkdir()
         discovery.address_file().write_text(f"127.0.0.1:{listening.getsockname()[1]}\n")
-        assert not discovery.will_be_private()
-    assert discovery.will_be_private(), "it was killed, and left its file"
+        assert not discovery.starts_private_ray()
+    assert discovery.starts_private_ray(), "it was killed, and left its file"
 
 
 def test_ray_itself_looks_for_that_cluster_in_the_same_file(monkeypatch: pytest.MonkeyPatch):
@@ -153,7 +153,7 @@ def test_what_takes_long_is_computed_in_other_processes_with_the_same_result(tmp
     pool.wait()
 
     def built(where: str, **given: ProcessPool) -> dict[str, list[dict[str, Any]]]:
-        executor = LocalExecutor(Store(str(tmp_path / where)), Models.of(settings), **given)
+        executor = LocalExecutor(Store(str(tmp_path / where)), Models.from_settings(settings), **given)
         index(str(tmp_path / "input"), executor, settings, Silent(), now=lambda: 1_700_000_000.0)
         return everything(open_index(str(tmp_path / where)))
 

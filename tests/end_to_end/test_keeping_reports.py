@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from machine import Machine, Small, machine
 from world import everything
 
-from graphrag_ray.indexing.purge import collect
-from graphrag_ray.store.gc import Options
+from graphrag_ray.indexing.purge import clean_up
+from graphrag_ray.store.gc import GcOptions
 
 NAMES = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
 SECTION_TABLES = {"Entities": "entities", "Relationships": "relationships", "Reports": "community_reports"}
@@ -82,7 +82,7 @@ def test_what_stands_stands_in_every_later_run_and_needs_nothing_of_the_journal(
     update(world, entangled(range(41)))
     before, asked = contents(world), len(computer.asked)
     assert not world.index(verify=True).committed
-    collect(world.store, Options(keep=1, grace_s=0.0), journal=True, delete=True)
+    clean_up(world.store, GcOptions(keep=1, grace_s=0.0), journal=True, delete=True)
     assert not world.index().committed and contents(world) == before
     update(world, {**entangled(range(41)), "other.txt": "ZORA sang to YURI."})
     assert before.items() <= contents(world).items()

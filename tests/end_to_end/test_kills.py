@@ -56,7 +56,9 @@ def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappi
         given = {"base_url": url, "api_key_env": None, "max_in_flight": IN_FLIGHT}
         model = {"provider": "openai", "model": "simulated", "endpoints": [given]}
         settings = parse_settings({"models": {"default": model}})
-        index(str(corpus), LocalExecutor(Store(str(root)), Models.of(settings)), settings, Silent())
+        index(
+            str(corpus), LocalExecutor(Store(str(root)), Models.from_settings(settings)), settings, Silent()
+        )
     return killing.parts_of(root)
 
 

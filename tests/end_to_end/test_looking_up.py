@@ -14,7 +14,7 @@ from world import TOWN, Built, Command, World, index_command, prompt_of
 
 from graphrag_ray.base.errors import GraphRagError, LevelNotFound, UsageError
 from graphrag_ray.base.records import parse_sections
-from graphrag_ray.corpus.tokens import count
+from graphrag_ray.corpus.tokens import count_tokens
 
 WAYS = ["vector", "hybrid", "local"]
 LETTERS = [
@@ -51,7 +51,7 @@ def test_a_question_is_one_call_with_a_context_inside_the_budget(town: World, wa
     answer = town.open(query={"context_tokens": 300}).ask("What did ERIN do?", method=way)
     (context,), (used,) = contexts(town, asked), answer.contexts
     assert town.asked() == asked + 1 and answer.phases["answer"].calls == 1
-    assert used.n_tokens == count(context, "o200k_base") <= 300
+    assert used.n_tokens == count_tokens(context, "o200k_base") <= 300
     assert len(used.records) == sum(map(len, parse_sections(context).values()))
     assert answer.found and answer.method == way and answer.level is None
 

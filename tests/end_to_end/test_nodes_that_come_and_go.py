@@ -86,7 +86,7 @@ def undisturbed(corpus: Path, root: Path, url: str) -> dict[str, list[str]]:
     model = {"provider": "openai", "model": "simulated", "endpoints": [at]}
     given = {"models": {"default": model}, "chunking": SMALL_CHUNKS, "embeddings": {"enabled": False}}
     settings = parse_settings(given)
-    index(str(corpus), LocalExecutor(Store(str(root)), Models.of(settings)), settings, Silent())
+    index(str(corpus), LocalExecutor(Store(str(root)), Models.from_settings(settings)), settings, Silent())
     return killing.parts_of(root)
 
 

@@ -25,7 +25,7 @@ from graphrag_ray.base.errors import ModelRefused
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.indexing.status import status_of
 
 pytestmark = pytest.mark.cluster
@@ -77,16 +77,16 @@ def tables_in_process(world: World, **changes: Any) -> dict[str, Any]:
 
 
 @pytest.fixture
-def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., Indexed]]:
+def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., IndexResult]]:
     """Indexes the world on the session's cluster. `watching(executor)` is called before."""
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     made: list[Any] = []
 
-    def build(watching: Callable[[Any], None] = lambda executor: None, **changes: Any) -> Indexed:
+    def build(watching: Callable[[Any], None] = lambda executor: None, **changes: Any) -> IndexResult:
         settings: Settings = world.settings(**changes)
         limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
-        executor = RayExecutor(world.store, Models.of(settings), limit, flush_s)
+        executor = RayExecutor(world.store, Models.from_settings(settings), limit, flush_s)
         made.append(executor)
         executor.start()
         watching(executor)
@@ -119,7 +119,7 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(on_ray
         assert source["chunks"] and {c["document"] for c in source["chunks"]} <= names
 
 
-def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[..., Indexed]):
+def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[..., IndexResult]):
     world.write(TOWN | people(20))
     changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2}}
     expected = tables_in_process(world, **changes)
@@ -131,7 +131,7 @@ def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[
 
 
 def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
-    world: World, on_cluster: Callable[..., Indexed]
+    world: World, on_cluster: Callable[..., IndexResult]
 ):
     import ray
 
@@ -160,7 +160,7 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
     assert all(-5 < at < 1 for at in early), ("in flight, or not yet journalled", early)
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Callable[..., Indexed]):
+def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Callable[..., IndexResult]):
     world.write(people(60))
     expected = tables_in_process(world, **NO_EMBEDDINGS)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
@@ -191,7 +191,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Cal
 
 
 def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhere(
-    world: World, on_cluster: Callable[..., Indexed], monkeypatch: pytest.MonkeyPatch
+    world: World, on_cluster: Callable[..., IndexResult], monkeypatch: pytest.MonkeyPatch
 ):
     key = "sk-only-the-driver-knows-this"
     monkeypatch.setenv("GRAPHRAG_TEST_ONLY_HERE", key)
@@ -205,7 +205,7 @@ def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhe
 
 
 def test_a_missing_key_names_the_variable_and_the_node(
-    world: World, on_cluster: Callable[..., Indexed], monkeypatch: pytest.MonkeyPatch
+    world: World, on_cluster: Callable[..., IndexResult], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("GRAPHRAG_TEST_NOWHERE", raising=False)
     world.write(TOWN)

@@ -49,7 +49,7 @@ def test_the_numbers_in_an_answer_are_the_short_ids_of_what_it_cites(town: World
     number = {r["id"]: r["human_readable_id"] for r in town.table("community_reports")}
     for reference in answer.references:
         assert f"[Data: Reports ({number[reference.id]})]" in answer.text
-    assert [c.number for c in town.open().cited(answer.references)] == [
+    assert [c.number for c in town.open().cited_records(answer.references)] == [
         number[r.id] for r in answer.references
     ]
 

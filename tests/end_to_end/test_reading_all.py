@@ -239,7 +239,7 @@ def test_a_question_in_another_language_is_asked_as_it_is(deep: World, method: s
 def demo(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = str(tmp_path_factory.mktemp("demo"))
     settings = Settings()
-    executor = LocalExecutor(Store(root), Models.of(settings))
+    executor = LocalExecutor(Store(root), Models.from_settings(settings))
     index(str(TOP / "demo" / "corpus"), executor, settings, Silent())
     return root
 

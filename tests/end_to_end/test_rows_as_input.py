@@ -12,7 +12,7 @@ from world import TOWN, Command, World, everything
 
 import graphrag_ray
 from graphrag_ray.base.errors import DeletionRefused, InputError
-from graphrag_ray.indexing.index import Indexed
+from graphrag_ray.indexing.index import IndexResult
 
 ROWS = [
     {"id": name, "text": text, "title": name.upper(), "date": "2024-05-01", "place": "town"}
@@ -23,7 +23,7 @@ INPUT = {"input": {"id_column": "id"}}
 
 @pytest.fixture
 def build(run: Command, world: World) -> Any:
-    def built(rows: Any, add: bool = False, allow_deletes: bool = False, **changes: Any) -> Indexed:
+    def built(rows: Any, add: bool = False, allow_deletes: bool = False, **changes: Any) -> IndexResult:
         settings = world.settings(**(INPUT | changes))
         return graphrag_ray.build_index(
             rows, str(world.root), settings=settings, add=add, allow_deletes=allow_deletes

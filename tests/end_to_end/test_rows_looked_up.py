@@ -13,7 +13,7 @@ from world import TOWN, World
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.indexing.stages import document_parts, finish_stage
-from graphrag_ray.indexing.stages.finish_stage import WantedIndex, covered_by_each, make_index
+from graphrag_ray.indexing.stages.finish_stage import RowIndexPlan, build_row_index, row_index_parts
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.reading import ColumnCache, Reader
 from graphrag_ray.store import pages
@@ -38,7 +38,7 @@ def reader(world: World) -> Reader:
 
 
 def needs(reader: Reader) -> Iterator[Rows]:
-    for name, by in schema.LOOKED_UP.items():
+    for name, by in schema.ROW_INDEXES.items():
         table = reader.table(name)
         assert table.num_rows, name
         own = table["id"].to_pylist()
@@ -91,7 +91,7 @@ def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were
     world.write(TOWN)
     world.index(**ALL_TABLES)
     before = world.open().manifest
-    read: dict[str, set[str]] = {name: set() for name in schema.LOOKED_UP}
+    read: dict[str, set[str]] = {name: set() for name in schema.ROW_INDEXES}
 
     def told(store: Store, table: str, part: Part) -> Any:
         read[table].add(part.path)
@@ -102,26 +102,26 @@ def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     world.index(**ALL_TABLES)
     reader = world.open().reader
-    for name in schema.LOOKED_UP:
+    for name in schema.ROW_INDEXES:
         old, new = ({part.path for part in of.parts(name)} for of in (before, reader.manifest))
         assert read[name] == new - old, name
     assert len(reader.manifest.parts("text_units")) == len(TOWN) and len(read["text_units"]) < len(TOWN)
     whole = without_indexes(reader)
     for need in needs(reader):
         assert reader.rows(need).equals(looked_through(whole, need)), need
-    for name in schema.LOOKED_UP:
-        (covered,) = covered_by_each(name, reader.manifest.parts(name))
-        (afresh,) = next(iter(make_index(reader.store, WantedIndex(covered)))).to_pylist()
-        assert [afresh["path"]] == [part.path for part in reader.manifest.parts(schema.rows_table(name))]
+    for name in schema.ROW_INDEXES:
+        (covered,) = row_index_parts(name, reader.manifest.parts(name))
+        (afresh,) = next(iter(build_row_index(reader.store, RowIndexPlan(covered)))).to_pylist()
+        assert [afresh["path"]] == [part.path for part in reader.manifest.parts(schema.row_index_table(name))]
 
 
 def test_of_each_id_the_first_by_rank_are_among_those_that_are_found(reader: Reader):
     table = reader.table("relationships")
     for id_ in table["source_id"].unique().to_pylist():
         columns = ["id", "combined_degree", "weight"]
-        whole = reader.rows(Rows("relationships", columns, [id_], by=schema.ENDS))
+        whole = reader.rows(Rows("relationships", columns, [id_], by=schema.RELATIONSHIP_ENDS))
         first = max(whole.to_pylist(), key=lambda r: (r["combined_degree"], r["weight"]))
-        some = reader.rows(Rows("relationships", columns, [id_], by=schema.ENDS, most=1))
+        some = reader.rows(Rows("relationships", columns, [id_], by=schema.RELATIONSHIP_ENDS, limit_per_id=1))
         assert some.num_rows == 1
         assert [some[c][0].as_py() for c in ("combined_degree", "weight")] == [
             first["combined_degree"],
@@ -148,7 +148,9 @@ def test_a_flipped_bit_is_damage_that_names_the_file(
     store = Store(str(world.root))
     data = bytearray(store.read(part.path))
     (at,) = (
-        pages.located(data, ["title"])["title"].page["start"] if flipped == "entities" else (len(data) // 2,)
+        pages.locate_pages(data, ["title"])["title"].page["start"]
+        if flipped == "entities"
+        else (len(data) // 2,)
     )
     data[at + 2] ^= 16
     store.write(part.path, bytes(data))

@@ -13,7 +13,7 @@ from world import REJECTED, TOWN, Command, World, index_command
 
 from graphrag_ray.base.errors import Interrupted, ModelRefused, Terminated
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.indexing.build import before_of
+from graphrag_ray.indexing.build import previous_record
 from graphrag_ray.store import locks, runs
 
 
@@ -70,7 +70,7 @@ def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_st
     world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
     first = ["--set", "chunking.size=300", "--set", "budget.max_total_tokens=20000"]
     assert run(*index_command(world, *first)).exit_code == 4
-    before = before_of(world.store)
+    before = previous_record(world.store)
     assert (
         before is not None and before.settings["chunking"]["size"] == 300 and "budget" not in before.settings
     )
@@ -85,7 +85,7 @@ def test_a_refused_key_is_told_by_the_record(world: World):
     world.endpoint.respond = lambda body: WRONG_KEY
     with pytest.raises(ModelRefused):
         world.index()
-    found = runs.latest(world.store)
+    found = runs.latest_run(world.store)
     assert found is not None and (found.outcome, found.exit_code) == ("refused", 1)
     assert "Incorrect API key" in found.message
 
@@ -100,7 +100,7 @@ def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(
         of_here = time.time
         patched.setattr(time, "time", lambda: of_here() + ahead_s)
         world.index(budget={"max_total_tokens": 10_000_000})
-    found = runs.latest(world.store)
+    found = runs.latest_run(world.store)
     assert found is not None
     paid = sum(
         u["prompt_tokens"] + u["completion_tokens"] for u in found.usage["stages"] if u["stage"] != "embed"
@@ -124,11 +124,11 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
     world.write(TOWN)
     executor = world.executor(world.settings())
     executor.flush_s = 60.0
-    executor.stop.say = world.observer.note
+    executor.stop.notify = world.observer.message
 
     def respond(body: dict[str, Any]) -> Answer:
         if len(world.endpoint.requests) == 3:
-            executor.stop.tell(signal.SIGINT)
+            executor.stop.handle(signal.SIGINT)
         return Answer(toy_model.respond(body), delay_s=0.4)
 
     world.endpoint.respond = respond
@@ -155,8 +155,8 @@ def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_
 
     def watch(progress: SweepProgress) -> None:
         # nobody looks after this
-        if progress.stage == "extract" and progress.done == len(TOWN) and executor.stop.told is None:
-            executor.stop.tell(signal.SIGTERM)
+        if progress.stage == "extract" and progress.done == len(TOWN) and executor.stop.received is None:
+            executor.stop.handle(signal.SIGTERM)
 
     executor.on_progress = watch
     with pytest.raises(Terminated):
@@ -168,7 +168,7 @@ def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World
     world.store.write("runs/7.json", b'{"format": 99}')
     world.store.write("runs/9.json", b"{")
     runs.write(world.store, runs.RunRecord(3, "n", 1.0, "0", outcome="committed"))
-    found = runs.latest(world.store)
+    found = runs.latest_run(world.store)
     assert found is not None and found.epoch == 3 and runs.unfinished(world.store) == []
     assert runs.epochs(world.store) == [3, 7, 9]
 

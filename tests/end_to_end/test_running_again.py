@@ -13,7 +13,7 @@ from world import REJECTED, TOWN, Built, World, everything, expected_entities, e
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.store import snapshots
-from graphrag_ray.store.parts import list_all
+from graphrag_ray.store.parts import list_parts
 
 NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
 CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
@@ -42,12 +42,12 @@ def numbers(world: World, table: str) -> dict[str, int]:
 def test_a_second_run_asks_no_model_and_commits_no_snapshot(world: World):
     world.write(TOWN)
     first = world.index()
-    asked, files = len(world.endpoint.requests), sorted(i.path for i in list_all(world.store))
+    asked, files = len(world.endpoint.requests), sorted(i.path for i in list_parts(world.store))
     second = world.index()
     assert len(world.endpoint.requests) == asked
     assert (first.committed, second.committed) == (True, False)
     assert second.manifest == first.manifest and world.snapshots() == [1]
-    assert sorted(i.path for i in list_all(world.store)) == files
+    assert sorted(i.path for i in list_parts(world.store)) == files
     assert all(reused for step, reused in world.observer.reused.items() if step != "read")
 
 
@@ -117,7 +117,7 @@ def test_what_is_added_touches_no_part_of_what_is_kept(
         return in_all(self, step, fn, inputs, *more)
 
     def documents() -> set[str]:
-        tables = snapshots.latest(world.store).steps["read"]["tables"]
+        tables = snapshots.read_latest(world.store).steps["read"]["tables"]
         return {
             path for groups in (tables["documents"], tables["text_units"]) for g in groups for path, *_ in g
         }

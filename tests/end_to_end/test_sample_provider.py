@@ -11,7 +11,7 @@ from graphrag_ray import build_index, open_index
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.plugins import PluginError, Registry
-from graphrag_ray.base.providers import PROVIDERS, LocalProvider, RemoteProvider, provider_of
+from graphrag_ray.base.providers import PROVIDERS, LocalProvider, RemoteProvider, load_provider
 
 ECHO = {
     "models": {"default": {"provider": "echo", "model": "echo-1"}},
@@ -79,13 +79,13 @@ def test_a_provider_that_nobody_provides_is_a_mistake_in_the_settings(installed:
 def test_a_provider_that_cannot_be_imported_is_named_with_its_package(tmp_path: Path, installed: Registry):
     (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("raise OSError('no driver')")
     with pytest.raises(PluginError, match=r"graphrag-ray-sample 1\.0.*OSError: no driver"):
-        provider_of(Model(provider="echo"))
+        load_provider(Model(provider="echo"))
 
 
 def test_what_is_no_provider_is_refused(tmp_path: Path, installed: Registry):
     (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("PROVIDER = 'echo'")
     with pytest.raises(PluginError, match="'echo' of the package graphrag-ray-sample"):
-        provider_of(Model(provider="echo"))
+        load_provider(Model(provider="echo"))
 
 
 def test_the_built_in_providers_are_of_the_same_two_kinds():

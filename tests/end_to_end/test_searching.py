@@ -17,9 +17,9 @@ from world import TOWN, Built, World
 
 from graphrag_ray import open_index
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError
-from graphrag_ray.base.schema import search_table
+from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.indexing.stages import search_stage as steps_search
 from graphrag_ray.offline import embed_many
 from graphrag_ray.query.ask import Index
@@ -30,7 +30,7 @@ from graphrag_ray.query.searching import Searching
 from graphrag_ray.query.session import Asker, Connections
 from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.gc import Options
+from graphrag_ray.store.gc import GcOptions
 from graphrag_ray.store.parts import Part, read_table
 
 KINDS: tuple[Kind, ...] = ("entity", "relationship", "text_unit", "community_report")
@@ -40,7 +40,7 @@ HARBOUR = "DAVE sold the boat to ERIN at the harbour"
 
 def found(index: Index, *searches: Search) -> list[list[Hit]]:
     async def all_of_them() -> list[list[Hit]]:
-        searching = Searching(index.searcher, Asker(Connections(Models.of(index.settings))))
+        searching = Searching(index.searcher, Asker(Connections(Models.from_settings(index.settings))))
         return list(await asyncio.gather(*(searching.find(s) for s in searches)))
 
     return asyncio.run(all_of_them())
@@ -215,7 +215,7 @@ def test_a_snapshot_that_is_removed_while_it_is_searched_is_told(copy: World):
     index = copy.open()
     copy.write({"new.txt": "KARL wrote to LENA."})
     copy.index()
-    collect(copy.store, Options(keep=1, grace_s=0), delete=True)
+    clean_up(copy.store, GcOptions(keep=1, grace_s=0), delete=True)
     with pytest.raises(SnapshotRemoved):
         ids(index, "text_unit", "keyword", "ALICE", 5)
 
@@ -230,7 +230,7 @@ def test_a_snapshot_that_is_removed_elsewhere_while_it_is_searched_is_told(
     for info in town.store.list():
         far.write(info.path, town.store.read(info.path))
     index = open_index(far.url)
-    assert index.searcher.shards(search_table("entity", "vector"))
+    assert index.searcher.shards(search_index_table("entity", "vector"))
     for info in far.list():
         far.delete(info.path)
     with pytest.raises(SnapshotRemoved):
@@ -242,7 +242,7 @@ def test_what_was_opened_before_a_snapshot_was_removed_can_be_searched_on(copy: 
     before = ids(index, "text_unit", "keyword", "ALICE", 5)
     copy.write({"new.txt": "KARL wrote to LENA."})
     copy.index()
-    collect(copy.store, Options(keep=1, grace_s=0), delete=True)
+    clean_up(copy.store, GcOptions(keep=1, grace_s=0), delete=True)
     assert ids(index, "text_unit", "keyword", "ALICE", 5) == before
 
 
@@ -287,7 +287,7 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
     before = shards(copy, "text_unit")
     assert len(before) > 6
     made: list[str] = []
-    write = blobs.write
+    write = blobs.write_blob
 
     def noted(store: Store, name: str, *more: Any) -> Part:
         made.append(name)
@@ -317,7 +317,7 @@ def test_above_a_size_vectors_are_found_by_their_signs(copy: World, monkeypatch:
     copy.index()
     index = copy.open()
     for kind, hits in expected.items():
-        (shard,) = index.searcher.shards(search_table(kind, "vector"))
+        (shard,) = index.searcher.shards(search_index_table(kind, "vector"))
         assert shard.has_signs
         near = found(index, Search(kind, "vector", HARBOUR, 5))[0]
         assert [hit.id for hit in near] == [hit.id for hit in hits]
@@ -361,5 +361,5 @@ def test_a_purged_document_is_in_no_index(copy: World):
         return [p.name for p in held if any(half in p.read_bytes() for half in first)]
 
     assert traces()
-    collect(copy.store, Options(), purge=["secret.txt"], delete=True)
+    clean_up(copy.store, GcOptions(), purge=["secret.txt"], delete=True)
     assert traces() == [] and not copy.index().committed

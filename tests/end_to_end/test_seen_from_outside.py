@@ -20,7 +20,7 @@ from world import TOWN, Command, World, chain, index_command
 
 from graphrag_ray.base.errors import ModelRefused
 from graphrag_ray.indexing import run_record, status
-from graphrag_ray.indexing.status import last_run, status_of, watched
+from graphrag_ray.indexing.status import last_run, status_of, watch_last_run
 from graphrag_ray.store import gc, locks, runs
 from graphrag_ray.store.local_files import LocalFiles
 
@@ -150,11 +150,11 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     assert "it was at: extract … 61 s" in plain
     # It stays until another run has told more.
     with locks.acquire(world.store) as lock:
-        assert gc.plan(world.store, gc.Options(), lock).others["runs"] == []
+        assert gc.plan_gc(world.store, gc.GcOptions(), lock).others["runs"] == []
     world.endpoint.respond = toy_model.respond
     world.index()
     with locks.acquire(world.store) as lock:
-        going = {i.path for i in gc.plan(world.store, gc.Options(), lock).others["runs"]}
+        going = {i.path for i in gc.plan_gc(world.store, gc.GcOptions(), lock).others["runs"]}
     assert {"runs/2.live.json", "runs/2.json"} <= going and "runs/4.json" not in going
 
 
@@ -179,7 +179,7 @@ def test_watching_shows_each_step_once_and_ends_with_the_run_and_its_exit_code(
     running.start()
     while not runs.epochs(world.store):
         time.sleep(0.01)
-    seen += watched(world.store, sleep=lambda seconds: time.sleep(OFTEN_S))
+    seen += watch_last_run(world.store, sleep=lambda seconds: time.sleep(OFTEN_S))
     running.join()
     assert [s["outcome"] for s in seen[:-1]] == ["running"] * (len(seen) - 1) and len(seen) > 3
     assert seen[-1]["outcome"] == "committed" and "finish" in seen[-1]["steps"]
@@ -196,7 +196,7 @@ def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not
     dead = locks.acquire(world.store)
     runs.write(world.store, runs.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
     begun: list[locks.Lock] = []
-    living = locks.living
+    living = locks.find_live_holder
 
     def while_it_is_watched(store: Any) -> locks.Holder | None:
         if begun:

@@ -24,13 +24,13 @@ from served import Served, until
 from world import TOWN, Command, World, know, prompt_of, python
 
 from graphrag_ray.cli.commands.serve_command import _problem
-from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.query.ask import Index
 from graphrag_ray.service import answering
 from graphrag_ray.service.chat_api import CITED
 from graphrag_ray.service.service_metrics import PATHS
 from graphrag_ray.service.service_options import ServiceOptions
-from graphrag_ray.store.gc import Options
+from graphrag_ray.store.gc import GcOptions
 
 THEMES = "What are the THEMES?"
 TOKEN = "a-token-of-clients"
@@ -462,7 +462,7 @@ def test_a_snapshot_that_is_removed_under_a_question_is_told_and_the_next_is_ask
     with monkeypatch.context() as blind:
         blind.setattr(served.service.live, "look", _never)
         grown(town)
-        collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
+        clean_up(town.store, GcOptions(keep=1, grace_s=0.0), delete=True)
         removed = served.ask(THEMES, method="text")
     error = removed.json()["error"]
     assert removed.status_code == 503 and error["code"] == "snapshot_removed"

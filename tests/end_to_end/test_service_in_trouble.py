@@ -126,13 +126,13 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
     assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
     live = served.service.live
     before = live.now().connections
-    before.questions += 1  # as if that question were under way still
+    before.n_questions += 1  # as if that question were under way still
     key.write_text("key-that-came-later")
     until(lambda: served.client.get("/healthz").status_code == 200)
     assert served.ask(THEMES).status_code == 200
     after = live.now().connections
-    assert after is not before and after.questions == 0 and before in live._retired
-    before.questions -= 1
+    assert after is not before and after.n_questions == 0 and before in live._retired
+    before.n_questions -= 1
     until(lambda: before not in live._retired)
 
 

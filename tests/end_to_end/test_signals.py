@@ -71,7 +71,7 @@ def people(n: int) -> dict[str, str]:
 
 def answered(world: World, stage: str) -> int:
     index = JournalIndex.load(world.store, stage)
-    return index.keys_done()
+    return index.count_done()
 
 
 def go_on(world: World, asked: int, at_most_again: int) -> None:
@@ -97,7 +97,7 @@ def test_one_ctrl_c_waits_for_what_is_in_flight_and_pays_nothing_twice(
     assert code == 130 and "run the same command again to continue" in told
     assert "in flight" in told and "Traceback" not in told
     asked = world.asked()
-    assert 20 <= asked < 120 and world.snapshots() == [] and locks.holder(world.store) is None
+    assert 20 <= asked < 120 and world.snapshots() == [] and locks.find_holder(world.store) is None
     go_on(world, asked, at_most_again=0)
 
 
@@ -117,7 +117,7 @@ def test_a_second_ctrl_c_stops_at_once_and_what_was_answered_before_is_kept(
     driver.interrupt()
     code, told = driver.ended()
     assert code == 130 and "second Ctrl-C" in told and "Traceback" not in told
-    assert locks.holder(world.store) is None
+    assert locks.find_holder(world.store) is None
     go_on(world, world.asked(), at_most_again=1)
 
 
@@ -137,7 +137,7 @@ def test_sigterm_while_reports_are_written_waits_too_and_has_its_own_exit_code(
     driver.process.send_signal(signal.SIGTERM)
     code, told = driver.ended()
     assert code == 143 and "Stopped by SIGTERM" in told and "Traceback" not in told
-    assert world.snapshots() == [] and locks.holder(world.store) is None
+    assert world.snapshots() == [] and locks.find_holder(world.store) is None
     go_on(world, world.asked(), at_most_again=0)
 
 
@@ -148,5 +148,5 @@ def test_ctrl_c_while_tables_are_made_stops_without_a_wait(world: World, start: 
     driver.interrupt()
     code, told = driver.ended()
     assert code == 130 and "Stopped by Ctrl-C" in told and "Traceback" not in told
-    assert world.asked() == 0 and locks.holder(world.store) is None
+    assert world.asked() == 0 and locks.find_holder(world.store) is None
     go_on(world, 0, at_most_again=0)

@@ -146,7 +146,7 @@ def test_a_title_is_named_beside_a_quotation_and_never_quoted(world: World, meth
     assert evidence and all(texts[e["title"]][e["start"] : e["end"]] == e["quote"] for e in evidence)
     quoted = re.findall("“(.*?)”", answer.text)
     assert quoted and all(quote in MINUTES for quote in quoted)
-    names = [cited.name for cited in opened.cited(answer.references) if cited.section == "Sources"]
+    names = [cited.name for cited in opened.cited_records(answer.references) if cited.section == "Sources"]
     assert "Minutes of September (2023-09-14): minutes.jsonl, row 9, characters 0–" in "".join(names)
 
 
@@ -171,7 +171,7 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     assert unit["header"] == "chair.name: Ogilvie\n\n"
     (body,) = world.endpoint.bodies()[asked:]
     assert "1,chair.name: Ogilvie,ALICE met BOB." in body["messages"][-1]["content"]
-    cited = [c.name for c in opened.cited(answer.references) if c.section == "Sources"]
+    cited = [c.name for c in opened.cited_records(answer.references) if c.section == "Sources"]
     told = "chair.name: Ogilvie: minutes.jsonl, row 2, characters 0–14"
     assert told in cited
     assert told in [s.record["name"] for s in opened.sources(answer.references, answer)]

@@ -68,7 +68,7 @@ def everything_anew() -> Iterator[None]:
 
 
 def newest(world: World) -> Manifest:
-    found = snapshots.latest(world.store)
+    found = snapshots.read_latest(world.store)
     assert found is not None
     return found
 
@@ -381,7 +381,7 @@ def test_an_update_of_an_index_that_lacks_groups_or_has_them_twice_comes_to_its_
 class Trusting(Silent):
     """An observer of a run that may give up what is there."""
 
-    def note(self, message: str) -> None:
+    def message(self, message: str) -> None:
         self.notes.append(message)
 
 

@@ -13,11 +13,11 @@ from world import PEOPLE, TOWN, Built, Command, World
 
 from graphrag_ray import build_index, open_index
 from graphrag_ray.base import schema
-from graphrag_ray.base.errors import NoReports
+from graphrag_ray.base.errors import ReportsMissing
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.indexing.purge import collect
+from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.store import blobs
-from graphrag_ray.store.gc import Options
+from graphrag_ray.store.gc import GcOptions
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.walk import count_holders
@@ -31,8 +31,8 @@ HOPS = {
 
 
 def shards(world: World) -> list[NameLinks]:
-    store, parts = world.store, world.open().manifest.parts(schema.WALKS)
-    return [name_links.read(blobs.opened(store, part)) for part in parts]
+    store, parts = world.store, world.open().manifest.parts(schema.NAME_LINKS_TABLE)
+    return [name_links.read(blobs.open_part(store, part)) for part in parts]
 
 
 def holders(world: World, *names: str) -> dict[str, int]:
@@ -60,7 +60,7 @@ def test_ray_makes_the_same_index_for_walks(world: World, on_ray: None):
     for ray in (False, True):
         world.forget()
         build_index(str(world.input), str(world.root), settings=world.settings(), on_ray=ray)
-        paths.append([part.path for part in world.open().manifest.parts(schema.WALKS)])
+        paths.append([part.path for part in world.open().manifest.parts(schema.NAME_LINKS_TABLE)])
     assert paths[0] == paths[1] != []
 
 
@@ -71,15 +71,15 @@ def test_only_the_shards_are_made_anew_whose_documents_changed(world: World, mon
     monkeypatch.setattr(walk_stage, "SHARD_BYTES", 1 << 14)
     world.write({f"{folder}/{name}": text for folder in "abc" for name, text in TOWN.items()})
     world.index()
-    before = {part.path for part in world.open().manifest.parts(schema.WALKS)}
+    before = {part.path for part in world.open().manifest.parts(schema.NAME_LINKS_TABLE)}
     world.write({"c/new.txt": "KIM called LEE."})
     world.index()
-    after = {part.path for part in world.open().manifest.parts(schema.WALKS)}
+    after = {part.path for part in world.open().manifest.parts(schema.NAME_LINKS_TABLE)}
     assert holders(world, "KIM") == {"KIM": 1}
     assert len(before) > 1 and before & after and after - before
     fresh = world.root.with_name("fresh")
     build_index(str(world.input), str(fresh), settings=world.settings())
-    known = {part.path for part in open_index(str(fresh)).manifest.parts(schema.WALKS)}
+    known = {part.path for part in open_index(str(fresh)).manifest.parts(schema.NAME_LINKS_TABLE)}
     assert {Path(p).name for p in known} == {Path(p).name for p in after}
 
 
@@ -199,7 +199,7 @@ def test_ways_that_read_reports_say_what_is_missing(world: World, run: Command):
     world.write(TOWN)
     world.index(build="names")
     for method in ("global", "local", "drift", "archrag", "raptor"):
-        with pytest.raises(NoReports, match="made with --build names") as raised:
+        with pytest.raises(ReportsMissing, match="made with --build names") as raised:
             world.open().ask("What about ALICE ?", method=method)
         assert "`graphrag-ray estimate` predicts what that costs" in str(raised.value)
         assert "These methods work without them: text, vector, hybrid, fgrag, ppr, trex" in str(raised.value)
@@ -242,7 +242,7 @@ def test_a_document_is_purged_from_names_alone(world: World):
     (world.input / "secret.txt").unlink()
     world.index(build="names", allow_deletes=True)
     assert traces(world, "ZEBEDEE")
-    collect(world.store, Options(), purge=["secret.txt"], delete=True)
+    clean_up(world.store, GcOptions(), purge=["secret.txt"], delete=True)
     assert traces(world, "ZEBEDEE") == []
     assert world.open().ask("What about ALICE ?", method="ppr").found
 

@@ -13,8 +13,8 @@ import toy_model
 from world import DEEP, TOWN, Built, World, chain, everything, expected_entities, expected_relationships
 
 from graphrag_ray.base.errors import LevelNotFound
-from graphrag_ray.base.schema import INTERMEDIATE, TABLES
-from graphrag_ray.store.parts import list_all, read_part
+from graphrag_ray.base.schema import INTERMEDIATE_TABLES, TABLES
+from graphrag_ray.store.parts import list_parts, read_part
 
 TABLE_OF = {
     "Entities": "entities",
@@ -68,13 +68,13 @@ def test_finished_tables_alone_lie_in_their_folder_and_every_other_is_named(worl
     all_of_them = {"hierarchies": ("leiden", "attributed", "tree"), "tree": {"reduction": "pca"}}
     world.take(built(TOWN, claims={"enabled": True}, **all_of_them))
     intermediate = set()
-    for info in list_all(world.store):
+    for info in list_parts(world.store):
         folder, *table, _ = info.path.split("/")
         if folder == "tables" and not table[0].startswith("embeddings_"):
             assert read_part(world.store, info.path).schema.equals(TABLES[table[0]]), info.path
         elif folder == "intermediate":
             intermediate.add("/".join(table))
-    assert intermediate - INTERMEDIATE.keys() == set()
+    assert intermediate - INTERMEDIATE_TABLES.keys() == set()
 
 
 def test_offsets_lead_from_every_chunk_to_its_place_in_its_document(world: World):

@@ -16,13 +16,13 @@ import pytest
 from world import TOWN, Built, Command, World, everything, index_command
 
 from graphrag_ray import open_index
-from graphrag_ray.base.declarations import COMPARED
+from graphrag_ray.base.declarations import COMPARED_TABLES
 from graphrag_ray.indexing import changes as comparing
-from graphrag_ray.indexing.purge import ELSEWHERE, collect
+from graphrag_ray.indexing.purge import NOT_PURGED, clean_up
 from graphrag_ray.indexing.stages import document_parts, merge_stage
 from graphrag_ray.indexing.status import status_of
 from graphrag_ray.store import snapshots
-from graphrag_ray.store.gc import Options
+from graphrag_ray.store.gc import GcOptions
 
 MANY = {
     f"letter{i}.txt": f"NAME{chr(65 + i)} met NAME{chr(66 + i)} in the year {1900 + i}." for i in range(20)
@@ -68,7 +68,7 @@ def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(
         for i in range(4):
             world.write({"zoo.txt": f"ZOE feeds YURI, for the time number {i}. ALICE met ZOE."})
             world.index()
-            collect(world.store, Options(keep=1), delete=True)
+            clean_up(world.store, GcOptions(keep=1), delete=True)
         time.sleep(0.5)
         stop.touch()
         out, errors = reader.communicate(timeout=60)
@@ -165,7 +165,7 @@ def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch:
     asked = world.asked()
     done = world.index()
     after, told = everything(world.open()), done.manifest.run["changes"]
-    for name, (_, columns) in COMPARED.items():
+    for name, (_, columns) in COMPARED_TABLES.items():
         old = {r["id"]: [r[c] for c in columns] for r in before.get(name, [])}
         new = {r["id"]: [r[c] for c in columns] for r in after.get(name, [])}
         both = old.keys() & new.keys()
@@ -257,7 +257,7 @@ def test_a_document_is_purged_from_the_command_line(run: Command, world: World):
     assert "every trace of letters/secret.txt" in told.stdout and "snapshot 1\n" in told.stdout
     said = " ".join(told.stdout.split())
     assert f"{quoting}: quotes it" in said
-    assert all(f" {place}" in said for place in ELSEWHERE)
+    assert all(f" {place}" in said for place in NOT_PURGED)
     done = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--delete")
     assert done.exit_code == 0 and "of the journal of extract" in done.stdout
     assert world.snapshots() == [2]

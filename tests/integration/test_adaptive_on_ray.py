@@ -106,7 +106,7 @@ def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow
         }
     )
     store = Store(str(tmp_path / "index"))
-    executor = RayExecutor(store, Models.of(settings))
+    executor = RayExecutor(store, Models.from_settings(settings))
     try:
         done = index(str(tmp_path / "corpus.jsonl"), executor, settings, Observer())
     finally:

@@ -30,19 +30,19 @@ from graphrag_ray.base.errors import (
 from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.base.unforeseen import told
+from graphrag_ray.base.unforeseen import describe_error
 from graphrag_ray.engine import stopping
 from graphrag_ray.engine.executor import Executor, RowSource, SweepProgress
-from graphrag_ray.engine.gateways import Models, connected_to
+from graphrag_ray.engine.gateways import Models, connect_clients
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.work import Outcome, Row, Work, outcomes
+from graphrag_ray.engine.work import Outcome, Row, Work, replay_outcomes
 from graphrag_ray.indexing.repair import compact
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import Group, _assemble
-from graphrag_ray.llm.accounting import quirks_in
+from graphrag_ray.llm.accounting import stored_quirks
 from graphrag_ray.store import compaction, locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
@@ -82,7 +82,7 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
             "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 16}],
         }
         settings = parse_settings({"models": {"default": model}, "run": {"flush_s": 0.2, **run}})
-        store, models = Store(str(tmp_path / "index")), Models.of(settings)
+        store, models = Store(str(tmp_path / "index")), Models.from_settings(settings)
         limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
         if request.param == "local":
             return LocalExecutor(store, models, limit, flush_s)
@@ -150,7 +150,7 @@ def test_a_bug_in_a_step_is_told_with_its_place_in_the_code(make: Make):
     no_parts: Any = [(Group("entity", [7], [], []), [])]
     with pytest.raises(AttributeError) as caught:
         make().map("describe", partial(_assemble, "o200k_base"), no_parts)
-    assert re.search(r"\(store/\w+\.py:\d+\)$", told(caught.value))
+    assert re.search(r"\(store/\w+\.py:\d+\)$", describe_error(caught.value))
 
 
 def test_equal_tables_are_stored_once(make: Make):
@@ -224,12 +224,12 @@ def test_no_inputs_are_no_work(make: Make):
 
 
 def how_it_logs(store: Store, x: str) -> Iterator[dict[str, pa.Table]]:
-    found = logs.current()
+    found = logs.current_config()
     yield {"logging": pa.table({"format": [found and found.format], "run": [found and found.run]})}
 
 
 def test_table_functions_log_as_their_driver_does(make: Make):
-    logs.configure(logs.Logging("info", "json", "a run"))
+    logs.configure(logs.LogConfig("info", "json", "a run"))
     executor = make()
     (written,) = executor.map("step", how_it_logs, ["x"])
     assert read_table(executor.store, written["logging"]).to_pylist() == [{"format": "json", "run": "a run"}]
@@ -258,8 +258,8 @@ def one_turn(store: Store, row: Row) -> Generator[Any, Any, str]:
     return (yield ChatRequest("p", (Message("user", row["text"]),), CALL)).text
 
 
-WORK = Work("echo", two_turns, label, returns=True)
-ONCE = Work("echo", one_turn, label, returns=True)
+WORK = Work("echo", two_turns, label, needs_results=True)
+ONCE = Work("echo", one_turn, label, needs_results=True)
 
 
 def sweep(executor: Executor, texts: list[str]) -> Listed:
@@ -287,7 +287,7 @@ def test_replaying_the_journal_gives_the_results_of_the_run(make: Make):
     executor = make()
     source = sweep(executor, ["a", "b"])
     index = JournalIndex.load(executor.store, "echo")
-    replayed = outcomes(WORK, executor.store, index, [{"text": "a"}, {"text": "b"}])
+    replayed = replay_outcomes(WORK, executor.store, index, [{"text": "a"}, {"text": "b"}])
     assert [o.result for _, o in replayed] == [source.outcomes[i].result for i in range(2)]
     assert all(o.status == "complete" for _, o in replayed)
 
@@ -344,9 +344,9 @@ def test_an_outcome_that_the_source_waits_for_is_told_while_other_calls_are_in_f
         def take(self) -> list[Row] | None:
             return super().take() or ([] if len(seen) < 2 else None)
 
-        def finished(self, number: int, outcome: Outcome[Any]) -> None:
+        def on_finished(self, number: int, outcome: Outcome[Any]) -> None:
             seen[number] = endpoint.in_flight
-            super().finished(number, outcome)
+            super().on_finished(number, outcome)
 
     endpoint.respond = lambda body: Answer("x", delay_s=4.0 if "slow" in str(body["messages"]) else 0.0)
     executor = make(flush_s=60.0)
@@ -408,7 +408,7 @@ def test_what_comes_back_after_a_sweep_was_told_to_stop_counts_as_done(make: Mak
 def test_a_sweep_that_waits_for_its_first_item_hears_that_it_shall_stop(make: Make):
     class Slow(Listed):
         def take(self) -> list[Row] | None:
-            executor.stop.told = signal.SIGINT
+            executor.stop.received = signal.SIGINT
             return []
 
     executor = make()
@@ -451,9 +451,9 @@ def test_a_budget_is_nearly_used_and_not_exceeded_however_many_items_could_run(
         sweep(executor, texts)
     journal = JournalIndex.load(executor.store, "echo")
     each = 4 * 20  # two turns, each with a prompt and its echo, of some twenty tokens
-    assert 0.7 * 20_000 / each < journal.keys_done() < 1.3 * 20_000 / each
-    assert len(sent) == 2 * journal.keys_done(), "every item that was begun was finished"
-    spent = executor.spending.before.total
+    assert 0.7 * 20_000 / each < journal.count_done() < 1.3 * 20_000 / each
+    assert len(sent) == 2 * journal.count_done(), "every item that was begun was finished"
+    spent = executor.spending.earlier.total
     assert spent.calls == len(sent), "what a sweep spent counts, also when it is broken off"
     executor.spending = Spending()  # type: ignore[attr-defined]
     assert len(sweep(executor, texts).outcomes) == 400 and len(sent) == 800
@@ -497,11 +497,11 @@ def test_what_an_endpoint_refuses_is_learned_once_and_known_to_the_next_run(make
     endpoint.respond = respond
     executor = make()
     sweep(executor, [f"item {i}" for i in range(60)])
-    before, learned = refusals(), executor.spending.before.to_dict()
+    before, learned = refusals(), executor.spending.earlier.to_dict()
     assert before >= 1
     sweep(executor, [f"more {i}" for i in range(20)])
     assert refusals() == before
     assert learned["quirks"] == {"m": {endpoint.base_url: [refused]}}
-    executor.models = replace(executor.models, quirks=quirks_in(learned))
-    (client,) = connected_to(executor.models, "default")
+    executor.models = replace(executor.models, quirks=stored_quirks(learned))
+    (client,) = connect_clients(executor.models, "default")
     assert client.quirks == {refused}

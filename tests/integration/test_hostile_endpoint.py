@@ -26,7 +26,7 @@ from graphrag_ray.base.messages import (
     Request,
 )
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.call_failures import GaveUp, OnlyThoughts
+from graphrag_ray.llm.call_failures import OnlyThoughts, RetriesExhausted
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.openai_provider import PROVIDER
@@ -44,7 +44,7 @@ class Heard:
     def begins(self) -> None:
         self.text = ""
 
-    def piece(self, text: str) -> None:
+    def on_text(self, text: str) -> None:
         self.text += text
 
 
@@ -114,7 +114,7 @@ def test_a_few_bytes_that_unpack_to_gigabytes_are_not_unpacked():
     packed = gzip.compress(b" " * (1 << 24))
     for encoding in ("gzip", "br", "nonsense"):
         asked = Asked(lambda body, named=encoding: answer(packed, Content_Encoding=named))
-        assert isinstance(asked.result, GaveUp) and "which was not asked for" in str(asked.result)
+        assert isinstance(asked.result, RetriesExhausted) and "which was not asked for" in str(asked.result)
 
 
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "503 Busy", "307 Elsewhere"])
@@ -122,7 +122,7 @@ def test_a_few_bytes_that_unpack_to_gigabytes_are_not_unpacked():
 def test_a_body_without_an_end_is_read_up_to_what_a_reply_could_have(status, length):
     head = f"HTTP/1.1 {status}\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
     asked = Asked(lambda body: (piece for part in ([head.encode()], forever(b"[")) for piece in part))
-    assert isinstance(asked.result, GaveUp) and "that a reply can have" in str(asked.result)
+    assert isinstance(asked.result, RetriesExhausted) and "that a reply can have" in str(asked.result)
     assert asked.sent < MOST_SENT
 
 
@@ -135,14 +135,14 @@ def test_a_stream_without_an_end_is_read_up_to_what_a_reply_could_have(piece):
         lambda body: (p for part in ([begins("text/event-stream")], forever(piece)) for p in part),
         stream=True,
     )
-    assert isinstance(asked.result, GaveUp)
+    assert isinstance(asked.result, RetriesExhausted)
     assert asked.sent < MOST_SENT
 
 
 @pytest.mark.parametrize("piece", [b"x", b"X-More: hm\r\n", b"Set-Cookie: a=b\r\n"])
 def test_headers_without_an_end_are_not_read(piece):
     asked = Asked(lambda body: (p for part in ([b"HTTP/1.1 200 OK\r\n"], forever(piece)) for p in part))
-    assert isinstance(asked.result, GaveUp)
+    assert isinstance(asked.result, RetriesExhausted)
     assert asked.sent < MOST_SENT
 
 
@@ -153,16 +153,16 @@ def test_what_comes_drop_by_drop_is_given_up_after_the_time_of_a_call(head):
         stream=b"event-stream" in head,
         timeout_s=0.5,
     )
-    assert isinstance(asked.result, GaveUp) and "did not answer in time" in str(asked.result)
+    assert isinstance(asked.result, RetriesExhausted) and "did not answer in time" in str(asked.result)
 
 
 @pytest.mark.parametrize(
     "said", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 200_000, b"\xff" * 1000, b'"\\ud800']
 )
 def test_json_that_breaks_readers_is_no_reply(said):
-    assert isinstance(Asked(lambda body: answer(said)).result, GaveUp)
+    assert isinstance(Asked(lambda body: answer(said)).result, RetriesExhausted)
     stream = [begins("text/event-stream"), b"data: ", said, b"\n\n"]
-    assert isinstance(Asked(lambda body: stream, stream=True).result, GaveUp)
+    assert isinstance(Asked(lambda body: stream, stream=True).result, RetriesExhausted)
 
 
 # Where a request goes

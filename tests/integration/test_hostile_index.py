@@ -144,7 +144,7 @@ def test_an_export_names_none_of_its_addresses_and_variables(root: Path, attacke
 def test_a_service_that_follows_it_knows_no_address(root: Path, attacker: Canary):
     manifest = snapshots.open_latest(Store(str(root)))
     settings = ServiceOptions(root=str(root)).settings_of(manifest, None)
-    assert all(model.unknown for model in settings.models.values())
+    assert all(model.address_unknown for model in settings.models.values())
     assert settings.run.workers_per_node is None and settings.storage.endpoint_url is None
 
 

@@ -41,10 +41,10 @@ from graphrag_ray.base.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.base.thoughts import THOUGHT_TOKENS
+from graphrag_ray.base.thoughts import DEFAULT_REASONING_TOKENS
 from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.call_failures import GaveUp
+from graphrag_ray.llm.call_failures import RetriesExhausted
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.openai_provider import PROVIDER
@@ -180,7 +180,7 @@ def test_an_answer_that_is_none_is_tried_again(answer):
             SimpleNamespace(base_url=f"http://127.0.0.1:{server.getsockname()[1]}/v1"), max_attempts=2
         )
         error = world.run_one(chat())
-        assert isinstance(error, GaveUp) and error.attempts == 2 and asked.result(10) == 2
+        assert isinstance(error, RetriesExhausted) and error.attempts == 2 and asked.result(10) == 2
 
 
 def answer_all(server, answer, times):
@@ -210,7 +210,9 @@ def test_what_no_library_foresaw_fails_one_call_which_is_tried_again(monkeypatch
         error = World(endpoint, max_attempts=1).run_one(chat())
     assert (world.accounts.total.retries, world.accounts.total.unanswered) == (1, 1)
     assert (
-        isinstance(error, GaveUp) and "No answer from" in str(error) and "KeyError: 'nothing'" in str(error)
+        isinstance(error, RetriesExhausted)
+        and "No answer from" in str(error)
+        and "KeyError: 'nothing'" in str(error)
     )
     assert "Unexpected error in a call" in caplog.text
 
@@ -254,7 +256,7 @@ def test_an_endpoint_that_is_not_there_is_named_after_all_attempts():
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
         world = World(index_settings.Endpoint(base_url=url), max_attempts=2)
         error = world.run_one(chat())
-    assert isinstance(error, GaveUp)
+    assert isinstance(error, RetriesExhausted)
     assert error.attempts == 2
     assert url in str(error)
     assert "Connect" in str(error)
@@ -366,7 +368,7 @@ def test_a_parameter_that_is_refused_is_left_out_for_the_rest_of_the_run(paramet
         assert len(endpoint.requests) == 52, "and the next run knows"
     assert parameter in learned["gpt-4o-mini"][endpoint.base_url]
     if parameter == "max_tokens":
-        assert endpoint.bodies()[-1]["max_completion_tokens"] == 4096 + THOUGHT_TOKENS
+        assert endpoint.bodies()[-1]["max_completion_tokens"] == 4096 + DEFAULT_REASONING_TOKENS
 
 
 def test_a_schema_falls_back_to_an_object_and_then_to_plain_text():

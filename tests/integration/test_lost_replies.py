@@ -68,7 +68,7 @@ def main(*given: str) -> None:
     from graphrag_ray.base import logs
     from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.ray.cluster import connected
+    from graphrag_ray.engine.ray.cluster import connect
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.journal import JournalIndex
@@ -76,9 +76,9 @@ def main(*given: str) -> None:
     logs.configure(level="info")
     endpoints = [{"base_url": url, "api_key_env": None, "max_in_flight": 2} for url in base_urls]
     model = {"provider": "openai", "model": "m", "endpoints": endpoints}
-    store, models = Store(root), Models.of(parse_settings({"models": {"default": model}}))
+    store, models = Store(root), Models.from_settings(parse_settings({"models": {"default": model}}))
     source = Listed([f"item {i}" for i in range(ITEMS)])
-    with connected("local"):
+    with connect("local"):
         executor = RayExecutor(store, models, flush_s=0.2, workers_per_node=2)
         executor.sweep(WORK, source, JournalIndex.load(store, WORK.name))
         executor.close()

@@ -57,7 +57,7 @@ def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[
             {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
         )
         store = Store(str(tmp_path / "index"))
-        made.append(RayExecutor(store, Models.of(settings), flush_s=0.2, workers_per_node=2))
+        made.append(RayExecutor(store, Models.from_settings(settings), flush_s=0.2, workers_per_node=2))
         return made[-1]
 
     yield build
@@ -81,7 +81,7 @@ def label(row: Row) -> tuple[str, str]:
     return row["text"], ""
 
 
-WORK = Work("echo", two_turns, label, returns=True)
+WORK = Work("echo", two_turns, label, needs_results=True)
 
 
 def run(executor: RayExecutor) -> Listed:

@@ -33,7 +33,7 @@ def make(on_ray: None, store: Store) -> Iterator[Callable[[Collection[str]], Wor
     made: list[WorkerPool] = []
 
     def build(fit: Collection[str]) -> WorkerPool:
-        made.append(WorkerPool(store, Models.of(parse_settings({})), 0.2, 1, fit))
+        made.append(WorkerPool(store, Models.from_settings(parse_settings({})), 0.2, 1, fit))
         return made[-1]
 
     yield build

@@ -64,7 +64,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
     chunking = {"size": 30, "overlap": 5, "min_new_tokens": 5}
     given = {"models": {"default": model}, "claims": {"enabled": True}, "chunking": chunking}
     settings = parse_settings(given)
-    executor = LocalExecutor(Store(root), Models.of(settings))
+    executor = LocalExecutor(Store(root), Models.from_settings(settings))
     index(str(corpus), executor, settings, Observer(), now=lambda: 1.7e9)
     opened = open_index(root)
     return {name: opened.table(name).to_pylist() for name in TABLES}

@@ -44,7 +44,7 @@ def ask(
     with Endpoint(responds) as endpoint:
         described = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 9}
         model = {"provider": "openai", "model": "m", "endpoints": [described]}
-        models = Models.of(parse_settings({"models": {"default": model}, "run": run}))
+        models = Models.from_settings(parse_settings({"models": {"default": model}, "run": run}))
 
         async def answered() -> tuple[list[Outcome[str]], Asker]:
             async with Asker(Connections(models)) as asker:

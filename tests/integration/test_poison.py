@@ -18,9 +18,9 @@ from listed import Listed
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.executor import Parted
+from graphrag_ray.engine.executor import InputSplitter
 from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.given_rows import GivenRows
+from graphrag_ray.engine.given_rows import InputRows
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.store.files import Store
@@ -42,7 +42,9 @@ def executor(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[RayEx
     settings = parse_settings(
         {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
     )
-    made = RayExecutor(Store(str(tmp_path / "index")), Models.of(settings), flush_s=0.2, workers_per_node=2)
+    made = RayExecutor(
+        Store(str(tmp_path / "index")), Models.from_settings(settings), flush_s=0.2, workers_per_node=2
+    )
     yield made
     made.close()
 
@@ -58,7 +60,7 @@ def _ask(row: Row) -> Generator[Any, Any, str]:
     return reply.text
 
 
-WORK = Work("echo", deadly, lambda row: (row["text"], ""), returns=True)
+WORK = Work("echo", deadly, lambda row: (row["text"], ""), needs_results=True)
 
 
 def sweep(executor: RayExecutor, texts: list[str]) -> dict[str, Outcome[str]]:
@@ -99,7 +101,7 @@ def named(x: list[int], why: str) -> dict[str, pa.Table]:
 
 
 def test_an_input_of_which_processes_die_is_done_in_parts_and_the_guilty_part_is_named(executor: RayExecutor):
-    parted = Parted(lambda x: [[n] for n in x], named)
+    parted = InputSplitter(lambda x: [[n] for n in x], named)
     written = executor.map("step", numbers, [[1, 2], [12, 13, 14], [20]], parted)
     found = [
         [n for p in w["numbers"] for n in read_table(executor.store, [p])["n"].to_pylist()] for w in written
@@ -184,8 +186,8 @@ def fatal_rows(store: Store, rows: pa.Table) -> Iterator[dict[str, pa.Table]]:
 def test_a_row_of_a_dataset_that_kills_costs_that_row(executor: RayExecutor):
     import ray.data
 
-    rows = GivenRows(ray.data.from_arrow(pa.table({"n": [11, 12, 13, 14]})))
-    parted: Parted[Any] = Parted(
+    rows = InputRows(ray.data.from_arrow(pa.table({"n": [11, 12, 13, 14]})))
+    parted: InputSplitter[Any] = InputSplitter(
         lambda block: [block.slice(n, 1) for n in range(block.num_rows)],
         lambda row, why: {"failures": pa.table({"n": row["n"], "why": [why]})},
     )
@@ -203,6 +205,6 @@ def divided_by_nothing(store: Store, rows: pa.Table) -> Iterator[dict[str, pa.Ta
 def test_a_bug_in_a_step_over_a_dataset_is_told_as_such_and_not_as_one_of_the_dataset(executor: RayExecutor):
     import ray.data
 
-    rows = GivenRows(ray.data.from_arrow(pa.table({"n": [11]})))
+    rows = InputRows(ray.data.from_arrow(pa.table({"n": [11]})))
     with pytest.raises(GraphRagError, match="Step read: internal error, please report it: ZeroDivisionError"):
         executor.map("read", divided_by_nothing, rows)

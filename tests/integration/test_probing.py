@@ -7,9 +7,9 @@ import socket
 import pytest
 from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
 
-from graphrag_ray.base.errors import FatalCallError, ModelRefused, NotConfigured, NoWay
+from graphrag_ray.base.errors import FatalCallError, ModelRefused, NoEndpoint, NotConfigured
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models, connected_to, probe, probed
+from graphrag_ray.engine.gateways import Models, check_endpoints, connect_clients, probe_endpoints
 from graphrag_ray.llm import client
 
 STAGES = ("extract", "report")
@@ -24,7 +24,7 @@ def asking(*urls, model="m", **more):
 
 def found(*urls, **more):
     settings = asking(*urls, **more)
-    return probe(Models.of(settings), settings, STAGES)
+    return probe_endpoints(Models.from_settings(settings), settings, STAGES)
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +50,9 @@ def test_where_the_model_is_not_listed_one_token_is_asked_for():
         (body,) = endpoint.bodies()
         assert body["max_tokens"] == 1
         settings = asking(endpoint.base_url)
-        assert probe(Models.of(settings), settings, ["embed"]) == [], "the offline engine is not probed"
+        assert probe_endpoints(Models.from_settings(settings), settings, ["embed"]) == [], (
+            "the offline engine is not probed"
+        )
 
 
 def test_a_wrong_key_is_told_with_the_name_of_its_variable_and_without_the_key():
@@ -82,10 +84,12 @@ def test_an_endpoint_that_is_not_there_is_told(nobody):
 def test_where_nothing_is_kept_a_run_without_any_endpoint_ends_at_once(nobody):
     settings, said = asking(nobody), []
     with pytest.raises(ModelRefused, match=nobody):
-        probed(Models.of(settings), settings, STAGES, may_reuse=False, say=said.append)
-    models = probed(Models.of(settings), settings, STAGES, may_reuse=True, say=said.append)
+        check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append)
+    models = check_endpoints(
+        Models.from_settings(settings), settings, STAGES, may_reuse=True, say=said.append
+    )
     assert nobody in said[0] and "first new request ends the run" in said[1]
-    (unusable,) = connected_to(models, "default")
+    (unusable,) = connect_clients(models, "default")
     assert isinstance(unusable, FatalCallError), "the first request that is needed ends the run"
 
 
@@ -93,20 +97,24 @@ def test_a_model_without_any_key_is_wrong_usage_and_not_a_refusal(nobody, monkey
     monkeypatch.delenv("MY_KEY")
     settings, said = asking(nobody), []
     with pytest.raises(NotConfigured, match="MY_KEY is not set"):
-        probed(Models.of(settings), settings, STAGES, may_reuse=False, say=said.append)
-    models = probed(Models.of(settings), settings, STAGES, may_reuse=True, say=said.append)
-    (unusable,) = connected_to(models, "default")
-    assert isinstance(unusable, NoWay)
+        check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append)
+    models = check_endpoints(
+        Models.from_settings(settings), settings, STAGES, may_reuse=True, say=said.append
+    )
+    (unusable,) = connect_clients(models, "default")
+    assert isinstance(unusable, NoEndpoint)
 
 
 def test_one_endpoint_of_two_is_enough(nobody):
     with Endpoint(key="sk-another") as wrong, Endpoint() as right:
         settings, said = asking(nobody, wrong.base_url, right.base_url), []
-        models = probed(Models.of(settings), settings, STAGES, may_reuse=False, say=said.append)
-        kinds = [isinstance(c, FatalCallError) for c in connected_to(models, "default")]
+        models = check_endpoints(
+            Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append
+        )
+        kinds = [isinstance(c, FatalCallError) for c in connect_clients(models, "default")]
     assert len(said) == 2 and kinds == [False, True, False], "one that is not there may come back"
 
 
 def test_a_run_that_asks_offline_probes_nothing():
     settings = parse_settings({})
-    assert probe(Models.of(settings), settings, STAGES) == []
+    assert probe_endpoints(Models.from_settings(settings), settings, STAGES) == []

@@ -28,7 +28,7 @@ from graphrag_ray.engine.ray.limiter_actors import (
     start_limiters,
 )
 from graphrag_ray.llm.limit_headers import RateLimitInfo
-from graphrag_ray.llm.limits import Ended
+from graphrag_ray.llm.limits import CallOutcome
 
 NAMESPACE = "graphrag-ray-tests"
 MODEL = "default"
@@ -39,7 +39,7 @@ def models(on_ray: None) -> Models:
     """One model that bears one call at once."""
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 1}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
-    return Models.of(parse_settings({"models": {MODEL: model}}))
+    return Models.from_settings(parse_settings({"models": {MODEL: model}}))
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def many() -> Models:
     """One model that bears a hundred calls at once."""
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 100}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
-    return Models.of(parse_settings({"models": {MODEL: model}}))
+    return Models.from_settings(parse_settings({"models": {MODEL: model}}))
 
 
 def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_closed(
@@ -146,28 +146,28 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
         limiter = RayLimiter(prefix, "one", [MODEL], NAMESPACE)
         assert len(await limiter.acquire(MODEL, [1] * 100, [0])) == 100
         for _ in range(50):
-            limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+            limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
         assert seen() == (100, 0), "nothing is sent as yet"
         assert len(await limiter.acquire(MODEL, [1], [0])) == 1, "the question takes them along"
         assert seen() == (51, 50)
         await asyncio.sleep(2 * LINGER_S)
         assert seen() == (51, 50), "and nothing is told twice"
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
         while seen() != (50, 51):  # without a question it goes by itself
             await asyncio.sleep(0.01)
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100, told=RateLimitInfo(wait_s=0.1)))
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100, rate_limits=RateLimitInfo(wait_s=0.1)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"
         while seen() != (48, 53):  # Ray keeps no order of an actor's calls
             await asyncio.sleep(0.01)
         monkeypatch.setattr(limiter_actors, "LINGER_S", 10.0)
-        limiter.settle(MODEL, 0, 0, Ended(400.0, 100))
+        limiter.settle(MODEL, 0, 0, CallOutcome(400.0, 100))
         await asyncio.sleep(0.02)
         (batch,) = limiter._take(MODEL).values()
         assert batch[0].ended is not None and batch[0].ended.ago_s >= 0.02, "it says how late it is"
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
         limiter.send()
         assert not limiter._take(MODEL), "the end of a sweep loses nothing"
         while seen() != (47, 54):
@@ -187,7 +187,7 @@ def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(mo
         while ray.get(actor.watched.remote()).life == life:
             time.sleep(0.05)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
-        limiter.settle(MODEL, 0, 0, Ended(4.0, 100))  # of its earlier life
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))  # of its earlier life
         while not (endpoint := (await actor.watched.remote()).endpoints[0]).tally.answered:
             await asyncio.sleep(0.01)
         assert endpoint.in_flight == 1
@@ -212,7 +212,7 @@ def test_without_a_token_a_serve_that_listens_somewhere_is_not_used(on_ray: None
     controller = actor.options(name="SERVE_CONTROLLER_ACTOR", namespace="serve").remote()
     try:
         app = serve.deployment(Controller).bind()
-        start = serving.running(
+        start = serving.serve_application(
             app, host="127.0.0.1", port=0, prefix="/", held={}, grace_s=0, private=False, only_here=True
         )
         with pytest.raises(UsageError, match="pass --allow-anonymous"), start:
@@ -229,7 +229,7 @@ def test_what_replicas_log_holds_neither_keys_nor_what_exceptions_quote(on_ray: 
         .remote()
     )
     ray.get(keys.hold.remote("SOME_VARIABLE", "correct-horse"))
-    assert serving.Replica(name, "one", several=True).ask_key("SOME_VARIABLE") == "correct-horse"
+    assert serving.Replica(name, "one", has_peers=True).fetch_key("SOME_VARIABLE") == "correct-horse"
     ours, theirs = logging.getLogger("graphrag_ray"), logging.getLogger("ray.serve")
     before = ours.handlers, ours.propagate, ours.level
     handler = logging.StreamHandler(text)
@@ -243,7 +243,7 @@ def test_what_replicas_log_holds_neither_keys_nor_what_exceptions_quote(on_ray: 
             logging.getLogger("graphrag_ray.test").exception("it failed with %s", "correct-horse")
             handler.setFormatter(JSONFormatter())
             logging.getLogger("graphrag_ray.test").exception("it failed with %s", "correct-horse")
-        logs.event(logging.getLogger("graphrag_ray.test"), "it ended", logging.ERROR, seconds=1.5)
+        logs.log_event(logging.getLogger("graphrag_ray.test"), "it ended", logging.ERROR, seconds=1.5)
     finally:
         theirs.removeHandler(handler)
         ours.handlers, ours.propagate, ours.level = before

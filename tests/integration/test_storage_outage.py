@@ -65,7 +65,7 @@ def make(
     settings = parse_settings(
         {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
     )
-    store, models = OutageStore(f"outage://{tmp_path}/index"), Models.of(settings)
+    store, models = OutageStore(f"outage://{tmp_path}/index"), Models.from_settings(settings)
     made: list[Any] = []
 
     def build() -> Executor:
@@ -106,7 +106,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
     assert "Traceback" not in told
     assert ended - model.asked[-1][0] > 1.0, "nothing was asked while nothing could be kept"
     paid = len(model.asked)
-    assert 0 < JournalIndex.load(executor.store, "echo").keys_done() < paid < ITEMS
+    assert 0 < JournalIndex.load(executor.store, "echo").count_done() < paid < ITEMS
 
     model.out.unlink()
     model.out_at = -1
@@ -115,7 +115,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
     index = JournalIndex.load(again.store, "echo")  # a write that was under way may have come through by now
     again.sweep(WORK, source, index)
     assert len(source.outcomes) == ITEMS
-    assert len(model.asked) - paid == ITEMS - index.keys_done(), (
+    assert len(model.asked) - paid == ITEMS - index.count_done(), (
         "asked again: what was not kept, and nothing else"
     )
 

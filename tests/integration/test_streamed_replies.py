@@ -26,10 +26,10 @@ from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Usage
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.call_failures import GaveUp
+from graphrag_ray.llm.call_failures import RetriesExhausted
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.llm.openai_provider import PROVIDER
 
 TEXT = "The ferry was sold; nobody was asked. Ünïcödé 🚢 too."
@@ -45,7 +45,7 @@ class Heard:
     def begins(self) -> None:
         self.replies.append([])
 
-    def piece(self, text: str) -> None:
+    def on_text(self, text: str) -> None:
         self.replies[-1].append(text)
 
     @property
@@ -55,13 +55,13 @@ class Heard:
 
 def ask(
     respond: Respond | Any, hedge: bool = False, streams: bool = True, max_attempts: int = 4
-) -> tuple[Heard, Called[Any] | CallError, Accounts, list[dict[str, Any]]]:
+) -> tuple[Heard, CallResult[Any] | CallError, Accounts, list[dict[str, Any]]]:
     heard, accounts = Heard(), Accounts()
 
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0)
 
-    async def one(endpoint: Endpoint) -> Called[Any] | CallError:
+    async def one(endpoint: Endpoint) -> CallResult[Any] | CallError:
         at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None, max_in_flight=4)
         price = index_settings.Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
         model = index_settings.Model(
@@ -134,7 +134,7 @@ def test_a_stream_that_breaks_off_is_tried_again_and_heard_from_its_beginning(ho
 
 def test_an_endpoint_that_always_breaks_off_is_given_up_and_named():
     heard, got, accounts, bodies = ask(Broken(TEXT, 2), max_attempts=3)
-    assert isinstance(got, GaveUp) and "The reply broke off" in str(got)
+    assert isinstance(got, RetriesExhausted) and "The reply broke off" in str(got)
     assert "http://127.0.0.1" in str(got) and "attempt 3, the last" in str(got)
     assert len(heard.replies) == len(bodies) == 3 and accounts.total.failed == 1
 

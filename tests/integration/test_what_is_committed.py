@@ -21,7 +21,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import report_dialogue
 from graphrag_ray.graph.report_dialogue import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.indexing import run_record, step_result
-from graphrag_ray.indexing.index import Indexed, index
+from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.indexing.repair import FEW, MANY
 from graphrag_ray.store import compaction, runs, snapshots
 from graphrag_ray.store.files import Store
@@ -35,7 +35,7 @@ class Told(Observer):
         self.steps: list[str] = []
         self.done: list[tuple[str, bool]] = []
 
-    def note(self, message: str) -> None:
+    def message(self, message: str) -> None:
         self.notes.append(message)
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
@@ -54,11 +54,11 @@ class Small:
         self._input.mkdir()
         (self._input / "a.txt").write_text("ALICE met BOB.")
 
-    def index(self, input_url: str = "", **changes: Any) -> Indexed:
+    def index(self, input_url: str = "", **changes: Any) -> IndexResult:
         given = {"base_url": self.endpoint.base_url, "api_key_env": None}
         model = {"provider": "openai", "model": "m", "endpoints": [given]}
         settings = parse_settings({"models": {"default": model}, **changes})
-        executor = LocalExecutor(self.store, Models.of(settings))
+        executor = LocalExecutor(self.store, Models.from_settings(settings))
         return index(input_url or str(self._input), executor, settings, self.told)
 
     def leave_parts(self, n: int) -> None:
@@ -166,7 +166,7 @@ def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: py
     real = compaction.merge_parts
 
     def looking(*given: Any) -> int:
-        record, end = runs.latest(small.store), time.monotonic() + 10
+        record, end = runs.latest_run(small.store), time.monotonic() + 10
         assert record is not None
         while (live := runs.read_live(small.store, record.epoch)) is None or live.step != "compact":
             assert time.monotonic() < end
@@ -176,7 +176,7 @@ def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: py
 
     monkeypatch.setattr(compaction, "merge_parts", looking)
     done = small.index()
-    record = runs.latest(small.store)
+    record = runs.latest_run(small.store)
     assert seen == [("running", 1)] and record is not None and record.outcome == "committed"
     assert done.seconds["compact"] > 0 and record.steps["compact"]["counts"]["merged_into"] == 1
 
@@ -191,7 +191,7 @@ def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
     monkeypatch.setattr(compaction, "merge_parts", stop)
     with pytest.raises(KeyboardInterrupt):
         small.index()
-    record = runs.latest(small.store)
+    record = runs.latest_run(small.store)
     assert record is not None and (record.outcome, record.snapshot) == ("committed", 1)
 
 

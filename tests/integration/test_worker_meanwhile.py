@@ -45,7 +45,7 @@ def store(tmp_path: Path) -> Store:
 def own(store: Store, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch) -> worker.Worker:
     given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 8}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}
-    models = Models.of(parse_settings({"models": {"default": model}}))
+    models = Models.from_settings(parse_settings({"models": {"default": model}}))
     monkeypatch.setattr(worker, "RayLimiter", lambda *of: Here(models.online, 8))
     return worker.Worker(worker.WorkerSettings("w", store, models, 0.05, ""))
 
@@ -76,7 +76,7 @@ def play(coroutine: Any) -> None:
 def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
     store: Store, own: worker.Worker, monkeypatch: pytest.MonkeyPatch
 ):
-    go_on, again = threading.Event(), JournalIndex.again
+    go_on, again = threading.Event(), JournalIndex.reloaded
 
     def slowly(index: JournalIndex) -> JournalIndex:
         assert go_on.wait(WITHIN_S), "nothing went on"
@@ -89,7 +89,7 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
         found = {number for number, _ in report.finished}
         found |= await finished(own, 3, 4 - len(found))
         assert found == {2, 3, 4, 5}
-        assert JournalIndex.load(store, WORK.name).keys_done() == 4
+        assert JournalIndex.load(store, WORK.name).count_done() == 4
         go_on.set()
         assert await finished(own, 100, 2) == {0, 1}
 
@@ -103,7 +103,7 @@ def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_l
     async def plays() -> None:
         await began(own, store)
         lost = asyncio.ensure_future(own.ask(2, 1, "exchange", rows(*range(6)), {}, 1))
-        while JournalIndex.load(store, WORK.name).keys_done() < 6:
+        while JournalIndex.load(store, WORK.name).count_done() < 6:
             await asyncio.sleep(0.01)
         report = await lost
         assert report is not None
@@ -125,7 +125,7 @@ def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
         await began(own, store)
         first = await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
         assert first is not None
-        while JournalIndex.load(store, WORK.name).keys_done() < 8:
+        while JournalIndex.load(store, WORK.name).count_done() < 8:
             await asyncio.sleep(0.05)
         await asyncio.sleep(0.5)
         assert len(endpoint.requests) == 8

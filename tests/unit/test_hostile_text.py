@@ -31,10 +31,10 @@ READERS: dict[str, Callable[[str], object]] = {
     "resolve_references": lambda text: records.resolve_references(text, NUMBERING),
     "strip_references": records.strip_references,
     "parse_sections": records.parse_sections,
-    "clean": report_context.clean,
-    "without_unfinished": records.without_unfinished,
-    "may_become_reference": records.may_become_reference,
-    "harmless": records.harmless,
+    "clean": report_context.sanitize,
+    "without_unfinished": records.drop_unclosed_reference,
+    "may_become_reference": records.partial_reference_start,
+    "harmless": records.defuse_references,
     "parse_scored": map_reduce.parse_scored,
     "without_scores": map_reduce.without_scores,
     "report": report_dialogue.parse_report,
@@ -49,7 +49,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "conversation": conversation,
     "inspected": find._LEVEL_AND_NUMBER.fullmatch,
     "mentions": question_names.find_mentions,
-    "words": words.words,
+    "words": words.tokenize,
 }
 BEGINNINGS = (
     "",

@@ -17,11 +17,11 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import parse_sections, references_in
-from graphrag_ray.engine.drive import Complete, Driver, Open
-from graphrag_ray.graph.descriptions import describe, describe_spec, distinct
+from graphrag_ray.engine.drive import Complete, DialogueRunner, Waiting
+from graphrag_ray.graph.descriptions import describe, describe_spec, distinct_descriptions
 from graphrag_ray.graph.extraction_dialogue import (
+    ChunkText,
     ExtractedRecords,
-    ShownChunk,
     claims,
     claims_spec,
     extract,
@@ -35,7 +35,7 @@ from graphrag_ray.query.methods.dynamic import HIGHEST, rate_reports, rate_spec
 from graphrag_ray.query.methods.map_reduce import (
     MapAnswer,
     answer_spec,
-    asked_for_text,
+    ask_for_text,
     map_answer,
     map_spec,
     reduce_spec,
@@ -100,9 +100,9 @@ def of(recorded: Sequence[Recorded], kind: str) -> Iterator[Recorded]:
 
 def result(dialogue: Dialogue[T], *replies: Recorded) -> T:
     """What the dialogue comes to with these replies, which are all that it asks for."""
-    driver = Driver(dialogue)
+    driver = DialogueRunner(dialogue)
     for reply in replies:
-        assert isinstance(driver.state, Open), f"{reply.id}: {driver.state}"
+        assert isinstance(driver.state, Waiting), f"{reply.id}: {driver.state}"
         (request,) = driver.state.requests
         kind = re.sub("_(entity|relationship)$", "", reply.kind)
         assert kind == request.prompt, f"{reply.id}: asked for {request.prompt}"
@@ -116,7 +116,7 @@ def extracted(recorded: Sequence[Recorded], first: Recorded) -> tuple[ExtractedR
     later = [r for r in recorded if r.kind.startswith("glean") and r.messages[:2] == first.messages]
     turns = [first, *(r for r in later if r.messages[2].strip() == first.reply.strip())]
     spec = replace(extract_spec(PROMPTS, SETTINGS), max_gleanings=min(1, len(turns) - 1))
-    return result(extract(ShownChunk(first.passage), spec), *turns), "".join(turn.reply for turn in turns)
+    return result(extract(ChunkText(first.passage), spec), *turns), "".join(turn.reply for turn in turns)
 
 
 def test_every_record_of_an_extraction_is_read(recorded):
@@ -124,7 +124,7 @@ def test_every_record_of_an_extraction_is_read(recorded):
     for one, written in found:
         assert len(one.entities) == written.count('("entity"') > 0
         assert len(one.relationships) == written.count('("relationship"') > 0
-        losses = one.unusable, one.odd_glean_replies, one.blocked, one.unreadable_strengths
+        losses = one.unusable, one.unexpected_glean_replies, one.blocked, one.unreadable_strengths
         assert losses == (0, 0, 0, 0)
         names = {e.title for e in one.entities}
         assert {name for r in one.relationships for name in (r.source, r.target)} <= names
@@ -141,14 +141,14 @@ def test_a_description_is_taken_as_it_is(recorded, kind):
         texts = one.asked.partition("to the end of this message:\n\n")[2].split("\n")
         spec = describe_spec(PROMPTS, SETTINGS)
         # Texts that differ by quotation marks alone need no call; the model's text is one of them.
-        replies = [one] if len(distinct(texts)) > 1 else []
+        replies = [one] if len(distinct_descriptions(texts)) > 1 else []
         assert result(describe(kind, name, texts, spec), *replies) == " ".join(one.reply.split())
 
 
 def test_every_claim_is_read_and_quotes_its_passage(recorded):
     for one in of(recorded, "claims"):
         names = one.asked.partition("Entities, one a line:\n")[2].partition("\n\n")[0].split("\n")
-        read = result(claims(ShownChunk(one.passage), names, claims_spec(PROMPTS, SETTINGS)), one)
+        read = result(claims(ChunkText(one.passage), names, claims_spec(PROMPTS, SETTINGS)), one)
         assert (read.unusable, read.blocked) == (0, 0)
         assert len(read.claims) == one.reply.count('("claim"') > 0
         assert {c.object for c in read.claims} <= {*names, "NONE"}
@@ -192,7 +192,7 @@ def test_a_final_answer_cites_what_the_answers_before_it_cite(recorded):
         numbering = {(r.section, int(r.id)): f"{r.section} {r.id}" for r in cited}
         spec = reduce_spec(SETTINGS, PROMPTS)
         shown = {"answers": one.context.text}
-        said = result(asked_for_text("reduce", QUESTION, shown, numbering, spec), one)
+        said = result(ask_for_text("reduce", QUESTION, shown, numbering, spec), one)
         assert said.references and said.dropped_references == 0
 
 

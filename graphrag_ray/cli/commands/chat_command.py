@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.errors import FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
-from graphrag_ray.base.wording import plural, safe
+from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, GraphRagError, SnapshotRemoved, UsageError
+from graphrag_ray.base.wording import escape_control, plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.answer_output import print_answer, print_sources, write_stream
 from graphrag_ray.cli.command_line import Command
@@ -47,16 +47,16 @@ def chat(given: Given, raw: bool, cache: str | None, snapshot: int | None, **sea
     from graphrag_ray.query import traces
     from graphrag_ray.query.chat import Chat
 
-    methods.check_modes(search["method"], given.short)
+    methods.check_options(search["method"], given.short)
 
     def reopen(number: int | None) -> Index:
         return given.index(number, cache)
 
-    with traces.exported(), Chat(reopen(snapshot), **search) as conversation:
+    with traces.export_traces(), Chat(reopen(snapshot), **search) as conversation:
         session = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)
         session.run()
     if session.failed and not session.typed:
-        sys.exit(FAILED_ITEMS)
+        sys.exit(EXIT_FAILED_ITEMS)
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Conversation:
 
     def run(self) -> None:
         """Answer until /quit or the end of the input."""
-        from graphrag_ray.engine.drive import note_bug
+        from graphrag_ray.engine.drive import record_bug
 
         click.echo(self._introduction())
         for line in self._lines():
@@ -92,7 +92,7 @@ class Conversation:
                 click.echo(f"graphrag-ray: {e}{hint}", err=True)
             except Exception as e:  # noqa: BLE001 - a failed question or command does not end the conversation
                 self.failed += 1
-                click.echo(f"graphrag-ray: {safe(note_bug(e))}", err=True)
+                click.echo(f"graphrag-ray: {escape_control(record_bug(e))}", err=True)
 
     def _introduction(self) -> str:
         index = self.chat.index
@@ -138,7 +138,7 @@ class Conversation:
         match name:
             case "/method":
                 if argument:
-                    methods.check(argument, None, ())
+                    methods.check_method(argument, None, ())
                     chat.method = argument
                 click.echo(f"{self._method()}. Methods: {', '.join(methods.METHODS)}")
             case "/level":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from graphrag_ray.base.wording import price_setting
+from graphrag_ray.base.wording import price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
@@ -57,14 +57,14 @@ def estimate(
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.indexing.estimate import estimate as forecast_of
     from graphrag_ray.indexing.forecast.forecast import parse_assumptions
-    from graphrag_ray.store.snapshots import latest
+    from graphrag_ray.store.snapshots import read_latest
 
     assumptions = parse_assumptions(assume)
     stored, url = None, None
     if given.root is not None and given.config is None:
         store = given.store()
         with options.naming_root(given.root):
-            parent = latest(store)
+            parent = read_latest(store)
         stored, url = (parent.settings if parent else None), store.url
     settings = given.settings(stored, url)
     forecast = forecast_of(
@@ -72,7 +72,7 @@ def estimate(
         settings,
         root=given.root,
         sample=sample or SAMPLE_CHUNKS,
-        given=assumptions,
+        assumptions=assumptions,
         read_bytes=None if full else READ_BYTES,
         new_prompts=new_prompts,
     )
@@ -97,19 +97,19 @@ def _print_forecast(forecast: Forecast, root: str | None) -> None:
     for stage in forecast.stages:
         v, bound = stage.volume, stage.bound
         counts = map(_count, (v.calls, v.prompt_tokens, v.completion_tokens))
-        remarks = (f"by {bound.by}" if bound and v.calls else "", v.exact)
+        remarks = (f"by {bound.limited_by}" if bound and v.calls else "", v.exact)
         time = _time(bound.seconds if bound else None)
         cells = [*counts, _money(stage.cost_usd), time, ", ".join(filter(None, remarks))]
         rows.append([v.stage, stage.model_id, *cells])
     totals, left = forecast.totals, forecast.left
     if totals["seconds"] is not None:  # Without the time of the calls, that of the rest says little.
-        rows.append(["no calls", *[""] * 5, _time(forecast.own_s), "starting Ray, reading, tables"])
+        rows.append(["no calls", *[""] * 5, _time(forecast.overhead_s), "starting Ray, reading, tables"])
     names = ("calls", "prompt_tokens", "completion_tokens")
     sums = [*(_count(totals[name]) for name in names), _money(totals["cost_usd"]), _time(totals["seconds"])]
     columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
     console.print_table(columns, rows, left=2, total=["total", "", *sums, ""])
     if totals["cost_usd"] is None:
-        out.print(f"To see the cost, use {price_setting()}")
+        out.print(f"To see the cost, use {price_hint()}")
     if root is not None and left["calls"] < totals["calls"]:
         out.print(
             f"\nRemaining for the index at {root}: {_count(left['calls'])} calls, "

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.errors import FAILED_ITEMS, UsageError
-from graphrag_ray.base.wording import price_setting, safe
+from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, UsageError
+from graphrag_ray.base.wording import escape_control, price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command, Commands
 from graphrag_ray.cli.options import Given
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from graphrag_ray.evaluate.comparison import Comparison
     from graphrag_ray.evaluate.evaluation_run import EvaluationRun
     from graphrag_ray.query.ask import Index
-    from graphrag_ray.query.question_files import Posed
+    from graphrag_ray.query.question_files import BatchQuestion
 
 _PACKAGES = ("scipy", "rapidfuzz", "nltk", "pandas", "jinja2")
 _OFFLINE_JUDGE = (
@@ -117,12 +117,12 @@ def _open(given: Given) -> Index:
     return given.index()
 
 
-def _read_questions(given: Given, url: str) -> tuple[Index, list[Posed], list[str]]:
+def _read_questions(given: Given, url: str) -> tuple[Index, list[BatchQuestion], list[str]]:
     """The index, the questions in a file, and warnings about them."""
     index = _open(given)
-    from graphrag_ray.evaluate.evaluation_files import questions_of
+    from graphrag_ray.evaluate.evaluation_files import read_unique_questions
 
-    return index, *questions_of(url, index.settings.storage.of(url))
+    return index, *read_unique_questions(url, index.settings.storage.fsspec_options(url))
 
 
 def _running(
@@ -145,7 +145,7 @@ def _print_table(table: pa.Table, title: str = "") -> None:
 
 
 def _heading(name: str) -> str:
-    return safe(re.sub(r"_0_(\d)$", r" at .\1", name).replace("_", " "))
+    return escape_control(re.sub(r"_0_(\d)$", r" at .\1", name).replace("_", " "))
 
 
 def _cell(value: Any) -> str:
@@ -153,14 +153,14 @@ def _cell(value: Any) -> str:
         return ""
     if isinstance(value, float):
         return f"{value:.3f}" if abs(value) < 10 else f"{value:,.1f}"
-    return f"{value:,}" if isinstance(value, int) else safe(str(value))
+    return f"{value:,}" if isinstance(value, int) else escape_control(str(value))
 
 
 def _end(warnings: Iterable[str], failed: int = 0) -> None:
     for warning in warnings:
-        click.echo(f"note: {safe(warning)}", err=True)
+        click.echo(f"note: {escape_control(warning)}", err=True)
     if failed:
-        sys.exit(FAILED_ITEMS)
+        sys.exit(EXIT_FAILED_ITEMS)
 
 
 @click.command(cls=Command)
@@ -203,10 +203,10 @@ def questions(
     counts = personas, tasks, each
     writing.check_counts(counts)
     index = _open(given)
-    target, name = Store.of_file(out, index.settings.storage.of(out))
+    target, name = Store.for_file(out, index.settings.storage.fsspec_options(out))
     with _running(index, f"{out}.work", "questions", as_json, **where) as run:
-        about = writing.described(run, description)
-        run.observer.note(f"Corpus: {about}")
+        about = writing.corpus_description_of(run, description)
+        run.observer.message(f"Corpus: {about}")
         written, failures = writing.write_questions(run, about, counts)
     target.write(name, writing.as_csv(written))
     if as_json:
@@ -232,23 +232,23 @@ def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> Non
           --condition C0=global:C0 --condition vector=vector
     """
     index, posed, warnings = _read_questions(given, questions_url)
-    from graphrag_ray.evaluate.planned_costs import planned_costs
+    from graphrag_ray.evaluate.planned_costs import estimate_costs
 
-    costs = planned_costs(index, posed, **how)
+    costs = estimate_costs(index, posed, **how)
     if as_json:
         console.print_json({"planned": [asdict(cost) for cost in costs]})
     else:
 
         def row(name: str, *sums: float | None) -> list[str]:
             usd = "unknown" if sums[-1] is None else f"${sums[-1]:,.2f}"
-            return [safe(name), *(f"{n:,.0f}" for n in sums[:-1]), usd]
+            return [escape_control(name), *(f"{n:,.0f}" for n in sums[:-1]), usd]
 
         *counts, usd = zip(*(astuple(cost)[1:] for cost in costs), strict=True)
         total = row("total", *map(sum, counts), None if None in usd else sum(usd))
         columns = ["", "calls", "prompt tokens", "reply tokens", "cost"]
         console.print_table(columns, (row(*astuple(cost)) for cost in costs), total=total)
         if None in usd:
-            click.echo(f"To see the cost, use {price_setting()}")
+            click.echo(f"To see the cost, use {price_hint()}")
     _end(warnings)
 
 
@@ -324,7 +324,7 @@ def _print_comparison(result: Comparison) -> None:
                 mark = "*" if row["p_holm"] < SIGNIFICANT else " "
                 cells[row["first"], row["second"]] = f"{rate:.0f}{mark}"
                 cells[row["second"], row["first"]] = f"{100 - rate:.0f}{mark}"
-        rows = ([safe(name), *(cells.get((name, other), "") for other in names)] for name in names)
+        rows = ([escape_control(name), *(cells.get((name, other), "") for other in names)] for name in names)
         console.print_table(["", *map(_heading, names)], rows)
         out.print()
     out.print(f"* significant: p below {SIGNIFICANT} (Wilcoxon signed-rank test, Holm correction)\n")
@@ -358,10 +358,10 @@ def claims(
           --condition C0=global:C0 --condition vector=vector --out ./evaluation
     """
     index, posed, warnings = _read_questions(given, questions_url)
-    from graphrag_ray.evaluate.comparison import claims_of
+    from graphrag_ray.evaluate.comparison import compare_claims
 
     with _running(index, out, "claims", as_json, **where) as run:
-        result = claims_of(run, posed, conditions)
+        result = compare_claims(run, posed, conditions)
     if as_json:
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
@@ -413,7 +413,7 @@ def qa(
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
-    gold, warnings = gold_questions(questions_url, index.settings.storage.of(questions_url))
+    gold, warnings = gold_questions(questions_url, index.settings.storage.fsspec_options(questions_url))
     with _running(index, out, "qa", as_json, **where) as run:
         result = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     warnings += result.warnings
@@ -448,9 +448,9 @@ def communities(given: Given, as_json: bool) -> None:
       graphrag-ray evaluate communities --root ./my-index
     """
     index = _open(given)
-    from graphrag_ray.evaluate.community_measures import measured_communities
+    from graphrag_ray.evaluate.community_measures import measure_communities
 
-    measures = measured_communities(index)
+    measures = measure_communities(index)
     if as_json:
         console.print_json({"communities": measures.to_pylist()})
     elif not len(measures):

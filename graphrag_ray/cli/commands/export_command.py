@@ -73,7 +73,7 @@ def export(
     store, manifest = given.snapshot(snapshot)
     settings = given.settings(manifest.settings, store.url)
     with options.naming_root(out, "--out"):
-        target = Store(out, settings.storage.of(out))
+        target = Store(out, settings.storage.fsspec_options(out))
         done = write(
             Reader(store, manifest), settings, target, format_, overwrite=overwrite, hierarchy=hierarchy
         )
@@ -87,5 +87,5 @@ def export(
         echo(f"  {path:<46}{plural(rows, of):>16}")
     for note in done.notes:
         echo(f"\n{note}.")
-    if then := EXPORTERS[format_].then(done.url):
+    if then := EXPORTERS[format_].next_step(done.url):
         echo(f"\n{then}", soft_wrap=True)

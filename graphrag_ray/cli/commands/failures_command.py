@@ -52,7 +52,7 @@ def failures(
       graphrag-ray failures --root ./my-index --show 3f9a
       graphrag-ray failures --root ./my-index --retry --stage extract --document "letters/*"
     """
-    from graphrag_ray.indexing.failures import Choice, failed_items, next_command, put_back
+    from graphrag_ray.indexing.failures import FailureFilter, failed_items, next_command, retry_items
 
     if show is not None and (retry or snapshot is not None):
         raise UsageError("--show reads the newest snapshot and cannot be combined with --retry or --snapshot")
@@ -60,24 +60,24 @@ def failures(
         raise UsageError("--retry applies to the newest snapshot and cannot be combined with --snapshot")
     store = given.store()
     with options.naming_root(given.root):
-        rows = failed_items(store, snapshot, Choice(stage, document, (*key, *filter(None, [show]))))
+        rows = failed_items(store, snapshot, FailureFilter(stage, document, (*key, *filter(None, [show]))))
     if show is not None:
         _show(store, rows, show, as_json)
         return
     if retry:
-        done, command = put_back(store, rows), next_command(store, given.root)
+        done, command = retry_items(store, rows), next_command(store, given.root)
         if as_json:
             console.print_json({**asdict(done), "next": command})
             return
-        out, reset = console.console_of().print, done.retried + done.before
-        if not reset + done.anyway:
+        out, reset = console.console_of().print, done.retried + done.already_retried
+        if not reset + done.retried_automatically:
             out("No failed items.")
             return
         if reset:
-            before = f" ({done.before:,} of them were reset before)" if done.before else ""
+            before = f" ({done.already_retried:,} of them were reset before)" if done.already_retried else ""
             out(f"{plural(reset, 'item')} reset{before}: the next run retries them.")
-        if done.anyway:
-            out(f"{plural(done.anyway, 'transient failure')}, which every run retries.")
+        if done.retried_automatically:
+            out(f"{plural(done.retried_automatically, 'transient failure')}, which every run retries.")
         out(f"\nRun: {command}", soft_wrap=True)
     elif as_json:
         console.print_json(rows)
@@ -87,7 +87,7 @@ def failures(
 
 def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bool) -> None:
     """Print the prompts and replies of one failed item."""
-    from graphrag_ray.indexing.replay import conversation
+    from graphrag_ray.indexing.replay import failed_item_turns
 
     matches = {row["key"]: row for row in rows if row["stage"] in JOURNALS}
     if len(matches) != 1:
@@ -96,7 +96,7 @@ def _show(store: Store, rows: Sequence[Mapping[str, Any]], key: str, as_json: bo
             "`failures --json` lists the keys (unreadable files have none)."
         )
     ((full_key, row),) = matches.items()
-    turns = conversation(store, row["stage"], full_key)
+    turns = failed_item_turns(store, row["stage"], full_key)
     if as_json:
         console.print_json({**row, "turns": [asdict(turn) for turn in turns]})
         return

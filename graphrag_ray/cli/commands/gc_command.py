@@ -16,7 +16,7 @@ from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
-    from graphrag_ray.indexing.purge import Collected
+    from graphrag_ray.indexing.purge import CleanupResult
     from graphrag_ray.store.files import FileInfo
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
@@ -108,12 +108,12 @@ def gc(
       graphrag-ray gc --root ./my-index --purge letters/1987.txt --also ./evaluation --also ./replies
       graphrag-ray gc --root ./my-index --purge letters/1987.txt --delete
     """
-    from graphrag_ray.indexing.purge import collect
-    from graphrag_ray.store.gc import Options
+    from graphrag_ray.indexing.purge import clean_up
+    from graphrag_ray.store.gc import GcOptions
 
     store, _ = given.snapshot()
-    policy = Options(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    collected = collect(store, policy, purge=purge, also=also, journal=journal, delete=delete)
+    policy = GcOptions(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
+    collected = clean_up(store, policy, purge=purge, search=also, journal=journal, delete=delete)
     if not as_json:
         _print_collected(collected)
         return
@@ -125,22 +125,22 @@ def gc(
             "kept": plan.kept,
             "parts": _by_table(plan.parts),
             "waiting": _by_table(plan.waiting),
-            "waiting_until": _time(plan.until) if plan.until is not None else None,
+            "waiting_until": _time(plan.waiting_until) if plan.waiting_until is not None else None,
             "others": {kind: {"files": len(i), "bytes": _bytes(i)} for kind, i in plan.others.items()},
             "journal": {
-                name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.unreadable)}
+                name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.damaged)}
                 for name, t in collected.journal.items()
             },
             "documents": list(collected.documents),
-            "elsewhere": dict(collected.elsewhere),
+            "elsewhere": dict(collected.traces),
             "writer": collected.writer,
         }
     )
 
 
-def _print_collected(collected: Collected) -> None:
+def _print_collected(collected: CleanupResult) -> None:
     """Print what is removed, what has to wait, and what to do next."""
-    from graphrag_ray.indexing.purge import ELSEWHERE
+    from graphrag_ray.indexing.purge import NOT_PURGED
 
     out, plan = console.console_of().print, collected.plan
     if not collected.empty:
@@ -150,7 +150,7 @@ def _print_collected(collected: Collected) -> None:
         out("Nothing to remove.")
     if plan.waiting:
         size = f"{plural(len(plan.waiting), 'part')}, {console.in_words(_bytes(plan.waiting))}"
-        when = f" until {_time(plan.until)}" if plan.until is not None else ""
+        when = f" until {_time(plan.waiting_until)}" if plan.waiting_until is not None else ""
         out(
             f"{'Kept' if collected.deleted else 'To be kept'}{when}, since readers may still use "
             f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or with "
@@ -158,11 +158,11 @@ def _print_collected(collected: Collected) -> None:
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if collected.documents:
-        if collected.elsewhere:
+        if collected.traces:
             out("Check these files outside the index, and delete them yourself:")
-        for url, what in collected.elsewhere.items():
+        for url, what in collected.traces.items():
             out(f"  {url}: {what}")
-        out(f"A purge does not reach data outside the index: {', '.join(ELSEWHERE)}.")
+        out(f"A purge does not reach data outside the index: {', '.join(NOT_PURGED)}.")
         if not collected.deleted:
             out(
                 "Search it before the purge with --also DIR. Afterwards, there is no text left to search for."
@@ -173,7 +173,7 @@ def _print_collected(collected: Collected) -> None:
         out("Nothing was removed. Run it again with --delete to remove.")
 
 
-def _print_removed(collected: Collected) -> None:
+def _print_removed(collected: CleanupResult) -> None:
     out, plan = console.console_of().print, collected.plan
     for path in collected.documents:
         out(f"  every trace of {path}")
@@ -187,8 +187,8 @@ def _print_removed(collected: Collected) -> None:
     for name, t in collected.journal.items():
         if t.items:
             out(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
-        if t.unreadable:
-            out(f"  {plural(len(t.unreadable), 'damaged part')} of the journal of {name}")
+        if t.damaged:
+            out(f"  {plural(len(t.damaged), 'damaged part')} of the journal of {name}")
 
 
 def _numbered(snapshots: Sequence[int]) -> str:

@@ -12,18 +12,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, UsageError
-from graphrag_ray.base.urls import shown
-from graphrag_ray.base.wording import plural, safe
+from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, SettingsError, UsageError
+from graphrag_ray.base.urls import display_path
+from graphrag_ray.base.wording import escape_control, plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.engine.given_rows import InputRows
     from graphrag_ray.engine.observer import Observer
-    from graphrag_ray.indexing.index import Indexed
+    from graphrag_ray.indexing.index import IndexResult
     from graphrag_ray.store.files import Store
 
 
@@ -94,7 +94,7 @@ def index(
     from graphrag_ray.cli.progress import observer_for_people
 
     observer = observer_for_people(quiet=quiet or as_json)
-    shown_input = function or (shown(input_url) if input_url else None)
+    shown_input = function or (display_path(input_url) if input_url else None)
     attempt = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
     with _recorded(given, attempt) as store:
         settings = _settings(store, given, observer)
@@ -106,7 +106,7 @@ def index(
             add=add,
             allow_deletes=allow_deletes,
             new_prompts=new_prompts,
-            agree=observer.note if yes else _confirm,
+            agree=observer.message if yes else _confirm,
             **how,
         )
     if as_json:
@@ -127,15 +127,15 @@ def index(
     if done.failed:
         if quiet and not as_json:
             click.echo(f"graphrag-ray: {_failed_line(done, given.root)}", err=True)
-        sys.exit(FAILED_ITEMS)
+        sys.exit(EXIT_FAILED_ITEMS)
 
 
-def _rows_of(function: str, input_url: str | None) -> GivenRows:
+def _rows_of(function: str, input_url: str | None) -> InputRows:
     """The rows of `module:function`, which is called after the engine has started. Raises UsageError."""
-    from graphrag_ray.engine.given_rows import GivenRows
+    from graphrag_ray.engine.given_rows import InputRows
 
     if input_url is not None:
-        raise UsageError(f"INPUT is given twice: {shown(input_url)} and --input {function}")
+        raise UsageError(f"INPUT is given twice: {display_path(input_url)} and --input {function}")
     module, _, name = function.partition(":")
     if not module or not name:
         raise UsageError(f"--input {function!r}: use the form MODULE:FUNCTION")
@@ -147,52 +147,54 @@ def _rows_of(function: str, input_url: str | None) -> GivenRows:
         raise UsageError(f"--input {function}: {type(e).__name__}: {e}") from e
     if not callable(rows):
         raise UsageError(f"--input {function}: expected a function, got a {type(rows).__name__}")
-    return GivenRows(rows, function)
+    return InputRows(rows, function)
 
 
 @contextmanager
 def _recorded(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
     """Open the store, and record an attempt that fails before a run starts. Raises SettingsError,
     UsageError."""
-    from graphrag_ray.engine.ray.discovery import submitted
-    from graphrag_ray.indexing.run_record import attempted
+    from graphrag_ray.engine.ray.discovery import is_submitted_job
+    from graphrag_ray.indexing.run_record import recording_refusals
 
     try:
         store = given.store()
     except SettingsError:
         # Record it where the index is reached without these settings.
-        with attempted(Given(given.root, None, ()).store(), attempt, always=submitted()):
+        with recording_refusals(Given(given.root, None, ()).store(), attempt, always=is_submitted_job()):
             raise
-    with attempted(store, attempt, always=submitted()):
+    with recording_refusals(store, attempt, always=is_submitted_job()):
         yield store
 
 
 def _settings(store: Store, given: Given, observer: Observer) -> Settings:
     """The given settings, else those of the index, with a note about which. Raises UsageError."""
-    from graphrag_ray.indexing.build import before_of
+    from graphrag_ray.indexing.build import previous_record
     from graphrag_ray.store import locks, runs
-    from graphrag_ray.store.snapshots import readable
+    from graphrag_ray.store.snapshots import latest_readable
 
     names_model = given.short["model"] is not None or any(o.startswith("models.") for o in given.overrides)
     with options.naming_root(given.root):
         locks.check_free(store)  # before any note about an index that another run is writing
-        parent, _ = readable(store)
-        last = runs.latest(store) if parent is None else None
-        before = before_of(store) if given.config is None and (parent or last or not names_model) else None
+        parent, _ = latest_readable(store)
+        last = runs.latest_run(store) if parent is None else None
+        before = (
+            previous_record(store) if given.config is None and (parent or last or not names_model) else None
+        )
     settings = given.settings((before.settings or {}) if before else None, store.url)
     if parent:
         if given.config is None:
-            observer.note(
+            observer.message(
                 f"Using the settings of snapshot {parent.number} (override with --config or --set)."
             )
         model = parent.settings.get("models", {}).get("default", {}).get("model")
         if model and settings.model(settings.model_name("extract")).provider == "offline":
-            observer.note(
+            observer.message(
                 f"Snapshot {parent.number} was built with {model}, but these settings name no model, so the "
                 "offline engine rebuilds it. The model's replies are kept for a later run with that model."
             )
     elif before is not None:
-        observer.note(
+        observer.message(
             "Using the settings of the previous run, which did not finish or whose snapshot is damaged "
             "(override with --config or --set)."
         )
@@ -203,12 +205,12 @@ def _confirm(cost: str) -> None:
     """Ask for confirmation of a cost. Raises UsageError if it is refused, or if there is no terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise UsageError(f"{cost} No model was called yet. Confirm with --yes.")
-    click.echo(safe(cost), err=True)
+    click.echo(escape_control(cost), err=True)
     if not click.confirm("Rebuild with the new prompts?", default=False, err=True):
         raise UsageError("No model was called. Without --new-prompts, the index keeps its own prompts.")
 
 
-def _print_indexed(done: Indexed, root: str) -> None:
+def _print_indexed(done: IndexResult, root: str) -> None:
     """Print the summary of a finished run."""
     out, manifest = console.console_of(), done.manifest
     if done.committed:
@@ -232,7 +234,7 @@ def _print_indexed(done: Indexed, root: str) -> None:
     out.print(f"\nAsk: {ask} {shlex.quote(root)}", soft_wrap=True)
 
 
-def _failed_line(done: Indexed, root: str) -> str:
+def _failed_line(done: IndexResult, root: str) -> str:
     kept = done.manifest.counts.get("kept", 0)
     unchanged = (
         f" ({kept:,} of them kept in {'its' if kept == 1 else 'their'} previous version)" if kept else ""
@@ -242,7 +244,7 @@ def _failed_line(done: Indexed, root: str) -> str:
     )
 
 
-def _counts(done: Indexed) -> Mapping[str, Any]:
+def _counts(done: IndexResult) -> Mapping[str, Any]:
     """The counts of the snapshot, without the changes if this run made none."""
     left_out = () if done.committed else console.CHANGES
     return {name: n for name, n in done.manifest.counts.items() if name not in left_out}

@@ -75,12 +75,14 @@ def inspect(
       graphrag-ray inspect search harbour --root ./my-index
     """
     options.spare_pandas()
-    from graphrag_ray.export.connected_records import View, look_up, overview, search
-    from graphrag_ray.query.methods.asked_hierarchy import looked_at
+    from graphrag_ray.export.connected_records import RecordView, look_up, overview, search
+    from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy_or_empty
     from graphrag_ray.query.reading import Reader
 
     store, manifest = given.snapshot(snapshot)
-    view = View(Reader(store, manifest), limit or None, looked_at(manifest.hierarchies, hierarchy))
+    view = RecordView(
+        Reader(store, manifest), limit or None, find_hierarchy_or_empty(manifest.hierarchies, hierarchy)
+    )
     if what is None:
         record = overview(view)
     elif what.casefold() == "search":

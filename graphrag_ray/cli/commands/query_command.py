@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.errors import FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
+from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, SettingsError, SnapshotRemoved, UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
-from graphrag_ray.query.methods.methods import METHODS, check_modes, find, usable
+from graphrag_ray.query.methods.methods import METHODS, check_options, find, load_all
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        for name, kind in usable().items():
+        for name, kind in load_all().items():
             package = METHODS.package_of(name)
-            click.echo(f"{name:<10} {kind.reads}{f' ({package})' if package else ''}")
+            click.echo(f"{name:<10} {kind.description}{f' ({package})' if package else ''}")
         ctx.exit()
 
 
@@ -103,17 +103,17 @@ def query(
         method = way["method"]
         if given.short["dynamic"] and not find(method).dynamic:
             raise UsageError(f"--dynamic is not supported by {method} search, only by global search")
-        check_modes(method, given.short)
+        check_options(method, given.short)
         opened = given.index(snapshot, cache)
     if question is not None:
         from graphrag_ray.query import traces
 
-        with traces.exported():
+        with traces.export_traces():
             failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
     else:
         failed = _ask_many(opened, str(batch), str(out), way, ray, address, quiet, as_json)
     if failed:
-        sys.exit(FAILED_ITEMS)
+        sys.exit(EXIT_FAILED_ITEMS)
 
 
 @contextmanager
@@ -126,18 +126,18 @@ def _recorded(given: Given, out: str | None, batch: str | None) -> Iterator[None
         yield
         return
     from graphrag_ray.base.settings_file import load_storage
-    from graphrag_ray.engine.ray.discovery import submitted
-    from graphrag_ray.query.batch import attempted
+    from graphrag_ray.engine.ray.discovery import is_submitted_job
+    from graphrag_ray.query.batch import record_failed_start
     from graphrag_ray.query.question_files import AnswersFile
 
-    always = batch is not None or submitted()
+    always = batch is not None or is_submitted_job()
     try:
-        reached = load_storage(given.config, given.overrides).of(out)
+        reached = load_storage(given.config, given.overrides).fsspec_options(out)
     except SettingsError:
         # Record it where --out is reached without these settings.
-        with attempted(AnswersFile.at(out, {}).work, always):
+        with record_failed_start(AnswersFile.at(out, {}).work, always):
             raise
-    with attempted(AnswersFile.at(out, reached).work, always):
+    with record_failed_start(AnswersFile.at(out, reached).work, always):
         yield
 
 
@@ -160,7 +160,9 @@ def _ask_one(
         cited: Sequence[Source] | None = ()
         if sources or as_json:
             references = answer.references
-            cited, answer = opened.beside(answer, lambda: opened.sources(references, answer), "The sources")
+            cited, answer = opened.show_or_note(
+                answer, lambda: opened.sources(references, answer), "The sources"
+            )
         if as_json:
             data = {"snapshot": opened.manifest.number, **answer.as_dict()}
             console.print_json({**data, "sources": [vars(source) for source in cited or ()]})
@@ -169,7 +171,7 @@ def _ask_one(
     except SnapshotRemoved as e:
         phases = answer.phases.values()
         tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
-        raise e.after(sum(phase.calls for phase in phases), tokens) from e
+        raise e.with_usage(sum(phase.calls for phase in phases), tokens) from e
     return bool(answer.failed_parts) or cited is None
 
 
@@ -186,11 +188,11 @@ def _ask_many(
     """Answer a batch and return whether an answer, or a part of one, is missing."""
     from graphrag_ray.cli.progress import observer_for_people
     from graphrag_ray.query.batch import answer_batch
-    from graphrag_ray.query.methods.method import Ask
+    from graphrag_ray.query.methods.method import AskRequest
 
     observer = observer_for_people(quiet=quiet or as_json)
-    observer.checked(opened.settings, "map")
-    done = answer_batch(opened, batch, out, Ask(**way), observer=observer, on_ray=ray, address=address)
+    observer.run_started(opened.settings, "map")
+    done = answer_batch(opened, batch, out, AskRequest(**way), observer=observer, on_ray=ray, address=address)
     if as_json:
         figures = {"questions": done.questions, "failed": done.failed, "seconds": done.seconds}
         console.print_json({"out": done.url, **figures, "usage": list(done.accounts.rows())})

@@ -76,15 +76,15 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
     from pydantic import SecretStr
 
-    from graphrag_ray.engine.gateways import Models, probe
-    from graphrag_ray.engine.ray.cluster import connected
-    from graphrag_ray.engine.ray.discovery import will_be_private
+    from graphrag_ray.engine.gateways import Models, probe_endpoints
+    from graphrag_ray.engine.ray.cluster import connect
+    from graphrag_ray.engine.ray.discovery import starts_private_ray
     from graphrag_ray.query.methods import methods
 
     requested, settings = _options(given, values)
     service = _guarded(requested, host)
-    methods.check(service.method, service.level, ())
-    private = will_be_private(address)
+    methods.check_method(service.method, service.level, ())
+    private = starts_private_ray(address)
     if not port:
         # From a range that neither Ray nor the system assigns, so that it stays free until Ray Serve listens.
         candidates = random.sample(range(20_000, 32_000), 100)
@@ -93,35 +93,35 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
             raise UsageError(f"No free port found at {host}. Choose one with --port.")
     elif private and (why := _why_taken(host, port)):
         raise UsageError(f"Cannot listen at {host}:{port}: {why}. Choose another --port.")
-    for silent in probe(Models.of(settings), settings, ("map", "reduce", "answer")):
+    for silent in probe_endpoints(Models.from_settings(settings), settings, ("map", "reduce", "answer")):
         if silent.asked:
             click.echo(f"From this machine: {silent}", err=True)
-    with connected(address, serving=True):
+    with connect(address, for_serve=True):
         from graphrag_ray.engine.ray.cluster import check_nodes
-        from graphrag_ray.engine.ray.serving import running
+        from graphrag_ray.engine.ray.serving import serve_application
         from graphrag_ray.service.application import build
         from graphrag_ray.store.files import Store
 
         if not private:
-            check_nodes(Store(service.root, settings.storage.of(service.root)), [])
+            check_nodes(Store(service.root, settings.storage.fsspec_options(service.root)), [])
         informs = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
         # Nodes of a cluster may lack these variables.
-        names = {service.token_env, *Models.of(settings).key_variables()}
+        names = {service.token_env, *Models.from_settings(settings).key_variables()}
         values = {name: os.environ.get(name, "").strip() for name in sorted(names)}
         held = {} if private else {name: SecretStr(value) for name, value in values.items() if value}
         with (
             _until_stopped() as (ready, stopped),
-            running(
+            serve_application(
                 build(service),
                 host=host,
                 port=port,
                 prefix=prefix,
-                held=held,
+                secrets=held,
                 grace_s=service.grace_s,
                 log_level="INFO" if informs else "WARNING",
                 log_json=logs.as_json(),
                 private=private,
-                only_here=service != requested,
+                loopback_only=service != requested,
             ) as own_address,
         ):
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}{prefix.rstrip('/')}"
@@ -147,19 +147,19 @@ def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, S
     """The options of the service, and the settings for the newest snapshot. Raises UsageError."""
     from pydantic import ValidationError
 
-    from graphrag_ray.base.index_settings import of_index
+    from graphrag_ray.base.index_settings import without_machine_settings
     from graphrag_ray.base.settings_file import read_settings
-    from graphrag_ray.base.user_settings import Known
+    from graphrag_ray.base.user_settings import KnownModels
     from graphrag_ray.service.service_options import ServiceOptions
 
     chosen = {name: value for name, value in values.items() if value is not None}
     store, manifest = given.snapshot()
-    base = of_index(manifest.settings) if given.config is None else None
+    base = without_machine_settings(manifest.settings) if given.config is None else None
     settings = read_settings(given.config) if given.config is not None else None
     overrides = tuple(options.overrides_of(given.config, given.overrides, given.short, base))
     given.settings(manifest.settings, store.url)  # Validates the settings.
     # Other nodes may serve, so they get what this machine knows.
-    known = Known.read(store.url if given.config is None else None)
+    known = KnownModels.read(store.url if given.config is None else None)
     try:
         service = ServiceOptions(
             root=store.url, settings=settings, overrides=overrides, known=known, **chosen

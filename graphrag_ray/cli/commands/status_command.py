@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from graphrag_ray.base.declarations import ASKING_STAGES, COMPARED
+from graphrag_ray.base.declarations import COMPARED_TABLES, MODEL_STAGES_OF_INDEXING
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.base.wording import plural, price_setting, safe
+from graphrag_ray.base.wording import escape_control, plural, price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import Given
@@ -79,28 +79,28 @@ def status(
 
 def _watch(store: Store, following: bool, as_json: bool) -> int:
     """Show a run until it ends; return its exit code, or that of a later attempt that started no run."""
-    from graphrag_ray.indexing.status import await_next, refused_since, status_of, watched
+    from graphrag_ray.indexing.status import refusal_since_last_run, status_of, wait_for_run, watch_last_run
 
     if following:
         click.echo("Waiting for the run to start; see `ray job list` on its cluster", err=True)
-        await_next(store)
+        wait_for_run(store)
     last: Record | None = None
     if as_json:
-        for record in watched(store):
+        for record in watch_last_run(store):
             if record != last:
                 console.print_json(record, indent=False)
             last = record
     else:
-        last = _show_running(watched(store))
+        last = _show_running(watch_last_run(store))
     if last is not None:
         if not as_json:
-            click.echo(safe(_ending(last)))
+            click.echo(escape_control(_ending(last)))
         return StoreError.exit_code if last["exit_code"] is None else int(last["exit_code"])
-    if refused := refused_since(store):
+    if refused := refusal_since_last_run(store):
         if as_json:
             console.print_json(refused, indent=False)
         else:
-            click.echo(safe(_refusal(refused)))
+            click.echo(escape_control(_refusal(refused)))
         return int(refused["exit_code"])
     record = status_of(store)
     if as_json:
@@ -111,7 +111,7 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
 
 
 def _print_status(record: Record) -> None:
-    from graphrag_ray.store.parts import MEND
+    from graphrag_ray.store.parts import REPAIR_ADVICE
 
     out, counts = console.console_of(), record.get("counts", {})
     out.print(f"Index at {record['root']}")
@@ -145,7 +145,7 @@ def _print_status(record: Record) -> None:
         out.print("\nDamaged", style="bold")
         for damage in record["damaged"]:
             out.print(f"  {damage}")
-        out.print(f"  {MEND}")
+        out.print(f"  {REPAIR_ADVICE}")
 
 
 def _print_last_run(out: Console, last: Record) -> None:
@@ -168,10 +168,10 @@ def _print_last_run(out: Console, last: Record) -> None:
 
 def _ending(last: Record) -> str:
     """When and how a run ended, its exit code and what that means. Of a killed run, when it started."""
-    from graphrag_ray.indexing.run_record import WORDS
+    from graphrag_ray.indexing.run_record import OUTCOME_DESCRIPTIONS
 
     when, outcome = last["ended_at"] or f"started {last['started_at']}", last["outcome"]
-    words, message = str(WORDS.get(outcome, outcome)), last["message"]
+    words, message = str(OUTCOME_DESCRIPTIONS.get(outcome, outcome)), last["message"]
     if outcome == "committed":
         failed = f", {plural(last['failed'], 'failed item')}" if last["failed"] else ""
         ending = f"snapshot {last['snapshot']} was committed{failed}"
@@ -283,14 +283,14 @@ def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
 
 def _print_price_hint(out: Console, rows: Sequence[Record]) -> None:
     if any(row["cost_usd"] is None for row in rows):
-        out.print(f"To see the cost of later runs, use {price_setting()}", style="dim")
+        out.print(f"To see the cost of later runs, use {price_hint()}", style="dim")
 
 
 def _print_changes(out: Console, run: Record, counts: Record) -> None:
     """Print what the run that built the snapshot added, changed and removed, and what models wrote for it."""
     out.print("\nChanges by the run that built this snapshot")
     rows = []
-    for name, (label, _) in COMPARED.items():
+    for name, (label, _) in COMPARED_TABLES.items():
         changes = run["changes"].get(name, {})
         if any(changes.values()):
             rows.append([label, *(f"{changes[kind]:,}" if changes[kind] else "" for kind in _CHANGES)])
@@ -298,7 +298,7 @@ def _print_changes(out: Console, run: Record, counts: Record) -> None:
     if counts.get("kept"):
         out.print(f"  {counts['kept']:,} unreadable documents are kept in their previous version")
     written = []
-    for stage in ASKING_STAGES:
+    for stage in MODEL_STAGES_OF_INDEXING:
         label, total = stage.writes
         if n := run.get("asked", {}).get(stage.dialogue):
             totals = sum(c.get(total, 0) for c in (counts, *counts.get("hierarchies", {}).values()))

@@ -33,9 +33,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.urls import is_url
-from graphrag_ray.base.wording import without_colors
+from graphrag_ray.base.wording import strip_ansi
 from graphrag_ray.engine.ray import PINNED
-from graphrag_ray.engine.ray.discovery import JOB_CONFIG, address_file, will_be_private
+from graphrag_ray.engine.ray.discovery import JOB_CONFIG, address_file, starts_private_ray
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
 
@@ -61,7 +61,7 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def connected(address: str | None = None, *, serving: bool = False) -> Iterator[None]:
+def connect(address: str | None = None, *, for_serve: bool = False) -> Iterator[None]:
     """Connect to Ray for the duration of the block.
 
     A private Ray binds to 127.0.0.1 and sends no usage statistics. Workers of a cluster that others started
@@ -69,18 +69,18 @@ def connected(address: str | None = None, *, serving: bool = False) -> Iterator[
 
     Args:
         address: A cluster; None uses RAY_ADDRESS, else one started here with `ray start`, else a private one.
-        serving: Whether to use Ray Serve.
+        for_serve: Whether to use Ray Serve.
     """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     # Report a failed task once, where its result is requested, not once per returned object.
     os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")
     with ExitStack() as stack:
         if not ray.is_initialized():
-            if will_be_private(address):
+            if starts_private_ray(address):
                 stack.enter_context(_listening_on_loopback())
-                _start(serving)
+                _start(for_serve)
             else:
-                _connect(address, serving)
+                _connect(address, for_serve)
             stack.callback(ray.shutdown)
         yield
 
@@ -105,7 +105,7 @@ def _start(serving: bool) -> None:
         with _environment(env):
             ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **_quiet())
     except Exception as e:
-        text = without_colors(str(e))
+        text = strip_ansi(str(e))
         why = "in time: it may be too busy" if "timed out during startup" in text else f"({text})"
         raise GraphRagError(
             f"Ray did not start on this machine {' '.join(why.split())[:MAX_REASON_CHARS]}. Try again, look "
@@ -134,7 +134,7 @@ def _connect(address: str | None, serving: bool) -> None:
     except RuntimeError as e:
         if "ersion mismatch" not in str(e):
             raise
-        why = " ".join(without_colors(str(e)).split())
+        why = " ".join(strip_ansi(str(e)).split())
         raise GraphRagError(
             f"The Ray cluster at {target!r} runs other versions than this program: {why}"
         ) from e
@@ -268,7 +268,7 @@ def ask_nodes(
             try:
                 problem, detail = ray.get(ref, timeout=0)
             except RuntimeEnvSetupError as e:
-                why = without_colors(str(e)).splitlines()[0]
+                why = strip_ansi(str(e)).splitlines()[0]
                 problem, detail = "packages", f"its runtime environment cannot be set up ({why})"
             except RayError:  # too late, or the node is gone
                 continue

@@ -19,10 +19,17 @@ from ray.data.block import BlockMetadata
 from ray.exceptions import RayError
 
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.base.wording import without_colors
-from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import PARTITION, Parted, TableFunction, Tables, Written, write_all
+from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.wording import strip_ansi
+from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.executor import (
+    PARTITION,
+    InputSplitter,
+    TableFunction,
+    Tables,
+    WrittenParts,
+    write_all,
+)
 from graphrag_ray.engine.given_rows import after_rows, reading_failed
 from graphrag_ray.engine.ray.table_tasks import (
     Attempts,
@@ -45,9 +52,9 @@ def map_dataset(
     fn: TableFunction[Any],
     dataset: Any,
     attempts: Attempts,
-    parted: Parted[Any] | None,
+    parted: InputSplitter[Any] | None,
     ended: Callable[[int], None],
-) -> Written:
+) -> WrittenParts:
     """`Executor.map` over the blocks of a dataset, in any order.
 
     Ray Data reads blocks and runs `fn` in its own tasks, as many as cores and object store allow. Only the
@@ -58,7 +65,7 @@ def map_dataset(
     """
     block = partial(_write_block, store, fn, attempts, parted)
     blocks = dataset.map_batches(block, batch_size=None, batch_format="pyarrow")
-    written: Written = []
+    written: WrittenParts = []
     n_rows = 0
     try:
         with _quiet(dataset.context):
@@ -72,14 +79,18 @@ def map_dataset(
             raise own from None
         error = f"{type(e).__name__}: {e}"
         if isinstance(e, RayError):  # the reader's error is the last line of the first traceback
-            first, *_ = without_colors(str(e)).split("\n\nThe above exception was the direct cause")
+            first, *_ = strip_ansi(str(e)).split("\n\nThe above exception was the direct cause")
             error = next((line for line in reversed(first.splitlines()) if line.strip()), "")
         raise reading_failed(after_rows(n_rows), error) from e
     return written
 
 
 def _write_block(
-    store: Store, fn: TableFunction[Any], attempts: Attempts, parted: Parted[Any] | None, block: pa.Table
+    store: Store,
+    fn: TableFunction[Any],
+    attempts: Attempts,
+    parted: InputSplitter[Any] | None,
+    block: pa.Table,
 ) -> Iterator[pa.Table]:
     """Write the parts of a block, row by row if processes died of it."""
     if not block.num_rows:  # Ray tries functions on empty blocks
@@ -96,18 +107,18 @@ def _write_block(
             raise process_died(attempts.step, block, why)
         else:
             tables = []
-            for n, part in enumerate(parted.parts(block), number + 1):
+            for n, part in enumerate(parted.split(block), number + 1):
                 part_why = attempts.begin(n)
-                tables += [parted.failed(part, part_why)] if part_why else fn(store, part)
+                tables += [parted.failure_tables(part, part_why)] if part_why else fn(store, part)
                 attempts.end(n)
         written = write_all(store, tables)
         if why is None:
             attempts.end(number)
     except Exception as e:
-        if not is_unforeseen(e):
+        if not is_unexpected(e):
             raise
         # The error is ours and not one of reading the dataset.
-        raise GraphRagError(f"Step {attempts.step}: {note_bug(e)}") from None
+        raise GraphRagError(f"Step {attempts.step}: {record_bug(e)}") from None
     yield pa.table({"written": [cloudpickle.dumps(written)], "rows": [block.num_rows]})
 
 
@@ -156,12 +167,12 @@ def _reduce_block(
         yield pa.table({"partition": [partition], "written": [cloudpickle.dumps(written)]})
 
 
-def dataset_of(store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> ray.data.Dataset:
+def dataset_of_parts(store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> ray.data.Dataset:
     """A dataset of the stored parts, restricted to the schema's columns, which nodes read by themselves."""
     return ray.data.read_datasource(_StoredParts(store, name, parts, schema))
 
 
-def dataset_from(table: pa.Table) -> ray.data.Dataset:
+def dataset_of_table(table: pa.Table) -> ray.data.Dataset:
     return ray.data.from_arrow(table)
 
 

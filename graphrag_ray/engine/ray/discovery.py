@@ -16,7 +16,7 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """Set by Ray for submitted jobs; holds their configuration."""
 
 
-def will_be_private(address: str | None = None) -> bool:
+def starts_private_ray(address: str | None = None) -> bool:
     """Whether `cluster.connected` would start a private Ray, whose workers have this process's environment.
 
     It does if no cluster is named, this process is not connected to one, and none was started on this
@@ -49,6 +49,6 @@ def address_file() -> Path:
     )
 
 
-def submitted() -> bool:
+def is_submitted_job() -> bool:
     """Whether this process is a submitted job: few people see its output or exit code."""
     return JOB_CONFIG in os.environ

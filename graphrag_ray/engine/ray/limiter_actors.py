@@ -22,12 +22,12 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.index_settings import Model
-from graphrag_ray.base.logs import Logging
+from graphrag_ray.base.logs import LogConfig
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder
-from graphrag_ray.llm.call_metrics import ENDPOINTS, SERVED, CallMeter, Watched
+from graphrag_ray.llm.call_metrics import ENDPOINT_METRICS, SERVICE_STAGE, CallMeter, WatchedEndpoints
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.limits import Ended, Settled
+from graphrag_ray.llm.limits import CallOutcome, FreedPlace
 
 _log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ LINGER_SHARE = 0.05
 MIN_LINGER_S = 0.002
 """For an unused permit, and after the shortest calls."""
 
-Batch: TypeAlias = Mapping[str, Sequence[Settled]]
+Batch: TypeAlias = Mapping[str, Sequence[FreedPlace]]
 """Released permits by the incarnation of the limiter that granted them."""
 
 
@@ -105,19 +105,19 @@ class ModelLimiter:
         name: str,
         model: Model,
         default_in_flight: int,
-        logging: Logging | None = None,
+        logging: LogConfig | None = None,
         unused_s: float | None = None,
         run: str = "",
     ) -> None:
         # Exits after `unused_s` without a heartbeat, and records endpoint metrics only if `run` labels them.
-        logs.follow(logging)
+        logs.follow_driver(logging)
         self._limiter = LocalLimiter({name: model}, default_in_flight)
         self._life = uuid.uuid4().hex
         self._seen_calls: defaultdict[str, SeenCalls] = defaultdict(SeenCalls)
         self._name = name
         self._seen_at: dict[str, float] = {}
         self._beaten_at = time.monotonic()
-        self._meter = CallMeter(RayRecorder((ENDPOINTS, {"run": run})), {name: model}) if run else None
+        self._meter = CallMeter(RayRecorder((ENDPOINT_METRICS, {"run": run})), {name: model}) if run else None
         self._recorded_at = -math.inf
         if unused_s is not None:
             threading.Thread(target=self._exit_when_unused, args=(unused_s,), daemon=True).start()
@@ -156,7 +156,7 @@ class ModelLimiter:
         """
 
         async def answer() -> None:
-            self._limiter.forget(holder)
+            self._limiter.drop_holder(holder)
 
         await (answer() if call is None else self._seen_calls[holder].answer(call, answer))
         if call is None:
@@ -171,13 +171,13 @@ class ModelLimiter:
             await self.forget(silent)
         if self._meter is not None and now - self._recorded_at >= RECORD_S:
             self._recorded_at = now
-            self._meter.endpoints(SERVED, await self.watched())
+            self._meter.endpoints(SERVICE_STAGE, await self.watched())
 
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
 
-    async def watched(self) -> Watched:
-        return Watched(self._name, self._life, self._limiter.seen(self._name))
+    async def watched(self) -> WatchedEndpoints:
+        return WatchedEndpoints(self._name, self._life, self._limiter.endpoint_states(self._name))
 
     def _exit_when_unused(self, unused_s: float) -> None:
         """Runs in a thread because an actor that was just restarted may never be called again."""
@@ -198,7 +198,7 @@ _Actor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, max_concur
 
 
 def start_limiters(
-    prefix: str, models: Models, namespace: str | None = None, run: str = "", logging: Logging | None = None
+    prefix: str, models: Models, namespace: str | None = None, run: str = "", logging: LogConfig | None = None
 ) -> list[Any]:
     """Start one limiter actor, named `<prefix>-<model>`, for each model with endpoints.
 
@@ -213,7 +213,7 @@ def start_limiters(
         unused_s = UNUSED_S
     return [
         _Actor.options(name=f"{prefix}-{name}", **options).remote(
-            name, model, models.default_in_flight, logging or logs.current(), unused_s, run
+            name, model, models.default_in_flight, logging or logs.current_config(), unused_s, run
         )
         for name, model in models.online.items()
     ]
@@ -233,7 +233,9 @@ class RayLimiter:
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
         # Unsent settlements with their times, by model and by the incarnation that granted the permit.
-        self._unsent: dict[str, dict[str, list[tuple[float, Settled]]]] = {name: {} for name in self._actors}
+        self._unsent: dict[str, dict[str, list[tuple[float, FreedPlace]]]] = {
+            name: {} for name in self._actors
+        }
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._calls = map(f"{uuid.uuid4().hex}-{{}}".format, count())
         self._quirks: dict[tuple[str, int], frozenset[str]] = {}
@@ -261,16 +263,16 @@ class RayLimiter:
             self._lives[model, endpoint].append(permits.life)
         return permits.endpoints
 
-    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: Ended | None = None) -> None:
+    def settle(self, model: str, endpoint: int, delta_tokens: int, ended: CallOutcome | None = None) -> None:
         # Permits of an endpoint are interchangeable, so release the oldest.
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
-        settled = Settled(endpoint, delta_tokens, ended)
+        settled = FreedPlace(endpoint, delta_tokens, ended)
         self._unsent[model].setdefault(life, []).append((time.monotonic(), settled))
         linger_s = MIN_LINGER_S
         if ended is not None:
             linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
-            if ended.told is not None:  # a rate limit, which concerns all workers
+            if ended.rate_limits is not None:  # a rate limit, which concerns all workers
                 linger_s = 0.0
         loop, timer = asyncio.get_running_loop(), self._timers.get(model)
         max_linger_s = max(LINGER_S, min(MAX_LINGER_S, self.holders / BATCHES_PER_S))
@@ -330,7 +332,7 @@ class SharedLimiter(RayLimiter):
         models: Models,
         namespace: str,
         run: str = "",
-        logging: Logging | None = None,
+        logging: LogConfig | None = None,
     ) -> None:
         self._start = partial(start_limiters, prefix, models, namespace, run, logging)
         self._start()

@@ -28,8 +28,8 @@ from ray.util import metrics as ray_metrics
 
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.instruments import PREFIX, Instrument
-from graphrag_ray.engine.executor import Sweep
-from graphrag_ray.llm.call_metrics import CALLS, ENDPOINTS, CallMeter, sums
+from graphrag_ray.engine.executor import SweepResult
+from graphrag_ray.llm.call_metrics import CALL_METRICS, ENDPOINT_METRICS, CallMeter, metric_values
 
 UPDATE_S = 2.0
 """Minimum time between updates. Ray's processes hand metrics to their agent every ten seconds."""
@@ -48,8 +48,8 @@ DECLARED = (
     Instrument("gauge", "workers", "LLM workers, without those that are about to leave", _STAGE),
     Instrument("counter", "leases_reissued", "Items handed out again because their worker was lost", _STAGE),
     Instrument("gauge", "journal_lag_seconds", "Age of the oldest reply that is not journalled", _STAGE),
-    *CALLS,
-    *ENDPOINTS,
+    *CALL_METRICS,
+    *ENDPOINT_METRICS,
 )
 
 
@@ -68,7 +68,7 @@ class RunMetrics:
         self._total: int | None = None
 
     def update(
-        self, sweep: Sweep, total: int | None, waiting: int, leased: int, lag_s: float, workers: int
+        self, sweep: SweepResult, total: int | None, waiting: int, leased: int, lag_s: float, workers: int
     ) -> None:
         """Record the state of a sweep with `total` items, unless that was done less than UPDATE_S ago."""
         now = time.monotonic()
@@ -81,7 +81,7 @@ class RunMetrics:
         if not self._asked:
             self._asked = [limiter.watched.remote() for limiter in self._limiters]
 
-    def end(self, sweep: Sweep) -> None:
+    def end(self, sweep: SweepResult) -> None:
         """Record the result of a sweep."""
         self._record(sweep, 0, 0, 0.0, 0)
         self._ended[self._stage] += sweep.finished
@@ -95,20 +95,20 @@ class RunMetrics:
             for watched in ray.get(asked, timeout=LIMITER_TIMEOUT_S):
                 self._meter.endpoints(self._stage, watched, over)
 
-    def _record(self, sweep: Sweep, waiting: int, leased: int, lag_s: float, workers: int) -> None:
+    def _record(self, sweep: SweepResult, waiting: int, leased: int, lag_s: float, workers: int) -> None:
         meter, labels = self._meter, {"stage": self._stage}
         for result, items in (("complete", sweep.finished - sweep.failed), ("failed", sweep.failed)):
-            meter.rise("items", items, {**labels, "result": result}, (self._sweep, result))
+            meter.count_up_to("items", items, {**labels, "result": result}, (self._sweep, result))
         if self._total is not None:
             meter.set("items_expected", self._ended[self._stage] + self._total, labels)
         meter.set("queue_items", waiting, {**labels, "state": "waiting"})
         meter.set("queue_items", leased, {**labels, "state": "leased"})
         meter.set("workers", workers, labels)
-        meter.rise("leases_reissued", sweep.reissued, labels, self._sweep)
+        meter.count_up_to("leases_reissued", sweep.reissued, labels, self._sweep)
         meter.set("journal_lag_seconds", lag_s, labels)
         for (stage, model), totals in sweep.accounts.by_stage.items():
-            for name, so_far in sums(totals).items():
-                meter.rise(name, so_far, {"stage": stage, "model": model}, (self._sweep, stage, model))
+            for name, so_far in metric_values(totals).items():
+                meter.count_up_to(name, so_far, {"stage": stage, "model": model}, (self._sweep, stage, model))
 
 
 class RayRecorder:

@@ -25,15 +25,15 @@ from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayAc
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, RunStopped
-from graphrag_ray.base.wording import without_colors
-from graphrag_ray.engine.drive import Refused
-from graphrag_ray.engine.executor import ItemSource, RunningSweep, Sweep
+from graphrag_ray.base.wording import strip_ansi
+from graphrag_ray.engine.drive import GaveUp
+from graphrag_ray.engine.executor import ItemSource, RunningSweep, SweepResult
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.ray.metrics import RunMetrics
 from graphrag_ray.engine.ray.table_tasks import RayTables, unwrap_errors
 from graphrag_ray.engine.ray.worker import WorkerReport
 from graphrag_ray.engine.ray.worker_pool import Member, WorkerPool
-from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_of
+from graphrag_ray.engine.work import Outcome, Row, Work, killed_row, outcome_from_journal
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
@@ -102,7 +102,7 @@ class RayExecutor(RayTables):
 
     workers_per_node: int | None = None
     run: str = field(default_factory=lambda: uuid.uuid4().hex[:12])
-    fit: Collection[str] = ()
+    checked_nodes: Collection[str] = ()
     _pool: WorkerPool | None = None
     _index: tuple[JournalIndex, Any] | None = None
     _metrics: RunMetrics | None = None
@@ -110,7 +110,7 @@ class RayExecutor(RayTables):
     def share(self, value: T) -> Callable[[], T]:
         return partial(ray.get, self.put(value))
 
-    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> Sweep:
+    def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
         with unwrap_errors(work.name):
             return RaySweep(self, work, source, index).run()
 
@@ -126,7 +126,7 @@ class RayExecutor(RayTables):
         """Start the worker pool if necessary. Does not wait until the workers are up, which takes seconds."""
         if self._pool is None:
             logs.set_run(self.run)
-            fit = {ray.get_runtime_context().get_node_id(), *self.fit}
+            fit = {ray.get_runtime_context().get_node_id(), *self.checked_nodes}
             self._pool = WorkerPool(
                 self.store, self.models, self.flush_s, self.workers_per_node, fit, self.run
             )
@@ -157,10 +157,10 @@ class RaySweep(RunningSweep[T]):
         self._connections: dict[str, WorkerConnection] = {}
         self._last_death: RayError | None = None
 
-    def run(self) -> Sweep:
+    def run(self) -> SweepResult:
         """Run every item to its end. Raises what `Executor.sweep` does."""
         self._peak_in_flight()  # discards the peak of earlier sweeps
-        with self.stop.while_asking():
+        with self.stop.polling():
             try:
                 self.pool.poll()
                 self.pool.dismiss()
@@ -168,7 +168,7 @@ class RaySweep(RunningSweep[T]):
                 while not (self._exhausted and self._book.open == 0):
                     self.check(self._book.leased, self._in_flight())
                     if not self._book.leased and self._book.waiting and self._affordable() == 0:
-                        raise self.spending.exhausted(self.sweep.accounts)
+                        raise self.spending.exhausted_error(self.sweep.accounts)
                     self._take()
                     self._follow_nodes()
                     self._call_workers()
@@ -179,7 +179,7 @@ class RaySweep(RunningSweep[T]):
                 self._show(at_once=True)
             except BaseException as e:
                 with suppress(RayError, GraphRagError):  # raise what stopped the sweep
-                    self._end(0.0 if self.stop.twice else self.stop.grace_s)
+                    self._end(0.0 if self.stop.repeated else self.stop.grace_s)
                     if isinstance(e, RunStopped):
                         self._show(at_once=True)
                 raise
@@ -199,7 +199,9 @@ class RaySweep(RunningSweep[T]):
     def _take(self) -> None:
         """Take about as many items as workers may want next; a source may still reorder those it keeps."""
         workers = max(1, len(self._connections))
-        wanted = 64 if self.work.returns else max(64, workers * self.models.slots(self.work.name, workers))
+        wanted = (
+            64 if self.work.needs_results else max(64, workers * self.models.slots(self.work.name, workers))
+        )
         while self._book.waiting < wanted and not self._exhausted:
             rows = self.source.take()
             self._exhausted = rows is None
@@ -266,12 +268,12 @@ class RaySweep(RunningSweep[T]):
             return
         self._note(connection, report)
         if report.fatal:
-            raise report.fatal.refusal()
+            raise report.fatal.as_run_error()
         if connection.method == "leave":
             self._book.hand_back(name, report.unasked, begun=False)
         elif connection.method == "end":
             self._book.hand_back(name, self._book.held(name), begun=True)
-            logs.event(_log, "worker left", stage=self.work.name, worker=name)
+            logs.log_event(_log, "worker left", stage=self.work.name, worker=name)
             self._remove(connection, None)
 
     def _note(self, connection: WorkerConnection, report: WorkerReport) -> None:
@@ -281,7 +283,7 @@ class RaySweep(RunningSweep[T]):
             connection.restarts = 0
             if self._book.finish(number):
                 self.count(outcome)
-                self.source.finished(number, outcome)
+                self.source.on_finished(number, outcome)
 
     def _unreached(self, connection: WorkerConnection, error: ActorUnavailableError) -> None:
         """Repeat the call to a worker, restart it after UNREACHED_S, and give it up after MAX_RESTARTS."""
@@ -290,7 +292,7 @@ class RaySweep(RunningSweep[T]):
         if now - connection.unreached_at < UNREACHED_S:
             return
         name = connection.member.name
-        logs.event(_log, "worker cut off", logging.WARNING, stage=self.work.name, worker=name)
+        logs.log_event(_log, "worker cut off", logging.WARNING, stage=self.work.name, worker=name)
         connection.restarts += 1
         given_up = connection.restarts >= MAX_RESTARTS
         ray.kill(connection.member.actor, no_restart=given_up)
@@ -304,7 +306,7 @@ class RaySweep(RunningSweep[T]):
     def _lost(self, connection: WorkerConnection, error: RayError) -> None:
         """Handle a worker that died for good."""
         name = connection.member.name
-        logs.event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=name)
+        logs.log_event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=name)
         self._note_loss(name)
         self._remove(connection, error)
 
@@ -312,19 +314,23 @@ class RaySweep(RunningSweep[T]):
         """Requeue the items of a dead worker, and journal those that kill their workers as failures."""
         self._book.lose(name)
         if (reissued := self._book.reissued - self.sweep.reissued) > 0:
-            logs.event(_log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=reissued)
+            logs.log_event(
+                _log, "leases of a lost worker", logging.WARNING, stage=self.work.name, items=reissued
+            )
         self.sweep.reissued = self._book.reissued
         if not (given_up := self._book.give_up()):
             return
         writer = JournalWriter(self.executor.store, self.work.name, f"driver-{uuid.uuid4().hex[:12]}")
-        killed = [(number, killed_row(self.work, row, n, self.index.now())) for number, row, n in given_up]
+        killed = [
+            (number, killed_row(self.work, row, n, self.index.next_time())) for number, row, n in given_up
+        ]
         for _, row in killed:
             writer.append(row)
         writer.flush()
         for number, row in killed:
-            outcome: Outcome[T] = outcome_of(row.key, Refused(row.error or ""), [row])
+            outcome: Outcome[T] = outcome_from_journal(row.key, GaveUp(row.error or ""), [row])
             self.count(outcome)
-            self.source.finished(number, outcome)
+            self.source.on_finished(number, outcome)
 
     def _remove(self, connection: WorkerConnection, why: RayError | None) -> None:
         """Remove a worker that left, or died of `why`."""
@@ -351,7 +357,7 @@ class RaySweep(RunningSweep[T]):
                 "All LLM workers left because their nodes are being drained. Add nodes and run the same "
                 "command again; finished work is kept."
             )
-        error = without_colors(str(why)).splitlines()[0]  # without Ray's ids
+        error = strip_ansi(str(why)).splitlines()[0]  # without Ray's ids
         raise GraphRagError(f"All LLM workers died. The last error was: {error}") from why
 
     def _end(self, drain_s: float) -> None:

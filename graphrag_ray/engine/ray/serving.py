@@ -29,8 +29,8 @@ from ray.serve.schema import APIType
 
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.instruments import Instrument
-from graphrag_ray.base.logs import OURS, HandedOn, Level, Logging, hide
-from graphrag_ray.base.wording import without_colors
+from graphrag_ray.base.logs import PACKAGE_LOGGER, ForwardingHandler, Level, LogConfig, hide_values
+from graphrag_ray.base.wording import strip_ansi
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.ray import PINNED
 from graphrag_ray.engine.ray.cluster import event_loop
@@ -70,7 +70,7 @@ class Replica:
 
     application: str
     name: str
-    several: bool
+    has_peers: bool
     _known: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -79,7 +79,7 @@ class Replica:
         context = serve.get_replica_context()
         return cls(context.app_name, str(context.replica_id.unique_id), several)
 
-    def ask_key(self, variable: str) -> str | None:
+    def fetch_key(self, variable: str) -> str | None:
         """Get an environment variable from the process that started the service, and remember it. Blocks."""
         if variable in self._known:
             return self._known[variable]
@@ -89,7 +89,7 @@ class Replica:
         except (ValueError, RayError):  # nobody holds any
             return None
         if value:
-            hide([value])
+            hide_values([value])
             self._known[variable] = value
         return value
 
@@ -110,15 +110,15 @@ class Replica:
         limits = {name: model.model_dump(mode="json") for name, model in models.online.items()}
         data = orjson.dumps([limits, models.default_in_flight], option=orjson.OPT_SORT_KEYS)
         prefix = f"{self.application}-limiter-{hashlib.sha256(data).hexdigest()[:12]}"
-        level = logging.getLevelName(logging.getLogger(OURS).level).lower()
+        level = logging.getLevelName(logging.getLogger(PACKAGE_LOGGER).level).lower()
         known = cast(Level, level) if level in get_args(Level) else "warning"
         as_json = any(map(_writes_json, logging.getLogger(_SERVE_LOG).handlers))
-        log = Logging(known, "json" if as_json else "text", self.application)
+        log = LogConfig(known, "json" if as_json else "text", self.application)
         return SharedLimiter(prefix, self.name, models, NAMESPACE, self.application, log)
 
 
-def application(
-    build: Callable[[], Any], *, replicas: int, most_requests: int, grace_s: float, num_cpus: float
+def build_application(
+    build: Callable[[], Any], *, replicas: int, max_requests: int, grace_s: float, num_cpus: float
 ) -> serve.Application:
     """Create a Serve application whose replicas run the ASGI application that `build` returns.
 
@@ -137,7 +137,7 @@ def application(
         serve.ingress(build)(),
         name="Questions",
         num_replicas=replicas,
-        max_ongoing_requests=most_requests,
+        max_ongoing_requests=max_requests,
         graceful_shutdown_timeout_s=grace_s,
         graceful_shutdown_wait_loop_s=POLL_S,
         ray_actor_options={"num_cpus": num_cpus, "runtime_env": env},
@@ -148,8 +148,8 @@ def application(
 
 def log_with_serve() -> None:
     """Send this package's log to Serve's handlers, with secrets removed. Call it in a replica."""
-    ours, serves = logging.getLogger(OURS), logging.getLogger(_SERVE_LOG)
-    ours.handlers, ours.propagate = [HandedOn(serves, _writes_json)], False
+    ours, serves = logging.getLogger(PACKAGE_LOGGER), logging.getLogger(_SERVE_LOG)
+    ours.handlers, ours.propagate = [ForwardingHandler(serves, _writes_json)], False
     ours.setLevel(serves.level)
 
 
@@ -163,26 +163,26 @@ def _writes_json(handler: logging.Handler) -> bool:
 
 
 @contextmanager
-def running(
+def serve_application(
     app: serve.Application,
     *,
     host: str,
     port: int,
     prefix: str,
-    held: Mapping[str, SecretStr],
+    secrets: Mapping[str, SecretStr],
     grace_s: float,
     log_level: str = "WARNING",
     log_json: bool = False,
     private: bool,
-    only_here: bool = False,
+    loopback_only: bool = False,
 ) -> Iterator[bool]:
     """Serve the application on the connected Ray until the block ends and running questions have finished.
 
     Args:
-        held: Environment variables that replicas may ask for.
+        secrets: Environment variables that replicas may ask for.
         grace_s: Time for questions that run at the end of the block.
         private: Whether this Ray ends with us; its replicas then have our environment.
-        only_here: Whether requests need no token, so that only this machine may be listened to.
+        loopback_only: Whether requests need no token, so that only this machine may be listened to.
 
     Yields:
         Whether it listens at `host` and `port`; a Serve that runs already keeps its own address.
@@ -198,7 +198,7 @@ def running(
         ours = ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is None
     except ValueError:
         ours = True
-    if not ours and only_here:
+    if not ours and loopback_only:
         raise UsageError(
             "Ray Serve already runs on this cluster and may listen to other machines, so anyone could ask "
             "questions at your cost. Set a token, or pass --allow-anonymous."
@@ -213,7 +213,7 @@ def running(
         keys = actor.options(
             name=f"{name}-keys", namespace=NAMESPACE, scheduling_strategy=beside_driver()
         ).remote()
-        ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in held.items()])
+        ray.get([keys.hold.remote(variable, value.get_secret_value()) for variable, value in secrets.items()])
     logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
     logs |= {"encoding": "JSON"} if log_json else {}  # otherwise RAY_SERVE_LOG_ENCODING decides
     try:
@@ -271,6 +271,6 @@ def _start_error(name: str, error: RuntimeError) -> str:
     with suppress(RayError, KeyError):
         status = serve.status().applications[name]
         messages += [status.message, *(deployment.message for deployment in status.deployments.values())]
-    lines = [line.strip() for text in messages for line in without_colors(text).splitlines() if line.strip()]
+    lines = [line.strip() for text in messages for line in strip_ansi(text).splitlines() if line.strip()]
     errors = [line.partition("Error: ")[2] for line in lines if re.match(r"[\w.]+Error: ", line)]
     return (errors or lines)[-1]

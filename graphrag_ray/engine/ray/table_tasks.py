@@ -23,16 +23,16 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
-from graphrag_ray.base.logs import Logging
-from graphrag_ray.base.unforeseen import from_elsewhere
-from graphrag_ray.base.wording import without_colors
+from graphrag_ray.base.logs import LogConfig
+from graphrag_ray.base.unforeseen import attach_place
+from graphrag_ray.base.wording import strip_ansi
 from graphrag_ray.engine.executor import (
     PARTITION,
     Executor,
-    Parted,
+    InputSplitter,
     TableFunction,
     Tables,
-    Written,
+    WrittenParts,
     by_partition,
     write_all,
 )
@@ -99,11 +99,11 @@ class Attempts:
     step: str
     counter: Any
     name: str = field(default_factory=lambda: uuid.uuid4().hex)
-    logging: Logging | None = field(default_factory=logs.current)
+    logging: LogConfig | None = field(default_factory=logs.current_config)
 
     def begin(self, number: int) -> str | None:
         """Begin an attempt. Returns why the input must not be tried if too many processes died of it."""
-        logs.follow(self.logging)
+        logs.follow_driver(self.logging)
         try:
             deaths = ray.get(self.counter.begin.remote(self.name, number))
         except RayActorError:  # it restarts and counts from zero
@@ -162,10 +162,10 @@ class RayTables(Executor):
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: Parted[X] | None = None,
+        parted: InputSplitter[X] | None = None,
         ended: Callable[[int], None] = lambda number: None,
         one_by_one: bool = False,
-    ) -> Written:
+    ) -> WrittenParts:
         if (dataset := getattr(inputs, "dataset", None)) is not None:
             from graphrag_ray.engine.ray.datasets import map_dataset  # Ray Data takes a second to import
 
@@ -193,13 +193,17 @@ class RayTables(Executor):
             written[number] = self._map_parts(step, fn, x, parted, why)
         return [written[number] for number in sorted(written)]
 
-    def _map_parts(self, step: str, fn: TableFunction[X], x: X, parted: Parted[X], why: str) -> TableParts:
+    def _map_parts(
+        self, step: str, fn: TableFunction[X], x: X, parted: InputSplitter[X], why: str
+    ) -> TableParts:
         """Process one input part by part, alone on the cluster, so that no part is blamed for another."""
-        parts = list(parted.parts(x))
+        parts = list(parted.split(x))
         if len(parts) < 2:
-            return self.map(step, lambda store, x: [parted.failed(x, why)], [x], one_by_one=True)[0]
+            return self.map(step, lambda store, x: [parted.failure_tables(x, why)], [x], one_by_one=True)[0]
         merged: TableParts = {}
-        for written in self.map(step, fn, parts, Parted(lambda part: [part], parted.failed), one_by_one=True):
+        for written in self.map(
+            step, fn, parts, InputSplitter(lambda part: [part], parted.failure_tables), one_by_one=True
+        ):
             for name, table_parts in written.items():
                 merged.setdefault(name, []).extend(table_parts)
         return merged
@@ -236,7 +240,7 @@ class RayTables(Executor):
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
         bundles: int | None = None,
-    ) -> Written:
+    ) -> WrittenParts:
         bundles = min(bundles or partitions, partitions)
         if not inputs:
             return [{} for _ in range(partitions)]
@@ -269,7 +273,7 @@ class RayTables(Executor):
                     pass
                 for _, of_bundle in _as_completed(reduce_bundle, [None] * bundles):
                     results |= of_bundle
-        written: Written = [{} for _ in range(partitions)]
+        written: WrittenParts = [{} for _ in range(partitions)]
         for number, result in sorted(results.items()):
             if isinstance(result, str):
                 raise process_died(step, None, result, f"partition {number} of {partitions}")
@@ -391,7 +395,7 @@ def unwrap_errors(step: str) -> Iterator[None]:
         yield
     except (WorkerCrashedError, RaySystemError) as e:
         # If a task could not even be unpickled, Ray's own text begins with the task's name.
-        why = without_colors(str(getattr(e, "cause", None) or e)).splitlines()[0].rstrip(".")
+        why = strip_ansi(str(getattr(e, "cause", None) or e)).splitlines()[0].rstrip(".")
         hint = " (out of memory?)" if isinstance(e, WorkerCrashedError) else ""
         raise GraphRagError(
             f"Ray could not run step {step}: {why}{hint}. Finished work is kept; run the same command again."
@@ -400,6 +404,6 @@ def unwrap_errors(step: str) -> Iterator[None]:
         if (own := find_own_error(e)) is not None:
             raise own from None
         if isinstance(e, RayTaskError) and isinstance(e.cause, Exception):
-            from_elsewhere(e.cause, str(e))
+            attach_place(e.cause, str(e))
             raise e.cause from e
         raise

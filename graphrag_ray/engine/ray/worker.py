@@ -22,23 +22,23 @@ import ray
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError
-from graphrag_ray.base.logs import Logging
+from graphrag_ray.base.logs import LogConfig
 from graphrag_ray.base.messages import EmbeddingRequest, Reply, Request
 from graphrag_ray.engine.gateways import DRAIN_S, Gate, JournalGuard, Models, open_gateway
 from graphrag_ray.engine.ray.limiter_actors import RayLimiter
 from graphrag_ray.engine.work import (
     BEGIN_BATCH,
-    WAITED_FOR_S,
+    URGENT_FLUSH_S,
     DialogueIO,
     Outcome,
     Row,
     StartedItems,
     Work,
-    begin,
     run_item,
+    start_items,
 )
 from graphrag_ray.llm.accounting import Accounts, InFlight
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 
@@ -70,7 +70,7 @@ class WorkerSettings:
     models: Models
     flush_s: float
     limiters: str
-    logging: Logging | None = None
+    logging: LogConfig | None = None
 
 
 @dataclass
@@ -114,7 +114,7 @@ class InFlightItems(InFlight):
 
 class Worker:
     def __init__(self, settings: WorkerSettings) -> None:
-        logs.follow(settings.logging)
+        logs.follow_driver(settings.logging)
         self._settings = settings
         self._limiter = RayLimiter(settings.limiters, settings.name, settings.models.online)
         self._last: tuple[int, asyncio.Future[WorkerReport | None]] | None = None
@@ -178,9 +178,9 @@ class WorkerSession:
         self.ending: asyncio.Future[WorkerReport] | None = None
 
     async def begin(self) -> WorkerReport:
-        logs.hide(self.keys.values())
-        logs.about(self.work.name)
-        logs.event(_log, "worker joined", worker=self.settings.name)
+        logs.hide_values(self.keys.values())
+        logs.set_item_context(self.work.name)
+        logs.log_event(_log, "worker joined", worker=self.settings.name)
         gateway = open_gateway(
             self.settings.models,
             self.gate,
@@ -192,13 +192,13 @@ class WorkerSession:
         )
         ask = await self.gateway.enter_async_context(gateway)
 
-        async def ask_and_mark(request: Request, stage: str) -> Called[Reply]:
+        async def ask_and_mark(request: Request, stage: str) -> CallResult[Reply]:
             # Embeddings share calls, so the item may be in flight in a call of another item.
             if isinstance(request, EmbeddingRequest):
                 self.in_flight.begun.add(current_item.get())
             return await ask(request, stage)
 
-        self.io = DialogueIO(ask_and_mark, self.writer.append, self.index.now)
+        self.io = DialogueIO(ask_and_mark, self.writer.append, self.index.next_time)
         self.journalling = asyncio.ensure_future(self._journal())
         return self._report()
 
@@ -272,7 +272,7 @@ class WorkerSession:
                 self.gate.hold("the driver")
             due_s = self.settings.flush_s
             if self.unflushed and self.starved:  # the next items may depend on these results
-                due_s = min(due_s, WAITED_FOR_S) if self.work.returns else due_s
+                due_s = min(due_s, URGENT_FLUSH_S) if self.work.needs_results else due_s
                 due_s = due_s if self.running else 0.0
             if time.monotonic() - self.flushed_at < due_s:
                 continue
@@ -290,7 +290,7 @@ class WorkerSession:
     def _report(self, unasked: Iterable[int] = ()) -> WorkerReport:
         slots = self.settings.models.slots(self.work.name, self.workers)
         free = 0 if self.fatal else max(0, slots - len(self.running))
-        if self.work.returns:
+        if self.work.needs_results:
             # Urgent items can overtake others in the source's queue but not in ours, so keep ours short.
             waiting = len(self.running) - len(self.in_flight.items)
             free = min(free, max(0, MAX_WAITING - waiting))
@@ -314,12 +314,12 @@ class WorkerSession:
         index = self.index
         if loss > self.last_loss:
             if self.reloading is None or self.reloading[0] < loss:
-                self.reloading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.again))
+                self.reloading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.reloaded))
             loss, reloading = self.reloading
             index = await asyncio.shield(reloading)
             if loss > self.last_loss:
                 self.index, self.last_loss = index, loss
-        return await asyncio.to_thread(begin, self.work, self.settings.store, index, rows)
+        return await asyncio.to_thread(start_items, self.work, self.settings.store, index, rows)
 
     def _item_ended(self, number: int, task: asyncio.Task[None]) -> None:
         del self.running[number]
@@ -337,7 +337,7 @@ class WorkerSession:
         except Exception as e:  # noqa: BLE001 - raised by the next call, since a lease must not hang forever
             self.error = self.error or e
         else:
-            if not self.work.returns and outcome.status == "complete":
+            if not self.work.needs_results and outcome.status == "complete":
                 outcome = Outcome(outcome.key, "complete", turns=outcome.turns)
             self.unflushed.append((number, outcome))
             return

@@ -207,7 +207,7 @@ class WorkerPool:
         name = f"{self._run}-{self._started}"
         self._started += 1
         settings = WorkerSettings(
-            name, self._store, self._models, self._flush_s, self._limiter_prefix, logs.current()
+            name, self._store, self._models, self._flush_s, self._limiter_prefix, logs.current_config()
         )
         strategy = NodeAffinitySchedulingStrategy(node, soft=False)
         member = Member(name, WorkerActor.options(scheduling_strategy=strategy).remote(settings), node)

@@ -19,7 +19,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from graphrag_ray.base.ids import bounded_marks
+from graphrag_ray.base.ids import limit_combining_marks
 
 ARTICLES = ("a", "an", "the")
 FIXED_ANSWERS = ("yes", "no", "noanswer")  # answers that must match completely (HotpotQA)
@@ -177,9 +177,9 @@ def _folded(text: str, table: _CharacterTable) -> str:
         return text.lower().translate(table)
     text = text.translate(_GAPS)
     for _ in range(2):  # case folding can undo NFKC and vice versa (UAX 31, 5.1.3)
-        text = unicodedata.normalize("NFKC", bounded_marks(text)).casefold()
+        text = unicodedata.normalize("NFKC", limit_combining_marks(text)).casefold()
     # A removed character may have separated a letter from its accent.
-    return unicodedata.normalize("NFKC", bounded_marks(text.translate(table)))
+    return unicodedata.normalize("NFKC", limit_combining_marks(text.translate(table)))
 
 
 def _squad_words(text: str) -> Counter[str]:

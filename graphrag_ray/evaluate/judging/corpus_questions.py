@@ -13,8 +13,8 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.evaluate.judging.judge_dialogue import asked_as_json, list_schema, texts_in
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, request_of, spec_of, variables_of
-from graphrag_ray.query.methods.method import Dialogues, Ran
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, build_request, build_spec, prompt_variables
+from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues
 
 STAGE = "questions"
 DESCRIPTION = "corpus_description"
@@ -39,7 +39,7 @@ class CorpusQuestion:
 
 def question_specs(settings: Settings, prompts: Mapping[str, Prompt]) -> dict[str, AnswerSpec]:
     """How each of the three lists is requested, by prompt name."""
-    specs = {name: spec_of(STAGE, settings, prompts, MAX_LIST_TOKENS, name) for name in _LISTS}
+    specs = {name: build_spec(STAGE, settings, prompts, MAX_LIST_TOKENS, name) for name in _LISTS}
     language = _language(settings, "description")
     return {name: replace(spec, language=language) for name, spec in specs.items()}
 
@@ -86,7 +86,7 @@ def _lists(
 ) -> Generator[Any, Any, tuple[list[list[str]], list[str]]]:
     """A list of n texts per set of variables, [] if it failed, and the errors."""
     dialogues = [partial(_list, name, variables, n, spec) for variables in each]
-    ran: list[Ran[list[str]]] = yield Dialogues(STAGE, dialogues)
+    ran: list[DialogueOutcome[list[str]]] = yield Dialogues(STAGE, dialogues)
     return [one.result or [] for one in ran], [one.error for one in ran if one.result is None]
 
 
@@ -114,15 +114,15 @@ def _list(name: str, variables: Mapping[str, str], n: int, spec: AnswerSpec) -> 
 
 
 def description_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    spec = spec_of(STAGE, settings, prompts, MAX_DESCRIPTION_TOKENS, DESCRIPTION)
+    spec = build_spec(STAGE, settings, prompts, MAX_DESCRIPTION_TOKENS, DESCRIPTION)
     return replace(spec, language=_language(settings, "reports"))
 
 
 def corpus_description(reports: str, spec: AnswerSpec) -> Dialogue[str]:
     """Describe a corpus in a paragraph, from its top reports. Raises DialogueFailed for an empty reply."""
-    variables = {**variables_of("", spec), "reports": reports}
+    variables = {**prompt_variables("", spec), "reports": reports}
     wanted = {name: variables[name] for name in ("reports", "language", "max_tokens", "max_words")}
-    reply: ChatReply = yield request_of(DESCRIPTION, wanted, spec)
+    reply: ChatReply = yield build_request(DESCRIPTION, wanted, spec)
     if not (text := " ".join(reply.text.split())):
         raise DialogueFailed(f"{DESCRIPTION}: The reply is empty")
     return text

@@ -14,12 +14,12 @@ from pydantic import create_model
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.base.records import blind_references
+from graphrag_ray.base.records import anonymize_references
 from graphrag_ray.graph.extraction_dialogue import yes_or_no
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, request_of, spec_of, usable_reply
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, build_request, build_spec, reply_or_correction
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Verdict:
 
 
 def judge_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of(STAGE, settings, prompts, MAX_VERDICT_TOKENS)
+    return build_spec(STAGE, settings, prompts, MAX_VERDICT_TOKENS)
 
 
 def judge(
@@ -66,15 +66,15 @@ def judge(
     variables = {
         "question": question,
         "criterion": criterion,
-        "answer_1": blind_references(answers[0]),
-        "answer_2": blind_references(answers[1]),
+        "answer_1": anonymize_references(answers[0]),
+        "answer_2": anonymize_references(answers[1]),
         **reply_lengths(spec.max_tokens),
     }
     return (yield from asked_as_json(variables, spec, VERDICT_SCHEMA, parse_verdict, sample))
 
 
 def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
-    verdict = read_reply(reply.text, VerdictReply)
+    verdict = parse_reply(reply.text, VerdictReply)
     winner, reason = ("", "") if isinstance(verdict, ReplyProblem) else (verdict.winner, verdict.reason)
     text = str(winner).strip() if isinstance(winner, str | int | float) else ""
     match = _WINNER.fullmatch(text)
@@ -84,7 +84,7 @@ def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
 
 
 def answer_claims_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of(CLAIMS_STAGE, settings, prompts, MAX_CLAIMS_TOKENS)
+    return build_spec(CLAIMS_STAGE, settings, prompts, MAX_CLAIMS_TOKENS)
 
 
 def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list[str]]:
@@ -103,14 +103,14 @@ def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list
 
 def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     """Temperature is 0 if the model accepts one, because each answer is judged only once."""
-    spec = spec_of(STAGE, settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
+    spec = build_spec(STAGE, settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
     return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
 
 
 def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec) -> Dialogue[bool]:
     """Compare an answer with wordings of the correct one. Raises DialogueFailed for an unusable reply."""
     variables = {"question": question, "gold": "\n".join(f"- {text}" for text in gold), "answer": answer}
-    reply: ChatReply = yield replace(request_of(CORRECT_PROMPT, variables, spec), response="yes_no")
+    reply: ChatReply = yield replace(build_request(CORRECT_PROMPT, variables, spec), response="yes_no")
     verdict = yes_or_no(reply)
     words = set(re.findall(r"[a-z]+", reply.text.lower()))
     if verdict is None or (words & {"y", "yes"} and words & {"n", "no"}):
@@ -129,8 +129,8 @@ def asked_as_json(
 
     sample: number of the replicate, which makes its request distinct.
     """
-    request = replace(request_of(spec.prompt.name, variables, spec, schema), sample=sample)
-    parsed, _ = yield from usable_reply(request, read, spec, spec.prompt.name)
+    request = replace(build_request(spec.prompt.name, variables, spec, schema), sample=sample)
+    parsed, _ = yield from reply_or_correction(request, read, spec, spec.prompt.name)
     return parsed
 
 
@@ -150,7 +150,7 @@ def list_schema(key: str, entry: str) -> Mapping[str, Any]:
 
 def texts_in(reply: ChatReply, key: str, entry: str) -> list[str] | ReplyProblem:
     """The distinct texts of such a list; [] if the reply lists none."""
-    parsed = read_reply(reply.text, list_reply(key, entry), reply.finish_reason)
+    parsed = parse_reply(reply.text, list_reply(key, entry), reply.finish_reason)
     if isinstance(parsed, ReplyProblem):
         return parsed
     entries = getattr(parsed, key)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.llm.accounting import Limits, sum_known
+from graphrag_ray.llm.accounting import CombinedLimits, sum_known
 from graphrag_ray.llm.pricing import cost_usd, price_of
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
@@ -129,7 +129,7 @@ class Bound:
     """The seconds that a stage takes, and what limits it."""
 
     seconds: float
-    by: str
+    limited_by: str
 
 
 def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: int) -> Bound | None:
@@ -143,7 +143,7 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
         return None
     if not volume.calls:
         return Bound(0.0, "nothing to do")
-    seconds, limits = latency.mean_s(volume), Limits.of(model)
+    seconds, limits = latency.mean_s(volume), CombinedLimits.of(model)
     in_flight = sum_known(
         [
             e.max_in_flight or (None if e.tokens_per_minute or e.requests_per_minute else default_in_flight)
@@ -162,7 +162,7 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
     after = latency.drain_s(volume, volume.calls / least.seconds) if least.seconds else 0.0
     if least is not bounds[0] and volume.last is None:
         after += (volume.chain - 1.0) * seconds
-    return Bound(least.seconds + after, least.by)
+    return Bound(least.seconds + after, least.limited_by)
 
 
 def cost_of(volume: Volume, model: Model) -> float | None:

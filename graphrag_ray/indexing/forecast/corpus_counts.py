@@ -12,13 +12,13 @@ import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
-from graphrag_ray.corpus.chunks import chunk as cut
-from graphrag_ray.corpus.chunks import header_of
+from graphrag_ray.corpus.chunks import chunk_header
+from graphrag_ray.corpus.chunks import cut_chunks as cut
 from graphrag_ray.corpus.document import Document, metadata_lines
-from graphrag_ray.corpus.document_titles import header as title_header
-from graphrag_ray.corpus.tokens import count_many, vocabulary_for
-from graphrag_ray.graph.extraction_dialogue import ExtractSpec, ShownChunk, extract
-from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, output_limit, text_size
+from graphrag_ray.corpus.document_titles import document_header as title_header
+from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
+from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract
+from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, count_text_tokens, output_limit
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class CorpusCounts:
     read_share: float = 1.0
 
     @property
-    def asked(self) -> float:
+    def sent_chunks(self) -> float:
         """Chunks that are sent."""
         return self.chunks - self.too_long - self.repeated
 
@@ -72,7 +72,7 @@ class Drawn:
     """A sampled chunk. `rank` is minus its pseudo-random number, so that a heap drops the highest number."""
 
     rank: int
-    chunk: ShownChunk = field(compare=False)
+    chunk: ChunkText = field(compare=False)
     prompt_tokens: int = field(compare=False)
     key: str = field(compare=False)
 
@@ -97,21 +97,21 @@ class ChunkCounter:
         embedding = settings.model(settings.model_name("embed"))
         self._embed_vocabulary = vocabulary_for(embedding.model, embedding.tokenizer).name
         # Only the last message depends on the chunk.
-        *fixed, last = self._first_request(ShownChunk("")).messages
+        *fixed, last = self._first_request(ChunkText("")).messages
         self._fixed = TOKENS_PER_MESSAGE + sum(
-            text_size(m.content, self._model) + TOKENS_PER_MESSAGE for m in fixed
+            count_text_tokens(m.content, self._model) + TOKENS_PER_MESSAGE for m in fixed
         )
-        self._empty = self._fixed + text_size(last.content, self._model)
+        self._empty = self._fixed + count_text_tokens(last.content, self._model)
         self.corpus = CorpusCounts()
         self._seen: set[int] = set()
         self.drawn: list[Drawn] = []
         self.drawn_answered: list[Drawn] = []
 
     def add(self, document: Document) -> None:
-        header = header_of(document, self._settings.chunking)
+        header = chunk_header(document, self._settings.chunking)
         cuts = cut(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in cuts]
-        chunks = [ShownChunk(text, header(text)) for text in texts]
+        chunks = [ChunkText(text, header(text)) for text in texts]
         new = []  # A run asks about equal chunks once; 64 bits of a hash decide.
         for i, chunk in enumerate(chunks):
             content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
@@ -122,7 +122,7 @@ class ChunkCounter:
         sent: list[Drawn] = []
         for i in new:
             request = self._first_request(chunks[i])
-            size = self._fixed + text_size(request.messages[-1].content, self._model)
+            size = self._fixed + count_text_tokens(request.messages[-1].content, self._model)
             if size + output_limit(request, self._model) <= self._model.context_window:
                 rank = hashlib.blake2b(f"{document.id} {i}".encode(), digest_size=8).digest()
                 key = item_key(request) if self._done else ""
@@ -148,7 +148,7 @@ class ChunkCounter:
             answered_prompt_tokens=sum(item.prompt_tokens for item in answered),
         )
 
-    def _first_request(self, chunk: ShownChunk) -> ChatRequest:
+    def _first_request(self, chunk: ChunkText) -> ChatRequest:
         request = next(extract(chunk, self._spec))
         assert isinstance(request, ChatRequest)
         return request
@@ -158,10 +158,10 @@ class ChunkCounter:
         options = self._settings.embeddings
         if not options.enabled or not texts:
             return 0
-        sizes = count_many(texts, self._embed_vocabulary)
+        sizes = count_tokens_of(texts, self._embed_vocabulary)
         if options.with_titles:
             fields = (document.title, document.date, document.path, document.row)
             more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
             headers = [title_header(*fields, text, more) for text in texts]
-            sizes += count_many(headers, self._embed_vocabulary)
+            sizes += count_tokens_of(headers, self._embed_vocabulary)
         return int(np.minimum(sizes, options.max_tokens).sum())

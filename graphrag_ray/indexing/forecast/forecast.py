@@ -20,19 +20,25 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.corpus.tokens import count_many, vocabulary_for
-from graphrag_ray.graph.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about, about_spec, is_to_be_told
+from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
+from graphrag_ray.graph.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about, about_spec, needs_about
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, RECORD
-from graphrag_ray.graph.descriptions import JOINED_TEXTS, DescribeSpec, describe, describe_spec, distinct
-from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ShownChunk, claims, claims_spec
+from graphrag_ray.graph.descriptions import (
+    MAX_JOINED_TEXTS,
+    DescribeSpec,
+    describe,
+    describe_spec,
+    distinct_descriptions,
+)
+from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, claims, claims_spec
 from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
-from graphrag_ray.graph.summary_dialogue import context_tokens, longest_record, summary, summary_spec
-from graphrag_ray.graph.summary_tree import goes_on
+from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens, summary, summary_spec
+from graphrag_ray.graph.summary_tree import has_next_level
 from graphrag_ray.indexing.forecast.bounds import Bound, Replies, Volume, bound_of, cost_of, latency_of
 from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
-from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, text_size
+from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, count_text_tokens
 
 # Every name that `--assume` takes, and its meaning.
 ASSUMPTION_MEANINGS: Mapping[str, str] = {
@@ -147,7 +153,7 @@ def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
 
 
 @dataclass(frozen=True)
-class Learned:
+class Evidence:
     """What a forecast learns from besides the counts of the corpus.
 
     Attributes:
@@ -159,8 +165,8 @@ class Learned:
         counts: Entities and communities of an existing snapshot.
     """
 
-    offline: Sequence[ExtractedRecords]
-    own: Sequence[ExtractedRecords] = ()
+    offline_extractions: Sequence[ExtractedRecords]
+    model_extractions: Sequence[ExtractedRecords] = ()
     replies: Mapping[str, Replies] = field(default_factory=dict)
     prompt_factor: float | None = None
     items: Mapping[str, int] = field(default_factory=dict)
@@ -190,7 +196,7 @@ class Forecast:
     assumptions: tuple[Assumption, ...]
     notes: tuple[str, ...]
     offline: bool
-    own_s: float = 0.0
+    overhead_s: float = 0.0
 
     @property
     def totals(self) -> dict[str, Any]:
@@ -207,7 +213,7 @@ class Forecast:
         return {
             **{name: sum(getattr(volume, name) for volume, _, _ in rows) for name in names},
             "cost_usd": None if None in costs else sum(c for c in costs if c is not None),
-            "seconds": self.own_s + sum(seconds) if seconds else None,
+            "seconds": self.overhead_s + sum(seconds) if seconds else None,
         }
 
     def as_dict(self) -> dict[str, Any]:
@@ -218,7 +224,7 @@ class Forecast:
                 "model_id": s.model_id,
                 "cost_usd": s.cost_usd,
                 "seconds": s.bound.seconds if s.bound else None,
-                "bound_by": s.bound.by if s.bound else None,
+                "bound_by": s.bound.limited_by if s.bound else None,
                 "left": {**asdict(s.left), "cost_usd": s.left_cost_usd},
             }
             for s in self.stages
@@ -238,11 +244,11 @@ def forecast(
     settings: Settings,
     prompts: Mapping[str, Prompt],
     corpus: CorpusCounts,
-    learned: Learned,
-    given: Mapping[str, float],
+    learned: Evidence,
+    assumptions: Mapping[str, float],
 ) -> Forecast:
     """Forecast a run. Assumptions in `given` take precedence over measured values."""
-    assume = Assumptions(given)
+    assume = Assumptions(assumptions)
     source = "our own count" if learned.prompt_factor is None else "measured: the endpoint's count by ours"
     factor = assume.take("prompt_tokens_factor", learned.prompt_factor or 1.0, source)
     basis = _Basis(settings, prompts, corpus, learned, assume, factor)
@@ -266,11 +272,11 @@ def forecast(
         volumes.append(basis.volume("embed", texts, math.ceil(calls), tokens, 0.0, exact="chunks exact"))
     graph["levels"] = max((round(v.chain) for v in written), default=0)
     latency = latency_of(learned.replies, assume.take, settings.run.hedge)
-    stages, open_chunks = [], corpus.asked - corpus.answered
+    stages, open_chunks = [], corpus.sent_chunks - corpus.answered
     for volume in volumes:
         model, in_flight = settings.model(volume.model), settings.run.default_in_flight
         # Finished dialogues of later stages count only once every chunk is answered.
-        share = _ratio(open_chunks, corpus.asked) if volume.stage == "extract" else 1.0
+        share = _ratio(open_chunks, corpus.sent_chunks) if volume.stage == "extract" else 1.0
         if volume.stage != "extract" and open_chunks <= 0 and volume.items:
             share = max(0.0, 1.0 - learned.items.get(volume.stage, 0) / volume.items)
         left = volume.times(share)
@@ -278,7 +284,7 @@ def forecast(
         costs = [cost_of(v, model) for v in (volume, left)]
         stages.append(StageForecast(volume, model.model_id, costs[0], bounds[0], left, costs[1], bounds[1]))
     own_s = assume.take("own_s", OWN_S + OWN_S_PER_CHUNK * corpus.chunks, "assumed, on two cores")
-    notes = tuple(_notes(settings, corpus, volumes, bool(learned.own)))
+    notes = tuple(_notes(settings, corpus, volumes, bool(learned.model_extractions)))
     return Forecast(corpus, tuple(stages), graph, tuple(assume), notes, basis.offline("extract"), own_s)
 
 
@@ -289,12 +295,12 @@ class _Basis:
     settings: Settings
     prompts: Mapping[str, Prompt]
     corpus: CorpusCounts
-    learned: Learned
+    learned: Evidence
     assume: Assumptions
     prompt_factor: float
 
     def tokens(self, stage: str, text: str) -> int:
-        return text_size(text, self.settings.model(self.settings.model_name(stage)))
+        return count_text_tokens(text, self.settings.model(self.settings.model_name(stage)))
 
     def offline(self, stage: str) -> bool:
         return self.settings.model(self.settings.model_name(stage)).provider == "offline"
@@ -367,13 +373,13 @@ def count_names(
             chunks, texts = mentions_of.setdefault(name, (set(), []))
             chunks.add(number)
             texts.append(description)
-    per_name = [distinct(texts) for _, texts in mentions_of.values()]
+    per_name = [distinct_descriptions(texts) for _, texts in mentions_of.values()]
     n = np.array([len(texts) for texts in per_name], dtype=np.int64)
-    sizes = count_many([text for texts in per_name for text in texts], vocabulary) if n.sum() else n[:0]
-    titles = count_many([" ".join(name) for name in mentions_of], vocabulary) if mentions_of else n
+    sizes = count_tokens_of([text for texts in per_name for text in texts], vocabulary) if n.sum() else n[:0]
+    titles = count_tokens_of([" ".join(name) for name in mentions_of], vocabulary) if mentions_of else n
     tokens = np.bincount(np.repeat(np.arange(len(n)), n), weights=sizes + 1, minlength=len(n))
     frequency = np.array([len(chunks) for chunks, _ in mentions_of.values()], dtype=np.int64)
-    asked = (n > 1) & ((n > JOINED_TEXTS) | (tokens > spec.joined_tokens))
+    asked = (n > 1) & ((n > MAX_JOINED_TEXTS) | (tokens > spec.joined_tokens))
     return NameCounts(
         chunks=len(extractions),
         distinct=len(n),
@@ -404,17 +410,21 @@ def _forecast_names(basis: _Basis, kind: str) -> tuple[NameCounts, NameCounts]:
     occur in a single chunk (Good 1953). The slope falls slowly with the size of the corpus, so the slope of a
     small trial is averaged with that of the larger sample.
     """
-    learned, chunks, spec = basis.learned, basis.corpus.asked, describe_spec(basis.prompts, basis.settings)
+    learned, chunks, spec = (
+        basis.learned,
+        basis.corpus.sent_chunks,
+        describe_spec(basis.prompts, basis.settings),
+    )
     model = basis.settings.model(basis.settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    sample = count_names(kind, learned.offline, vocabulary, spec)
+    sample = count_names(kind, learned.offline_extractions, vocabulary, spec)
     slope = _ratio(sample.once, sample.distinct)
     total = sample.distinct * max(1.0, _ratio(chunks, sample.chunks)) ** slope
     source = f"{sample.chunks:,} chunks read by the offline engine"
     source += "" if sample.chunks >= chunks else ", extrapolated (Heaps' law)"
     tokens_source, factor = source, 1.0
-    if learned.own and not basis.offline("extract"):
-        sample = count_names(kind, learned.own, vocabulary, spec)
+    if learned.model_extractions and not basis.offline("extract"):
+        sample = count_names(kind, learned.model_extractions, vocabulary, spec)
         steepness = (2 * _ratio(sample.once, sample.distinct) + slope) / 3
         total = sample.distinct * max(1.0, chunks / sample.chunks) ** steepness
         described, tokens_source = sample.description_tokens, f"measured on {sample.chunks:,} answered chunks"
@@ -460,14 +470,14 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
     kinds = {kind: whole for kind, (_, whole) in names.items()}
     entities, volumes = kinds["entities"], [_extraction_volume(basis, kinds)]
     if settings.claims.enabled:
-        n, spec = corpus.asked, claims_spec(prompts, settings)
-        prompt = n * basis.first_request("claims", claims(ShownChunk(""), ["X"], spec))
+        n, spec = corpus.sent_chunks, claims_spec(prompts, settings)
+        prompt = n * basis.first_request("claims", claims(ChunkText(""), ["X"], spec))
         prompt += corpus.passage_tokens + entities.pairs * (entities.title_tokens + 1)
         reply = basis.reply("claims", CLAIMS_REPLY_TOKENS, "assumed")
         volumes.append(basis.volume("claims", n, n, prompt, n * reply))
     descriptions, described = _description_volume(basis, kinds)
     volumes.append(descriptions)
-    if settings.built_hierarchies and is_to_be_told(settings, prompts):
+    if settings.built_hierarchies and needs_about(settings, prompts):
         prompt = basis.first_request("about", about("", "", about_spec(settings, prompts)))
         prompt += min(TITLES_TOKENS, corpus.documents * TITLE_TOKENS)
         prompt += min(ENTITIES_TOKENS, entities.record_tokens(described))
@@ -483,9 +493,9 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
 
 def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume:
     """First turns, exactly as they are sent; then gleaning, turn by turn (graph/extraction_dialogue.py)."""
-    n, rounds = basis.corpus.asked, basis.settings.extraction.max_gleanings
-    check = basis.tokens("extract", basis.prompts["glean_check"].text({})) + TOKENS_PER_MESSAGE
-    glean = basis.tokens("extract", basis.prompts["glean"].text(DELIMITERS)) + TOKENS_PER_MESSAGE
+    n, rounds = basis.corpus.sent_chunks, basis.settings.extraction.max_gleanings
+    check = basis.tokens("extract", basis.prompts["glean_check"].fill_user({})) + TOKENS_PER_MESSAGE
+    glean = basis.tokens("extract", basis.prompts["glean"].fill_user(DELIMITERS)) + TOKENS_PER_MESSAGE
     yes = gleaned = 0.0
     if rounds:
         value, source = GLEAN_YES, "assumed"
@@ -535,7 +545,7 @@ def _report_call(basis: _Basis) -> tuple[float, float]:
     """Tokens of a report's prompt without its data, and of the report."""
     spec = report_spec(basis.settings, basis.prompts)
     fixed = float(basis.first_request("report", report(Context("", {}, 0), spec)) + MEAN_HEADING_TOKENS)
-    if is_to_be_told(basis.settings, basis.prompts):
+    if needs_about(basis.settings, basis.prompts):
         fixed += ABOUT_TOKENS
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
     expected, source = LIMIT_USED_SHARE * limit, f"assumed: {LIMIT_USED_SHARE:g} of the limit"
@@ -594,11 +604,11 @@ def _summary_volume(basis: _Basis) -> Volume:
     reply = basis.reply("summary", LIMIT_USED_SHARE * limit, f"assumed: {LIMIT_USED_SHARE:g} of the limit")
     usual = basis.assume.take("nodes_per_summary", NODES_PER_SUMMARY, _MEASURED)
     budget = context_tokens(options, basis.settings.chunking)
-    nodes, each = corpus.chunks, corpus.passage_tokens / max(1.0, corpus.asked) + RECORD_OVERHEAD_TOKENS
+    nodes, each = corpus.chunks, corpus.passage_tokens / max(1.0, corpus.sent_chunks) + RECORD_OVERHEAD_TOKENS
     calls = prompt = 0.0
     levels = 0
-    while goes_on(round(nodes), levels, options.max_levels):
-        each = min(each, longest_record(budget) + NUMBER_TOKENS)
+    while has_next_level(round(nodes), levels, options.max_levels):
+        each = min(each, max_record_tokens(budget) + NUMBER_TOKENS)
         per_summary = min(usual, 1 + SUMMARY_FILL * ((budget - HEADING_TOKENS) // each - 1))
         prompt += nodes * each * CLUSTERS_PER_NODE + nodes / per_summary * fixed
         nodes, each, levels = nodes / per_summary, reply + RECORD_OVERHEAD_TOKENS, levels + 1

@@ -17,22 +17,22 @@ import pyarrow as pa
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.graph import attributed
-from graphrag_ray.graph.attributed import ClusteredLevel, NodesOfLevel
-from graphrag_ray.graph.communities import edge_order
+from graphrag_ray.graph.attributed import ClusteredLevel, LevelNodes
+from graphrag_ray.graph.communities import sort_edges_by_community
 from graphrag_ray.graph.hierarchy import Ints
-from graphrag_ray.graph.leiden import Edges, canonical, modularity
+from graphrag_ray.graph.leiden import Edges, canonical_edges, modularity
 from graphrag_ray.graph.nearest_neighbours import Vectors
-from graphrag_ray.graph.schedule import ReportsAlone, Schedule
-from graphrag_ray.graph.seeds import Past
-from graphrag_ray.graph.spectral import MOST_NODES
+from graphrag_ray.graph.schedule import HierarchySchedule, LevelSchedule
+from graphrag_ray.graph.seeds import PreviousPartition
+from graphrag_ray.graph.spectral import MAX_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.communities_stage import Layout
 from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, LevelReports, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
-from graphrag_ray.indexing.stages.short_ids import Keys, prefixes_of, read_arrays, write_arrays
-from graphrag_ray.indexing.step_result import Result, rows_of
+from graphrag_ray.indexing.stages.short_ids import Keys, id_keys, read_arrays, write_arrays
+from graphrag_ray.indexing.step_result import Result, count_rows
 from graphrag_ray.store.parts import Part
 
 KIND = HIERARCHIES["attributed"]
@@ -42,8 +42,8 @@ CLUSTER_STEP, REPORT_STEP = "entity_clusters", "attributed"
 def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
     """Build the communities and their reports."""
     assert graph is not None, "declared as a hierarchy of entities"
-    groups = communities_stage.element_groups(graph.merged, graph.described)
-    integers = communities_stage.read_graph(run, graph.merged, graph.described)
+    groups = communities_stage.element_groups(graph.merged, graph.descriptions)
+    integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
     builder = _Builder(run, groups, integers, graph.embedded)
     found = builder.cluster_entities()
     load_first = partial(communities_stage.load_layout, run, integers, found)
@@ -70,19 +70,21 @@ class _Builder:
 
         def compute() -> Result:
             n_nodes = len(graph.node_keys)
-            nodes = NodesOfLevel(
-                attributed.linked(n_nodes, graph.source, graph.target),
+            nodes = LevelNodes(
+                attributed.unit_edges(n_nodes, graph.source, graph.target),
                 vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
                 graph.nodes["n_tokens"],
                 graph.node_keys,
                 *_previous_level(run, CLUSTER_STEP, 0),
             )
             level = self._cluster(nodes)
-            hierarchy, _ = attributed.one_hierarchy(n_nodes, [level.cluster], [level.packed])
+            hierarchy, _ = attributed.stack_levels(n_nodes, [level.cluster], [level.packed])
             order, _, claims = graph.arrange(hierarchy)
             tables = _write_levels(run, [level], [graph.node_keys])
             tables["hierarchy"] = [communities_stage.write_hierarchy(run, hierarchy)]
-            blocks = graph.write_blocks(run, CLUSTER_STEP, self.groups, hierarchy.order, order, claims)
+            blocks = graph.write_blocks(
+                run, CLUSTER_STEP, self.groups, hierarchy.node_at_place, order, claims
+            )
             counts = {"modularity": 0.0, "clusters": len(level.packed)}
             return Result(tables | blocks.tables, counts, made_from=blocks.made_from)
 
@@ -115,13 +117,13 @@ class _Builder:
                 self._write_level(requests, level, reports, layout)
                 children = _members(level.cluster, len(reports.ids[-1]))
                 vectors = reports.embed(run, REPORT_STEP, children, vectors)
-                keys = prefixes_of(pa.array(reports.ids[-1], pa.string()))
+                keys = id_keys(pa.array(reports.ids[-1], pa.string()))
                 tokens = np.bincount(level.cluster, tokens, len(level.packed)).astype(np.int64)
                 if len(levels) == options.max_levels:
                     break
                 previous = _previous_level(run, REPORT_STEP, height)
-                above = self._cluster(NodesOfLevel(level.links, vectors, tokens, keys, *previous))
-                if not attributed.goes_on(len(keys), len(above.packed), options):
+                above = self._cluster(LevelNodes(level.links, vectors, tokens, keys, *previous))
+                if not attributed.has_next_level(len(keys), len(above.packed), options):
                     break
                 levels.append(above)
                 all_keys.append(keys)
@@ -132,18 +134,18 @@ class _Builder:
         depends_on += [options, settings.communities]
         return run.step(REPORT_STEP, depends_on, compute, requests.work.name)
 
-    def _cluster(self, nodes: NodesOfLevel) -> ClusteredLevel:
+    def _cluster(self, nodes: LevelNodes) -> ClusteredLevel:
         settings = self.run.settings
         options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
-        if options.clustering == "spectral" and len(nodes.keys) > MOST_NODES:
-            self.run.observer.note(
-                f"Spectral clustering is limited to {MOST_NODES:,} nodes; using Leiden for a level of "
+        if options.clustering == "spectral" and len(nodes.keys) > MAX_NODES:
+            self.run.observer.message(
+                f"Spectral clustering is limited to {MAX_NODES:,} nodes; using Leiden for a level of "
                 f"{len(nodes.keys):,}"
             )
             options = options.model_copy(update={"clustering": "leiden"})
         # igraph blocks all other threads while it works.
         with self.run.expecting_silence(60 + len(nodes.links) / 1_000):
-            return attributed.clustered(nodes, options, settings.communities, pack_tokens)
+            return attributed.cluster_level(nodes, options, settings.communities, pack_tokens)
 
     def _write_level(
         self, requests: ReportWork, level: ClusteredLevel, reports: LevelReports, layout: Layout
@@ -152,12 +154,12 @@ class _Builder:
         if height:
             children = _members(level.cluster, len(reports.ids[-1]))
             tokens = reports.record_tokens(height - 1)
-            alone = partial(ReportsAlone, children, tokens, options.context_tokens)
-            reports.write(run, requests.work, alone, alone().without)
+            alone = partial(LevelSchedule, children, tokens, options.context_tokens)
+            reports.write(run, requests.work, alone, alone().without_inputs)
         else:
-            _, (numbers,) = attributed.one_hierarchy(len(level.cluster), [level.cluster], [level.packed])
+            _, (numbers,) = attributed.stack_levels(len(level.cluster), [level.cluster], [level.packed])
             limits = options.context_tokens, options.max_claims_per_entity
-            schedule = partial(Schedule, layout.hierarchy, layout.elements, *limits)
+            schedule = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
             reports.write(run, requests.work, schedule, numbers=numbers)
 
     def _write_result(
@@ -169,18 +171,18 @@ class _Builder:
     ) -> Result:
         run, graph, n_nodes = self.run, self.graph, len(self.graph.node_keys)
         clusters, packed = [x.cluster for x in levels], [x.packed for x in levels]
-        hierarchy, communities = attributed.one_hierarchy(n_nodes, clusters, packed)
+        hierarchy, communities = attributed.stack_levels(n_nodes, clusters, packed)
         tables, ids = reports.write_tables(run, REPORT_STEP, requests.work, hierarchy.level, communities)
-        order, _ = edge_order(hierarchy, graph.source, graph.target)
-        blocks = graph.write_blocks(run, REPORT_STEP, self.groups, hierarchy.order, order, None)
+        order, _ = sort_edges_by_community(hierarchy, graph.source, graph.target)
+        blocks = graph.write_blocks(run, REPORT_STEP, self.groups, hierarchy.node_at_place, order, None)
         tables |= _write_levels(run, levels[1:], keys) | blocks.tables
         tables["hierarchy"] = [communities_stage.write_hierarchy(run, hierarchy, ids)]
-        edges = canonical(n_nodes, graph.source, graph.target, graph.edges["weight"])
+        edges = canonical_edges(n_nodes, graph.source, graph.target, graph.edges["weight"])
         counts = {
-            "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
+            "levels": {f"C{k}": len(hierarchy.communities_at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
             "modularity": round(modularity(hierarchy.community_of(0), edges), 4),
-            "reports": rows_of(tables["reports"]),
+            "reports": count_rows(tables["reports"]),
             "failed_reports": len(reports.failed),
         }
         return Result(tables, counts, reports.nothing_to_retry, blocks.made_from)
@@ -224,23 +226,25 @@ def _read_level(run: Run, result: Result, index: int) -> tuple[ClusteredLevel, K
     return ClusteredLevel(edges, inner, cluster, packed, neighbours, centres), a["key"]
 
 
-def _previous_level(run: Run, step: str, index: int) -> tuple[Past | None, int | None, Vectors | None]:
+def _previous_level(
+    run: Run, step: str, index: int
+) -> tuple[PreviousPartition | None, int | None, Vectors | None]:
     """Read a level of the parent snapshot, its number of neighbours and its centres.
 
     All are None without such a level, if its settings differ, or if it is damaged.
     """
-    parent, now, nothing = run.parent, run.settings.kept(), (None, None, None)
-    if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.afresh:
+    parent, now, nothing = run.parent, run.settings.for_snapshot(), (None, None, None)
+    if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
         return nothing
     if any(parent.settings.get(name) != now[name] for name in ("attributed", "communities")):
         return nothing
-    before = run.of_parent[step]
+    before = run.parent_results[step]
     levels = before.tables.get("levels", [])
-    if index >= len(levels) or run.lost(levels[index]):
+    if index >= len(levels) or run.has_lost_parts(levels[index]):
         return nothing
     level, keys = _read_level(run, before, index)
-    if len(level.inner.order) != len(keys):
+    if len(level.inner.node_at_place) != len(keys):
         return nothing
     source, target = level.edges.ends.T
-    past = Past(level.inner, keys, source, target, level.edges.weight)
+    past = PreviousPartition(level.inner, keys, source, target, level.edges.weight)
     return past, level.neighbours, level.centres

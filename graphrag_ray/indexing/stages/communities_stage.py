@@ -21,11 +21,11 @@ import pyarrow as pa
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
-from graphrag_ray.graph.communities import communities, edge_order
+from graphrag_ray.graph.communities import build_communities, sort_edges_by_community
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.graph.leiden import components
-from graphrag_ray.graph.plan import Elements, arrange
-from graphrag_ray.graph.seeds import Past
+from graphrag_ray.graph.leiden import connected_components
+from graphrag_ray.graph.plan import GraphElements, order_elements
+from graphrag_ray.graph.seeds import PreviousPartition
 from graphrag_ray.graph.signatures import Hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
@@ -39,7 +39,7 @@ from graphrag_ray.indexing.stages.short_ids import (
     row_slices,
     write_arrays,
 )
-from graphrag_ray.indexing.step_result import Result, joined
+from graphrag_ray.indexing.step_result import Result, join_results
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part
 
@@ -165,9 +165,9 @@ def write_blocks(
     if contents is not None:
         rows = np.column_stack([sorted_keys, contents[order]])
         hashes = [hashlib.sha256(rows[start:end].tobytes()).hexdigest() for start, end in bounds]
-    known = run.taken_over(step, range(len(bounds)), columns, (table,), told=hashes)
+    known = run.reuse_plan(step, range(len(bounds)), columns, (table,), identities=hashes)
     number = np.full(len(bounds), -1, np.int64)
-    number[known.new] = np.arange(len(known.new))
+    number[known.new_inputs] = np.arange(len(known.new_inputs))
     position = np.full(len(keys), -1, np.int64)
     position[order] = np.arange(len(order))
     block = np.full(len(keys), -1, np.int64)
@@ -177,10 +177,10 @@ def write_blocks(
         if (block[span] >= 0).any():
             inputs.append((group, position[span], block[span]))
     if not inputs:
-        return known.with_new(run.store, [])
+        return known.merge_new(run.store, [])
     bundles = n_bundles(int((block >= 0).sum()))
     select, make = partial(_select_rows, columns), partial(_make_block, table)
-    return known.with_new(run.store, run.shuffle(step, select, inputs, make, len(known.new), bundles))
+    return known.merge_new(run.store, run.shuffle(step, select, inputs, make, len(known.new_inputs), bundles))
 
 
 def _select_rows(columns: Sequence[str], store: Store, x: _Positions) -> Iterator[pa.Table]:
@@ -207,7 +207,7 @@ class Layout:
     """
 
     hierarchy: Hierarchy
-    elements: Elements
+    elements: GraphElements
     blocks: dict[str, ElementBlocks]
     node_keys: Any
     edge_keys: Keys
@@ -230,7 +230,7 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
         graph = read_graph(run, merged, described)
         # igraph blocks all other threads while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
-            hierarchy = communities(
+            hierarchy = build_communities(
                 len(graph.node_keys),
                 graph.source,
                 graph.target,
@@ -242,11 +242,13 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
                 graph.node_keys,
             )
         order, _, claims = graph.arrange(hierarchy)
-        blocks = graph.write_blocks(run, "communities", groups, hierarchy.order, order, claims)
-        sizes = np.bincount(components(len(graph.node_keys), np.stack([graph.source, graph.target], axis=1)))
+        blocks = graph.write_blocks(run, "communities", groups, hierarchy.node_at_place, order, claims)
+        sizes = np.bincount(
+            connected_components(len(graph.node_keys), np.stack([graph.source, graph.target], axis=1))
+        )
         largest_share = round(float(sizes.max()) / len(graph.node_keys), 4) if len(sizes) else 0.0
         counts = {
-            "levels": {f"C{k}": len(hierarchy.at_level(k)) for k in range(hierarchy.n_levels)},
+            "levels": {f"C{k}": len(hierarchy.communities_at_level(k)) for k in range(hierarchy.n_levels)},
             "communities": hierarchy.n_communities,
             "modularity": round(hierarchy.modularity, 4),
             "components": {"count": len(sizes), "largest_share": largest_share},
@@ -264,7 +266,7 @@ def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
     hierarchy = read_hierarchy(run, found)
     order, elements, claims = graph.arrange(hierarchy)
     contents = (
-        graph.nodes["content"][hierarchy.order],
+        graph.nodes["content"][hierarchy.node_at_place],
         graph.edges["content"][order],
         graph.claims["content"][graph.about[claims]],
     )
@@ -275,33 +277,35 @@ def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
     """Return the id of each community, a hash of its level and members (`node_keys` as in `Layout`)."""
-    h, members = hierarchy, node_keys[hierarchy.order]
+    h, members = hierarchy, node_keys[hierarchy.node_at_place]
     return [
         community_id(LEIDEN, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
     ]
 
 
-def _previous_partition(run: Run) -> Past | None:
+def _previous_partition(run: Run) -> PreviousPartition | None:
     """Load the parent snapshot's graph and hierarchy; None if its settings differ or it is damaged."""
     parent = run.parent
-    if parent is None or "communities" not in parent.steps or "communities" in run.afresh:
+    if parent is None or "communities" not in parent.steps or "communities" in run.forced_steps:
         return None
-    if parent.settings.get("communities") != run.settings.kept()["communities"]:
+    if parent.settings.get("communities") != run.settings.for_snapshot()["communities"]:
         return None
-    before = run.of_parent["communities"]
+    before = run.parent_results["communities"]
     if not before.parts("hierarchy"):  # written by another version
         return None
-    described = run.of_parent["describe"]
+    described = run.parent_results["describe"]
     parts = [part for kind in KINDS.values() for part in described.parts(kind)]
-    if run.lost([*parts, *before.parts("hierarchy")]):
-        run.observer.note("The communities of the parent snapshot are damaged; partitioning from scratch")
+    if run.has_lost_parts([*parts, *before.parts("hierarchy")]):
+        run.observer.message("The communities of the parent snapshot are damaged; partitioning from scratch")
         return None
     nodes = columns_of(run.store, described.tables["entities"], IDS)
     edges = columns_of(run.store, described.tables["relationships"], _PAST_EDGES)
     hierarchy = read_hierarchy(run, before)
-    if len(hierarchy.order) != nodes.num_rows:  # not the hierarchy of these tables
+    if len(hierarchy.node_at_place) != nodes.num_rows:  # not the hierarchy of these tables
         return None
-    return Past(hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy())
+    return PreviousPartition(
+        hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy()
+    )
 
 
 def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
@@ -334,10 +338,10 @@ class IntegerGraph:
         keys: Keys = self.nodes["id"]
         return keys
 
-    def arrange(self, hierarchy: Hierarchy) -> tuple[Ints, Elements, Ints]:
+    def arrange(self, hierarchy: Hierarchy) -> tuple[Ints, GraphElements, Ints]:
         """Return the order of relationships, all elements arranged by community, and the order of claims."""
-        order, community = edge_order(hierarchy, self.source, self.target)
-        elements, claims = arrange(
+        order, community = sort_edges_by_community(hierarchy, self.source, self.target)
+        elements, claims = order_elements(
             hierarchy,
             self.nodes["n_tokens"],
             self.source,
@@ -364,7 +368,7 @@ class IntegerGraph:
         if claims is not None:
             orders["covariates"] = self.about[claims], self.claims
         columns = CONTEXT_COLUMNS if claims is not None else dict.fromkeys(CONTEXT_COLUMNS, TABLE_COLUMNS)
-        return joined(
+        return join_results(
             write_blocks(run, step, kind, groups[kind], order, rows["id"], rows["content"], columns[kind])
             for kind, (order, rows) in orders.items()
         )

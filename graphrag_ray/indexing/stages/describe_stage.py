@@ -16,16 +16,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.corpus.tokens import count, offsets, vocabulary_for
+from graphrag_ray.corpus.tokens import count_tokens, token_ends, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import report_context
-from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, each_once, layer
+from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer, without_duplicates
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.graph.signatures import content_hashes
-from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.short_ids import columns_of, entity_positions
-from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined, passing, spec_key
+from graphrag_ray.indexing.step_result import (
+    Result,
+    fingerprint_of,
+    has_transient_failures,
+    join_results,
+    spec_key,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -73,7 +79,7 @@ class Group:
     described: list[Part]
 
 
-def describe_all(run: Run, merged: Result) -> Result:
+def describe_graph(run: Run, merged: Result) -> Result:
     """Describe every entity and relationship.
 
     Returns tables entities and relationships with description, description_failed, n_tokens (of the record
@@ -89,13 +95,13 @@ def describe_all(run: Run, merged: Result) -> Result:
         lambda store, row: describe(row["kind"], row["name"], row["texts"], spec),
         lambda row: (row["name"], ""),
     )
-    tokens = TokensOf(lambda text: count(text, vocabulary), partial(_offsets, vocabulary))
-    split = partial(layer, spec=spec, tokens=tokens)
+    tokens = Tokenizer(lambda text: count_tokens(text, vocabulary), partial(_offsets, vocabulary))
+    split = partial(plan_layer, spec=spec, tokens=tokens)
     depends_on = [spec_key(spec), vocabulary, report_vocabulary]
 
     def compute() -> Result:
-        fingerprint, before = fingerprint_of(depends_on), run.before("describe")
-        merged_before = run.before("merge")
+        fingerprint, before = fingerprint_of(depends_on), run.parent_result("describe")
+        merged_before = run.parent_result("merge")
         is_same_spec = before is not None and before.made_from.get("descriptions") == [fingerprint]
         known = {}
         for kind, name in KINDS.items():
@@ -105,8 +111,10 @@ def describe_all(run: Run, merged: Result) -> Result:
                 then = done = [[] for _ in now]
             inputs = [Group(kind, *ranges) for ranges in zip(now, then, done, strict=True)]
             names = (name, f"failures_{name}")
-            known[kind] = run.taken_over("describe", inputs, depends_on, names, told=now, journal=work.name)
-        new = [group for reusable in known.values() for group in reusable.new]
+            known[kind] = run.reuse_plan(
+                "describe", inputs, depends_on, names, identities=now, journal=work.name
+            )
+        new = [group for reusable in known.values() for group in reusable.new_inputs]
         described: list[list[Part]] = [[] for _ in new]
         failures: list[list[Part]] = [[] for _ in new]
         texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
@@ -125,12 +133,12 @@ def describe_all(run: Run, merged: Result) -> Result:
         written = run.map("describe", partial(_assemble, report_vocabulary), ranges_described)
         finished = zip(new, written, failures, strict=True)
         tables = iter([w | {f"failures_{KINDS[group.kind]}": parts} for group, w, parts in finished])
-        result = joined(
-            reusable.with_new(run.store, list(islice(tables, len(reusable.new))))
+        result = join_results(
+            reusable.merge_new(run.store, list(islice(tables, len(reusable.new_inputs))))
             for reusable in known.values()
         )
         made_from = result.made_from | {"descriptions": [fingerprint]}
-        return Result(result.tables, {}, not passing(run.store, result.tables), made_from)
+        return Result(result.tables, {}, not has_transient_failures(run.store, result.tables), made_from)
 
     ranges = [merged.tables["entities"], merged.tables["relationships"]]
     return run.step("describe", [*ranges, *depends_on], compute, work.name)
@@ -149,7 +157,7 @@ def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
 
 
 def _offsets(vocabulary: str, text: str) -> Any:
-    return offsets(text, vocabulary)
+    return token_ends(text, vocabulary)
 
 
 def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
@@ -197,7 +205,7 @@ def _cut(
             if len(texts) < 2:
                 described.append({"id": id_, "description": "".join(texts), "description_failed": False})
                 continue
-            shown = " ".join(islice(each_once(texts), SHOWN_WHEN_FAILED))
+            shown = " ".join(islice(without_duplicates(texts), SHOWN_WHEN_FAILED))
             for batch in split(texts):
                 items.append({"id": id_, "kind": kind, "name": name, "texts": batch, "shown": shown})
                 shown = ""
@@ -213,7 +221,7 @@ def _collect(
     """Rows with one text left are described; rows with several go to the next layer."""
     first: dict[str, Row] = {}
     results: dict[str, list[str | None]] = {}
-    for batch in replayed(work, index(), store, _load(store, parts)) if parts else ():
+    for batch in replay_rows(work, index(), store, _load(store, parts)) if parts else ():
         yield {"failures": failure_rows("describe", work, batch)}
         for row, outcome in batch:
             first.setdefault(row["id"], {name: row[name] for name in ("name", "shown")})
@@ -245,9 +253,11 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     rows = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
     names = [rows["title"]] if group.kind == "entity" else [rows["source"], rows["target"]]
     record: Callable[..., report_context.Record]
-    record = report_context.entity if group.kind == "entity" else report_context.relationship
+    record = report_context.entity_record if group.kind == "entity" else report_context.relationship_record
     counted = [
-        report_context.record_tokens(record("", *row), partial(count, vocabulary_name=vocabulary))
+        report_context.count_record_tokens(
+            record("", *row), partial(count_tokens, vocabulary_name=vocabulary)
+        )
         for row in zip(*(column.to_pylist() for column in (*names, new["description"])), strict=True)
     ]
     n_tokens = pa.array(np.asarray(counted, dtype=np.int64))

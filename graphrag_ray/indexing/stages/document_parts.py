@@ -14,18 +14,18 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import DeletionRefused, InputError
 from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.chunks import documents_table, text_units_table
 from graphrag_ray.corpus.document import Document, Unreadable
-from graphrag_ray.corpus.parse import ROW
+from graphrag_ray.corpus.parse import ROW_PREFIX
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.drive import record_bug
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.graph.batches import stable_batches, stable_stream
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import row_slices
-from graphrag_ray.indexing.step_result import Result, rows_of
+from graphrag_ray.indexing.step_result import Result, count_rows
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -41,7 +41,7 @@ EMPTY = "empty"
 """Failure kind of an empty file during the stage. It becomes a failure only if the parent snapshot has a
 document of that file, which may have been lost."""
 
-_ROW_WITHOUT_ID = re.compile(rf"{ROW} \d+")
+_ROW_WITHOUT_ID = re.compile(rf"{ROW_PREFIX} \d+")
 _KEPT_VERSION = re.compile(r"; keeping its version from snapshot (\d+)$")
 
 Pair: TypeAlias = tuple[list[Part], list[Part]]
@@ -64,9 +64,9 @@ def chunk_documents(
             try:
                 units = text_units_table(document, settings.chunking, vocabulary)
             except BaseException as e:
-                if not is_unforeseen(e):
+                if not is_unexpected(e):
                     raise
-                unreadable.append(Unreadable(document.path, document.row, note_bug(e)))
+                unreadable.append(Unreadable(document.path, document.row, record_bug(e)))
             else:
                 yield document, units
 
@@ -170,10 +170,10 @@ def merge_with_parent(
         raise InputError(f"{subject} of INPUT {'cannot' if n == 1 else 'can'} be read: {errors}")
     folders = run.parent.run.get("inputs") if run.parent else None
     # The folders whose documents the index holds after this run, which the next `--add` may update.
-    run.inputs = sorted({*((folders or ()) if add else ()), folder_hash})
+    run.input_hashes = sorted({*((folders or ()) if add else ()), folder_hash})
     if run.parent is None:
         _write_failures(run, tables, failed)
-        n = rows_of(tables["documents"])
+        n = count_rows(tables["documents"])
         return {"documents": n, "added": n, "changed": 0, "removed": 0}
     old = _parent_tables(run, allow_deletes)
     # Pairs that both have hold the same documents and chunks: only the other pairs are read.
@@ -233,13 +233,13 @@ def _parent_tables(run: Run, allow_deletes: bool) -> Result:
     DeletionRefused if both are damaged and documents may not be deleted.
     """
     assert run.parent is not None
-    old, names = run.of_parent["read"], ("documents", "text_units")
-    failures = {"failures": [[] if run.lost(group) else group for group in old.tables["failures"]]}
+    old, names = run.parent_results["read"], ("documents", "text_units")
+    failures = {"failures": [[] if run.has_lost_parts(group) else group for group in old.tables["failures"]]}
     is_paired = len(old.tables["documents"]) == len(old.tables["text_units"])
-    if is_paired and not any(run.lost(old.parts(name)) for name in names):
+    if is_paired and not any(run.has_lost_parts(old.parts(name)) for name in names):
         return Result(old.tables | failures)
     finished = {name: run.parent.parts(name) for name in names}
-    if not any(run.lost(parts) for parts in finished.values()):
+    if not any(run.has_lost_parts(parts) for parts in finished.values()):
         return Result({name: [parts] for name, parts in finished.items()} | failures)
     if not allow_deletes:
         raise DeletionRefused(
@@ -313,7 +313,7 @@ def _write_failures(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Ta
     is_empty = pc.equal(failed["kind"], EMPTY)
     if empty := failed.filter(is_empty)["document"].to_pylist():
         more = ", …" if len(empty) > 1 else ""
-        run.observer.note(f"Skipped {plural(len(empty), 'empty file')} ({min(empty)}{more})")
+        run.observer.message(f"Skipped {plural(len(empty), 'empty file')} ({min(empty)}{more})")
     failed = failed.filter(pc.invert(is_empty))
     tables["failures"] = [run.write("read", "failures", [failed])] if failed.num_rows else []
 
@@ -339,13 +339,13 @@ def pairs_of(documents: list[Part], units: list[Part]) -> list[Pair]:
 
 def _select_documents(run: Run, wanted: Sequence[tuple[Pair, pa.Array]]) -> list[Pair]:
     """Return each pair reduced to the documents with some ids; a pair with all of its documents as it is."""
-    partial_pairs = [(*pair, ids) for pair, ids in wanted if 0 < len(ids) < rows_of([pair[0]])]
+    partial_pairs = [(*pair, ids) for pair, ids in wanted if 0 < len(ids) < count_rows([pair[0]])]
     written = iter(run.map("read", _filter_pair, partial_pairs) if partial_pairs else [])
     selected: list[Pair] = []
     for pair, ids in wanted:
         if not len(ids):
             selected.append(([], []))
-        elif len(ids) < rows_of([pair[0]]):
+        elif len(ids) < count_rows([pair[0]]):
             parts = next(written)
             selected.append((parts.get("documents", []), parts.get("text_units", [])))
         else:

@@ -17,18 +17,25 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES, REPORTS, SEARCHED
+from graphrag_ray.base.declarations import HIERARCHIES, REPORT_KINDS, SEARCHED_KINDS
 from graphrag_ray.base.ids import report_id
-from graphrag_ray.corpus.document import columns_of, metadata_lines
-from graphrag_ray.corpus.document_titles import header
+from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
+from graphrag_ray.corpus.document_titles import document_header
 from graphrag_ray.corpus.embedding import Embedder
-from graphrag_ray.engine.executor import Tables, Written
+from graphrag_ray.engine.executor import Tables, WrittenParts
 from graphrag_ray.engine.work import Outcome, Row, Work
-from graphrag_ray.graph.report_context import shown_content
+from graphrag_ray.graph.report_context import content_for_context
 from graphrag_ray.indexing.results import Results
-from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, each, failure_rows, replayed
+from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, apply_or_report, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.document_parts import pairs_of
-from graphrag_ray.indexing.step_result import Result, by_input, fingerprint_of, joined, passing, rows_of
+from graphrag_ray.indexing.step_result import (
+    Result,
+    count_rows,
+    fingerprint_of,
+    has_transient_failures,
+    join_results,
+    parts_by_input,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -63,14 +70,14 @@ class _Input:
 
 def current_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
     """Return the texts of each kind in groups; chunks have no headers if `columns` is None."""
-    described = results.graph.described if results.graph else None
-    reports = {HIERARCHIES[name].reports: built.reports for name, built in results.hierarchies.items()}
+    described = results.graph.descriptions if results.graph else None
+    reports = {HIERARCHIES[name].report_kind: built.reports for name, built in results.hierarchies.items()}
     return _by_kind(results.corpus, described, reports, columns)
 
 
 def parent_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
     """Return `current_texts` of a snapshot, given the results of its steps."""
-    last = {kind.reports: steps.get(kind.stages[-1], Result()) for kind in HIERARCHIES.values()}
+    last = {kind.report_kind: steps.get(kind.stages[-1], Result()) for kind in HIERARCHIES.values()}
     reports = {kind: result for kind, result in last.items() if "reports" in result.tables}
     return _by_kind(steps["read"], steps.get("describe"), reports, columns)
 
@@ -116,10 +123,10 @@ def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
     kind = texts.kind
     headers = _headers(store, texts)
     for part in texts.parts:
-        table = read_part(store, part, ["community", "full_content"] if kind in REPORTS else None)
-        if kind in REPORTS:
+        table = read_part(store, part, ["community", "full_content"] if kind in REPORT_KINDS else None)
+        if kind in REPORT_KINDS:
             id_ = pa.array([report_id(c) for c in table["community"].to_pylist()], pa.string())
-            text = pa.array([shown_content(t) for t in table["full_content"].to_pylist()], pa.string())
+            text = pa.array([content_for_context(t) for t in table["full_content"].to_pylist()], pa.string())
         elif kind == "text_unit":
             id_, text = table["id"], table["text"]
             if headers:
@@ -143,9 +150,9 @@ def _headers(store: Store, texts: Texts) -> dict[str, Callable[[str], str]]:
     rows = read_table(store, texts.documents, names, schema.DOCUMENTS).to_pylist()
     return {
         r["id"]: partial(
-            header,
+            document_header,
             *(r["title"], r["creation_date"], r["path"] or "", r["row"] or ""),
-            more=metadata_lines(columns_of(r["raw_data"]), texts.columns) if texts.columns else "",
+            more=metadata_lines(parse_raw_data(r["raw_data"]), texts.columns) if texts.columns else "",
         )
         for r in rows
     }
@@ -180,7 +187,7 @@ def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], 
     """
     names = sorted({f"embeddings_{x.kind}" for x in texts})
     written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(x) for x in texts])
-    final = not passing(run.store, by_input(written, "failures"))
+    final = not has_transient_failures(run.store, parts_by_input(written, "failures"))
     return [part for tables in written for name in names for part in tables.get(name, [])], final
 
 
@@ -195,7 +202,7 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
     depends_on = [run.settings.embeddings, embedder]
 
     def compute() -> Result:
-        fingerprint, before = fingerprint_of([*depends_on, _header_columns(run)]), run.before(step)
+        fingerprint, before = fingerprint_of([*depends_on, _header_columns(run)]), run.parent_result(step)
         is_same_model = before is not None and before.made_from.get("vectors") == [fingerprint]
         known = {}
         for kind in schema.EMBEDDINGS:
@@ -205,41 +212,41 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
             names = (f"embeddings_{kind}", f"failures_{kind}")
             inputs = [_Input(x) for x in groups]
             # Groups of entities and relationships are ranges of ids, whose rows can be compared one by one.
-            described = run.before("describe") if kind in ("entity", "relationship") else None
-            then = described.tables.get(SEARCHED[kind].table, []) if described else []
+            described = run.parent_result("describe") if kind in ("entity", "relationship") else None
+            then = described.tables.get(SEARCHED_KINDS[kind].table, []) if described else []
             then = [group for group in then if group]
             vectors = before.tables.get(names[0], []) if before and is_same_model else []
             if len(then) == len(vectors) == len(groups):
                 ranges = zip(groups, then, vectors, strict=True)
                 inputs = [_Input(x, replace(x, parts=parts), done) for x, parts, done in ranges]
             sources = [[x.parts, x.documents, x.columns] for x in groups]
-            known[kind] = run.taken_over(step, inputs, depends_on, names, told=sources, journal="embed")
-        inputs = [x for reusable in known.values() for x in reusable.new]
+            known[kind] = run.reuse_plan(step, inputs, depends_on, names, identities=sources, journal="embed")
+        inputs = [x for reusable in known.values() for x in reusable.new_inputs]
         written = iter(
             {f"failures_{x.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
             for x, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
         )
-        result = joined(
-            reusable.with_new(run.store, list(islice(written, len(reusable.new))))
+        result = join_results(
+            reusable.merge_new(run.store, list(islice(written, len(reusable.new_inputs))))
             for reusable in known.values()
         )
-        counts = {"embeddings": sum(rows_of(result.tables[f"embeddings_{kind}"]) for kind in known)}
+        counts = {"embeddings": sum(count_rows(result.tables[f"embeddings_{kind}"]) for kind in known)}
         made_from = result.made_from | {"vectors": [fingerprint]}
-        return Result(result.tables, counts, not passing(run.store, result.tables), made_from)
+        return Result(result.tables, counts, not has_transient_failures(run.store, result.tables), made_from)
 
     return run.step(step, [texts, *depends_on], compute, "embed")
 
 
-def _write_vectors(run: Run, step: str, embedder: Embedder, inputs: Sequence[_Input]) -> Written:
+def _write_vectors(run: Run, step: str, embedder: Embedder, inputs: Sequence[_Input]) -> WrittenParts:
     work = Work(
         "embed",
         lambda store, row: embedder.embed(row["text"]),
         lambda row: (f"{row['kind']} {row['id']}", ""),
-        turns=None,
+        expected_turns=None,
     )
     index = None
     if run.settings.model(embedder.call.model).provider != "offline":
-        index = run.sweep_rows(work, _load, inputs, rows_of([x.now.parts for x in inputs]))
+        index = run.sweep_rows(work, _load, inputs, count_rows([x.now.parts for x in inputs]))
     return run.map(step, partial(_collect, work, embedder, index), inputs)
 
 
@@ -272,7 +279,7 @@ def _collect(
     kind, (texts, known) = x.now.kind, _texts_and_known(store, x)
     new = _without(texts, known)
     vectors: dict[str, bytes] = {}
-    for batch in replayed(work, index(), store, new) if index else _compute_offline(embedder, new):
+    for batch in replay_rows(work, index(), store, new) if index else _compute_offline(embedder, new):
         yield {"failures": failure_rows("embed", work, batch)}
         vectors |= {row["id"]: o.result for row, o in batch if o.status == "complete" and o.result}
     if known.num_rows:
@@ -305,4 +312,7 @@ def _compute_offline(
 
     for table in texts:
         for start in range(0, table.num_rows, ROWS_AT_ONCE):
-            yield [(row, outcome(result)) for row, result in each(table.slice(start, ROWS_AT_ONCE), embed)]
+            yield [
+                (row, outcome(result))
+                for row, result in apply_or_report(table.slice(start, ROWS_AT_ONCE), embed)
+            ]

@@ -13,8 +13,8 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import extraction_dialogue, merge
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.indexing.run import Run, failure_rows, replayed
-from graphrag_ray.indexing.step_result import Result, add_counts, passing, rows_of, spec_key
+from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
+from graphrag_ray.indexing.step_result import Result, count_rows, has_transient_failures, spec_key, sum_counts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -40,7 +40,7 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
         "extract",
         lambda store, row: extraction_dialogue.extract(_shown(row), spec),
         lambda row: (row["id"], row["document_id"]),
-        turns=turns,
+        expected_turns=turns,
     )
     chunks: list[_Chunks] = [(units, None) for units in corpus.tables["text_units"]]
     tables = ("found_entities", "found_relationships", "counts", "failures")
@@ -72,16 +72,20 @@ def _run_dialogues(
     chunks: Sequence[_Chunks],
     depends_on: Sequence[Any],
     tables: Sequence[str],
-    make_tables: Callable[[Sequence[tuple[merge.ExtractedFrom, T]]], Tables],
+    make_tables: Callable[[Sequence[tuple[merge.ExtractionSource, T]]], Tables],
 ) -> Result:
     def compute() -> Result:
-        run.items[work.name] = rows_of([units for units, _ in chunks]), "chunks"
-        known = run.taken_over(work.name, chunks, depends_on, tables, journal=work.name)
-        index = run.sweep_rows(work, _load, known.new, rows_of([units for units, _ in known.new]))
+        run.item_totals[work.name] = count_rows([units for units, _ in chunks]), "chunks"
+        known = run.reuse_plan(work.name, chunks, depends_on, tables, journal=work.name)
+        index = run.sweep_rows(
+            work, _load, known.new_inputs, count_rows([units for units, _ in known.new_inputs])
+        )
         collect = partial(_collect, work, index, make_tables)
-        result = known.with_new(run.store, run.map(work.name, collect, known.new))
-        counts = add_counts(run.store, result.tables)
-        return Result(result.tables, counts, not passing(run.store, result.tables), result.made_from)
+        result = known.merge_new(run.store, run.map(work.name, collect, known.new_inputs))
+        counts = sum_counts(run.store, result.tables)
+        return Result(
+            result.tables, counts, not has_transient_failures(run.store, result.tables), result.made_from
+        )
 
     return run.step(work.name, [chunks, *depends_on], compute, work.name)
 
@@ -101,22 +105,22 @@ def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
         yield table
 
 
-def _shown(row: Row) -> extraction_dialogue.ShownChunk:
-    return extraction_dialogue.ShownChunk(row["text"], row["header"] or "")
+def _shown(row: Row) -> extraction_dialogue.ChunkText:
+    return extraction_dialogue.ChunkText(row["text"], row["header"] or "")
 
 
 def _collect(
     work: Work[T],
     index: Callable[[], JournalIndex],
-    make_tables: Callable[[Sequence[tuple[merge.ExtractedFrom, T]]], Tables],
+    make_tables: Callable[[Sequence[tuple[merge.ExtractionSource, T]]], Tables],
     store: Store,
     chunks: _Chunks,
 ) -> Iterator[Tables]:
     """Replay a group of chunks into one part per table: a manifest lists every part of a large corpus."""
     tables: dict[str, list[pa.Table]] = {}
-    for batch in replayed(work, index(), store, _load(store, chunks)):
+    for batch in replay_rows(work, index(), store, _load(store, chunks)):
         results = [
-            (merge.ExtractedFrom(row["id"], row["document_id"], row["position"]), outcome.result)
+            (merge.ExtractionSource(row["id"], row["document_id"], row["position"]), outcome.result)
             for row, outcome in batch
             if outcome.status == "complete" and outcome.result is not None
         ]
@@ -126,12 +130,12 @@ def _collect(
 
 
 def _graph_tables(
-    results: Sequence[tuple[merge.ExtractedFrom, extraction_dialogue.ExtractedRecords]],
+    results: Sequence[tuple[merge.ExtractionSource, extraction_dialogue.ExtractedRecords]],
 ) -> Tables:
     counts = (
         {
             "unusable_records": records.unusable,
-            "odd_gleaning_replies": records.odd_glean_replies,
+            "odd_gleaning_replies": records.unexpected_glean_replies,
             "blocked_names": records.blocked,
             "unreadable_strengths": records.unreadable_strengths,
             "self_relationships": sum(r.source == r.target for r in records.relationships),
@@ -147,7 +151,9 @@ def _graph_tables(
     }
 
 
-def _claim_tables(results: Sequence[tuple[merge.ExtractedFrom, extraction_dialogue.ClaimRecords]]) -> Tables:
+def _claim_tables(
+    results: Sequence[tuple[merge.ExtractionSource, extraction_dialogue.ClaimRecords]],
+) -> Tables:
     counts = (
         {"unusable_claims": records.unusable, "blocked_claims": records.blocked} for _, records in results
     )
@@ -155,7 +161,7 @@ def _claim_tables(results: Sequence[tuple[merge.ExtractedFrom, extraction_dialog
 
 
 def _count_rows(
-    results: Sequence[tuple[merge.ExtractedFrom, Any]], counts: Iterable[Mapping[str, int]]
+    results: Sequence[tuple[merge.ExtractionSource, Any]], counts: Iterable[Mapping[str, int]]
 ) -> pa.Table:
     rows = [
         {"text_unit_id": unit.text_unit_id, "name": name, "value": n}

@@ -19,7 +19,7 @@ from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import ID_LENGTH, stable_id
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph.batches import stable_batches
-from graphrag_ray.graph.integer_arrays import Ints, degrees, id_prefixes
+from graphrag_ray.graph.integer_arrays import Ints, degrees, id_hash64
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
@@ -28,21 +28,21 @@ from graphrag_ray.indexing.stages.search_stage import build_shards, write_shard
 from graphrag_ray.indexing.stages.short_ids import (
     GROUP,
     IDS,
-    Numbers,
-    assign_numbers,
+    ShortIds,
+    assign_short_ids,
     columns_of,
-    parent_numbers,
-    prefixes_of,
+    id_keys,
+    parent_short_ids,
     row_slices,
 )
-from graphrag_ray.indexing.step_result import Result, code_version, is_failures, joined
+from graphrag_ray.indexing.step_result import Result, code_version, is_failures_table, join_results
 from graphrag_ray.store import blobs, pages, parquet
-from graphrag_ray.store.files import Store, in_threads
-from graphrag_ray.store.parquet import by_row
-from graphrag_ray.store.parts import Part, damage_told, read_table
+from graphrag_ray.store.files import Store, map_in_threads
+from graphrag_ray.store.parquet import mark_for_row_access
+from graphrag_ray.store.parts import Part, explain_damage, read_table
 from graphrag_ray.store.search import row_index
 from graphrag_ray.store.search.mapped_arrays import Keys
-from graphrag_ray.store.search.row_index import RowsOfPart, entry_type, entry_types, group_name
+from graphrag_ray.store.search.row_index import PartRows, entry_type, entry_types, group_name
 
 
 @dataclass
@@ -53,7 +53,7 @@ class Finished:
     next_human_readable_id: dict[str, int] = field(default_factory=dict)
 
 
-def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finished:
+def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.Table) -> Finished:
     """Write the snapshot's tables, a function of the arguments and of the parent's short ids.
 
     `period` is the ISO date of the run.
@@ -68,18 +68,18 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
             sources["covariates"] = results.graph.merged.tables["covariates"]
         ids = {name: columns_of(run.store, groups, IDS) for name, groups in sources.items()}
         numbers = _assign_all_numbers(run, results, ids)
-        finished.next_human_readable_id = {table: n.next for table, n in numbers.items()}
+        finished.next_human_readable_id = {table: n.next_short_id for table, n in numbers.items()}
         shared = run.executor.share(numbers)
         written = [_finish_units(run, numbers, shared, results, ids["text_units"])]
         if results.graph:
             written += _finish_graph(run, shared, results.graph)
             for name in ("entity_instances", "relationship_instances"):
                 tables[name] = results.graph.merged.parts(name)
-        written += [hierarchy.tables(run, shared, period) for hierarchy in results.hierarchies.values()]
-        result = joined(written)
+        written += [hierarchy.write_tables(run, shared, period) for hierarchy in results.hierarchies.values()]
+        result = join_results(written)
         tables.update({name: result.parts(name) for name in result.tables if name in schema.TABLES})
-        for stage in (*results.more.values(), results.embedded, results.searchable):
-            tables.update({name: stage.parts(name) for name in stage.tables if not is_failures(name)})
+        for stage in (*results.other_stages.values(), results.embeddings, results.search_indexes):
+            tables.update({name: stage.parts(name) for name in stage.tables if not is_failures_table(name)})
         tables["failures"] = run.write("finish", "failures", [failures])
         tables.update(_index_rows(run, tables))
         return result
@@ -88,33 +88,33 @@ def finish(run: Run, results: Results, period: str, failures: pa.Table) -> Finis
     return finished
 
 
-def _assign_all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, Numbers]:
-    numbers = {name: assign_numbers(run, name, table["id"].to_numpy()) for name, table in ids.items()}
+def _assign_all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table]) -> dict[str, ShortIds]:
+    numbers = {name: assign_short_ids(run, name, table["id"].to_numpy()) for name, table in ids.items()}
     if results.graph:
         # New entities are numbered by degree, so that 1 is the largest hub; new relationships by weight.
-        nodes, edges = (read_columns(run, results.graph.described, kind) for kind in COLUMNS)
+        nodes, edges = (read_columns(run, results.graph.descriptions, kind) for kind in COLUMNS)
         degree = degrees(*ends_of(nodes, edges), nodes.num_rows)
         by_degree = np.argsort(-degree, kind="stable")
         by_weight = np.argsort(-edges["weight"].to_numpy(), kind="stable")
-        numbers["entities"] = assign_numbers(run, "entities", nodes["id"].to_numpy(), by_degree)
-        numbers["relationships"] = assign_numbers(run, "relationships", edges["id"].to_numpy(), by_weight)
+        numbers["entities"] = assign_short_ids(run, "entities", nodes["id"].to_numpy(), by_degree)
+        numbers["relationships"] = assign_short_ids(run, "relationships", edges["id"].to_numpy(), by_weight)
     for hierarchy in results.hierarchies.values():
-        numbers |= hierarchy.numbers(run)
+        numbers |= hierarchy.short_ids(run)
     return numbers
 
 
 def _finish_units(
     run: Run,
-    numbers: Mapping[str, Numbers],
-    shared: Callable[[], dict[str, Numbers]],
+    numbers: Mapping[str, ShortIds],
+    shared: Callable[[], dict[str, ShortIds]],
     results: Results,
     ids: pa.Table,
 ) -> Result:
     """Write documents with the ids of their chunks, and chunks with the ids of what they name."""
     corpus = results.corpus.tables
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
-    extracted = results.graph.extracted.tables if results.graph else {}
-    claims = results.graph.claimed.tables.get("found_claims") if results.graph else None
+    extracted = results.graph.extraction.tables if results.graph else {}
+    claims = results.graph.claims.tables.get("found_claims") if results.graph else None
     named = (
         extracted.get("found_entities", none),
         extracted.get("found_relationships", none),
@@ -122,26 +122,26 @@ def _finish_units(
     )
     inputs = list(zip(corpus["documents"], corpus["text_units"], *named, strict=True))
     names, again = ("text_units", "documents"), _groups_naming_others(run, numbers, results, ids)
-    known = run.taken_over("finish", inputs, ["units", sorted(numbers)], names, again=again)
-    return known.with_new(run.store, run.map("finish", partial(_unit_tables, shared), known.new))
+    known = run.reuse_plan("finish", inputs, ["units", sorted(numbers)], names, forced_inputs=again)
+    return known.merge_new(run.store, run.map("finish", partial(_unit_tables, shared), known.new_inputs))
 
 
 def _groups_naming_others(
-    run: Run, numbers: Mapping[str, Numbers], results: Results, ids: pa.Table
+    run: Run, numbers: Mapping[str, ShortIds], results: Results, ids: pa.Table
 ) -> set[int]:
     """Return groups of chunks that may name an entity or relationship that pruning now keeps or removes.
 
     They are written again although their parts are unchanged. Claims are not pruned.
     """
     graph = results.graph
-    if graph is None or run.parent is None or run.before("finish") is None:
+    if graph is None or run.parent is None or run.parent_result("finish") is None:
         return set()
     units = [np.empty(0, np.uint64)]
     for kind, table, key in (
         ("entities", "entity_instances", "entity_id"),
         ("relationships", "relationship_instances", "relationship_id"),
     ):
-        changed = np.setxor1d(numbers[kind].keys, parent_numbers(run, kind).keys)
+        changed = np.setxor1d(numbers[kind].keys, parent_short_ids(run, kind).keys)
         ranges = graph.merged.tables[table]
         affected = [ranges[n] for n in np.unique(range_of(changed, len(ranges))).tolist()]
         for rows in run.executor.stream("finish", partial(_units_naming, key, pa.array(changed)), affected):
@@ -155,12 +155,12 @@ def _units_naming(key: str, ids: pa.Array, store: Store, parts: list[Part]) -> I
     if not parts:
         return
     rows = read_table(store, parts, [key, "text_unit_id"])
-    matching = rows.filter(pc.is_in(pa.array(prefixes_of(rows[key])), value_set=ids))
-    yield pa.table({"unit": pa.array(np.unique(prefixes_of(matching["text_unit_id"])), pa.uint64())})
+    matching = rows.filter(pc.is_in(pa.array(id_keys(rows[key])), value_set=ids))
+    yield pa.table({"unit": pa.array(np.unique(id_keys(matching["text_unit_id"])), pa.uint64())})
 
 
 def _unit_tables(
-    shared: Callable[[], dict[str, Numbers]], store: Store, x: Sequence[list[Part]]
+    shared: Callable[[], dict[str, ShortIds]], store: Store, x: Sequence[list[Part]]
 ) -> Iterator[Tables]:
     documents, units, entities, relationships, claims = x
     numbers = shared()
@@ -174,12 +174,14 @@ def _unit_tables(
             continue
         columns = pa.schema([(key, pa.string()), ("text_unit_id", pa.string())])
         instances = read_table(store, parts, [key, "text_unit_id"], columns)
-        instances = instances.filter(pa.array(numbers[kind].of(instances[key]) >= 0))
+        instances = instances.filter(pa.array(numbers[kind].look_up(instances[key]) >= 0))
         chunks = _with_lists(chunks, column, instances["text_unit_id"], instances[key])
-    yield {"text_units": by_row(_numbered(chunks, numbers["text_units"]).cast(schema.TEXT_UNITS))}
+    yield {
+        "text_units": mark_for_row_access(_numbered(chunks, numbers["text_units"]).cast(schema.TEXT_UNITS))
+    }
     table = read_table(store, documents, None, schema.DOCUMENTS)
     table = _with_lists(table, "text_unit_ids", chunks["document_id"], chunks["id"])
-    yield {"documents": by_row(_numbered(table, numbers["documents"]).cast(schema.DOCUMENTS))}
+    yield {"documents": mark_for_row_access(_numbered(table, numbers["documents"]).cast(schema.DOCUMENTS))}
 
 
 def _with_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.Table:
@@ -191,14 +193,14 @@ def _with_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: 
     return table.set_column(table.schema.get_field_index(column), column, array)
 
 
-def _finish_graph(run: Run, shared: Callable[[], dict[str, Numbers]], graph: ExtractedGraph) -> list[Result]:
-    nodes, edges = (read_columns(run, graph.described, kind) for kind in COLUMNS)
+def _finish_graph(run: Run, shared: Callable[[], dict[str, ShortIds]], graph: ExtractedGraph) -> list[Result]:
+    nodes, edges = (read_columns(run, graph.descriptions, kind) for kind in COLUMNS)
     source, target = ends_of(nodes, edges)
     degree = degrees(source, target, nodes.num_rows)
     tables: dict[str, tuple[list[list[Part]], dict[str, Ints]]] = {
-        "entities": (graph.described.tables["entities"], {"degree": degree}),
+        "entities": (graph.descriptions.tables["entities"], {"degree": degree}),
         "relationships": (
-            graph.described.tables["relationships"],
+            graph.descriptions.tables["relationships"],
             {"combined_degree": degree[source] + degree[target]},
         ),
         "covariates": (graph.merged.tables["covariates"], {}),
@@ -213,13 +215,15 @@ def _finish_graph(run: Run, shared: Callable[[], dict[str, Numbers]], graph: Ext
             [parts, *(hashlib.sha256(values.tobytes()).hexdigest() for values in added.values())]
             for _, parts, added in inputs
         ]
-        known = run.taken_over("finish", inputs, name, (name,), told=depends_on)
-        written.append(known.with_new(run.store, run.map("finish", partial(_graph_table, shared), known.new)))
+        known = run.reuse_plan("finish", inputs, name, (name,), identities=depends_on)
+        written.append(
+            known.merge_new(run.store, run.map("finish", partial(_graph_table, shared), known.new_inputs))
+        )
     return written
 
 
 def _graph_table(
-    shared: Callable[[], dict[str, Numbers]], store: Store, x: tuple[str, list[Part], dict[str, Ints]]
+    shared: Callable[[], dict[str, ShortIds]], store: Store, x: tuple[str, list[Part], dict[str, Ints]]
 ) -> Iterator[Tables]:
     name, parts, columns = x
     if not parts:
@@ -231,12 +235,12 @@ def _graph_table(
         table = table.append_column("human_readable_id", pa.nulls(table.num_rows, pa.int64()))
     columns_of_table = schema.TABLES[name]
     table = _numbered(table, shared()[name]).select(columns_of_table.names)
-    yield {name: by_row(table.cast(columns_of_table))}
+    yield {name: mark_for_row_access(table.cast(columns_of_table))}
 
 
-def _numbered(table: pa.Table, numbers: Numbers) -> pa.Table:
+def _numbered(table: pa.Table, numbers: ShortIds) -> pa.Table:
     index = table.schema.get_field_index("human_readable_id")
-    return table.set_column(index, "human_readable_id", pa.array(numbers.of(table["id"])))
+    return table.set_column(index, "human_readable_id", pa.array(numbers.look_up(table["id"])))
 
 
 # Row indexes locate single rows of the snapshot's tables for questions. Each covers consecutive parts of a
@@ -261,12 +265,12 @@ class CoveredParts:
 
     @cached_property
     def made_from(self) -> str:
-        columns = map(str, schema.LOOKED_UP[self.source].items())
+        columns = map(str, schema.ROW_INDEXES[self.source].items())
         return stable_id("rows", code_version(), *columns, *(part.path for part in self.parts))
 
     @property
     def table(self) -> str:
-        return schema.rows_table(self.source)
+        return schema.row_index_table(self.source)
 
     @property
     def rows(self) -> int:
@@ -274,7 +278,7 @@ class CoveredParts:
 
 
 @dataclass(frozen=True)
-class WantedIndex:
+class RowIndexPlan:
     """An index to build. `earlier` is one of the parent snapshot to derive it from, and what that covers."""
 
     covered: CoveredParts
@@ -283,18 +287,20 @@ class WantedIndex:
 
 def _index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     """Return tables rows_<table> for tables whose rows are looked up; only missing indexes are built."""
-    covered = [x for name in schema.LOOKED_UP for x in covered_by_each(name, tables.get(name, []))]
+    covered = [x for name in schema.ROW_INDEXES for x in row_index_parts(name, tables.get(name, []))]
 
-    def with_earlier(missing: Sequence[CoveredParts]) -> list[WantedIndex]:
+    def with_earlier(missing: Sequence[CoveredParts]) -> list[RowIndexPlan]:
         earlier: dict[str, list[tuple[Part, CoveredParts]]] = {}
         for name in {x.source for x in missing} if run.parent else ():
             assert run.parent is not None
-            stored = {blobs.made_from(part.path): part for part in run.parent.parts(schema.rows_table(name))}
-            before = covered_by_each(name, run.parent.parts(name))
+            stored = {
+                blobs.source_hash(part.path): part for part in run.parent.parts(schema.row_index_table(name))
+            }
+            before = row_index_parts(name, run.parent.parts(name))
             earlier[name] = [(stored[x.made_from], x) for x in before if x.made_from in stored]
-        return [WantedIndex(x, _nearest(x, earlier.get(x.source, ()))) for x in missing]
+        return [RowIndexPlan(x, _nearest(x, earlier.get(x.source, ()))) for x in missing]
 
-    parts, _ = build_shards(run, "finish", covered, make_index, with_earlier)
+    parts, _ = build_shards(run, "finish", covered, build_row_index, with_earlier)
     indexes: dict[str, list[Part]] = {}
     for x, part in zip(covered, parts, strict=True):
         indexes.setdefault(x.table, []).append(part)
@@ -313,40 +319,40 @@ def _nearest(
     return earlier[best]
 
 
-def covered_by_each(table: str, parts: Sequence[Part]) -> list[CoveredParts]:
+def row_index_parts(table: str, parts: Sequence[Part]) -> list[CoveredParts]:
     """Return the parts that each index of a table covers, in order."""
     sizes = [max(part.bytes, part.rows * MOST_BYTES // MOST_ROWS) for part in parts]
     batches = stable_batches([part.path for part in parts], sizes, MOST_BYTES)
     return [CoveredParts(table, [parts[i] for i in batch]) for batch in batches]
 
 
-def make_index(store: Store, wanted: WantedIndex) -> Iterator[pa.Table]:
+def build_row_index(store: Store, wanted: RowIndexPlan) -> Iterator[pa.Table]:
     """Build an index and yield the result of `write_shard`."""
     covered = wanted.covered
     data = _derive(store, wanted)
     if data is None:
-        data = row_index.of_parts(_read_parts(store, covered.source, covered.parts))
+        data = row_index.build_from_parts(_read_parts(store, covered.source, covered.parts))
     yield write_shard(store, covered, data)
 
 
-def _derive(store: Store, wanted: WantedIndex) -> bytes | None:
+def _derive(store: Store, wanted: RowIndexPlan) -> bytes | None:
     """Derive an index from an earlier one; None without it, if it is damaged or its pages lack columns."""
     if wanted.earlier is None:
         return None
     stored, before = wanted.earlier
     table, number = before.source, {part.path: n for n, part in enumerate(before.parts)}
     try:
-        earlier = row_index.read(blobs.opened(store, stored), entry_types(schema.carried(table)))
+        earlier = row_index.read(blobs.open_part(store, stored), entry_types(schema.row_index_columns(table)))
         if np.diff(earlier.ends, prepend=0).tolist() != [part.rows for part in before.parts]:
-            raise earlier.source.refused("it covers other parts of the table")
+            raise earlier.source.invalid("it covers other parts of the table")
         columns = schema.TABLES[table]
         lists = [f for f in columns if pa.types.is_list(f.type)]
         nested = {f.name for f in lists if pa.types.is_struct(f.type.value_type)}
-        if set(earlier.paged) != set(columns.names) - nested:
+        if set(earlier.paged_columns) != set(columns.names) - nested:
             return None
         new = [part for part in wanted.covered.parts if part.path not in number]
         read = dict(zip((part.path for part in new), _read_parts(store, table, new), strict=True))
-        sources: dict[str, int | RowsOfPart] = {**read, **number}
+        sources: dict[str, int | PartRows] = {**read, **number}
         return row_index.derive(earlier, [sources[part.path] for part in wanted.covered.parts])
     except CorruptPart as e:
         if e.path != stored.path:
@@ -354,29 +360,29 @@ def _derive(store: Store, wanted: WantedIndex) -> bytes | None:
         return None
 
 
-def _read_parts(store: Store, table: str, parts: Sequence[Part]) -> list[RowsOfPart]:
-    return list(in_threads(partial(_read_part, store, table), parts, _THREADS))
+def _read_parts(store: Store, table: str, parts: Sequence[Part]) -> list[PartRows]:
+    return list(map_in_threads(partial(_read_part, store, table), parts, _THREADS))
 
 
-def _read_part(store: Store, table: str, part: Part) -> RowsOfPart:
+def _read_part(store: Store, table: str, part: Part) -> PartRows:
     data = parquet.read_bytes(store, part.path)
     file = pq.ParquetFile(pa.BufferReader(data))
-    groups = schema.LOOKED_UP[table].items()
+    groups = schema.ROW_INDEXES[table].items()
     columns = dict.fromkeys(column for group, carried in groups for column in (*group, *carried))
     rows = file.read(list(columns), use_threads=False)
     halves = {name: _halves(rows[name]) for name in columns if rows[name].type == pa.string()}
     entries = {
         group_name(group): np.concatenate([_entries(rows, halves, column, *carried) for column in group])
-        for group, carried in schema.carried(table).items()
+        for group, carried in schema.row_index_columns(table).items()
     }
     stored = list(file.schema_arrow)
     same = [field.name for field in schema.TABLES[table] if field in stored]
-    with damage_told(store, part.path):
+    with explain_damage(store, part.path):
         try:
-            located = pages.located(data, same)
+            located = pages.locate_pages(data, same)
         except ValueError as e:
             raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
-    return RowsOfPart(part.rows, entries, located)
+    return PartRows(part.rows, entries, located)
 
 
 def _entries(
@@ -413,4 +419,4 @@ def _entries(
 def _halves(column: pa.ChunkedArray | pa.Array) -> tuple[Keys, Keys]:
     """Return the first and second 64 bits of ids."""
     filled = column.fill_null("0" * ID_LENGTH) if column.null_count else column
-    return prefixes_of(filled), cast(Keys, id_prefixes(filled, 1))
+    return id_keys(filled), cast(Keys, id_hash64(filled, 1))

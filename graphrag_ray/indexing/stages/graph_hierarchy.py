@@ -27,8 +27,8 @@ from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
-from graphrag_ray.graph.schedule import ReportsAlone, Schedule
-from graphrag_ray.graph.signatures import WIDTH, signatures
+from graphrag_ray.graph.schedule import HierarchySchedule, LevelSchedule
+from graphrag_ray.graph.signatures import SIGNATURE_WIDTH, signatures
 from graphrag_ray.graph.summary_tree import SummaryTree
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run, failure_rows
@@ -39,20 +39,20 @@ from graphrag_ray.indexing.stages.parent_reports import WRITTEN
 from graphrag_ray.indexing.stages.reports_stage import ReportSource, WrittenReport
 from graphrag_ray.indexing.stages.short_ids import (
     Keys,
-    Numbers,
     ReferenceRenderer,
-    assign_numbers,
-    prefixes_of,
+    ShortIds,
+    assign_short_ids,
+    id_keys,
     read_arrays,
-    sorted_numbers,
+    sorted_short_ids,
 )
-from graphrag_ray.indexing.step_result import Result, fingerprint_of, joined
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, join_results
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.search.vectors import unit
+from graphrag_ray.store.search.vectors import normalize
 
-_CHILDREN, _PARENT = 3, WIDTH
+_CHILDREN, _PARENT = 3, SIGNATURE_WIDTH
 """Columns of the signatures that depend on the communities below and above."""
 COMMUNITIES_AT_ONCE = 2_000
 ELEMENTS_AT_ONCE = 200_000
@@ -89,31 +89,33 @@ class GraphHierarchy:
     def level(self) -> Ints:
         return self.load().hierarchy.level
 
-    def numbers(self, run: Run) -> dict[str, Numbers]:
-        return numbers_by_level(run, self.kind, self.ids, self.level)
+    def short_ids(self, run: Run) -> dict[str, ShortIds]:
+        return short_ids_by_level(run, self.kind, self.ids, self.level)
 
-    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
+    def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
         kind, layout = self.kind, self.load()
         h = layout.hierarchy
         ids = pa.array(self.ids, pa.string())
-        short_ids = numbers()[kind.communities].of(ids)
-        is_reset = not run.afresh.isdisjoint(kind.stages)
+        short_ids = numbers()[kind.communities_table].look_up(ids)
+        is_reset = not run.forced_steps.isdisjoint(kind.stages)
         periods = [period] * len(ids)
-        before = run.parent.parts(kind.communities) if run.parent else []
-        if not run.lost(before) and not is_reset:
+        before = run.parent.parts(kind.communities_table) if run.parent else []
+        if not run.has_lost_parts(before) and not is_reset:
             # A community keeps the date of the run that found it.
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
             dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
             periods = [dates.get(id_, period) for id_ in self.ids]
         # A row of communities depends on its signature and on the community above.
-        keys = prefixes_of(ids)
+        keys = id_keys(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
         nothing_cut = np.zeros(h.n_communities, np.bool_)
         signed = signatures(h, layout.elements, layout.contents, keys, nothing_cut)
         signed = np.column_stack([signed, above])
 
         edge_community = layout.elements.edge_community
-        first, last = (np.searchsorted(edge_community, c) for c in (np.arange(h.n_communities), h.last))
+        first, last = (
+            np.searchsorted(edge_community, c) for c in (np.arange(h.n_communities), h.subtree_end)
+        )
         sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
         every = np.ones(h.n_communities, np.bool_)
         batches = reports_stage.community_batches(
@@ -125,11 +127,11 @@ class GraphHierarchy:
             for group in groups
         ]
         again = range(len(groups)) if is_reset else ()
-        names = (kind.communities,)
-        known = run.taken_over("finish", groups, kind.name, names, told=depends_on, again=again)
+        names = (kind.communities_table,)
+        known = run.reuse_plan("finish", groups, kind.name, names, identities=depends_on, forced_inputs=again)
         positions = run.executor.share(Positions(kind, h, ids, short_ids, periods))
         make = partial(_community_table, run.executor.share(layout), positions)
-        communities = known.with_new(run.store, run.map("finish", make, known.new))
+        communities = known.merge_new(run.store, run.map("finish", make, known.new_inputs))
 
         # A report depends on the communities below and above and on the date of its own.
         depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
@@ -138,28 +140,30 @@ class GraphHierarchy:
             members = [number[id_] for id_ in in_group]
             around = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
             depends_on.append([group, around, fingerprint_of([periods[c] for c in members])])
-        return joined([communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)])
+        return join_results(
+            [communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)]
+        )
 
 
-def numbers_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, Numbers]:
+def short_ids_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, ShortIds]:
     """Assign short ids to communities, level by level, and to their reports."""
     array = pa.array(ids, pa.string())
     by_level = np.lexsort((np.arange(len(ids)), level))
-    communities = assign_numbers(run, kind.communities, prefixes_of(array), by_level)
-    report_keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
+    communities = assign_short_ids(run, kind.communities_table, id_keys(array), by_level)
+    report_keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
     # A report has the number of its community, as in other GraphRAG implementations.
-    reports = sorted_numbers(report_keys, communities.of(array), communities.next)
-    return {kind.communities: communities, kind.reports_table: reports}
+    reports = sorted_short_ids(report_keys, communities.look_up(array), communities.next_short_id)
+    return {kind.communities_table: communities, kind.reports_table: reports}
 
 
 def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
     """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
     assert graph is not None, "declared as a hierarchy of entities"
-    found = communities_stage.find_communities(run, graph.merged, graph.described)
+    found = communities_stage.find_communities(run, graph.merged, graph.descriptions)
 
     @cache  # lazily, since an unchanged graph is not read
     def layout() -> communities_stage.Layout:
-        integers = communities_stage.read_graph(run, graph.merged, graph.described)
+        integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
         return communities_stage.load_layout(run, integers, found)
 
     ids = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
@@ -167,8 +171,8 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     kind = HIERARCHIES[communities_stage.LEIDEN]
 
     def number() -> Ints:
-        numbers = numbers_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities]
-        return numbers.of(pa.array(ids, pa.string()))
+        numbers = short_ids_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities_table]
+        return numbers.look_up(pa.array(ids, pa.string()))
 
     reports = reports_stage.write_reports(run, corpus, found, layout, ids, number)
     counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
@@ -186,7 +190,7 @@ def _community_table(
     entity_ids, relationship_ids, text_unit_ids = [], [], []
     for c in wanted.tolist():
         members = layout.blocks["entities"].between(store, h.start[c], h.end[c], id_columns)
-        first, last = np.searchsorted(edge_community, [c, h.last[c]])
+        first, last = np.searchsorted(edge_community, [c, h.subtree_end[c]])
         edges = layout.blocks["relationships"].between(store, first, last, id_columns)
         # The chunks of a community are those of its relationships; without any, those of its members.
         chunk_lists = (edges if edges.num_rows else members)["text_unit_ids"]
@@ -199,7 +203,7 @@ def _community_table(
         "text_unit_ids": _list_column(text_unit_ids),
         "packed": h.packed[wanted],
     }
-    yield {positions().kind.communities: community_rows(positions(), wanted, "Community", columns)}
+    yield {positions().kind.communities_table: community_rows(positions(), wanted, "Community", columns)}
 
 
 def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict[str, Any]) -> pa.Table:
@@ -207,7 +211,9 @@ def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict
     columns = _position_columns(positions, wanted) | columns
     columns["id"] = positions.ids.take(pa.array(wanted))
     columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
-    return by_row(pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES))
+    return mark_for_row_access(
+        pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES)
+    )
 
 
 def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
@@ -233,7 +239,7 @@ def _list_column(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
 
 def finish_reports(
     run: Run,
-    numbers: Callable[[], dict[str, Numbers]],
+    numbers: Callable[[], dict[str, ShortIds]],
     positions: Callable[[], Positions],
     kind: HierarchyKind,
     reports: Result,
@@ -241,15 +247,15 @@ def finish_reports(
 ) -> Result:
     """Write reports with references by short id; without `depends_on`, no group of reports is reused."""
     groups, name = reports.tables["reports"], kind.reports_table
-    again = range(len(groups)) if not run.afresh.isdisjoint(kind.stages) else ()
+    again = range(len(groups)) if not run.forced_steps.isdisjoint(kind.stages) else ()
     told = depends_on or [None] * len(groups)
-    known = run.taken_over("finish", groups, kind.name, (name,), told=told, again=again)
-    written = run.map("finish", partial(_report_table, numbers, positions), known.new)
-    return known.with_new(run.store, written)
+    known = run.reuse_plan("finish", groups, kind.name, (name,), identities=told, forced_inputs=again)
+    written = run.map("finish", partial(_report_table, numbers, positions), known.new_inputs)
+    return known.merge_new(run.store, written)
 
 
 def _report_table(
-    numbers: Callable[[], dict[str, Numbers]],
+    numbers: Callable[[], dict[str, ShortIds]],
     positions: Callable[[], Positions],
     store: Store,
     parts: list[Part],
@@ -283,7 +289,9 @@ def _report_table(
             }
         )
     rows.sort(key=lambda r: (r["level"], r["community"]))
-    yield {kind.reports_table: by_row(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))}
+    yield {
+        kind.reports_table: mark_for_row_access(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))
+    }
 
 
 # Hierarchies that are built level by level.
@@ -325,7 +333,7 @@ class LevelReports:
         self,
         run: Run,
         work: Work[WrittenReport],
-        schedule: Callable[[], Schedule | ReportsAlone],
+        schedule: Callable[[], HierarchySchedule | LevelSchedule],
         without: Iterable[int] = (),
         numbers: Ints | None = None,
     ) -> None:
@@ -394,16 +402,16 @@ class LevelReports:
         # In several parts, so that all workers embed.
         tables = reports_stage.report_tables(reports, np.zeros(len(ids), np.int64), ids)
         parts = run.write(step, "level_reports", tables, max_rows=reports_stage.PART_ROWS)
-        embedded, final = embed_now(run, step, [Texts(self.kind.reports, [part]) for part in parts])
+        embedded, final = embed_now(run, step, [Texts(self.kind.report_kind, [part]) for part in parts])
         self.final &= final
-        keys = prefixes_of(pa.array([report_id(id_) for id_ in ids], pa.string()))
+        keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
         vectors = vectors_of(run, embedded, keys)
         if vectors.shape[1] != below.shape[1]:
             vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         for cluster, rows in enumerate(members):
             if not vectors[cluster].any():
                 vectors[cluster] = below[rows].sum(axis=0)
-        return unit(vectors)
+        return normalize(vectors)
 
     @property
     def nothing_to_retry(self) -> bool:
@@ -430,6 +438,6 @@ def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
                 else:
                     file.truncate(n_bytes)
                 vectors = np.memmap(file, np.float32, "r+", shape=shape)
-        rows = order[np.searchsorted(sorted_keys, prefixes_of(table["id"]))]
-        vectors[rows] = unit(column.flatten().to_numpy().reshape(len(table), -1))
+        rows = order[np.searchsorted(sorted_keys, id_keys(table["id"]))]
+        vectors[rows] = normalize(column.flatten().to_numpy().reshape(len(table), -1))
     return np.zeros((len(keys), 1), np.float32) if vectors is None else vectors

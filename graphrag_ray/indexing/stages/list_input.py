@@ -17,10 +17,10 @@ from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.urls import display_url, protocol_of, shown, without_secrets
+from graphrag_ray.base.urls import display_path, display_url, protocol_of, without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.readers import READERS, extensions
-from graphrag_ray.store.remote_files import is_storage_error, modified, open_elsewhere
+from graphrag_ray.store.remote_files import is_storage_error, modified_time, open_external
 
 INDEX_CONTENTS = (
     *("work/", "tables/", "intermediate/", "indexes/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
@@ -104,13 +104,13 @@ def scan_input(
         InputError: INPUT cannot be listed, or nothing in it can be read.
     """
     try:
-        fs, root = open_elsewhere(input_url, options or {})
+        fs, root = open_external(input_url, options or {})
         base, infos, indexes = _find_files(fs, root)
     except Exception as e:
         if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
             raise
         reason = without_secrets(str(e), input_url)
-        raise InputError(f"Cannot list INPUT {shown(input_url)!r}: {reason}") from e
+        raise InputError(f"Cannot list INPUT {display_path(input_url)!r}: {reason}") from e
     is_same_storage = index_url and protocol_of(index_url) == protocol_of(input_url)
     own_index = f"{fs._strip_protocol(index_url)}/" if is_same_storage else ""
     stored = tuple(f"{index}{name}" for index in {*indexes, own_index} if index for name in INDEX_CONTENTS)
@@ -134,13 +134,13 @@ def scan_input(
         url, size = fs.unstrip_protocol(path), int(info.get("size") or 0)
         version_hash = _version_hash(metadata, folder_hash, now)
         reader = READERS.package_of(extension[1:]) or readers_before.get(extension, "")
-        files.append(InputFile(url, name, size, version_hash, modified(metadata), reader))
+        files.append(InputFile(url, name, size, version_hash, modified_time(metadata), reader))
     if not files:
         skipped = f" ({plural(unknown.total(), 'file')} of other types)" if unknown else ""
         skipped += f" ({skipped_indexes(nested)})" if nested else ""
         raise InputError(
-            f"Nothing to read at INPUT {shown(input_url)!r}{skipped}. It must be a file, folder, glob or URL "
-            f"with {', '.join(sorted(extensions()))} files."
+            f"Nothing to read at INPUT {display_path(input_url)!r}{skipped}. "
+            f"It must be a file, folder, glob or URL with {', '.join(sorted(extensions()))} files."
         )
     files.sort(key=lambda file: file.path)
     parent = f"{root.rstrip('/')}/"
@@ -161,7 +161,7 @@ def _version_hash(info: Mapping[str, Any], folder_hash: str, now: float) -> str:
         if info.get(name) not in (None, "") and not str(info[name]).startswith("W/")  # a weak ETag
     }
     if not known.keys() & _VERSION_FIELDS:
-        times = [modified({"mtime": info[name]}) for name in _TIME_FIELDS if name in known]
+        times = [modified_time({"mtime": info[name]}) for name in _TIME_FIELDS if name in known]
         if not times or any(t is None or t > now - (RECENT_S / 20 if t % 1 else RECENT_S) for t in times):
             return ""
     values = [f"{name} {known[name]}" for name in sorted(known)]

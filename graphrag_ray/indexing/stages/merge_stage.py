@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.corpus.tokens import count, vocabulary_for
+from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.integer_arrays import Ints, degrees
@@ -27,8 +27,8 @@ from graphrag_ray.graph.merge import (
     merge_claims,
     merge_entities,
     merge_relationships,
+    null_unmatched_subjects,
     sort_instances,
-    with_entities,
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.signatures import content_hashes
@@ -38,11 +38,11 @@ from graphrag_ray.indexing.stages.short_ids import (
     Keys,
     columns_of,
     entity_positions,
-    prefixes_of,
+    id_keys,
     row_slices,
 )
-from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
-from graphrag_ray.offline.prune_names import lower_case_words, word_hash, written_as_names
+from graphrag_ray.indexing.step_result import Result, count_rows, join_results, parts_by_input
+from graphrag_ray.offline.prune_names import capitalised_counts, lower_case_counts, word_hash
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
@@ -86,7 +86,7 @@ BUNDLE_ROWS = 400_000
 """Rows that one shuffle task combines, some 100 MB."""
 
 
-def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
+def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
     """Merge instances by id, and prune accidental entities and relationships.
 
     Returns tables *_instances; entities and relationships (columns of graph.merge plus `descriptions`);
@@ -106,19 +106,19 @@ def merge(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Resul
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
             reduce = partial(_merge_range, kind, weight, prune)
             ranges = _in_ranges(run, extracted.tables[f"found_{kind}"], table, f"merged_{kind}", reduce)
-            result = joined([result, ranges])
+            result = join_results([result, ranges])
         merged = {kind: result.tables.pop(f"merged_{kind}") for kind in ("entities", "relationships")}
         if prune:
-            n_units = rows_of(corpus.tables["text_units"])
-            result = joined([result, _prune(run, extracted, merged, n_units, threshold)])
+            n_units = count_rows(corpus.tables["text_units"])
+            result = join_results([result, _prune(run, extracted, merged, n_units, threshold)])
         else:
             result.tables.update(merged)
         claims = _merge_claims(run, claimed, result.tables["entities"], vocabulary)
         tables = result.tables | claims.tables
         counts = {
-            "entities": rows_of(tables["entities"]),
-            "relationships": rows_of(tables["relationships"]),
-            "claims": rows_of(tables["covariates"]),
+            "entities": count_rows(tables["entities"]),
+            "relationships": count_rows(tables["relationships"]),
+            "claims": count_rows(tables["covariates"]),
             **claims.counts,
             **result.counts,
         }
@@ -133,11 +133,11 @@ def _in_ranges(
 ) -> Result:
     """Shuffle instances into ranges of ids: `table` holds them sorted, `reduced` what `reduce` returns."""
     inputs = [group for group in groups if group]
-    total = rows_of(inputs)
+    total = count_rows(inputs)
     n = n_ranges(table, total)
     make = partial(_reduce, _INSTANCES[table], table, reduce)
     written = run.shuffle("merge", partial(_partition, n), inputs, make, n, n_bundles(total))
-    return Result(by_input(written, table, reduced))
+    return Result(parts_by_input(written, table, reduced))
 
 
 def range_of(prefixes: Keys, ranges: int) -> Ints:
@@ -163,7 +163,7 @@ def _power_of_two(minimum: float) -> int:
 def _partition(ranges: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
     for part in parts:
         table = read_part(store, part)
-        numbers = range_of(prefixes_of(table.column(0)), ranges).astype(np.int32)
+        numbers = range_of(id_keys(table.column(0)), ranges).astype(np.int32)
         yield table.append_column(PARTITION, pa.array(numbers))
 
 
@@ -179,7 +179,7 @@ def _merge_range(kind: str, weight: Literal["count", "strength"], prune: bool, i
     lists = [batch["descriptions"] for batch in descriptions_by_key(instances)]
     merged = merged.append_column("descriptions", pa.chunked_array(lists, pa.large_list(pa.large_string())))
     if prune and is_entity:
-        _, words, counts = written_as_names(instances)
+        _, words, counts = capitalised_counts(instances)
         hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
         merged = merged.append_column("word", hashes)
         merged = merged.append_column("as_name", pa.array(counts, pa.int64()))
@@ -193,8 +193,8 @@ def _prune(
 ) -> Result:
     """Decide from integer arrays which entities and relationships stay, and filter each range."""
     groups = extracted.tables["found_entities"]
-    known = run.taken_over("merge", groups, "lower_words", ("lower_words",))
-    words = known.with_new(run.store, run.map("merge", _count_lower_case, known.new))
+    known = run.reuse_plan("merge", groups, "lower_words", ("lower_words",))
+    words = known.merge_new(run.store, run.map("merge", _count_lower_case, known.new_inputs))
     counted = read_table(run.store, words.parts("lower_words"), None, _LOWER_WORDS)
     sums = counted.group_by("word", use_threads=False).aggregate([("count", "sum")]).sort_by("word")
     lower = sums.filter(pc.not_equal(sums["count_sum"], 0)).rename_columns({"count_sum": "count"})
@@ -204,12 +204,12 @@ def _prune(
     for kind, ranges in merged.items():
         results.append(_apply_mask(run, kind, ranges, kept[kind], _filter))
     counts = {f"pruned_{kind}": int((~mask).sum()) for kind, mask in kept.items()}
-    return replace(joined(results), counts=counts)
+    return replace(join_results(results), counts=counts)
 
 
 def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[Tables]:
     texts = read_table(store, parts, ["description"], schema.ENTITY_INSTANCES)["description"]
-    counts = lower_case_words(texts.to_pylist())
+    counts = lower_case_counts(texts.to_pylist())
     columns = [pa.array(map(word_hash, counts), pa.uint64()), pa.array(counts.values(), pa.int64())]
     yield {"lower_words": pa.table(columns, schema=_LOWER_WORDS).sort_by("word")}
 
@@ -242,7 +242,7 @@ def _apply_mask(
     """Write a table by calling `make` with each range of merged rows and its slice of the mask."""
     masks = (mask[span] for span in row_slices(ranges))
     written = run.map("merge", partial(_masked, kind, make), list(zip(ranges, masks, strict=True)))
-    return Result(by_input(written, kind))
+    return Result(parts_by_input(written, kind))
 
 
 def _masked(
@@ -276,13 +276,15 @@ def _merge_claims(run: Run, claimed: Result, entities: list[list[Part]], vocabul
 def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:
     merged = merge_claims(instances)
     tokens = [
-        report_context.record_tokens(report_context.claim_of(row), lambda text: count(text, vocabulary))
+        report_context.count_record_tokens(
+            report_context.claim_record(row), lambda text: count_tokens(text, vocabulary)
+        )
         for row in merged.to_pylist()
     ]
     return {"merged_covariates": merged.append_column("n_tokens", pa.array(tokens, pa.int64()))}
 
 
 def _with_subjects(merged: pa.Table, is_entity: Mask) -> pa.Table:
-    claims = with_entities(merged, is_entity)
+    claims = null_unmatched_subjects(merged, is_entity)
     shown = claims.select([name for name in schema.COVARIATES.names if name != "human_readable_id"])
     return claims.append_column("content", content_hashes(shown))

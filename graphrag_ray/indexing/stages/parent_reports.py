@@ -21,13 +21,19 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
-from graphrag_ray.graph.kept_reports import Earlier, Hashes, Lost, Shown, Sketch
+from graphrag_ray.graph.kept_reports import (
+    ContextSketch,
+    Hashes,
+    PreviousReport,
+    RecordSketch,
+    RemovedEvidence,
+)
 from graphrag_ray.graph.report_dialogue import Report
-from graphrag_ray.graph.signatures import WIDTH, as_before
+from graphrag_ray.graph.signatures import SIGNATURE_WIDTH, unchanged_subtrees
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.communities_stage import ELEMENTS, Layout, community_ids, read_hierarchy
-from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, find_positions, prefixes_of
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, find_positions, id_keys
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -68,17 +74,19 @@ _COMPARED_TABLES = (("describe", "entities"), ("describe", "relationships"), ("m
 class EarlierReports:
     """Reports of the parent snapshot that might be kept, by number; `similar` as in `most_similar`."""
 
-    reports: Spool[Earlier]
+    reports: Spool[PreviousReport]
     similar: Ints
-    lost: Lost
+    lost: RemovedEvidence
 
-    def of(self, community: int) -> Earlier | None:
+    def of(self, community: int) -> PreviousReport | None:
         return self.reports.get(int(self.similar[community]))
 
-    def lost_by(self, earlier: Earlier) -> Lost:
+    def lost_by(self, earlier: PreviousReport) -> RemovedEvidence:
         """Return the lost elements that this report was written from."""
         ids = np.array([r.id for r in earlier.sketch.records], dtype=np.uint64)
-        return Lost(ids[find_positions(self.lost.elements, ids) >= 0], self.lost.deleted)
+        return RemovedEvidence(
+            ids[find_positions(self.lost.elements, ids) >= 0], self.lost.any_document_deleted
+        )
 
 
 def earlier_reports(
@@ -90,34 +98,34 @@ def earlier_reports(
     are to be written from scratch.
     """
     parent = run.parent
-    if parent is None or "reports" in run.afresh or "reports" not in parent.steps:
+    if parent is None or "reports" in run.forced_steps or "reports" not in parent.steps:
         return None
-    written = run.of_parent["reports"]
-    found = run.of_parent["communities"]
+    written = run.parent_results["reports"]
+    found = run.parent_results["communities"]
     needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
     needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
-    needed += run.of_parent["read"].parts("documents")
-    needed += [part for step, table in _COMPARED_TABLES for part in run.of_parent[step].parts(table)]
-    if not found.parts("hierarchy") or run.lost(needed):  # written by another version, or damaged
+    needed += run.parent_results["read"].parts("documents")
+    needed += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
+    if not found.parts("hierarchy") or run.has_lost_parts(needed):  # written by another version, or damaged
         return None
     before = read_hierarchy(run, found)
     keys = _parent_keys(run, "describe", "entities")
-    if len(before.order) != len(keys):
+    if len(before.node_at_place) != len(keys):
         return None
     similar = most_similar(before, keys, layout.hierarchy, layout.node_keys)
     wanted = set(similar[planned].tolist())
     number = {id_: c for c, id_ in enumerate(community_ids(before, keys)) if c in wanted}
-    reports: Spool[Earlier] = Spool()
+    reports: Spool[PreviousReport] = Spool()
     communities = pa.array(list(number), pa.string())
     for part in written.parts("reports"):
         rows = read_part(run.store, part, ["community", "spec"])
         same_spec = pc.fill_null(pc.equal(rows["spec"], spec_hash), False)
         mask = pc.and_(same_spec, pc.is_in(rows["community"], value_set=communities))
         for row in read_part(run.store, part).filter(mask).to_pylist() if pc.any(mask).as_py() else ():
-            records = tuple(Shown(**r | {"evidence": tuple(r["evidence"])}) for r in row["records"])
+            records = tuple(RecordSketch(**r | {"evidence": tuple(r["evidence"])}) for r in row["records"])
             sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
-            sketch = Sketch(row["whole"], records)
-            reports[number[row["community"]]] = Earlier(report_of(row), sketch, *sizes)
+            sketch = ContextSketch(row["whole"], records)
+            reports[number[row["community"]]] = PreviousReport(report_of(row), sketch, *sizes)
     return EarlierReports(reports, similar, _lost(run, corpus, layout)) if len(reports) else None
 
 
@@ -143,11 +151,11 @@ def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_no
 
 def _members(h: Hierarchy, level: int) -> Ints:
     """[N] Return the community of exactly this level for each node, -1 for none."""
-    community = np.full(len(h.order), -1, dtype=np.int64)
+    community = np.full(len(h.node_at_place), -1, dtype=np.int64)
     at_level = np.flatnonzero(h.level == level)
     sizes = h.end[at_level] - h.start[at_level]
     positions = np.repeat(h.start[at_level] - np.cumsum(sizes) + sizes, sizes) + np.arange(sizes.sum())
-    community[h.order[positions]] = np.repeat(at_level, sizes)
+    community[h.node_at_place[positions]] = np.repeat(at_level, sizes)
     return community
 
 
@@ -164,14 +172,14 @@ def report_of(row: Mapping[str, Any]) -> Report:
     )
 
 
-def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
+def _lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
     assert run.parent is not None
     current = (layout.node_keys, layout.edge_keys, layout.claim_keys)
     lost = [
         np.setdiff1d(_parent_keys(run, step, table), keys)
         for (step, table), keys in zip(_COMPARED_TABLES, current, strict=True)
     ]
-    before, now = (Counter(result.parts("documents")) for result in (run.of_parent["read"], corpus))
+    before, now = (Counter(result.parts("documents")) for result in (run.parent_results["read"], corpus))
     gone, added = (
         read_table(run.store, [*parts.elements()], ["id"], schema.DOCUMENTS)["id"]
         for parts in (before - now, now - before)
@@ -180,12 +188,12 @@ def _lost(run: Run, corpus: Result, layout: Layout) -> Lost:
     if len(deleted):  # elements that were supported by deleted documents are lost too
         chunks = _matching_ids(run, partial(_chunks_of, deleted), run.parent.parts("text_units"))
         parts = [part for name in ELEMENTS for part in run.parent.parts(name)]
-        lost.append(prefixes_of(_matching_ids(run, partial(_supported_by, chunks), parts)))
-    return Lost(np.unique(np.concatenate(lost)), len(deleted) > 0)
+        lost.append(id_keys(_matching_ids(run, partial(_supported_by, chunks), parts)))
+    return RemovedEvidence(np.unique(np.concatenate(lost)), len(deleted) > 0)
 
 
 def _parent_keys(run: Run, step: str, table: str) -> Keys:
-    keys: Keys = columns_of(run.store, run.of_parent[step].tables[table], IDS)["id"].to_numpy()
+    keys: Keys = columns_of(run.store, run.parent_results[step].tables[table], IDS)["id"].to_numpy()
     return keys
 
 
@@ -246,7 +254,7 @@ def unchanged_reports(
 
     Reports that were kept although their contexts had changed are examined again.
     """
-    before = run.before("reports")
+    before = run.parent_result("reports")
     if before is None or before.made_from.get("signatures") != [fingerprint]:
         return None
     parts = before.parts("reports")
@@ -255,7 +263,7 @@ def unchanged_reports(
     row_of = pc.fill_null(row_of, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     known = np.flatnonzero(row_of >= 0)
     same = np.zeros(len(ids), np.bool_)
-    earlier = rows["signature"].combine_chunks().flatten().to_numpy().reshape(-1, WIDTH)
+    earlier = rows["signature"].combine_chunks().flatten().to_numpy().reshape(-1, SIGNATURE_WIDTH)
     kept = rows["kept"].to_numpy(zero_copy_only=False).astype(np.bool_)
     same[known] = (earlier[row_of[known]] == signatures[known]).all(axis=1) & ~kept[row_of[known]]
-    return UnchangedReports(as_before(hierarchy, same), row_of, rows, parts)
+    return UnchangedReports(unchanged_subtrees(hierarchy, same), row_of, rows, parts)

@@ -21,17 +21,17 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import Document, Unreadable
-from graphrag_ray.corpus.parse import ROWS, documents_of
-from graphrag_ray.engine.executor import Parted, Written
-from graphrag_ray.engine.given_rows import GivenRows, RowBatch, rows_of_batch
+from graphrag_ray.corpus.parse import DATASET_PATH, documents_of
+from graphrag_ray.engine.executor import InputSplitter, WrittenParts
+from graphrag_ray.engine.given_rows import InputRows, RowBatch, read_batch
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
-from graphrag_ray.indexing.step_result import Result, by_input, rows_of
+from graphrag_ray.indexing.step_result import Result, count_rows, parts_by_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
-FOLDER_HASH = stable_id("input", ROWS)
+FOLDER_HASH = stable_id("input", DATASET_PATH)
 """Stands for the folder of INPUT: a row is named by its id alone."""
 SMALL_BYTES = 1 << 15
 """Stored pairs of parts below this size are combined: a batch can be one row, and each part is a file."""
@@ -45,14 +45,14 @@ _SEEN = pa.schema(
 """Every row that is a document. Rows that the parent has unchanged (is_known) are not written."""
 
 
-def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Result:
+def read_rows(run: Run, given: InputRows, add: bool, allow_deletes: bool) -> Result:
     """See `read`."""
     read_batch = partial(_read_batch, run.settings, run.executor.share(_known_rows(run)))
-    one_by_one = Parted(_single_rows, partial(_unread, run.settings))
+    one_by_one = InputSplitter(_single_rows, partial(_unread, run.settings))
     on_read = document_parts.progress_reporter(run, None, lambda number: 1)
     written = run.map("read", read_batch, given, one_by_one, on_read)
-    tables = by_input(written, "documents", "text_units", "failures")
-    if not rows_of(tables["failures"]) and not any(done.get("seen") for done in written):
+    tables = parts_by_input(written, "documents", "text_units", "failures")
+    if not count_rows(tables["failures"]) and not any(done.get("seen") for done in written):
         raise InputError(f"INPUT ({given}) has no rows")
     unchanged = _drop_repeated_ids(run, written, tables)
     groups = zip(tables["documents"], tables["text_units"], strict=True)
@@ -70,20 +70,23 @@ def read_rows(run: Run, given: GivenRows, add: bool, allow_deletes: bool) -> Res
     batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], COMBINED_BYTES)
     combined = [[small[i] for i in batch] for batch in batches if len(batch) > 1]
     written = run.map("read", _combine, [[pairs[i] for i in batch] for batch in combined])
-    new, alone = by_input(written, "documents", "text_units"), {*range(len(pairs))}.difference(*combined)
+    new, alone = (
+        parts_by_input(written, "documents", "text_units"),
+        {*range(len(pairs))}.difference(*combined),
+    )
     tables["documents"] = [pairs[i][0] for i in sorted(alone)] + new["documents"]
     tables["text_units"] = [pairs[i][1] for i in sorted(alone)] + new["text_units"]
     counts = document_parts.merge_with_parent(run, tables, "row", FOLDER_HASH, add, allow_deletes, unchanged)
-    return Result(document_parts.regroup(tables), counts | {"chunks": rows_of(tables["text_units"])})
+    return Result(document_parts.regroup(tables), counts | {"chunks": count_rows(tables["text_units"])})
 
 
 def _known_rows(run: Run) -> npt.NDArray[np.bytes_]:
     """Return the sorted row keys of the parent; none if this run would chunk the same rows differently."""
-    now, then = run.settings.kept(), run.parent.settings if run.parent else {}
+    now, then = run.settings.for_snapshot(), run.parent.settings if run.parent else {}
     is_same = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
     if run.code_changed or run.damaged or not is_same:
         return np.empty(0, "S32")
-    parts = run.of_parent["read"].parts("documents")
+    parts = run.parent_results["read"].parts("documents")
     return np.sort(_row_keys(read_table(run.store, parts, ["id", "content_hash"], schema.DOCUMENTS)))
 
 
@@ -100,7 +103,7 @@ def _read_batch(
     documents: dict[str, Document] = {}
     unreadable: list[Unreadable] = []
     seen: list[dict[str, Any]] = []
-    for document in documents_of(rows_of_batch(batch), settings.input):
+    for document in documents_of(read_batch(batch), settings.input):
         if isinstance(document, Unreadable):
             unreadable.append(document)
             continue
@@ -136,12 +139,12 @@ def _single_rows(batch: RowBatch) -> list[RowBatch]:
 
 def _unread(settings: Settings, batch: RowBatch, error: str) -> Mapping[str, pa.Table]:
     """Return the failures of rows that kill processes."""
-    rows = documents_of(rows_of_batch(batch), settings.input)
-    failed = [Unreadable(ROWS, row.row, f"cannot be read: {error}") for row in rows]
+    rows = documents_of(read_batch(batch), settings.input)
+    failed = [Unreadable(DATASET_PATH, row.row, f"cannot be read: {error}") for row in rows]
     return {"failures": document_parts.read_failures(failed)}
 
 
-def _drop_repeated_ids(run: Run, written: Written, tables: dict[str, list[list[Part]]]) -> pa.Table:
+def _drop_repeated_ids(run: Run, written: WrittenParts, tables: dict[str, list[list[Part]]]) -> pa.Table:
     """Keep one of the rows with the same id: that with the smallest hash, whichever order they come in.
 
     Returns:
@@ -171,10 +174,10 @@ def _drop_repeated_ids(run: Run, written: Written, tables: dict[str, list[list[P
     if column is None:
         n = repeated.num_rows - len(ids)
         repeats = plural(n, "row of INPUT repeats another", "rows of INPUT repeat others")
-        run.observer.note(f"{repeats}; each text is indexed once")
+        run.observer.message(f"{repeats}; each text is indexed once")
     else:
         reason = f"several rows have this id (column {column!r}); only one of them is indexed"
-        failed = [Unreadable(ROWS, row["name"], reason) for row in first.values()]
+        failed = [Unreadable(DATASET_PATH, row["name"], reason) for row in first.values()]
         tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     lost = {(row["id"], row["content_hash"]) for row in repeated.to_pylist()}
     lost -= {(row["id"], row["content_hash"]) for row in first.values()}

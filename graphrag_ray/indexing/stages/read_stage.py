@@ -24,29 +24,29 @@ from graphrag_ray.base import index_settings, schema
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.base.urls import protocol_of, without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus import byte_ranges
-from graphrag_ray.corpus.byte_ranges import Segment, Stretch
+from graphrag_ray.corpus.byte_ranges import Segment, Split
 from graphrag_ray.corpus.document import Document, Unreadable
-from graphrag_ray.corpus.parse import documents_of_stretch, segments_of
+from graphrag_ray.corpus.parse import documents_of_split, parquet_segments_of
 from graphrag_ray.corpus.readers import READERS, documents_in
 from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.drive import note_bug
-from graphrag_ray.engine.executor import Parted, Tables
-from graphrag_ray.engine.given_rows import GivenRows
+from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.executor import InputSplitter, Tables
+from graphrag_ray.engine.given_rows import InputRows
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.stages.list_input import InputFile, scan_input, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
-from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, columns_of, prefixes_of
-from graphrag_ray.indexing.step_result import Result, joined, rows_of
+from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, columns_of, id_keys
+from graphrag_ray.indexing.step_result import Result, count_rows, join_results
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
-from graphrag_ray.store.remote_files import is_storage_error, open_elsewhere
+from graphrag_ray.store.remote_files import is_storage_error, open_external
 
 SPLIT_TABLES = ("split_documents", "split_text_units", "split_failures")
 """Tables by which the next run recognises splits that it can reuse."""
@@ -73,7 +73,7 @@ class Piece:
     file: InputFile
     size: int
     rank: str
-    stretch: Stretch | None = None
+    stretch: Split | None = None
 
     @property
     def version(self) -> list[Any]:
@@ -81,22 +81,22 @@ class Piece:
         return [self.rank, self.file.version_hash, stretch, *([reader] if reader else [])]
 
 
-def read(run: Run, given: str | GivenRows, *, add: bool, allow_deletes: bool) -> Result:
+def read_input(run: Run, given: str | InputRows, *, add: bool, allow_deletes: bool) -> Result:
     """Read INPUT into tables documents, text_units and failures.
 
     Parts come in pairs: some consecutive documents, and all of their chunks. A group is a few consecutive
     pairs, whatever the files were, and the input of one task in each later step.
     """
-    how = partial(read_rows, run, given) if isinstance(given, GivenRows) else partial(_read_files, run, given)
+    how = partial(read_rows, run, given) if isinstance(given, InputRows) else partial(_read_files, run, given)
     return run.step("read", None, partial(how, add, allow_deletes))
 
 
 def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
     options = run.settings.input_options(input_url, run.store.url)
-    before = run.before("read") or Result()
+    before = run.parent_result("read") or Result()
     readers_before = dict(entry.split(" ", 1) for entry in before.made_from.get("readers", ()))
     listing = scan_input(input_url, run.store.url, options, readers_before)
-    files, note = listing.files, run.observer.note
+    files, note = listing.files, run.observer.message
     for extension, package in sorted(readers_before.items()):
         n = sum(_extension(file) == extension for file in files)
         if n and extension[1:] not in READERS:
@@ -119,14 +119,14 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
     read, n_new = _read_splits(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
     tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
     # Reused splits alone cannot repeat an id: the run that read them checked that.
-    is_new = n_new or run.before("read") is None or before.counts.get("repeated")
+    is_new = n_new or run.parent_result("read") is None or before.counts.get("repeated")
     has_ids = run.settings.input.id_column is not None and any(piece.stretch for piece in pieces)
     repeated = _drop_repeated_ids(run, tables) if is_new and has_ids else 0
     counts = document_parts.merge_with_parent(run, tables, "file", listing.folder_hash, add, allow_deletes)
-    counts |= {"files": len(files), "chunks": rows_of(tables["text_units"])}
+    counts |= {"files": len(files), "chunks": count_rows(tables["text_units"])}
     if repeated:
         counts["repeated"] = repeated
-    return joined([read, segments, Result(document_parts.regroup(tables), counts)])
+    return join_results([read, segments, Result(document_parts.regroup(tables), counts)])
 
 
 def _split_files(
@@ -139,7 +139,7 @@ def _split_files(
     scans = [
         (n, file, start, min(start + step, file.size))
         for n, file in enumerate(files)
-        if _extension(file) in byte_ranges.EXTENSIONS and file.size > 2 * limit
+        if _extension(file) in byte_ranges.SPLITTABLE_EXTENSIONS and file.size > 2 * limit
         for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
         for start in range(0, file.size, step)
     ]
@@ -147,16 +147,16 @@ def _split_files(
         [stable_id("file", file.path), file.version_hash, *span] if file.version_hash else None
         for _, file, *span in scans
     ]
-    depends_on = [run.settings.kept()["input"], limit]
-    known = run.taken_over("read", scans, depends_on, ("segments",), told=versions)
-    has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in known.new}}
+    depends_on = [run.settings.for_snapshot()["input"], limit]
+    known = run.reuse_plan("read", scans, depends_on, ("segments",), identities=versions)
+    has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in known.new_inputs}}
     scan = partial(_scan, run.settings.input, options, limit)
-    inputs = [x if has_ranges[x[0]] else None for x in known.new]
+    inputs = [x if has_ranges[x[0]] else None for x in known.new_inputs]
     try:
         written = run.map("read", scan, inputs)
     except ProcessDied:
         written = [{} for _ in inputs]  # the tasks that read the files find out which one is to blame
-    result = known.with_new(run.store, written)
+    result = known.merge_new(run.store, written)
     groups = result.tables["segments"]
     pairs = zip(result.made_from["segments"], groups, strict=True)
     hashes = [hash_ if parts else "" for hash_, parts in pairs]
@@ -177,7 +177,7 @@ def _supports_ranges(file: InputFile, options: Mapping[str, Any]) -> bool:
     if protocol_of(file.url) not in ("http", "https"):
         return True
     try:
-        fs, path = open_elsewhere(file.url, options)
+        fs, path = open_external(file.url, options)
         with fs.open(path, "rb", size=file.size, cache_type="none") as stream:
             stream.seek(file.size - 1)
             return len(stream.read(1)) == 1
@@ -189,13 +189,13 @@ def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterato
     """Yield the pieces of a file; the whole file if its segments do not cover it."""
     segments = sorted(segments, key=lambda s: s.start)
     is_covered = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)
-    if not is_covered or not byte_ranges.without_gap(segments):
+    if not is_covered or not byte_ranges.are_contiguous(segments):
         yield Piece(file, max(1, file.size), stable_id("file", file.path))
         return
-    segments, row, line = byte_ranges.joined(segments), 1, 1
+    segments, row, line = byte_ranges.join_segments(segments), 1, 1
     for batch in stable_batches([s.rank for s in segments], [s.size for s in segments], limit):
         members = [segments[i] for i in batch]
-        stretch = Stretch(members[0].start, members[-1].end, row, line)
+        stretch = Split(members[0].start, members[-1].end, row, line)
         size = max(1, sum(s.size for s in members))
         yield Piece(file, size, stable_id("file", file.path, members[0].rank), stretch)
         row, line = row + sum(s.rows for s in members), line + sum(s.lines for s in members)
@@ -216,12 +216,12 @@ def _scan(
         return
     _, file, start, end = x
     try:
-        fs, path = open_elsewhere(file.url, options)
+        fs, path = open_external(file.url, options)
         if _extension(file) == ".jsonl":
             segments = _jsonl_segments(fs, path, file.size, start, end, limit, input_settings.text_column)
         else:
             with fs.open(path, "rb") as stream:
-                segments = segments_of(stream, input_settings)
+                segments = parquet_segments_of(stream, input_settings)
     except Exception:  # noqa: BLE001 - reading the whole file reports the reason
         return
     yield {"segments": pa.Table.from_pylist([asdict(s) for s in segments], schema=_SEGMENT)}
@@ -236,7 +236,7 @@ def _jsonl_segments(
     if start == 0:
         head_bytes = min(HEAD_BYTES, size)
         head = data[:HEAD_BYTES] if end >= head_bytes else fs.cat_file(path, 0, head_bytes)
-        if not byte_ranges.jsonl_is_split(bytes(head), text_column):
+        if not byte_ranges.can_split_jsonl(bytes(head), text_column):
             return []
     begin = data.find(b"\n") + 1 if start else 0
     if (start and not begin) or begin == len(data):
@@ -248,7 +248,7 @@ def _jsonl_segments(
             return []
         data += more[:stop]
         end += stop
-    lines = byte_ranges.lines_of(bytes(data[begin:]))
+    lines = byte_ranges.iter_lines(bytes(data[begin:]))
     return byte_ranges.jsonl_segments(lines, max(start - 1, 0) + begin, limit)
 
 
@@ -273,7 +273,7 @@ def _drop_repeated_ids(run: Run, tables: dict[str, list[list[Part]]]) -> int:
     for n in np.unique(group_of[repeated]).tolist():
         rows = read_table(run.store, tables["documents"][n], ["id", "path", "row"], schema.DOCUMENTS)
         wanted = pa.array(keys[repeated[group_of[repeated] == n]])
-        rows = rows.filter(pc.is_in(pa.array(prefixes_of(rows["id"])), wanted))
+        rows = rows.filter(pc.is_in(pa.array(id_keys(rows["id"])), wanted))
         dropped[n] = set(rows["id"].to_pylist())
         for row in rows.to_pylist():
             reason = f"a row has the id {row['row']!r} of an earlier row"
@@ -291,24 +291,26 @@ def _read_splits(
 
     Every run reads a split with failures.
     """
-    settings, stored = run.settings, run.settings.kept()
+    settings, stored = run.settings, run.settings.for_snapshot()
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     versions = [
         [p.version for p in split] if all(p.file.version_hash for p in split) else None for split in splits
     ]
     depends_on = [stored["input"], stored["chunking"], vocabulary, limit]
-    known = run.taken_over("read", splits, depends_on, SPLIT_TABLES, told=versions)
-    n_pieces = [len(split) for split in known.new]
+    known = run.reuse_plan("read", splits, depends_on, SPLIT_TABLES, identities=versions)
+    n_pieces = [len(split) for split in known.new_inputs]
     on_read = document_parts.progress_reporter(run, sum(n_pieces), n_pieces.__getitem__)
-    one_by_one = Parted[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
-    written = run.map("read", partial(_read_split, settings, options, limit), known.new, one_by_one, on_read)
+    one_by_one = InputSplitter[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
+    written = run.map(
+        "read", partial(_read_split, settings, options, limit), known.new_inputs, one_by_one, on_read
+    )
     written = [{f"split_{name}": parts for name, parts in tables.items()} for tables in written]
-    result = known.with_new(run.store, written)
+    result = known.merge_new(run.store, written)
     hashes = zip(result.made_from[SPLIT_TABLES[0]], result.tables["split_failures"], strict=True)
     readers = {f"{_extension(p.file)} {p.file.reader}" for split in splits for p in split if p.file.reader}
     made_from = {SPLIT_TABLES[0]: ["" if failed else h for h, failed in hashes], "readers": sorted(readers)}
-    return replace(result, made_from=made_from), len(known.new)
+    return replace(result, made_from=made_from), len(known.new_inputs)
 
 
 def _read_split(
@@ -327,7 +329,7 @@ def read_file(
     file: InputFile,
     settings: Settings,
     options: Mapping[str, Any] | None = None,
-    stretch: Stretch | None = None,
+    stretch: Split | None = None,
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
     """Yield the documents of a file, or of a stretch of it, and what cannot be read.
@@ -344,21 +346,21 @@ def read_file(
                 yield from documents_in(file.path, stream, settings.input, file.reader)
             else:
                 known = set() if names is None else names
-                yield from documents_of_stretch(file.path, stream, settings.input, stretch, known)
+                yield from documents_of_split(file.path, stream, settings.input, stretch, known)
     except BaseException as e:
         if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no type of its own for it
             reason = _NO_RANGES
         elif is_storage_error(e):
             reason = without_secrets(str(e), file.url)
-        elif is_unforeseen(e):
-            reason = note_bug(e)
+        elif is_unexpected(e):
+            reason = record_bug(e)
         else:
             raise
         yield Unreadable(file.path, "", f"cannot be read: {reason}")
 
 
-def _open(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) -> BinaryIO:
-    fs, path = open_elsewhere(file.url, options)
+def _open(file: InputFile, options: Mapping[str, Any], stretch: Split | None) -> BinaryIO:
+    fs, path = open_external(file.url, options)
     if isinstance(fs, LocalFileSystem) and not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError("it is a named pipe, a socket or a device, not a regular file")
     if stretch is not None and _extension(file) == ".jsonl":
@@ -369,7 +371,7 @@ def _open(file: InputFile, options: Mapping[str, Any], stretch: Stretch | None) 
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def read_stretch(fs: Any, path: str, stretch: Stretch) -> bytes:
+def read_stretch(fs: Any, path: str, stretch: Split) -> bytes:
     """Read the bytes of a stretch of a .jsonl file. Raises OSError if they no longer exist."""
     data: bytes = fs.cat_file(path, stretch.start, stretch.end)
     if len(data) != stretch.end - stretch.start:

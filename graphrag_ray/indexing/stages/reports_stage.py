@@ -16,25 +16,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import ABOUT
+from graphrag_ray.base.declarations import ABOUT_DIALOGUE
 from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.corpus.document_titles import label
-from graphrag_ray.corpus.tokens import count, vocabulary_for
-from graphrag_ray.engine.executor import Written
+from graphrag_ray.corpus.document_titles import document_label
+from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
+from graphrag_ray.engine.executor import WrittenParts
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph import about_corpus, report_context
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.graph.kept_reports import Evidence, Sketch, evidence, sketch, standing
-from graphrag_ray.graph.plan import CHUNK, CLAIM, EDGE, NODE, ContextPlan
+from graphrag_ray.graph.kept_reports import (
+    ContextSketch,
+    Evidence,
+    reusable_report,
+    sketch_context,
+    sketch_evidence,
+)
+from graphrag_ray.graph.plan import CHUNK, CLAIM, ENTITY, RELATIONSHIP, ContextPlan
 from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
-from graphrag_ray.graph.schedule import ReportsAlone, Schedule
+from graphrag_ray.graph.schedule import HierarchySchedule, LevelSchedule
 from graphrag_ray.graph.signatures import Hashes, signatures
-from graphrag_ray.graph.summary_dialogue import SummarySpec, longest_record, summary, summary_spec
-from graphrag_ray.indexing.run import Run, failure_rows, replayed
+from graphrag_ray.graph.summary_dialogue import SummarySpec, max_record_tokens, summary, summary_spec
+from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages import parent_reports
 from graphrag_ray.indexing.stages.communities_stage import (
@@ -43,18 +49,18 @@ from graphrag_ray.indexing.stages.communities_stage import (
     Layout,
     element_blocks,
 )
-from graphrag_ray.indexing.stages.short_ids import prefixes_of
+from graphrag_ray.indexing.stages.short_ids import id_keys
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
-from graphrag_ray.store.retries import answered_twice
+from graphrag_ray.store.retries import find_duplicate_replies
 
 PLANS_AT_ONCE = 64
 MAX_SWEEPS = 5
 """Number of times that reports are planned while requests turn out to be answered twice."""
 PART_ROWS = 512
 """Maximum number of reports in a part, some 2 MB."""
-ELEMENT_TABLES = {NODE: "entities", EDGE: "relationships", CLAIM: "covariates", CHUNK: "text_units"}
+ELEMENT_TABLES = {ENTITY: "entities", RELATIONSHIP: "relationships", CLAIM: "covariates", CHUNK: "text_units"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +80,7 @@ class WrittenReport:
     record_tokens: int
     context_tokens: int
     left_out: int
-    sketch: Sketch | None = None
+    sketch: ContextSketch | None = None
     evidence: Evidence = ()
     kept: bool = False
 
@@ -89,7 +95,7 @@ class _Budget:
     longest: int | None = None
 
     def count(self, text: str) -> int:
-        return count(text, self.vocabulary)
+        return count_tokens(text, self.vocabulary)
 
 
 @dataclass(frozen=True)
@@ -105,14 +111,14 @@ class ReportWork:
         spec = report_spec(run.settings, run.prompts)
         budget = _Budget(run.settings.reports.context_tokens, _vocabulary(run, "report"), keep_below)
         start = partial(_start, partial(report, spec=spec), blocks, budget)
-        return cls(spec, budget, Work("report", start, _label, returns=True))
+        return cls(spec, budget, Work("report", start, _label, needs_results=True))
 
     @classmethod
     def for_summaries(cls, run: Run, blocks: Mapping[str, ElementBlocks], context_tokens: int) -> ReportWork:
         spec = summary_spec(run.settings, run.prompts)
-        budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0, longest_record(context_tokens))
+        budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0, max_record_tokens(context_tokens))
         start = partial(_start, partial(summary, spec=spec), blocks, budget)
-        return cls(spec, budget, Work("summary", start, _label, returns=True))
+        return cls(spec, budget, Work("summary", start, _label, needs_results=True))
 
     @property
     def depends_on(self) -> list[Any]:
@@ -147,12 +153,14 @@ def write_reports(
         depends_on = fingerprint_of([spec, options, vocabulary])
         layout = load_layout()
         h, elements = layout.hierarchy, layout.elements
-        schedule = partial(Schedule, h, elements, options.context_tokens, options.max_claims_per_entity)
-        keys = prefixes_of(pa.array(ids, pa.string()))
+        schedule = partial(
+            HierarchySchedule, h, elements, options.context_tokens, options.max_claims_per_entity
+        )
+        keys = id_keys(pa.array(ids, pa.string()))
         signed = signatures(h, elements, layout.contents, keys, schedule().is_cut)
         before = parent_reports.unchanged_reports(run, depends_on, h, ids, signed)
         planned = ~before.unchanged if before else np.ones(len(ids), np.bool_)
-        run.items["reports"] = len(ids), "reports"
+        run.item_totals["reports"] = len(ids), "reports"
         earlier = None
         if options.keep_below and planned.any():
             earlier = parent_reports.earlier_reports(run, corpus, layout, spec_hash, planned)
@@ -175,9 +183,11 @@ def write_reports(
         groups = community_batches(ids, h.level, number(), has_report)
         names = [[ids[c] for c in group] for group in groups]
         again = [n for n, group in enumerate(groups) if planned[group].any()]
-        known = run.taken_over("reports", groups, depends_on, ("reports",), told=names, again=again)
-        written: Written = []
-        for group in known.new:
+        known = run.reuse_plan(
+            "reports", groups, depends_on, ("reports",), identities=names, forced_inputs=again
+        )
+        written: WrittenParts = []
+        for group in known.new_inputs:
             old, new = ([c for c in group if planned[c] == is_new] for is_new in (False, True))
             rows = [_compared_row(ids[c], source, c, signed[c], spec_hash) for c in new]
             tables = [pa.Table.from_pylist(rows, schema=parent_reports.COMPARED)]
@@ -185,7 +195,7 @@ def write_reports(
             row_of = {c: n for n, c in enumerate((*new, *old))}
             table = pa.concat_tables(tables).take(pa.array([row_of[c] for c in group]))
             written.append({"reports": run.write("reports", "reports", [table.combine_chunks()])})
-        result = known.with_new(run.store, written)
+        result = known.merge_new(run.store, written)
         failed = failure_rows(work.name, work, source.sorted_failures())
         failures = run.write(work.name, "failures", [failed])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
@@ -242,7 +252,7 @@ def sweep_reports(run: Run, work: Work[WrittenReport], plan: Callable[[], Report
     for _ in range(MAX_SWEEPS):
         source = plan()
         swept = run.sweep(work, source, run.journal(work.name))
-        if not swept.accounts.total.calls or not answered_twice(run.store, work.name):
+        if not swept.accounts.total.calls or not find_duplicate_replies(run.store, work.name):
             break
     return source
 
@@ -257,7 +267,7 @@ class ReportSource:
 
     def __init__(
         self,
-        schedule: Schedule | ReportsAlone,
+        schedule: HierarchySchedule | LevelSchedule,
         display_name: Callable[[int], str],
         ids: Sequence[str],
         earlier: parent_reports.EarlierReports | None = None,
@@ -273,7 +283,7 @@ class ReportSource:
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
         # Apart from the reports, which are read for each context that shows them.
-        self.sketches: Spool[Sketch] = Spool()
+        self.sketches: Spool[ContextSketch] = Spool()
         self._below = below or (lambda c: (known.get(c) if known else None) or self.written[c], ids)
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
         self.total: int | None = len(ids) - n_known
@@ -281,25 +291,25 @@ class ReportSource:
     def take(self) -> list[Row] | None:
         if self._schedule.finished:
             return None
-        rows = [self._row(plan) for plan in self._schedule.ready(PLANS_AT_ONCE)]
+        rows = [self._row(plan) for plan in self._schedule.take_ready(PLANS_AT_ONCE)]
         for row in rows:
             self._taken.append(row["community"])
             # Only what `_label` needs: the whole row may hold the reports below.
             self._open[row["community"]] = {name: row[name] for name in ("community", "called")}
         return rows
 
-    def finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
+    def on_finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
         community = self._taken[number]
         row = self._open.pop(community)
         if outcome.status != "complete" or outcome.result is None:
             self.failed.append((row, outcome))
-            self._schedule.done(community, None)
+            self._schedule.mark_done(community, None)
             return
         self.written[community] = replace(outcome.result, sketch=None)
         if outcome.result.sketch:
             self.sketches[community] = outcome.result.sketch
         self.kept += outcome.result.kept
-        self._schedule.done(community, outcome.result.record_tokens)
+        self._schedule.mark_done(community, outcome.result.record_tokens)
 
     def sorted_failures(self) -> list[tuple[Row, Outcome[WrittenReport]]]:
         """Return failures in the order of communities, whichever failed first."""
@@ -336,23 +346,23 @@ def _start(
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
     context = report_context.render(records, budget.tokens, budget.count, row["left_out"], budget.longest)
-    now: Sketch | None = None
+    now: ContextSketch | None = None
     if budget.keep_below:
-        support = [evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
-        now = sketch(context, records, support)
+        support = [sketch_evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
+        now = sketch_context(context, records, support)
         earlier = row["earlier"]
-        if earlier and (kept := standing(earlier, now, records, budget.keep_below, row["lost"])):
+        if earlier and (kept := reusable_report(earlier, now, records, budget.keep_below, row["lost"])):
             sizes = _record_tokens(kept, budget), earlier.context_tokens, earlier.left_out
             return WrittenReport(kept, earlier.n_tokens, *sizes, earlier.sketch, now.evidence, kept=True)
     written = yield from dialogue(context)
-    n_tokens = budget.count(report_context.shown_content(full_content(written)))
+    n_tokens = budget.count(report_context.content_for_context(full_content(written)))
     sizes = _record_tokens(written, budget), context.n_tokens, context.left_out
     return WrittenReport(written, n_tokens, *sizes, now, now.evidence if now else ())
 
 
 def _record_tokens(written: Report, budget: _Budget) -> int:
     record = report_context.report_record("", written.title, full_content(written))
-    return report_context.record_tokens(record, budget.count)
+    return report_context.count_record_tokens(record, budget.count)
 
 
 def _records(
@@ -371,14 +381,14 @@ def _records(
             records.append(row["reports"][position])
             continue
         e = next(elements[kind])
-        if kind == NODE:
-            record = report_context.entity(e["id"], e["title"], e["description"])
-        elif kind == EDGE:
-            record = report_context.relationship(e["id"], e["source"], e["target"], e["description"])
+        if kind == ENTITY:
+            record = report_context.entity_record(e["id"], e["title"], e["description"])
+        elif kind == RELATIONSHIP:
+            record = report_context.relationship_record(e["id"], e["source"], e["target"], e["description"])
         elif kind == CHUNK:
-            record = report_context.source(e["id"], e["text"], e["header"])
+            record = report_context.source_record(e["id"], e["text"], e["header"])
         else:
-            record = report_context.claim_of(e)
+            record = report_context.claim_record(e)
         records.append((record, [e["id"]] if kind == CHUNK else e["text_unit_ids"]))
     return records
 
@@ -416,7 +426,7 @@ def _compared_row(
         "kept": written.kept,
         "evidence": written.evidence,
         "spec": spec_hash if sketched else None,
-        "whole": sketched and sketched.whole,
+        "whole": sketched and sketched.text_hash,
         "records": sketched and [record._asdict() for record in sketched.records],
     }
 
@@ -435,51 +445,53 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
     This is not a step, since later runs do not repeat it. If it fails, reports are written without it, and
     table failures is returned.
     """
-    if run.untold:  # an earlier attempt of this run, which met a damaged part
-        return run.untold
-    if not about_corpus.is_to_be_told(run.settings, run.prompts):
+    if run.about_failure:  # an earlier attempt of this run, which met a damaged part
+        return run.about_failure
+    if not about_corpus.needs_about(run.settings, run.prompts):
         return Result()
     layout = load_layout()
     if not len(layout.node_keys):
         return Result()
     spec = about_corpus.about_spec(run.settings, run.prompts)
     work = Work(
-        ABOUT,
+        ABOUT_DIALOGUE,
         lambda store, row: about_corpus.about(row["titles"], row["entities"], spec),
         lambda row: ("the corpus", ""),
     )
-    with run.chore(ABOUT) as counts:
+    with run.maintenance_task(ABOUT_DIALOGUE) as counts:
         rows = pa.Table.from_pylist([_corpus_overview(run, corpus, layout)])
         with suppress(TooManyFailures):  # one of one
             run.sweep_rows(work, lambda store, table: [table], [rows], 1)
-        batch = next(replayed(work, run.journal(ABOUT), run.store, [rows]))
+        batch = next(replay_rows(work, run.journal(ABOUT_DIALOGUE), run.store, [rows]))
         outcome = batch[0][1]
         counts["sentences"] = int(outcome.status == "complete")
         if outcome.status == "complete" and outcome.result:
-            run.settings = run.settings.with_about(outcome.result)
+            run.settings = run.settings.with_description(outcome.result)
             return Result()
-        run.observer.note(
+        run.observer.message(
             f"Could not find out what the corpus is about ({outcome.error}). Reports are written without it, "
             "now and later. Use --set corpus.about='…' to describe the corpus and to write all reports again."
         )
         # Also for a run that resumes this one, which would otherwise request all reports again.
-        run.settings = run.settings.with_about("")
-        written = run.write(ABOUT, "failures", [failure_rows(ABOUT, work, batch)])
-        run.untold = Result({"failures": [written]})
-        return run.untold
+        run.settings = run.settings.with_description("")
+        written = run.write(ABOUT_DIALOGUE, "failures", [failure_rows(ABOUT_DIALOGUE, work, batch)])
+        run.about_failure = Result({"failures": [written]})
+        return run.about_failure
 
 
 def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
     """Return the titles of documents spread evenly over the corpus, and the best connected entities."""
-    count_tokens = partial(count, vocabulary_name=_vocabulary(run, "report"))
-    elements, n = layout.elements, len(layout.hierarchy.order)
+    tokens_of = partial(count_tokens, vocabulary_name=_vocabulary(run, "report"))
+    elements, n = layout.elements, len(layout.hierarchy.node_at_place)
     degree = degrees(elements.edge_source, elements.edge_target, n)
-    positions = np.lexsort((layout.node_keys[layout.hierarchy.order], -degree))[: about_corpus.MAX_ENTITIES]
+    positions = np.lexsort((layout.node_keys[layout.hierarchy.node_at_place], -degree))[
+        : about_corpus.MAX_ENTITIES
+    ]
     entities = layout.blocks["entities"].rows(run.store, positions, ["title", "description"])
     described = [(e["title"], e["description"]) for e in entities]
     documents = corpus.parts("documents")
     ends = np.cumsum([part.rows for part in documents])
-    chosen = np.array(about_corpus.spread(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
+    chosen = np.array(about_corpus.evenly_spaced(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
     part_of = np.searchsorted(ends, chosen, side="right")
     titles = []
     for number in np.unique(part_of).tolist():
@@ -487,10 +499,10 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
         rows = chosen[part_of == number] - (ends[number] - part.rows)
         table = read_part(run.store, part, ["title", "creation_date", "path", "row"])
         titles += [
-            label(d["title"], d["creation_date"], d["path"] or "", d["row"] or "")
+            document_label(d["title"], d["creation_date"], d["path"] or "", d["row"] or "")
             for d in table.take(pa.array(rows)).to_pylist()
         ]
     return {
-        "titles": about_corpus.title_lines(titles, count_tokens),
-        "entities": about_corpus.entity_lines(described, count_tokens),
+        "titles": about_corpus.title_lines(titles, tokens_of),
+        "entities": about_corpus.entity_lines(described, tokens_of),
     }

@@ -25,7 +25,7 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import report_id, stable_id
-from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.engine.drive import record_bug
 from graphrag_ray.engine.work import Row
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.indexing.results import Results
@@ -37,7 +37,7 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.search import chnsw, keyword, vectors
 from graphrag_ray.store.search.vectors import Floats
-from graphrag_ray.store.search.words import common_language
+from graphrag_ray.store.search.words import detect_common_language
 
 By: TypeAlias = Literal["keyword", "vector"]
 
@@ -72,7 +72,7 @@ def build_shards(
     result of `write_shard` for each of the `inputs` of the missing shards. Returns the part of each shard,
     and the rows of `write_shard` for those that were built.
     """
-    stored = {table: blobs.made(run.store, table) for table in {shard.table for shard in shards}}
+    stored = {table: blobs.list_by_source(run.store, table) for table in {shard.table for shard in shards}}
     missing = [shard for shard in shards if shard.made_from not in stored[shard.table]]
     rows = [row for built in run.executor.stream(step, build, inputs(missing)) for row in built.to_pylist()]
     for row in rows:
@@ -86,7 +86,7 @@ def write_shard(
 ) -> pa.Table:
     """Write a shard. If it lacks failed items (item, error), the next run builds it again."""
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
-    part = blobs.write(store, shard.table, made_from, data, shard.rows)
+    part = blobs.write_blob(store, shard.table, made_from, data, shard.rows)
     row = {"table": shard.table, "made_from": shard.made_from, "path": part.path, "bytes": part.bytes}
     return pa.Table.from_pylist([{**row, "derived": derived, "failed": failed}], schema=_BUILT)
 
@@ -125,7 +125,7 @@ class _Shard:
 
     @property
     def table(self) -> str:
-        return schema.search_table(self.kind, self.by)
+        return schema.search_index_table(self.kind, self.by)
 
     @property
     def parts(self) -> list[Part]:
@@ -144,11 +144,11 @@ _Earlier: TypeAlias = tuple[_Shard, Part]
 """A shard of the parent snapshot, and its part."""
 
 
-def index_for_search(run: Run, results: Results) -> Result:
+def build_search_indexes(run: Run, results: Results) -> Result:
     """Return tables search_<kind>_keyword, search_<kind>_vector (with embeddings), and failures."""
     columns = run.settings.chunking.prepended_metadata
     texts = embed_stage.current_texts(results, columns)
-    embedded = results.embedded
+    embedded = results.embeddings
 
     def compute() -> Result:
         language = _language(run, results.corpus)
@@ -169,17 +169,17 @@ def index_for_search(run: Run, results: Results) -> Result:
 
         def with_earlier(missing: Sequence[_Shard]) -> list[tuple[_Shard, _Earlier | None]]:
             earlier: list[_Earlier] = []
-            parent = run.parent if missing and "search" not in run.afresh else None
+            parent = run.parent if missing and "search" not in run.forced_steps else None
             if parent is not None and {"read", "search"} <= parent.steps.keys():
-                stored = {blobs.made_from(p.path): p for name in names for p in parent.parts(name)}
-                embeddings = embed_stage.embeddings_of(run.of_parent.values())
-                before = shards_of(embed_stage.parent_texts(run.of_parent, columns), embeddings)
+                stored = {blobs.source_hash(p.path): p for name in names for p in parent.parts(name)}
+                embeddings = embed_stage.embeddings_of(run.parent_results.values())
+                before = shards_of(embed_stage.parent_texts(run.parent_results, columns), embeddings)
                 earlier = [(x, stored[x.made_from]) for x in before if x.made_from in stored]
             return list(zip(missing, _nearest(missing, earlier), strict=True))
 
         shards = shards_of(texts, embedded.tables)
         ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
-        names = [schema.search_table(kind, by) for kind in searched for by in ways]
+        names = [schema.search_index_table(kind, by) for kind in searched for by in ways]
         tables: dict[str, list[list[Part]]] = {name: [] for name in names}
         parts, built = build_shards(run, "search", shards, _build, with_earlier)
         for shard, part in zip(shards, parts, strict=True):
@@ -187,7 +187,7 @@ def index_for_search(run: Run, results: Results) -> Result:
         failed = shard_failures(run, "search", built)
         for name in _with_level_index(results):
             level_parts, _ = build_shards(run, "search", _level_shards(run, results, name), _build_levels)
-            tables[schema.search_table(name, "levels")] = [[part] for part in level_parts]
+            tables[schema.search_index_table(name, "levels")] = [[part] for part in level_parts]
         counts = {"shards": len(shards), "made": len(built), "derived": sum(row["derived"] for row in built)}
         return Result(tables | failed, counts, final=not failed)
 
@@ -204,7 +204,7 @@ def _language(run: Run, corpus: Result) -> str:
     parts = corpus.parts("text_units")
     sample = parts[:: max(1, len(parts) // LANGUAGE_PARTS)][:LANGUAGE_PARTS]
     tables = [read_part(run.store, part, ["text"]).slice(0, LANGUAGE_CHUNKS) for part in sample]
-    return common_language(text for table in tables for text in table["text"].to_pylist())
+    return detect_common_language(text for table in tables for text in table["text"].to_pylist())
 
 
 def _shards(
@@ -261,7 +261,7 @@ def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table
     failed: list[dict[str, str]] = []
 
     def on_error(id_: str, error: BaseException) -> None:
-        failed.append({"item": f"{shard.kind} {id_}: not found by keywords", "error": note_bug(error)})
+        failed.append({"item": f"{shard.kind} {id_}: not found by keywords", "error": record_bug(error)})
 
     data = _derive(store, shard, earlier, on_error) if earlier else None
     is_derived = data is not None
@@ -283,20 +283,20 @@ def _derive(
     shared = shard.paths & before.paths
     gone, added = ([x for x in side.texts if _paths(x) not in shared] for side in (before, shard))
     try:
-        source = blobs.opened(store, part)
+        source = blobs.open_part(store, part)
         if shard.by == "vector":
             stored = vectors.read(source)
             gone_parts = [p for x in gone for p in x.parts]
             ids = [id_ for p in gone_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
             if len(stored) != part.rows or stored.has_signs != shard.signs:
                 return None
-            return vectors.changed(stored, ids, *_vectors(store, [p for x in added for p in x.parts]))
+            return vectors.update(stored, ids, *_vectors(store, [p for x in added for p in x.parts]))
         words = keyword.read(source)
         if len(words) != part.rows or words.language != shard.language:
             return None
         rows = pa.concat_tables([embed_stage.TEXTS.empty_table(), *_rows(store, added)])
         ids, rows = _difference(_rows(store, gone), rows)
-        return keyword.changed(words, ids, *_ids_and_texts(rows), on_error)
+        return keyword.update(words, ids, *_ids_and_texts(rows), on_error)
     except CorruptPart:
         return None
 
@@ -363,17 +363,19 @@ class _LevelShard:
 def _with_level_index(results: Results) -> list[str]:
     """Return the graph's hierarchies by meaning that have enough records, if numba is installed."""
     rows = {
-        name: sum(part.rows for part in results.embedded.parts(f"embeddings_{HIERARCHIES[name].over}"))
+        name: sum(
+            part.rows for part in results.embeddings.parts(f"embeddings_{HIERARCHIES[name].member_kind}")
+        )
         for name in results.hierarchies
-        if HIERARCHIES[name].by_meaning and HIERARCHIES[name].of_graph
+        if HIERARCHIES[name].needs_embeddings and HIERARCHIES[name].needs_graph
     }
     return [name for name, n in rows.items() if n >= LEAST_ROWS and chnsw.has_loops()]
 
 
 def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     kind, hierarchy = HIERARCHIES[name], results.hierarchies[name]
-    parts = results.embedded.parts(f"embeddings_{kind.over}")
-    reports = results.embedded.parts(f"embeddings_{kind.reports}")
+    parts = results.embeddings.parts(f"embeddings_{kind.member_kind}")
+    reports = results.embeddings.parts(f"embeddings_{kind.report_kind}")
     batches = stable_batches([part.path for part in parts], [part.rows for part in parts], LEVEL_SHARD_ROWS)
     ids, level = [report_id(id_) for id_ in hierarchy.ids], hierarchy.level.tolist()
     level_of = run.executor.share(dict(zip(ids, level, strict=True)))
@@ -386,7 +388,7 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
         covered = [parts[i] for i in batch], reports[bounds[n] : bounds[n + 1]]
         paths = [part.path for some in covered for part in some]
         made_from = stable_id("levels", code_version(), levels, *paths)
-        table = schema.search_table(name, "levels")
+        table = schema.search_index_table(name, "levels")
         shards.append(_LevelShard(table, covered, n_levels, level_of, made_from))
     return shards
 

@@ -17,12 +17,12 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import OF_SECTION
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound
 from graphrag_ray.base.records import Reference, render_references
-from graphrag_ray.graph.integer_arrays import Ints, id_prefixes
+from graphrag_ray.graph.integer_arrays import Ints, id_hash64
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.store.files import Store, in_threads
+from graphrag_ray.store.files import Store, map_in_threads
 from graphrag_ray.store.parts import Part, read_part, read_table
 from graphrag_ray.store.snapshots import load
 
@@ -42,7 +42,7 @@ def columns_of(store: Store, groups: Sequence[Sequence[Part]], columns: pa.Schem
     not empty.
     """
     parts = [part for group in groups for part in group]
-    tables = list(in_threads(partial(_as_integers, store, columns), parts, _THREADS))
+    tables = list(map_in_threads(partial(_as_integers, store, columns), parts, _THREADS))
     group_of_part = np.array([n for n, group in enumerate(groups) for _ in group], np.int32)
     numbers = np.repeat(group_of_part, [table.num_rows for table in tables])
     return pa.concat_tables([columns.empty_table(), *tables]).add_column(0, GROUP, pa.array(numbers))
@@ -56,7 +56,7 @@ def _as_integers(store: Store, schema: pa.Schema, part: Part) -> pa.Table:
         if pa.types.is_boolean(field.type):
             columns.append(pc.not_equal(column, "").combine_chunks())
         elif pa.types.is_string(column.type):
-            columns.append(pa.array(prefixes_of(column.fill_null(_NO_ID))))
+            columns.append(pa.array(id_keys(column.fill_null(_NO_ID))))
         else:
             columns.append(column.cast(field.type).combine_chunks())
     return pa.Table.from_arrays(columns, schema=schema)
@@ -80,9 +80,9 @@ def read_arrays(store: Store, parts: Sequence[Part], names: Sequence[str] | None
     return {name: pc.list_flatten(table[name]).to_numpy() for name in table.column_names}
 
 
-def prefixes_of(ids: pa.Array | pa.ChunkedArray) -> Keys:
+def id_keys(ids: pa.Array | pa.ChunkedArray) -> Keys:
     """Return the first 64 bits of ids. Raises ValueError for values that are not ids."""
-    prefixes = id_prefixes(ids)
+    prefixes = id_hash64(ids)
     if prefixes is None:
         raise ValueError("a column of ids contains a value that is not an id")
     return prefixes
@@ -108,37 +108,37 @@ def entity_positions(ids: Keys, wanted: Keys) -> Ints:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class ShortIds:
     """Short ids of one table by the first 64 bits of the ids, ascending; `next` was never used."""
 
     keys: Keys
-    numbers: Ints
-    next: int
+    short_ids: Ints
+    next_short_id: int
 
-    def of(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+    def look_up(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
         """Return the short id of each id, -1 where it has none."""
-        wanted = id_prefixes(ids)
+        wanted = id_hash64(ids)
         if wanted is None or not len(self.keys):
             return np.full(len(ids), -1, dtype=np.int64)
         positions = find_positions(self.keys, wanted)
-        return np.where(positions >= 0, self.numbers[positions], -1)
+        return np.where(positions >= 0, self.short_ids[positions], -1)
 
 
-def assign_numbers(run: Run, table: str, keys: Keys, order: Ints | None = None) -> Numbers:
+def assign_short_ids(run: Run, table: str, keys: Keys, order: Ints | None = None) -> ShortIds:
     """Carry short ids over from the parent snapshot, and number new ids above the highest ever used.
 
     `keys` are the first 64 bits of the ids; new ids are numbered in the sequence `order`, if given.
     """
-    before = parent_numbers(run, table)
+    before = parent_short_ids(run, table)
     positions = find_positions(before.keys, keys)
-    numbers = np.where(positions >= 0, before.numbers[positions], -1) if len(before.keys) else positions
+    numbers = np.where(positions >= 0, before.short_ids[positions], -1) if len(before.keys) else positions
     sequence = np.arange(len(keys)) if order is None else order
     new = sequence[numbers[sequence] < 0]
-    numbers[new] = np.arange(before.next, before.next + len(new))
-    return sorted_numbers(keys, numbers, before.next + len(new))
+    numbers[new] = np.arange(before.next_short_id, before.next_short_id + len(new))
+    return sorted_short_ids(keys, numbers, before.next_short_id + len(new))
 
 
-def parent_numbers(run: Run, table: str) -> Numbers:
+def parent_short_ids(run: Run, table: str) -> ShortIds:
     """Load the short ids of the parent snapshot.
 
     If some of its parts are damaged, those of the newest intact ancestor are loaded: the same documents get
@@ -146,29 +146,29 @@ def parent_numbers(run: Run, table: str) -> Numbers:
     """
     manifest = run.parent
     try:
-        while manifest is not None and run.lost(manifest.parts(table)):
+        while manifest is not None and run.has_lost_parts(manifest.parts(table)):
             manifest = None if manifest.parent is None else load(run.store, manifest.parent)
     except (IndexNotFound, CorruptPart):
         manifest = run.parent
-        run.observer.note(f"Short ids of {table} are lost with a damaged part; its rows get new ones")
+        run.observer.message(f"Short ids of {table} are lost with a damaged part; its rows get new ones")
     parts = manifest.parts(table) if manifest else []
     if manifest is run.parent:
-        parts = [part for part in parts if not run.lost([part])]
+        parts = [part for part in parts if not run.has_lost_parts([part])]
     rows = columns_of(run.store, [parts], _NUMBERED)
     first = int(manifest.next_human_readable_id.get(table, 1)) if manifest else 1
-    return sorted_numbers(rows["id"].to_numpy(), rows["human_readable_id"].to_numpy(), first)
+    return sorted_short_ids(rows["id"].to_numpy(), rows["human_readable_id"].to_numpy(), first)
 
 
-def sorted_numbers(keys: Keys, numbers: Ints, next_: int) -> Numbers:
+def sorted_short_ids(keys: Keys, numbers: Ints, next_: int) -> ShortIds:
     """Return given short ids as `Numbers`."""
     order = np.argsort(keys, kind="stable")
-    return Numbers(keys[order], numbers[order], next_)
+    return ShortIds(keys[order], numbers[order], next_)
 
 
 class ReferenceRenderer:
     """Replaces ids in references by short ids, which are looked up in bulk."""
 
-    def __init__(self, numbers: Mapping[str, Numbers]) -> None:
+    def __init__(self, numbers: Mapping[str, ShortIds]) -> None:
         self._numbers = numbers
         self._known: dict[Reference, int | None] = {}
 
@@ -178,7 +178,11 @@ class ReferenceRenderer:
         for reference in references:
             wanted.setdefault(reference["section"], {})[reference["id"]] = None
         for section, ids in wanted.items():
-            numbers = self._numbers[OF_SECTION[section].table].of(pa.array(list(ids), pa.string())).tolist()
+            numbers = (
+                self._numbers[RECORD_KIND_BY_SECTION[section].table]
+                .look_up(pa.array(list(ids), pa.string()))
+                .tolist()
+            )
             for id_, number in zip(ids, numbers, strict=True):
                 self._known[Reference(section, id_)] = number if number >= 0 else None
 

@@ -23,10 +23,10 @@ from graphrag_ray.graph import summary_tree
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
 from graphrag_ray.graph.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
-from graphrag_ray.graph.report_context import Count, record_tokens, source
-from graphrag_ray.graph.schedule import ReportsAlone
+from graphrag_ray.graph.report_context import Count, count_record_tokens, source_record
+from graphrag_ray.graph.schedule import LevelSchedule
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
-from graphrag_ray.graph.summary_dialogue import context_tokens, longest_record
+from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens
 from graphrag_ray.graph.summary_tree import Clusters, Keys, SummaryTree, TreeLevel
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
@@ -34,8 +34,8 @@ from graphrag_ray.indexing.stages import communities_stage, graph_hierarchy, rep
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.graph_hierarchy import LevelReports, Positions
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
-from graphrag_ray.indexing.stages.short_ids import Numbers, prefixes_of, read_arrays, write_arrays
-from graphrag_ray.indexing.step_result import Result, by_input, joined, rows_of
+from graphrag_ray.indexing.stages.short_ids import ShortIds, id_keys, read_arrays, write_arrays
+from graphrag_ray.indexing.step_result import Result, count_rows, join_results, parts_by_input
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
 
@@ -63,12 +63,12 @@ class TreeHierarchy:
     def level(self) -> Ints:
         return self.tree.level
 
-    def numbers(self, run: Run) -> dict[str, Numbers]:
-        return graph_hierarchy.numbers_by_level(run, KIND, self.ids, self.level)
+    def short_ids(self, run: Run) -> dict[str, ShortIds]:
+        return graph_hierarchy.short_ids_by_level(run, KIND, self.ids, self.level)
 
-    def tables(self, run: Run, numbers: Callable[[], dict[str, Numbers]], period: str) -> Result:
+    def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
         ids = pa.array(self.ids, pa.string())
-        short_ids = numbers()[KIND.communities].of(ids)
+        short_ids = numbers()[KIND.communities_table].look_up(ids)
         _ = self.tree.texts  # computed once, rather than by each task
         periods = [period] * len(ids)
         positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods))
@@ -80,8 +80,10 @@ class TreeHierarchy:
         )
         make = partial(_cluster_table, positions, chunk_ids)
         written = run.map("finish", make, [np.array(batch) for batch in batches])
-        clusters = Result(by_input(written, KIND.communities))
-        return joined([clusters, graph_hierarchy.finish_reports(run, numbers, positions, KIND, self.reports)])
+        clusters = Result(parts_by_input(written, KIND.communities_table))
+        return join_results(
+            [clusters, graph_hierarchy.finish_reports(run, numbers, positions, KIND, self.reports)]
+        )
 
 
 def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
@@ -125,7 +127,7 @@ class _Builder:
         def compute() -> Result:
             built = _Levels(KIND, "summary {}")
             parts = self.corpus.parts("text_units")
-            keys = prefixes_of(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
+            keys = id_keys(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
             vectors = graph_hierarchy.vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
             # Tokens of the chunks' records, in the vocabulary of the model that writes summaries.
@@ -134,8 +136,8 @@ class _Builder:
             for table in run.executor.stream(STEP, count, list(enumerate(parts))):
                 counts[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
             tokens = np.concatenate([np.zeros(0, np.int64), *counts])
-            id_keys = keys  # of the ids of the nodes, while `keys` survive an update
-            while summary_tree.goes_on(len(keys), len(built.levels), options.max_levels):
+            node_keys = keys  # of the ids of the nodes, while `keys` survive an update
+            while summary_tree.has_next_level(len(keys), len(built.levels), options.max_levels):
                 height = len(built.levels)
                 level = self._cluster(height, keys, tokens, vectors, budget, reduction)
                 n_clusters_of = np.bincount(level.clusters.member, minlength=len(keys))
@@ -145,10 +147,12 @@ class _Builder:
                 built.levels.append(level)
                 built.keys.append(keys)
                 built.main.append(summary_tree.main_clusters(level.clusters, vectors))
-                built.begin([community_id(KIND.name, height, id_keys[members]) for members in level.clusters])
+                built.begin(
+                    [community_id(KIND.name, height, node_keys[members]) for members in level.clusters]
+                )
                 tokens = self._write_level(built, tokens, budget)
                 vectors = built.embed(run, STEP, level.clusters, vectors)
-                keys, id_keys = level.born, prefixes_of(pa.array(built.ids[-1], pa.string()))
+                keys, node_keys = level.names, id_keys(pa.array(built.ids[-1], pa.string()))
             return self._write_result(requests, built)
 
         depends_on = [self.corpus.tables["text_units"], self.embedded, *requests.depends_on, options]
@@ -162,10 +166,12 @@ class _Builder:
         limit = budget - HEADING_TOKENS
         # A node without a summary may get one in the next run.
         tokens = np.where(tokens > 0, tokens, self.run.settings.tree.max_output_tokens)
-        tokens = np.minimum(tokens, longest_record(budget)) + NUMBER_TOKENS
-        before = summary_tree.kept(keys, vectors, tokens, limit, _parent_level(self.run, height, budget))
-        whole = summary_tree.groups(vectors) if before is None else before.divided
-        pieces, group_of = summary_tree.bounded(whole, vectors)
+        tokens = np.minimum(tokens, max_record_tokens(budget)) + NUMBER_TOKENS
+        before = summary_tree.update_level(
+            keys, vectors, tokens, limit, _parent_level(self.run, height, budget)
+        )
+        whole = summary_tree.partition_into_groups(vectors) if before is None else before.divided
+        pieces, group_of = summary_tree.split_large_sets(whole, vectors)
         by_group: list[list[Ints]] = [[] for _ in whole]
         inputs = _TaskInputs(_batches(pieces), pieces, tokens, vectors)
         by_piece: list[list[Ints]] = [[] for _ in pieces]
@@ -182,9 +188,11 @@ class _Builder:
             for clusters in by_group
         ]
         if before is not None:
-            return summary_tree.with_divided(before, by_group, names)
+            return summary_tree.merge_divided(before, by_group, names)
         every = [rows for clusters in by_group for rows in clusters]
-        return summary_tree.in_order(every, [name for group_names in names for name in group_names.tolist()])
+        return summary_tree.sorted_level(
+            every, [name for group_names in names for name in group_names.tolist()]
+        )
 
     def _write_level(self, built: _Levels, tokens: Ints, budget: int) -> Ints:
         """Write the summaries of the last level, given the tokens of each node's record.
@@ -205,12 +213,19 @@ class _Builder:
             positions = np.empty(len(order), dtype=np.int64)
             positions[order] = np.arange(len(order))
         known = [n or None for n in tokens.tolist()]
-        kind, longest = REPORT if height else CHUNK, longest_record(budget)
+        kind, longest = REPORT if height else CHUNK, max_record_tokens(budget)
         schedule = partial(
-            ReportsAlone, clusters, known, budget, kind, in_order=True, places=positions, longest=longest
+            LevelSchedule,
+            clusters,
+            known,
+            budget,
+            kind,
+            in_order=True,
+            places=positions,
+            max_record_tokens=longest,
         )
         work = ReportWork.for_summaries(run, blocks, budget).work
-        built.write(run, work, schedule, schedule().without)
+        built.write(run, work, schedule, schedule().without_inputs)
         return np.array([n or 0 for n in built.record_tokens(height)], dtype=np.int64)
 
     def _write_result(self, requests: ReportWork, built: _Levels) -> Result:
@@ -221,17 +236,17 @@ class _Builder:
                 "key": keys,
                 "cluster": level.clusters.of_member,
                 "member": level.clusters.member,
-                "born": level.born,
+                "born": level.names,
                 "main": main,
                 "id": pa.array(ids, pa.string()),
-                "usual": np.array([level.usual]),
+                "usual": np.array([level.average_size]),
             }
             tables["levels"].append(write_arrays(run, STEP, "levels", arrays))
         tree = SummaryTree([level.clusters for level in built.levels], built.main)
         first_and_level = zip(tree.first.tolist(), tree.levels, strict=True)
         communities = [first + np.arange(len(clusters)) for first, clusters in first_and_level]
         written, _ = built.write_tables(run, STEP, requests.work, tree.level, communities)
-        n_summaries = rows_of(written["reports"])
+        n_summaries = count_rows(written["reports"])
         counts: dict[str, Any] = {"summaries": n_summaries, "failed_summaries": len(built.failed)}
         made_from = {"clusters": [run.settings.tree.reduction, str(requests.budget.tokens)]}
         return Result(tables | written, counts, built.nothing_to_retry, made_from)
@@ -262,9 +277,9 @@ class _TaskInputs(Sequence[tuple[list[tuple[int, Ints]], Ints, Vectors]]):
 def _batches(groups: Sequence[Ints]) -> list[list[int]]:
     """Batch consecutive small groups into tasks."""
     batches: list[list[int]] = []
-    size = summary_tree.MOST_NODES
+    size = summary_tree.MAX_NODES
     for number, group in enumerate(groups):
-        if size + len(group) > summary_tree.MOST_NODES:
+        if size + len(group) > summary_tree.MAX_NODES:
             batches.append([])
             size = 0
         batches[-1].append(number)
@@ -285,7 +300,9 @@ def _divide(
 def _count_tokens(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table]:
     number, part = x
     rows = read_part(store, part, ["id", "text", "header"]).to_pylist()
-    tokens = [record_tokens(source(row["id"], row["text"], row["header"]), count) for row in rows]
+    tokens = [
+        count_record_tokens(source_record(row["id"], row["text"], row["header"]), count) for row in rows
+    ]
     yield pa.table([pa.array([number]), pa.array([tokens], pa.list_(pa.int64()))], schema=_TOKENS)
 
 
@@ -298,7 +315,7 @@ def _cluster_table(
     none: list[list[str]] = [[] for _ in chunks]
     columns: dict[str, Any] = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": chunks}
     columns["packed"] = [False] * len(chunks)
-    yield {KIND.communities: graph_hierarchy.community_rows(positions(), wanted, "Summary", columns)}
+    yield {KIND.communities_table: graph_hierarchy.community_rows(positions(), wanted, "Summary", columns)}
 
 
 def _read_level(run: Run, parts: Sequence[Part]) -> tuple[TreeLevel, dict[str, Any]]:
@@ -307,15 +324,15 @@ def _read_level(run: Run, parts: Sequence[Part]) -> tuple[TreeLevel, dict[str, A
     return TreeLevel(Clusters(a["member"], bounds), a["born"], float(a["usual"][0])), a
 
 
-def _parent_level(run: Run, height: int, budget: int) -> summary_tree.EarlierLevel | None:
+def _parent_level(run: Run, height: int, budget: int) -> summary_tree.PreviousLevel | None:
     """Read a level of the parent snapshot; None without it, or if its settings differ or it is damaged."""
     parent = run.parent
-    if parent is None or STEP not in parent.steps or STEP in run.afresh:
+    if parent is None or STEP not in parent.steps or STEP in run.forced_steps:
         return None
-    before = run.of_parent[STEP]
+    before = run.parent_results[STEP]
     levels = before.tables.get("levels", [])
     is_same = before.made_from.get("clusters") == [run.settings.tree.reduction, str(budget)]
-    if not is_same or height >= len(levels) or run.lost(levels[height]):
+    if not is_same or height >= len(levels) or run.has_lost_parts(levels[height]):
         return None
     level, arrays = _read_level(run, levels[height])
-    return summary_tree.EarlierLevel(level, arrays["key"])
+    return summary_tree.PreviousLevel(level, arrays["key"])

@@ -21,16 +21,16 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import name_id, stable_id
-from graphrag_ray.base.unforeseen import is_unforeseen
-from graphrag_ray.corpus.document_titles import title_name
-from graphrag_ray.engine.drive import note_bug
+from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.corpus.document_titles import name_from_title
+from graphrag_ray.engine.drive import record_bug
 from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import build_shards, shard_failures, write_shard
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.store.files import Store, in_threads
+from graphrag_ray.store.files import Store, map_in_threads
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
@@ -53,21 +53,25 @@ _Links: TypeAlias = tuple[Ints, Ints, Ints]
 class _WalkShard:
     groups: Sequence[_Group]
     made_from: str
-    table: str = schema.WALKS
+    table: str = schema.NAME_LINKS_TABLE
 
     @property
     def rows(self) -> int:
         return sum(part.rows for _, units, _ in self.groups for part in units)
 
 
-def index_for_walks(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
+def build_walk_index(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
     """Return table `schema.WALKS` with a group per shard, and failures."""
-    tables = corpus.tables["documents"], corpus.tables["text_units"], graph.extracted.tables["found_entities"]
+    tables = (
+        corpus.tables["documents"],
+        corpus.tables["text_units"],
+        graph.extraction.tables["found_entities"],
+    )
 
     def compute() -> Result:
-        parts, built = build_shards(run, "walk", _shards(list(zip(*tables, strict=True))), _make)
+        parts, built = build_shards(run, "walk", _shards(list(zip(*tables, strict=True))), _build_shard)
         failed = shard_failures(run, "walk", built)
-        shards = {schema.WALKS: [[part] for part in parts]}
+        shards = {schema.NAME_LINKS_TABLE: [[part] for part in parts]}
         return Result(shards | failed, {"shards": len(parts)}, final=not failed)
 
     return run.step("walk", list(tables), compute)
@@ -103,10 +107,10 @@ class _Names:
         try:
             id_ = name_id(text)
         except Exception as e:
-            if not is_unforeseen(e):
+            if not is_unexpected(e):
                 raise
             item = f"name {text[:SHOWN_CHARACTERS]}: not used in walks"
-            self.failed.append({"item": item, "error": note_bug(e)})
+            self.failed.append({"item": item, "error": record_bug(e)})
             return -1
         if not id_:
             return -1
@@ -126,8 +130,8 @@ class _ReadGroup:
     entity_names: pa.DictionaryArray
 
 
-def _make(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
-    groups = list(in_threads(partial(_read, store), shard.groups, _THREADS))
+def _build_shard(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
+    groups = list(map_in_threads(partial(_read, store), shard.groups, _THREADS))
     first = np.cumsum([0, *(len(group.chunks) for group in groups)]).tolist()
     names = _Names()
     links = [_entity_links(groups, first, names)]
@@ -167,7 +171,9 @@ def _entity_links(groups: Sequence[_ReadGroup], first: Sequence[int], names: _Na
 def _title_links(group: _ReadGroup, first: int, names: _Names) -> _Links:
     """Link chunks to the titles of their documents; `first` is the number of the group's first chunk."""
     number = {
-        row["id"]: names.number(title_name(row["title"], row["path"] or "", row["row"] or ""), is_title=True)
+        row["id"]: names.number(
+            name_from_title(row["title"], row["path"] or "", row["row"] or ""), is_title=True
+        )
         for row in group.documents.to_pylist()
     }
     name = np.array([number.get(id_, -1) for id_ in group.document_of] or [-1])

@@ -9,9 +9,9 @@ search with `map_protocol: points`.
 from __future__ import annotations
 
 from graphrag_ray.base.declarations import HIERARCHIES
-from graphrag_ray.base.schema import ENDS
+from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
+from graphrag_ray.query.methods.asked_hierarchy import check_embedded, resolve_hierarchy
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES, relationships_in_order
@@ -30,29 +30,31 @@ def search(question: Question, env: SearchEnv) -> Method:
     settings, query, text = env.settings, env.settings.query, question.text
     # Prefer the hierarchy of the settings, then one by meaning, then any over entities.
     there = settings.hierarchies
-    by_meaning = [own for own in there if HIERARCHIES[own].by_meaning and HIERARCHIES[own].of_graph]
-    kind = asked_hierarchy(env, query.hierarchy or next(iter(by_meaning), None), over="entity")
+    by_meaning = [own for own in there if HIERARCHIES[own].needs_embeddings and HIERARCHIES[own].needs_graph]
+    kind = resolve_hierarchy(env, query.hierarchy or next(iter(by_meaning), None), over="entity")
     notes: list[str] = []
     if not query.hierarchy and not by_meaning:
-        missing = next(own for own, other in HIERARCHIES.items() if other.by_meaning)
+        missing = next(own for own, other in HIERARCHIES.items() if other.needs_embeddings)
         notes = [
             f"Used the hierarchy {kind.name}, since this index has none by meaning: `graphrag-ray index` "
             f"with --set hierarchies={','.join([*there, missing])} adds it."
         ]
-    check_embedded(env, NAME, [kind.reports, "entity"])
+    check_embedded(env, NAME, [kind.report_kind, "entity"])
     spec, dialogue = mapper(settings, env.prompts, points=True)
     check_room(text, env, (spec, reduce_spec(settings, env.prompts)))
     hits_of: list[list[Hit]] = yield LevelSearch(kind.name, text, query.archrag_k)
     entities, *above = ([hit.id for hit in hits] for hits in hits_of)
     # The entities, then the relationships among them, those of the best connected entities first.
     place = {id_: n for n, id_ in enumerate(entities)}
-    edges = (yield Rows("relationships", EDGES, entities, by=ENDS, most=MOST_EDGES)).to_pylist()
+    edges = (
+        yield Rows("relationships", EDGES, entities, by=RELATIONSHIP_ENDS, limit_per_id=MOST_EDGES)
+    ).to_pylist()
     inner = [row for row in edges if row["source_id"] in place and row["target_id"] in place]
     lowest: list[tuple[Kind, str]] = [("entity", id_) for id_ in entities]
     lowest += [("relationship", row["id"]) for row in relationships_in_order(inner, place, 0)]
     levels = [(yield from load_records(lowest, env))]
     for ids in above:
-        levels.append((yield from load_records(((kind.reports, id_) for id_ in ids), env)))
+        levels.append((yield from load_records(((kind.report_kind, id_) for id_ in ids), env)))
     contexts = [fill([Share(records)], query.context_tokens, env.count) for records in levels if records]
     shown = sum(context.n_tokens for context in contexts)
     bound = calls_bound(text, env, "map", spec, len(contexts), shown)
@@ -67,10 +69,10 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "map", "reduce"),
-    reads="what is nearest on each level",
+    stages=("embed", "map", "reduce"),
+    description="what is nearest on each level",
     graph=True,
-    instead="local",
-    others=("hybrid", "global"),
+    alternative="local",
+    suggestions=("hybrid", "global"),
     reports=True,
 )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED, HierarchyKind
-from graphrag_ray.base.errors import NoReports, UsageError
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED_KINDS, HierarchyKind
+from graphrag_ray.base.errors import ReportsMissing, UsageError
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv
 
 NO_REPORTS = (
@@ -17,15 +17,15 @@ NO_REPORTS = (
 def check_graph(env: SearchEnv) -> None:
     """Raise UsageError if the index has no entities."""
     if env.settings.hierarchies:
-        asked_hierarchy(env, over="entity")
+        resolve_hierarchy(env, over="entity")
 
 
-def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind:
+def find_hierarchy(there: Sequence[str], name: str | None = None) -> HierarchyKind:
     """Look up a hierarchy of an index by name; None selects the first. Raises NoReports, UsageError."""
     if name is not None and name not in HIERARCHIES:
         raise UsageError(f"Unknown hierarchy {name!r}. Choose from: {', '.join(HIERARCHIES)}.")
     if not there:
-        raise NoReports(NO_REPORTS)
+        raise ReportsMissing(NO_REPORTS)
     known = [own for own in there if own in HIERARCHIES] or ["leiden"]
     if name is not None and name not in known:
         raise UsageError(
@@ -35,12 +35,12 @@ def hierarchy_of(there: Sequence[str], name: str | None = None) -> HierarchyKind
     return HIERARCHIES[name or known[0]]
 
 
-def looked_at(there: Sequence[str], name: str | None = None) -> HierarchyKind:
+def find_hierarchy_or_empty(there: Sequence[str], name: str | None = None) -> HierarchyKind:
     """Like `hierarchy_of`, but treat an index of names as one whose Leiden hierarchy is empty."""
-    return HIERARCHIES["leiden"] if not there and name is None else hierarchy_of(there, name)
+    return HIERARCHIES["leiden"] if not there and name is None else find_hierarchy(there, name)
 
 
-def asked_hierarchy(env: SearchEnv, name: str | None = None, *, over: str = "") -> HierarchyKind:
+def resolve_hierarchy(env: SearchEnv, name: str | None = None, *, over: str = "") -> HierarchyKind:
     """Choose the hierarchy for a question: `name`, else that of the settings, else the first suitable one.
 
     Raises:
@@ -50,10 +50,10 @@ def asked_hierarchy(env: SearchEnv, name: str | None = None, *, over: str = "") 
     there = env.settings.hierarchies
     name = name or env.settings.query.hierarchy
     if name is None and over:
-        name = next((own for own in there if HIERARCHIES[own].over == over), None)
-    kind = hierarchy_of(there, name)
-    if over and kind.over != over:
-        suitable = [name for name in there if HIERARCHIES[name].over == over]
+        name = next((own for own in there if HIERARCHIES[own].member_kind == over), None)
+    kind = find_hierarchy(there, name)
+    if over and kind.member_kind != over:
+        suitable = [name for name in there if HIERARCHIES[name].member_kind == over]
         if not suitable:
             raise UsageError(
                 f"This index has no graph: none of its hierarchies ({', '.join(there)}) is built over {over} "
@@ -70,7 +70,7 @@ def reports_of(kind: HierarchyKind) -> Rows:
 
 def communities_of(kind: HierarchyKind) -> Rows:
     """All communities, with the columns that `levels` needs."""
-    return Rows(kind.communities, ["community", "level", "parent", "hierarchy"])
+    return Rows(kind.communities_table, ["community", "level", "parent", "hierarchy"])
 
 
 def _which(names: Collection[str]) -> str:
@@ -80,9 +80,9 @@ def _which(names: Collection[str]) -> str:
 def check_embedded(env: SearchEnv, method: str, kinds: Sequence[Kind]) -> None:
     """Raise UsageError if the snapshot has records of one of these kinds but no embeddings of it."""
     missing = [
-        SEARCHED[k].table.replace("_", " ")
+        SEARCHED_KINDS[k].table.replace("_", " ")
         for k in kinds
-        if env.n_rows.get(SEARCHED[k].table) and not env.n_rows.get(f"embeddings_{k}")
+        if env.n_rows.get(SEARCHED_KINDS[k].table) and not env.n_rows.get(f"embeddings_{k}")
     ]
     if missing:
         raise UsageError(

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graphrag_ray.base.schema import search_table
+from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Method, Question, Rows, SearchEnv
@@ -55,7 +55,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         has.get("text_units", 0),
         restricted=bool(question.where),
         local=bool(has.get("embeddings_entity")),
-        hybrid=bool(has.get("embeddings_text_unit")) and search_table("text_unit", "keyword") in has,
+        hybrid=bool(has.get("embeddings_text_unit")) and search_index_table("text_unit", "keyword") in has,
         reports=bool(env.settings.hierarchies),
     )
     answer: Answer = yield from METHODS[method].search(question, env)
@@ -64,10 +64,10 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "answer", "map", "reduce"),
-    reads="what one of these reads",
+    stages=("embed", "answer", "map", "reduce"),
+    description="what one of these reads",
     dynamic=True,
-    by_replies=True,
+    reply_dependent=True,
 )
 
 

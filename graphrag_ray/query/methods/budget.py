@@ -15,14 +15,14 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import REPORTS, SEARCHED
+from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHED_KINDS
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Price, Query
-from graphrag_ray.base.wording import plural, price_setting
+from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
-from graphrag_ray.graph.report_context import Count, shown_content
+from graphrag_ray.graph.report_context import Count, content_for_context
 from graphrag_ray.query.methods.levels import Ints
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, mapper, reduce_spec, variables_of
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, mapper, prompt_variables, reduce_spec
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 MESSAGE_TOKENS = 4
@@ -76,7 +76,7 @@ def check_prices(query: Query, prices: Iterable[Price | None]) -> None:
 
 def _unpriced() -> SettingsError:
     return SettingsError(
-        f"query.budget_usd is set, but the price of a model is unknown. Set {price_setting()}, or use "
+        f"query.budget_usd is set, but the price of a model is unknown. Set {price_hint()}, or use "
         "query.budget_tokens instead."
     )
 
@@ -168,7 +168,7 @@ _DATA += ["questions", "n_entities", "n_questions"]
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:
     """Count the tokens of a prompt without its data."""
-    messages = spec.prompt.fill({**dict.fromkeys(_DATA, ""), **variables_of(question, spec)})
+    messages = spec.prompt.fill({**dict.fromkeys(_DATA, ""), **prompt_variables(question, spec)})
     return sum(count(m.content) + MESSAGE_TOKENS for m in messages)
 
 
@@ -216,11 +216,11 @@ def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Steps[pa.Table
     places = np.unique(np.linspace(0, rows.num_rows - 1, SAMPLE).astype(np.int64))
     sample = rows.take(pa.array(places))
     size = dict(zip(sample["id"].to_pylist(), sample["n_tokens"].to_pylist(), strict=True))
-    column = "full_content" if kind in REPORTS else "text"
-    texts = yield Rows(SEARCHED[kind].table, ["id", column], list(size))
+    column = "full_content" if kind in REPORT_KINDS else "text"
+    texts = yield Rows(SEARCHED_KINDS[kind].table, ["id", column], list(size))
     worst = 1.0
     for id_, text in zip(texts["id"].to_pylist(), texts[column].to_pylist(), strict=True):
-        n_tokens = env.count(shown_content(text) if kind in REPORTS else text)
+        n_tokens = env.count(content_for_context(text) if kind in REPORT_KINDS else text)
         worst = max(worst, n_tokens / max(1, size[id_]))
     scaled = np.ceil(rows["n_tokens"].to_numpy() * worst).astype(np.int64)
     return rows.set_column(rows.column_names.index("n_tokens"), "n_tokens", pa.array(scaled))

@@ -12,8 +12,8 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from graphrag_ray.base.ids import NO_SPACES, bounded_marks, name_words
-from graphrag_ray.base.records import Reference, references_in, strip_references, without_unfinished
+from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks, name_words
+from graphrag_ray.base.records import Reference, drop_unclosed_reference, references_in, strip_references
 
 MOST_LINKS = 12
 MOST_CHARACTERS = 500
@@ -87,12 +87,12 @@ def occurs_in(claim: str, text: str) -> bool:
     names = [w for w in words if w[:1] != w[:1].lower() and len(w) > 1]
     firm = [*set(_NUMBER.findall(folded)), *map(_folded, names)]
     wanted = firm or [_folded(w) for w in words]
-    held = [w in known or (NO_SPACES.search(w) is not None and w in folded_text) for w in wanted]
+    held = [w in known or (UNSPACED_SCRIPT.search(w) is not None and w in folded_text) for w in wanted]
     return all(held) if firm else bool(held) and sum(held) >= HALF * len(held)
 
 
 def _folded(text: str) -> str:
-    return unicodedata.normalize("NFC", bounded_marks(text)).casefold()
+    return unicodedata.normalize("NFC", limit_combining_marks(text)).casefold()
 
 
 def _link(line: str) -> ChainLink | None:
@@ -101,5 +101,5 @@ def _link(line: str) -> ChainLink | None:
     asked, found = parts[0].strip(" *_"), " → ".join(part.strip() for part in parts[1:]).strip()
     if len(parts) < 2 or not asked or not found:
         return None
-    shown = without_unfinished(found[:MOST_CHARACTERS]) if len(found) > MOST_CHARACTERS else found
+    shown = drop_unclosed_reference(found[:MOST_CHARACTERS]) if len(found) > MOST_CHARACTERS else found
     return ChainLink(asked[:MOST_CHARACTERS], shown, tuple(references_in(found)))

@@ -13,7 +13,7 @@ from functools import partial
 from graphrag_ray.base import records
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.graph.report_context import Count, clean, longest_start
+from graphrag_ray.graph.report_context import Count, longest_prefix_that_fits, sanitize
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, Method, Question, SearchEnv
 
@@ -41,7 +41,7 @@ def with_history(
     settings, understood, note = env.settings, question, NOT_REWRITTEN
     if settings.model(settings.model_name(STAGE)).provider != "offline":
         shown = history(question.history, HISTORY_TOKENS, env.count)
-        call = settings.call(STAGE, MAX_OUTPUT_TOKENS)
+        call = settings.call_parameters(STAGE, MAX_OUTPUT_TOKENS)
         (ran,) = yield Dialogues(STAGE, [partial(condense, question.text, shown, env.prompts[STAGE], call)])
         if ran.result is None:
             why = f": {ran.error}" if ran.error else ""
@@ -56,10 +56,12 @@ def with_history(
 def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
     """Render the end of a conversation as a table of at most `tokens`, without references."""
     lines: list[str] = []
-    heading = records.heading("Conversation", COLUMNS)
+    heading = records.section_heading("Conversation", COLUMNS)
     for question, answer in reversed(turns[-MAX_TURNS:]):
-        cut = longest_start(clean(answer[:MAX_CHARACTERS]), lambda text: count(text) <= ANSWER_TOKENS)
-        lines.insert(0, records.line([clean(question[:MAX_CHARACTERS]), cut]))
+        cut = longest_prefix_that_fits(
+            sanitize(answer[:MAX_CHARACTERS]), lambda text: count(text) <= ANSWER_TOKENS
+        )
+        lines.insert(0, records.csv_line([sanitize(question[:MAX_CHARACTERS]), cut]))
         if count(heading + "".join(lines)) > tokens:
             del lines[0]
             break

@@ -23,15 +23,15 @@ from pydantic import Field
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.graph.report_context import Context, clean
+from graphrag_ray.graph.report_context import Context, sanitize
 from graphrag_ray.query.methods.asked_hierarchy import (
-    asked_hierarchy,
     check_embedded,
     communities_of,
     reports_of,
+    resolve_hierarchy,
 )
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
 from graphrag_ray.query.methods.levels import is_auto, levels
@@ -41,14 +41,22 @@ from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
     ask_for_reply,
+    build_request,
+    build_spec,
+    prompt_variables,
     reduce_spec,
-    request_of,
     resolve_answer,
-    spec_of,
-    variables_of,
     without_scores,
 )
-from graphrag_ray.query.methods.method import Dialogues, Method, Question, Ran, Search, SearchEnv, Steps
+from graphrag_ray.query.methods.method import (
+    DialogueOutcome,
+    Dialogues,
+    Method,
+    Question,
+    Search,
+    SearchEnv,
+    Steps,
+)
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest_context
 
@@ -71,8 +79,8 @@ class _State(PartialAnswers):
 
 def search(question: Question, env: SearchEnv) -> Method:
     """Answer from the nearest reports and from what the follow-up questions find."""
-    kind = asked_hierarchy(env, over="entity")
-    check_embedded(env, NAME, [kind.reports, "entity"])
+    kind = resolve_hierarchy(env, over="entity")
+    check_embedded(env, NAME, [kind.report_kind, "entity"])
     query, text, settings = env.settings.query, question.text, env.settings
     specs = {name: drift_spec(name, settings, env.prompts) for name in (HYPOTHESIS, PRIMER, LOCAL)}
     # The offline engine cannot write about what it has not read.
@@ -94,7 +102,9 @@ def search(question: Question, env: SearchEnv) -> Method:
     if has_hypothesis:
         (outcome,) = yield Dialogues("drift", [partial(hypothesis, text, specs[HYPOTHESIS])])
         search_text = f"{text}\n\n{outcome.result}" if outcome.result else text
-    reports = yield from nearest_context([Search(kind.reports, "vector", search_text, 0, report_ids)], env)
+    reports = yield from nearest_context(
+        [Search(kind.report_kind, "vector", search_text, 0, report_ids)], env
+    )
     if reports.numbering:
         start = partial(primer, text, reports, specs[PRIMER], query.drift_breadth)
         outcomes = yield Dialogues("drift", [start])
@@ -129,13 +139,13 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "drift", "reduce"),
-    reads="reports, then what they leave open",
+    stages=("embed", "drift", "reduce"),
+    description="reports, then what they leave open",
     levels=True,
     graph=True,
-    instead="local",
-    others=("hybrid", "global"),
-    by_replies=True,
+    alternative="local",
+    suggestions=("hybrid", "global"),
+    reply_dependent=True,
     reports=True,
 )
 
@@ -152,7 +162,7 @@ def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tup
 
 
 def _add_steps(
-    state: _State, contexts: Mapping[str, Context], outcomes: Sequence[Ran[Step]], env: SearchEnv
+    state: _State, contexts: Mapping[str, Context], outcomes: Sequence[DialogueOutcome[Step]], env: SearchEnv
 ) -> None:
     """Add the results of a round. Contexts are by follow-up question; "" for the primer."""
     for (question, context), outcome in zip(contexts.items(), outcomes, strict=True):
@@ -207,13 +217,13 @@ class Step:
 def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     """Build the spec of HYPOTHESIS, PRIMER or LOCAL."""
     max_tokens = HYPOTHESIS_TOKENS if prompt == HYPOTHESIS else settings.query.max_map_tokens
-    return spec_of("drift", settings, prompts, max_tokens, prompt)
+    return build_spec("drift", settings, prompts, max_tokens, prompt)
 
 
 def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
     """Ask for a paragraph that might answer the question; "" if the reply is empty."""
-    reply: ChatReply = yield request_of(HYPOTHESIS, variables_of(question, spec), spec)
-    return clean(reply.text).strip()
+    reply: ChatReply = yield build_request(HYPOTHESIS, prompt_variables(question, spec), spec)
+    return sanitize(reply.text).strip()
 
 
 def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int) -> Dialogue[Step]:
@@ -250,12 +260,12 @@ def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **show
 
 def parse_step(reply: str) -> StepReply | ReplyProblem:
     """Parse a step. A missing score is a problem, never a zero; missing follow-up questions mean none."""
-    parsed = read_reply(reply, StepReply)
+    parsed = parse_reply(reply, StepReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_SCORE)
     answer = without_scores(parsed.answer)
     if parsed.score > 0 and not answer:
         return ReplyProblem(NO_ANSWER)
-    asked = [(clean(one.question).strip(), one.score) for one in parsed.follow_ups]
+    asked = [(sanitize(one.question).strip(), one.score) for one in parsed.follow_ups]
     follow_ups = [FollowUp(question=text, score=score) for text, score in asked if text]
     return StepReply(answer=answer, score=parsed.score, follow_ups=follow_ups)

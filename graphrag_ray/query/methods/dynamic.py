@@ -27,13 +27,13 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.base.declarations import SEARCHED_KINDS
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.graph.report_context import Context, Count, Record, clean, longest_start
+from graphrag_ray.graph.report_context import Context, Count, Record, longest_prefix_that_fits, sanitize
 from graphrag_ray.query.methods.answer import ContextUsed
 from graphrag_ray.query.methods.budget import (
     CostBound,
@@ -43,8 +43,8 @@ from graphrag_ray.query.methods.budget import (
     packed_bound,
 )
 from graphrag_ray.query.methods.levels import Ints, Levels
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, ask_for_reply, pack, spec_of
-from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, Rows, SearchEnv, Steps
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, ask_for_reply, build_spec, pack
+from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Kind, Rows, SearchEnv, Steps
 from graphrag_ray.query.methods.one_context import context_used
 from graphrag_ray.query.methods.record_rows import load_records
 
@@ -168,13 +168,13 @@ def _rate_level(
         ids[known.report[child]]: by_community[int(known.parent[child])] for child in np.flatnonzero(inside)
     }
     if parent_of:
-        rows = (yield Rows(SEARCHED[kind].table, ["id", "title", "rank"], list(parent_of))).to_pylist()
+        rows = (yield Rows(SEARCHED_KINDS[kind].table, ["id", "title", "rank"], list(parent_of))).to_pylist()
         below: dict[int, list[str]] = {}
         for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
             below.setdefault(parent_of[row["id"]], []).append(row["title"] or "")
         records = [with_below(r, below.get(place_of[r.id], []), env.count) for r in records]
     packed = pack(records, query.context_tokens, query.seed, env.count, RATED_TOGETHER)
-    outcomes: list[Ran[Mapping[str, float]]] = yield Dialogues(
+    outcomes: list[DialogueOutcome[Mapping[str, float]]] = yield Dialogues(
         "rate", [partial(rate_reports, question, context, spec) for context in packed]
     )
     ratings = {id_: r for one in outcomes if one.result for id_, r in one.result.items()}
@@ -231,15 +231,15 @@ RATING_SCHEMA: Mapping[str, Any] = schema_of(RatingsReply)
 def with_below(report: Record, titles: Sequence[str], count: Count) -> Record:
     """Add a column with the titles below a report, the most important first."""
     more = len(titles) - BELOW_SHOWN
-    below = "; ".join([*map(clean, titles[:BELOW_SHOWN]), *([f"and {more} more"] if more > 0 else [])])
+    below = "; ".join([*map(sanitize, titles[:BELOW_SHOWN]), *([f"and {more} more"] if more > 0 else [])])
     if count(below) > BELOW_TOKENS:
-        below = longest_start(below, lambda start: count(f"{start}…") <= BELOW_TOKENS) + "…"
+        below = longest_prefix_that_fits(below, lambda start: count(f"{start}…") <= BELOW_TOKENS) + "…"
     title, content = report.fields
     return replace(report, fields=(title, below, content), columns=COLUMNS)
 
 
 def rate_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of("rate", settings, prompts, MAX_RATE_TOKENS)
+    return build_spec("rate", settings, prompts, MAX_RATE_TOKENS)
 
 
 def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Mapping[str, float]]:
@@ -266,7 +266,7 @@ def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[
 
 def parse_ratings(reply: str, known: Collection[int], finish_reason: str = "stop") -> dict[int, float]:
     """Parse ratings by number. The highest of several counts: missing a branch costs more than reading it."""
-    parsed = read_reply(reply, RatingsReply, finish_reason)
+    parsed = parse_reply(reply, RatingsReply, finish_reason)
     ratings: dict[int, float] = {}
     for one in [] if isinstance(parsed, ReplyProblem) else parsed.ratings:
         if one.id in known and one.rating is not None:

@@ -21,12 +21,12 @@ from graphrag_ray.base.records import Reference, find_references, references_in
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.quotes import (
     MIN_WORDS,
-    can_be_found,
     folded_words,
-    quotable,
-    quoted,
-    quotes_in,
-    shortened,
+    is_searchable,
+    quotable_sentences,
+    quotation_end,
+    quotation_parts,
+    quotations_in,
 )
 
 MIN_SHARE = 0.25
@@ -90,9 +90,9 @@ def find_evidence(
     verbatim: list[Evidence] = []
     paraphrased: list[str] = []
     for passage in said:
-        curly = quoted(passage)
+        curly = quotations_in(passage)
         straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
-        quotes = [q for q in dict.fromkeys([*curly, *straight]) if can_be_found(q)]
+        quotes = [q for q in dict.fromkeys([*curly, *straight]) if is_searchable(q)]
         for quote in quotes:
             if place := _find(quote, texts, normal):
                 verbatim.append(Evidence(*place, quote, verbatim=True, share=1.0))
@@ -120,9 +120,9 @@ def _without(passage: str, quotes: Sequence[str]) -> str:
 
 def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
     """Find chunk, start and end of a quotation or its longest part, ignoring case and spacing."""
-    longest = max(quotes_in(quote), key=len, default="")
+    longest = max(quotation_parts(quote), key=len, default="")
     parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
-    for wanted in [quote, *filter(can_be_found, parts)]:
+    for wanted in [quote, *filter(is_searchable, parts)]:
         key = _normal(wanted)
         pattern = r"\s+".join("".join(_ALIKE.get(c, re.escape(c)) for c in w) for w in wanted.split())
         for number, text in enumerate(normal):
@@ -142,7 +142,7 @@ def _overlap(
     """Find the best sentence for each passage, and the greatest share of each chunk."""
     spans, words = [], []
     for number, text in enumerate(texts if said else ()):
-        for start, end in quotable(text, starts[number]):
+        for start, end in quotable_sentences(text, starts[number]):
             if own := frozenset(_words(text[start:end])):
                 spans.append((number, start, end))
                 words.append(own)
@@ -174,7 +174,7 @@ def _overlap(
         best = int(np.argmax(np.where(share >= MIN_SHARE, (share / by_chance).round(DIGITS), -1.0)))
         if share[best] >= MIN_SHARE:
             number, start, end = spans[best]
-            end = shortened(texts[number], start, end)
+            end = quotation_end(texts[number], start, end)
             found.append(Evidence(number, start, end, passage, verbatim=False, share=float(share[best])))
     return found, shares.tolist()
 

@@ -21,15 +21,15 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from graphrag_ray.base.declarations import SEARCHED
+from graphrag_ray.base.declarations import SEARCHED_KINDS
 from graphrag_ray.base.ids import entity_id, entity_key
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.schema import ENDS
+from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.graph.report_context import Context, clean
+from graphrag_ray.graph.report_context import Context, sanitize
 from graphrag_ray.query.methods.asked_hierarchy import check_embedded, check_graph
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
@@ -46,21 +46,21 @@ from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
     ask_for_reply,
+    build_request,
+    build_spec,
     correction_of,
     parse_text,
+    prompt_variables,
     reduce_spec,
-    request_of,
     resolve_answer,
-    spec_of,
-    variables_of,
 )
 from graphrag_ray.query.methods.method import (
+    DialogueOutcome,
     Dialogues,
     Hit,
     Kind,
     Method,
     Question,
-    Ran,
     Rows,
     Search,
     SearchEnv,
@@ -93,7 +93,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         notes = [f"Looked up: the question as a whole, since {why}"]
     else:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
-        asked: list[Ran[tuple[str, ...]]] = yield Dialogues(
+        asked: list[DialogueOutcome[tuple[str, ...]]] = yield Dialogues(
             STAGE, [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names]
         )
         questions = [one.result or (text,) for one in asked]
@@ -107,7 +107,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     shown = [one for one in zip(names, questions, contexts, strict=True) if one[2].numbering]
     parts = PartialAnswers()
     start = [partial(entity_summary, text, *one, specs[2]) for one in shown]
-    summaries: list[Ran[MapAnswer]] = yield Dialogues(STAGE, start)
+    summaries: list[DialogueOutcome[MapAnswer]] = yield Dialogues(STAGE, start)
     for place, ((_, _, context), summary) in enumerate(zip(shown, summaries, strict=True)):
         answers = [replace(summary.result, place=place)] if summary.result else None
         parts.add(STAGE, context, answers, summary.error)
@@ -119,12 +119,12 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "fgrag", "reduce"),
-    reads="what stands around each thing that a question is about",
+    stages=("embed", "fgrag", "reduce"),
+    description="what stands around each thing that a question is about",
     graph=True,
-    instead="local",
-    others=("hybrid", "global"),
-    by_replies=True,
+    alternative="local",
+    suggestions=("hybrid", "global"),
+    reply_dependent=True,
 )
 
 
@@ -173,7 +173,7 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
             except StopIteration as ended:
                 reached[n] = ended.value
         tables = yield tuple(
-            Rows("relationships", EDGES, frontier, by=ENDS, most=MOST_LINKS)
+            Rows("relationships", EDGES, frontier, by=RELATIONSHIP_ENDS, limit_per_id=MOST_LINKS)
             for frontier in frontiers.values()
         )
         links = {n: table.to_pylist() for n, table in zip(frontiers, tables, strict=True)}
@@ -181,7 +181,7 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
     by_key = {(r.section, r.id): r for r in records}
     contexts = []
     for own in reached:
-        keys = [(SEARCHED[kind].section, id_) for kind, id_ in own]
+        keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in own]
         share = Share([by_key[key] for key in keys if key in by_key])
         # What does not fit is farthest from the name: it is simply not among the nearest.
         context = fill([share], env.settings.query.fgrag_tokens, env.count)
@@ -242,13 +242,13 @@ class QueryEntities:
 def fgrag_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     """Build the spec of ENTITIES, QUESTIONS or SUMMARY."""
     max_tokens = MAX_TOKENS.get(prompt, settings.query.max_map_tokens)
-    return spec_of(STAGE, settings, prompts, max_tokens, prompt)
+    return build_spec(STAGE, settings, prompts, max_tokens, prompt)
 
 
 def query_entities(question: str, spec: AnswerSpec, most: int) -> Dialogue[QueryEntities | None]:
     """Ask what the question is about; None if neither the reply nor its correction names anything."""
-    variables = {**variables_of(question, spec), "n_entities": str(most)}
-    request = request_of(ENTITIES, variables, spec)
+    variables = {**prompt_variables(question, spec), "n_entities": str(most)}
+    request = build_request(ENTITIES, variables, spec)
     reply: ChatReply = yield request
     names = parse_names(reply.text, most, question)
     if not names:
@@ -262,9 +262,9 @@ def entity_questions(
     question: str, entity: str, before: QueryEntities, spec: AnswerSpec, most: int
 ) -> Dialogue[tuple[str, ...]]:
     """Ask what a user would want to know about an entity, in the next turn after the one that named it."""
-    variables = {**variables_of(question, spec), "entity": entity, "n_questions": str(most)}
-    reply: ChatReply = yield before.request.followed_by(
-        before.reply, QUESTIONS, spec.prompt.text(variables), variables=variables, call=spec.call
+    variables = {**prompt_variables(question, spec), "entity": entity, "n_questions": str(most)}
+    reply: ChatReply = yield before.request.next_turn(
+        before.reply, QUESTIONS, spec.prompt.fill_user(variables), variables=variables, call=spec.call
     )
     return tuple(parse_questions(reply.text, most))
 
@@ -343,7 +343,7 @@ def _has_letter(text: str) -> bool:
 
 def _lines(reply: str) -> list[str]:
     """Split a reply into non-empty lines, sanitised and without bullets and numbers."""
-    cleaned = (clean(line).strip() for line in reply.splitlines() if not line.startswith("```"))
+    cleaned = (sanitize(line).strip() for line in reply.splitlines() if not line.startswith("```"))
     return [line for line in (_BULLET.sub("", line) for line in cleaned) if line.strip(_MARKS + " ")]
 
 

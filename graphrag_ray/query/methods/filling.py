@@ -14,8 +14,16 @@ from dataclasses import dataclass
 from graphrag_ray.base import records
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS, element_cap
-from graphrag_ray.graph.report_context import COLUMNS, Context, Count, Record, fit, record_tokens, write
+from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS, max_element_tokens
+from graphrag_ray.graph.report_context import (
+    COLUMNS,
+    Context,
+    Count,
+    Record,
+    count_record_tokens,
+    shorten_record,
+    write_sections,
+)
 
 MIN_SHOWN_TOKENS = 16
 """A record is not truncated below this size, at which it is meaningless."""
@@ -100,15 +108,15 @@ class _Sheet:
         for place in range(first, len(waiting)):
             record = waiting[place]
             number = self._numbers[record.section] + 1
-            heading = records.heading(record.section, COLUMNS[record.section])
+            heading = records.section_heading(record.section, COLUMNS[record.section])
             # Truncate a record that is too long for its share of an empty context.
             limit = room - self._count(heading) - NUMBER_TOKENS
             if record.section not in (*REPORT_SECTIONS, "Sources"):
-                limit = min(limit, element_cap(self._budget))
+                limit = min(limit, max_element_tokens(self._budget))
             if limit < MIN_SHOWN_TOKENS:
                 return place
-            fitted = fit(record, limit, self._count)
-            cost = self._count(records.line([number, *fitted.fields]))
+            fitted = shorten_record(record, limit, self._count)
+            cost = self._count(records.csv_line([number, *fitted.fields]))
             cost += self._count(heading) if number == 1 else 0
             if cost > free:
                 return place
@@ -133,16 +141,16 @@ class _Sheet:
                 continue
             place = sources[neighbour.of] + (not neighbour.before)
             excess = self._tokens(record, place) - self._budget
-            limit = record_tokens(record, self._count) - excess
+            limit = count_record_tokens(record, self._count) - excess
             if excess > 0 and not neighbour.before and limit >= MIN_NEIGHBOUR_TOKENS:
-                record = fit(record, limit, self._count)
+                record = shorten_record(record, limit, self._count)
                 excess = self._tokens(record, place) - self._budget
             if excess <= 0:
                 self.shown.insert(place, record)
-        text, numbering = write(self.shown)
+        text, numbering = write_sections(self.shown)
         return Context(text, numbering, self._count(text), n_all - n_shown, sum(self._cut[:n_shown]))
 
     def _tokens(self, inserted: Record | None = None, place: int = 0) -> int:
         """Count the tokens of the context, optionally with another record at `place`."""
         more = [] if inserted is None else [inserted]
-        return self._count(write([*self.shown[:place], *more, *self.shown[place:]])[0])
+        return self._count(write_sections([*self.shown[:place], *more, *self.shown[place:]])[0])

@@ -14,7 +14,7 @@ from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import BudgetSpent
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, communities_of, reports_of
+from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of, resolve_hierarchy
 from graphrag_ray.query.methods.budget import (
     CostBound,
     budget_in_words,
@@ -35,9 +35,9 @@ ADVICE = "Raise the budget, or let it choose the level: --level auto."
 
 def search(question: Question, env: SearchEnv) -> Method:
     """Read all reports of C_k, or those that dynamic selection finds."""
-    kind = asked_hierarchy(env)
+    kind = resolve_hierarchy(env)
     reports, communities = yield reports_of(kind), communities_of(kind)
-    reports = yield from recount_tokens(kind.reports, reports, env)
+    reports = yield from recount_tokens(kind.report_kind, reports, env)
     known = levels(communities, reports, kind.name)
     query = env.settings.query
     if query.dynamic:
@@ -47,7 +47,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         if not is_auto(question.level):
             deepest = known.parse(question.level, query.context_tokens)
         ids = reports["id"].to_pylist()
-        selection = yield from select(question.text, env, kind.reports, known, ids, deepest)
+        selection = yield from select(question.text, env, kind.report_kind, known, ids, deepest)
         wanted = _records(kind, reports, known.report[selection.places])
         parts = yield from map_reduce(question.text, env, wanted)
         notes = selection_notes(selection, deepest)
@@ -63,12 +63,12 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("map", "reduce"),
-    reads="what the reports say of the whole",
+    stages=("map", "reduce"),
+    description="what the reports say of the whole",
     levels=True,
     dynamic=True,
-    instead="text",
-    others=("local", "hybrid"),
+    alternative="text",
+    suggestions=("local", "hybrid"),
     reports=True,
 )
 
@@ -124,7 +124,7 @@ def selection_notes(selection: Selection, deepest: int) -> tuple[str, ...]:
 
 def _records(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> RecordsToRead:
     chosen = reports.take(pa.array(rows))
-    return RecordsToRead(kind.reports, chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
+    return RecordsToRead(kind.report_kind, chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
 
 
 def gap_notes(chosen: LevelReports) -> tuple[str, ...]:

@@ -24,11 +24,14 @@ def search(question: Question, env: SearchEnv) -> Method:
     searches = []
     for kind in kinds:
         ids = yield from matching_ids(kind, chunks)
-        searches += [Search(kind, by, question.text, among=ids) for by in BOTH]
+        searches += [Search(kind, by, question.text, only_ids=ids) for by in BOTH]
     context = yield from nearest_context(searches, env, chunks)
     return (yield from answer_from(question.text, env, NAME, context))
 
 
 METHOD = MethodKind(
-    search, asks=("embed", "answer"), reads="passages, by words and meaning", others=("local", "global")
+    search,
+    stages=("embed", "answer"),
+    description="passages, by words and meaning",
+    suggestions=("local", "global"),
 )

@@ -31,16 +31,16 @@ import pyarrow as pa
 from pydantic import Field
 
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.schema import ENDS
-from graphrag_ray.graph.report_context import Context, Record, clean
+from graphrag_ray.base.schema import RELATIONSHIP_ENDS
+from graphrag_ray.graph.report_context import Context, Record, sanitize
 from graphrag_ray.query.methods.asked_hierarchy import check_embedded, check_graph
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
 from graphrag_ray.query.methods.filling import Share, fill, first_fitting
 from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_importance, by_turns
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, answer_spec, parsed_or_none, spec_of
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, answer_spec, build_spec, parsed_or_none
 from graphrag_ray.query.methods.method import (
     Dialogues,
     Hit,
@@ -99,12 +99,12 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "keywords", "answer"),
-    reads="what its keywords are near to in the graph",
+    stages=("embed", "keywords", "answer"),
+    description="what its keywords are near to in the graph",
     graph=True,
-    others=("hybrid", "global"),
+    suggestions=("hybrid", "global"),
     option=("mode", "lightrag_mode"),
-    by_replies=True,
+    reply_dependent=True,
 )
 
 
@@ -131,7 +131,7 @@ def _context(
     # conditions exclude some of these.
     per_entity = 1 + tokens[1] // MIN_ELEMENT_TOKENS if chunks is None else None
     tables: list[pa.Table] = yield (
-        Rows("relationships", EDGES, near, by=ENDS, most=per_entity),
+        Rows("relationships", EDGES, near, by=RELATIONSHIP_ENDS, limit_per_id=per_entity),
         Rows("relationships", EDGES, related),
     )
     edges, related_edges = (table.to_pylist() for table in tables)
@@ -243,7 +243,7 @@ class DualKeywords:
 
 
 def keywords_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of(STAGE, settings, prompts, MAX_OUTPUT_TOKENS)
+    return build_spec(STAGE, settings, prompts, MAX_OUTPUT_TOKENS)
 
 
 def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | None]:
@@ -253,12 +253,12 @@ def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | No
 
 def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:
     """Parse the keywords of a reply. A missing list is empty; a single text is split at commas."""
-    parsed = read_reply(reply, KeywordsReply)
+    parsed = parse_reply(reply, KeywordsReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_LISTS)
     lists = []
     for level in (parsed.high_level, parsed.low_level):
         parts = _SEPARATORS.split(level[0]) if len(level) == 1 else level
-        keywords = dict.fromkeys(clean(part[:MOST_CHARACTERS]).strip() for part in parts)
+        keywords = dict.fromkeys(sanitize(part[:MOST_CHARACTERS]).strip() for part in parts)
         lists.append(tuple(keyword for keyword in keywords if keyword)[:MOST_KEYWORDS])
     return DualKeywords(*lists) if any(lists) else ReplyProblem(NO_LISTS)

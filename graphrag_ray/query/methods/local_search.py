@@ -25,9 +25,9 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import report_id
-from graphrag_ray.base.schema import ENDS, WALKS, search_table
-from graphrag_ray.graph.report_context import Context, Record, claim_of
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded, communities_of
+from graphrag_ray.base.schema import NAME_LINKS_TABLE, RELATIONSHIP_ENDS, search_index_table
+from graphrag_ray.graph.report_context import Context, Record, claim_record
+from graphrag_ray.query.methods.asked_hierarchy import check_embedded, communities_of, resolve_hierarchy
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv, Steps
@@ -68,11 +68,11 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "answer"),
-    reads="what stands around a name",
+    stages=("embed", "answer"),
+    description="what stands around a name",
     levels=True,
     graph=True,
-    others=("hybrid", "global"),
+    suggestions=("hybrid", "global"),
     reports=True,
 )
 
@@ -84,7 +84,7 @@ def context_for(
 
     It shows reports down to level `finest`, or none if the question is restricted to `chunks`.
     """
-    asked_hierarchy(env, over="entity")
+    resolve_hierarchy(env, over="entity")
     check_embedded(env, NAME, ["entity"])
     query = env.settings.query
     near, named = yield from _near(text, env, chunks)
@@ -95,10 +95,10 @@ def context_for(
     records = yield from load_records(ids, env, chunks)
     related = [record for record in records if record.section == "Relationships"]
     elements = [record for record in records if record.section == "Entities"]
-    pairs = zip_longest(related, map(claim_of, claims))
+    pairs = zip_longest(related, map(claim_record, claims))
     elements += [record for pair in pairs for record in pair if record]
     most = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
-    if query.local_walk and WALKS in env.n_rows:
+    if query.local_walk and NAME_LINKS_TABLE in env.n_rows:
         (hits,) = yield from walk_chunks([text], env, most, chunks)
         order, n_held = [hit.id for hit in hits], len(hits)
     else:
@@ -121,7 +121,7 @@ def context_for(
 
 def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
     """Parse a level as the caller wrote it; None or auto is DEFAULT_LEVEL. Raises LevelNotFound."""
-    kind = asked_hierarchy(env, over="entity")
+    kind = resolve_hierarchy(env, over="entity")
     if is_auto(level):
         return DEFAULT_LEVEL
     communities = yield communities_of(kind)
@@ -158,8 +158,8 @@ def _around(
     most_edges, most_claims = (MOST_EDGES, query.local_claims) if chunks is None else (None, None)
     columns = EDGES if chunks is None else [*EDGES, "text_unit_ids"]
     tables = yield (
-        Rows("relationships", columns, entities, by=ENDS, most=most_edges),
-        Rows("covariates", CLAIMS, entities, by="subject_entity_id", most=most_claims),
+        Rows("relationships", columns, entities, by=RELATIONSHIP_ENDS, limit_per_id=most_edges),
+        Rows("covariates", CLAIMS, entities, by="subject_entity_id", limit_per_id=most_claims),
         communities_around(entities, env),
     )
     only = set(chunks or ())
@@ -186,7 +186,7 @@ def _chunks_around(
 ) -> Steps[tuple[list[str], int]]:
     """Without a walk: find the first chunks that contain some of the entities, and how many do."""
     ways: list[By] = ["vector"] if env.n_rows.get("embeddings_text_unit") else []
-    if search_table("text_unit", "keyword") in env.n_rows:
+    if search_index_table("text_unit", "keyword") in env.n_rows:
         ways.append("keyword")
     frequent = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in frequent])
@@ -194,7 +194,7 @@ def _chunks_around(
     held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
     possible = chunks if frequent else held
     only = None if possible is None else sorted(possible)
-    searches = [Search("text_unit", by, text, among=only) for by in ways]
+    searches = [Search("text_unit", by, text, only_ids=only) for by in ways]
     order = [id_ for _, id_ in (yield from rank(searches, env, most))]
     if frequent:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
@@ -209,7 +209,7 @@ def _chunks_around(
 
 def communities_around(entities: Sequence[str], env: SearchEnv) -> Rows:
     """The communities that contain some of the entities."""
-    return Rows(asked_hierarchy(env).communities, MEMBERS, entities, by="entity_ids", only_these=True)
+    return Rows(resolve_hierarchy(env).communities_table, MEMBERS, entities, by="entity_ids", trim_lists=True)
 
 
 def reports_around(
@@ -219,7 +219,7 @@ def reports_around(
     finest: int = DEFAULT_LEVEL,
 ) -> Steps[list[tuple[Kind, str]]]:
     """Find the reports on the finest communities of entities, down to a level; largest overlap first."""
-    kind = asked_hierarchy(env, over="entity")
+    kind = resolve_hierarchy(env, over="entity")
     if communities is None:
         communities = yield communities_around(list(entities), env)
     found = memberships(communities, entities, finest)
@@ -227,7 +227,7 @@ def reports_around(
     rows = (yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))).to_pylist()
     ranks = {row["id"]: row["rank"] for row in rows}
     ranked = {c: ranks[id_] for c, id_ in report.items() if id_ in ranks}
-    return [(kind.reports, report[c]) for c in communities_in_order(found, ranked)]
+    return [(kind.report_kind, report[c]) for c in communities_in_order(found, ranked)]
 
 
 def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:

@@ -28,7 +28,7 @@ from graphrag_ray.query.methods.map_reduce import (
     reduce_spec,
     shuffled,
 )
-from graphrag_ray.query.methods.method import Dialogues, Kind, Ran, SearchEnv, Steps
+from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Kind, SearchEnv, Steps
 from graphrag_ray.query.methods.one_context import ENDED_AT_LIMIT, context_used, short_numbers
 from graphrag_ray.query.methods.record_rows import load_records
 
@@ -86,7 +86,7 @@ def map_contexts(
     question: str, contexts: Sequence[Context], spec: AnswerSpec, dialogue: Mapper, into: PartialAnswers
 ) -> Steps[None]:
     """Ask all contexts concurrently, and add their answers to `into`."""
-    outcomes: list[Ran[tuple[MapAnswer, ...]]] = yield Dialogues(
+    outcomes: list[DialogueOutcome[tuple[MapAnswer, ...]]] = yield Dialogues(
         "map", [partial(dialogue, question, context, spec) for context in contexts]
     )
     for context, outcome in zip(contexts, outcomes, strict=True):
@@ -99,7 +99,7 @@ def reduce_answers(
     """Combine the answers, by falling score, in one call. Raises GraphRagError if it fails."""
     context = reduce_context(parts.answers, env.settings.query.context_tokens, env.count)
     start = partial(reduce_answer, question, context, reduce_spec(env.settings, env.prompts, prompt))
-    (reduced,) = yield Dialogues("reduce", [start], last=True, numbering=context.numbering)
+    (reduced,) = yield Dialogues("reduce", [start], is_answer=True, numbering=context.numbering)
     if reduced.result is None:
         raise GraphRagError(f"The partial answers could not be combined: {reduced.error}")
     parts.reduce_context, parts.reduced = context, reduced.result

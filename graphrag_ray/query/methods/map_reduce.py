@@ -23,7 +23,7 @@ from pydantic import Field
 from graphrag_ray.base import records
 from graphrag_ray.base.errors import DialogueFailed, SettingsError
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.about_corpus import about_line
@@ -32,11 +32,11 @@ from graphrag_ray.graph.report_context import (
     Context,
     Count,
     Record,
-    fit,
-    fold,
-    longest_start,
-    record_tokens,
-    write,
+    count_record_tokens,
+    fold_control_characters,
+    longest_prefix_that_fits,
+    shorten_record,
+    write_sections,
 )
 
 T = TypeVar("T")
@@ -96,7 +96,7 @@ class AnswerSpec:
     about: str = ""
 
 
-def spec_of(
+def build_spec(
     stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
 ) -> AnswerSpec:
     """Build the spec of a stage. `prompt` names its prompt if that differs from the stage."""
@@ -104,7 +104,7 @@ def spec_of(
     return AnswerSpec(
         prompt=chosen,
         correct=prompts["correct"],
-        call=settings.call(stage, max_tokens),
+        call=settings.call_parameters(stage, max_tokens),
         response_type=settings.query.response_type,
         knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
         language=settings.answer_language,
@@ -114,15 +114,15 @@ def spec_of(
 
 
 def reduce_spec(settings: Settings, prompts: Mapping[str, Prompt], prompt: str = "reduce") -> AnswerSpec:
-    return spec_of("reduce", settings, prompts, settings.query.max_reduce_tokens, prompt)
+    return build_spec("reduce", settings, prompts, settings.query.max_reduce_tokens, prompt)
 
 
 def answer_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of("answer", settings, prompts, settings.query.max_reduce_tokens)
+    return build_spec("answer", settings, prompts, settings.query.max_reduce_tokens)
 
 
 def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of("map", settings, prompts, settings.query.max_map_tokens)
+    return build_spec("map", settings, prompts, settings.query.max_map_tokens)
 
 
 def mapper(
@@ -131,7 +131,7 @@ def mapper(
     """Choose the map dialogue: points if requested, else what `query.map_protocol` says."""
     if not points and settings.query.map_protocol == "answer":
         return map_spec(settings, prompts), map_answer
-    return spec_of("map", settings, prompts, settings.query.max_map_tokens, POINTS), map_points
+    return build_spec("map", settings, prompts, settings.query.max_map_tokens, POINTS), map_points
 
 
 @dataclass(frozen=True)
@@ -200,22 +200,22 @@ def pack(
     contexts = []
     while rest:
         page = [rest.popleft()]
-        used = count(page[0].heading) + record_tokens(page[0], count) + NUMBER_TOKENS
+        used = count(page[0].heading) + count_record_tokens(page[0], count) + NUMBER_TOKENS
         while rest and len(page) != max_records:
-            used += record_tokens(rest[0], count) + NUMBER_TOKENS
+            used += count_record_tokens(rest[0], count) + NUMBER_TOKENS
             if used > context_tokens:
                 break
             page.append(rest.popleft())
         # The exact count nearly always fits. If not, move the last records on, or truncate a single one.
         first, limit = page[0], context_tokens
-        text, numbering = write(page)
+        text, numbering = write_sections(page)
         while (n_tokens := count(text)) > context_tokens and limit > 0:
             if len(page) > 1:
                 rest.appendleft(page.pop())
             else:
                 limit -= n_tokens - context_tokens
-                page = [fit(first, limit, count)]
-            text, numbering = write(page)
+                page = [shorten_record(first, limit, count)]
+            text, numbering = write_sections(page)
         contexts.append(Context(text, numbering, n_tokens, cut=int(page[0] is not first)))
     return contexts
 
@@ -250,7 +250,11 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
     helpful = sorted(
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
     )
-    text, numbers, shown = records.heading("Answers", ANSWER_COLUMNS), dict[records.Reference, int](), 0
+    text, numbers, shown = (
+        records.section_heading("Answers", ANSWER_COLUMNS),
+        dict[records.Reference, int](),
+        0,
+    )
 
     def append(answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
         known = dict(numbers)
@@ -260,16 +264,18 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
                 return None
             return known.setdefault(reference, 1 + sum(r.section == reference.section for r in known))
 
-        written = records.render_references(fold(answer.text), number)
-        return text + records.line([shown + 1, f"{answer.score:g}", written]), known
+        written = records.render_references(fold_control_characters(answer.text), number)
+        return text + records.csv_line([shown + 1, f"{answer.score:g}", written]), known
 
     first, cut = helpful[:1], 0
     if first and count(append(first[0])[0]) > context_tokens:
 
         def truncate(start: str) -> MapAnswer:
-            return replace(helpful[0], text=records.without_unfinished(start) + "…")
+            return replace(helpful[0], text=records.drop_unclosed_reference(start) + "…")
 
-        start = longest_start(first[0].text, lambda s: count(append(truncate(s))[0]) <= context_tokens)
+        start = longest_prefix_that_fits(
+            first[0].text, lambda s: count(append(truncate(s))[0]) <= context_tokens
+        )
         first, cut = [truncate(start)], 1
     order = first if cut else helpful
     for answer in order:
@@ -292,10 +298,10 @@ def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Di
     if not context.shown:
         return Reduced(NOTHING_FOUND, found=False)
     shown = {"answers": context.text}
-    return (yield from asked_for_text(spec.prompt.name, question, shown, context.numbering, spec))
+    return (yield from ask_for_text(spec.prompt.name, question, shown, context.numbering, spec))
 
 
-def asked_for_text(
+def ask_for_text(
     prompt: str,
     question: str,
     shown: Mapping[str, str],
@@ -322,8 +328,8 @@ def ask_for_reply(
     **shown: str,
 ) -> Dialogue[tuple[T, ChatReply]]:
     """Fill the prompt `name` with `shown` and the common variables, send it, and parse the reply."""
-    request = request_of(name, {**variables_of(question, spec), **shown}, spec, schema)
-    return (yield from usable_reply(request, parse, spec, name))
+    request = build_request(name, {**prompt_variables(question, spec), **shown}, spec, schema)
+    return (yield from reply_or_correction(request, parse, spec, name))
 
 
 def parsed_or_none(
@@ -344,7 +350,7 @@ def parsed_or_none(
     return parsed
 
 
-def usable_reply(
+def reply_or_correction(
     request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
 ) -> Dialogue[tuple[T, ChatReply]]:
     """Send a request, and ask for a correction if `read` rejects the reply. Return the result and the reply.
@@ -372,12 +378,12 @@ def resolve_answer(
     """Replace the numbers that a text cites by string ids."""
     truncated = reply.finish_reason == "length"
     if truncated:
-        text = records.without_unfinished(text)
+        text = records.drop_unclosed_reference(text)
     out, references, dropped = records.resolve_references(text, numbering)
     return MapAnswer(out.strip(), score, tuple(references), truncated, dropped)
 
 
-def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
+def prompt_variables(question: str, spec: AnswerSpec) -> dict[str, str]:
     """The variables that every prompt of an answer may use besides its data."""
     return {
         "question": question,
@@ -389,7 +395,7 @@ def variables_of(question: str, spec: AnswerSpec) -> dict[str, str]:
     }
 
 
-def request_of(
+def build_request(
     name: str, variables: Mapping[str, str], spec: AnswerSpec, schema: Mapping[str, Any] | None = None
 ) -> ChatRequest:
     """Build a request. `schema` is the JSON schema of the reply; None for plain text."""
@@ -409,8 +415,8 @@ def correction_of(
     """Build the follow-up request that asks to correct an unusable reply."""
     cut_off = "it was cut off before its end, write less; " if reply.finish_reason == "length" else ""
     variables = {"problem": cut_off + problem.text}
-    return request.followed_by(
-        reply, "correct", spec.correct.text(variables), variables={**request.variables, **variables}
+    return request.next_turn(
+        reply, "correct", spec.correct.fill_user(variables), variables={**request.variables, **variables}
     )
 
 
@@ -445,7 +451,7 @@ def without_scores(reply: str) -> str:
 
 def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
     """Parse the points of a reply that have a text. A missing score is a problem, never a zero."""
-    parsed = read_reply(reply, PointsReply, finish_reason)
+    parsed = parse_reply(reply, PointsReply, finish_reason)
     if isinstance(parsed, ReplyProblem):
         return parsed
     points = [(without_scores(point.description), point.score) for point in parsed.points]

@@ -44,8 +44,8 @@ class Rows:
     columns: Sequence[str]
     ids: Sequence[str | int] | None = None
     by: str | tuple[str, ...] = "id"
-    most: int | None = None
-    only_these: bool = False
+    limit_per_id: int | None = None
+    trim_lists: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Search:
     by: By
     text: str
     k: int = 0
-    among: Sequence[str] | None = None
+    only_ids: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,13 +139,13 @@ class Dialogues(Generic[T]):
     """
 
     phase: str
-    start: Sequence[Callable[[], Dialogue[T]]]
-    last: bool = False
+    factories: Sequence[Callable[[], Dialogue[T]]]
+    is_answer: bool = False
     numbering: Mapping[tuple[str, int], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Ran(Generic[T]):
+class DialogueOutcome(Generic[T]):
     """The outcome of one dialogue: a result, or the reason why there is none."""
 
     result: T | None
@@ -182,7 +182,7 @@ class Question:
 
 
 @dataclass(frozen=True)
-class Ask(Question):
+class AskRequest(Question):
     """A question together with the search method and, if they differ from the index's, its query settings."""
 
     text: str = ""

@@ -45,17 +45,17 @@ class MethodKind:
     """
 
     search: Callable[[Question, SearchEnv], Method]
-    asks: tuple[str, ...]
-    reads: str
+    stages: tuple[str, ...]
+    description: str
     levels: bool = False
     dynamic: bool = False
     graph: bool = False
     reports: bool = False
     hierarchy: str = ""
-    instead: str = ""
-    others: tuple[str, ...] = ()
+    alternative: str = ""
+    suggestions: tuple[str, ...] = ()
     option: tuple[str, str] = ("", "")
-    by_replies: bool = False
+    reply_dependent: bool = False
 
 
 _PACKAGE = "graphrag_ray.query.methods"
@@ -81,7 +81,7 @@ def find(name: str) -> MethodKind:
     return (BASELINES if name in BASELINES else METHODS)[name]
 
 
-def usable() -> dict[str, MethodKind]:
+def load_all() -> dict[str, MethodKind]:
     """Load all methods by name. Unusable ones of other packages are logged and left out."""
     kinds = {}
     for name in METHODS:
@@ -95,10 +95,10 @@ def usable() -> dict[str, MethodKind]:
 def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
     """List the stages whose models a question calls; `following` means that it has a history."""
     kind = find(name)
-    return [*kind.asks, *["rate"] * (dynamic and kind.dynamic), *["condense"] * following]
+    return [*kind.stages, *["rate"] * (dynamic and kind.dynamic), *["condense"] * following]
 
 
-def check(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
+def check_method(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
     """Raise UsageError if a method is unknown, not allowed, or does not support a level or conditions."""
 
     def listed(names: Sequence[str]) -> str:
@@ -107,26 +107,26 @@ def check(name: str, level: str | int | None, where: Sequence[str], baselines: b
     kind = find(name)
     if name in BASELINES and not baselines:
         raise UsageError(
-            f"Method {name!r} reads {kind.reads}: it is a baseline for `graphrag-ray evaluate` (--condition "
-            f"{name}={name}). To query an index, choose from: {', '.join(METHODS)}."
+            f"Method {name!r} reads {kind.description}: it is a baseline for `graphrag-ray evaluate` "
+            f"(--condition {name}={name}). To query an index, choose from: {', '.join(METHODS)}."
         )
     if level is not None and not kind.levels:
-        with_levels = [n for n, m in usable().items() if m.levels]
+        with_levels = [n for n, m in load_all().items() if m.levels]
         raise UsageError(f"{name} search has no levels. These methods have: {listed(with_levels)}.")
-    if where and kind.instead:
-        restrictable = [n for n, m in usable().items() if not m.instead]
+    if where and kind.alternative:
+        restrictable = [n for n, m in load_all().items() if not m.alternative]
         raise UsageError(
             f"{name} search does not support conditions on documents "
             f"({where[0][:_MAX_CONDITION_CHARACTERS]!r}), because what it reads is written from many "
-            f"documents. The most similar method that does is --method {kind.instead}. These methods do: "
+            f"documents. The most similar method that does is --method {kind.alternative}. These methods do: "
             f"{listed(restrictable)}."
         )
 
 
-def check_modes(name: str, asked: Mapping[str, object]) -> None:
+def check_options(name: str, asked: Mapping[str, object]) -> None:
     """Raise UsageError if a question sets an option of another method. `asked` holds the values by option."""
     present = {option for option, value in asked.items() if value is not None}
-    for other, kind in usable().items() if present else ():
+    for other, kind in load_all().items() if present else ():
         option, setting = kind.option
         if option in present and find(name).option != kind.option:
             from graphrag_ray.base.index_settings import Query

@@ -6,8 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from graphrag_ray.base.declarations import SEARCHED
-from graphrag_ray.graph.report_context import Context, Record, source
+from graphrag_ray.base.declarations import SEARCHED_KINDS
+from graphrag_ray.graph.report_context import Context, Record, source_record
 from graphrag_ray.query.methods.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.record_rows import load_records, prefix_that_fits, with_documents
@@ -61,7 +61,7 @@ def nearest_context(
             records = yield from load_records((one for one in candidates if one not in read), env, chunks)
             read.update(candidates)
             known |= {(record.section, record.id): record for record in records}
-            keys = [(SEARCHED[kind].section, id_) for kind, id_ in candidates]
+            keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in candidates]
             shares = [Share([known[key] for key in keys if key in known])]
             context = fill(shares, budget, env.count)
             if context.left_out or are_all:
@@ -122,7 +122,7 @@ def add_neighbours(
         end = max(0, own[chunk]["start"] - row["start"]) if before else None
         start = 0 if before else max(0, own[chunk]["end"] - row["start"])
         if text := row["text"][start:end].strip():
-            neighbours.append(Neighbour(source(id_, text, row.get("document", "")), chunk, before))
+            neighbours.append(Neighbour(source_record(id_, text, row.get("document", "")), chunk, before))
     if not neighbours:
         return context
     return fill(shares, query.context_tokens, env.count, left_out, neighbours)

@@ -8,7 +8,7 @@ from functools import partial
 
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import OF_SECTION
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.records import SECTIONS, Reference, render_references, strip_references
@@ -20,9 +20,9 @@ from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     Reduced,
     answer_spec,
-    asked_for_text,
+    ask_for_text,
 )
-from graphrag_ray.query.methods.method import Dialogues, Ran, Rows, SearchEnv, Steps
+from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Rows, SearchEnv, Steps
 
 PHASE = "answer"
 ENDED_AT_LIMIT = "The answer ended at the model's output limit."
@@ -39,7 +39,7 @@ def short_numbers(references: Iterable[Reference]) -> Steps[dict[Reference, int]
     ids = {s: [r.id for r in wanted if r.section == s] for s in SECTIONS}
     cited = [s for s in SECTIONS if ids[s]]
     tables: list[pa.Table] = yield tuple(
-        Rows(OF_SECTION[s].table, ["id", "human_readable_id"], ids[s]) for s in cited
+        Rows(RECORD_KIND_BY_SECTION[s].table, ["id", "human_readable_id"], ids[s]) for s in cited
     )
     return {
         Reference(section, row["id"]): row["human_readable_id"]
@@ -78,11 +78,11 @@ def answer_from(
     bound = calls_bound(question, env, PHASE, spec, 1, context.n_tokens)
     check_budget(bound, env.settings.query, ADVICE.format(setting))
     last = partial(answer_context, question, context, spec)
-    (outcome,) = yield Dialogues(PHASE, [last], last=True, numbering=context.numbering)
+    (outcome,) = yield Dialogues(PHASE, [last], is_answer=True, numbering=context.numbering)
     return (yield from build_answer(question, method, context, result_of(outcome), notes))
 
 
-def result_of(outcome: Ran[Reduced]) -> Reduced:
+def result_of(outcome: DialogueOutcome[Reduced]) -> Reduced:
     """Return the result of the call that writes the answer. Raises GraphRagError if it failed."""
     if outcome.result is None:
         raise GraphRagError(f"The question could not be answered: {outcome.error}")
@@ -112,7 +112,7 @@ def build_answer(
 
 def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:
     """Ask a context for the answer. Raises DialogueFailed if the reply is empty twice."""
-    return (yield from asked_for_text("answer", question, {"context": context.text}, context.numbering, spec))
+    return (yield from ask_for_text("answer", question, {"context": context.text}, context.numbering, spec))
 
 
 def is_insufficient(answer: str) -> bool:

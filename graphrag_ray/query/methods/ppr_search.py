@@ -33,12 +33,12 @@ from pydantic import Field
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.records import Reference, render_references, strip_references
-from graphrag_ray.base.schema import WALKS
-from graphrag_ray.graph.report_context import Context, clean, write
+from graphrag_ray.base.schema import NAME_LINKS_TABLE
+from graphrag_ray.graph.report_context import Context, sanitize, write_sections
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
 from graphrag_ray.query.methods.chain import check_link, split_chain
@@ -47,17 +47,17 @@ from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
     Reduced,
-    asked_for_text,
+    ask_for_text,
+    build_spec,
     parsed_or_none,
-    spec_of,
 )
 from graphrag_ray.query.methods.method import (
+    DialogueOutcome,
     Dialogues,
     Hit,
     Method,
     NameCounts,
     Question,
-    Ran,
     Rows,
     Search,
     SearchEnv,
@@ -90,7 +90,7 @@ ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.conte
 
 def search(question: Question, env: SearchEnv) -> Method:
     """Answer from the chunks that walks visit most."""
-    if WALKS not in env.n_rows:
+    if NAME_LINKS_TABLE not in env.n_rows:
         raise UsageError(
             f"{NAME} search walks over names, but this index has none, because it was made without a graph. "
             "To find names without a model, run `graphrag-ray index --build names` with another --root. To "
@@ -113,12 +113,12 @@ def search(question: Question, env: SearchEnv) -> Method:
         reduced = Reduced(NOTHING_FOUND, found=False)
         if not context.numbering:
             break
-        (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, answer)], last=last)
+        (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, answer)], is_answer=last)
         reduced = result_of(ran)
         if last or not is_insufficient(reduced.text):
             break
         start = partial(next_questions, text, [text, *state.asked], context, next_)
-        ran_next: list[Ran[NextStep | None]] = yield Dialogues(STAGE, [start])
+        ran_next: list[DialogueOutcome[NextStep | None]] = yield Dialogues(STAGE, [start])
         asked, before = state.note(ran_next[0]), len(state.paths)
         if asked:
             state.contexts.append(context_used(PHASE, context))
@@ -126,7 +126,9 @@ def search(question: Question, env: SearchEnv) -> Method:
             for one, hits_of in zip(asked, more, strict=True):
                 state.add(one, hits_of)
         if len(state.paths) == before:  # no new chunks
-            (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, True, answer)], last=True)
+            (ran,) = yield Dialogues(
+                PHASE, [partial(walk_answer, text, context, True, answer)], is_answer=True
+            )
             reduced = result_of(ran)
             break
         step += 1
@@ -136,12 +138,12 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "answer", "steps"),
-    reads="passages that a walk over names comes to",
+    stages=("embed", "answer", "steps"),
+    description="passages that a walk over names comes to",
     graph=True,
-    others=("hybrid", "local"),
+    suggestions=("hybrid", "local"),
     option=("steps", "ppr_steps"),
-    by_replies=True,
+    reply_dependent=True,
 )
 
 
@@ -160,7 +162,7 @@ class _Walks:
             self.paths.setdefault(hit.id, (question, hit.path))
         self.walks.append([hit.id for hit in hits])
 
-    def note(self, outcome: Ran[NextStep | None]) -> Sequence[str]:
+    def note(self, outcome: DialogueOutcome[NextStep | None]) -> Sequence[str]:
         """Record a next step, and return the questions to look up; empty if the call failed."""
         if outcome.result is None:
             why = f": {outcome.error}" if outcome.error else "."
@@ -240,8 +242,8 @@ def _fact_names(text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks) -> S
     shown, _ = first_fitting(near, env.settings.query.context_tokens, env.count)
     if not shown:
         return {}
-    start = partial(pick_facts, text, write(shown)[0], len(shown), spec)
-    ran: list[Ran[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
+    start = partial(pick_facts, text, write_sections(shown)[0], len(shown), spec)
+    ran: list[DialogueOutcome[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
     picked = [shown[n - 1].id for n in ran[0].result or ()]
     if ran[0].result is None:
         state.notes.append(f"No facts were picked, because the call failed. {ran[0].error}".strip())
@@ -300,14 +302,14 @@ class NextStep:
 def step_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
     """Build the spec of ANSWER, NEXT or FACTS."""
     if prompt == ANSWER:
-        return spec_of("answer", settings, prompts, settings.query.max_reduce_tokens, ANSWER)
-    return spec_of(STAGE, settings, prompts, MAX_TOKENS[prompt], prompt)
+        return build_spec("answer", settings, prompts, settings.query.max_reduce_tokens, ANSWER)
+    return build_spec(STAGE, settings, prompts, MAX_TOKENS[prompt], prompt)
 
 
 def walk_answer(question: str, context: Context, last: bool, spec: AnswerSpec) -> Dialogue[Reduced]:
     """Ask passages for the answer and its chain; `last` says that nothing more will be looked up."""
     shown = {"context": context.text, "if_missing": LAST if last else INSUFFICIENT}
-    return (yield from asked_for_text(ANSWER, question, shown, context.numbering, spec))
+    return (yield from ask_for_text(ANSWER, question, shown, context.numbering, spec))
 
 
 def next_questions(
@@ -329,11 +331,11 @@ def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[
 
 def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
     """Parse the next step. Questions already asked are dropped: a model may break a question into itself."""
-    parsed = read_reply(reply, NextReply)
+    parsed = parse_reply(reply, NextReply)
     if isinstance(parsed, ReplyProblem) or not parsed.model_fields_set:
         return ReplyProblem(NO_NEXT)
     known, questions = (
-        [text for one in listed if (text := clean(one[:MOST_CHARACTERS]).strip())]
+        [text for one in listed if (text := sanitize(one[:MOST_CHARACTERS]).strip())]
         for listed in (parsed.known, parsed.next)
     )
     before = {name_id(one) for one in asked}
@@ -346,7 +348,7 @@ def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
 
 def parse_facts(reply: str, n: int) -> tuple[int, ...] | ReplyProblem:
     """Parse the distinct numbers of facts in a reply."""
-    parsed = read_reply(reply, FactsReply)
+    parsed = parse_reply(reply, FactsReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_FACTS)
     return tuple(dict.fromkeys(number for number in parsed.facts if 1 <= number <= n))[:MOST_FACTS]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
-from graphrag_ray.base.ids import QUOTES, WORD, entity_id, entity_key
+from graphrag_ray.base.ids import QUOTES, WORD_PATTERN, entity_id, entity_key
 
 MAX_WORDS = 500
 """Words of a question that are searched for names."""
@@ -54,7 +54,7 @@ class Mentions:
             id_
             for id_ in self.named(known)
             if any(
-                len(WORD.findall(self.question[slice(*s)])) > 1 or self._is_written(*s)
+                len(WORD_PATTERN.findall(self.question[slice(*s)])) > 1 or self._is_written(*s)
                 for s in self.spans[id_]
             )
         ]
@@ -84,7 +84,7 @@ def _id_of_entity(name: str) -> str:
 
 def find_mentions(question: str, id_of: Callable[[str], str] = _id_of_entity) -> Mentions:
     """Find spans of up to MAX_NAME_WORDS words that have an id, also with punctuation (C++, .NET)."""
-    words = [m.span() for m in WORD.finditer(question)][:MAX_WORDS]
+    words = [m.span() for m in WORD_PATTERN.finditer(question)][:MAX_WORDS]
     spans: dict[str, list[tuple[int, int]]] = {}
     for first, (start, _) in enumerate(words):
         before = _marks(question[max(0, start - 8) : start][::-1]).rstrip(QUOTES)

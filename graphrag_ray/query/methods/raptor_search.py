@@ -39,11 +39,11 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "answer"),
-    reads="passages and summaries, by meaning",
+    stages=("embed", "answer"),
+    description="passages and summaries, by meaning",
     hierarchy="tree",
-    instead="vector",
-    others=("trex", "hybrid"),
+    alternative="vector",
+    suggestions=("trex", "hybrid"),
     option=("traversal", "traversal"),
     reports=True,
 )
@@ -54,21 +54,23 @@ def _traverse(text: str, env: SearchEnv) -> Steps[list[tuple[Kind, Hit]]]:
     tree, k = tree_of(env, NAME), env.settings.query.raptor_k
     found: list[tuple[Kind, Hit]] = []
     chunks: dict[str, None] = {}
-    clusters = (yield Rows(tree.communities, CLUSTER, [0], by="level")).to_pylist()
+    clusters = (yield Rows(tree.communities_table, CLUSTER, [0], by="level")).to_pylist()
     if not clusters:
-        hits = yield Search(tree.over, "vector", text, k)
-        return [(tree.over, hit) for hit in hits]
+        hits = yield Search(tree.member_kind, "vector", text, k)
+        return [(tree.member_kind, hit) for hit in hits]
     while clusters:
         by_report = {report_id(row["id"]): row for row in clusters}
-        hits = yield Search(tree.reports, "vector", text, len(by_report), sorted(by_report))
-        found += [(tree.reports, hit) for hit in hits[:k]]
+        hits = yield Search(tree.report_kind, "vector", text, len(by_report), sorted(by_report))
+        found += [(tree.report_kind, hit) for hit in hits[:k]]
         embedded = {hit.id for hit in hits}
         chosen = [by_report[hit.id] for hit in hits[:k]]
         chosen += [row for id_, row in by_report.items() if id_ not in embedded]
         lowest = [row["id"] for row in chosen if not row["children"]]
-        members = yield Rows(tree.communities, ["id", "text_unit_ids"], lowest)
+        members = yield Rows(tree.communities_table, ["id", "text_unit_ids"], lowest)
         chunks |= dict.fromkeys(id_ for ids in members["text_unit_ids"].to_pylist() for id_ in ids)
         below = dict.fromkeys(number for row in chosen for number in row["children"])
-        clusters = (yield Rows(tree.communities, CLUSTER, list(below), by="human_readable_id")).to_pylist()
-    hits = yield Search(tree.over, "vector", text, k, sorted(chunks))
-    return [*found, *((tree.over, hit) for hit in hits)]
+        clusters = (
+            yield Rows(tree.communities_table, CLUSTER, list(below), by="human_readable_id")
+        ).to_pylist()
+    hits = yield Search(tree.member_kind, "vector", text, k, sorted(chunks))
+    return [*found, *((tree.member_kind, hit) for hit in hits)]

@@ -13,16 +13,16 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from graphrag_ray.base.declarations import REPORTS, SEARCHED
-from graphrag_ray.corpus.document import columns_of, metadata_lines
-from graphrag_ray.corpus.document_titles import label
+from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHED_KINDS
+from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
+from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.graph.report_context import (
     Record,
-    entity,
-    longest_start,
-    relationship,
+    entity_record,
+    longest_prefix_that_fits,
+    relationship_record,
     report_record,
-    source,
+    source_record,
 )
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
@@ -47,17 +47,22 @@ def _report(section: str, row: Row) -> Record:
 
 _FORMATS: dict[Kind, _Format] = {
     "text_unit": _Format(
-        ("text", "document_id"), lambda r: source(r["id"], r["text"], r.get("document", ""))
+        ("text", "document_id"), lambda r: source_record(r["id"], r["text"], r.get("document", ""))
     ),
     "entity": _Format(
-        ("title", "description"), lambda r: entity(r["id"], r["title"], r["description"]), "entity_instances"
+        ("title", "description"),
+        lambda r: entity_record(r["id"], r["title"], r["description"]),
+        "entity_instances",
     ),
     "relationship": _Format(
         ("source", "target", "description"),
-        lambda r: relationship(r["id"], r["source"], r["target"], r["description"]),
+        lambda r: relationship_record(r["id"], r["source"], r["target"], r["description"]),
         "relationship_instances",
     ),
-    **{k: _Format(("title", "full_content"), partial(_report, SEARCHED[k].section)) for k in REPORTS},
+    **{
+        k: _Format(("title", "full_content"), partial(_report, SEARCHED_KINDS[k].section))
+        for k in REPORT_KINDS
+    },
 }
 
 
@@ -73,7 +78,7 @@ def load_records(
     for kind, of_kind in ids.items():
         form = _FORMATS[kind]
         if chunks is None or not form.instances:
-            needs.append(Rows(SEARCHED[kind].table, ["id", *form.columns], of_kind))
+            needs.append(Rows(SEARCHED_KINDS[kind].table, ["id", *form.columns], of_kind))
         else:
             columns = [f"{kind}_id", "text_unit_id", *form.columns]
             needs.append(Rows(form.instances, columns, of_kind, by=f"{kind}_id"))
@@ -141,9 +146,9 @@ def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
     table = yield Rows("documents", wanted, list(ids))
     label_of = {
         d["id"]: partial(
-            label,
+            document_label,
             *(d["title"], d["creation_date"], d["path"] or "", d["row"] or ""),
-            more=metadata_lines(columns_of(d["raw_data"]), columns) if columns else "",
+            more=metadata_lines(parse_raw_data(d["raw_data"]), columns) if columns else "",
         )
         for d in table.to_pylist()
     }
@@ -151,7 +156,7 @@ def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
     short = {
         text: text
         if env.count(text) <= limit
-        else longest_start(text, lambda start: env.count(start) <= limit)
+        else longest_prefix_that_fits(text, lambda start: env.count(start) <= limit)
         for text in set(labels)
     }
     return [{**row, "document": short[text]} for row, text in zip(rows, labels, strict=True)]

@@ -35,4 +35,4 @@ def search(question: Question, env: SearchEnv) -> Method:
     return (yield from combined_answer(question.text, NAME, "chunks", parts))
 
 
-METHOD = MethodKind(search, asks=("map", "reduce"), reads="all of the text")
+METHOD = MethodKind(search, stages=("map", "reduce"), description="all of the text")

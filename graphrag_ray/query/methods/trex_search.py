@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy, check_embedded
+from graphrag_ray.query.methods.asked_hierarchy import check_embedded, resolve_hierarchy
 from graphrag_ray.query.methods.filling import Share, fill
 from graphrag_ray.query.methods.hybrid_search import BOTH
 from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Search, SearchEnv
@@ -50,11 +50,11 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "answer"),
-    reads="passages and summaries, by words and meaning",
+    stages=("embed", "answer"),
+    description="passages and summaries, by words and meaning",
     hierarchy="tree",
-    instead="hybrid",
-    others=("hybrid", "global"),
+    alternative="hybrid",
+    suggestions=("hybrid", "global"),
 )
 
 
@@ -63,12 +63,12 @@ def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
     other = env.settings.query.hierarchy
     if other not in (None, TREE):
         raise UsageError(f"{method} search reads only the hierarchy {TREE!r}, not {other!r}")
-    kind = asked_hierarchy(env, TREE)
-    check_embedded(env, method, [kind.over, kind.reports])
+    kind = resolve_hierarchy(env, TREE)
+    check_embedded(env, method, [kind.member_kind, kind.report_kind])
     return kind
 
 
 def node_kinds(env: SearchEnv, method: str) -> list[Kind]:
     """The kinds of tree nodes that exist: a small index may have no summaries."""
     tree = tree_of(env, method)
-    return [kind for kind in (tree.over, tree.reports) if env.n_rows.get(f"embeddings_{kind}")]
+    return [kind for kind in (tree.member_kind, tree.report_kind) if env.n_rows.get(f"embeddings_{kind}")]

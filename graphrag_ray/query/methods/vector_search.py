@@ -17,11 +17,11 @@ def search(question: Question, env: SearchEnv) -> Method:
     check_embedded(env, NAME, ["text_unit"])
     chunks = yield from matching_chunks(question.where)
     ids = yield from matching_ids("text_unit", chunks)
-    find = Search("text_unit", "vector", question.text, among=ids)
+    find = Search("text_unit", "vector", question.text, only_ids=ids)
     context = yield from nearest_context([find], env, chunks)
     return (yield from answer_from(question.text, env, NAME, context))
 
 
 METHOD = MethodKind(
-    search, asks=("embed", "answer"), reads="passages, by meaning", others=("hybrid", "local")
+    search, stages=("embed", "answer"), description="passages, by meaning", suggestions=("hybrid", "local")
 )

@@ -23,9 +23,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import REPORTS
+from graphrag_ray.base.declarations import REPORT_KINDS
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.corpus.document import PREFIX, as_texts, column, columns_of
+from graphrag_ray.corpus.document import METADATA_PREFIX, as_texts, column_at_path, parse_raw_data
 from graphrag_ray.query.methods.method import Kind, Rows, Steps
 
 FIELDS: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
@@ -81,7 +81,7 @@ def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] 
     """Find records of a kind in, or mentioned by, chunks; None for all. Raises UsageError for reports."""
     if chunks is None or kind == "text_unit":
         return None if chunks is None else sorted(chunks)
-    if kind in REPORTS:
+    if kind in REPORT_KINDS:
         raise UsageError(
             "Conditions on documents do not apply to reports, which are written from many documents. Remove "
             f"the conditions, or remove {kind} from query.hybrid_over."
@@ -104,7 +104,9 @@ def parse(text: str) -> Condition:
     if sign == "!" or not name:
         raise UsageError(f"Condition {_short(text)!r} is not valid: {_SHAPE}")
     metadata = name not in FIELDS
-    condition = Condition(text, name.removeprefix(PREFIX) if metadata else name, sign, value, metadata)
+    condition = Condition(
+        text, name.removeprefix(METADATA_PREFIX) if metadata else name, sign, value, metadata
+    )
     if condition.ordered and _number(value) is None and not _ISO.fullmatch(value):
         raise UsageError(
             f"Condition {_short(text)!r} is not valid: {value!r} is neither a number nor a date such as "
@@ -127,10 +129,10 @@ def satisfied(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
     n = documents.num_rows
     chosen = [True] * n
     raw_data = documents["raw_data"].to_pylist() if "raw_data" in documents.column_names else []
-    metadata = [columns_of(text) for text in raw_data]
+    metadata = [parse_raw_data(text) for text in raw_data]
     for condition in conditions if n else ():
         if condition.metadata:
-            values = [as_texts(column(row, condition.name)) for row in metadata]
+            values = [as_texts(column_at_path(row, condition.name)) for row in metadata]
         else:
             values = [[] if v is None else [v] for v in documents[FIELDS[condition.name]].to_pylist()]
         if condition.metadata and not any(values):

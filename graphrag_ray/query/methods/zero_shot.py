@@ -10,7 +10,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.budget import calls_bound, check_budget
-from graphrag_ray.query.methods.map_reduce import AnswerSpec, asked_for_text, spec_of
+from graphrag_ray.query.methods.map_reduce import AnswerSpec, ask_for_text, build_spec
 from graphrag_ray.query.methods.method import Dialogues, Method, Question, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.one_context import PHASE, build_answer, result_of
@@ -21,7 +21,7 @@ NOTE = "Answered without any data, from what the model knows."
 
 
 def zero_shot_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    return spec_of(PHASE, settings, prompts, settings.query.max_reduce_tokens, PROMPT)
+    return build_spec(PHASE, settings, prompts, settings.query.max_reduce_tokens, PROMPT)
 
 
 def search(question: Question, env: SearchEnv) -> Method:
@@ -29,11 +29,11 @@ def search(question: Question, env: SearchEnv) -> Method:
     settings = env.settings
     spec = zero_shot_spec(settings, env.prompts)
     check_budget(calls_bound(question.text, env, PHASE, spec, 1, 0), settings.query, "Raise the budget.")
-    ask = partial(asked_for_text, PROMPT, question.text, {}, {}, spec)
-    (outcome,) = yield Dialogues(PHASE, [ask], last=True, numbering={})
+    ask = partial(ask_for_text, PROMPT, question.text, {}, {}, spec)
+    (outcome,) = yield Dialogues(PHASE, [ask], is_answer=True, numbering={})
     nothing = Context("", {}, 0)
     answer = yield from build_answer(question.text, NAME, nothing, result_of(outcome), [NOTE])
     return replace(answer, found=True)
 
 
-METHOD = MethodKind(search, asks=("answer",), reads="nothing")
+METHOD = MethodKind(search, stages=("answer",), description="nothing")

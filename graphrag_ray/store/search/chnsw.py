@@ -23,8 +23,8 @@ import numpy as np
 import numpy.typing as npt
 
 from graphrag_ray.store.search import mapped_arrays
-from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray, ids_of
-from graphrag_ray.store.search.vectors import DIGITS, Floats, Found, unit
+from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray, join_halves
+from graphrag_ray.store.search.vectors import DIGITS, Floats, ScoredId, normalize
 
 M, EF_BUILD = 32, 100  # The paper's values.
 EF = 20  # Nodes of a level that a search keeps.
@@ -64,7 +64,7 @@ class ChnswIndex:
     def n_levels(self) -> int:
         return len(self.firsts)
 
-    def nearest(self, wanted: Floats, k: int, ef: int = EF) -> list[list[Found]]:
+    def nearest(self, wanted: Floats, k: int, ef: int = EF) -> list[list[ScoredId]]:
         """Return the k nodes of each level with the highest cosine similarity, level 0 first.
 
         Cosines are exact to about 1e-5, or to 3e-4 if some vectors have a far larger number than others.
@@ -81,7 +81,7 @@ class ChnswIndex:
             return []
         places, cosines, counts = (array[0].tolist() for array in self.places(wanted[None], k, ef))
         chosen = np.array([p for row, n in zip(places, counts, strict=True) for p in row[:n]], np.int64)
-        ids = iter(ids_of(self.arrays["high"].take(chosen), self.arrays["low"].take(chosen)))
+        ids = iter(join_halves(self.arrays["high"].take(chosen), self.arrays["low"].take(chosen)))
         return [[(next(ids), cosine) for cosine in row[:n]] for row, n in zip(cosines, counts, strict=True)]
 
     def places(self, wanted: Floats, k: int, ef: int = EF) -> tuple[Ints, _Exact, Ints]:
@@ -92,7 +92,7 @@ class ChnswIndex:
         """
         if wanted.shape[1] != self.dimensions:
             raise ValueError(f"The index has {self.dimensions} dimensions, not {wanted.shape[1]}")
-        directions = unit(wanted)
+        directions = normalize(wanted)
         peak = np.abs(directions).max(axis=1, keepdims=True)
         peak = np.where(peak > 0, peak, 1.0).astype(np.float64)
         # The product with a vector of 8-bit numbers must fit into 32 bits.
@@ -177,17 +177,17 @@ def read(source: ByteSource) -> ChnswIndex:
     starts, linked = arrays["starts"].whole(), arrays["linked"].whole()
     n, n_levels = len(arrays["high"]), len(linked)
     if len(shape) != 2 or len(step) != 1 or len(starts) != n_levels + 1 or n_levels > _MAX_LEVELS:
-        raise source.refused("its arrays are of different lengths")
+        raise source.invalid("its arrays are of different lengths")
     dimensions, per_node = shape.tolist()
     if not (1 <= dimensions <= _MAX_DIMENSIONS and 1 <= per_node <= _MAX_LINKS and 0 < step[0] < 1):
-        raise source.refused("its vectors or links are of no possible size")
+        raise source.invalid("its vectors or links are of no possible size")
     if starts[0] != 0 or starts[-1] != n or (starts[1:] < starts[:-1]).any():
-        raise source.refused("its levels are not in order")
+        raise source.invalid("its levels are not in order")
     n_links = int((np.diff(starts) * (linked > 0)).sum()) * per_node
     numbers = n * _padded(dimensions)
     lengths = {"low": n, "down": n, "codes": numbers, "rest": numbers, "links": n_links}
     if n > _MAX_NODES or any(len(arrays[name]) != length for name, length in lengths.items()):
-        raise source.refused("its arrays are of different lengths")
+        raise source.invalid("its arrays are of different lengths")
     # Copies: a mapped file could change while the loops follow them.
     levels = starts.astype(np.int64), _firsts(starts, linked)
     return ChnswIndex(source, arrays, dimensions, float(step[0]), *levels, arrays["links"].rows(per_node))
@@ -223,13 +223,13 @@ def _encode(
         for vectors, order in levels
         for start in range(0, len(order), _BATCH_ROWS)
     ]
-    highest = max((float(np.max(np.abs(unit(vectors[rows])))) for vectors, rows in batches), default=0.0)
+    highest = max((float(np.max(np.abs(normalize(vectors[rows])))) for vectors, rows in batches), default=0.0)
     # Rounded, because its last bits may differ between machines.
     step = float(np.float32(max(1, np.ceil(highest * 1024)) / 1024 / _PEAK))
     codes = np.zeros((n, _padded(dimensions)), np.int8)
     rest, start = np.zeros_like(codes), 0
     for vectors, rows in batches:
-        steps = unit(vectors[rows]).astype(np.float64) / step
+        steps = normalize(vectors[rows]).astype(np.float64) / step
         whole = np.clip(np.rint(steps), -_PEAK, _PEAK)
         codes[start : start + len(rows), :dimensions] = whole
         rest[start : start + len(rows), :dimensions] = np.clip(np.rint((steps - whole) * 256), -_PEAK, _PEAK)

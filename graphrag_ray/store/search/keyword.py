@@ -23,11 +23,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.base.unforeseen import is_unforeseen
+from graphrag_ray.base.unforeseen import is_unexpected
 from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Halves, Ints, Keys, Shard, block_heads
-from graphrag_ray.store.search.vectors import Found, kth_highest
-from graphrag_ray.store.search.words import WORDS, words
+from graphrag_ray.store.search.vectors import ScoredId, kth_highest
+from graphrag_ray.store.search.words import WORDS, tokenize
 
 K1, B = 1.2, 0.75  # Lucene's: saturation of repeated words, and influence of a record's length.
 MAX_COUNT = 65_535  # Counted repetitions of a word in a record.
@@ -80,7 +80,7 @@ class KeywordShard(Shard):
         records = self.arrays["records"].run(*span)
         is_sorted = (records[1:] > records[:-1]).all()
         if len(records) and (records[0] < 0 or records[-1] >= len(self) or not is_sorted):
-            raise self.source.refused("a posting is of no record")
+            raise self.source.invalid("a posting is of no record")
         return records, self.arrays["counts"].run(*span).astype(np.float64)
 
 
@@ -97,7 +97,7 @@ def build(
     return _packed(_count(ids, texts, language, failed), language)
 
 
-def changed(
+def update(
     shard: KeywordShard,
     gone: Sequence[str],
     ids: Sequence[str],
@@ -155,9 +155,9 @@ def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: Fail
 
     def words_of(place: int) -> list[str]:
         try:
-            return words(texts[place], language)
+            return tokenize(texts[place], language)
         except Exception as e:
-            if failed is None or not is_unforeseen(e):
+            if failed is None or not is_unexpected(e):
                 raise
             failed(ids[place], e)
             return []
@@ -193,16 +193,16 @@ def read(source: ByteSource) -> KeywordShard:
     heads_of = {"top.high": "high", "top.words": "words"}
     arrays = mapped_arrays.unpack(source, _TYPES, _TYPES, equal, heads_of)
     if len(arrays["n_words"]) != 1:
-        raise source.refused("its arrays are of different lengths")
+        raise source.invalid("its arrays are of different lengths")
     shard = KeywordShard(source, arrays)
     if shard.language and shard.language not in WORDS:
-        raise source.refused("its words are of no known language")
+        raise source.invalid("its words are of no known language")
     return shard
 
 
 def search(
     shards: Sequence[KeywordShard], question: str, k: int, among: Sequence[str] | None = None
-) -> list[Found]:
+) -> list[ScoredId]:
     """Return the k records with the highest scores, in all shards of a kind or only `among` some ids."""
     hashes = {language: _hash_question(question, language) for language in {s.language for s in shards}}
     postings = [shard.postings(hashes[shard.language]) for shard in shards]
@@ -212,8 +212,8 @@ def search(
         frequency.update({word: end - start for word, (start, end) in by_word.items()})
     idf = {word: math.log(1 + max(0.5, n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
     mean_length = n_words / n if n and n_words > 0 else 1.0
-    allowed = None if among is None else mapped_arrays.halves(among)
-    found: list[Found] = []
+    allowed = None if among is None else mapped_arrays.id_halves(among)
+    found: list[ScoredId] = []
     for shard, by_word in zip(shards, postings, strict=True):
         threshold = found[k - 1][1] if len(found) >= k > 0 else 0.0
         places, scores = _score(shard, by_word, idf, mean_length, k, allowed, threshold)
@@ -267,7 +267,7 @@ def _score(
 
 def _hash_question(question: str, language: str) -> Keys:
     """Return the sorted hashes of a question's words."""
-    return np.unique(_hashes(words(question, language)))
+    return np.unique(_hashes(tokenize(question, language)))
 
 
 def _hashes(texts: Sequence[str]) -> Keys:

@@ -31,12 +31,12 @@ _LENGTH_BYTES = 8
 
 
 class ByteSource(Protocol):
-    """The bytes of a file: `data` ([bytes] uint8) may be read only where `need` was called before."""
+    """The bytes of a file: `data` ([bytes] uint8) may be read only where `load` was called before."""
 
     @property
     def data(self) -> npt.NDArray[np.uint8]: ...
-    def need(self, starts: Ints, ends: Ints) -> None: ...
-    def refused(self, why: str) -> Exception:
+    def load(self, starts: Ints, ends: Ints) -> None: ...
+    def invalid(self, why: str) -> Exception:
         """Return the error to raise for invalid contents."""
         ...
 
@@ -51,9 +51,9 @@ class InMemory:
     def of(cls, data: bytes) -> InMemory:
         return cls(np.frombuffer(data, np.uint8))
 
-    def need(self, starts: Ints, ends: Ints) -> None: ...
+    def load(self, starts: Ints, ends: Ints) -> None: ...
 
-    def refused(self, why: str) -> Exception:
+    def invalid(self, why: str) -> Exception:
         return ValueError(why)
 
 
@@ -89,7 +89,7 @@ class MappedArray:
         end = self.take(places)
         start = np.where(places > 0, self.take(np.maximum(places - 1, 0)), 0)
         if (start > end).any():
-            raise self.source.refused("its ranges are not in order")
+            raise self.source.invalid("its ranges are not in order")
         return start, end
 
     def whole(self) -> npt.NDArray[Any]:
@@ -102,16 +102,16 @@ class MappedArray:
     def rows(self, width: int) -> MappedArray:
         """Return the array as [n / width, width]."""
         if width < 1 or len(self) % width:
-            raise self.source.refused("its arrays are of different lengths")
+            raise self.source.invalid("its arrays are of different lengths")
         return MappedArray(self.source, self.begin, self.values.reshape(-1, width))
 
     def _need(self, starts: Ints, ends: Ints) -> None:
         if not len(starts):
             return
         if starts.min() < 0 or ends.max() > len(self) or (ends < starts).any():
-            raise self.source.refused("it leads out of itself")
+            raise self.source.invalid("it leads out of itself")
         width = self.values.strides[0] if len(self) else 0
-        self.source.need(self.begin + starts * width, self.begin + ends * width)
+        self.source.load(self.begin + starts * width, self.begin + ends * width)
 
 
 def pack(arrays: Mapping[str, npt.NDArray[Any]], types: Mapping[str, Any] = {}) -> bytes:
@@ -150,12 +150,12 @@ def unpack(
     """
     n = len(source.data)
     try:
-        source.need(np.array([max(0, n - _LENGTH_BYTES)]), np.array([n]))
+        source.load(np.array([max(0, n - _LENGTH_BYTES)]), np.array([n]))
         size = int.from_bytes(source.data[-_LENGTH_BYTES:].tobytes(), "little")
         start = n - _LENGTH_BYTES - size
         if n < _LENGTH_BYTES or start < 0:
             raise ValueError("it is too short")
-        source.need(np.array([start]), np.array([n - _LENGTH_BYTES]))
+        source.load(np.array([start]), np.array([n - _LENGTH_BYTES]))
         arrays = {}
         for name, (kind, begin, length) in orjson.loads(source.data[start:-_LENGTH_BYTES].tobytes()).items():
             dtype = np.dtype(types.get(name) or types[name.partition(".")[0]])
@@ -164,13 +164,13 @@ def unpack(
                 raise ValueError(f"{name} has another type, or lies outside")
             arrays[name] = MappedArray(source, begin, source.data[begin:end].view(dtype))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
-        raise source.refused(f"it holds no such arrays ({e})") from e
+        raise source.invalid(f"it holds no such arrays ({e})") from e
     if missing := set(needed) - arrays.keys():
-        raise source.refused(f"it lacks {', '.join(sorted(missing))}")
+        raise source.invalid(f"it lacks {', '.join(sorted(missing))}")
     lengths = [{len(arrays[name]) for name in names} for names in equal]
     lengths += [{len(arrays[heads]), -(-len(arrays[name]) // STEP)} for heads, name in heads_of.items()]
     if any(len(distinct) > 1 for distinct in lengths):
-        raise source.refused("its arrays are of different lengths")
+        raise source.invalid("its arrays are of different lengths")
     return arrays
 
 
@@ -208,7 +208,7 @@ class Ids:
     top: MappedArray
 
     def at(self, places: Ints) -> list[str]:
-        return ids_of(self.high.take(places), self.low.take(places))
+        return join_halves(self.high.take(places), self.low.take(places))
 
     def places(self, wanted: Halves) -> Ints:
         """Return [wanted] the position of each id, or -1."""
@@ -251,7 +251,7 @@ def expand_ranges(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints
     return np.arange(len(owners)) + np.repeat(left - (np.cumsum(lengths) - lengths), lengths), owners
 
 
-def halves(ids: Sequence[str]) -> tuple[Keys, Keys]:
+def id_halves(ids: Sequence[str]) -> tuple[Keys, Keys]:
     """Return the first and second halves of ids. Raises ValueError for invalid ids."""
     if any(len(id_) != ID_LENGTH for id_ in ids):
         raise ValueError(f"An id must have {ID_LENGTH} hex digits")
@@ -261,28 +261,28 @@ def halves(ids: Sequence[str]) -> tuple[Keys, Keys]:
     return both[:, 0].copy(), both[:, 1].copy()
 
 
-def known(ids: Sequence[str]) -> list[str]:
+def valid_ids(ids: Sequence[str]) -> list[str]:
     """Return the distinct valid ids."""
     return [i for i in dict.fromkeys(ids) if len(i) == ID_LENGTH and not i.strip("0123456789abcdef")]
 
 
-def ids_of(high: Keys, low: Keys) -> list[str]:
+def join_halves(high: Keys, low: Keys) -> list[str]:
     digits = np.stack([high, low], axis=1).astype(">u8").tobytes().hex()
     return [digits[i : i + ID_LENGTH] for i in range(0, len(digits), ID_LENGTH)]
 
 
 def sorted_halves(ids: Sequence[str]) -> tuple[Halves, Ints]:
     """Return the halves of the sorted ids, and the order that sorts them."""
-    high, low = halves(ids)
+    high, low = id_halves(ids)
     order = np.lexsort((low, high))
     return (high[order], low[order]), order
 
 
 def kept_records(shard: Shard, gone: Sequence[str]) -> npt.NDArray[np.bool_]:
     """Return [records] which records of a shard stay. It must hold all the ids that go."""
-    places = shard.ids.held(halves(known(gone)))
+    places = shard.ids.held(id_halves(valid_ids(gone)))
     if len(places) != len(gone):
-        raise shard.source.refused("it lacks records")
+        raise shard.source.invalid("it lacks records")
     kept = np.ones(len(shard), np.bool_)
     kept[places] = False
     return kept
@@ -294,6 +294,6 @@ def merge_ids(source: ByteSource, one: Halves, other: Halves) -> tuple[Halves, I
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
     if ((high[1:] == high[:-1]) & (low[1:] == low[:-1])).any():
-        raise source.refused("a record is there twice")
+        raise source.invalid("a record is there twice")
     places = np.argsort(order)
     return (high, low), places[: len(one[0])], places[len(one[0]) :]

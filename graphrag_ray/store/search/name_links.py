@@ -41,7 +41,7 @@ _TYPES = {
 class Linked:
     """Links of some nodes (names or chunks)."""
 
-    whose: Ints  # [links] Which of the given nodes each link is from.
+    node_index: Ints  # [links] Which of the given nodes each link is from.
     place: Ints  # [links] Position of the node that it leads to.
     weight: npt.NDArray[np.float64]  # [links]
     total: npt.NDArray[np.float64]  # [nodes] Sum of the weights of each given node.
@@ -81,7 +81,7 @@ class NameLinks(Shard):
         start, end = self.arrays[f"{name}_end"].spans(places)
         place = self.arrays[name].runs(start, end).astype(np.int64)
         if len(place) and (place.min() < 0 or place.max() >= n):
-            raise self.source.refused("a link leads out of it")
+            raise self.source.invalid("a link leads out of it")
         weight = self.arrays[f"{name}_weight"].runs(start, end).astype(np.float64)
         whose = mapped_arrays.expand_ranges(start, end)[1]
         total = np.bincount(whose, weight, minlength=len(places)).astype(np.float64)

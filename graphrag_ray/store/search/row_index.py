@@ -57,7 +57,7 @@ def entry_types(
 class RowEntries:
     """Entries of rows that hold some wanted ids."""
 
-    whose: Ints  # Which of the wanted ids each row holds.
+    wanted_index: Ints  # Which of the wanted ids each row holds.
     entry: npt.NDArray[Any]  # Of `entry_type`.
 
     @cached_property
@@ -66,11 +66,11 @@ class RowEntries:
         return self.entry["place"].astype(np.int64)
 
     def taken(self, places: Ints) -> RowEntries:
-        return RowEntries(self.whose[places], self.entry[places])
+        return RowEntries(self.wanted_index[places], self.entry[places])
 
 
 @dataclass(frozen=True)
-class PagesOf:
+class PageLocations:
     """Pages of a column: the part of each, its first row, its number of rows, and its PAGE."""
 
     part: Ints
@@ -80,7 +80,7 @@ class PagesOf:
 
 
 @dataclass(frozen=True)
-class RowsOfPart:
+class PartRows:
     """What an index holds of one part, whose rows it counts from 0."""
 
     n_rows: int
@@ -104,7 +104,7 @@ class RowIndex:
         return int(self.ends[-1])
 
     @property
-    def paged(self) -> list[str]:
+    def paged_columns(self) -> list[str]:
         """The columns that can be read by page."""
         return self._names("first")
 
@@ -114,7 +114,7 @@ class RowIndex:
     def has(self, group: str) -> bool:
         return f"entry.{group}" in self.arrays
 
-    def found(self, group: str, high: Keys, low: Keys, most: int | None = None) -> RowEntries:
+    def find(self, group: str, high: Keys, low: Keys, most: int | None = None) -> RowEntries:
         """Find the rows that hold one of some ids, given as halves. A row with several ids occurs with each.
 
         `most` limits the rows per id to those with the highest values.
@@ -146,7 +146,7 @@ class RowIndex:
             batches.append(RowEntries(whose, entry))
         found = _concatenated(batches)
         if len(found.rows) and found.rows.max() >= self.n_rows:
-            raise self.source.refused("an entry is of no row")
+            raise self.source.invalid("an entry is of no row")
         return found
 
     def page_of(self, column: str, rows: Ints) -> Ints | None:
@@ -155,11 +155,11 @@ class RowIndex:
             return None
         return np.searchsorted(self._first_rows(column), rows, "right").astype(np.int64) - 1
 
-    def pages(self, column: str, at: Ints) -> PagesOf:
+    def pages(self, column: str, at: Ints) -> PageLocations:
         page, first_rows = self.arrays[f"page.{column}"].take(at), self._first_rows(column)
         first, end = first_rows[at].astype(np.int64), first_rows[at + 1].astype(np.int64)
         part = np.searchsorted(self.ends, first, "right").astype(np.int64)
-        return PagesOf(part, first, end - first, page)
+        return PageLocations(part, first, end - first, page)
 
     def pages_by_part(self, column: str) -> list[Pages]:
         """Return all pages of a column, by part, in the form of `RowsOfPart`."""
@@ -177,30 +177,32 @@ class RowIndex:
             at = np.searchsorted(first_rows, bounds)
             is_rising = (first_rows[1:] > first_rows[:-1]).all()
             if not is_rising or at[-1] != len(first_rows) - 1 or (first_rows[at] != bounds).any():
-                raise self.source.refused("its pages do not match the rows of its parts")
+                raise self.source.invalid("its pages do not match the rows of its parts")
             self._validated.add(column)
         return first_rows
 
 
-def distinct(found: RowEntries) -> tuple[RowEntries, RowEntries]:
+def one_per_row(found: RowEntries) -> tuple[RowEntries, RowEntries]:
     """Return one entry per row, and all entries, both sorted by row."""
     by_row = found.taken(np.argsort(found.rows, kind="stable"))
     return by_row.taken(np.unique(by_row.rows, return_index=True)[1]), by_row
 
 
-def first_of_each(found: Sequence[RowEntries], most: int) -> list[RowEntries]:
+def best_per_id(found: Sequence[RowEntries], most: int) -> list[RowEntries]:
     """Limit what several indexes found to the `most` best entries per wanted id."""
-    index = np.repeat(np.arange(len(found)), [len(entries.whose) for entries in found])
+    index = np.repeat(np.arange(len(found)), [len(entries.wanted_index) for entries in found])
     every = _concatenated(found)
-    order = np.lexsort([every.rows, index, *_falling_values(every.entry), every.whose])
-    whose = every.whose[order]
+    order = np.lexsort([every.rows, index, *_falling_values(every.entry), every.wanted_index])
+    whose = every.wanted_index[order]
     kept = np.zeros(len(order), np.bool_)
     kept[order[np.arange(len(order)) - np.searchsorted(whose, whose) < most]] = True
     return [entries.taken(np.flatnonzero(kept[index == i])) for i, entries in enumerate(found)]
 
 
 def _concatenated(found: Sequence[RowEntries]) -> RowEntries:
-    return RowEntries(np.concatenate([e.whose for e in found]), np.concatenate([e.entry for e in found]))
+    return RowEntries(
+        np.concatenate([e.wanted_index for e in found]), np.concatenate([e.entry for e in found])
+    )
 
 
 def _falling_values(entries: npt.NDArray[Any]) -> list[npt.NDArray[Any]]:
@@ -231,7 +233,7 @@ def _entry_order(entries: npt.NDArray[Any]) -> Ints:
     return np.lexsort([entries["place"], *_falling_values(entries), entries["key"]])
 
 
-def of_parts(parts: Sequence[RowsOfPart]) -> bytes:
+def build_from_parts(parts: Sequence[PartRows]) -> bytes:
     """Return the bytes of an index of some parts, with the columns that all of them can read by page."""
     before = list(accumulate((part.n_rows for part in parts), initial=0))
     groups = {name: _shift([part.groups[name] for part in parts], before) for name in parts[0].groups}
@@ -240,7 +242,7 @@ def of_parts(parts: Sequence[RowsOfPart]) -> bytes:
     return build([part.n_rows for part in parts], groups, pages)
 
 
-def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
+def derive(earlier: RowIndex, parts: Sequence[PartRows | int]) -> bytes:
     """Make the index of `of_parts` from an earlier one, moving its entries to their new rows.
 
     Args:
@@ -252,7 +254,7 @@ def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
     rows = [sizes[part] if isinstance(part, int) else part.n_rows for part in parts]
     before = list(accumulate(rows, initial=0))
     placed = list(zip(parts, before, strict=False))
-    new = [(part, first) for part, first in placed if isinstance(part, RowsOfPart)]
+    new = [(part, first) for part, first in placed if isinstance(part, PartRows)]
     reused = [(part, first) for part, first in placed if isinstance(part, int)]
     new_row = np.full(earlier.n_rows, -1)
     for part, first in reused:
@@ -261,9 +263,9 @@ def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
     for group in earlier._names("entry"):
         entries = earlier.arrays[f"entry.{group}"].whole()
         if len(entries) and entries["place"].max() >= earlier.n_rows:
-            raise earlier.source.refused("an entry is of no row")
+            raise earlier.source.invalid("an entry is of no row")
         if (entries["key"][1:] < entries["key"][:-1]).any():
-            raise earlier.source.refused("its entries are not in order")
+            raise earlier.source.invalid("its entries are not in order")
         place = new_row[entries["place"]]
         kept = entries.take(np.flatnonzero(place >= 0))  # Faster than indexing, because of the fields.
         kept["place"] = place[place >= 0]
@@ -271,7 +273,7 @@ def derive(earlier: RowIndex, parts: Sequence[RowsOfPart | int]) -> bytes:
         is_sorted = reused == sorted(reused)
         groups[group] = merged.take(_merge_order(merged, len(kept)) if is_sorted else _entry_order(merged))
     pages = {}
-    for column in earlier.paged:
+    for column in earlier.paged_columns:
         if all(column in part.pages for part, _ in new):
             known = earlier.pages_by_part(column)
             by_part = [known[part] if isinstance(part, int) else part.pages[column] for part in parts]
@@ -316,8 +318,8 @@ def read(source: ByteSource, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
             "first": (f"page.{rest}", len(array) - 1),
         }.get(kind, (name, len(array)))
         if other not in arrays or len(arrays[other]) != length:
-            raise source.refused("it lacks arrays, or they are of different lengths")
+            raise source.invalid("it lacks arrays, or they are of different lengths")
     index = RowIndex(source, arrays)
     if not len(index.ends) or (index.ends[1:] < index.ends[:-1]).any() or index.ends[0] < 0:
-        raise source.refused("its parts are not in order")
+        raise source.invalid("its parts are not in order")
     return index

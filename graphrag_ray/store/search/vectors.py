@@ -25,7 +25,7 @@ from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Halves, Ints, Keys, MappedArray, Shard
 
 Floats = npt.NDArray[np.float32]
-Found: TypeAlias = tuple[str, float]
+ScoredId: TypeAlias = tuple[str, float]
 """Id and score of a record. Results are sorted by falling score, then by id, so they are reproducible."""
 
 DIGITS = 6  # Scores are rounded: the last bits of a sum depend on the order of its terms.
@@ -97,11 +97,11 @@ def build(ids: Sequence[str], vectors: Floats, signs: bool = False) -> bytes:
         signs: Whether the index is large and needs signs.
     """
     sorted_ids, order = mapped_arrays.sorted_halves(ids)
-    matrix = unit(vectors[order])
+    matrix = normalize(vectors[order])
     return _packed(sorted_ids, matrix.astype(_HALF) if signs else matrix)
 
 
-def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors: Floats) -> bytes:
+def update(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors: Floats) -> bytes:
     """Derive the shard with other records from an earlier one; equals what `build` makes.
 
     A shard that does not fit raises `source.refused`.
@@ -121,8 +121,8 @@ def changed(shard: VectorShard, gone: Sequence[str], ids: Sequence[str], vectors
     del old  # As large as the shard.
     if len(ids):
         if vectors.shape[1] != shard.dimensions:
-            raise shard.source.refused("its vectors have another number of dimensions")
-        matrix[new_places] = unit(vectors[order])
+            raise shard.source.invalid("its vectors have another number of dimensions")
+        matrix[new_places] = normalize(vectors[order])
     return _packed(merged, matrix)
 
 
@@ -159,16 +159,16 @@ def read(source: ByteSource) -> VectorShard:
     """Open a shard. Invalid files raise `source.refused`."""
     arrays = mapped_arrays.unpack(source, _TYPES, _IDS, [("high", "low")], {"top.high": "high"})
     if arrays.keys() - _IDS not in _LAYOUTS:
-        raise source.refused("it must hold either exact vectors, or vectors and their signs")
+        raise source.invalid("it must hold either exact vectors, or vectors and their signs")
     n, name = len(arrays["high"]), "exact" if "exact" in arrays else "vectors"
     width = len(arrays[name]) // max(1, n)
     lengths = {name: n * width, "spread": n, "mean": width, "signs": n * -(-width // _WORD)}
     if width < 1 or any(len(array) != lengths.get(key, len(array)) for key, array in arrays.items()):
-        raise source.refused("its arrays are of different lengths")
+        raise source.invalid("its arrays are of different lengths")
     return VectorShard(source, arrays, arrays[name].rows(width))
 
 
-def unit(vectors: Floats) -> Floats:
+def normalize(vectors: Floats) -> Floats:
     """Scale each vector to length 1; zeros if its length is 0 or not finite."""
     # First divide by the largest number: float32 cannot hold the square of every number that it can hold.
     scale = np.max(np.abs(vectors), axis=1, keepdims=True, initial=0.0)
@@ -179,8 +179,8 @@ def unit(vectors: Floats) -> Floats:
 
 
 def search(
-    shards: Sequence[VectorShard], wanted: Floats, k: int, among: Sequence[str] | None = None
-) -> list[Found]:
+    shards: Sequence[VectorShard], wanted: Floats, k: int, allowed_ids: Sequence[str] | None = None
+) -> list[ScoredId]:
     """Return the k records with the highest cosine similarity to a vector of length 1.
 
     Searches all shards of a kind, or only `among` some ids.
@@ -188,8 +188,8 @@ def search(
     if k <= 0:
         return []
     rows: list[Ints | None] = [None for _ in shards]
-    if among is not None:
-        allowed = mapped_arrays.halves(among)
+    if allowed_ids is not None:
+        allowed = mapped_arrays.id_halves(allowed_ids)
         rows = [shard.ids.held(allowed) for shard in shards]
     for i, candidates in _candidates(shards, rows, wanted, k):
         rows[i] = candidates

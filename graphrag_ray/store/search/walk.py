@@ -22,7 +22,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.store.search.mapped_arrays import Ints, Keys, find_positions, halves
+from graphrag_ray.store.search.mapped_arrays import Ints, Keys, find_positions, id_halves
 from graphrag_ray.store.search.name_links import NameLinks
 from graphrag_ray.store.search.vectors import kth_highest
 
@@ -43,7 +43,7 @@ if the chunk is a restart to which no name brought more than that."""
 
 def count_holders(shards: Sequence[NameLinks], names: Sequence[str]) -> dict[str, int]:
     """Count the chunks that contain each of some names (ids); unknown names are left out."""
-    wanted = halves(names)
+    wanted = id_halves(names)
     counts = np.zeros(len(names), np.int64)
     for shard in shards:
         places = shard.names.places(wanted)
@@ -139,14 +139,14 @@ class _Walk:
         if among is not None:
             self._allowed = [np.zeros(len(shard), np.bool_) for shard in shards]
             for shard, allowed in zip(shards, self._allowed, strict=True):
-                allowed[shard.ids.held(halves(among))] = True
+                allowed[shard.ids.held(id_halves(among))] = True
         known = count_holders(shards, list(names))
         starts = {name: weight for name, weight in names.items() if name in known}
         name_weights = np.array(list(starts.values()), np.float64)
         keys, known_weights = [np.zeros(0, np.uint64)], [np.zeros(0)]
         weights = np.array(list(chunks.values()), np.float64)
         for number, shard in enumerate(shards):
-            place = shard.ids.places(halves(list(chunks)))
+            place = shard.ids.places(id_halves(list(chunks)))
             found = np.flatnonzero(place >= 0)
             if self._allowed is not None:
                 found = found[self._allowed[number][place[found]]]
@@ -155,7 +155,7 @@ class _Walk:
         chunk_weights = np.concatenate(known_weights)
         total = name_weights.sum() + chunk_weights.sum()
         if total > 0:  # The weights of restarts are scaled to a sum of 1.
-            self._names.receive(halves(list(starts))[0], name_weights / total)
+            self._names.receive(id_halves(list(starts))[0], name_weights / total)
             self._chunks.receive(np.concatenate(keys), chunk_weights / total)
         self._restart_weights = self._chunks.waiting.copy()
 
@@ -167,7 +167,7 @@ class _Walk:
                 place = self._place[number, active]
                 found = np.flatnonzero(place >= 0)
                 linked = shard.of_names(place[found])
-                sender, to, weight = found[linked.whose], linked.place, linked.weight
+                sender, to, weight = found[linked.node_index], linked.place, linked.weight
                 if self._allowed is not None:
                     kept = self._allowed[number][to]
                     sender, to, weight = sender[kept], to[kept], weight[kept]
@@ -185,7 +185,7 @@ class _Walk:
         def links(active: Ints) -> Iterator[_Links]:
             for shard, members, place in self._by_shard(active):
                 linked = shard.of_chunks(place)
-                yield members[linked.whose], shard.names.high.take(linked.place), linked.weight
+                yield members[linked.node_index], shard.names.high.take(linked.place), linked.weight
 
         return self._push(self._chunks, self._names, locate, links)
 

@@ -70,7 +70,7 @@ for _language, _frequent in WORDS.items():
         _LANGUAGES.setdefault(_word, []).append(_language)
 
 
-def words(text: str, language: str = "") -> list[str]:
+def tokenize(text: str, language: str = "") -> list[str]:
     """Return all words in order, with repetitions. `language` is a key of `WORDS`, or "" if unknown."""
     return [word for token in _tokens(text) for word in _stems(token, language)]
 
@@ -109,7 +109,7 @@ def _word_pattern() -> re.Pattern[str]:
     return re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{marks}]){{1,{MAX_WORD}}}")
 
 
-def language_of(text: str) -> str:
+def detect_language(text: str) -> str:
     """Detect the language of a text; "" if its words do not tell."""
     counts: Counter[str] = Counter()
     for word in _LETTERS.findall(text[:_MAX_CHARS].casefold()):
@@ -118,8 +118,8 @@ def language_of(text: str) -> str:
     return first[0] if first[1] >= _MIN_MATCHES and first[1] > second[1] else ""
 
 
-def common_language(texts: Iterable[str]) -> str:
+def detect_common_language(texts: Iterable[str]) -> str:
     """Detect the language of most texts; "" if there are several, or none is known."""
-    counts = Counter(filter(None, map(language_of, texts)))
+    counts = Counter(filter(None, map(detect_language, texts)))
     language, n = max(counts.items(), key=lambda item: (item[1], item[0]), default=("", 0))
     return language if n and n >= MIN_SHARE * counts.total() else ""

@@ -33,8 +33,8 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 METHOD = MethodKind(
     search,
-    asks=("embed", "answer"),
-    reads="passages, and reports on what they name",
+    stages=("embed", "answer"),
+    description="passages, and reports on what they name",
     reports=True,
-    instead="hybrid",
+    alternative="hybrid",
 )

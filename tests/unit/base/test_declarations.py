@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import graphrag_ray.indexing.stages
-from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS, STAGES, concerned
+from graphrag_ray.base.declarations import ASKING_STAGES, JOURNALS, STAGES, affected_dialogues
 
 
 def test_every_stage_has_a_file_and_reads_only_earlier_stages():
@@ -30,4 +30,4 @@ def test_every_stage_has_a_file_and_reads_only_earlier_stages():
     ],
 )
 def test_a_changed_prompt_affects_its_dialogue_and_those_downstream(prompt: str, dialogues: set[str]):
-    assert concerned(prompt) == dialogues < set(JOURNALS)
+    assert affected_dialogues(prompt) == dialogues < set(JOURNALS)

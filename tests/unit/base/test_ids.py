@@ -43,7 +43,7 @@ def test_a_relationship_has_no_direction(a: str, b: str) -> None:
 
 @given(st.lists(ID, max_size=5))
 def test_the_id_of_a_community_does_not_depend_on_the_order_of_its_members(some: list[str]) -> None:
-    members = ids.prefixes(some)
+    members = ids.id_prefixes(some)
     found = ids.community_id("leiden", 0, members)
     assert ids.community_id("leiden", 0, members[::-1]) == found
     assert ids.community_id("leiden", 0, np.append(members, np.uint64(1))) != found
@@ -77,7 +77,7 @@ def test_an_entity_key_normalises_insignificant_characters(name: str, key: str) 
 def test_excessive_combining_marks_are_dropped_from_names() -> None:
     assert ids.entity_key("e" + "\u0301" * 40) == ids.entity_key("e" + "\u0301" * ids.MAX_MARKS)
     assert ids.entity_key("x" + "&#817;&#769;" * 5_000) == ids.entity_key("x" + "\u0331\u0301" * 15)
-    assert ids.bounded_marks("a" + "\u0316\u0301" * 20, "?") == "a" + "\u0316\u0301" * 15 + "?" * 10
+    assert ids.limit_combining_marks("a" + "\u0316\u0301" * 20, "?") == "a" + "\u0316\u0301" * 15 + "?" * 10
 
 
 @given(NAME)
@@ -108,7 +108,7 @@ def test_upper_and_lower_case_have_the_same_key(name: str) -> None:
 
 @given(st.lists(ID))
 def test_prefixes_sort_like_ids(some: list[str]) -> None:
-    found = ids.prefixes(sorted(some))
+    found = ids.id_prefixes(sorted(some))
     assert found.dtype == np.uint64
     assert (found[1:] >= found[:-1]).all()
     assert [f"{int(p):016x}" for p in found] == [i[:16] for i in sorted(some)]

@@ -20,7 +20,7 @@ ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
 def test_without_a_file_the_offline_engine_answers():
     settings = load_settings()
     assert settings.model("default").provider == "offline"
-    assert settings.call("extract").model_id == OFFLINE_MODEL_ID
+    assert settings.call_parameters("extract").model_id == OFFLINE_MODEL_ID
 
 
 @pytest.mark.parametrize(
@@ -227,15 +227,15 @@ def test_a_stage_can_have_its_own_model():
             "stages": {"describe": {"model": "cheap", "temperature": None}},
         }
     )
-    call = settings.call("describe", 500)
+    call = settings.call_parameters("describe", 500)
     assert (call.model, call.model_id, call.temperature, call.max_output_tokens) == ("cheap", "s", None, 100)
-    assert settings.call("report").model == "default"
+    assert settings.call_parameters("report").model == "default"
 
 
 def test_embeddings_are_offline_until_a_model_is_named():
-    assert parse_settings(ONLINE).call("embed").model_id == OFFLINE_MODEL_ID
+    assert parse_settings(ONLINE).call_parameters("embed").model_id == OFFLINE_MODEL_ID
     named = {"models": {**ONLINE["models"], "embedding": {"provider": "openai", "model": "e"}}}
-    assert parse_settings(named).call("embed").model_id == "e"
+    assert parse_settings(named).call_parameters("embed").model_id == "e"
 
 
 def test_settings_survive_a_round_trip_through_a_manifest():
@@ -295,10 +295,10 @@ def test_a_misspelt_embedding_model_is_not_silently_offline():
 )
 def test_a_known_reasoning_model_has_extra_tokens_for_reasoning(name, room):
     model = {"provider": "openai", "model": name}
-    call = parse_settings({"models": {"default": model}}).call("report", 2000)
+    call = parse_settings({"models": {"default": model}}).call_parameters("report", 2000)
     assert (call.max_output_tokens, call.reasoning_tokens, call.reasoning_effort) == (2000, room, None)
     stages = {"report": {"reasoning_effort": "low", "reasoning_tokens": 50}}
-    own = parse_settings({"models": {"default": model}, "stages": stages}).call("report")
+    own = parse_settings({"models": {"default": model}, "stages": stages}).call_parameters("report")
     assert (own.reasoning_tokens, own.reasoning_effort) == (50, "low")
 
 
@@ -317,17 +317,17 @@ def test_a_known_reasoning_model_has_extra_tokens_for_reasoning(name, room):
 )
 def test_an_index_keeps_its_corpus_description(given, before, about):
     settings = parse_settings({"corpus": {"about": given}})
-    assert settings.with_reports_of(before).corpus.about == about
+    assert settings.with_kept_settings(before).corpus.about == about
 
 
 def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
-    offline = parse_settings({"corpus": {"about": "Mills."}}).kept()
+    offline = parse_settings({"corpus": {"about": "Mills."}}).for_snapshot()
     paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
-    assert Settings().with_reports_of(offline).corpus.about == "Mills."
-    assert paid.with_reports_of(offline).corpus.about is None
-    told = paid.with_about("Mills.")
-    assert paid.with_reports_of(told.kept()).corpus.about == "Mills."
-    assert told.with_reports_of(offline).corpus.about == "Mills."
+    assert Settings().with_kept_settings(offline).corpus.about == "Mills."
+    assert paid.with_kept_settings(offline).corpus.about is None
+    told = paid.with_description("Mills.")
+    assert paid.with_kept_settings(told.for_snapshot()).corpus.about == "Mills."
+    assert told.with_kept_settings(offline).corpus.about == "Mills."
 
 
 def test_prepend_is_auto_or_column_names():
@@ -352,12 +352,12 @@ def test_prepended_metadata_excludes_title_and_date():
     ],
 )
 def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, kept):
-    settings = parse_settings({"reports": given}).with_reports_of(before)
+    settings = parse_settings({"reports": given}).with_kept_settings(before)
     assert settings.reports.role == kept
 
 
 def test_kept_settings_are_those_whose_change_would_cost_calls():
     made = {"chunking": {"prepend": ["author"]}, "embeddings": {"with_titles": False}}
-    settings = parse_settings({"chunking": {"size": 300}}).with_reports_of(made)
+    settings = parse_settings({"chunking": {"size": 300}}).with_kept_settings(made)
     assert settings.chunking.prepend == ("author",) and settings.chunking.size == 300
     assert not settings.embeddings.with_titles

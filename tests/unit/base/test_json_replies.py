@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field
 
-from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, number, read_reply, schema_of
+from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, number, parse_reply, schema_of
 
 
 class Point(JsonReply):
@@ -48,12 +48,12 @@ ONE = Points(points=[Point(description="A.", score=5)])
     ],
 )
 def test_a_list_is_found_however_it_is_wrapped(reply: str):
-    assert read_reply(reply, Points) == ONE
+    assert parse_reply(reply, Points) == ONE
 
 
 @pytest.mark.parametrize("reply", ['{"points": []}', "[]", '{"points": []} as nothing fits'])
 def test_an_empty_list_is_a_valid_reply(reply: str):
-    assert read_reply(reply, Points) == Points(points=[])
+    assert parse_reply(reply, Points) == Points(points=[])
 
 
 @pytest.mark.parametrize(
@@ -61,17 +61,17 @@ def test_an_empty_list_is_a_valid_reply(reply: str):
     ["", "No.", "I see [Data: Reports (1)].", '{"answer": 5, "x": 6}', "{", "[1, 2]", '{"points": "none"}'],
 )
 def test_a_reply_without_the_list_is_a_problem_that_names_it(reply: str):
-    found = read_reply(reply, Points)
+    found = parse_reply(reply, Points)
     assert isinstance(found, ReplyProblem) and "`points`" in found.text
 
 
 def test_complete_parts_of_a_truncated_reply_are_used():
     assert (
-        read_reply('{"points": [{"description": "A.", "score": 5}, {"description": "B is', Points, "length")
+        parse_reply('{"points": [{"description": "A.", "score": 5}, {"description": "B is', Points, "length")
         == ONE
     )
-    assert read_reply('{"points": [{"description": "A.", "score": 5}, ', Points, "length") == ONE
-    found = read_reply('{"points": [{"description": "B is', Points, "length")
+    assert parse_reply('{"points": [{"description": "A.", "score": 5}, ', Points, "length") == ONE
+    found = parse_reply('{"points": [{"description": "B is', Points, "length")
     assert isinstance(found, ReplyProblem) and "not closed" in found.text
 
 
@@ -79,7 +79,7 @@ def test_complete_parts_of_a_truncated_reply_are_used():
 def test_no_reply_raises_an_error(reply: str):
     for finish in ("stop", "length"):
         for model in (Points, Step):
-            assert isinstance(read_reply(reply, model, finish), ReplyProblem | model)
+            assert isinstance(parse_reply(reply, model, finish), ReplyProblem | model)
 
 
 @pytest.mark.parametrize(
@@ -96,11 +96,11 @@ def test_other_values_are_not_numbers(written: object):
 
 
 def test_each_missing_field_is_named_with_what_it_must_be():
-    found = read_reply('{"answer": 7, "Follow-Ups": ["Who?", 3]}', Step)
+    found = parse_reply('{"answer": 7, "Follow-Ups": ["Who?", 3]}', Step)
     assert found == ReplyProblem(
         "`answer` must be a text that is not empty; `score` must be a number from 0 to 10"
     )
-    assert read_reply("none", Step) == ReplyProblem("it holds no JSON object")
+    assert parse_reply("none", Step) == ReplyProblem("it holds no JSON object")
 
 
 def test_the_schema_sent_to_endpoints_is_strict():

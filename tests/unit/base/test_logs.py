@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.logs import Logging
+from graphrag_ray.base.logs import LogConfig
 
 log = logging.getLogger("graphrag_ray.test")
 
@@ -22,7 +22,7 @@ def told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], list[str]]]:
     """The lines on stderr since the last look. Logging is as it was afterwards."""
-    ours = logging.getLogger(logs.OURS)
+    ours = logging.getLogger(logs.PACKAGE_LOGGER)
     level = ours.level
     monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Ray may have brought one
     monkeypatch.setattr(ours, "propagate", True)
@@ -32,21 +32,21 @@ def told(
 
 
 def test_an_event_is_one_line_of_json_with_its_run_stage_item_and_numbers(told):
-    logs.configure(Logging("info", "json", run="r1"))
-    logs.about("extract", "k" * 64)
-    logs.event(log, "step ended", seconds=1.5, counts={"entities": 3}, reused=False)
+    logs.configure(LogConfig("info", "json", run="r1"))
+    logs.set_item_context("extract", "k" * 64)
+    logs.log_event(log, "step ended", seconds=1.5, counts={"entities": 3}, reused=False)
     (line,) = map(json.loads, told())
     assert line.pop("time").endswith("Z")
     assert line == {
         "level": "info", "logger": "graphrag_ray.test", "message": "step ended", "run": "r1",
         "stage": "extract", "item": "k" * 16, "seconds": 1.5, "counts": {"entities": 3}, "reused": False,
     }  # fmt: skip
-    logs.about("")
+    logs.set_item_context("")
 
 
 def test_text_lines_append_names_and_values(told):
-    logs.configure(Logging("info", run="r1"))
-    logs.event(log, "worker joined", worker="r1-0", places=8, note="two words")
+    logs.configure(LogConfig("info", run="r1"))
+    logs.log_event(log, "worker joined", worker="r1-0", places=8, note="two words")
     (line,) = told()
     assert line.partition(" ")[2] == (
         'INFO graphrag_ray.test: worker joined run=r1 worker=r1-0 places=8 note="two words"'
@@ -57,17 +57,17 @@ def test_text_lines_append_names_and_values(told):
 @example("a\nb\r\u2028c\x1b[2J\x9b\u202e", "text")
 def test_every_message_is_one_line_of_printable_characters(text, form):
     record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "%s", (text,), None)
-    line = logs._Lines(Logging("info", form), []).format(record)
+    line = logs._Lines(LogConfig("info", form), []).format(record)
     assert line.isascii() and line.isprintable()
 
 
 def test_secrets_of_the_environment_and_hidden_values_are_starred(told, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "correct-horse")
-    logs.hide(["battery-staple"])
+    logs.hide_values(["battery-staple"])
     for form in ("text", "json"):
-        logs.configure(Logging("debug", form))
+        logs.configure(LogConfig("debug", form))
         log.info("with correct-horse and %s", "battery-staple")
-        logs.event(log, "nested", said={"a": ["Bearer abcdefghijkl", "correct-horse"]})
+        logs.log_event(log, "nested", said={"a": ["Bearer abcdefghijkl", "correct-horse"]})
         shown = "\n".join(told())
         assert "***" in shown and not any(s in shown for s in ("horse", "staple", "abcdefghijkl"))
 
@@ -77,7 +77,7 @@ def test_an_exception_is_logged_as_type_and_place_unless_the_level_is_debug(told
         raise ValueError("quoting the document")
 
     for level in ("info", "debug"):
-        logs.configure(Logging(level, "json"))
+        logs.configure(LogConfig(level, "json"))
         try:
             fail()
         except ValueError:
@@ -88,7 +88,7 @@ def test_an_exception_is_logged_as_type_and_place_unless_the_level_is_debug(told
 
 
 def test_messages_of_other_libraries_are_cut_and_logged_from_warnings_on(told, monkeypatch):
-    logs.configure(Logging("debug"))
+    logs.configure(LogConfig("debug"))
     monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)  # others may have said so
     other = logging.getLogger("some.library")
     other.info("POST https://host?key=value")
@@ -99,16 +99,16 @@ def test_messages_of_other_libraries_are_cut_and_logged_from_warnings_on(told, m
 
 
 def test_the_environment_sets_level_and_format_in_any_order():
-    assert logs.from_environment({}) == Logging("warning", "text")
-    assert logs.from_environment({"GRAPHRAG_RAY_LOG": "json,info"}) == Logging("info", "json")
-    assert logs.from_environment({"GRAPHRAG_RAY_LOG": " Debug "}) == Logging("debug", "text")
+    assert logs.from_environment({}) == LogConfig("warning", "text")
+    assert logs.from_environment({"GRAPHRAG_RAY_LOG": "json,info"}) == LogConfig("info", "json")
+    assert logs.from_environment({"GRAPHRAG_RAY_LOG": " Debug "}) == LogConfig("debug", "text")
     with pytest.raises(UsageError, match=r"'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info"):
         logs.from_environment({"GRAPHRAG_RAY_LOG": "loud"})
 
 
 def test_workers_log_like_a_configured_driver(told):
-    logs.follow(None)
-    assert logs.current() is None
-    logs.follow(Logging("info", run="r1"))
+    logs.follow_driver(None)
+    assert logs.current_config() is None
+    logs.follow_driver(LogConfig("info", run="r1"))
     log.info("here")
     assert told()[0].endswith("here run=r1")

@@ -10,7 +10,7 @@ from graphrag_ray.base.messages import (
     EmbeddingRequest,
     Message,
     item_key,
-    whole,
+    join_surrogates,
 )
 
 CALL = CallParameters("default", "some-model", 0.0, 100)
@@ -59,7 +59,7 @@ def test_a_changed_request_does_not_keep_the_hash_it_was_made_from():
 
 
 def test_the_next_turn_holds_the_conversation_so_far():
-    following = REQUEST.followed_by(ChatReply("Hi"), "glean_check", "Any more?", response="yes_no")
+    following = REQUEST.next_turn(ChatReply("Hi"), "glean_check", "Any more?", response="yes_no")
     assert following.prompt == "glean_check"
     assert following.response == "yes_no"
     assert following.messages == (*REQUEST.messages, Message("assistant", "Hi"), Message("user", "Any more?"))
@@ -95,5 +95,5 @@ def test_requests_and_replies_survive_pickling():
 
 
 def test_surrogates_are_joined_or_replaced():
-    assert whole("caf\udce9 \ud83d\ude00 \ud83d") == "caf\ufffd \U0001f600 \ufffd"
-    assert whole("plain, 漢字, \U0001f600") == "plain, 漢字, \U0001f600"
+    assert join_surrogates("caf\udce9 \ud83d\ude00 \ud83d") == "caf\ufffd \U0001f600 \ufffd"
+    assert join_surrogates("plain, 漢字, \U0001f600") == "plain, 漢字, \U0001f600"

@@ -15,7 +15,7 @@ from graphrag_ray.base.prompts import (
     reply_lengths,
 )
 from graphrag_ray.base.records import SECTIONS, references_in
-from graphrag_ray.corpus.quotes import quotes_in
+from graphrag_ray.corpus.quotes import quotation_parts
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
 from graphrag_ray.query.methods.dynamic import RATING_SCHEMA
@@ -47,7 +47,7 @@ def test_a_divider_separates_system_from_user():
         ("system", "Be kind."),
         ("user", "Wrong: x"),
     ]
-    assert prompt.text({"problem": "x"}) == "Wrong: x"
+    assert prompt.fill_user({"problem": "x"}) == "Wrong: x"
 
 
 def test_a_divider_in_a_value_is_text():
@@ -114,8 +114,8 @@ def test_a_prompt_of_an_earlier_version_may_lack_optional_placeholders():
 def test_an_optional_placeholder_that_is_empty_leaves_no_gap_in_a_prompt_of_an_index():
     prompt = parse_prompt("report", "{role} {rating_criterion} {language}.\n\n{about}\n{context}\n")
     values = {"role": "A", "rating_criterion": "", "language": "B", "context": "C", "about": ""}
-    assert prompt.text(values) == "A  B.\n\nC"
-    assert prompt.text({**values, "about": "Mills."}) == "A  B.\n\nMills.\nC"
+    assert prompt.fill_user(values) == "A  B.\n\nC"
+    assert prompt.fill_user({**values, "about": "Mills."}) == "A  B.\n\nMills.\nC"
 
 
 def test_the_words_asked_for_leave_a_quarter_of_the_limit_of_a_reply():
@@ -208,7 +208,7 @@ def test_the_example_of_the_claims_prompt_is_what_the_parser_reads(prompts):
     parsed = parse_claims(reply.split("the reply is:\n")[1])
     assert [c.status for c in parsed.claims] == ["TRUE", "SUSPECTED"]
     assert [c.start_date for c in parsed.claims] == ["2009-02-09", None]
-    quotes = [quote for c in parsed.claims for quote in quotes_in(c.source_text)]
+    quotes = [quote for c in parsed.claims for quote in quotation_parts(c.source_text)]
     assert len(quotes) > len(parsed.claims), "one claim shows how several quotes are written"
     assert all(quote in reply.split("the reply is:\n")[0] for quote in quotes)
     assert (parsed.unusable, parsed.unreadable, parsed.complete) == (0, 0, True)

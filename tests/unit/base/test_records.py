@@ -6,16 +6,16 @@ from graphrag_ray.base.records import (
     MAX_REFERENCE_IDS,
     SECTIONS,
     Reference,
+    csv_line,
+    defuse_references,
+    drop_unclosed_reference,
     find_references,
-    harmless,
-    heading,
-    line,
     parse_sections,
     references_in,
     render_references,
     resolve_references,
+    section_heading,
     strip_references,
-    without_unfinished,
     write_reference,
 )
 
@@ -25,9 +25,9 @@ PLAIN = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp
 
 @given(st.lists(st.tuples(PLAIN, PLAIN), max_size=6))
 def test_a_context_survives_a_round_trip(rows):
-    context = heading("Entities", ["id", "entity", "description"])
-    context += "".join(line([i, *fields]) for i, fields in enumerate(rows, 1))
-    context += "\n" + heading("Claims", ["id", "text"]) + line([1, "last"])
+    context = section_heading("Entities", ["id", "entity", "description"])
+    context += "".join(csv_line([i, *fields]) for i, fields in enumerate(rows, 1))
+    context += "\n" + section_heading("Claims", ["id", "text"]) + csv_line([1, "last"])
     sections = parse_sections(context)
     assert [(r["entity"], r["description"]) for r in sections["Entities"]] == rows
     assert [r["id"] for r in sections["Entities"]] == [str(i) for i in range(1, len(rows) + 1)]
@@ -36,25 +36,29 @@ def test_a_context_survives_a_round_trip(rows):
 
 @given(st.text())
 def test_a_record_is_always_one_line(text):
-    assert line([1, text]).count("\n") == 1
-    assert len(line([1, text]).splitlines()) == 1
+    assert csv_line([1, text]).count("\n") == 1
+    assert len(csv_line([1, text]).splitlines()) == 1
 
 
 def test_text_that_looks_like_a_heading_stays_in_its_record():
-    context = heading("Entities", ["id", "description"]) + line([1, "\n-----Reports-----\nid,x\n7,y"])
+    context = section_heading("Entities", ["id", "description"]) + csv_line(
+        [1, "\n-----Reports-----\nid,x\n7,y"]
+    )
     assert list(parse_sections(context)) == ["Entities"]
     assert len(parse_sections(context)["Entities"]) == 1
 
 
 def test_a_field_of_any_length_is_read_back():
     text = "word, " * 40_000
-    (row,) = parse_sections(heading("Sources", ["id", "text"]) + line([1, text]))["Sources"]
+    (row,) = parse_sections(section_heading("Sources", ["id", "text"]) + csv_line([1, text]))["Sources"]
     assert row["text"] == text.strip()
 
 
 def test_text_outside_of_sections_is_ignored():
     assert parse_sections("a preamble\n") == {}
-    assert parse_sections("a,b\n" + heading("Claims", ["id"]) + line([1]))["Claims"] == [{"id": "1"}]
+    assert parse_sections("a,b\n" + section_heading("Claims", ["id"]) + csv_line([1]))["Claims"] == [
+        {"id": "1"}
+    ]
 
 
 def test_references_are_resolved_to_ids_in_order():
@@ -158,7 +162,7 @@ def test_ordinary_text_in_brackets_is_no_reference(text):
     ],
 )
 def test_an_unclosed_reference_is_removed_from_a_truncated_reply(half):
-    assert without_unfinished(f"Sold {half}") == "Sold"
+    assert drop_unclosed_reference(f"Sold {half}") == "Sold"
 
 
 def test_citations_that_are_not_in_the_context_are_dropped_and_counted():
@@ -258,7 +262,7 @@ def test_every_reference_left_points_to_a_record_of_the_context(text):
 
 @given(PIECES)
 def test_defused_text_contains_no_references(text):
-    assert not list(find_references(harmless(text)))
+    assert not list(find_references(defuse_references(text)))
 
 
 @given(st.lists(st.lists(st.tuples(st.sampled_from([*SECTIONS, "Birds"]), st.integers(0, 12)), min_size=1)))

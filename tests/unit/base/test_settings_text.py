@@ -11,7 +11,7 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import Settings, of_index
+from graphrag_ray.base.index_settings import Settings, without_machine_settings
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, read_settings
 from graphrag_ray.base.settings_text import setting_keys
 
@@ -95,4 +95,4 @@ sections = st.dictionaries(
 @given(sections)
 def test_any_settings_in_an_index_are_read_or_refused(stored: dict[str, object]):
     with suppress(SettingsError):
-        parse_settings(of_index(stored))
+        parse_settings(without_machine_settings(stored))

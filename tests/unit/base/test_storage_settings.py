@@ -8,7 +8,7 @@ import pytest
 
 from graphrag_ray.base.errors import InputError, SettingsError
 from graphrag_ray.base.index_settings import Storage
-from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, storage_of
+from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, resolve_storage
 from graphrag_ray.base.urls import protocol_of, secret_options
 from graphrag_ray.indexing.stages.list_input import scan_input
 from graphrag_ray.store.files import Store
@@ -17,16 +17,25 @@ HERE = {"endpoint_url": "http://127.0.0.1:9000", "options": {"anon": True}}
 
 
 def test_only_explicit_options_reach_an_s3_client():
-    assert Storage().of("s3://b/x") == {}
+    assert Storage().fsspec_options("s3://b/x") == {}
     given = Storage(endpoint_url="http://h:1", path_style=False, options={"requester_pays": True})
-    assert given.of("s3://b/x") == {"endpoint_url": "http://h:1", "path_style": False, "requester_pays": True}
-    assert given.of("s3a://b/x") == given.of("s3://b/x")
+    assert given.fsspec_options("s3://b/x") == {
+        "endpoint_url": "http://h:1",
+        "path_style": False,
+        "requester_pays": True,
+    }
+    assert given.fsspec_options("s3a://b/x") == given.fsspec_options("s3://b/x")
 
 
 def test_a_local_folder_gets_no_options_and_other_storage_only_its_own():
     given = Storage(endpoint_url="http://h:1", options={"project": "p"})
-    assert given.of("/tmp/x") == given.of("x") == given.of("file:///tmp/x") == {}
-    assert given.of("gs://b/x") == {"project": "p"}
+    assert (
+        given.fsspec_options("/tmp/x")
+        == given.fsspec_options("x")
+        == given.fsspec_options("file:///tmp/x")
+        == {}
+    )
+    assert given.fsspec_options("gs://b/x") == {"project": "p"}
 
 
 def test_protocol_aliases_are_the_same_kind_of_storage():
@@ -37,8 +46,8 @@ def test_protocol_aliases_are_the_same_kind_of_storage():
 
 def test_input_uses_the_storage_settings_of_the_index_unless_it_has_its_own():
     settings = parse_settings({"storage": HERE})
-    assert settings.input_options("s3://docs", "s3://index") == settings.storage.of("s3://index")
-    assert settings.input_options("s3://docs", "") == settings.storage.of("s3://docs")
+    assert settings.input_options("s3://docs", "s3://index") == settings.storage.fsspec_options("s3://index")
+    assert settings.input_options("s3://docs", "") == settings.storage.fsspec_options("s3://docs")
     assert settings.input_options("./docs", "s3://index") == {}
     own = parse_settings({"storage": HERE, "input": {"storage": {"region": "eu-north-1"}}})
     assert own.input_options("s3://docs", "s3://index") == {"region": "eu-north-1"}
@@ -117,18 +126,18 @@ def test_a_way_to_find_a_token_is_not_a_secret():
 
 def test_snapshots_do_not_store_storage_settings():
     settings = parse_settings({"storage": HERE, "input": {"storage": HERE, "text_column": "body"}})
-    kept = settings.kept()
+    kept = settings.for_snapshot()
     assert "storage" not in kept and "storage" not in kept["input"]
     assert parse_settings(kept).input.text_column == "body"
 
 
 def test_arguments_from_python_take_precedence():
     settings = parse_settings({"storage": HERE})
-    assert storage_of(settings, None) == settings.storage
-    assert storage_of(settings, {"region": "r"}) == Storage(region="r")
-    assert storage_of(None, None) == storage_of(None, Storage()) == Storage()
+    assert resolve_storage(settings, None) == settings.storage
+    assert resolve_storage(settings, {"region": "r"}) == Storage(region="r")
+    assert resolve_storage(None, None) == resolve_storage(None, Storage()) == Storage()
     with pytest.raises(SettingsError, match=r"storage\.regin"):
-        storage_of(None, {"regin": "r"})
+        resolve_storage(None, {"regin": "r"})
 
 
 @pytest.mark.parametrize(("protocol", "extra", "package"), [("gs", "gs", "gcsfs"), ("az", "az", "adlfs")])

@@ -11,8 +11,8 @@ import pytest
 from graphrag_ray.base.errors import PromptError, SettingsError
 from graphrag_ray.base.prompts import bundled_prompts, load_prompts
 from graphrag_ray.base.settings_file import load_settings, load_storage, root_in
-from graphrag_ray.base.text_files import beside, names_in, read_text
-from graphrag_ray.base.urls import shown
+from graphrag_ray.base.text_files import names_in, read_text, resolve_beside
+from graphrag_ray.base.urls import display_path
 from graphrag_ray.indexing.index import load_names
 
 FAR = "memory://project"
@@ -53,7 +53,7 @@ def test_missing_and_misspelt_files_are_named(far: fsspec.AbstractFileSystem):
 
 
 def test_a_password_or_signature_in_a_url_is_not_shown():
-    assert shown("https://me:secret@host/settings.yaml?signature=1") == "https://host/settings.yaml"
+    assert display_path("https://me:secret@host/settings.yaml?signature=1") == "https://host/settings.yaml"
     with pytest.raises(SettingsError) as caught:
         load_settings("nosuch://me:secret@host/settings.yaml?signature=1")
     assert "secret" not in str(caught.value) and "signature" not in str(caught.value)
@@ -61,17 +61,20 @@ def test_a_password_or_signature_in_a_url_is_not_shown():
 
 def test_a_path_in_a_file_is_relative_to_it_and_a_url_is_a_url(tmp_path: Path):
     file = tmp_path / "settings.yaml"
-    assert beside(str(file), "docs/*.txt") == str(tmp_path / "docs/*.txt")
-    assert beside(str(file), "/docs") == "/docs" and beside(str(file), "s3://b/docs") == "s3://b/docs"
-    assert beside("s3://b/p/settings.yaml", "docs") == "s3://b/p/docs"
-    assert beside("s3://b/settings.yaml", "docs/*.txt") == "s3://b/docs/*.txt"
-    assert beside("s3://b/p/settings.yaml", "/docs") == "/docs"
-    assert beside((tmp_path / "s.yaml").as_uri(), "./docs") == (tmp_path / "docs").as_uri()
+    assert resolve_beside(str(file), "docs/*.txt") == str(tmp_path / "docs/*.txt")
+    assert (
+        resolve_beside(str(file), "/docs") == "/docs"
+        and resolve_beside(str(file), "s3://b/docs") == "s3://b/docs"
+    )
+    assert resolve_beside("s3://b/p/settings.yaml", "docs") == "s3://b/p/docs"
+    assert resolve_beside("s3://b/settings.yaml", "docs/*.txt") == "s3://b/docs/*.txt"
+    assert resolve_beside("s3://b/p/settings.yaml", "/docs") == "/docs"
+    assert resolve_beside((tmp_path / "s.yaml").as_uri(), "./docs") == (tmp_path / "docs").as_uri()
 
 
 def test_a_path_with_parent_folders_stays_in_the_bucket():
-    assert beside("s3://b/conf/settings.yaml", "../index") == "s3://b/index"
-    assert beside("s3://b/conf/settings.yaml", "../../../index") == "s3://b/index"
+    assert resolve_beside("s3://b/conf/settings.yaml", "../index") == "s3://b/index"
+    assert resolve_beside("s3://b/conf/settings.yaml", "../../../index") == "s3://b/index"
 
 
 def test_a_local_folder_is_listed_and_a_missing_one_is_none(tmp_path: Path):

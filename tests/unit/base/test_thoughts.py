@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
+from graphrag_ray.base.thoughts import ReasoningFilter, starts_inside_reasoning, strip_reasoning
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ from graphrag_ray.base.thoughts import Speech, is_open_from_the_start, spoken
     ],
 )
 def test_reasoning_before_a_reply_is_removed(reply):
-    assert spoken(reply) == "NO"
+    assert strip_reasoning(reply) == "NO"
 
 
 @pytest.mark.parametrize("reply", ["<think>cut off", "<think>one</think><think>cut", "<think>only</think>\n"])
 def test_reasoning_without_a_reply_leaves_nothing(reply):
-    assert spoken(reply) == ""
+    assert strip_reasoning(reply) == ""
 
 
 @pytest.mark.parametrize(
@@ -54,28 +54,31 @@ def test_reasoning_without_a_reply_leaves_nothing(reply):
     ],
 )
 def test_a_text_that_mentions_tags_is_unchanged(reply):
-    assert spoken(reply) == reply
+    assert strip_reasoning(reply) == reply
 
 
 def test_reasoning_inside_a_reply_is_removed():
-    assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm</think>\nThree.") == "One.\n\nTwo.\n\nThree."
-    assert spoken("<think>hm</think>A line that ends in </think>\nis text.").endswith("\nis text.")
+    assert (
+        strip_reasoning("One.\n<think>hm</think>\nTwo.\n<think>hm</think>\nThree.")
+        == "One.\n\nTwo.\n\nThree."
+    )
+    assert strip_reasoning("<think>hm</think>A line that ends in </think>\nis text.").endswith("\nis text.")
 
 
 def test_truncated_reasoning_extends_to_the_end_of_the_reply():
-    assert spoken("One.\n<think>hm") == "One.\n"
-    assert spoken("One.\n<think>hm</think>\nTwo.\n<think>hm") == "One.\n\nTwo.\n"
+    assert strip_reasoning("One.\n<think>hm") == "One.\n"
+    assert strip_reasoning("One.\n<think>hm</think>\nTwo.\n<think>hm") == "One.\n\nTwo.\n"
 
 
 def test_reasoning_inside_a_reply_may_end_within_a_line():
-    assert spoken("One.\n<think>hm</think>Two.\nThree.") == "One.\nTwo.\nThree."
+    assert strip_reasoning("One.\n<think>hm</think>Two.\nThree.") == "One.\nTwo.\nThree."
     channels = "<|channel|>analysis<|message|>hm<|channel|>final<|message|>"
-    assert spoken(f"One.\n{channels}Two.") == "One.\nTwo."
+    assert strip_reasoning(f"One.\n{channels}Two.") == "One.\nTwo."
 
 
 @pytest.mark.parametrize("reply", ["hm\n</think>\nNO", "hm</think>\nNO", "hm</think>"])
 def test_a_reply_may_begin_inside_reasoning(reply):
-    assert is_open_from_the_start(reply)
+    assert starts_inside_reasoning(reply)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +93,7 @@ def test_a_reply_may_begin_inside_reasoning(reply):
     ],
 )
 def test_a_reply_with_an_opening_tag_does_not_begin_inside_reasoning(reply):
-    assert not is_open_from_the_start(reply)
+    assert not starts_inside_reasoning(reply)
 
 
 PARTS = ("<think>", "</think>", "[THINK]", "[/think]", "\n", " ", "ab", "<", "<thi", "◁think▷", "no.")
@@ -100,25 +103,25 @@ PARTS = ("<think>", "</think>", "[THINK]", "[/think]", "\n", " ", "ab", "<", "<t
 def test_the_text_of_a_stream_does_not_depend_on_its_pieces(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
-    whole, speech = Speech(), Speech()
+    whole, speech = ReasoningFilter(), ReasoningFilter()
     assert "".join(speech.add(piece) for piece in pieces) == whole.add(text)
 
 
 @given(st.text(alphabet="ab <>\n", max_size=30), st.text(alphabet="ab \n.", max_size=30))
 def test_reasoning_at_the_start_of_a_stream_is_removed(thoughts, text):
     reply = f"<think>{thoughts}</think>{text}"
-    speech = Speech()
-    assert "".join(speech.add(c) for c in reply) == spoken(reply) == text.lstrip()
+    speech = ReasoningFilter()
+    assert "".join(speech.add(c) for c in reply) == strip_reasoning(reply) == text.lstrip()
 
 
 def test_a_stream_that_begins_inside_reasoning_starts_after_it():
-    speech = Speech(opened=True)
+    speech = ReasoningFilter(opened=True)
     assert "".join(speech.add(c) for c in "hm, 1 < 2\n</think>\n\nNO.") == "NO."
-    assert "".join(Speech(opened=True).add(c) for c in "Nothing was thought.") == ""
+    assert "".join(ReasoningFilter(opened=True).add(c) for c in "Nothing was thought.") == ""
 
 
 def test_a_stream_of_reasoning_uses_bounded_memory():
-    speech = Speech()
+    speech = ReasoningFilter()
     speech.add("<think>")
     for _ in range(1000):
         speech.add("hm " * 1000)

@@ -8,12 +8,12 @@ import pytest
 from graphrag_ray.base import unforeseen
 from graphrag_ray.base.errors import CorruptPart, DialogueFailed
 from graphrag_ray.base.unforeseen import (
-    REPORT_IT,
+    REPORT_HINT,
     SHOWN_CHARACTERS,
-    from_elsewhere,
-    is_unforeseen,
-    place_of,
-    told,
+    attach_place,
+    describe_error,
+    error_place,
+    is_unexpected,
 )
 from graphrag_ray.graph.delimited_records import parse_records
 
@@ -32,15 +32,15 @@ class PanicException(BaseException):
 def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_machine():
     with pytest.raises((TypeError, AttributeError)) as caught:
         parse_records(7)  # type: ignore[arg-type]
-    place = place_of(caught.value)
+    place = error_place(caught.value)
     assert place.startswith("graph/delimited_records.py:") and place.rpartition(":")[2].isdigit()
-    line = told(caught.value)
-    assert line.startswith(f"{REPORT_IT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
+    line = describe_error(caught.value)
+    assert line.startswith(f"{REPORT_HINT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
 
 
 def test_an_error_raised_outside_this_package_has_no_place():
-    assert told(raised(ValueError("x"))) == f"{REPORT_IT}: ValueError: x"
-    assert told(ValueError()) == f"{REPORT_IT}: ValueError"
+    assert describe_error(raised(ValueError("x"))) == f"{REPORT_HINT}: ValueError: x"
+    assert describe_error(ValueError()) == f"{REPORT_HINT}: ValueError"
 
 
 def test_an_error_of_another_process_has_the_place_in_its_traceback():
@@ -54,18 +54,18 @@ def test_an_error_of_another_process_has_the_place_in_its_traceback():
             (Path("/envs") / package.name / "lib/python3.11/json/decoder.py", 3),
         )
     )
-    from_elsewhere(error, f"Traceback:\n{trace}KeyError: 'x'")
-    assert told(error) == f"{REPORT_IT}: KeyError: 'x' (graph/merge.py:12)"
+    attach_place(error, f"Traceback:\n{trace}KeyError: 'x'")
+    assert describe_error(error) == f"{REPORT_HINT}: KeyError: 'x' (graph/merge.py:12)"
 
 
 def test_a_message_is_one_line_of_bounded_length_that_any_table_can_hold():
-    line = told(raised(ValueError("a\nb \ud800 " + "long " * 1_000)))
+    line = describe_error(raised(ValueError("a\nb \ud800 " + "long " * 1_000)))
     assert "\n" not in line and len(line) < SHOWN_CHARACTERS + 100
     line.encode()
 
 
 def test_the_same_error_is_described_equally_in_every_process():
-    assert "0x" not in told(raised(ValueError(f"no {object()}"))).replace("0x…", "")
+    assert "0x" not in describe_error(raised(ValueError(f"no {object()}"))).replace("0x…", "")
 
 
 def test_an_error_without_a_usable_message_is_described_by_its_type():
@@ -73,7 +73,7 @@ def test_an_error_without_a_usable_message_is_described_by_its_type():
         def __str__(self) -> str:
             raise ValueError
 
-    assert told(raised(Mute())).endswith(": Mute")
+    assert describe_error(raised(Mute())).endswith(": Mute")
 
 
 @pytest.mark.parametrize(
@@ -92,4 +92,4 @@ def test_an_error_without_a_usable_message_is_described_by_its_type():
     ],
 )
 def test_interruptions_and_our_own_errors_are_not_unexpected(error, unforeseen):
-    assert is_unforeseen(error) == unforeseen
+    assert is_unexpected(error) == unforeseen

@@ -13,10 +13,15 @@ from click.testing import CliRunner
 
 import graphrag_ray
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import OPENAI_URL, Endpoint, Model, Settings, of_index
+from graphrag_ray.base.index_settings import OPENAI_URL, Endpoint, Model, Settings, without_machine_settings
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings
 from graphrag_ray.base.settings_text import setting_keys
-from graphrag_ray.base.user_settings import Known, UserSettings, remember, require_known
+from graphrag_ray.base.user_settings import (
+    KnownModels,
+    UserSettings,
+    remember_endpoints,
+    require_known_addresses,
+)
 from graphrag_ray.cli.command_line import main
 
 OF_AN_INDEX = {"models": {"default": {"provider": "openai", "model": "llama", "needs_address": True}}}
@@ -53,7 +58,7 @@ def test_snapshots_store_no_settings_of_the_machine():
             "prompts_dir": "prompts",
         }
     )
-    kept = settings.kept()
+    kept = settings.for_snapshot()
     assert sorted(kept["models"]["default"]) == [
         "context_window", "embedding_dimensions", "max_output_tokens", "model", "needs_address", "provider",
         "reasoning_effort", "reasoning_tokens", "tokenizer",
@@ -63,7 +68,7 @@ def test_snapshots_store_no_settings_of_the_machine():
     assert not {"url", "storage", "aliases_file", "block_file"} & (
         kept["input"].keys() | kept["names"].keys()
     )
-    assert of_index(kept) == kept == parse_settings(kept).kept()
+    assert without_machine_settings(kept) == kept == parse_settings(kept).for_snapshot()
 
 
 def test_a_model_of_an_index_is_found_by_id_or_name(own_settings: Path):
@@ -73,11 +78,11 @@ def test_a_model_of_an_index_is_found_by_id_or_name(own_settings: Path):
         assert endpoints(settings) == [("http://h/v1", "K")]
     own(own_settings, "models: {other: {endpoints: [{base_url: 'http://h/v1'}]}}")
     settings = load_settings(None, (), OF_AN_INDEX)
-    assert settings.model("default").unknown
+    assert settings.model("default").address_unknown
     with pytest.raises(
         SettingsError, match=r"(?s)'llama'.*--base-url.*--api-key-env.*settings\.yaml.*llama"
     ) as told:
-        require_known(settings, ["map"])
+        require_known_addresses(settings, ["map"])
     lines = str(told.value).partition("\n\n")[2]
     own(own_settings, lines.replace("HOST:PORT", "127.0.0.1:8000"))
     assert endpoints(load_settings(None, (), OF_AN_INDEX)) == [("http://127.0.0.1:8000/v1", "VARIABLE")]
@@ -160,34 +165,36 @@ def online(*reached: Endpoint, **more: Any) -> Settings:
 
 def test_remembered_endpoints_are_private_to_the_index_and_the_user(own_settings: Path):
     here = Endpoint(base_url="http://h/v1", api_key_env=None, requests_per_minute=5)
-    file = remember("/index", online(here, timeout_s=7))
+    file = remember_endpoints("/index", online(here, timeout_s=7))
     assert file is not None and stat.S_IMODE(file.stat().st_mode) == 0o600
-    known = load_settings(None, (), OF_AN_INDEX, Known.read("/index")).model("default")
+    known = load_settings(None, (), OF_AN_INDEX, KnownModels.read("/index")).model("default")
     assert known.endpoints == (here,) and known.timeout_s == 7
-    assert load_settings(None, (), OF_AN_INDEX, Known.read("/other")).model("default").unknown
-    assert remember("/index", online(here, timeout_s=7)) is None, "it is there already"
+    assert load_settings(None, (), OF_AN_INDEX, KnownModels.read("/other")).model("default").address_unknown
+    assert remember_endpoints("/index", online(here, timeout_s=7)) is None, "it is there already"
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1'}]}}")
-    assert load_settings(None, (), OF_AN_INDEX, Known.read("/index")).model("default").endpoints[
+    assert load_settings(None, (), OF_AN_INDEX, KnownModels.read("/index")).model("default").endpoints[
         0
     ].base_url == ("http://own/v1")
 
 
 def test_default_endpoints_are_not_remembered(own_settings: Path, monkeypatch: pytest.MonkeyPatch):
-    assert remember("/index", online(Endpoint())) is None, "every machine knows it"
+    assert remember_endpoints("/index", online(Endpoint())) is None, "every machine knows it"
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1'}]}}")
-    assert remember("/index", online(Endpoint(base_url="http://own/v1"))) is None, "the user's file says it"
+    assert remember_endpoints("/index", online(Endpoint(base_url="http://own/v1"))) is None, (
+        "the user's file says it"
+    )
     own_settings.unlink()
-    assert remember("/index", online(Endpoint(base_url="http://h/v1"))) is not None
-    assert remember("/index", online(Endpoint())) is None
-    assert Known.read("/index").models == {}, "what was said later counts"
+    assert remember_endpoints("/index", online(Endpoint(base_url="http://h/v1"))) is not None
+    assert remember_endpoints("/index", online(Endpoint())) is None
+    assert KnownModels.read("/index").models == {}, "what was said later counts"
 
 
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"/index": 3}', '{"/index": {"llama": {"x": 1}}}'])
 def test_a_damaged_reached_file_is_ignored(own_settings: Path, text: str):
     own_settings.with_name("reached.json").write_text(text)
-    assert Known.read("/index").models == {}
-    assert remember("/index", online(Endpoint(base_url="http://h/v1"))) is not None
-    assert Known.read("/index").models.keys() == {"llama"}
+    assert KnownModels.read("/index").models == {}
+    assert remember_endpoints("/index", online(Endpoint(base_url="http://h/v1"))) is not None
+    assert KnownModels.read("/index").models.keys() == {"llama"}
 
 
 def test_init_writes_user_settings_once_with_every_key(own_settings: Path):
@@ -216,11 +223,11 @@ def test_user_settings_are_in_the_platform_configuration_folder(
 
 def test_remembered_limits_are_merged_into_user_settings_of_the_same_address(own_settings: Path):
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1', api_key_env: OWN_KEY}]}}")
-    assert remember(
+    assert remember_endpoints(
         "/index", online(Endpoint(base_url="http://own/v1", api_key_env="OLD", requests_per_minute=5))
     )
-    (endpoint,) = load_settings(None, (), OF_AN_INDEX, Known.read("/index")).model("default").endpoints
+    (endpoint,) = load_settings(None, (), OF_AN_INDEX, KnownModels.read("/index")).model("default").endpoints
     assert (endpoint.api_key_env, endpoint.requests_per_minute) == ("OWN_KEY", 5)
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://moved/v1', api_key_env: OWN_KEY}]}}")
-    (endpoint,) = load_settings(None, (), OF_AN_INDEX, Known.read("/index")).model("default").endpoints
+    (endpoint,) = load_settings(None, (), OF_AN_INDEX, KnownModels.read("/index")).model("default").endpoints
     assert (endpoint.base_url, endpoint.requests_per_minute) == ("http://moved/v1", None)

@@ -11,9 +11,9 @@ from driving import Snapshot
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, reply_lengths
-from graphrag_ray.base.records import heading, line
+from graphrag_ray.base.records import csv_line, section_heading
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
@@ -49,13 +49,13 @@ PASSAGE = """The harbour plan of Mara Venn was shown on Monday. It was Teodor Br
 should pay for it. Later the Varnmouth Courier wrote that Mara Venn "had no answer". Then Everard Molyn of
 Maelin Tidal Energy spoke, and Leontyne Abara left with Teodor Branik."""
 CONTEXT = (
-    heading("Entities", ("id", "entity", "description"))
-    + "".join(line([i, f"NAME {i}", f"Name {i} is known for, and by, this."]) for i in range(1, 7))
-    + heading("Relationships", ("id", "source", "target", "description"))
-    + "".join(line([i, f"NAME {i}", "NAME 6", f"They met, {i} times."]) for i in range(1, 6))
+    section_heading("Entities", ("id", "entity", "description"))
+    + "".join(csv_line([i, f"NAME {i}", f"Name {i} is known for, and by, this."]) for i in range(1, 7))
+    + section_heading("Relationships", ("id", "source", "target", "description"))
+    + "".join(csv_line([i, f"NAME {i}", "NAME 6", f"They met, {i} times."]) for i in range(1, 6))
 )
-REPORTS = heading("Reports", ("id", "title", "content")) + "".join(
-    line([i, f"Title {i}", f"Report {i} says that there is more [to it], and why."]) for i in range(1, 4)
+REPORTS = section_heading("Reports", ("id", "title", "content")) + "".join(
+    csv_line([i, f"Title {i}", f"Report {i} says that there is more [to it], and why."]) for i in range(1, 4)
 )
 VARIABLES = {
     **DELIMITERS,
@@ -74,8 +74,8 @@ VARIABLES = {
     "titles": "- Minutes of March\n- Minutes of May",
     "asked": "Who opposed it?",
     "question": "What now?",
-    "answers": heading("Answers", ("id", "score", "answer"))
-    + line([1, 80, "So it is [Data: Reports (1, 2)]."]),
+    "answers": section_heading("Answers", ("id", "score", "answer"))
+    + csv_line([1, 80, "So it is [Data: Reports (1, 2)]."]),
     "problem": "it is empty",
     "follow_up": "Who opposed it?",
     "n_follow_ups": "3",
@@ -85,7 +85,7 @@ VARIABLES = {
     "n_questions": "10",
     "n_facts": "5",
     "if_missing": "Say so.",
-    "history": heading("Conversation", ("question", "answer")) + line(["Who?", "Mara Venn."]),
+    "history": section_heading("Conversation", ("question", "answer")) + csv_line(["Who?", "Mara Venn."]),
     "reports": "- Mara Venn: She is mayor.\n- Hask Marsh: It is to be filled.",
     "description": "Minutes and letters on the harbour plan of Mara Venn, and on Hask Marsh.",
     "n": "7",
@@ -231,7 +231,7 @@ def test_verdicts_are_read_at_the_first_turn_and_lean_to_what_is_shown_first() -
     asked: list[ChatRequest] = []
     answer, spec = _answering(1, asked), judge_spec(SETTINGS, PROMPTS)
     found = [
-        run(judge("Who?", "Wit: which?", ("Mara Venn.", "Hask Marsh."), spec, sample), answer).winner
+        run_dialogue(judge("Who?", "Wit: which?", ("Mara Venn.", "Hask Marsh."), spec, sample), answer).winner
         for sample in range(1_000)
     ]
     assert len(asked) == 1_000
@@ -244,7 +244,7 @@ def test_claims_are_as_many_as_the_answer_is_long() -> None:
     asked: list[ChatRequest] = []
     spec = answer_claims_spec(SETTINGS, PROMPTS)
     long, short, none = (
-        [len(run(answer_claims("Who?", text, spec), _answering(s, asked))) for s in range(20)]
+        [len(run_dialogue(answer_claims("Who?", text, spec), _answering(s, asked))) for s in range(20)]
         for text in (VARIABLES["answer"], PASSAGE, "")
     )
     assert len(asked) == 60
@@ -260,7 +260,7 @@ def test_questions_on_a_corpus_are_as_many_as_asked_for() -> None:
     questions, failures = snapshot.run(written)
     assert (len(questions), failures, len(asked)) == (240, [], 1 + 3 + 6)
     described = corpus_description(VARIABLES["reports"], description_spec(SETTINGS, PROMPTS))
-    assert "Mara Venn; Hask Marsh" in run(described, _answering(1, asked))
+    assert "Mara Venn; Hask Marsh" in run_dialogue(described, _answering(1, asked))
 
 
 def test_a_check_of_an_answer_is_a_letter_as_drawn_or_as_forced() -> None:
@@ -269,7 +269,7 @@ def test_a_check_of_an_answer_is_a_letter_as_drawn_or_as_forced() -> None:
     forced = [_reply(turn, yes=y, logit_bias=yes_no_bias("o200k_base")) for y in (0.0, 1.0)]
     assert [f.strip() for f in forced] == ["N", "Y"]
     dialogue = is_correct("Who?", ["Mara Venn"], "She.", correct_spec(SETTINGS, PROMPTS))
-    assert run(dialogue, _answering(1, [])) in (True, False)
+    assert run_dialogue(dialogue, _answering(1, [])) in (True, False)
 
 
 def test_a_correction_answers_what_was_asked_first() -> None:

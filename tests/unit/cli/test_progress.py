@@ -14,8 +14,8 @@ from graphrag_ray import _observer
 from graphrag_ray.cli.console import duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.pace import RATE_OVER_S, Amount, Recent, StagePace, seconds_left
-from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Limits
+from graphrag_ray.engine.pace import RATE_OVER_S, Amount, RecentRates, StagePace, seconds_left
+from graphrag_ray.llm.accounting import Accounts, CallTotals, CombinedLimits, InFlight
 
 
 def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, **changes) -> SweepProgress:
@@ -36,14 +36,14 @@ def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, *
 
 
 def line_after(*glimpses: SweepProgress, bar: bool = False) -> str:
-    recent = Recent()
+    recent = RecentRates()
     for p in glimpses:
         recent.note(p)
     return progress_line(StagePace.of(glimpses[-1], recent), bar=bar)
 
 
 def test_a_line_shows_share_rate_and_time_left():
-    limits = {"m": Limits(None, 2_000_000)}
+    limits = {"m": CombinedLimits(None, 2_000_000)}
     line = line_after(seen(0, 0.1), seen(1, 0.2), seen(100, 60.0, 200_000, 5 * 10**11, limits=limits))
     assert line.split("  ")[0] == "extract"
     for part in (" 10%  100/1,000", "12 in flight", "of 2,000,000 tokens/min", "$0.5000", "9 min left"):
@@ -86,9 +86,9 @@ def test_the_share_matches_the_numbers_beside_it():
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_no_line_is_longer_than_the_terminal(width: int):
-    limits = {"m": Limits(10_000, 2_000_000)}
+    limits = {"m": CombinedLimits(10_000, 2_000_000)}
     big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, turns_each=2.5)
-    recent = Recent()
+    recent = RecentRates()
     for p in (seen(0, 0.1, total=1_669_000), big):
         recent.note(p)
     line = progress_line(StagePace.of(big, recent), "extract", width, bar=True)
@@ -127,7 +127,9 @@ def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, fl
     p = seen(
         done,
         seconds,
-        accounts=Accounts({("extract", "m"): totals} if answered else {}, limits={"m": Limits(1e4, LIMIT)}),
+        accounts=Accounts(
+            {("extract", "m"): totals} if answered else {}, limits={"m": CombinedLimits(1e4, LIMIT)}
+        ),
         total=items,
         in_flight=InFlight(in_flight, in_flight * CALL_TOKENS),
         turns=2 * ended_at_second + 3 * (done - ended_at_second),
@@ -146,7 +148,7 @@ def test_while_no_item_is_done_the_line_shows_that_calls_are_answered():
 
 @pytest.mark.parametrize("limited", [True, False])
 def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
-    recent = Recent()
+    recent = RecentRates()
     for s in range(1, 400):
         p, left_s = breadth_first(float(s))
         if not limited:
@@ -184,11 +186,11 @@ def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: st
     rows = [dict(zip(trace["columns"], row, strict=True)) for row in trace["rows"]]
     most = max(row["done"] for row in rows) * (1 - STRAGGLERS)
     ends = next(row["seconds"] for row in rows if row["done"] >= most)
-    recent, told = Recent(), 0
+    recent, told = RecentRates(), 0
     for row in rows:
         accounts = Accounts(
             {(stage, "m"): CallTotals(calls=row["calls"], prompt_tokens=row["tokens"])},
-            limits={"m": Limits(trace["rpm"], trace["tpm"])},
+            limits={"m": CombinedLimits(trace["rpm"], trace["tpm"])},
         )
         p = seen(
             row["done"], row["seconds"], stage=stage, accounts=accounts, total=row["total"],
@@ -221,7 +223,7 @@ def test_quiet_prints_nothing(capsys):
     with observer_for_people(quiet=True) as observer:
         observer.step_started("extract")
         observer.progress(seen(1, 100.0))
-        observer.note("hello")
+        observer.message("hello")
         observer.step_ended("extract", 1.0, {"entities": 1}, reused=False)
     captured = capsys.readouterr()
     assert captured.out == captured.err == ""
@@ -271,7 +273,7 @@ def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, caps
         observer.step_started("extract")
         observer.progress(seen(500, 1.0))
         assert "500/1,000" in next(iter(cells.shown.values()))
-        observer.note("<b>not HTML</b>")
+        observer.message("<b>not HTML</b>")
         observer.step_ended("extract", 1.0, {"entities": 1}, reused=False)
     (shown,) = cells.shown.values()
     assert re.sub(" +", " ", shown) == "<b>not HTML</b>\nextract 1.0 s entities 1\n"

@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from graphrag_ray.base.wording import one_line, safe
+from graphrag_ray.base.wording import escape_control, one_line
 from graphrag_ray.cli import console
 from graphrag_ray.cli.safe_console import SafeConsole
 
@@ -57,12 +57,12 @@ def test_our_own_styles_reach_the_terminal():
 
 def test_tabs_line_feeds_and_other_scripts_are_unchanged():
     text = "tab\there\nline, Ωμέγα, עברית, 👩‍🔧"
-    assert safe(text) == text and safe("a\r\nb") == "a\nb"
+    assert escape_control(text) == text and escape_control("a\r\nb") == "a\nb"
 
 
 @given(st.text())
 def test_no_control_character_is_left(text: str):
-    assert not steers(safe(text)) and safe(safe(text)) == safe(text)
+    assert not steers(escape_control(text)) and escape_control(escape_control(text)) == escape_control(text)
 
 
 @given(st.text())

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Chunking
-from graphrag_ray.corpus.chunks import Chunk, chunk
-from graphrag_ray.corpus.tokens import count
+from graphrag_ray.corpus.chunks import Chunk, cut_chunks
+from graphrag_ray.corpus.tokens import count_tokens
 
 V = "cl100k_base"
 PROSE = " ".join(f"Item {i}: the mayor of Netherquay met Ulla Garrowby again." for i in range(400))
@@ -34,7 +34,7 @@ def spans(chunks: list[Chunk]) -> list[tuple[int, int]]:
 
 @given(PLAIN | ODD, options())
 def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chunking) -> None:
-    chunks = chunk(text, chunking, V)
+    chunks = cut_chunks(text, chunking, V)
     covered = {i for c in chunks for i in range(c.start, c.end)}
     assert [i for i, c in enumerate(text) if not c.isspace() and i not in covered] == []
     assert all(0 <= c.start < c.end <= len(text) for c in chunks)
@@ -43,27 +43,27 @@ def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chun
 
 @given(PLAIN | ODD, options())
 def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Chunking) -> None:
-    chunks = chunk(text, chunking, V)
+    chunks = cut_chunks(text, chunking, V)
     for a, b in itertools.pairwise(chunks):
         assert a.start < b.start
         assert a.end < b.end
-    assert [c.n_tokens for c in chunks] == [count(text[c.start : c.end], V) for c in chunks]
+    assert [c.n_tokens for c in chunks] == [count_tokens(text[c.start : c.end], V) for c in chunks]
 
 
 def test_the_size_may_be_the_document() -> None:
-    assert chunk(PROSE, Chunking(size="document"), V) == [Chunk(0, len(PROSE), count(PROSE, V))]
-    assert chunk(" x\n", Chunking(size="document"), V) == [Chunk(0, 3, count(" x\n", V))]
+    assert cut_chunks(PROSE, Chunking(size="document"), V) == [Chunk(0, len(PROSE), count_tokens(PROSE, V))]
+    assert cut_chunks(" x\n", Chunking(size="document"), V) == [Chunk(0, 3, count_tokens(" x\n", V))]
 
 
 @pytest.mark.parametrize("size", [600, 1, "document"])
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u2003\u00a0"])
 def test_nothing_but_white_space_gives_no_chunk(text: str, size: int) -> None:
-    assert chunk(text, Chunking(size=size, overlap=0), V) == []
+    assert cut_chunks(text, Chunking(size=size, overlap=0), V) == []
 
 
 @given(st.lists(st.sampled_from(CLUSTERS), max_size=60).map("".join), options())
 def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Chunking) -> None:
-    places = {p for c in chunk(text, chunking, V) for p in (c.start, c.end)} - {0, len(text)}
+    places = {p for c in cut_chunks(text, chunking, V) for p in (c.start, c.end)} - {0, len(text)}
     for place in places:
         assert unicodedata.category(text[place]) not in ("Mn", "Mc", "Me")
         assert text[place] not in "\u200d🏽"
@@ -72,30 +72,30 @@ def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Ch
 
 def test_a_pile_of_marks_longer_than_any_language_has_is_cut() -> None:
     text = "e" + "\u0301" * 5000
-    chunks = chunk(text, Chunking(size=100, overlap=10), V)
+    chunks = cut_chunks(text, Chunking(size=100, overlap=10), V)
     assert len(chunks) > 50
     assert chunks[-1].end == len(text)
 
 
 def test_a_character_larger_than_the_window_stays_whole() -> None:
     text = "x😀y"
-    chunks = chunk(text, Chunking(size=1, overlap=0, min_new_tokens=0), V)
+    chunks = cut_chunks(text, Chunking(size=1, overlap=0, min_new_tokens=0), V)
     assert [text[c.start : c.end] for c in chunks] == ["x", "😀", "y"]
 
 
 def test_a_long_line_is_cut_like_any_other() -> None:
     text = "a" * 2_000_000
-    chunks = chunk(text, Chunking(), V)
+    chunks = cut_chunks(text, Chunking(), V)
     assert chunks[-1].end == len(text)
     assert max(c.n_tokens for c in chunks) <= 649
-    assert len(chunks) <= -(-(count(text, V) - 100) // 500)
+    assert len(chunks) <= -(-(count_tokens(text, V) - 100) // 500)
 
 
 @given(st.text(max_size=300), options(), st.sampled_from(["cl100k_base", "o200k_base", "llama3", "qwen3"]))
 def test_any_text_in_any_vocabulary_is_cut_the_same_way_twice(
     text: str, chunking: Chunking, vocabulary: str
 ) -> None:
-    chunks = chunk(text, chunking, vocabulary)
-    assert spans(chunks) == spans(chunk(text, chunking, vocabulary))
+    chunks = cut_chunks(text, chunking, vocabulary)
+    assert spans(chunks) == spans(cut_chunks(text, chunking, vocabulary))
     covered = {i for c in chunks for i in range(c.start, c.end)}
     assert all(c.isspace() or i in covered for i, c in enumerate(text))

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Chunking
-from graphrag_ray.corpus.chunks import Chunk, chunk
-from graphrag_ray.corpus.tokens import count
+from graphrag_ray.corpus.chunks import Chunk, cut_chunks
+from graphrag_ray.corpus.tokens import count_tokens
 
 V = "o200k_base"
 WORDS = (
@@ -37,15 +37,15 @@ def texts(text: str, chunks: list[Chunk]) -> list[str]:
 
 
 def overlaps(text: str, chunks: list[Chunk]) -> list[int]:
-    return [count(text[b.start : a.end], V) for a, b in itertools.pairwise(chunks)]
+    return [count_tokens(text[b.start : a.end], V) for a, b in itertools.pairwise(chunks)]
 
 
 def test_chunks_of_prose_are_whole_sentences() -> None:
-    chunks = chunk(PROSE, Chunking(), V)
+    chunks = cut_chunks(PROSE, Chunking(), V)
     assert len(chunks) > 10
     for text in texts(PROSE, chunks):
         assert set(re.split(r"(?<=[.]) (?=Item)", text)) <= set(SENTENCES)
-    sentence = count(SENTENCES[300], V)
+    sentence = count_tokens(SENTENCES[300], V)
     assert all(600 - sentence <= c.n_tokens <= 600 for c in chunks[:-1])
     assert all(abs(n - 100) <= sentence for n in overlaps(PROSE, chunks))
 
@@ -55,10 +55,10 @@ def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
     text: str, chunking: Chunking
 ) -> None:
     assert isinstance(chunking.size, int)
-    chunks = chunk(text, chunking, V)
+    chunks = cut_chunks(text, chunking, V)
     for c in chunks:
         most = chunking.size + (max(0, chunking.min_new_tokens - 1) if c is chunks[-1] else 0)
-        assert c.n_tokens == count(text[c.start : c.end], V) <= most
+        assert c.n_tokens == count_tokens(text[c.start : c.end], V) <= most
         assert not text[c.start - 1 : c.start].strip()
         assert not text[c.end : c.end + 1].strip()
 
@@ -67,7 +67,7 @@ def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
 def test_a_text_is_covered_by_chunks_that_overlap_about_as_asked(
     text: str, chunking: Chunking, header: str
 ) -> None:
-    chunks = chunk(text, chunking, V, header)
+    chunks = cut_chunks(text, chunking, V, header)
     covered = {i for c in chunks for i in range(c.start, c.end)}
     assert all(c.isspace() or i in covered for i, c in enumerate(text))
     assert all(n <= chunking.overlap * 3 // 2 + 20 for n in overlaps(text, chunks))
@@ -76,21 +76,21 @@ def test_a_text_is_covered_by_chunks_that_overlap_about_as_asked(
 
 def test_a_text_that_fits_is_one_chunk_as_it_stands() -> None:
     text = " One. \n"
-    assert chunk(text, Chunking(), V) == [Chunk(0, len(text), count(text, V))]
+    assert cut_chunks(text, Chunking(), V) == [Chunk(0, len(text), count_tokens(text, V))]
 
 
 def test_what_is_left_joins_the_last_chunk_where_it_is_little() -> None:
     text = " ".join(SENTENCES[:30])
-    n, sentence = count(text, V), count(SENTENCES[29], V)
-    (only,) = chunk(text, Chunking(size=n - 5, overlap=0, min_new_tokens=50), V)
+    n, sentence = count_tokens(text, V), count_tokens(SENTENCES[29], V)
+    (only,) = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_new_tokens=50), V)
     assert only == Chunk(0, len(text), n)
-    first, last = chunk(text, Chunking(size=n - 5, overlap=0, min_new_tokens=sentence - 5), V)
+    first, last = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_new_tokens=sentence - 5), V)
     assert (first.end, last.n_tokens) == (last.start - 1, sentence)
 
 
 def test_lines_are_parted_where_there_are_no_sentences() -> None:
     lines = [f"{i:02}:00 so the mayor of netherquay met ulla again" for i in range(60)]
-    for text in texts("\n".join(lines), chunk("\n".join(lines), Chunking(size=100, overlap=20), V)):
+    for text in texts("\n".join(lines), cut_chunks("\n".join(lines), Chunking(size=100, overlap=20), V)):
         assert set(text.split("\n")) <= set(lines)
 
 
@@ -105,7 +105,7 @@ def test_lines_are_parted_where_there_are_no_sentences() -> None:
 )
 def test_sentences_of_other_scripts_are_kept_whole(sentence: str, stop: str) -> None:
     text = (sentence + stop) * 60
-    chunks = chunk(text, Chunking(size=100, overlap=20), V)
+    chunks = cut_chunks(text, Chunking(size=100, overlap=20), V)
     assert len(chunks) > 3
     for part in texts(text, chunks):
         assert part.startswith(sentence)
@@ -117,7 +117,7 @@ def test_sentences_of_other_scripts_are_kept_whole(sentence: str, stop: str) -> 
 )
 def test_what_has_no_boundaries_is_cut_between_characters(unit: str) -> None:
     text = unit * 2_000
-    chunks = chunk(text, Chunking(size=100, overlap=20), V)
+    chunks = cut_chunks(text, Chunking(size=100, overlap=20), V)
     assert len(chunks) > 2
     assert all(c.n_tokens <= 100 for c in chunks[:-1])
     if len(unit) < 6:
@@ -126,16 +126,16 @@ def test_what_has_no_boundaries_is_cut_between_characters(unit: str) -> None:
 
 def test_a_number_is_not_parted_where_only_commas_are() -> None:
     text = "|".join(f"{i},{i:03}.5" for i in range(1, 900))
-    for part in texts(text, chunk(text, Chunking(size=100, overlap=20), V)):
+    for part in texts(text, cut_chunks(text, Chunking(size=100, overlap=20), V)):
         assert all(re.fullmatch(r"\d+,\d{3}\.5", number) for number in part.strip("|").split("|"))
 
 
 def test_white_space_longer_than_a_chunk_is_in_none() -> None:
     text = "One. " + "\n \t" * 5_000 + "Two."
-    assert texts(text, chunk(text, Chunking(size=30, overlap=10), V)) == ["One.", "Two."]
+    assert texts(text, cut_chunks(text, Chunking(size=30, overlap=10), V)) == ["One.", "Two."]
 
 
 def test_a_rest_of_long_tokens_joins_too() -> None:
     text = ("a" + " " * 400 + "b") * 700
-    chunks = chunk(text, Chunking(size=100, overlap=20, min_new_tokens=50), V)
-    assert count(text[chunks[-2].end :], V) >= 50
+    chunks = cut_chunks(text, Chunking(size=100, overlap=20, min_new_tokens=50), V)
+    assert count_tokens(text[chunks[-2].end :], V) >= 50

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import ids, schema
 from graphrag_ray.base.index_settings import Chunking
-from graphrag_ray.corpus.chunks import documents_table, header_of, text_units_table
+from graphrag_ray.corpus.chunks import chunk_header, documents_table, text_units_table
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import MAX_TITLE
-from graphrag_ray.corpus.tokens import count
+from graphrag_ray.corpus.tokens import count_tokens
 
 V = "cl100k_base"
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=80)
@@ -57,7 +57,7 @@ def test_text_units_are_cut_out_of_the_document_exactly(text: str, size: int) ->
     assert len({r["id"] for r in rows}) == len(rows)
     for position, row in enumerate(rows):
         assert row["text"] == document.text[row["start"] : row["end"]]
-        assert row["n_tokens"] == count(row["text"], V)
+        assert row["n_tokens"] == count_tokens(row["text"], V)
         assert (row["position"], row["document_id"], row["human_readable_id"]) == (position, document.id, 0)
         assert row["entity_ids"] == row["relationship_ids"] == row["covariate_ids"] == []
 
@@ -99,7 +99,7 @@ def test_the_header_has_a_line_for_each_field_that_is_there(
     options = Chunking(prepend=prepend)
     columns = {"author": ["Mara Venn", "Bo\nLind"], "title": "A pact", "place": {"town": "Bree"}}
     document = Document("a", "", " The\nAccord ", "Some text.", date, columns)
-    assert header_of(document, options)("") == expected
+    assert chunk_header(document, options)("") == expected
     assert text_units_table(document, options, V)["header"].to_pylist() == [expected]
 
 
@@ -109,11 +109,11 @@ def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> Non
     first, *rest = text_units_table(accord, auto, V)["header"].to_pylist()
     assert first == "Date: 2014\n\n" and set(rest) == {"Title: The Accord\nDate: 2014\n\n"}
     for path, row, title in (("x/Q1.txt", "", "Q1"), ("rows.csv", "7", "rows 7")):
-        assert header_of(Document(path, row, title, "Some text."), auto)("") == ""
+        assert chunk_header(Document(path, row, title, "Some text."), auto)("") == ""
 
 
 def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:
-    header = header_of(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))("")
+    header = chunk_header(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))("")
     assert len(header) <= MAX_TITLE + len("Title: \n\n")
     assert header.endswith("…\n\n")
 

@@ -4,62 +4,64 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.corpus.document_titles import header, label, own_title, title_name
+from graphrag_ray.corpus.document_titles import document_header, document_label, name_from_title, own_title
 
 MINUTES = ("Minutes of September", "2023-09-14", "minutes.jsonl", "9")
 
 
 def test_a_header_says_title_and_date_and_its_month_in_words():
     said = "Minutes of September\n2023-09-14 (14 September 2023)\n\n"
-    assert header(*MINUTES, "The mill was sold.") == said
-    assert header("Minutes", "2023-09", "m.txt", "", "") == "Minutes\n2023-09 (September 2023)\n\n"
-    assert header("Minutes", "last spring", "a.txt", "", "") == "Minutes\nlast spring\n\n"
-    assert header("Minutes", "2023-13-40", "a.txt", "", "") == "Minutes\n2023-13-40\n\n"
+    assert document_header(*MINUTES, "The mill was sold.") == said
+    assert document_header("Minutes", "2023-09", "m.txt", "", "") == "Minutes\n2023-09 (September 2023)\n\n"
+    assert document_header("Minutes", "last spring", "a.txt", "", "") == "Minutes\nlast spring\n\n"
+    assert document_header("Minutes", "2023-13-40", "a.txt", "", "") == "Minutes\n2023-13-40\n\n"
 
 
 def test_a_label_says_title_and_date_in_one_line():
-    assert label(*MINUTES, "The mill was sold.") == "Minutes of September (2023-09-14)"
-    assert label("Two\n lines", None, "a.html", "") == "Two lines"
-    assert label(None, "2023", "a.txt", "") == "2023" and label(None, None, "a.txt", "") == ""
+    assert document_label(*MINUTES, "The mill was sold.") == "Minutes of September (2023-09-14)"
+    assert document_label("Two\n lines", None, "a.html", "") == "Two lines"
+    assert (
+        document_label(None, "2023", "a.txt", "") == "2023" and document_label(None, None, "a.txt", "") == ""
+    )
 
 
 def test_chosen_metadata_are_said_after_title_and_date():
     more = "author: Mara Venn\nheard: 2023-10\n"
     said = "Minutes of September\n2023-09-14 (14 September 2023)\n"
     said += "author: Mara Venn\nheard: 2023-10 (October 2023)\n\n"
-    assert header(*MINUTES, "It rained.", more) == said
+    assert document_header(*MINUTES, "It rained.", more) == said
     told = "Minutes of September (2023-09-14); author: Mara Venn; heard: 2023-10"
-    assert label(*MINUTES, "It rained.", more) == told
-    assert label(None, None, "a.txt", "", "", more) == "author: Mara Venn; heard: 2023-10"
+    assert document_label(*MINUTES, "It rained.", more) == told
+    assert document_label(None, None, "a.txt", "", "", more) == "author: Mara Venn; heard: 2023-10"
 
 
 @pytest.mark.parametrize("text", ["Teutberga\nTeutberga was", "# teutberga\n\nShe was", "**Teutberga** was"])
 def test_a_title_with_which_the_text_begins_is_not_said_twice(text: str):
     of = ("Teutberga", None, "passages.jsonl", "p0")
-    assert header(*of, text) == "" == label(*of, text)
+    assert document_header(*of, text) == "" == document_label(*of, text)
 
 
 @pytest.mark.parametrize("text", ["She was a queen. Teutberga died.", "Teutbergas Haus"])
 def test_a_title_that_stands_elsewhere_in_the_text_is_said(text: str):
-    assert header("Teutberga", None, "passages.jsonl", "p0", text) == "Teutberga\n\n"
+    assert document_header("Teutberga", None, "passages.jsonl", "p0", text) == "Teutberga\n\n"
 
 
 def test_a_file_name_is_said_with_its_parts():
     of = ("TranscriptFY24Q1", None, "calls/TranscriptFY24Q1.txt", "")
-    assert header(*of, "Azure grew.") == "TranscriptFY24Q1 Transcript FY24Q1 FY24 Q1\n\n"
-    assert label(*of, "Azure grew.") == "TranscriptFY24Q1"
+    assert document_header(*of, "Azure grew.") == "TranscriptFY24Q1 Transcript FY24Q1 FY24 Q1\n\n"
+    assert document_label(*of, "Azure grew.") == "TranscriptFY24Q1"
     of = ("minutes_2023_09", None, "minutes_2023_09.txt", "")
-    assert header(*of, "It rained.") == "minutes_2023_09 (September 2023)\n\n"
+    assert document_header(*of, "It rained.") == "minutes_2023_09 (September 2023)\n\n"
 
 
 def test_a_title_of_its_own_is_left_as_it_is():
-    assert header("LaTeX and McDonald", None, "a.html", "", "") == "LaTeX and McDonald\n\n"
+    assert document_header("LaTeX and McDonald", None, "a.html", "", "") == "LaTeX and McDonald\n\n"
 
 
 def test_a_title_that_counts_rows_is_not_said():
-    assert header("letters 3", None, "letters.csv", "3", "Dear Ann") == ""
-    assert label("letters 3", "1903", "letters.csv", "3", "Dear Ann") == "1903"
-    assert label("letters FY24Q1", None, "letters.csv", "FY24Q1", "Dear Ann") == "letters FY24Q1"
+    assert document_header("letters 3", None, "letters.csv", "3", "Dear Ann") == ""
+    assert document_label("letters 3", "1903", "letters.csv", "3", "Dear Ann") == "1903"
+    assert document_label("letters FY24Q1", None, "letters.csv", "FY24Q1", "Dear Ann") == "letters FY24Q1"
 
 
 def test_a_title_made_of_the_file_name_is_no_title_of_its_own():
@@ -68,7 +70,7 @@ def test_a_title_made_of_the_file_name_is_no_title_of_its_own():
 
 
 def test_a_title_of_the_length_of_a_text_is_cut():
-    told = header("word " * 1_000, None, "a.csv", "1", "text")
+    told = document_header("word " * 1_000, None, "a.csv", "1", "text")
     assert len(told) < 310 and told.endswith("…\n\n")
 
 
@@ -89,4 +91,4 @@ def test_a_title_of_the_length_of_a_text_is_cut():
 def test_a_document_is_named_after_its_title_without_what_stands_in_brackets(
     title: str | None, path: str, row: str, name: str
 ):
-    assert title_name(title, path, row) == name
+    assert name_from_title(title, path, row) == name

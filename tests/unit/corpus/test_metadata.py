@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from graphrag_ray.corpus.document import MAX_SAID, column, columns_of, metadata_lines
+from graphrag_ray.corpus.document import (
+    MAX_METADATA_CHARACTERS,
+    column_at_path,
+    metadata_lines,
+    parse_raw_data,
+)
 
 
 def test_a_name_leads_into_a_column_where_no_column_has_it():
     columns = {"author": {"name": "Mara"}, "author.age": 40}
-    assert (column(columns, "author.name"), column(columns, "author.age")) == ("Mara", 40)
-    assert column(columns, "author.name.first") is column(columns, "publisher") is None
+    assert (column_at_path(columns, "author.name"), column_at_path(columns, "author.age")) == ("Mara", 40)
+    assert column_at_path(columns, "author.name.first") is column_at_path(columns, "publisher") is None
 
 
 def test_what_is_no_object_has_no_columns():
-    assert columns_of(None) == columns_of("[1]") == columns_of("{") == {}
+    assert parse_raw_data(None) == parse_raw_data("[1]") == parse_raw_data("{") == {}
 
 
 def test_each_chosen_column_that_is_there_is_a_line():
@@ -23,4 +28,4 @@ def test_each_chosen_column_that_is_there_is_a_line():
 
 def test_a_column_as_long_as_a_text_is_cut():
     (line,) = metadata_lines({"abstract": "word " * 1_000}, ["abstract"]).splitlines()
-    assert len(line) <= MAX_SAID + len("abstract: ") and line.endswith("…")
+    assert len(line) <= MAX_METADATA_CHARACTERS + len("abstract: ") and line.endswith("…")

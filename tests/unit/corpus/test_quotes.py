@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quotes_in
+from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quotation_parts
 
 TEXT = "It rained. Mara Venn met Gideon Rasmoor at the lock.\n\nMara Venn left! Nobody saw it."
 
@@ -58,12 +58,12 @@ def test_a_long_sentence_is_cut_after_a_word():
 
 @pytest.mark.parametrize("mark", ["[…]", "[...]", "…", "..."])
 def test_quotes_with_an_omission_between_them_are_told_apart(mark):
-    assert quotes_in(f"He left. {mark} “So be it” {mark}") == ["He left.", "“So be it”"]
+    assert quotation_parts(f"He left. {mark} “So be it” {mark}") == ["He left.", "“So be it”"]
 
 
 def test_quotes_one_after_the_other_are_one():
-    assert quotes_in("He left. She stayed [then].") == ["He left. She stayed [then]."]
-    assert quotes_in("") == []
+    assert quotation_parts("He left. She stayed [then].") == ["He left. She stayed [then]."]
+    assert quotation_parts("") == []
 
 
 @given(st.text(alphabet="ab .!\n", max_size=900), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))

@@ -13,7 +13,14 @@ from linear_time import too_slow
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID
 from graphrag_ray.corpus import tokens
-from graphrag_ray.corpus.tokens import VOCABULARIES, Vocabulary, count, count_many, offsets, vocabulary_for
+from graphrag_ray.corpus.tokens import (
+    VOCABULARIES,
+    Vocabulary,
+    count_tokens,
+    count_tokens_of,
+    token_ends,
+    vocabulary_for,
+)
 
 SAMPLES = [
     "The mayor of Netherquay said nothing.  Twice!\n\n\tAnd  left.   ",
@@ -75,7 +82,7 @@ def reference() -> tiktoken.Encoding:
 def test_tokens_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
     ids = quicktok.get_encoding("cl100k_base").encode_ordinary(text)
     assert ids == reference.encode_ordinary(text)
-    assert count(text, "cl100k_base") == len(ids)
+    assert count_tokens(text, "cl100k_base") == len(ids)
 
 
 @given(text=ANY)
@@ -88,14 +95,14 @@ def test_offsets_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) 
         sum((b & 0xC0) != 0x80 for b in data[:e]) - (data[e : e + 1] > b"\x7f" and data[e] < 0xC0)
         for e in ends
     ]
-    assert offsets(text, "cl100k_base").tolist() == expected
+    assert token_ends(text, "cl100k_base").tolist() == expected
 
 
 @given(ANY, st.sampled_from(VOCABULARIES))
 def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: str) -> None:
-    ends = offsets(text, vocabulary)
+    ends = token_ends(text, vocabulary)
     assert ends.dtype == np.int64
-    assert len(ends) == count(text, vocabulary)
+    assert len(ends) == count_tokens(text, vocabulary)
     if text:
         assert ends[0] >= 0
         assert (np.diff(ends) >= 0).all()
@@ -104,11 +111,11 @@ def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: st
 
 @given(ODD)
 def test_a_vocabulary_that_normalises_still_counts_in_our_characters(text: str) -> None:
-    ends = offsets(text, "qwen3")
+    ends = token_ends(text, "qwen3")
     normal = unicodedata.normalize("NFC", text)
     if normal == text:
         return
-    theirs = offsets(normal, "qwen3")
+    theirs = token_ends(normal, "qwen3")
     assert len(ends) == len(theirs)
     # where a cut is at the same place in both, the parts before it are the same text
     for ours, there in zip(ends, theirs, strict=True):
@@ -119,20 +126,20 @@ def test_a_vocabulary_that_normalises_still_counts_in_our_characters(text: str) 
 def test_counts_come_in_the_order_of_the_texts() -> None:
     texts = ["one", "", "two words", "e\u0301", "half \ud83d", "<|endoftext|>"]
     for vocabulary in VOCABULARIES:
-        assert count_many(texts, vocabulary).tolist() == [count(t, vocabulary) for t in texts]
-    assert count_many([], "cl100k_base").tolist() == []
+        assert count_tokens_of(texts, vocabulary).tolist() == [count_tokens(t, vocabulary) for t in texts]
+    assert count_tokens_of([], "cl100k_base").tolist() == []
 
 
 def test_half_a_surrogate_pair_is_counted_like_the_replacement_character() -> None:
-    assert count("a\ud83db", "o200k_base") == count("a\ufffdb", "o200k_base")
-    assert offsets("a\ud83db", "o200k_base")[-1] == 3
+    assert count_tokens("a\ud83db", "o200k_base") == count_tokens("a\ufffdb", "o200k_base")
+    assert token_ends("a\ud83db", "o200k_base")[-1] == 3
 
 
 def test_no_token_ends_inside_a_character() -> None:
     # 😀 takes two tokens, 👩🏽 four and more
-    assert offsets("😀x", "cl100k_base").tolist() == [0, 1, 2]
+    assert token_ends("😀x", "cl100k_base").tolist() == [0, 1, 2]
     text = "a👩🏽b"
-    assert set(offsets(text, "cl100k_base").tolist()) <= set(range(len(text) + 1))
+    assert set(token_ends(text, "cl100k_base").tolist()) <= set(range(len(text) + 1))
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
@@ -140,16 +147,16 @@ def test_long_texts_are_mapped_by_blocks_to_the_same_offsets(
     block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = "".join(SAMPLES)
-    expected = offsets(text, "cl100k_base").tolist()
+    expected = token_ends(text, "cl100k_base").tolist()
     monkeypatch.setattr(tokens, "_BLOCK_TOKENS", block)
-    assert offsets(text, "cl100k_base").tolist() == expected
+    assert token_ends(text, "cl100k_base").tolist() == expected
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "-", "😀", "\u0301", "ab", "漢字"])
 def test_time_is_linear_on_one_endless_word(unit: str) -> None:
-    assert not too_slow(lambda text: offsets(text, "o200k_base"), lambda n: "e" + unit * n, 80_000)
+    assert not too_slow(lambda text: token_ends(text, "o200k_base"), lambda n: "e" + unit * n, 80_000)
 
 
 def test_an_unknown_vocabulary_is_told() -> None:
     with pytest.raises(ValueError, match=r"p50k_base.*cl100k_base"):
-        count("x", "p50k_base")
+        count_tokens("x", "p50k_base")

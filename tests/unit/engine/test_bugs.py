@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Reply
-from graphrag_ray.base.unforeseen import REPORT_IT
-from graphrag_ray.engine.feed import Feed, label, started
+from graphrag_ray.base.unforeseen import REPORT_HINT
+from graphrag_ray.engine.feed import Feed, label_item, start_item
 from graphrag_ray.engine.leases import FailureWatch
-from graphrag_ray.engine.work import DialogueIO, Outcome, Row, Work, begin, outcomes, run_item
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.engine.work import DialogueIO, Outcome, Row, Work, replay_outcomes, run_item, start_items
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.retries import unanswered
+from graphrag_ray.store.retries import find_failed
 
 CALL = CallParameters("default", "m")
 ERRORS: Sequence[BaseException] = (ZeroDivisionError("by nothing"), MemoryError(), RecursionError("too deep"))
@@ -60,13 +60,13 @@ class Bench:
         index = JournalIndex.load(self.store, "echo")
         writer = JournalWriter(self.store, "echo", f"w{len(self.asked)}-{id(start)}")
 
-        async def ask(request: Any, stage: str) -> Called[Reply]:
+        async def ask(request: Any, stage: str) -> CallResult[Reply]:
             self.asked.append(request.messages[0].content)
-            return Called(ChatReply(self.answer(self.asked[-1])))
+            return CallResult(ChatReply(self.answer(self.asked[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
-            asking = DialogueIO(ask, writer.append, index.now)
-            begun = begin(work, self.store, index, [{"text": t} for t in texts])
+            asking = DialogueIO(ask, writer.append, index.next_time)
+            begun = start_items(work, self.store, index, [{"text": t} for t in texts])
             return [await run_item("echo", driver, rows, asking) for driver, rows in begun]
 
         done = asyncio.run(run_all())
@@ -76,7 +76,7 @@ class Bench:
     def replayed(self, start: Callable[..., Any], *texts: str) -> list[Outcome[Any]]:
         work: Work[Any] = Work("echo", start, lambda row: (row["text"], ""))
         index = JournalIndex.load(self.store, "echo")
-        return [o for _, o in outcomes(work, self.store, index, [{"text": t} for t in texts])]
+        return [o for _, o in replay_outcomes(work, self.store, index, [{"text": t} for t in texts])]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_an_item_that_cannot_be_started_fails_alone(bench: Bench, error: BaseExc
 
     bad, good = bench.run(start, "bad", "good")
     assert good.status == "complete" and bad.status == "retry" and len(bad.key) == 64
-    assert type(error).__name__ in bad.error and "engine/work.py:" in bad.error and not bad.known
+    assert type(error).__name__ in bad.error and "engine/work.py:" in bad.error and not bad.known_failure
     (again,) = bench.replayed(start, "bad")
     assert (again.key, again.status, again.error) == (bad.key, bad.status, bad.error)
 
@@ -110,9 +110,9 @@ def test_a_bug_that_recurs_is_not_journalled_again(bench: Bench):
     (first,) = bench.run(dialogue(fails(ERRORS[0])), "a")
     journalled = JournalIndex.load(bench.store, "echo").all_rows([first.key])
     (again,) = bench.run(dialogue(fails(ERRORS[0])), "a")
-    assert again.known and not first.known and again.last_at == first.last_at
+    assert again.known_failure and not first.known_failure and again.last_at == first.last_at
     assert JournalIndex.load(bench.store, "echo").all_rows([first.key]) == journalled
-    (rows,) = unanswered(bench.store, "echo").values()
+    (rows,) = find_failed(bench.store, "echo").values()
     assert first.error in [r.error for r in rows]
 
 
@@ -122,7 +122,7 @@ def test_an_unexpected_error_of_a_call_is_retried_by_the_next_run(bench: Bench, 
     (failed,) = bench.run(dialogue(), "a")
     assert failed.status == "retry" and type(error).__name__ in failed.error
     (again,) = bench.run(dialogue(), "a")
-    assert again.known, "the same, once more"
+    assert again.known_failure, "the same, once more"
     bench.answer = str.upper
     assert [o.result for o in bench.run(dialogue(), "a")] == ["A"]
 
@@ -165,7 +165,7 @@ def test_known_failures_do_not_stop_the_next_run(known: int, news: int):
 
 def test_dialogues_that_fail_before_their_first_request_get_different_keys(tmp_path: Path):
     store = Store(str(tmp_path))
-    feed = Feed(Work("echo", started, label), store, JournalIndex.load(store, "echo"))
+    feed = Feed(Work("echo", start_item, label_item), store, JournalIndex.load(store, "echo"))
 
     def broken(name: str) -> Generator[Any, Any, str]:
         raise ValueError(name)
@@ -179,6 +179,6 @@ def test_dialogues_that_fail_before_their_first_request_get_different_keys(tmp_p
 def test_bugs_stop_a_run_only_if_running_items_cannot_outweigh_them():
     watch = FailureWatch(0.5)
     for _ in range(25):
-        watch.note("retry", f"{REPORT_IT}: MemoryError")
+        watch.note("retry", f"{REPORT_HINT}: MemoryError")
     assert not watch.tripped(running=50) and watch.tripped(running=10) and watch.tripped()
     assert not watch.mostly_transient, "it was no endpoint that failed"

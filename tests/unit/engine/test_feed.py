@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
-from graphrag_ray.engine.feed import LABEL, Feed, Item, label, started
-from graphrag_ray.engine.work import Outcome, Work, identity
+from graphrag_ray.engine.feed import LABEL, Feed, Item, label_item, start_item
+from graphrag_ray.engine.work import Outcome, Work, row_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import DONE, TURN, JournalRow
 
-WORK = Work("answer", started, label, returns=True)
+WORK = Work("answer", start_item, label_item, needs_results=True)
 CALL = CallParameters("default", "m")
 
 
@@ -91,7 +91,7 @@ def test_equal_dialogues_run_once(feed):
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         (row,) = await taken(feed, 1)
-        feed.finished(0, done(row))
+        feed.on_finished(0, done(row))
         return {o[0].result for o in await asked}
 
     assert len(asyncio.run(scenario())) == 1
@@ -153,5 +153,5 @@ def test_an_item_has_the_same_identity_in_every_run():
     names = set()
     for _ in range(2):
         (start,) = starts("a")
-        names.add(identity(WORK, {"item": Item(start), LABEL: "q"}))
+        names.add(row_key(WORK, {"item": Item(start), LABEL: "q"}))
     assert len(names) == 1

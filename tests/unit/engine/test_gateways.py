@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.logs import Logging
+from graphrag_ray.base.logs import LogConfig
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models, open_gateway
 
@@ -19,10 +19,10 @@ def test_an_api_key_from_a_file_is_never_logged(tmp_path: Path):
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
 
     async def open_once() -> None:
-        models = Models.of(parse_settings({"models": {"default": model}}))
+        models = Models.from_settings(parse_settings({"models": {"default": model}}))
         async with open_gateway(models, None, lambda call: None):
             pass
 
     asyncio.run(open_once())
     record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "with wrong-battery-staple", (), None)
-    assert "staple" not in logs._Lines(Logging(), []).format(record)
+    assert "staple" not in logs._Lines(LogConfig(), []).format(record)

@@ -10,17 +10,17 @@ import pytest
 
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.engine import given_rows
-from graphrag_ray.engine.given_rows import GivenRows, rows_of_batch
+from graphrag_ray.engine.given_rows import InputRows, read_batch
 
 
-def opened(given: Any) -> GivenRows:
-    rows = GivenRows(given)
-    rows.open(lambda columns: "" if "text" in columns else f"no text in {', '.join(columns)}")
+def opened(given: Any) -> InputRows:
+    rows = InputRows(given)
+    rows.resolve(lambda columns: "" if "text" in columns else f"no text in {', '.join(columns)}")
     return rows
 
 
-def values(rows: GivenRows) -> list[dict[str, Any]]:
-    return [dict(row.values or {}) for batch in rows for row in rows_of_batch(batch)]
+def values(rows: InputRows) -> list[dict[str, Any]]:
+    return [dict(row.values or {}) for batch in rows for row in read_batch(batch)]
 
 
 def test_large_tables_are_split_and_small_batches_combined(monkeypatch: pytest.MonkeyPatch):
@@ -59,9 +59,9 @@ def test_an_iterator_cannot_be_read_twice():
 
 
 def test_a_function_is_called_when_the_rows_are_opened():
-    rows = GivenRows(lambda: [{"text": "a"}], "articles:rows")
+    rows = InputRows(lambda: [{"text": "a"}], "articles:rows")
     assert not rows.is_open and str(rows) == "articles:rows"
-    rows.open(lambda columns: "")
+    rows.resolve(lambda columns: "")
     assert values(rows) == [{"text": "a"}] and str(rows) == "articles:rows"
 
 

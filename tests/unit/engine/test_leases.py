@@ -217,13 +217,13 @@ def test_a_first_sweep_that_failed_transiently_stops_the_run_however_small():
     watch.note("retry", "connection refused")
     assert not watch.tripped() and watch.mostly_transient
     assert "are retried" in watch.message("extract")
-    before = FailureWatch(0.5, fresh=False)
+    before = FailureWatch(0.5, first_sweep=False)
     before.note("retry", "connection refused")
     assert not before.mostly_transient
 
 
 def test_if_bad_replies_do_not_count_missing_answers_stop_a_run():
-    watch = FailureWatch(0.5, bad_replies_count=False)
+    watch = FailureWatch(0.5, count_bad_replies=False)
     for _ in range(50):
         watch.note("failed", "nonsense")
     assert not watch.tripped()

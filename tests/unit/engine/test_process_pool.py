@@ -16,7 +16,7 @@ from served import until
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.unforeseen import told
+from graphrag_ray.base.unforeseen import describe_error
 from graphrag_ray.engine.process_pool import ProcessPool
 
 
@@ -43,17 +43,17 @@ def refusing(x: int) -> None:
 
 
 def test_small_work_is_done_in_this_process(pool: ProcessPool):
-    assert list(pool.each(where, range(3))) == [(x, os.getpid()) for x in range(3)]
-    assert list(ProcessPool(1, after_s=0).each(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
+    assert list(pool.map(where, range(3))) == [(x, os.getpid()) for x in range(3)]
+    assert list(ProcessPool(1, after_s=0).map(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
 
 
 def test_processes_that_are_up_work_and_results_come_in_order(pool: ProcessPool):
     pool.wait()
-    found = list(pool.each(where, range(40)))
+    found = list(pool.map(where, range(40)))
     assert [x for x, _ in found] == list(range(40)) and os.getpid() not in {p for _, p in found}
-    assert list(pool.each(where, [7])) == [(7, os.getpid())]  # which nobody else could do sooner
+    assert list(pool.map(where, [7])) == [(7, os.getpid())]  # which nobody else could do sooner
     with pytest.raises(ValueError, match="1 is odd"):
-        list(pool.each(refusing, [1, 2]))
+        list(pool.map(refusing, [1, 2]))
 
 
 class Unsendable(Exception):
@@ -68,15 +68,15 @@ def failing(x: int) -> None:
 def test_an_unpicklable_error_is_replaced(pool: ProcessPool):
     pool.wait()
     with pytest.raises(RuntimeError, match="Unsendable: a leg of a table"):
-        list(pool.each(failing, [1, 2]))
-    assert list(pool.each(str, [1, 2])) == ["1", "2"]  # no process has died of it
+        list(pool.map(failing, [1, 2]))
+    assert list(pool.map(str, [1, 2])) == ["1", "2"]  # no process has died of it
 
 
 def test_an_error_of_another_process_names_its_place(pool: ProcessPool):
     pool.wait()
     with pytest.raises(UsageError) as raised:
-        list(pool.each(logs.from_environment, [{logs.VARIABLE: "loud"}] * 2))
-    assert re.search(r"\(base/logs.py:\d+\)$", told(raised.value))
+        list(pool.map(logs.from_environment, [{logs.VARIABLE: "loud"}] * 2))
+    assert re.search(r"\(base/logs.py:\d+\)$", describe_error(raised.value))
 
 
 def test_a_shared_value_is_sent_with_each_input_if_no_file_can_be_written(
@@ -85,30 +85,30 @@ def test_a_shared_value_is_sent_with_each_input_if_no_file_can_be_written(
     pool.wait()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "not" / "there"))
     value = pool.share("abc")
-    assert list(pool.each(lambda x: value()[x], [0, 1, 2])) == ["a", "b", "c"]
+    assert list(pool.map(lambda x: value()[x], [0, 1, 2])) == ["a", "b", "c"]
 
 
 def test_there_is_one_process_per_usable_core(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("LOKY_MAX_CPU_COUNT", "1")
     pool = ProcessPool(None)
     pool.wait()
-    assert list(pool.each(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
+    assert list(pool.map(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
 
 
 def test_a_shared_value_is_written_once(pool: ProcessPool):
     pool.wait()
     value = pool.share(["a", "large", "value"])
     assert value() == ["a", "large", "value"]
-    assert list(pool.each(lambda x: value()[x], [0, 1, 2, 0])) == ["a", "large", "value", "a"]
-    assert pool.file(None).endswith("1.pickle")
+    assert list(pool.map(lambda x: value()[x], [0, 1, 2, 0])) == ["a", "large", "value", "a"]
+    assert pool.spill(None).endswith("1.pickle")
 
 
 def test_after_a_process_died_this_process_does_everything(
     pool: ProcessPool, caplog: pytest.LogCaptureFixture
 ):
     pool.wait()
-    assert list(pool.each(killed_elsewhere, [(x, os.getpid()) for x in range(9)])) == list(range(9))
-    assert list(pool.each(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
+    assert list(pool.map(killed_elsewhere, [(x, os.getpid()) for x in range(9)])) == list(range(9))
+    assert list(pool.map(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
     [told] = caplog.messages
     assert "died: out of memory" in told and "--ray" in told
 

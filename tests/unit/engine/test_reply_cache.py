@@ -64,7 +64,7 @@ def test_answers_in_quick_succession_share_a_part(store: Store):
     replies = ReplyCache(store)
     for i in range(20):
         replies.append(row(i))
-        replies.settle()
+        replies.flush_if_due()
     assert parts(store) == 1, "of the first, which nobody had written just before"
     replies.flush()
     assert parts(store) == 2
@@ -76,7 +76,7 @@ def test_many_pending_rows_are_written_at_once(store: Store, monkeypatch: pytest
     replies = ReplyCache(store)
     for i in range(9):
         replies.append(row(i))
-        replies.settle()
+        replies.flush_if_due()
     assert parts(store) == 3
 
 
@@ -121,7 +121,7 @@ def test_rows_of_other_processes_are_found_after_a_refresh(store: Store):
     one.flush()
     two.append(row(2))
     two.flush()
-    two.look_again()
+    two.refresh()
     assert two.lookup([key(1), key(2)]) == {key(1): [row(1)], key(2): [row(2)]}
 
 
@@ -147,7 +147,7 @@ def test_rows_that_cannot_be_written_are_kept_and_reported(store: Store, monkeyp
     replies.append(row(1))
     with monkeypatch.context() as broken:
         broken.setattr(Store, "write", full)
-        replies.settle()
+        replies.flush_if_due()
     assert replies.failure == "no space left" and replies.lookup([key(1)]) == {key(1): [row(1)]}
     monkeypatch.setattr(reply_cache, "MAX_PENDING", 3)
     for i in range(2, 9):

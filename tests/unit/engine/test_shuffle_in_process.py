@@ -27,7 +27,7 @@ def test_each_partition_is_pickled_without_the_rows_of_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     store = Store(str(tmp_path))
-    executor = LocalExecutor(store, Models.of(parse_settings({})))
+    executor = LocalExecutor(store, Models.from_settings(parse_settings({})))
     sent: list[int] = []
 
     def noted(fn: Callable[[pa.Table], object], inputs: Iterable[pa.Table]) -> Iterator[object]:

@@ -23,7 +23,7 @@ def test_without_limits_nothing_stops_a_run():
 
 def test_tokens_of_earlier_sweeps_count():
     spending = Spending(Budget(max_total_tokens=100))
-    spending.before.absorb(spent(60))
+    spending.earlier.absorb(spent(60))
     spending.check(spent(39), InFlight(), 0.0)
     with pytest.raises(BudgetSpent, match=r"100 tokens spent; budget.max_total_tokens is 100"):
         spending.check(spent(40), InFlight(), 0.0)
@@ -68,50 +68,62 @@ def test_calls_in_flight_count_with_the_median_latency():
 def test_only_items_that_can_finish_within_the_budget_are_started():
     spending = Spending(Budget(max_total_tokens=100_000))
     offline = Models({"default": Model()})
-    assert spending.items(Accounts(), 0, offline) == 20, "an item is taken to need 5,000 tokens at first"
-    assert spending.items(spent(8_000), 4, offline) == 50
-    spending.before.absorb(spent(90_000))
-    assert spending.items(spent(8_000), 4, offline) == 5
-    assert spending.items(Accounts(), 0, offline) == 2
-    assert Spending().items(spent(8_000), 4, offline) is None
+    assert spending.affordable_items(Accounts(), 0, offline) == 20, (
+        "an item is taken to need 5,000 tokens at first"
+    )
+    assert spending.affordable_items(spent(8_000), 4, offline) == 50
+    spending.earlier.absorb(spent(90_000))
+    assert spending.affordable_items(spent(8_000), 4, offline) == 5
+    assert spending.affordable_items(Accounts(), 0, offline) == 2
+    assert Spending().affordable_items(spent(8_000), 4, offline) is None
 
 
 def test_before_an_item_has_finished_it_costs_what_its_calls_are_expected_to_cost():
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
-    assert spending.items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_ITEMS, "nothing is known of them"
+    assert spending.affordable_items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_ITEMS, (
+        "nothing is known of them"
+    )
     reports = InFlight(4, 4 * 10_000)
-    assert spending.items(Accounts(), 0, models, reports, 1.0) == 10
-    assert spending.items(Accounts(), 0, models, reports, 2.0) == 5, "a second call of each costs as much"
-    assert spending.items(spent(20_000), 0, models, InFlight(3, 20_000), 2.0) == 5, "those that were answered"
-    assert spending.items(spent(8_000), 4, models, reports, 2.0) == 50, "finished ones know better"
-    assert spending.items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, "a call of many items"
+    assert spending.affordable_items(Accounts(), 0, models, reports, 1.0) == 10
+    assert spending.affordable_items(Accounts(), 0, models, reports, 2.0) == 5, (
+        "a second call of each costs as much"
+    )
+    assert spending.affordable_items(spent(20_000), 0, models, InFlight(3, 20_000), 2.0) == 5, (
+        "those that were answered"
+    )
+    assert spending.affordable_items(spent(8_000), 4, models, reports, 2.0) == 50, "finished ones know better"
+    assert spending.affordable_items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, (
+        "a call of many items"
+    )
     dollars = Spending(Budget(max_cost_usd=1))
-    assert dollars.items(Accounts(), 0, models, InFlight(2, 5, 10**11), 1.0) == 20
+    assert dollars.affordable_items(Accounts(), 0, models, InFlight(2, 5, 10**11), 1.0) == 20
 
 
 def test_items_without_usage_do_not_lower_the_expected_cost():
     """Others may start in place of items that fit no model or reached no endpoint, but no more than that."""
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
-    assert spending.items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_ITEMS
-    assert spending.items(Accounts(), 3, models, InFlight(4, 4 * 10_000), 2.0) == 3 + 5
+    assert spending.affordable_items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_ITEMS
+    assert spending.affordable_items(Accounts(), 3, models, InFlight(4, 4 * 10_000), 2.0) == 3 + 5
     free = Spending(Budget(max_cost_usd=1))
-    assert free.items(spent(8_000), 4, models, InFlight(), 2.0) == sys.maxsize, "a model that costs nothing"
+    assert free.affordable_items(spent(8_000), 4, models, InFlight(), 2.0) == sys.maxsize, (
+        "a model that costs nothing"
+    )
 
 
 def test_the_tighter_of_two_budgets_decides():
     priced = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=4))
     spending = Spending(Budget(max_total_tokens=10**9, max_cost_usd=1))
-    assert spending.items(Accounts(), 0, Models({"default": priced})) == 125
-    assert spending.items(spent(10, 10**10), 1, Models({"default": priced})) == 100
-    assert "max_cost_usd" in str(spending.exhausted(spent(10, 10**12)))
+    assert spending.affordable_items(Accounts(), 0, Models({"default": priced})) == 125
+    assert spending.affordable_items(spent(10, 10**10), 1, Models({"default": priced})) == 100
+    assert "max_cost_usd" in str(spending.exhausted_error(spent(10, 10**12)))
 
 
 def test_one_item_is_tried_with_any_budget_but_none_without():
     spending = Spending(Budget(max_total_tokens=100))
     offline = Models({"default": Model()})
-    assert spending.items(Accounts(), 0, offline) == 1
-    spending.before.absorb(spent(100))
-    assert spending.items(Accounts(), 0, offline) == 0
+    assert spending.affordable_items(Accounts(), 0, offline) == 1
+    spending.earlier.absorb(spent(100))
+    assert spending.affordable_items(Accounts(), 0, offline) == 0
 
 
 def test_a_cost_limit_with_an_unknown_price_is_refused():

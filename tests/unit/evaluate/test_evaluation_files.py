@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.evaluate.evaluation_files import answers_elsewhere, gold_questions, questions_of
-from graphrag_ray.query.question_files import Posed
+from graphrag_ray.evaluate.evaluation_files import answers_elsewhere, gold_questions, read_unique_questions
+from graphrag_ray.query.question_files import BatchQuestion
 
-POSED = [Posed("1", "Who?"), Posed("2", "Where?"), Posed("q3", "When?")]
+POSED = [BatchQuestion("1", "Who?"), BatchQuestion("2", "Where?"), BatchQuestion("q3", "When?")]
 
 
 def written(path: Path, text: str) -> str:
@@ -21,7 +21,7 @@ def written(path: Path, text: str) -> str:
 
 def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
     file = written(tmp_path / "q.csv", "id,question\na,Who?\nb,Where?\nc,Who?\nd,\n")
-    posed, warnings = questions_of(file, {})
+    posed, warnings = read_unique_questions(file, {})
     assert [p.id for p in posed] == ["a", "b"]
     assert warnings == [
         "Skipping question d: the question is empty",

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphrag_ray.export.graph_tables import plain
+from graphrag_ray.export.graph_tables import clean_text
 from graphrag_ray.export.graphml import FOOT, edge_lines, head, node_lines
 
 HOSTILE = [
@@ -49,7 +49,7 @@ def read(text: str, folder: Path) -> igraph.Graph:
 
 
 def cleaned(text: str) -> str:
-    return plain(pa.chunked_array([pa.array([text])]))[0].as_py()
+    return clean_text(pa.chunked_array([pa.array([text])]))[0].as_py()
 
 
 def test_hostile_names_are_read_back_as_they_were_but_for_control_characters(tmp_path: Path):

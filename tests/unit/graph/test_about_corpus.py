@@ -13,7 +13,7 @@ from graphrag_ray.base.index_settings import MAX_ABOUT, Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts, parse_prompt
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.graph.about_corpus import (
     ENTITIES_TOKENS,
     MAX_TITLES,
@@ -22,13 +22,13 @@ from graphrag_ray.graph.about_corpus import (
     about_line,
     about_spec,
     entity_lines,
-    is_to_be_told,
-    spread,
+    evenly_spaced,
+    needs_about,
     title_lines,
 )
 from graphrag_ray.graph.report_dialogue import report_spec
 from graphrag_ray.offline import answer as offline_answer
-from graphrag_ray.query.methods.map_reduce import map_spec, variables_of
+from graphrag_ray.query.methods.map_reduce import map_spec, prompt_variables
 
 PROMPTS = load_prompts()
 SPEC = about_spec(Settings(), PROMPTS)
@@ -40,7 +40,7 @@ def told(text: str) -> Settings:
 
 
 def asked(reply: ChatReply) -> str:
-    return run(about("- Minutes of May", "- MILL: It grinds.", SPEC), lambda request: reply)
+    return run_dialogue(about("- Minutes of May", "- MILL: It grinds.", SPEC), lambda request: reply)
 
 
 def test_titles_and_entities_are_shown_and_the_reply_is_the_text():
@@ -50,7 +50,7 @@ def test_titles_and_entities_are_shown_and_the_reply_is_the_text():
         seen.append(request)
         return ChatReply("  Minutes of a\nmilling town.\n\nFrom 1900. ")
 
-    text = run(about("- Minutes of May", "- MILL: It grinds.", SPEC), answer)
+    text = run_dialogue(about("- Minutes of May", "- MILL: It grinds.", SPEC), answer)
     assert text == "Minutes of a milling town. From 1900."
     assert "\n- Minutes of May\n" in seen[0].messages[-1].content
     assert "\n- MILL: It grinds.\n" in seen[0].messages[-1].content
@@ -68,9 +68,9 @@ def test_a_reply_that_is_too_long_is_cut():
 
 
 def test_it_is_told_once_and_only_for_a_prompt_of_reports_that_has_a_place_for_it():
-    assert is_to_be_told(Settings(), PROMPTS)
-    assert not is_to_be_told(told("Mills."), PROMPTS) and not is_to_be_told(told(""), PROMPTS)
-    assert not is_to_be_told(Settings(), {**PROMPTS, "report": OLD})
+    assert needs_about(Settings(), PROMPTS)
+    assert not needs_about(told("Mills."), PROMPTS) and not needs_about(told(""), PROMPTS)
+    assert not needs_about(Settings(), {**PROMPTS, "report": OLD})
 
 
 def test_reports_and_questions_say_it_where_their_prompts_have_a_place_for_it():
@@ -80,7 +80,7 @@ def test_reports_and_questions_say_it_where_their_prompts_have_a_place_for_it():
     assert report_spec(told("Mills."), {**PROMPTS, "report": OLD}).about == ""
     assert report_spec(Settings(), PROMPTS).about == ""
     placed = parse_prompt("map", PROMPTS["map"].source.replace("{question}", "{about} {question}"))
-    assert variables_of("Why?", map_spec(told("Mills."), {**PROMPTS, "map": placed}))["about"] == line
+    assert prompt_variables("Why?", map_spec(told("Mills."), {**PROMPTS, "map": placed}))["about"] == line
 
 
 def test_what_a_stranger_says_of_the_corpus_is_one_short_line_without_marks_of_ours():
@@ -90,7 +90,7 @@ def test_what_a_stranger_says_of_the_corpus_is_one_short_line_without_marks_of_o
 
 @given(st.integers(0, 5_000))
 def test_a_sample_lies_evenly_over_all(n: int):
-    places = spread(n)
+    places = evenly_spaced(n)
     assert len(places) == min(n, MAX_TITLES) == len(set(places))
     steps = {b - a for a, b in pairwise([*places, n])}
     assert max(steps, default=1) - min(steps, default=1) <= 1

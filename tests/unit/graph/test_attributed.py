@@ -7,30 +7,30 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Attributed, Communities
 from graphrag_ray.graph.attributed import (
-    NodesOfLevel,
-    clustered,
-    goes_on,
-    linked,
+    LevelNodes,
+    cluster_level,
+    has_next_level,
     neighbour_count,
-    one_hierarchy,
+    stack_levels,
+    unit_edges,
     with_cosine_weights,
 )
 from graphrag_ray.graph.leiden import Edges
-from graphrag_ray.graph.seeds import Past
-from graphrag_ray.store.search.vectors import unit
+from graphrag_ray.graph.seeds import PreviousPartition
+from graphrag_ray.store.search.vectors import normalize
 
 LEIDEN = Communities()
 
 
 def nodes(n, edges, vectors, **more):
     source, target = np.array(edges, dtype=np.int64).reshape(-1, 2).T
-    matrix = unit(np.asarray(vectors, dtype=np.float32))
+    matrix = normalize(np.asarray(vectors, dtype=np.float32))
     keys = np.arange(n, dtype=np.uint64)
-    return NodesOfLevel(linked(n, source, target), matrix, np.full(n, 10), keys, **more)
+    return LevelNodes(unit_edges(n, source, target), matrix, np.full(n, 10), keys, **more)
 
 
 def cluster(given_, pack_tokens=100, **options):
-    return clustered(given_, Attributed(**options), LEIDEN, pack_tokens)
+    return cluster_level(given_, Attributed(**options), LEIDEN, pack_tokens)
 
 
 def groups(level):
@@ -88,9 +88,9 @@ def test_links_count_by_what_their_ends_mean():
 
 def test_an_edge_weighs_the_cosine_of_its_ends_and_the_median_where_one_is_unknown():
     edges = Edges(np.array([[0, 1], [0, 2], [0, 3], [1, 3]]), np.ones(4))
-    apart = with_cosine_weights(edges, unit(np.array([[1, 0], [2, 0], [-1, 0], [0, 1]], np.float32)))
+    apart = with_cosine_weights(edges, normalize(np.array([[1, 0], [2, 0], [-1, 0], [0, 1]], np.float32)))
     assert apart.ends.tolist() == [[0, 1]] and apart.weight.tolist() == [1.0]
-    known = with_cosine_weights(edges, unit(np.array([[1, 0], [1, 1], [3, 0], [0, 0]], np.float32)))
+    known = with_cosine_weights(edges, normalize(np.array([[1, 0], [1, 1], [3, 0], [0, 0]], np.float32)))
     median = (0.7071 + 1) / 2
     assert known.weight.tolist() == pytest.approx([0.7071, 1.0, median, median], abs=1e-4)
     assert with_cosine_weights(edges, np.zeros((4, 2), np.float32)).weight.tolist() == [1.0] * 4
@@ -127,7 +127,9 @@ def test_a_level_that_comes_from_the_one_before_changes_little():
     edges = [(i, int(j)) for i in range(n) for j in (i // 10 * 10 + rng.integers(0, 10, 3)) if j != i]
     vectors = about(n, 8) + np.repeat(rng.standard_normal((n // 10, 8)), 10, axis=0)
     first = cluster(nodes(n, edges, vectors))
-    past = Past(first.inner, np.arange(n, dtype=np.uint64), *first.edges.ends.T, first.edges.weight)
+    past = PreviousPartition(
+        first.inner, np.arange(n, dtype=np.uint64), *first.edges.ends.T, first.edges.weight
+    )
     vectors = np.concatenate([vectors, vectors[:1]])
     then = cluster(nodes(n + 1, [*edges, (0, n)], vectors, past=past, neighbours=first.neighbours))
     before = {tuple(group) for group in groups(first)}
@@ -144,7 +146,7 @@ def test_all_levels_are_one_hierarchy_each_over_the_one_below(n, height, seed):
         nodes_ = int(label.max()) + 1
         clusters.append(label)
         packed.append(rng.random(nodes_) < 0.3)
-    hierarchy, places = one_hierarchy(n, clusters, packed)
+    hierarchy, places = stack_levels(n, clusters, packed)
     assert hierarchy.n_levels == height and hierarchy.n_communities == sum(map(len, packed))
     of_node = np.arange(n)
     for at in range(height):
@@ -159,6 +161,6 @@ def test_all_levels_are_one_hierarchy_each_over_the_one_below(n, height, seed):
 
 def test_levels_end_where_there_are_too_few_clusters_or_hardly_fewer_than_nodes():
     options = Attributed(min_communities=5)
-    assert goes_on(100, 20, options)
-    assert not goes_on(100, 4, options)
-    assert not goes_on(100, 95, options)
+    assert has_next_level(100, 20, options)
+    assert not has_next_level(100, 4, options)
+    assert not has_next_level(100, 95, options)

@@ -9,10 +9,10 @@ from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import PLACEHOLDERS
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.delimited_records import COMPLETION, FIELD, RECORD
-from graphrag_ray.graph.extraction_dialogue import ClaimRecord, ClaimRecords, ShownChunk, claims, claims_spec
+from graphrag_ray.graph.extraction_dialogue import ChunkText, ClaimRecord, ClaimRecords, claims, claims_spec
 
 D = FIELD
-CHUNK = ShownChunk("Acme dismissed Alice on 11 June 2014.")
+CHUNK = ChunkText("Acme dismissed Alice on 11 June 2014.")
 NAMES = ["ACME", "ALICE"]
 
 

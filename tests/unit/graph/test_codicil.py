@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.attributed import codicil
-from graphrag_ray.graph.leiden import canonical
+from graphrag_ray.graph.leiden import canonical_edges
 from graphrag_ray.graph.nearest_neighbours import nearest_neighbours
 
 pairs = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)), max_size=40)
@@ -26,7 +26,7 @@ def thinned(n, edges, vectors, k, alpha=0.5):
 
 def graph(n, pairs):
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return canonical(n, ends[:, 0], ends[:, 1], np.ones(len(ends)))
+    return canonical_edges(n, ends[:, 0], ends[:, 1], np.ones(len(ends)))
 
 
 def joined(edges, content, k):
@@ -108,7 +108,7 @@ def test_nodes_without_content_keep_their_links():
 def test_a_hub_of_twenty_thousand_takes_seconds():
     n = 20_000
     leaves = np.arange(1, n)
-    edges = canonical(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
+    edges = canonical_edges(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
     begun = time.process_time()
     found = thinned(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
     assert time.process_time() - begun < 10

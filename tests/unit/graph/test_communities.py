@@ -12,16 +12,16 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.communities import communities, edge_order
-from graphrag_ray.graph.integer_arrays import id_prefixes
-from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
+from graphrag_ray.graph.communities import build_communities, sort_edges_by_community
+from graphrag_ray.graph.integer_arrays import id_hash64
+from graphrag_ray.graph.leiden import connected_components, leiden, seeded_igraph
 
 DEFAULT = Communities()
 
 
 def build(n, edges, options=DEFAULT, **more):
     source, target, weight = np.array([(*e, 1)[:3] for e in edges], dtype=np.float64).reshape(-1, 3).T
-    return communities(n, source.astype(np.int64), target.astype(np.int64), weight, options, **more)
+    return build_communities(n, source.astype(np.int64), target.astype(np.int64), weight, options, **more)
 
 
 def members(h, c):
@@ -83,11 +83,11 @@ def test_each_level_is_a_partition_of_all_nodes(graph, options, pack_tokens):
     n, edges = graph
     h = build(n, edges, options, pack_tokens=pack_tokens)
     ends = np.array([e[:2] for e in edges], dtype=np.int64).reshape(-1, 2)
-    component = components(n, ends)
+    component = connected_components(n, ends)
     wanted = range(n)
     if options.components == "largest":
         wanted = np.flatnonzero(component == np.bincount(component).argmax()).tolist()
-    assert sorted(h.order.tolist()) == list(range(n))
+    assert sorted(h.node_at_place.tolist()) == list(range(n))
     for level in range(h.n_levels + 1):
         assert sorted(node for group in at(h, level) for node in group) == list(wanted)
     for c in range(h.n_communities):
@@ -107,7 +107,7 @@ def test_a_community_is_connected_and_small_enough_or_cannot_be_split(graph, opt
         nodes = np.array(members(h, c))
         inside = np.array([e for e in edges if e[0] in nodes and e[1] in nodes]).reshape(-1, 3)
         ends = np.searchsorted(nodes, inside[:, :2])
-        parts = components(len(nodes), ends)
+        parts = connected_components(len(nodes), ends)
         if h.packed[c]:
             assert h.level[c] == 0
             assert parts.max() > 0
@@ -161,9 +161,9 @@ def test_the_order_of_entities_does_not_matter():
         title = {entity_id(t): t for t in name}
         back = {f"NAME {v}": v for v in range(200)}
         source, target = (np.array([ids.index(entity_id(f"NAME {e[i]}")) for e in edges]) for i in (0, 1))
-        h = communities(200, source, target, weight, DEFAULT)
+        h = build_communities(200, source, target, weight, DEFAULT)
         return [
-            [back[title[ids[node]]] for node in h.order[h.start[c] : h.end[c]]]
+            [back[title[ids[node]]] for node in h.node_at_place[h.start[c] : h.end[c]]]
             for c in range(h.n_communities)
         ]
 
@@ -211,7 +211,7 @@ def test_a_graph_without_an_edge_has_a_hierarchy(n):
     assert at(h, 0) == ([list(range(n))] if n else [])
     assert h.packed.tolist() == ([n > 1] if n else [])
     assert h.modularity == 0.0
-    assert [len(a) for a in edge_order(h, np.zeros(0, int), np.zeros(0, int))] == [0, 0]
+    assert [len(a) for a in sort_edges_by_community(h, np.zeros(0, int), np.zeros(0, int))] == [0, 0]
 
 
 def test_one_small_component_alone_is_a_community_like_others():
@@ -253,7 +253,7 @@ def keyed(titles):
     ids = sorted(entity_id(f"{t} {i}") for t in titles for i in "ab")
     place = {id_: i for i, id_ in enumerate(ids)}
     edges = [(place[entity_id(f"{t} a")], place[entity_id(f"{t} b")]) for t in titles]
-    h = build(len(ids), edges, node_keys=id_prefixes(pa.array(ids)), pack_tokens=40)
+    h = build(len(ids), edges, node_keys=id_hash64(pa.array(ids)), pack_tokens=40)
     return {frozenset(ids[node] for node in group) for group in at(h, 0)}, h
 
 
@@ -322,12 +322,12 @@ def test_edges_inside_any_community_are_a_range(graph, options):
     n, edges = graph
     h = build(n, edges, options)
     source, target = (np.array([e[i] for e in edges], dtype=np.int64) for i in (0, 1))
-    order, community = edge_order(h, source, target)
+    order, community = sort_edges_by_community(h, source, target)
     in_order = community[order]
     assert sorted(order.tolist()) == list(range(len(edges)))
     assert all(a < b for a, b, x, y in zip(order, order[1:], in_order, in_order[1:], strict=False) if x == y)
     for c in range(h.n_communities):
-        low, high = np.searchsorted(in_order, [c, h.last[c]])
+        low, high = np.searchsorted(in_order, [c, h.subtree_end[c]])
         inside = set(members(h, c))
         assert set(order[low:high].tolist()) == {
             i for i, e in enumerate(edges) if e[0] in inside and e[1] in inside
@@ -340,7 +340,11 @@ def test_a_hundred_thousand_edges_take_seconds():
     source = rng.integers(0, 30_000, 100_000)
     target = np.where(rng.random(100_000) < 0.8, source // 100 * 100 + rng.integers(0, 100, 100_000), 0)
     target = np.where(target == 0, rng.integers(0, 30_000, 100_000), np.minimum(target, 29_999))
-    h = communities(30_000, source, target, np.ones(100_000), DEFAULT)
-    order, _ = edge_order(h, source, target)
+    h = build_communities(30_000, source, target, np.ones(100_000), DEFAULT)
+    order, _ = sort_edges_by_community(h, source, target)
     assert len(order) == 100_000
-    assert h.sizes()[h.at_level(0)].sum() == h.sizes()[h.at_level(h.n_levels - 1)].sum() == 30_000
+    assert (
+        h.sizes()[h.communities_at_level(0)].sum()
+        == h.sizes()[h.communities_at_level(h.n_levels - 1)].sum()
+        == 30_000
+    )

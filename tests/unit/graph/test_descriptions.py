@@ -12,7 +12,13 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.graph.descriptions import TokensOf, describe, describe_spec, distinct, layer
+from graphrag_ray.graph.descriptions import (
+    Tokenizer,
+    describe,
+    describe_spec,
+    distinct_descriptions,
+    plan_layer,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +34,7 @@ def token_ends(text):
     return [m.end() for m in re.finditer(r"\S+\s*", text)]
 
 
-TOKENS = TokensOf(lambda text: len(token_ends(text)), token_ends)
+TOKENS = Tokenizer(lambda text: len(token_ends(text)), token_ends)
 
 
 def summary(dialogue, reply):
@@ -39,20 +45,20 @@ def summary(dialogue, reply):
 
 
 def test_distinct_folds_white_space_and_keeps_the_order_of_first_places():
-    assert distinct(["b  c", "a", "b\nc ", "", "  ", "a"]) == ["b c", "a"]
+    assert distinct_descriptions(["b  c", "a", "b\nc ", "", "  ", "a"]) == ["b c", "a"]
 
 
 ALIKE = ["Bob bakes “rye”.", 'bob bakes "rye"', "Bob  bakes rye.", "«Bob bakes rye»"]
 
 
 def test_descriptions_that_differ_by_marks_alone_are_one():
-    assert distinct([*ALIKE, "Bob bakes Rye."]) == [ALIKE[0], "Bob bakes Rye."]
-    assert distinct(["He’s in.", "he's in"]) == ["He’s in."]
-    assert distinct(["“”", ".", "..."]) == ["“”", ".", "..."]
+    assert distinct_descriptions([*ALIKE, "Bob bakes Rye."]) == [ALIKE[0], "Bob bakes Rye."]
+    assert distinct_descriptions(["He’s in.", "he's in"]) == ["He’s in."]
+    assert distinct_descriptions(["“”", ".", "..."]) == ["“”", ".", "..."]
 
 
 def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
-    assert layer(ALIKE, spec, TOKENS) == [[ALIKE[0]]]
+    assert plan_layer(ALIKE, spec, TOKENS) == [[ALIKE[0]]]
     with pytest.raises(StopIteration) as stop:
         next(describe("entity", "BOB", ALIKE, spec))
     assert stop.value.value == ALIKE[0]
@@ -61,12 +67,12 @@ def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
 def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
     few = replace(spec, joined_tokens=8)
     for texts in permutations(["He sings", "Bob bakes rye.", "彼はパン屋だ。"]):
-        assert layer(texts, few, TOKENS) == [["Bob bakes rye. He sings. 彼はパン屋だ。"]]
-    assert layer(["Bob bakes rye bread daily.", "Bob sold the old mill."], few, TOKENS) == [
+        assert plan_layer(texts, few, TOKENS) == [["Bob bakes rye. He sings. 彼はパン屋だ。"]]
+    assert plan_layer(["Bob bakes rye bread daily.", "Bob sold the old mill."], few, TOKENS) == [
         ["Bob bakes rye bread daily.", "Bob sold the old mill."]
     ]
-    assert layer(["a", "b", "c", "d"], few, TOKENS) == [["a", "b", "c", "d"]]
-    assert layer(["Bob bakes.", "He sings."], spec, TOKENS) == [["Bob bakes.", "He sings."]]
+    assert plan_layer(["a", "b", "c", "d"], few, TOKENS) == [["a", "b", "c", "d"]]
+    assert plan_layer(["Bob bakes.", "He sings."], spec, TOKENS) == [["Bob bakes.", "He sings."]]
 
 
 def test_the_offline_engine_joins_in_its_own_way():
@@ -132,16 +138,16 @@ def test_a_spec_survives_pickling(spec):
 
 
 def test_what_fits_is_one_batch():
-    assert layer(["one two", "three"], SPEC, TOKENS) == [["one two", "three"]]
+    assert plan_layer(["one two", "three"], SPEC, TOKENS) == [["one two", "three"]]
 
 
 @pytest.mark.parametrize("descriptions", [[], ["", " "]])
 def test_a_layer_of_nothing_is_one_batch_of_nothing(descriptions):
-    assert layer(descriptions, SPEC, TOKENS) == [[]]
+    assert plan_layer(descriptions, SPEC, TOKENS) == [[]]
 
 
 def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
-    ((short, cut),) = layer(["Bob bakes.", "word " * 50], replace(SPEC, batch_tokens=20), TOKENS)
+    ((short, cut),) = plan_layer(["Bob bakes.", "word " * 50], replace(SPEC, batch_tokens=20), TOKENS)
     assert short == "Bob bakes."
     assert cut == "word " * 10
 
@@ -154,7 +160,7 @@ def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
 def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_tokens):
     texts = [" ".join(f"w{i}" for _ in range(n)) for i, n in enumerate(lengths)]
     calls = 0
-    while len(parts := layer(texts, replace(SPEC, batch_tokens=batch_tokens), TOKENS)) > 1:
+    while len(parts := plan_layer(texts, replace(SPEC, batch_tokens=batch_tokens), TOKENS)) > 1:
         assert len(parts) < len(texts)
         for part in parts:
             assert len(part) == 1 or sum(len(token_ends(t)) for t in part) <= max(2, batch_tokens)
@@ -170,7 +176,7 @@ def test_one_new_instance_repays_one_branch_of_the_tree(spec):
         """The calls of a whole tree; replies are functions of the request, as a journal gives them."""
         calls, texts = set(), descriptions
         while True:
-            parts, texts = layer(texts, replace(SPEC, batch_tokens=300), TOKENS), []
+            parts, texts = plan_layer(texts, replace(SPEC, batch_tokens=300), TOKENS), []
             for part in parts:
                 dialogue = describe("entity", "HUB", part, spec)
                 try:

@@ -15,7 +15,7 @@ from graphrag_ray.graph.delimited_records import (
     EntityRecord,
     RelationshipRecord,
 )
-from graphrag_ray.graph.extraction_dialogue import ShownChunk, extract, extract_spec
+from graphrag_ray.graph.extraction_dialogue import ChunkText, extract, extract_spec
 
 D = FIELD
 ALICE = f'("entity"{D}Alice{D}person{D}Alice leads Acme.)'
@@ -23,7 +23,7 @@ ACME = f'("entity"{D}Acme{D}organization{D}Acme makes mills.)'
 BOB = f'("entity"{D}Bob{D}person{D}Bob works for Alice.)'
 LEADS = f'("relationship"{D}Alice{D}Acme{D}Alice leads Acme.{D}9)'
 KNOWS = f'("relationship"{D}Bob{D}Alice{D}Bob works for Alice.{D}7)'
-CHUNK = ShownChunk("Alice leads Acme, and Bob works for her.")
+CHUNK = ChunkText("Alice leads Acme, and Bob works for her.")
 
 
 def reply_of(*records, end=f"\n{COMPLETION}"):
@@ -244,7 +244,7 @@ HOSTILE = (
 
 
 def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_between_its_marks(play, spec):
-    result, requests = play(extract(ShownChunk(HOSTILE), spec), [reply_of(ALICE), "N"])
+    result, requests = play(extract(ChunkText(HOSTILE), spec), [reply_of(ALICE), "N"])
     system, user = requests[0].messages
     assert f"\n----- passage -----\n{HOSTILE}\n----- end of the passage -----\n" in user.content
     assert "EVIL" not in system.content
@@ -253,7 +253,7 @@ def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_between_its
 
 def test_the_header_stands_on_lines_of_its_own_above_the_text(play, spec):
     for header in ("A letter\n11 June 2014", "A letter\n11 June 2014\n"):
-        _, requests = play(extract(ShownChunk("Dear Bob", header), spec), [COMPLETION, "N"])
+        _, requests = play(extract(ChunkText("Dear Bob", header), spec), [COMPLETION, "N"])
         text = "\nA letter\n11 June 2014\n----- passage -----\nDear Bob\n"
         assert text in requests[0].messages[-1].content
 

@@ -31,7 +31,7 @@ def test_communities_are_numbered_depth_first_with_the_largest_sibling_first():
     assert [members(h, c) for c in range(5)] == [[0, 4, 5, 6], [0, 4], [5, 6], [2, 3], [1]]
     assert h.parent.tolist() == [-1, 0, 0, -1, -1]
     assert h.level.tolist() == [0, 1, 1, 0, 0]
-    assert h.last.tolist() == [3, 2, 3, 4, 5]
+    assert h.subtree_end.tolist() == [3, 2, 3, 4, 5]
     assert h.packed.tolist() == [False, False, False, False, True]
     assert h.children(0).tolist() == [1, 2]
     assert h.sizes().tolist() == [4, 2, 2, 2, 1]
@@ -39,22 +39,22 @@ def test_communities_are_numbered_depth_first_with_the_largest_sibling_first():
 
 def test_a_level_holds_the_leaves_above_it():
     h = example()
-    assert h.at_level(0).tolist() == [0, 3, 4]
-    assert h.at_level(1).tolist() == h.at_level(9).tolist() == [1, 2, 3, 4]
+    assert h.communities_at_level(0).tolist() == [0, 3, 4]
+    assert h.communities_at_level(1).tolist() == h.communities_at_level(9).tolist() == [1, 2, 3, 4]
     assert h.community_of(1).tolist() == [1, 4, 3, 3, 1, 2, 2]
 
 
 def test_nodes_in_no_community_come_last():
     h = number_depth_first(ints(-1, 0, -1, 0), ints(-1), ints(0), np.array([False]), 0.0)
-    assert h.order.tolist() == [1, 3, 0, 2]
+    assert h.node_at_place.tolist() == [1, 3, 0, 2]
     assert h.community_of(0).tolist() == [-1, 0, -1, 0]
 
 
 def test_no_node_and_no_community_is_a_hierarchy():
     h = number_depth_first(ints(), ints(), ints(), np.zeros(0, bool), 0.0)
-    assert (h.n_communities, h.n_levels, len(h.order), len(h.at_level(0))) == (0, 0, 0, 0)
+    assert (h.n_communities, h.n_levels, len(h.node_at_place), len(h.communities_at_level(0))) == (0, 0, 0, 0)
     h = number_depth_first(ints(-1, -1), ints(), ints(), np.zeros(0, bool), 0.0)
-    assert (h.order.tolist(), h.community_of(0).tolist()) == ([0, 1], [-1, -1])
+    assert (h.node_at_place.tolist(), h.community_of(0).tolist()) == ([0, 1], [-1, -1])
 
 
 @st.composite
@@ -104,12 +104,12 @@ def test_numbering_is_that_of_a_plain_walk(tree):
     assert h.level.tolist() == [level[c] for _, c in expected]
     old = {c: new for new, (_, c) in enumerate(expected)} | {-1: -1}
     assert h.parent.tolist() == [old[parent[c]] for _, c in expected]
-    assert sorted(h.order.tolist()) == list(range(len(leaf)))
+    assert sorted(h.node_at_place.tolist()) == list(range(len(leaf)))
     for c in range(h.n_communities):
         below = {c} | {
             d for d in range(h.n_communities) if h.parent[d] in range(c, d) and h.start[d] < h.end[c]
         }
-        assert set(range(c, h.last[c])) == below
+        assert set(range(c, h.subtree_end[c])) == below
     for k in range(h.n_levels + 1):
         of = h.community_of(k)
         assert [n for n in range(len(leaf)) if of[n] < 0] == [n for n in range(len(leaf)) if leaf[n] < 0]

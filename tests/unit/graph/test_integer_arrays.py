@@ -7,23 +7,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
-from graphrag_ray.graph.integer_arrays import codes, degrees, id_prefixes, same_lists
+from graphrag_ray.graph.integer_arrays import codes, degrees, id_hash64, same_lists
 
 IDS = sorted(ids.entity_id(f"NAME {i}") for i in range(50))
 
 
 def test_prefixes_read_from_buffers_are_those_of_ids():
     column = pa.chunked_array([IDS[:20], IDS[20:]], type=pa.string())
-    assert id_prefixes(column).tolist() == ids.prefixes(IDS).tolist()
+    assert id_hash64(column).tolist() == ids.id_prefixes(IDS).tolist()
     assert (
-        id_prefixes(pa.array(IDS, type=pa.large_string()).slice(7, 9)).tolist()
-        == ids.prefixes(IDS[7:16]).tolist()
+        id_hash64(pa.array(IDS, type=pa.large_string()).slice(7, 9)).tolist()
+        == ids.id_prefixes(IDS[7:16]).tolist()
     )
 
 
 @pytest.mark.parametrize("odd", [None, "short", "G" * 32, "A" * 32, "é" * 16])
 def test_what_is_not_an_id_has_no_prefix(odd):
-    assert id_prefixes(pa.array([IDS[0], odd])) is None
+    assert id_hash64(pa.array([IDS[0], odd])) is None
 
 
 def test_degrees_count_relationships_at_both_ends():

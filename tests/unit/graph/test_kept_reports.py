@@ -14,46 +14,48 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.kept_reports import (
     SKETCH_SIZE,
-    Earlier,
+    ContextSketch,
     Evidence,
-    Lost,
-    Sketch,
+    PreviousReport,
+    RemovedEvidence,
     difference,
-    evidence,
     overlap,
-    sketch,
-    standing,
+    reusable_report,
+    sketch_context,
+    sketch_evidence,
 )
 from graphrag_ray.graph.report_dialogue import Report
 
-NOTHING_LOST = Lost(np.empty(0, np.uint64), False)
+NOTHING_LOST = RemovedEvidence(np.empty(0, np.uint64), False)
 CHUNKS = [ids.stable_id("text_unit", str(n)) for n in range(3_000)]
 Behind = dict[str, tuple[str, list[str]]]
 """By name what an entity's description says, and the chunks that it rests on."""
 
 
 def entity(name: str, text: str) -> report_context.Record:
-    return report_context.entity(ids.entity_id(name), name, text)
+    return report_context.entity_record(ids.entity_id(name), name, text)
 
 
-def shown(behind: Behind, reports: dict[str, tuple[str, Evidence]] | None = None) -> tuple[list, Sketch]:
+def shown(
+    behind: Behind, reports: dict[str, tuple[str, Evidence]] | None = None
+) -> tuple[list, ContextSketch]:
     """The records of a context and its sketch. reports: of sub-communities, by their community."""
     pairs = [
         (report_context.report_record(ids.report_id(c), "A title", text), rests)
         for c, (text, rests) in (reports or {}).items()
     ]
-    pairs += [(entity(name, text), evidence(chunks)) for name, (text, chunks) in behind.items()]
+    pairs += [(entity(name, text), sketch_evidence(chunks)) for name, (text, chunks) in behind.items()]
     records = [record for record, _ in pairs]
     made = report_context.render(records, 100_000, len)
-    return records, sketch(made, records, [rests for _, rests in pairs])
+    return records, sketch_context(made, records, [rests for _, rests in pairs])
 
 
-def written(records: list, of: Sketch, cited: list[str]) -> Earlier:
+def written(records: list, of: ContextSketch, cited: list[str]) -> PreviousReport:
     """A report that cites some names."""
     references = tuple(Reference("Entities", ids.entity_id(name)) for name in cited)
     told = " ".join(f"[Data: Entities ({r.id})]" for r in references)
     report = Report("Title", told, 5.0, "", ((told, told),), references, 0)
-    return Earlier(report, of, 10, 100, 0)
+    return PreviousReport(report, of, 10, 100, 0)
 
 
 def people(n: int, each: int = 30) -> Behind:
@@ -61,11 +63,15 @@ def people(n: int, each: int = 30) -> Behind:
 
 
 def stands(
-    before: Behind, now: Behind, below: float = 0.1, cited: tuple[str, ...] = (), lost: Lost = NOTHING_LOST
+    before: Behind,
+    now: Behind,
+    below: float = 0.1,
+    cited: tuple[str, ...] = (),
+    lost: RemovedEvidence = NOTHING_LOST,
 ) -> Report | None:
     earlier = written(*shown(before), list(cited))
     records, of = shown(now)
-    return standing(earlier, of, records, below, lost)
+    return reusable_report(earlier, of, records, below, lost)
 
 
 def one_more(of: Behind, name: str, chunk: str) -> Behind:
@@ -74,8 +80,10 @@ def one_more(of: Behind, name: str, chunk: str) -> Behind:
     return {**of, name: (f"{text} And more.", [*chunks, chunk])}
 
 
-def lost_by(*names: str, deleted: bool = True) -> Lost:
-    return Lost(np.array([int(ids.entity_id(name)[:16], 16) for name in names], dtype=np.uint64), deleted)
+def lost_by(*names: str, deleted: bool = True) -> RemovedEvidence:
+    return RemovedEvidence(
+        np.array([int(ids.entity_id(name)[:16], 16) for name in names], dtype=np.uint64), deleted
+    )
 
 
 def test_a_report_stands_while_little_of_its_evidence_is_new():
@@ -93,7 +101,7 @@ def test_a_name_of_one_chunk_that_gets_a_second_one_is_half_new():
 def test_order_and_numbers_alone_are_no_change():
     before = people(5)
     now = dict(reversed(before.items()))
-    assert shown(before)[1].whole != shown(now)[1].whole
+    assert shown(before)[1].text_hash != shown(now)[1].text_hash
     assert stands(before, now, below=1e-9, cited=("NAME 1",)) is not None
 
 
@@ -113,7 +121,7 @@ def test_small_changes_add_up_against_what_was_written():
     for n in range(20):
         now = one_more(now, f"NAME {n % 3}", CHUNKS[-1 - n])
         records, of = shown(now)
-        if standing(earlier, of, records, 0.2, NOTHING_LOST) is None:
+        if reusable_report(earlier, of, records, 0.2, NOTHING_LOST) is None:
             break
         kept += 1
     assert 2 < kept < 12, "each of the changes alone is a thirtieth"
@@ -147,28 +155,28 @@ def test_no_report_stands_that_was_written_from_what_is_no_more():
 
 
 def test_after_a_deletion_a_report_on_a_report_that_was_written_again_is_too():
-    behind, rests = people(10), evidence(CHUNKS[1_000:1_100])
+    behind, rests = people(10), sketch_evidence(CHUNKS[1_000:1_100])
     records, of = shown(behind, {"old": ("Told of them.", rests)})
     earlier = written(records, of, [])
-    more = evidence(CHUNKS[1_000:1_101])
+    more = sketch_evidence(CHUNKS[1_000:1_101])
     records, now = shown(behind, {"old": ("Told of them anew.", more)})
-    assert standing(earlier, now, records, 0.1, NOTHING_LOST) is not None
-    assert standing(earlier, now, records, 0.1, lost_by()) is None
+    assert reusable_report(earlier, now, records, 0.1, NOTHING_LOST) is not None
+    assert reusable_report(earlier, now, records, 0.1, lost_by()) is None
 
 
 def test_a_report_that_is_cited_is_known_under_its_new_id():
-    behind, rests = people(10), evidence(CHUNKS[1_000:1_100])
+    behind, rests = people(10), sketch_evidence(CHUNKS[1_000:1_100])
     records, of = shown(behind, {"old": ("Told of them.", rests)})
     old, new = ids.report_id("old"), ids.report_id("new")
     told = f"As a report says [Data: Reports ({old})]."
     report = Report("T", told, 5.0, told, ((told, told),), (Reference("Reports", old),), 0)
     grown = one_more(behind, "NAME 1", CHUNKS[-1])
     records, now = shown(grown, {"new": ("Told of them.", rests)})
-    kept = standing(Earlier(report, of, 1, 1, 0), now, records, 0.1, NOTHING_LOST)
+    kept = reusable_report(PreviousReport(report, of, 1, 1, 0), now, records, 0.1, NOTHING_LOST)
     assert kept is not None and kept.references == (Reference("Reports", new),)
     assert old not in repr(kept) and kept.summary == told.replace(old, new)
     records, now = shown(grown, {"other": ("Of others.", rests)})
-    assert standing(Earlier(report, of, 1, 1, 0), now, records, 0.5, NOTHING_LOST) is None, (
+    assert reusable_report(PreviousReport(report, of, 1, 1, 0), now, records, 0.5, NOTHING_LOST) is None, (
         "it is not shown any more"
     )
 
@@ -195,7 +203,7 @@ def test_the_difference_is_a_share_that_has_no_direction_and_is_nought_for_the_s
 def test_the_overlap_of_few_chunks_is_exact(one: list[str], other: list[str]):
     union = set(one) | set(other)
     expected = len(set(one) & set(other)) / len(union) if union else 1.0
-    assert overlap(evidence(one), evidence(other)) == pytest.approx(expected)
+    assert overlap(sketch_evidence(one), sketch_evidence(other)) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.97])
@@ -204,12 +212,12 @@ def test_the_overlap_of_many_chunks_is_near(share: float):
     common = round(2 * n * share / (1 + share))
     one, other = CHUNKS[:n], CHUNKS[n - common : 2 * n - common][:n]
     exact = len(set(one) & set(other)) / len(set(one) | set(other))
-    assert len(evidence(one)) == SKETCH_SIZE
-    assert overlap(evidence(one), evidence(other)) == pytest.approx(exact, abs=0.15)
+    assert len(sketch_evidence(one)) == SKETCH_SIZE
+    assert overlap(sketch_evidence(one), sketch_evidence(other)) == pytest.approx(exact, abs=0.15)
 
 
 def test_a_sketch_of_a_report_is_that_of_all_it_rests_on():
     behind = people(10)
     _, of = shown(behind)
-    assert of.evidence == evidence(c for _, chunks in behind.values() for c in chunks)
+    assert of.evidence == sketch_evidence(c for _, chunks in behind.values() for c in chunks)
     assert replace(of, records=()).evidence == ()

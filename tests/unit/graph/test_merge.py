@@ -13,7 +13,7 @@ from graphrag_ray.base.schema import ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 from graphrag_ray.graph.delimited_records import EntityRecord, RelationshipRecord
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords
 from graphrag_ray.graph.merge import (
-    ExtractedFrom,
+    ExtractionSource,
     descriptions_by_key,
     entity_instance_rows,
     merge_entities,
@@ -30,7 +30,7 @@ def extraction(entities=(), relationships=()):
         entities=tuple(EntityRecord(*e) for e in entities),
         relationships=tuple(RelationshipRecord(*r) for r in relationships),
         unusable=0,
-        odd_glean_replies=0,
+        unexpected_glean_replies=0,
     )
 
 
@@ -57,7 +57,7 @@ def extractions(corpus):
     seen = Counter()
     out = []
     for d, entities, relationships in corpus:
-        unit = ExtractedFrom(f"u{d}-{seen[d]}", f"d{d}", seen[d])
+        unit = ExtractionSource(f"u{d}-{seen[d]}", f"d{d}", seen[d])
         seen[d] += 1
         out.append((unit, extraction(entities, relationships)))
     return out
@@ -80,7 +80,7 @@ def by_key(table):
 
 
 def test_a_name_seen_only_in_a_relationship_is_kept_with_its_provenance():
-    unit = ExtractedFrom("u", "d", 3)
+    unit = ExtractionSource("u", "d", 3)
     found = extraction([("ADA", "PERSON", "an engineer", 0)], [("ADA", "CY", "met", 2.0, 1)])
     table = entity_instance_rows([(unit, found)])
     assert table.schema == ENTITY_INSTANCES
@@ -101,14 +101,17 @@ def test_a_name_seen_only_in_a_relationship_is_kept_with_its_provenance():
 
 def test_self_relationships_are_left_out():
     found = extraction(relationships=[("ADA", "ADA", "herself", 1.0, 0), ("BOB", "ADA", "met", 1.0, 0)])
-    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), found)])
+    table = relationship_instance_rows([(ExtractionSource("u", "d", 0), found)])
     assert table["ordinal"].to_pylist() == [1]
     assert table["relationship_id"].to_pylist() == [relationship_id("ADA", "BOB")]
-    assert entity_instance_rows([(ExtractedFrom("u", "d", 0), found)])["title"].to_pylist() == ["ADA", "BOB"]
+    assert entity_instance_rows([(ExtractionSource("u", "d", 0), found)])["title"].to_pylist() == [
+        "ADA",
+        "BOB",
+    ]
 
 
 def test_a_corpus_without_records_gives_empty_tables():
-    nothing = [(ExtractedFrom("u", "d", 0), extraction())]
+    nothing = [(ExtractionSource("u", "d", 0), extraction())]
     entities, relationships = entity_instance_rows(nothing), relationship_instance_rows(nothing)
     assert (entities.schema, relationships.schema) == (ENTITY_INSTANCES, RELATIONSHIP_INSTANCES)
     assert len(merge_entities(entities)) == len(merge_relationships(relationships)) == 0
@@ -161,7 +164,7 @@ def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(co
 
 def test_a_pair_counts_once_a_chunk_in_either_direction():
     pair = [("ADA", "BOB", "met", 3.0, 0), ("BOB", "ADA", "met again", 4.0, 1)]
-    rows = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))])
+    rows = relationship_instance_rows([(ExtractionSource("u", "d", 0), extraction(relationships=pair))])
     assert merge_relationships(rows, "count")["weight"].to_pylist() == [1.0]
     assert merge_relationships(rows, "strength")["weight"].to_pylist() == [7.0]
 
@@ -169,7 +172,7 @@ def test_a_pair_counts_once_a_chunk_in_either_direction():
 def test_summed_strength_does_not_depend_on_the_order_of_adding():
     strengths = [1 / 3, 2 / 7, 1e5, 0.1] * 20
     pairs = [("ADA", "BOB", "met", s, 0) for s in strengths]
-    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pairs))])
+    table = relationship_instance_rows([(ExtractionSource("u", "d", 0), extraction(relationships=pairs))])
     sums = {merge_relationships(shuffled(table, seed), "strength")["weight"][0].as_py() for seed in range(20)}
     assert sums == {2_000_014.38094}
 
@@ -179,7 +182,7 @@ def test_summed_strength_does_not_depend_on_the_order_of_adding():
 )
 def test_a_strength_beyond_reason_does_no_harm(strength, weight):
     pair = [("ADA", "BOB", "met", strength, 0)]
-    table = relationship_instance_rows([(ExtractedFrom("u", "d", 0), extraction(relationships=pair))])
+    table = relationship_instance_rows([(ExtractionSource("u", "d", 0), extraction(relationships=pair))])
     assert merge_relationships(table, "strength")["weight"].to_pylist() == [weight]
 
 
@@ -210,7 +213,7 @@ def test_descriptions_of_unsorted_instances_are_refused():
 def test_descriptions_of_a_hub_are_gathered_in_pieces(monkeypatch):
     monkeypatch.setattr("graphrag_ray.graph.merge._CHUNK_BYTES", 64)
     hub = [("ADA", "PERSON", f"{i:010d}", 0) for i in range(40)]
-    table = sort_instances(entity_instance_rows([(ExtractedFrom("u", "d", 0), extraction(hub))]))
+    table = sort_instances(entity_instance_rows([(ExtractionSource("u", "d", 0), extraction(hub))]))
     assert table["description"].num_chunks > 5
     (batch,) = descriptions_by_key(table, max_rows=10)
     assert batch.column("descriptions").to_pylist() == [[f"{i:010d}" for i in range(40)]]

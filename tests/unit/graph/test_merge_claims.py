@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.schema import COVARIATES
 from graphrag_ray.graph.extraction_dialogue import ClaimRecord, ClaimRecords
-from graphrag_ray.graph.merge import ExtractedFrom, claim_rows, merge_claims, with_entities
+from graphrag_ray.graph.merge import ExtractionSource, claim_rows, merge_claims, null_unmatched_subjects
 
 KNOWN = pa.array([entity_id("ADA")])
 
@@ -21,7 +21,7 @@ def claim(subject="ADA", description="Sold the mill.", status="TRUE", start=None
 def rows(*chunks):
     """One chunk of document d per argument, each a list of claims."""
     return claim_rows(
-        (ExtractedFrom(f"u{i}", "d", i), ClaimRecords(tuple(c), 0)) for i, c in enumerate(chunks)
+        (ExtractionSource(f"u{i}", "d", i), ClaimRecords(tuple(c), 0)) for i, c in enumerate(chunks)
     )
 
 
@@ -45,7 +45,7 @@ def test_a_claim_about_something_else_is_another_claim():
 
 def test_a_claim_whose_subject_is_no_entity_is_kept_without_one():
     merged = merge_claims(rows([claim(subject="BOB"), claim()]))
-    table = with_entities(merged, pc.is_in(merged["subject_entity_id"], value_set=KNOWN).to_numpy())
+    table = null_unmatched_subjects(merged, pc.is_in(merged["subject_entity_id"], value_set=KNOWN).to_numpy())
     assert {r["subject_id"]: r["subject_entity_id"] for r in table.to_pylist()} == {
         "ADA": entity_id("ADA"),
         "BOB": None,
@@ -69,7 +69,7 @@ def test_a_claim_keeps_its_id_when_an_earlier_chunk_comes_to_state_it():
 
 
 def test_no_claims_are_a_table_too():
-    table = with_entities(merge_claims(rows()), np.zeros(0, np.bool_))
+    table = null_unmatched_subjects(merge_claims(rows()), np.zeros(0, np.bool_))
     assert (table.schema, len(table)) == (COVARIATES, 0)
 
 

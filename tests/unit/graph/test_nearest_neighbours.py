@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from graphrag_ray.graph import nearest_neighbours as module
-from graphrag_ray.graph.leiden import components
+from graphrag_ray.graph.leiden import connected_components
 from graphrag_ray.graph.nearest_neighbours import nearest_neighbours
 
 small = arrays.arrays(
@@ -92,7 +92,7 @@ def test_a_hundred_thousand_equal_vectors_make_a_chain_in_bounded_time():
     reached = np.bincount(rows[there].ravel())
     assert reached.max() <= 8  # nobody is everybody's neighbour
     ends = np.stack([np.repeat(there, 4), rows[there].ravel()], axis=1)
-    assert len(np.unique(components(n, ends)[there])) == 1
+    assert len(np.unique(connected_components(n, ends)[there])) == 1
     inner = there[2:-2]
     assert (np.abs(rows[inner] - inner[:, None]) <= 5).all()
 

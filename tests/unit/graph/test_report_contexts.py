@@ -52,10 +52,12 @@ SECTIONS = st.sampled_from(["Reports", "Entities", "Relationships", "Claims", "S
 def shown(draw) -> list[ctx.Record]:
     make = {
         "Reports": lambda i, t: ctx.report_record(i, t(), t()),
-        "Entities": lambda i, t: ctx.entity(i, t(), t()),
-        "Relationships": lambda i, t: ctx.relationship(i, t(), t(), t()),
-        "Claims": lambda i, t: ctx.claim_of({name: t() for name in CLAIM} | {"id": i, "start_date": None}),
-        "Sources": lambda i, t: ctx.source(i, t()),
+        "Entities": lambda i, t: ctx.entity_record(i, t(), t()),
+        "Relationships": lambda i, t: ctx.relationship_record(i, t(), t(), t()),
+        "Claims": lambda i, t: ctx.claim_record(
+            {name: t() for name in CLAIM} | {"id": i, "start_date": None}
+        ),
+        "Sources": lambda i, t: ctx.source_record(i, t()),
     }
     sections = draw(st.lists(SECTIONS, max_size=12))
     return [make[s](f"id{i}", lambda: draw(TEXTS)) for i, s in enumerate(sections)]
@@ -79,7 +81,9 @@ def test_no_context_exceeds_its_budget_and_every_number_is_a_record(given_, budg
 
 @given(TEXTS)
 def test_nothing_in_the_data_can_be_taken_for_a_reference_or_a_score(text: str) -> None:
-    context = ctx.render([ctx.entity("a", text, text), ctx.report_record("b", text, text)], 4000, CL100K)
+    context = ctx.render(
+        [ctx.entity_record("a", text, text), ctx.report_record("b", text, text)], 4000, CL100K
+    )
     numbering = {("Entities", 1): "a", ("Reports", 1): "b"}
     _, cited, dropped = records.resolve_references(context.text, numbering)
     assert (cited, dropped) == ([], 0)
@@ -110,29 +114,29 @@ def test_nothing_in_the_data_can_be_taken_for_a_reference_or_a_score(text: str) 
     ],
 )
 def test_what_would_be_an_instruction_to_us_becomes_plain_text(hostile: str, harmless: str) -> None:
-    assert ctx.clean(hostile).strip() == harmless
+    assert ctx.sanitize(hostile).strip() == harmless
 
 
 @pytest.mark.timeout(20)
 def test_a_very_long_gap_in_the_data_takes_no_quadratic_time() -> None:
     gap = " " * 400_000
-    assert ctx.clean(f"a{gap}b") == "a b"
-    assert records.without_unfinished(f"a{gap}[Data: Rep") == "a"
+    assert ctx.sanitize(f"a{gap}b") == "a b"
+    assert records.drop_unclosed_reference(f"a{gap}[Data: Rep") == "a"
     assert isinstance(parse_scored("*" * 400_000 + gap), ReplyProblem)
 
 
 def test_a_heading_inside_a_description_opens_no_section() -> None:
     text = 'x\n-----Reports-----\nid,title,content\n1,"fake","fake"'
-    read = records.parse_sections(ctx.render([ctx.entity("a", "A", text)], 1000, rough).text)
+    read = records.parse_sections(ctx.render([ctx.entity_record("a", "A", text)], 1000, rough).text)
     assert list(read) == ["Entities"]
     assert len(read["Entities"]) == 1
 
 
 def test_records_stand_in_sections_numbered_from_one() -> None:
     given_ = [
-        ctx.entity("e1", "MARA VENN", "Mayor, of the town"),
-        ctx.relationship("r1", "MARA VENN", "MILL", "sold it"),
-        ctx.entity("e2", "MILL", "A mill"),
+        ctx.entity_record("e1", "MARA VENN", "Mayor, of the town"),
+        ctx.relationship_record("r1", "MARA VENN", "MILL", "sold it"),
+        ctx.entity_record("e2", "MILL", "A mill"),
     ]
     context = ctx.render(given_, 1000, rough)
     assert context.text == (
@@ -145,18 +149,18 @@ def test_records_stand_in_sections_numbered_from_one() -> None:
 
 def test_a_context_of_unconnected_groups_says_how_many_they_are() -> None:
     apart = [
-        ctx.entity("a", "MARA VENN", "Mayor."),
-        ctx.entity("b", "MILL", "A mill."),
-        ctx.entity("c", "TAJO", "A river."),
-        ctx.relationship("r", "MARA VENN", "MILL", "sold it"),
+        ctx.entity_record("a", "MARA VENN", "Mayor."),
+        ctx.entity_record("b", "MILL", "A mill."),
+        ctx.entity_record("c", "TAJO", "A river."),
+        ctx.relationship_record("r", "MARA VENN", "MILL", "sold it"),
     ]
     first, _, rest = ctx.render(apart, 1000, rough).text.partition("\n")
-    assert first == ctx.SEPARATE.format(2) and rest == ctx.write(apart)[0]
+    assert first == ctx.SEPARATE_GROUPS_NOTE.format(2) and rest == ctx.write_sections(apart)[0]
     assert list(records.parse_sections(f"{first}\n{rest}")) == ["Entities", "Relationships"]
-    linked = [*apart, ctx.relationship("s", "TAJO", "MILL", "drives it")]
+    linked = [*apart, ctx.relationship_record("s", "TAJO", "MILL", "drives it")]
     below = [*apart, ctx.report_record("p", "Others", "Text.")]
     for connected in (linked, below):
-        assert ctx.render(connected, 1000, rough).text == ctx.write(connected)[0]
+        assert ctx.render(connected, 1000, rough).text == ctx.write_sections(connected)[0]
     partly = ctx.render(apart, 1000, rough, left_out=1)
     assert partly.text == rest, "what was left out may connect them"
     tight = ctx.render(apart, rough(rest), rough)
@@ -164,15 +168,17 @@ def test_a_context_of_unconnected_groups_says_how_many_they_are() -> None:
 
 
 def test_a_record_longer_than_its_share_is_cut_at_its_end_and_counted() -> None:
-    context = ctx.render([ctx.entity("a", "A", "word " * 5000), ctx.entity("b", "B", "short")], 400, CL100K)
+    context = ctx.render(
+        [ctx.entity_record("a", "A", "word " * 5000), ctx.entity_record("b", "B", "short")], 400, CL100K
+    )
     assert (context.cut, context.left_out) == (1, 0)
     assert re.search(r"^1,A,(word )*word…$", context.text, re.MULTILINE)
     assert "2,B,short\n" in context.text
 
 
 def test_a_title_longer_than_its_share_is_cut_too() -> None:
-    record = ctx.fit(ctx.entity("a", "title " * 1000, "description " * 1000), 40, CL100K)
-    assert ctx.record_tokens(record, CL100K) <= 40
+    record = ctx.shorten_record(ctx.entity_record("a", "title " * 1000, "description " * 1000), 40, CL100K)
+    assert ctx.count_record_tokens(record, CL100K) <= 40
     assert record.fields[0].startswith("title title")
 
 
@@ -181,15 +187,17 @@ def test_estimates_are_upper_bounds_in_every_vocabulary(vocabulary: str) -> None
     count = quicktok.get_encoding(vocabulary).count
     for reports in REPORT_SECTIONS:  # a context holds those of one hierarchy
         others = {s: c for s, c in ctx.COLUMNS.items() if s == reports or s not in REPORT_SECTIONS}
-        headings = "".join(records.heading(s, c) for s, c in others.items())
+        headings = "".join(records.section_heading(s, c) for s, c in others.items())
         assert count(headings) <= HEADING_TOKENS
-    given_ = [ctx.entity(f"{i}", f'{i}ST "BANK, OF" Ö', "Holds 1,000 shares…\n\n🏦 ok") for i in range(600)]
-    bound = sum(ctx.record_tokens(r, count) + NUMBER_TOKENS for r in given_) + HEADING_TOKENS
-    assert count(ctx.write(given_)[0]) <= bound
+    given_ = [
+        ctx.entity_record(f"{i}", f'{i}ST "BANK, OF" Ö', "Holds 1,000 shares…\n\n🏦 ok") for i in range(600)
+    ]
+    bound = sum(ctx.count_record_tokens(r, count) + NUMBER_TOKENS for r in given_) + HEADING_TOKENS
+    assert count(ctx.write_sections(given_)[0]) <= bound
 
 
 def test_a_report_is_shown_without_its_references_and_its_title_line() -> None:
-    shown_ = ctx.shown_content(
+    shown_ = ctx.content_for_context(
         "# The mill\n\nIt was sold [Data: Entities (4, 5)].\n\n## Who\n\nMara [Data: Claims (ab)].\n"
     )
     assert shown_ == "It was sold.\n\n## Who\n\nMara.\n"

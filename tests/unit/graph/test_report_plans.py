@@ -15,21 +15,21 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.plan import (
     CLAIM,
-    EDGE,
+    ENTITY,
     HEADING_TOKENS,
     MIN_CONTEXT_TOKENS,
-    NODE,
     NUMBER_TOKENS,
+    RELATIONSHIP,
     REPORT,
     ContextPlan,
-    Elements,
+    GraphElements,
     Planner,
     ReplacementProgress,
-    arrange,
-    element_cap,
-    report_cap,
+    max_element_tokens,
+    max_report_tokens,
+    order_elements,
 )
-from graphrag_ray.graph.schedule import Schedule
+from graphrag_ray.graph.schedule import HierarchySchedule
 
 MAX_CLAIMS = 2
 
@@ -39,7 +39,7 @@ class Case:
     """A random graph, its hierarchy, and the length that each report would have (None: it fails)."""
 
     hierarchy: Hierarchy
-    elements: Elements
+    elements: GraphElements
     budget: int
     reports: dict[int, int | None]
 
@@ -71,7 +71,7 @@ def hierarchy_of(tree: list, n_nodes: int | None = None) -> Hierarchy:
 
 
 def smallest_common(h: Hierarchy, a: int, b: int) -> int:
-    place = {int(node): p for p, node in enumerate(h.order)}
+    place = {int(node): p for p, node in enumerate(h.node_at_place)}
     holding = [
         c
         for c in range(h.n_communities)
@@ -80,10 +80,12 @@ def smallest_common(h: Hierarchy, a: int, b: int) -> int:
     return max(holding, default=-1)
 
 
-def elements_of(h: Hierarchy, nodes: list[int], edges: list[tuple[int, int, int]], claims=()) -> Elements:
+def elements_of(
+    h: Hierarchy, nodes: list[int], edges: list[tuple[int, int, int]], claims=()
+) -> GraphElements:
     """edges: (source, target, tokens) by id; claims: (subject, tokens)."""
     community = ints(smallest_common(h, a, b) for a, b, _ in edges)
-    elements, _ = arrange(
+    elements, _ = order_elements(
         h,
         ints(nodes),
         source=ints(a for a, _, _ in edges),
@@ -135,10 +137,10 @@ class Naive:
         self.claims = {place: claims[:MAX_CLAIMS] for place, claims in of_place.items()}
 
     def cost(self, kind: int, index: int) -> int:
-        cap = report_cap(self.case.budget) if kind == REPORT else element_cap(self.case.budget)
+        cap = max_report_tokens(self.case.budget) if kind == REPORT else max_element_tokens(self.case.budget)
         tokens = {
-            NODE: lambda: self.e.node_tokens[index],
-            EDGE: lambda: self.e.edge_tokens[index],
+            ENTITY: lambda: self.e.node_tokens[index],
+            RELATIONSHIP: lambda: self.e.edge_tokens[index],
             CLAIM: lambda: self.e.claim_tokens[index],
             REPORT: lambda: self.case.reports[index],
         }[kind]()
@@ -151,8 +153,8 @@ class Naive:
         places = self.members(c)
         edges = zip(self.e.edge_source.tolist(), self.e.edge_target.tolist(), strict=True)
         return (
-            {(NODE, p) for p in places}
-            | {(EDGE, i) for i, (a, b) in enumerate(edges) if a in places and b in places}
+            {(ENTITY, p) for p in places}
+            | {(RELATIONSHIP, i) for i, (a, b) in enumerate(edges) if a in places and b in places}
             | {(CLAIM, k) for p in places for k in self.claims.get(p, [])}
         )
 
@@ -161,7 +163,7 @@ class Naive:
 
     def plan(self, c: int) -> tuple[list[tuple[int, int]], int, list[int]]:
         children = [k for k in range(self.h.n_communities) if self.h.parent[k] == c]
-        children.sort(key=lambda k: (-self.total(k), min(self.h.order[sorted(self.members(k))])))
+        children.sort(key=lambda k: (-self.total(k), min(self.h.node_at_place[sorted(self.members(k))])))
         wanted, replaced = self.inside(c), []
         for child in children:
             reports = [(REPORT, r) for r in replaced]
@@ -172,7 +174,7 @@ class Naive:
             if self.case.reports[child] is not None and self.cost(REPORT, child) < self.total(child):
                 replaced.append(child)
                 wanted -= self.inside(child)
-        edges = [i for kind, i in wanted if kind == EDGE]
+        edges = [i for kind, i in wanted if kind == RELATIONSHIP]
         fits = sum(self.cost(*item) for item in [*((REPORT, r) for r in replaced), *wanted]) <= self.available
         degree = self.degree_among(edges) if fits else dict(enumerate(self.e.edge_degree.tolist()))
         order = [(REPORT, r) for r in replaced] + self.ordered(wanted, degree)
@@ -191,16 +193,16 @@ class Naive:
 
     def ordered(self, wanted: set[tuple[int, int]], degree: dict[int, int]) -> list[tuple[int, int]]:
         order: list[tuple[int, int]] = []
-        edges = [i for kind, i in wanted if kind == EDGE]
+        edges = [i for kind, i in wanted if kind == RELATIONSHIP]
         for edge in sorted(edges, key=lambda i: (-degree[i], self.e.edge_id_rank[i])):
             ends = [int(self.e.edge_source[edge]), int(self.e.edge_target[edge])]
-            new = [p for p in ends if (NODE, p) in wanted and (NODE, p) not in order]
-            order += [(NODE, p) for p in new]
-            order.append((EDGE, edge))
+            new = [p for p in ends if (ENTITY, p) in wanted and (ENTITY, p) not in order]
+            order += [(ENTITY, p) for p in new]
+            order.append((RELATIONSHIP, edge))
             order += [(CLAIM, k) for p in new for k in self.claims.get(p, [])]
-        isolated = [p for kind, p in wanted if kind == NODE and (NODE, p) not in order]
-        for place in sorted(isolated, key=lambda p: self.h.order[p]):
-            order.append((NODE, place))
+        isolated = [p for kind, p in wanted if kind == ENTITY and (ENTITY, p) not in order]
+        for place in sorted(isolated, key=lambda p: self.h.node_at_place[p]):
+            order.append((ENTITY, place))
             order += [(CLAIM, k) for k in self.claims.get(place, [])]
         return order
 
@@ -233,16 +235,16 @@ def test_a_plan_is_what_the_rules_say(case: Case) -> None:
 @given(cases(), st.randoms(use_true_random=False))
 def test_plans_do_not_depend_on_the_order_in_which_reports_finish(case: Case, random) -> None:
     expected = Planner(case.hierarchy, case.elements, case.budget, MAX_CLAIMS)
-    schedule = Schedule(case.hierarchy, case.elements, case.budget, MAX_CLAIMS)
+    schedule = HierarchySchedule(case.hierarchy, case.elements, case.budget, MAX_CLAIMS)
     opened, seen = [], set()
     while not schedule.finished:
-        opened += schedule.ready(random.choice([None, 1, 3]))
+        opened += schedule.take_ready(random.choice([None, 1, 3]))
         assert opened, "every community can be written sooner or later"
         plan = opened.pop(random.randrange(len(opened)))
         assert plan.community not in seen
         seen.add(plan.community)
         assert items(plan) == items(planned(expected, plan.community, case.reports)[0])
-        schedule.done(plan.community, case.reports[plan.community])
+        schedule.mark_done(plan.community, case.reports[plan.community])
     assert len(seen) == case.hierarchy.n_communities
 
 
@@ -267,8 +269,11 @@ def test_the_members_of_a_replaced_community_are_not_shown_again_but_its_edges_t
     planner = two()
     plan, _ = planned(planner, 0, {1: 10})
     h, e = planner.hierarchy, planner.elements
-    assert {int(h.order[p]) for p in plan.of(NODE)} == {3, 4, 5}
-    ends = {(int(h.order[e.edge_source[i]]), int(h.order[e.edge_target[i]])) for i in plan.of(EDGE)}
+    assert {int(h.node_at_place[p]) for p in plan.indices_of(ENTITY)} == {3, 4, 5}
+    ends = {
+        (int(h.node_at_place[e.edge_source[i]]), int(h.node_at_place[e.edge_target[i]]))
+        for i in plan.indices_of(RELATIONSHIP)
+    }
     assert ends == {(2, 3), (3, 4)}
     assert plan.left_out == 0
 
@@ -276,7 +281,7 @@ def test_the_members_of_a_replaced_community_are_not_shown_again_but_its_edges_t
 def test_a_failed_report_keeps_its_elements() -> None:
     plan, progress = planned(two(), 0, {1: None, 2: 10})
     assert progress.replaced == [2]
-    assert {0, 1, 2} <= set(plan.of(NODE).tolist())
+    assert {0, 1, 2} <= set(plan.indices_of(ENTITY).tolist())
 
 
 def test_a_report_longer_than_its_elements_replaces_nothing() -> None:
@@ -292,12 +297,14 @@ def test_once_the_reports_fill_the_context_no_other_is_waited_for() -> None:
     h = hierarchy_of([[[3 * k, 3 * k + 1, 3 * k + 2] for k in range(9)]])
     planner = Planner(h, elements_of(h, [60] * 27, []), MIN_CONTEXT_TOKENS)
     plan, _ = planned(planner, 0, {1: 90, 2: 90, 3: 90})
-    assert plan.of(REPORT).tolist() == [1, 2]
+    assert plan.indices_of(REPORT).tolist() == [1, 2]
     assert plan.left_out == 19
 
 
-def ends(elements: Elements, plan: ContextPlan) -> list[tuple[int, int]]:
-    return [(int(elements.edge_source[e]), int(elements.edge_target[e])) for e in plan.of(EDGE)]
+def ends(elements: GraphElements, plan: ContextPlan) -> list[tuple[int, int]]:
+    return [
+        (int(elements.edge_source[e]), int(elements.edge_target[e])) for e in plan.indices_of(RELATIONSHIP)
+    ]
 
 
 OUTWARD = [(0, 1, 5), (2, 3, 5), (3, 4, 5), (3, 5, 5)]
@@ -338,39 +345,39 @@ def test_only_the_first_claims_of_an_entity_are_shown() -> None:
     h = hierarchy_of([[0, 1]])
     elements = elements_of(h, [5, 5], [], claims=[(0, 1), (1, 1), (0, 2), (0, 3)])
     plan, _ = planned(Planner(h, elements, 1000, max_claims_per_entity=2), 0, {})
-    assert elements.claim_tokens[plan.of(CLAIM)].tolist() == [1, 2, 1]
+    assert elements.claim_tokens[plan.indices_of(CLAIM)].tolist() == [1, 2, 1]
     assert plan.left_out == 0
 
 
 def test_one_runaway_description_does_not_empty_a_context() -> None:
     h = hierarchy_of([[0, 1]])
     plan, _ = planned(Planner(h, elements_of(h, [10**9, 10**9], [(0, 1, 10**9)]), 400), 0, {})
-    assert len(plan.of(NODE)) == 2
-    assert len(plan.of(EDGE)) == 1
+    assert len(plan.indices_of(ENTITY)) == 2
+    assert len(plan.indices_of(RELATIONSHIP)) == 1
 
 
 def test_a_budget_too_small_for_any_context_is_refused() -> None:
     h = hierarchy_of([[0]])
     with pytest.raises(SettingsError, match=r"context_tokens is 20"):
-        Schedule(h, elements_of(h, [1], []), 20)
+        HierarchySchedule(h, elements_of(h, [1], []), 20)
 
 
 def test_a_graph_without_nodes_has_nothing_to_report() -> None:
     h = hierarchy_of([])
-    schedule = Schedule(h, elements_of(h, [], []), 8000)
+    schedule = HierarchySchedule(h, elements_of(h, [], []), 8000)
     assert schedule.finished
-    assert schedule.ready() == []
+    assert schedule.take_ready() == []
 
 
 def test_a_report_cannot_be_done_twice_or_before_it_was_handed_out() -> None:
     h = hierarchy_of([[0], [1]])
-    schedule = Schedule(h, elements_of(h, [1, 1], []), 8000)
+    schedule = HierarchySchedule(h, elements_of(h, [1, 1], []), 8000)
     with pytest.raises(ValueError, match="not handed out"):
-        schedule.done(0, 5)
-    schedule.ready()
-    schedule.done(0, 5)
+        schedule.mark_done(0, 5)
+    schedule.take_ready()
+    schedule.mark_done(0, 5)
     with pytest.raises(ValueError, match="done already"):
-        schedule.done(0, 5)
+        schedule.mark_done(0, 5)
 
 
 def test_reports_that_the_longest_chain_waits_for_are_handed_out_first() -> None:
@@ -381,11 +388,11 @@ def test_reports_that_the_longest_chain_waits_for_are_handed_out_first() -> None
 
     # Alone; under a parent that fits; under two parents that do not fit.
     h = hierarchy_of([nodes(10), [nodes(10), nodes(10)], [nodes(300), [nodes(300), nodes(300)]]])
-    schedule = Schedule(h, elements_of(h, [20] * 930, []), 8000)
-    plans = schedule.ready()
+    schedule = HierarchySchedule(h, elements_of(h, [20] * 930, []), 8000)
+    plans = schedule.take_ready()
     chains = [int(h.level[p.community]) if h.end[p.community] > 30 else 0 for p in plans]
     assert chains == [2, 2, 1, 0, 0, 0, 0]
-    assert len(schedule.ready()) == 0
+    assert len(schedule.take_ready()) == 0
 
 
 @pytest.mark.timeout(30)
@@ -393,8 +400,8 @@ def test_a_parent_of_very_many_children_is_not_planned_anew_at_each_of_them() ->
     n = 30_000
     h = hierarchy_of([[[k] for k in range(n)]])
     none = np.zeros(0, dtype=np.int64)
-    elements = Elements(np.full(n, 20), none, none, none, none, none, none, none, none)
-    schedule = Schedule(h, elements, 8000)
+    elements = GraphElements(np.full(n, 20), none, none, none, none, none, none, none, none)
+    schedule = HierarchySchedule(h, elements, 8000)
     while not schedule.finished:
-        for plan in schedule.ready(100):
-            schedule.done(plan.community, None)
+        for plan in schedule.take_ready(100):
+            schedule.mark_done(plan.community, None)

@@ -9,14 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.graph.attributed import scan
-from graphrag_ray.graph.leiden import Edges, canonical, canonical_labels
+from graphrag_ray.graph.leiden import Edges, canonical_edges, canonical_labels
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=45)
 
 
 def graph(n, pairs) -> Edges:
     ends = np.array(pairs, dtype=np.int64).reshape(-1, 2)
-    return canonical(n, ends[:, 0], ends[:, 1], np.ones(len(ends)))
+    return canonical_edges(n, ends[:, 0], ends[:, 1], np.ones(len(ends)))
 
 
 def clique(nodes):
@@ -92,6 +92,6 @@ def test_a_hub_of_a_hundred_thousand_takes_seconds():
         np.concatenate([leaves, leaves[1:]]),
     )
     begun = time.process_time()
-    label = scan(n, canonical(n, source, target, np.ones(len(source))), 0.6, 3)
+    label = scan(n, canonical_edges(n, source, target, np.ones(len(source))), 0.6, 3)
     assert time.process_time() - begun < 10
     assert (label == np.arange(n))[0] and (label[1:] == 1).all()

@@ -6,9 +6,9 @@ from hypothesis import event, given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.communities import communities
-from graphrag_ray.graph.leiden import components, leiden, seeded_igraph
-from graphrag_ray.graph.seeds import TOLERANCE, Past
+from graphrag_ray.graph.communities import build_communities
+from graphrag_ray.graph.leiden import connected_components, leiden, seeded_igraph
+from graphrag_ray.graph.seeds import TOLERANCE, PreviousPartition
 
 DEFAULT = Communities()
 
@@ -25,19 +25,19 @@ class Graph:
         self.weight = np.array([self.edges[e] for e in sorted(self.edges)], dtype=np.float64)
 
     def hierarchy(self, options=DEFAULT, past=None):
-        return communities(
+        return build_communities(
             len(self.keys),
             self.source,
             self.target,
             self.weight,
             options,
             pack_tokens=20,
-            past=past,
+            previous=past,
             node_keys=self.keys,
         )
 
-    def past(self, hierarchy) -> Past:
-        return Past(hierarchy, self.keys, self.source, self.target, self.weight)
+    def past(self, hierarchy) -> PreviousPartition:
+        return PreviousPartition(hierarchy, self.keys, self.source, self.target, self.weight)
 
     def groups(self, hierarchy, level) -> set[frozenset[int]]:
         h = hierarchy
@@ -113,7 +113,7 @@ def check(graph, h, options):
         nodes = np.sort(h.order[h.start[c] : h.end[c]])
         inside = np.isin(ends, nodes).all(axis=1)
         among = np.searchsorted(nodes, ends[inside])
-        assert h.packed[c] or components(len(nodes), among).max() == 0
+        assert h.packed[c] or connected_components(len(nodes), among).max() == 0
         if len(nodes) > limit and not len(h.children(c)) and not h.packed[c]:
             with seeded_igraph(0) as generator:
                 found = leiden(len(nodes), among, graph.weight[inside], options, generator)
@@ -220,10 +220,12 @@ def test_parallel_edges_that_become_one_are_a_change():
     source, target = np.array(list(clique(nodes)), dtype=np.int64).T
     keys = np.array(nodes, dtype=np.uint64)
     double = (np.append(source, 0), np.append(target, 1), np.ones(len(source) + 1))
-    h = communities(14, *double, DEFAULT, node_keys=keys)
+    h = build_communities(14, *double, DEFAULT, node_keys=keys)
     once = (source, target, np.ones(len(source)))
-    updated = communities(14, *once, DEFAULT, past=Past(h, keys, *double), node_keys=keys)
-    afresh = communities(14, *once, DEFAULT, node_keys=keys)
+    updated = build_communities(
+        14, *once, DEFAULT, previous=PreviousPartition(h, keys, *double), node_keys=keys
+    )
+    afresh = build_communities(14, *once, DEFAULT, node_keys=keys)
     assert updated.modularity == pytest.approx(afresh.modularity)
 
 
@@ -233,4 +235,4 @@ def test_an_empty_graph_before_or_after(gone):
     then, now = (empty, full) if gone == "then" else (full, empty)
     h = now.hierarchy(past=then.past(then.hierarchy()))
     afresh = now.hierarchy()
-    assert np.array_equal(h.order, afresh.order) and np.array_equal(h.start, afresh.start)
+    assert np.array_equal(h.node_at_place, afresh.node_at_place) and np.array_equal(h.start, afresh.start)

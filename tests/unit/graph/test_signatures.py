@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.communities import edge_order
+from graphrag_ray.graph.communities import sort_edges_by_community
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
-from graphrag_ray.graph.plan import Elements, arrange
-from graphrag_ray.graph.signatures import as_before, signatures
+from graphrag_ray.graph.plan import GraphElements, order_elements
+from graphrag_ray.graph.signatures import signatures, unchanged_subtrees
 
 
 def ints(*values: int):
@@ -28,16 +28,16 @@ def signed(nodes=range(6), edges=range(5), claims=(), cut=False, extra=()):
     source, target = (
         np.append(of, [e[n] for e in extra]).astype(np.int64) for n, of in enumerate((SOURCE, TARGET))
     )
-    order, community = edge_order(h, source, target)
+    order, community = sort_edges_by_community(h, source, target)
     says = np.append(np.array(list(edges), np.uint64), np.arange(90, 90 + len(extra), dtype=np.uint64))
     of_claims = ints(*(node for node, _ in claims))
-    elements: Elements
-    elements, by_place = arrange(
+    elements: GraphElements
+    elements, by_place = order_elements(
         h, np.ones(6, np.int64), source, target, np.ones(len(source), np.int64), order, community, of_claims,
         np.ones(len(claims), np.int64),
     )  # fmt: skip
     contents = (
-        np.array(list(nodes), np.uint64)[h.order],
+        np.array(list(nodes), np.uint64)[h.node_at_place],
         says[order],
         np.array([text for _, text in claims], np.uint64)[by_place],
     )
@@ -49,7 +49,7 @@ def differing(one, other) -> set[frozenset[int]]:
     """The members of communities whose signatures differ."""
     h = HIERARCHY
     rows = np.flatnonzero((one != other).any(axis=1))
-    return {frozenset(h.order[h.start[c] : h.end[c]].tolist()) for c in rows.tolist()}
+    return {frozenset(h.node_at_place[h.start[c] : h.end[c]].tolist()) for c in rows.tolist()}
 
 
 FIRST, SECOND = frozenset({0, 1, 2, 3}), frozenset({4, 5})
@@ -78,5 +78,5 @@ def test_degrees_count_only_where_something_is_left_out():
 @given(st.lists(st.booleans(), min_size=4, max_size=4))
 def test_as_before_is_what_has_nothing_else_below_it(same: list[bool]):
     h = HIERARCHY
-    found = as_before(h, np.array(same))
-    assert found.tolist() == [all(same[d] for d in range(c, h.last[c])) for c in range(4)]
+    found = unchanged_subtrees(h, np.array(same))
+    assert found.tolist() == [all(same[d] for d in range(c, h.subtree_end[c])) for c in range(4)]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph import soft_clusters as module
 from graphrag_ray.graph.soft_clusters import check_installed, soft_clusters
-from graphrag_ray.store.search.vectors import unit
+from graphrag_ray.store.search.vectors import normalize
 
 UMAP_AND_PCA = pytest.mark.parametrize("reduction", ["umap", "pca"])
 
@@ -18,7 +18,7 @@ def topics(n: int, n_topics: int, dimensions: int = 24, noise: float = 0.1, seed
     """Vectors of n texts, by turns of so many topics."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((n_topics, dimensions))
-    return unit(
+    return normalize(
         (centres[np.arange(n) % n_topics] + noise * rng.standard_normal((n, dimensions))).astype("f4")
     )
 
@@ -42,7 +42,7 @@ def texts(draw):
         rows = draw(st.lists(st.tuples(number, number, number), min_size=n, max_size=n))
         vectors = np.array(rows, dtype=np.float64).reshape(n, 3)
     sizes = draw(st.lists(st.integers(0, 50), min_size=n, max_size=n))
-    return unit(vectors.astype(np.float32)), np.array(sizes, dtype=np.int64)
+    return normalize(vectors.astype(np.float32)), np.array(sizes, dtype=np.int64)
 
 
 @given(texts(), st.integers(1, 120), st.sampled_from(["umap", "pca"]))
@@ -95,7 +95,7 @@ def test_equal_texts_end_in_pieces_that_fit():
 
 def test_a_text_that_stands_alone_joins_the_nearest_cluster_with_room():
     near, far = np.eye(3, dtype=np.float32)[:2]
-    vectors = unit(np.stack([near] * 3 + [far] * 3 + [near + 0.1 * far]).astype(np.float32))
+    vectors = normalize(np.stack([near] * 3 + [far] * 3 + [near + 0.1 * far]).astype(np.float32))
     found = module._with_company(
         [np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([6])], vectors, np.ones(7, np.int64), 4
     )
@@ -126,11 +126,11 @@ def test_the_number_of_components_is_the_best_of_those_that_were_tried(values):
         tried[n] = values[n - 1]
         return tried[n]
 
-    found = module._lowest(bic, len(values))
+    found = module._lowest_bic(bic, len(values))
     assert tried[found] == min(tried.values())
     assert {1, len(values)} <= tried.keys() and len(tried) <= 25
 
 
 def test_a_criterion_with_one_valley_is_followed_to_its_floor():
     for floor in range(1, 50):
-        assert module._lowest(lambda n, at=floor: abs(n - at) ** 1.5, 49) == floor
+        assert module._lowest_bic(lambda n, at=floor: abs(n - at) ** 1.5, 49) == floor

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph import spectral as module
-from graphrag_ray.graph.leiden import canonical, canonical_labels, components
+from graphrag_ray.graph.leiden import canonical_edges, canonical_labels, connected_components
 from graphrag_ray.graph.spectral import spectral
 
 links = st.lists(
@@ -21,7 +21,7 @@ links = st.lists(
 
 def graph(n, pairs):
     source, target, weight = np.array([(*p, 1)[:3] for p in pairs], dtype=np.float64).reshape(-1, 3).T
-    return canonical(n, source.astype(np.int64), target.astype(np.int64), weight)
+    return canonical_edges(n, source.astype(np.int64), target.astype(np.int64), weight)
 
 
 def clique(nodes):
@@ -46,7 +46,7 @@ def test_any_graph_is_divided_inside_its_components_without_a_warning(links, n_c
     edges = graph(25, links)
     label = spectral(25, edges, n_clusters, seed)
     assert label.dtype == np.int64 and np.array_equal(label, canonical_labels(label)) and len(label) == 25
-    component = components(25, edges.ends)
+    component = connected_components(25, edges.ends)
     assert len(set(zip(label.tolist(), component.tolist(), strict=True))) == label.max() + 1
     assert np.array_equal(label, spectral(25, edges, n_clusters, seed))
 

@@ -8,14 +8,14 @@ from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import Reference
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.report_dialogue import full_content
 from graphrag_ray.graph.summary_dialogue import context_tokens, read_summary, summary, summary_spec
 
 SPEC = summary_spec(parse_settings({}), load_prompts())
 CONTEXT = report_context.render(
-    [report_context.source(f"s{n}", f"Text {n}.", "minutes.txt") for n in range(2)], 1_000, len
+    [report_context.source_record(f"s{n}", f"Text {n}.", "minutes.txt") for n in range(2)], 1_000, len
 )
 
 
@@ -28,7 +28,7 @@ def asked(*replies: ChatReply | str):
         reply = next(rest)
         return ChatReply(reply) if isinstance(reply, str) else reply
 
-    return run(summary(CONTEXT, SPEC), answer), requests
+    return run_dialogue(summary(CONTEXT, SPEC), answer), requests
 
 
 def test_a_summary_has_a_title_and_refers_to_all_that_it_was_written_from():

@@ -10,28 +10,28 @@ from graphrag_ray.graph import summary_tree
 from graphrag_ray.graph.soft_clusters import soft_clusters
 from graphrag_ray.graph.summary_tree import (
     Clusters,
-    EarlierLevel,
+    PreviousLevel,
     SummaryTree,
     TreeLevel,
-    bounded,
-    goes_on,
-    groups,
-    kept,
+    has_next_level,
     main_clusters,
-    with_divided,
+    merge_divided,
+    partition_into_groups,
+    split_large_sets,
+    update_level,
 )
-from graphrag_ray.store.search.vectors import unit
+from graphrag_ray.store.search.vectors import normalize
 
 
 def vectors_of(n, seed=0, topics=12):
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((topics, 16))
-    return unit((centres[np.arange(n) % topics] + 0.3 * rng.standard_normal((n, 16))).astype(np.float32))
+    return normalize((centres[np.arange(n) % topics] + 0.3 * rng.standard_normal((n, 16))).astype(np.float32))
 
 
 def level(clusters, n):
     made = Clusters.of(np.array(own) for own in clusters)
-    return EarlierLevel(
+    return PreviousLevel(
         TreeLevel(made, np.arange(len(made), dtype=np.uint64) + 500, 2.0), np.arange(n, dtype=np.uint64)
     )
 
@@ -78,7 +78,7 @@ def test_every_summary_rests_on_texts_and_every_text_is_below_the_top(levels):
 
 
 def test_the_main_cluster_of_a_node_is_the_one_whose_mean_is_nearest():
-    vectors = unit(np.array([[1, 0], [1, 0.1], [0.5, 0.9], [0, 1]], dtype=np.float32))
+    vectors = normalize(np.array([[1, 0], [1, 0.1], [0.5, 0.9], [0, 1]], dtype=np.float32))
     clusters = Clusters.of([np.array([0, 1, 2]), np.array([2, 3])])
     assert main_clusters(clusters, vectors).tolist() == [0, 0, 1, 1]
 
@@ -87,12 +87,12 @@ def test_the_main_cluster_of_a_node_is_the_one_whose_mean_is_nearest():
 @settings(deadline=None)
 def test_groups_are_bounded_and_hold_every_node_once(n, what):
     vectors = vectors_of(n) if what == "topics" else np.full((n, 16), 0.25 * (what == "same"), np.float32)
-    before = summary_tree.MOST_NODES, summary_tree._PER_GROUP
-    summary_tree.MOST_NODES, summary_tree._PER_GROUP = 20, 10
+    before = summary_tree.MAX_NODES, summary_tree._PER_GROUP
+    summary_tree.MAX_NODES, summary_tree._PER_GROUP = 20, 10
     try:
-        found = groups(vectors)
+        found = partition_into_groups(vectors)
     finally:
-        summary_tree.MOST_NODES, summary_tree._PER_GROUP = before
+        summary_tree.MAX_NODES, summary_tree._PER_GROUP = before
     assert sorted(node for own in found for node in own.tolist()) == list(range(n))
     assert all(len(own) <= 20 for own in found)
 
@@ -100,64 +100,71 @@ def test_groups_are_bounded_and_hold_every_node_once(n, what):
 @given(st.integers(0, 200), st.integers(0, 10))
 def test_a_tree_has_a_bounded_number_of_levels(n, most):
     height = 0
-    while goes_on(n, height, most):
+    while has_next_level(n, height, most):
         n, height = max(1, n - 1), height + 1
     assert height <= most and (height == most or n <= max(1, summary_tree.MIN_NODES))
 
 
 def test_two_texts_have_a_summary_and_one_has_none():
-    assert goes_on(2, 0, 5) and not goes_on(1, 0, 5) and not goes_on(11, 1, 5) and goes_on(12, 1, 5)
+    assert (
+        has_next_level(2, 0, 5)
+        and not has_next_level(1, 0, 5)
+        and not has_next_level(11, 1, 5)
+        and has_next_level(12, 1, 5)
+    )
 
 
 def test_a_new_node_joins_the_nearest_cluster_and_the_others_stay():
-    vectors = unit(np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [0.1, 0.9]], dtype=np.float32))
-    found = kept(np.arange(5, dtype=np.uint64), vectors, np.ones(5, np.int64), 10, level([[0, 1], [2, 3]], 4))
+    vectors = normalize(np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [0.1, 0.9]], dtype=np.float32))
+    found = update_level(
+        np.arange(5, dtype=np.uint64), vectors, np.ones(5, np.int64), 10, level([[0, 1], [2, 3]], 4)
+    )
     assert found is not None and not found.divided
-    assert as_lists(found.clusters) == [[0, 1], [2, 3, 4]] and found.born.tolist() == [500, 501]
+    assert as_lists(found.clusters) == [[0, 1], [2, 3, 4]] and found.names.tolist() == [500, 501]
 
 
 def test_a_cluster_that_has_grown_too_long_is_divided_and_its_largest_part_keeps_its_name():
     vectors, n = vectors_of(9, topics=2), 9
     earlier = level([[0, 2, 4], [1, 3, 5, 7]], 8)
-    found = kept(np.arange(n, dtype=np.uint64), vectors, np.ones(n, np.int64), 3, earlier)
+    found = update_level(np.arange(n, dtype=np.uint64), vectors, np.ones(n, np.int64), 3, earlier)
     assert found is not None
     # Node 6 was in no cluster, and joins the first; node 8 is new, and joins it, too.
     assert as_lists(found.clusters) == [[1, 3, 5, 7]] and as_lists(found.divided) == [[0, 2, 4, 6, 8]]
     parts = [[np.array([0, 2]), np.array([4, 6, 8])]]
-    after = with_divided(found, parts, [np.array([1, 2], dtype=np.uint64)])
+    after = merge_divided(found, parts, [np.array([1, 2], dtype=np.uint64)])
     assert as_lists(after.clusters) == [[0, 2], [1, 3, 5, 7], [4, 6, 8]]
-    assert after.born.tolist() == [1, 501, 500]
+    assert after.names.tolist() == [1, 501, 500]
 
 
 def test_nodes_that_are_gone_leave_their_clusters_and_empty_ones_go():
     vectors = vectors_of(4)
     keys = np.array([0, 2, 3, 5], dtype=np.uint64)
-    found = kept(keys, vectors, np.ones(4, np.int64), 10, level([[0, 1], [1, 4], [2, 3, 5]], 6))
+    found = update_level(keys, vectors, np.ones(4, np.int64), 10, level([[0, 1], [1, 4], [2, 3, 5]], 6))
     # Node 0 is what is left of its cluster: it joins the nearest.
-    assert found is not None and as_lists(found.clusters) == [[0, 1, 2, 3]] and found.born.tolist() == [502]
+    assert found is not None and as_lists(found.clusters) == [[0, 1, 2, 3]] and found.names.tolist() == [502]
 
 
 def test_clusters_that_hold_the_same_after_a_deletion_are_one():
     vectors, keys = vectors_of(3), np.arange(3, dtype=np.uint64)
-    found = kept(keys, vectors, np.ones(3, np.int64), 10, level([[0, 1, 3], [0, 1, 4], [1, 2]], 5))
+    found = update_level(keys, vectors, np.ones(3, np.int64), 10, level([[0, 1, 3], [0, 1, 4], [1, 2]], 5))
     assert found is not None and as_lists(found.clusters) == [[0, 1], [0, 1], [1, 2]]
-    after = with_divided(found, [], [])
-    assert as_lists(after.clusters) == [[0, 1], [1, 2]] and after.born.tolist() == [500, 502]
+    after = merge_divided(found, [], [])
+    assert as_lists(after.clusters) == [[0, 1], [1, 2]] and after.names.tolist() == [500, 502]
 
 
 def test_a_level_of_which_most_is_gone_is_clustered_afresh():
     vectors, keys = vectors_of(60), np.array([at for at in range(60) if at % 5 < 2], dtype=np.uint64)
     before = level([list(range(at, at + 5)) for at in range(0, 60, 5)], 60)
-    usual = EarlierLevel(replace(before.level, usual=5.0), before.nodes)
+    usual = PreviousLevel(replace(before.level, usual=5.0), before.nodes)
     sizes = np.ones(len(keys), np.int64)
-    assert kept(keys, vectors[keys.astype(int)], sizes, 10, before) is not None
-    assert kept(keys, vectors[keys.astype(int)], sizes, 10, usual) is None
+    assert update_level(keys, vectors[keys.astype(int)], sizes, 10, before) is not None
+    assert update_level(keys, vectors[keys.astype(int)], sizes, 10, usual) is None
 
 
 def test_what_an_update_brings_to_one_cluster_is_cut_before_it_is_clustered(monkeypatch):
     monkeypatch.setattr(summary_tree, "MOST_NODES", 10)
     whole = [np.arange(25), np.arange(25, 30)]
-    pieces, of = bounded(whole, vectors_of(30))
+    pieces, of = split_large_sets(whole, vectors_of(30))
     assert sorted(set(of)) == [0, 1] and all(len(piece) <= 10 for piece in pieces)
     assert sorted(np.concatenate(pieces).tolist()) == list(range(30))
 
@@ -165,9 +172,9 @@ def test_what_an_update_brings_to_one_cluster_is_cut_before_it_is_clustered(monk
 def test_a_level_of_which_much_is_new_is_clustered_afresh():
     vectors = vectors_of(10)
     args = np.arange(10, dtype=np.uint64), vectors, np.ones(10, np.int64), 10
-    assert kept(*args, level([[0, 1, 2, 3, 4, 5]], 6)) is None
-    assert kept(*args, level([[0, 1, 2, 3, 4, 5, 6]], 7)) is not None
-    assert kept(*args, None) is None
+    assert update_level(*args, level([[0, 1, 2, 3, 4, 5]], 6)) is None
+    assert update_level(*args, level([[0, 1, 2, 3, 4, 5, 6]], 7)) is not None
+    assert update_level(*args, None) is None
 
 
 @given(st.integers(2, 40), st.sets(st.integers(0, 39)), st.sets(st.integers(100, 108), max_size=8))
@@ -179,12 +186,12 @@ def test_an_update_covers_all_nodes_of_today(n, gone, new):
     keys = np.array([k for k in range(n) if k not in gone] + sorted(new), dtype=np.uint64)
     most = 6
     sizes = np.ones(len(keys), np.int64)
-    found = kept(keys, vectors[keys.astype(int)], sizes, most, level(as_lists_of(clusters), n))
+    found = update_level(keys, vectors[keys.astype(int)], sizes, most, level(as_lists_of(clusters), n))
     if found is None:  # too much is new, or nothing is left
         return
     every = [*found.clusters, *found.divided]
     assert {node for own in every for node in own.tolist()} == set(range(len(keys)))
-    assert len(found.born) == len(found.clusters) and len(found.of_divided) == len(found.divided)
+    assert len(found.names) == len(found.clusters) and len(found.divided_names) == len(found.divided)
 
 
 def as_lists_of(clusters):

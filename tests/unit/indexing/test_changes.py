@@ -15,17 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import COMPARED
+from graphrag_ray.base.declarations import COMPARED_TABLES
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import changes as comparing
-from graphrag_ray.indexing.changes import changes
+from graphrag_ray.indexing.changes import count_changes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.snapshots import Manifest
 
@@ -54,17 +54,17 @@ def written(store: Store, name: str, rows: Rows, size: int) -> list[Part]:
     found = [row for _, row in sorted(rows.items())]
     pieces = [found[at : at + size] for at in range(0, len(found), size)]
     tables = (pa.Table.from_pylist(piece, schema=schema.TABLES[name]) for piece in pieces)
-    return [write_part(store, name, by_row(table)) for table in tables]
+    return [write_part(store, name, mark_for_row_access(table)) for table in tables]
 
 
 def run_after(store: Store, tables: Mapping[str, list[Part]] | None) -> Run:
     settings = parse_settings({})
     parent = None if tables is None else Manifest(1, None, "", "", tables)
-    return Run(LocalExecutor(store, Models.of(settings)), settings, {}, parent, Observer())
+    return Run(LocalExecutor(store, Models.from_settings(settings)), settings, {}, parent, Observer())
 
 
 def expected(name: str, before: Rows, now: Rows) -> dict[str, int]:
-    _, columns = COMPARED[name]
+    _, columns = COMPARED_TABLES[name]
     old, new = ({n: orjson.dumps([row[c] for c in columns]) for n, row in of.items()} for of in (before, now))
     both = old.keys() & new.keys()
     changed = sum(old[n] != new[n] for n in both)
@@ -99,4 +99,4 @@ def test_changes_are_counted_as_by_comparing_rows_one_by_one(
         patch.setattr(comparing, "ROWS_AT_ONCE", rows_at_once)
         store = Store(folder)
         old, new = ({name: written(store, name, rows, dice.randint(1, 9))} for rows in (before, now))
-        assert changes(run_after(store, old), new)[name] == expected(name, before, now)
+        assert count_changes(run_after(store, old), new)[name] == expected(name, before, now)

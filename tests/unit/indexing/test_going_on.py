@@ -26,13 +26,13 @@ class Told(Observer):
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def note(self, message: str) -> None:
+    def message(self, message: str) -> None:
         self.notes.append(message)
 
 
 def run_at(folder: Path, parent: Manifest | None = None) -> tuple[Run, list[str]]:
     settings, told = parse_settings({}), Told()
-    executor = LocalExecutor(Store(str(folder)), Models.of(settings))
+    executor = LocalExecutor(Store(str(folder)), Models.from_settings(settings))
     return Run(executor, settings, load_prompts(), parent, told), told.notes
 
 
@@ -44,18 +44,18 @@ def test_a_step_that_cannot_go_on_from_a_snapshot_is_done_once_more_without_it(
     tries = []
 
     def fails() -> Result:
-        tries.append(run.before("merge"))
+        tries.append(run.parent_result("merge"))
         raise wrong
 
     says_nothing = isinstance(wrong, MemoryError | OSError)
     with pytest.raises(type(wrong)) as raised:
         run.step("merge", None, fails)
     assert len(tries) == (1 if says_nothing else 2) and raised.value.__notes__ == ["step merge"]
-    assert len(notes) == len(tries) - 1 and run.afresh == (set() if says_nothing else {"read", "merge"})
+    assert len(notes) == len(tries) - 1 and run.forced_steps == (set() if says_nothing else {"read", "merge"})
 
 
 def test_hierarchies_that_another_version_stored_otherwise_are_not_gone_on_from(tmp_path: Path):
-    kept = parse_settings({}).kept()
+    kept = parse_settings({}).for_snapshot()
     steps = {name: {"tables": {}} for name in ("read", "merge", "describe", "communities", "reports")}
     steps["communities"] = {"tables": {"hierarchy_nodes": [[["tables/a.parquet", 1, 1]]]}}
     run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=kept))

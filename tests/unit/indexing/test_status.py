@@ -54,7 +54,7 @@ def test_a_run_is_watched_on_when_storage_answers_again(
             begin(store, lock, "committed", 0)
 
         clock = Clock(s1=lambda: setattr(backend, "faults", AWAY), s9=back)
-        seen = [found["outcome"] for found in status.watched(store, clock, clock.sleep)]
+        seen = [found["outcome"] for found in status.watch_last_run(store, clock, clock.sleep)]
     assert seen == ["running", "committed"] and clock.slept == 9
     assert caplog.text.count("Retrying") == 1
 
@@ -68,7 +68,7 @@ def test_a_run_that_is_waited_for_is_seen_though_storage_was_away(storage: tuple
             begin(store, lock)
 
         clock = Clock(s2=lambda: setattr(backend, "faults", AWAY), s9=back)
-        status.await_next(store, clock, clock.sleep)
+        status.wait_for_run(store, clock, clock.sleep)
         assert clock.slept == 9
 
 
@@ -78,7 +78,7 @@ def test_storage_that_stays_away_ends_the_watch_and_not_the_run(storage: tuple[F
         begin(store, lock)
         clock = Clock(s1=lambda: setattr(backend, "faults", AWAY))
         with pytest.raises(StoreError, match="may still be active"):
-            list(status.watched(store, clock, clock.sleep))
+            list(status.watch_last_run(store, clock, clock.sleep))
         assert clock.now >= status.AWAY_S
         backend.heal()
 
@@ -88,5 +88,5 @@ def test_storage_that_never_answered_is_told_at_once(storage: tuple[FaultyFiles,
     backend.faults = AWAY
     clock = Clock()
     with pytest.raises(StoreError):
-        list(status.watched(store, clock, clock.sleep))
+        list(status.watch_last_run(store, clock, clock.sleep))
     assert clock.slept == 0

@@ -5,7 +5,15 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.llm.accounting import Accounts, CallRecord, CallTotals, InFlight, Latencies, Limits, Span
+from graphrag_ray.llm.accounting import (
+    Accounts,
+    CallRecord,
+    CallTotals,
+    CombinedLimits,
+    InFlight,
+    Latencies,
+    StageTiming,
+)
 
 
 def record(**changes):
@@ -39,7 +47,7 @@ records = st.builds(
     unanswered=st.sampled_from([(), (Usage(9, 2),)]),
 )
 spans = st.dictionaries(
-    st.sampled_from(["extract", "report"]), st.builds(Span, counts, st.integers(0, 999)), max_size=2
+    st.sampled_from(["extract", "report"]), st.builds(StageTiming, counts, st.integers(0, 999)), max_size=2
 )
 many = st.lists(records, max_size=8)
 
@@ -63,7 +71,7 @@ def test_merging_does_not_depend_on_grouping_or_order(a, b, c):
 @given(many, spans, spans)
 def test_accounts_survive_json(a, mine, others):
     before = accounts(a)
-    before.absorb(Accounts(spans=mine, limits={"m": Limits(10.0, None)}))
+    before.absorb(Accounts(spans=mine, limits={"m": CombinedLimits(10.0, None)}))
     before.absorb(Accounts(spans=others))
     assert Accounts.from_dict(json.loads(json.dumps(before.to_dict()))) == before
 
@@ -127,7 +135,7 @@ def test_a_stage_says_how_many_calls_were_in_flight_and_how_much_of_the_limit_wa
     endpoints = [Endpoint(requests_per_minute=60, tokens_per_minute=6_000)] * 2
     model = Model(provider="openai", model="m", endpoints=tuple(endpoints))
     one = accounts([record(usage=Usage(500, 100), busy_s=12.0) for _ in range(10)])
-    one.absorb(Accounts(spans={"extract": Span(30_000, 7)}, limits={"m": Limits.of(model)}))
+    one.absorb(Accounts(spans={"extract": StageTiming(30_000, 7)}, limits={"m": CombinedLimits.of(model)}))
     (row,) = one.rows()
     assert (row["seconds"], row["mean_in_flight"], row["peak_in_flight"]) == (30.0, 4.0, 7)
     assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, of 12,000 in a whole one"
@@ -135,21 +143,25 @@ def test_a_stage_says_how_many_calls_were_in_flight_and_how_much_of_the_limit_wa
 
 def test_the_tighter_limit_is_the_one_that_is_used():
     used = CallTotals(requests=30, prompt_tokens=100)
-    assert Limits(60, 6_000).share(used, 60.0) == 0.5
-    assert Limits(None, 1_000).share(used, 60.0) == 0.1
-    assert Limits(None, None).share(used, 60.0) is None
-    assert Limits(60, 60).share(used, 0.0) is None
+    assert CombinedLimits(60, 6_000).share(used, 60.0) == 0.5
+    assert CombinedLimits(None, 1_000).share(used, 60.0) == 0.1
+    assert CombinedLimits(None, None).share(used, 60.0) is None
+    assert CombinedLimits(60, 60).share(used, 0.0) is None
 
 
 def test_an_endpoint_without_a_limit_leaves_the_model_without_one():
     endpoints = (Endpoint(requests_per_minute=60, tokens_per_minute=6_000), Endpoint(tokens_per_minute=1_000))
-    assert Limits.of(Model(provider="openai", model="m", endpoints=endpoints)) == Limits(None, 7_000)
-    assert Limits.of(Model()) == Limits(None, None)
+    assert CombinedLimits.of(Model(provider="openai", model="m", endpoints=endpoints)) == CombinedLimits(
+        None, 7_000
+    )
+    assert CombinedLimits.of(Model()) == CombinedLimits(None, None)
 
 
 def test_two_sweeps_of_a_stage_add_their_time_and_keep_the_higher_peak():
-    both = Accounts.merged([Accounts(spans={"report": Span(5, 9)}), Accounts(spans={"report": Span(7, 3)})])
-    assert both.spans == {"report": Span(12, 9)}
+    both = Accounts.merged(
+        [Accounts(spans={"report": StageTiming(5, 9)}), Accounts(spans={"report": StageTiming(7, 3)})]
+    )
+    assert both.spans == {"report": StageTiming(12, 9)}
 
 
 def test_accounts_of_an_earlier_version_are_read():

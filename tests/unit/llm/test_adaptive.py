@@ -6,7 +6,7 @@ from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, shari
 from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.engine.ray.limiter_actors import MAX_LINGER_S
 from graphrag_ray.llm.adaptive import LARGEST, AdaptiveBound
-from graphrag_ray.llm.limits import Ended, LimiterState
+from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 SERVERS = {
     "16 slots": fixed(16),
@@ -147,7 +147,7 @@ def test_a_429_takes_a_share_off_once_for_all_calls_that_were_on_their_way():
     assert bound_after(limits, 0.0) == 50
     for _ in range(20):
         limits.penalise(1.0, 0, 0.1)
-        limits.settle(1.0, "w", 0, 0, Ended(1.0, 0, False))
+        limits.settle(1.0, "w", 0, 0, CallOutcome(1.0, 0, False))
     assert bound_after(limits, 2.0) == 40 - 30
 
 
@@ -177,7 +177,7 @@ def test_a_bound_of_the_users_is_not_touched():
     limits = LimiterState([Endpoint(max_in_flight=8)], 64, 0.0)
     for i in range(400):
         bound_after(limits, i * 0.01)
-        limits.settle(i * 0.01, "w", 0, 0, Ended(1.0, 100))
+        limits.settle(i * 0.01, "w", 0, 0, CallOutcome(1.0, 100))
     assert bound_after(limits, 5.0) + sum(limits.in_flight) - 8 <= 8
     assert limits.in_flight == (8,)
 
@@ -197,7 +197,7 @@ def test_two_endpoints_without_limits_each_find_their_own_bound():
             while running[i] and running[i][0][0] <= now:
                 _, sent_at = running[i].pop(0)
                 done[i] += now > 60.0
-                limits.settle(now, "w", i, 0, Ended(now - sent_at, 50))
+                limits.settle(now, "w", i, 0, CallOutcome(now - sent_at, 50))
         now += 0.01
     assert done[0] / 60.0 >= 0.85 * slots[0] / 0.5
     assert done[1] / 60.0 >= 0.85 * slots[1] / 0.5

@@ -6,7 +6,7 @@ import pytest
 
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.llm.call_failures import GaveUp, HttpRefusal, PromptTruncated, failure_of
+from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, RetriesExhausted, failure_of
 from graphrag_ray.llm.limit_headers import retry_after_s
 
 NOW = 1_800_000_000.0
@@ -124,7 +124,7 @@ def test_an_endpoint_that_sends_us_elsewhere_is_not_followed():
 
 
 def test_errors_keep_what_they_know_through_pickling():
-    gave_up = pickle.loads(pickle.dumps(GaveUp("again", status=503, attempts=8)))
+    gave_up = pickle.loads(pickle.dumps(RetriesExhausted("again", status=503, attempts=8)))
     assert (str(gave_up), gave_up.status, gave_up.attempts) == ("again", 503, 8)
     truncated = pickle.loads(pickle.dumps(PromptTruncated("cut", usage=Usage(5))))
     assert (str(truncated), truncated.usage) == ("cut", Usage(5))

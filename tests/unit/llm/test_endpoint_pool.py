@@ -2,7 +2,7 @@ import logging
 
 import pytest
 
-from graphrag_ray.base.errors import FatalCallError, NoWay
+from graphrag_ray.base.errors import FatalCallError, NoEndpoint
 from graphrag_ray.llm.model_client import LONGEST_REST_S, REST_AFTER_FAILURES, EndpointPool
 
 
@@ -90,9 +90,9 @@ def test_when_the_last_one_is_dropped_the_run_ends_with_its_reason():
 
 def test_that_there_was_no_way_at_all_is_told_from_a_refusal():
     endpoints = pool()
-    endpoints.drop(0, NoWay("no key"))
-    endpoints.drop(1, NoWay("no key either"))
-    with pytest.raises(NoWay, match="no key either"):
+    endpoints.drop(0, NoEndpoint("no key"))
+    endpoints.drop(1, NoEndpoint("no key either"))
+    with pytest.raises(NoEndpoint, match="no key either"):
         endpoints.usable(0.0, 1)
 
 

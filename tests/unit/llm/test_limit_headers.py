@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.llm.limit_headers import LONGEST_WAIT_S, LimitHeaders, RateLimitInfo, duration
-from graphrag_ray.llm.limits import Ended, LimiterState
+from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 NOW = 1_800_000_000.0
 
@@ -129,7 +129,7 @@ def test_no_header_makes_it_fail_or_say_nonsense(answers):
 
 
 def settle(limits, told, now=0.0):
-    limits.settle(now, "w", 0, 0, Ended(1.0, 10, True, told))
+    limits.settle(now, "w", 0, 0, CallOutcome(1.0, 10, True, told))
 
 
 def granted(limits, now, wants):

@@ -2,9 +2,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.errors import RequestTooLarge
 from graphrag_ray.base.index_settings import Endpoint
-from graphrag_ray.llm.limits import MAX_GROUP, Ended, LimiterState
-from graphrag_ray.llm.token_bucket import RequestTooLarge
+from graphrag_ray.llm.limits import MAX_GROUP, CallOutcome, LimiterState
 
 
 def state(*endpoints, default_in_flight=64, now=0.0):
@@ -258,14 +258,14 @@ def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgo
 def test_whoever_watches_sees_what_came_of_each_endpoint_what_is_in_flight_and_its_limits():
     limits = state(Endpoint(tokens_per_minute=6e6), Endpoint(max_in_flight=3), now=0.0)
     assert ask(limits, [100, 100, 100], usable=(1,)) == [1, 1, 1]
-    limits.settle(1.0, "w", 1, 20, Ended(1.0, 50))
+    limits.settle(1.0, "w", 1, 20, CallOutcome(1.0, 50))
     limits.penalise(1.0, 1, 7.0)
-    limits.settle(1.0, "w", 1, -100, Ended(0.1, 0, ok=False))
+    limits.settle(1.0, "w", 1, -100, CallOutcome(0.1, 0, ok=False))
     first, second = limits.seen(2.0)
     assert (first.in_flight, first.tally.answered, first.tokens_per_minute) == (0, 0, 6e6)
     tally = second.tally
     assert (tally.answered, tally.failed, tally.rate_limited, tally.tokens) == (1, 1, 1, 220)
-    assert (second.in_flight, second.most_in_flight, second.tokens_per_minute) == (1, 3, None)
+    assert (second.in_flight, second.max_in_flight, second.tokens_per_minute) == (1, 3, None)
     assert second.pause_s == 6.0 and sum(tally.latency.counts.values()) == 1
-    limits.settle(3.0, "w", 1, 0, Ended(1.0, 50))
+    limits.settle(3.0, "w", 1, 0, CallOutcome(1.0, 50))
     assert tally.answered == 1, "what was seen stays as it was"

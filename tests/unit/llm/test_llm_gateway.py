@@ -3,12 +3,17 @@ import asyncio
 import pytest
 from scripted import HELLO, FakeClient, World, chat, embedding, vectors
 
-from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
+from graphrag_ray.base.errors import (
+    CallError,
+    FatalCallError,
+    PermanentCallError,
+    RequestTooLarge,
+    TransientCallError,
+)
 from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, Usage
 from graphrag_ray.llm.accounting import InFlight
-from graphrag_ray.llm.call_failures import GaveUp, ParameterRefused, PromptTruncated, Unanswered
-from graphrag_ray.llm.token_bucket import RequestTooLarge
+from graphrag_ray.llm.call_failures import ParameterRefused, PromptTruncated, RetriesExhausted, Unanswered
 
 
 def test_a_reply_is_settled_priced_and_recorded():
@@ -73,7 +78,7 @@ def test_back_offs_are_spread_at_random_but_repeat_with_the_seed():
 def test_after_max_attempts_it_gives_up_and_says_how_often():
     world = World(FakeClient(TransientCallError("down", status=503)), max_attempts=3)
     (error,) = world.run(chat())
-    assert isinstance(error, GaveUp)
+    assert isinstance(error, RetriesExhausted)
     assert (error.attempts, error.status) == (3, 503)
     assert "down" in str(error)
     assert world.records[0].status == "transient"
@@ -140,7 +145,7 @@ def test_what_was_never_answered_counts_for_budgets_before_the_last_attempt():
 
     world = World(Silent(HELLO), max_attempts=3, in_flight=sent)
     (error,) = world.run(chat())
-    assert isinstance(error, GaveUp)
+    assert isinstance(error, RetriesExhausted)
     assert seen == [(1, 1, True), (1, 2, True), (1, 3, True)]
     assert sent == InFlight(), "then the record says it"
     (record,) = world.records

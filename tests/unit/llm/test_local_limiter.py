@@ -107,7 +107,7 @@ def test_a_dead_holder_leaves_its_places_to_others():
         await limits.acquire("m", [1], [0], holder="dead")
         waiter = asyncio.ensure_future(limits.acquire("m", [1], [0], holder="alive"))
         await asyncio.sleep(0)
-        limits.forget("dead")
+        limits.drop_holder("dead")
         assert list(await asyncio.wait_for(waiter, 1)) == [0]
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ import pytest
 
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.llm.pricing import cost_pico_usd, cost_usd, dearest_price, price_of
+from graphrag_ray.llm.pricing import cost_pico_usd, cost_usd, highest_price, price_of
 
 LOCAL = Endpoint(base_url="http://127.0.0.1:8000/v1")
 
@@ -29,9 +29,9 @@ def test_the_dearest_price_is_the_most_that_any_endpoint_takes():
     one = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=9.0)
     other = Price(input_usd_per_mtok=7.0, output_usd_per_mtok=2.0, cached_usd_per_mtok=1.0)
     both = model("m", endpoints=(Endpoint(price=one), Endpoint(price=other)))
-    assert dearest_price(both) == Price(input_usd_per_mtok=7.0, output_usd_per_mtok=9.0)
-    assert dearest_price(model("m", endpoints=(Endpoint(price=one), LOCAL))) is None
-    assert dearest_price(Model()) == Price(input_usd_per_mtok=0.0)
+    assert highest_price(both) == Price(input_usd_per_mtok=7.0, output_usd_per_mtok=9.0)
+    assert highest_price(model("m", endpoints=(Endpoint(price=one), LOCAL))) is None
+    assert highest_price(Model()) == Price(input_usd_per_mtok=0.0)
 
 
 @pytest.mark.parametrize("name", ["gpt-4o-mini", "text-embedding-3-small", "o3-mini"])

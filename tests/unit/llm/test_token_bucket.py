@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.errors import PermanentCallError
-from graphrag_ray.llm.token_bucket import Bucket, RequestTooLarge, check_within_limit
+from graphrag_ray.base.errors import PermanentCallError, RequestTooLarge
+from graphrag_ray.llm.token_bucket import Bucket, check_within_limit
 
 
 def reserve(bucket, now, wants):

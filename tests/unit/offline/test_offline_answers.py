@@ -7,10 +7,10 @@ import pytest
 
 from graphrag_ray.base.errors import PermanentCallError
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.base.records import heading, line
+from graphrag_ray.base.records import csv_line, section_heading
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.question_terms import read_question, why_nothing
-from graphrag_ray.offline.summarise import MARK, quoted, stands_alone
+from graphrag_ray.offline.question_terms import explain_no_match, read_question
+from graphrag_ray.offline.summarise import MARK, quotations_in, stands_alone
 from graphrag_ray.query.methods.map_reduce import Scored, parse_scored
 
 REPORTS = [
@@ -32,10 +32,10 @@ REPORTS = [
 
 
 def context(reports=REPORTS):
-    text = heading("Reports", ("id", "title", "content"))
+    text = section_heading("Reports", ("id", "title", "content"))
     for number, (title, sentences) in enumerate(reports, 1):
         content = f"A community; rated {10 - number}.0 of 10. " + " ".join(f"“{s}”" for s in sentences)
-        text += line([number, title, content])
+        text += csv_line([number, title, content])
     return text
 
 
@@ -50,14 +50,14 @@ def mapped(question, **variables):
 
 
 def reduced(question, answers, **variables):
-    text = heading("Answers", ("id", "score", "answer"))
-    text += "".join(line([i, score, a]) for i, (score, a) in enumerate(answers, 1))
+    text = section_heading("Answers", ("id", "score", "answer"))
+    text += "".join(csv_line([i, score, a]) for i, (score, a) in enumerate(answers, 1))
     return ask("reduce", question=question, answers=text, max_tokens="2000", **variables)
 
 
 def test_a_question_is_answered_by_sentences_that_match_with_their_report():
     found = mapped("Why did the eels in the marsh die?")
-    assert quoted(found.text)[0].startswith("The eels of the marsh died")
+    assert quotations_in(found.text)[0].startswith("The eels of the marsh died")
     assert "[Data: Reports (1)]" in found.text
     assert found.score > 50
 
@@ -91,7 +91,7 @@ def test_a_question_about_the_whole_is_answered_from_the_reports_rated_highest()
 
 def test_a_question_about_the_whole_prefers_what_matches():
     found = mapped("Which stories about failure do the speakers tell?")
-    assert "failure of its first turbine" in quoted(found.text)[0]
+    assert "failure of its first turbine" in quotations_in(found.text)[0]
 
 
 def test_a_question_about_the_whole_with_an_unknown_name_finds_nothing():
@@ -130,9 +130,9 @@ SOURCES = (
 
 
 def answered(question):
-    context = heading("Sources", ("id", "text")) + line([1, SOURCES])
+    context = section_heading("Sources", ("id", "text")) + csv_line([1, SOURCES])
     said = ask("answer", question=question, context=context, max_tokens="1000", response_type="a paragraph")
-    return quoted(said.partition(MARK)[0])
+    return quotations_in(said.partition(MARK)[0])
 
 
 def test_an_answer_is_about_the_things_of_a_question_and_not_about_its_verb():
@@ -152,7 +152,7 @@ def test_legal_notices_and_courtesies_come_last():
 
 def test_no_sentence_is_in_an_answer_twice_nor_more_than_two_of_a_report():
     found = mapped("What topics are discussed?")
-    said = quoted(found.text)
+    said = quotations_in(found.text)
     assert len(said) == len(set(said))
     assert all(found.text.count(f"Reports ({n})") <= 2 for n in range(1, 5))
 
@@ -162,11 +162,13 @@ def test_an_answer_keeps_to_its_length():
         ask("map", question="What topics are discussed?", context=context(), max_tokens="40")
     )
     assert isinstance(short, Scored)
-    assert len(quoted(short.text)) == 1
+    assert len(quotations_in(short.text)) == 1
 
 
 def test_source_chunks_can_be_asked_as_well():
-    sources = heading("Sources", ("id", "text")) + line([7, "The eels died in the marsh. It rained."])
+    sources = section_heading("Sources", ("id", "text")) + csv_line(
+        [7, "The eels died in the marsh. It rained."]
+    )
     found = parse_scored(ask("map", question="Why did the eels die?", context=sources, max_tokens="500"))
     assert isinstance(found, Scored)
     assert "“The eels died in the marsh.” [Data: Sources (7)]" in found.text
@@ -176,7 +178,7 @@ def test_reduce_merges_answers_without_copies_and_keeps_references():
     one = "**Hask Marsh**: “The eels died.” [Data: Reports (4)] “It was mud.” [Data: Reports (4, 9)]"
     two = "**Kestrel**: “It turned.” [Data: Reports (2)] “The eels died.” [Data: Reports (2)]"
     text = reduced("Why did the eels die?", [(90, one), (40, two)])
-    assert sorted(quoted(text)) == ["It turned.", "It was mud.", "The eels died."]
+    assert sorted(quotations_in(text)) == ["It turned.", "It was mud.", "The eels died."]
     assert "“It was mud.” [Data: Reports (4, 9)]" in text
     assert text.index("The eels died.") < text.index("It turned.")
     assert text.endswith(MARK)
@@ -205,16 +207,16 @@ def test_reduce_without_any_quotation_says_so():
 
 
 LOOKED_UP = (
-    heading("Reports", ("id", "title", "content"))
-    + line([1, "Hask Marsh", "A community; rated 5.0 of 10. “Eels of the marsh are eaten in spring.”"])
-    + heading("Entities", ("id", "entity", "description"))
-    + line([1, "HASK MARSH", "The eels of Hask Marsh died in May."])
-    + heading("Relationships", ("id", "source", "target", "description"))
-    + line([4, "BREWERY", "HASK MARSH", "A pipe of the brewery leads into the marsh."])
-    + heading("Claims", ("id", "subject", "object", "type", "status", "description"))
-    + line([2, "BREWERY", "NONE", "POLLUTION", "TRUE", "The brewery killed the eels, says the court."])
-    + heading("Sources", ("id", "text"))
-    + line([3, "It rained. The eels of Hask Marsh died in May. Nobody was at the mill."])
+    section_heading("Reports", ("id", "title", "content"))
+    + csv_line([1, "Hask Marsh", "A community; rated 5.0 of 10. “Eels of the marsh are eaten in spring.”"])
+    + section_heading("Entities", ("id", "entity", "description"))
+    + csv_line([1, "HASK MARSH", "The eels of Hask Marsh died in May."])
+    + section_heading("Relationships", ("id", "source", "target", "description"))
+    + csv_line([4, "BREWERY", "HASK MARSH", "A pipe of the brewery leads into the marsh."])
+    + section_heading("Claims", ("id", "subject", "object", "type", "status", "description"))
+    + csv_line([2, "BREWERY", "NONE", "POLLUTION", "TRUE", "The brewery killed the eels, says the court."])
+    + section_heading("Sources", ("id", "text"))
+    + csv_line([3, "It rained. The eels of Hask Marsh died in May. Nobody was at the mill."])
 )
 
 
@@ -236,7 +238,9 @@ def test_a_sentence_of_several_records_is_quoted_once_with_all_of_them():
 
 
 def test_a_chunk_is_quoted_without_a_title_and_each_sentence_is_a_point_of_a_list():
-    sources = heading("Sources", ("id", "text")) + line([7, "The eels died in May. The eels were eaten."])
+    sources = section_heading("Sources", ("id", "text")) + csv_line(
+        [7, "The eels died in May. The eels were eaten."]
+    )
     variables = {"question": "What of the eels?", "context": sources, "response_type": "list of 3 points"}
     text = ask("answer", max_tokens="500", **variables)
     assert text.startswith("- “The eels died in May.” [Data: Sources (7)]\n- “The eels were eaten.” [Data")
@@ -249,7 +253,7 @@ def test_records_that_say_nothing_to_the_question_are_not_quoted(question):
 
 def test_an_answer_from_one_context_keeps_to_its_length():
     text = ask("answer", question="What of the eels in the marsh?", context=LOOKED_UP, max_tokens="30")
-    assert len(quoted(text)) == 1
+    assert len(quotations_in(text)) == 1
 
 
 def test_a_correction_is_answered_as_its_first_turn():
@@ -257,9 +261,9 @@ def test_a_correction_is_answered_as_its_first_turn():
     call = CallParameters("default", "offline-1")
     first = ChatRequest("map", (), call, variables)
     reply = answer(first)
-    corrected = first.followed_by(reply, "correct", "", variables={**variables, "problem": "x"})
+    corrected = first.next_turn(reply, "correct", "", variables={**variables, "problem": "x"})
     assert answer(corrected).text == reply.text and "“" in reply.text
-    assert answer(corrected.followed_by(reply, "correct", "")).text == reply.text
+    assert answer(corrected.next_turn(reply, "correct", "")).text == reply.text
 
 
 def test_an_unknown_prompt_is_refused_by_name():
@@ -278,8 +282,8 @@ def test_a_word_is_found_in_whatever_form(asked):
 
 
 def test_a_question_without_an_answer_is_told_which_words_were_missed():
-    assert "too few of these: roses, winter." in why_nothing("Which organisations need roses in winter?")
-    assert "none to look for" in why_nothing("Who said what?")
+    assert "too few of these: roses, winter." in explain_no_match("Which organisations need roses in winter?")
+    assert "none to look for" in explain_no_match("Who said what?")
 
 
 @pytest.mark.parametrize(
@@ -301,8 +305,8 @@ def test_of_equal_matches_the_sentence_that_stands_alone_is_quoted_first():
     content = (
         "“Was the harbour plan of Denholm refused?” ## Denholm “The harbour plan of Denholm was refused.”"
     )
-    context = heading("Reports", ("id", "title", "content")) + line([1, "Denholm", content])
-    said = quoted(ask("map", question="What became of the harbour plan?", context=context))
+    context = section_heading("Reports", ("id", "title", "content")) + csv_line([1, "Denholm", content])
+    said = quotations_in(ask("map", question="What became of the harbour plan?", context=context))
     assert said[0] == "The harbour plan of Denholm was refused."
 
 
@@ -361,7 +365,7 @@ def test_no_more_subjects_and_questions_are_listed_than_are_asked_for():
 
 
 def test_a_summary_quotes_what_matches_the_question_else_what_is_said_of_the_subject():
-    shown = heading("Entities", ("id", "entity", "description")) + line(
+    shown = section_heading("Entities", ("id", "entity", "description")) + csv_line(
         [1, "EELS", "The eels of the marsh died in May. Nobody knows what they ate."]
     )
     given = {"context": shown, "questions": "", "max_tokens": "1000"}
@@ -393,9 +397,9 @@ def test_a_follow_up_question_is_answered_and_scored_by_the_users():
 
 
 def test_a_title_says_where_its_sentences_belong_and_is_not_quoted():
-    chunks = heading("Sources", ("id", "document", "text"))
-    chunks += line([1, "Minutes of March (2023-03-14)", "The board heard the sailors on eels."])
-    chunks += line([2, "Minutes of September (2023-09-14)", "The board heard the fishermen on eels."])
+    chunks = section_heading("Sources", ("id", "document", "text"))
+    chunks += csv_line([1, "Minutes of March (2023-03-14)", "The board heard the sailors on eels."])
+    chunks += csv_line([2, "Minutes of September (2023-09-14)", "The board heard the fishermen on eels."])
     said = ask("answer", question="Whom did the board hear in September?", context=chunks, max_tokens="500")
     assert said.startswith("**Minutes of September (2023-09-14)**: “The board heard the fishermen on eels.”")
     assert "“Minutes" not in said

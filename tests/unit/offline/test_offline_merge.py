@@ -9,13 +9,13 @@ from linear_time import too_slow
 
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.offline import embed_many
-from graphrag_ray.offline.prune_names import lower_case_words, weak_names
+from graphrag_ray.offline.prune_names import lower_case_counts, weak_names
 
 
 def weak(rows):
     rows = sorted(((entity_id(title), title, text) for title, text in rows), key=lambda r: r[0])
     columns = dict(zip(("entity_id", "title", "description"), zip(*rows, strict=True), strict=True))
-    gone = set(weak_names(pa.table(columns), lower_case_words(columns["description"])).to_pylist())
+    gone = set(weak_names(pa.table(columns), lower_case_counts(columns["description"])).to_pylist())
     return {title for _, title, _ in rows if entity_id(title) in gone}
 
 

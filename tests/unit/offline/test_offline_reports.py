@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.base.records import heading, line, resolve_references
-from graphrag_ray.graph.report_context import SEPARATE
+from graphrag_ray.base.records import csv_line, resolve_references, section_heading
+from graphrag_ray.graph.report_context import SEPARATE_GROUPS_NOTE
 from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.summarise import JOIN, MARK, is_balanced, pieces, quoted, report_parts
+from graphrag_ray.offline.summarise import JOIN, MARK, is_balanced, pieces, quotations_in, report_parts
 
 SENTENCES = {
     "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",
@@ -32,13 +32,13 @@ def ask(prompt, **variables):
 def context(entities=SENTENCES, links=LINKS, reports=()):
     text = ""
     if reports:
-        text += heading("Reports", ("id", "title", "content"))
-        text += "".join(line([i, *r]) for i, r in enumerate(reports, 1))
-    text += heading("Entities", ("id", "entity", "description"))
-    text += "".join(line([i, k, v]) for i, (k, v) in enumerate(entities.items(), 1))
+        text += section_heading("Reports", ("id", "title", "content"))
+        text += "".join(csv_line([i, *r]) for i, r in enumerate(reports, 1))
+    text += section_heading("Entities", ("id", "entity", "description"))
+    text += "".join(csv_line([i, k, v]) for i, (k, v) in enumerate(entities.items(), 1))
     if links:
-        text += heading("Relationships", ("id", "source", "target", "description"))
-        text += "".join(line([i, *k, v]) for i, (k, v) in enumerate(links.items(), 1))
+        text += section_heading("Relationships", ("id", "source", "target", "description"))
+        text += "".join(csv_line([i, *k, v]) for i, (k, v) in enumerate(links.items(), 1))
     return text
 
 
@@ -49,7 +49,7 @@ def draft(text, max_tokens="2000"):
 
 
 def test_a_report_on_unconnected_groups_does_not_call_them_a_community():
-    text = SEPARATE.format(3) + "\n" + context(links={})
+    text = SEPARATE_GROUPS_NOTE.format(3) + "\n" + context(links={})
     summary = draft(text).summary
     assert summary.startswith("3 small groups without a link between them, among them those of ")
     assert "community" not in summary and "A community around" in draft(context()).summary
@@ -61,7 +61,7 @@ def whole(report):
 
 def test_a_report_is_quotations_each_with_its_record():
     report = draft(context())
-    said = quoted(whole(report))
+    said = quotations_in(whole(report))
     assert sorted(said) == sorted([*SENTENCES.values(), *LINKS.values()])
     numbering = {("Entities", i): f"e{i}" for i in (1, 2, 3)} | {
         ("Relationships", i): f"r{i}" for i in (1, 2)
@@ -114,7 +114,9 @@ def test_a_report_from_sub_reports_quotes_them_by_report():
         f"A community. “{SENTENCES['DENHOLM']}” {MARK} ## Denholm — with Ostrey “They met in Ostrey at noon.”"
     )
     report = draft(context({}, {}, [("Denholm, Ostrey", content)]))
-    assert sorted(quoted(whole(report))) == sorted([SENTENCES["DENHOLM"], "They met in Ostrey at noon."])
+    assert sorted(quotations_in(whole(report))) == sorted(
+        [SENTENCES["DENHOLM"], "They met in Ostrey at noon."]
+    )
     assert report.title == "Denholm, Ostrey"
     assert whole(report).count("[Data: Reports (1)]") == 2
 
@@ -141,7 +143,7 @@ def test_a_report_keeps_to_its_length():
 )
 def test_no_description_breaks_a_report_or_is_quoted_twice(entities):
     report = draft(context(entities, {}))
-    said = quoted(whole(report))
+    said = quotations_in(whole(report))
     assert len(said) == len({s.casefold() for s in said})
     known = {p for d in entities.values() for p in pieces(" ".join(d.split()))}
     assert set(said) <= known
@@ -180,6 +182,6 @@ def test_a_cut_description_loses_its_last_quotation():
 
 
 def test_quotations_are_read_back_with_marks_inside():
-    assert quoted("a “b “c” d” e “f” g “h") == ["b “c” d", "f"]
+    assert quotations_in("a “b “c” d” e “f” g “h") == ["b “c” d", "f"]
     assert is_balanced("b “c” d") and not is_balanced("”b“")
     assert report_parts("x “a” y ## Mara Venn — with B “b”") == [("", ["a"]), ("Mara Venn", ["b"])]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from graphrag_ray.base.records import heading, line
+from graphrag_ray.base.records import csv_line, section_heading
 from graphrag_ray.offline.answerer import answer_with_chain, ask_next, facts_in_common
 from graphrag_ray.query.methods.ppr_search import INSUFFICIENT, LAST
 
-SOURCES = heading("Sources", ("id", "document", "text"))
+SOURCES = section_heading("Sources", ("id", "document", "text"))
 QUESTION = "Where did the husband of Nora Lind die?"
 
 
 def variables(*texts: str, **more: str) -> dict[str, str]:
-    context = SOURCES + "".join(line([n + 1, "", text]) for n, text in enumerate(texts))
+    context = SOURCES + "".join(csv_line([n + 1, "", text]) for n, text in enumerate(texts))
     return {"question": QUESTION, "context": context, "max_tokens": "500", "response_type": "short", **more}
 
 
@@ -47,8 +47,8 @@ def test_it_asks_about_names_in_sentences_that_share_a_term_with_the_question():
 
 
 def test_it_picks_the_facts_that_have_terms_of_the_question():
-    facts = heading("Relationships", ("id", "source", "target", "description"))
-    facts += line([1, "PIET MONDRIAN", "PARIS", "He painted there."])
-    facts += line([2, "NORA LIND", "IVAR BERG", "He is her husband."])
+    facts = section_heading("Relationships", ("id", "source", "target", "description"))
+    facts += csv_line([1, "PIET MONDRIAN", "PARIS", "He painted there."])
+    facts += csv_line([2, "NORA LIND", "IVAR BERG", "He is her husband."])
     told = facts_in_common({"question": QUESTION, "context": facts, "n_facts": "5"})
     assert json.loads(told) == {"facts": [2]}

@@ -20,7 +20,7 @@ from graphrag_ray.base.messages import (
     Usage,
 )
 from graphrag_ray.llm.accounting import CallRecord
-from graphrag_ray.llm.model_client import Called
+from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.query.methods.budget import CostBound
 from graphrag_ray.query.session import QuestionBudget
 
@@ -40,12 +40,12 @@ def ask_all(
     """
     taken = 0
 
-    async def ask(asked: ChatRequest, stage: str) -> Called:
+    async def ask(asked: ChatRequest, stage: str) -> CallResult:
         nonlocal taken
         await asyncio.sleep(0)
         n, reply = next((n, r) for n, m, r in sizes if request(n, m) == asked)
         taken += n + 5 + reply
-        return Called(ChatReply("So.", usage=Usage(n + 5, reply)))
+        return CallResult(ChatReply("So.", usage=Usage(n + 5, reply)))
 
     async def run() -> list[object]:
         within = allowance.around(ask, last)
@@ -75,7 +75,7 @@ def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: 
     before = allowance(CostBound(1, kept_back), budget_tokens=budget)
     taken, ended = ask_all(before, sizes)
     assert taken == 0 or taken + kept_back <= budget
-    assert all(isinstance(e, Called | PermanentCallError) for e in ended)
+    assert all(isinstance(e, CallResult | PermanentCallError) for e in ended)
 
 
 def test_a_call_that_does_not_fit_is_not_sent_and_says_why():
@@ -88,7 +88,7 @@ def test_replies_shorter_than_they_might_be_leave_room_for_others():
     within = allowance(budget_tokens=400)
     for _ in range(3):
         taken, (ended,) = ask_all(within, [(50, 200, 10)])
-        assert taken and isinstance(ended, Called)
+        assert taken and isinstance(ended, CallResult)
 
 
 def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_question():
@@ -102,7 +102,7 @@ def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_que
 def test_a_call_that_failed_takes_nothing():
     within = allowance(budget_tokens=200)
 
-    async def broken(asked: ChatRequest, stage: str) -> Called:
+    async def broken(asked: ChatRequest, stage: str) -> CallResult:
         raise TransientCallError("down")
 
     for _ in range(4):
@@ -126,8 +126,8 @@ def test_a_budget_in_dollars_needs_a_price():
 
 
 def test_embeddings_count_as_well():
-    async def embed(asked: EmbeddingRequest, stage: str) -> Called:
-        return Called(EmbeddingReply(b"", Usage(len(asked.text.split()))))
+    async def embed(asked: EmbeddingRequest, stage: str) -> CallResult:
+        return CallResult(EmbeddingReply(b"", Usage(len(asked.text.split()))))
 
     within = allowance(budget_tokens=100).around(embed, False)  # type: ignore[arg-type]
     text = EmbeddingRequest("word " * 60, CallParameters("default", "m"))

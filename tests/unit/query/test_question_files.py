@@ -13,7 +13,7 @@ from graphrag_ray.query.methods.answer import Answer, ContextUsed, Phase
 from graphrag_ray.query.question_files import (
     ANSWERS,
     AnswersFile,
-    Posed,
+    BatchQuestion,
     answer_row,
     failed_row,
     read_questions,
@@ -33,7 +33,7 @@ def read(tmp_path):
     return of
 
 
-TWO = [Posed("1", "Who is ANNA?"), Posed("2", "Why, and since when?")]
+TWO = [BatchQuestion("1", "Who is ANNA?"), BatchQuestion("2", "Why, and since when?")]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_question_has_the_id_of_its_row_where_there_is_one(read):
 
 def test_half_a_surrogate_pair_in_a_question_is_asked_and_its_answer_is_written(read, tmp_path):
     (posed,) = read("q.jsonl", '{"id": "n\\ud83d", "question": "Who \\ud83d?"}\n')
-    assert posed == Posed("n\ufffd", "Who \ufffd?")
+    assert posed == BatchQuestion("n\ufffd", "Who \ufffd?")
     file = AnswersFile.at(str(tmp_path / "answers.parquet"), {})
     file.write([failed_row(posed, "global", "no")])
     assert pq.read_table(tmp_path / "answers.parquet")["question"].to_pylist() == ["Who \ufffd?"]
@@ -82,7 +82,7 @@ def test_half_a_surrogate_pair_in_a_question_is_asked_and_its_answer_is_written(
 )
 def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, content, fault):
     good, bad = read(name, content)
-    assert good == Posed("1", "Who?") and bad.id == "2" and fault in bad.fault
+    assert good == BatchQuestion("1", "Who?") and bad.id == "2" and fault in bad.fault
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_an_answer_is_a_row_and_so_is_a_failure(tmp_path):
     phases = {"map": Phase(2, 0, 100, 20, 0, 0.5), "reduce": Phase(1, 0, 10, 5, 0, None)}
     text = "ANNA [Data: Reports (3)]."
     answer = Answer("Who?", text, "global", cited, 2, True, (used,), phases, notes=("n",))
-    one, other = Posed("a", "Who?"), Posed("b", "Why?")
+    one, other = BatchQuestion("a", "Who?"), BatchQuestion("b", "Why?")
     rows = [answer_row(one, answer, {cited[0]: 3}), failed_row(other, "global", "no")]
     file = AnswersFile.at(str(tmp_path / "answers.parquet"), {})
     file.write(rows)

@@ -95,7 +95,7 @@ def test_a_table_too_large_to_be_kept_has_the_same_rows_and_is_not_kept(
     large = Reader(reader.store, reader.manifest)
     monkeypatch.setattr(reading, "LARGE_BYTES", 0)
     assert [large.rows(need) for need in needs] == expected
-    assert large.kept.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
+    assert large.cache.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 
 
 def test_what_was_read_once_is_not_read_again(reader: Reader, read_of):
@@ -109,7 +109,7 @@ def test_no_more_is_kept_than_there_is_room_for(store: Store, reader: Reader, re
     need = Rows("entities", ["id", "title"], ["e15"])
     small = Reader(store, reader.manifest, ColumnCache(limit_bytes=0))
     assert small.rows(need) == small.rows(need) == reader.rows(need)
-    assert small.kept.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
+    assert small.cache.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 
 
 def test_the_column_longest_unused_makes_room():

@@ -25,7 +25,7 @@ from graphrag_ray.service.chat_api import (
     question_of,
     stream_chunks,
 )
-from graphrag_ray.service.faults import Fault, RefusedQuestion
+from graphrag_ray.service.faults import Fault, QuestionRejected
 from graphrag_ray.service.service_options import ServiceOptions
 
 OPTIONS = ServiceOptions(root="./index", method="local", level="C1")
@@ -54,7 +54,7 @@ def body(*messages: dict[str, Any], model: str = "graphrag-ray", **more: Any) ->
 
 
 def fault(*messages: dict[str, Any], **more: Any) -> Fault:
-    with pytest.raises(RefusedQuestion) as caught:
+    with pytest.raises(QuestionRejected) as caught:
         question_of(body(*messages, **more), OPTIONS)
     return caught.value.fault
 
@@ -80,7 +80,7 @@ def test_a_model_that_there_is_not_is_not_found(model: str):
     told = fault(user("What?"), model=model)
     assert (told.status, told.code, told.param) == (404, "model_not_found", "model")
     assert "graphrag-ray/METHOD" in told.message and "global" in told.message
-    with pytest.raises(RefusedQuestion):
+    with pytest.raises(QuestionRejected):
         models_json(SimpleNamespace(levels=()), model)  # type: ignore[arg-type]
 
 

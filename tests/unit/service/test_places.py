@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from graphrag_ray.service.answering import QuestionPlaces
-from graphrag_ray.service.faults import RefusedQuestion
+from graphrag_ray.service.faults import QuestionRejected
 
 
 async def settle() -> None:
@@ -27,7 +27,7 @@ def test_questions_beyond_those_that_may_wait_are_refused():
         asked = [asyncio.ensure_future(question(name)) for name in "abc"]
         await settle()
         assert run == ["a", "b"] and (places.running, places.waiting) == (2, 1)
-        with pytest.raises(RefusedQuestion) as caught:
+        with pytest.raises(QuestionRejected) as caught:
             await question("d")
         assert caught.value.fault.status == 429 and 1 <= (caught.value.fault.retry_after_s or 0) <= 60
         over.set()

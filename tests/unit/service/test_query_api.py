@@ -14,7 +14,7 @@ from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.service.answering import AnsweringPhase, ServedAnswer
-from graphrag_ray.service.faults import RefusedQuestion
+from graphrag_ray.service.faults import QuestionRejected
 from graphrag_ray.service.query_api import QueryBody, answer_json, query_settings, question_of, stream_events
 from graphrag_ray.service.service_options import ServiceOptions
 
@@ -63,9 +63,9 @@ def test_a_mode_is_that_of_a_method_that_has_modes():
 
 
 def test_a_request_may_not_ask_for_more():
-    with pytest.raises(RefusedQuestion, match="budget_tokens can be at most 1,000"):
+    with pytest.raises(QuestionRejected, match="budget_tokens can be at most 1,000"):
         query_settings(body(budget_tokens=1_001), Query(budget_tokens=1_000))
-    with pytest.raises(RefusedQuestion, match="max_seconds can be at most 60"):
+    with pytest.raises(QuestionRejected, match="max_seconds can be at most 60"):
         question_of(body(max_seconds=61), OPTIONS)
 
 

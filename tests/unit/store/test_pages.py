@@ -57,7 +57,7 @@ def stored_as(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def read(store: Store, part: Part, field: pa.Field, rows: np.ndarray, of: np.ndarray) -> list[pa.Array]:
-    return pages.read(store, field, [pages.Wanted(part, rows.tolist(), of.tolist())])
+    return pages.read_pages(store, field, [pages.PageRequest(part, rows.tolist(), of.tolist())])
 
 
 def page_of(found: pages.Pages, rows: np.ndarray) -> np.ndarray:
@@ -84,10 +84,10 @@ def test_rows_of_pages_are_those_of_the_table(tmp_path_factory, rows, many, data
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_PAGE_BYTES", 64)
         patch.setattr(parquet, "_ROW_GROUP_ROWS", 100)
-        part = write_part(store, "entities", parquet.by_row(table))
+        part = write_part(store, "entities", parquet.mark_for_row_access(table))
     bytes_ = store.read(part.path)
     assert pq.read_table(pa.BufferReader(bytes_)).equals(table)
-    found = pages.located(bytes_, table.column_names)
+    found = pages.locate_pages(bytes_, table.column_names)
     assert found.keys() == COLUMNS.keys()
     wanted = np.array(sorted(data.draw(st.sets(st.integers(0, len(table) - 1), min_size=1, max_size=20))))
     for name in table.column_names:
@@ -100,7 +100,7 @@ def stored(tmp_path) -> tuple[Store, Part, pa.Table]:
         {"id": [f"{i:032x}" for i in range(5_000)], "text": [f"{i} " * 40 for i in range(5_000)]}
     )
     store = Store(str(tmp_path))
-    return store, write_part(store, "entities", parquet.by_row(table)), table
+    return store, write_part(store, "entities", parquet.mark_for_row_access(table)), table
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 def test_little_more_is_read_than_the_wanted_row(stored, ranges: list[tuple[int, int]]):
     store, part, table = stored
-    found = pages.located(store.read(part.path), ["text"])
+    found = pages.locate_pages(store.read(part.path), ["text"])
     assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
     ((start, end),) = ranges
     assert end - start < 4_000
@@ -128,7 +128,7 @@ def test_little_more_is_read_than_the_wanted_row(stored, ranges: list[tuple[int,
 def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
     store, part, table = stored
     whole = store.read(part.path)
-    found = pages.located(whole, ["text"])
+    found = pages.locate_pages(whole, ["text"])
     (page,) = page_of(found["text"], np.array([4_321]))
     start, size = int(found["text"].page["start"][page]), int(found["text"].page["size"][page])
     for at in range(start, start + size, 7):
@@ -143,7 +143,7 @@ def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
 def test_pages_that_claim_more_rows_than_they_hold_are_damage(stored):
     """An index from a stranger may name any bytes as a page, with the right checksum."""
     store, part, table = stored
-    found = pages.located(store.read(part.path), ["text"])["text"]
+    found = pages.locate_pages(store.read(part.path), ["text"])["text"]
     rows, of = stored_as(found, np.array([0, 1]))
     for lie, told in (([2, 2], "damaged"), ([1, 1000], "damaged"), ([1, 1 << 32], "no such pages")):
         with pytest.raises(CorruptPart, match=told):
@@ -152,8 +152,10 @@ def test_pages_that_claim_more_rows_than_they_hold_are_damage(stored):
 
 def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(stored):
     plain = pa.table({"type": ["a", "a", "b"], "found": [[{"s": "x", "e": "y"}], [], None]})
-    assert pages.located(parquet.encode(plain), ["type"]) == {}
-    assert pages.located(parquet.encode(parquet.by_row(plain)), ["type", "found"]).keys() == {"type"}
+    assert pages.locate_pages(parquet.encode(plain), ["type"]) == {}
+    assert pages.locate_pages(
+        parquet.encode(parquet.mark_for_row_access(plain)), ["type", "found"]
+    ).keys() == {"type"}
 
 
 def rendered(struct) -> bytes:
@@ -234,17 +236,17 @@ def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int)
 def test_a_file_whose_pages_overlap_or_lie_outside_of_it_is_refused(stored, field: int, change):
     store, part, _ = stored
     data = store.read(part.path)
-    same = pages.located(relocated(data, list, field), ["id"])["id"]
-    assert same.page["start"].tolist() == pages.located(data, ["id"])["id"].page["start"].tolist()
+    same = pages.locate_pages(relocated(data, list, field), ["id"])["id"]
+    assert same.page["start"].tolist() == pages.locate_pages(data, ["id"])["id"].page["start"].tolist()
     with pytest.raises(ValueError, match="pages"):
-        pages.located(relocated(data, change, field), ["id"])
+        pages.locate_pages(relocated(data, change, field), ["id"])
 
 
 @given(st.binary(max_size=300))
 def test_what_is_no_parquet_file_is_refused(data: bytes):
     for file in (data, data + b"PAR1"):
         with pytest.raises(ValueError, match=r"."):
-            pages.located(file, ["id"])
+            pages.locate_pages(file, ["id"])
 
 
 @pytest.mark.parametrize(
@@ -267,7 +269,7 @@ def test_pages_out_of_order_or_beyond_the_file_are_never_asked_for(
 ):
     """An index from a stranger may name any place."""
     store, part, table = stored
-    rows, of = stored_as(pages.located(store.read(part.path), ["text"])["text"], np.array([0, 1, 2]))
+    rows, of = stored_as(pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([0, 1, 2]))
     of[field] = lie
     monkeypatch.setattr(Store, "read_range", None)
     with pytest.raises(CorruptPart, match="no such pages") as caught:
@@ -277,7 +279,7 @@ def test_pages_out_of_order_or_beyond_the_file_are_never_asked_for(
 
 def test_no_pages_are_read_of_no_rows(stored):
     store, part, table = stored
-    rows, of = stored_as(pages.located(store.read(part.path), ["text"])["text"], np.array([], np.int64))
+    rows, of = stored_as(pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([], np.int64))
     assert read(store, part, table.schema.field("text"), rows, of) == []
 
 
@@ -288,7 +290,7 @@ def test_elsewhere_pages_near_each_other_are_read_in_one_request(
     far = Store("memory://pages")
     data = here.read(part.path)
     far.write(part.path, data)
-    found = pages.located(data, ["text"])
+    found = pages.locate_pages(data, ["text"])
     monkeypatch.setattr(pages, "GAP_BYTES", int(found["text"].page["size"][:4].sum()))
     first = found["text"].first
     rows = np.array([first[0], first[2], first[-3], first[-2]])
@@ -300,7 +302,7 @@ def test_elsewhere_pages_near_each_other_are_read_in_one_request(
 
 def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: pytest.MonkeyPatch):
     store, part, table = stored
-    found = pages.located(store.read(part.path), ["text"])
+    found = pages.locate_pages(store.read(part.path), ["text"])
     before, cuts = Store.read_range, [True, True, False]
     monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - 9 * cuts.pop(0)))
     assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
@@ -310,18 +312,18 @@ def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: py
 def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_one(stored):
     store, part, table = stored
     other = table.set_column(1, "text", pa.array([f"other {i}" for i in range(5_000)]))
-    second = write_part(store, "entities", parquet.by_row(other))
+    second = write_part(store, "entities", parquet.mark_for_row_access(other))
     field, places = table.schema.field("text"), {}
     for one in (part, second):
-        found = pages.located(store.read(one.path), ["text"])["text"]
+        found = pages.locate_pages(store.read(one.path), ["text"])["text"]
         rows, of = stored_as(found, np.array([0, 3]))
-        places[one.path] = pages.Wanted(one, rows.tolist(), of.tolist())
+        places[one.path] = pages.PageRequest(one, rows.tolist(), of.tolist())
     wanted = list(places.values())
-    read_at_once = pages.read(store, field, wanted)
-    assert read_at_once == [array for one in wanted for array in pages.read(store, field, [one])]
+    read_at_once = pages.read_pages(store, field, wanted)
+    assert read_at_once == [array for one in wanted for array in pages.read_pages(store, field, [one])]
     wanted[1] = replace(wanted[1], rows=[n + 1 for n in wanted[1].rows])
     with pytest.raises(CorruptPart, match="damaged") as caught:
-        pages.read(store, field, wanted)
+        pages.read_pages(store, field, wanted)
     assert caught.value.path == second.path
 
 

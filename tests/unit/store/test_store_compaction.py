@@ -150,11 +150,11 @@ def test_many_parts_wait_in_pieces_that_are_merged_each_by_itself(store, monkeyp
     monkeypatch.setattr(compaction, "PIECE_PARTS", 8)
     for i in range(20):
         write(store, row(i), writer=f"w{i}")
-    pieces = compaction.due(store, "extract")
+    pieces = compaction.find_mergeable(store, "extract")
     assert [len(piece) for piece in pieces] == [6, 7, 7]
     for piece in reversed(pieces):
         assert compaction.merge_parts(store, "extract", piece, lambda: None, print) == len(piece) - 1
-    assert len(files_of(store)) == 3 and not compaction.due(store, "extract")
+    assert len(files_of(store)) == 3 and not compaction.find_mergeable(store, "extract")
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(20)))) == 20
 
 
@@ -403,7 +403,7 @@ def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence)
     expected = {k: resolve(rows) for k, rows in by_key.items()}
     index = JournalIndex.load(store, "extract")
     assert index.lookup(map(key, range(4))) == expected
-    assert index.keys_done() == sum(any(r.kind == "done" for r in rows) for rows in by_key.values())
+    assert index.count_done() == sum(any(r.kind == "done" for r in rows) for rows in by_key.values())
     before = compaction.totals(store, "extract")
     compaction.compact(store, "extract", at_least=1)
     assert index.lookup(map(key, range(4))) == expected

@@ -222,7 +222,7 @@ def test_journalled_rows_are_found_again(store):
     assert writer.pending == 0
     assert writer.flush() is None
     index = JournalIndex.load(store, "extract")
-    assert index.keys_done() == 50
+    assert index.count_done() == 50
     assert index.turns(key(7)) == [row(7), row(7, "done")]
     assert index.turns(key(99)) == []
 
@@ -262,7 +262,7 @@ def test_a_torn_journal_part_is_named_left_out_and_set_aside(store, caplog):
 
 
 def test_a_committed_snapshot_is_the_latest(store):
-    assert snapshots.latest(store) is None
+    assert snapshots.read_latest(store) is None
     part = parts.write_part(store, "entities", pa.table({"n": [1]}))
     for n in (1, 2):
         assert snapshots.next_number(store) == n
@@ -323,7 +323,7 @@ def test_a_writer_without_heartbeat_is_taken_over_and_cannot_commit(store):
     taker.check()
     with pytest.raises(LockLost, match="taken over by process"):
         snapshots.commit(store, manifest(1), check=paused.check)
-    assert snapshots.latest(store) is None
+    assert snapshots.read_latest(store) is None
     snapshots.commit(store, manifest(1), check=taker.check)
 
 
@@ -342,7 +342,7 @@ def test_of_writers_that_start_together_exactly_one_gets_the_lock(store, monkeyp
     for lock in won:
         lock.release()
     assert [lock.epoch for lock in won] == [1]
-    assert locks.holder(store) is None
+    assert locks.find_holder(store) is None
 
 
 # cleaning up
@@ -360,15 +360,15 @@ def test_old_snapshots_go_and_their_parts_follow_when_nobody_can_be_reading(stor
     for number, part in enumerate(own, start=1):
         snapshots.commit(store, manifest(number, tables={"numbers": [shared, part]}))
     with locks.acquire(store) as lock:
-        found = gc.plan(store, gc.Options(keep=1), lock)
-        gc.carry_out(store, found, lock.check)
+        found = gc.plan_gc(store, gc.GcOptions(keep=1), lock)
+        gc.execute(store, found, lock.check)
         assert snapshots.numbers(store) == [3] and found.snapshots == [1, 2]
         assert len(store.list("tables")) == 4, "somebody may have opened a snapshot a moment ago"
         with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3"):
             snapshots.open_latest(store, 2)
-        found = gc.plan(store, gc.Options(keep=1, grace_s=0), lock)
-        assert found.forgotten == [1, 2] and {i.path for i in found.parts} == {p.path for p in own[:2]}
-        gc.carry_out(store, found, lock.check)
+        found = gc.plan_gc(store, gc.GcOptions(keep=1, grace_s=0), lock)
+        assert found.expired == [1, 2] and {i.path for i in found.parts} == {p.path for p in own[:2]}
+        gc.execute(store, found, lock.check)
     assert snapshots.open_latest(store).number == 3
     assert {i.path for i in store.list("tables")} == {shared.path, own[2].path}
     assert store.list("gc") == []
@@ -378,7 +378,7 @@ def test_a_snapshot_is_found_behind_the_gap_that_a_removed_one_leaves(store):
     for number in (1, 2, 3):
         snapshots.commit(store, manifest(number))
     store.write(snapshots.HINT, b"1\n")
-    gc.carry_out(store, gc.plan(store, gc.Options(at_once=frozenset({2}))), lambda: None)
+    gc.execute(store, gc.plan_gc(store, gc.GcOptions(at_once=frozenset({2}))), lambda: None)
     assert snapshots.numbers(store) == [1, 3] and snapshots.open_latest(store).number == 3
 
 
@@ -386,17 +386,17 @@ def test_a_part_of_a_step_is_needed_like_one_of_a_table(store):
     part = parts.write_part(store, "numbers", pa.table({"n": [1]}))
     step = {"fingerprint": "f", "tables": {"numbers": [[[part.path, 1, part.bytes]]]}, "counts": {"n": 1}}
     snapshots.commit(store, manifest(1, steps={"read": step}))
-    assert gc.plan(store, gc.Options(grace_s=0)).parts == []
+    assert gc.plan_gc(store, gc.GcOptions(grace_s=0)).parts == []
 
 
 def test_nothing_is_removed_when_somebody_commits_after_the_plan_was_made(store):
     for number in (1, 2):
         part = parts.write_part(store, "numbers", pa.table({"n": [number]}))
         snapshots.commit(store, manifest(number, tables={"numbers": [part]}))
-    found = gc.plan(store, gc.Options(keep=1, grace_s=0))
+    found = gc.plan_gc(store, gc.GcOptions(keep=1, grace_s=0))
     snapshots.commit(store, manifest(3, tables={"numbers": [part]}))
     with pytest.raises(StoreError, match="changed during the clean-up"):
-        gc.carry_out(store, found, lambda: None)
+        gc.execute(store, found, lambda: None)
     assert len(store.list("tables")) == 2
 
 
@@ -407,9 +407,9 @@ def test_what_has_no_time_is_removed_only_without_grace(store, monkeypatch):
     monkeypatch.setattr(
         Store, "list", lambda self, at="": [FileInfo(i.path, i.bytes) for i in listed(self, at)]
     )
-    found = gc.plan(store, gc.Options())
-    assert (found.parts, len(found.waiting), found.until) == ([], 1, None)
-    assert len(gc.plan(store, gc.Options(grace_s=0)).parts) == 1
+    found = gc.plan_gc(store, gc.GcOptions())
+    assert (found.parts, len(found.waiting), found.waiting_until) == ([], 1, None)
+    assert len(gc.plan_gc(store, gc.GcOptions(grace_s=0)).parts) == 1
 
 
 @pytest.mark.parametrize("removed", [True, False])
@@ -424,7 +424,7 @@ def test_a_writer_that_was_paused_before_its_commit_takes_it_back_if_parts_were_
         looks.append(None)
         if len(looks) == 2:
             raise LockLost("taken over")
-        gc.carry_out(store, gc.plan(store, gc.Options(grace_s=0)), lambda: None)
+        gc.execute(store, gc.plan_gc(store, gc.GcOptions(grace_s=0)), lambda: None)
 
     late = manifest(2, tables={"new": [new]} if removed else {"old": [old]})
     if removed:
@@ -448,5 +448,5 @@ def test_a_commit_that_comes_while_parts_are_deleted_is_taken_back(store, monkey
 
     monkeypatch.setattr(Store, "delete", delete)
     with pytest.raises(StoreError, match=r"Snapshot 2 .*taken back"):
-        gc.carry_out(store, gc.plan(store, gc.Options(grace_s=0)), lambda: None)
+        gc.execute(store, gc.plan_gc(store, gc.GcOptions(grace_s=0)), lambda: None)
     assert snapshots.open_latest(store).number == 1

@@ -386,7 +386,7 @@ def test_nothing_is_listed_written_or_deleted_through_a_link(tmp_path, outside):
     for act in (
         store.list,
         lambda: store.list("tables"),
-        store.leftovers,
+        store.list_temporary,
         lambda: store.delete("tables/letter"),
         lambda: store.write("tables/new", b""),
         lambda: store.write("tables/below/new", b""),

@@ -80,13 +80,13 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
     store.write("work/extract/damaged/x.parquet", b"")
     saved = store.url + "-saved"
     shutil.copytree(store.url, saved)
-    options = gc.Options(keep=2, grace_s=grace_s, damaged=True)
+    options = gc.GcOptions(keep=2, grace_s=grace_s, damaged=True)
     for moment in range(100):
         shutil.rmtree(store.url)
         shutil.copytree(saved, store.url)
         killing[0] = moment
         try:
-            gc.carry_out(store, gc.plan(store, options), lambda: None)
+            gc.execute(store, gc.plan_gc(store, options), lambda: None)
             done = True
         except Killed:
             done = False
@@ -94,8 +94,8 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
         there = snapshots.numbers(store)
         assert {3, 4} <= set(there) and snapshots.open_latest(store).number == 4
         assert all(numbers_in(store, n) == [0, n, n + 1] for n in there)
-        gc.carry_out(store, gc.plan(store, options), lambda: None)
-        gc.carry_out(store, gc.plan(store, gc.Options(keep=2, grace_s=0)), lambda: None)
+        gc.execute(store, gc.plan_gc(store, options), lambda: None)
+        gc.execute(store, gc.plan_gc(store, gc.GcOptions(keep=2, grace_s=0)), lambda: None)
         assert snapshots.numbers(store) == [3, 4] and store.list("gc") == []
         assert sorted(numbers_in(store, 3) + numbers_in(store, 4)) == [0, 0, 3, 4, 4, 5]
         assert len(store.list("tables")) == 4
@@ -107,13 +107,13 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
 def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
     monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
-    shards = [blobs.write(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
+    shards = [blobs.write_blob(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
-        blobs.opened(far, shard)
+        blobs.open_part(far, shard)
         earlier = tmp_path / "cache" / (blobs._copy_prefix(far, shard.path) + blobs.SUFFIX)
         earlier.write_bytes(b"as versions before named it")
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
-    gc.carry_out(far, gc.plan(far, gc.Options(at_once=frozenset({1}))), lambda: None)
+    gc.execute(far, gc.plan_gc(far, gc.GcOptions(at_once=frozenset({1}))), lambda: None)
     kept = {path.name for path in (tmp_path / "cache").iterdir()}
     assert kept == {blobs._copy_name(far, shards[1]), earlier.name}
 
@@ -125,7 +125,7 @@ def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):
     parts.write_part(store, "numbers", pa.table({"n": [99]}))
     monkeypatch.setattr(gc.time, "time", lambda: 2e9)
     with locks.acquire(store) as lock:
-        found = gc.plan(store, gc.Options(keep=1, older_than_s=60.0), lock)
+        found = gc.plan_gc(store, gc.GcOptions(keep=1, older_than_s=60.0), lock)
         assert found.snapshots == [] and found.parts == [] and len(found.waiting) == 1
 
 
@@ -141,7 +141,7 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     write(store, 1, 2, writer="a")
     untouched = write(store, 3, writer="b")
     write(store, 4, 5, writer="c")
-    seen = compaction.look(store, "extract", prefixes(2, 3))
+    seen = compaction.plan_trim(store, "extract", prefixes(2, 3))
     found = compaction.trim(store, "extract", prefixes(2, 3), unreadable=False, check=lambda: None)
     assert (seen, found.items, found.rows, len(found.parts)) == (found, 3, 6, 2)
     index = JournalIndex.load(store, "extract")
@@ -174,9 +174,9 @@ def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_t
 def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
     path = write(store, 1)
     store.write(path, b"PAR1 and no more")
-    assert not compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).unreadable
+    assert not compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).damaged
     assert [info.path for info in store.list("work/extract")] == [path]
-    assert compaction.trim(store, "extract", prefixes(1), unreadable=True, check=lambda: None).unreadable
+    assert compaction.trim(store, "extract", prefixes(1), unreadable=True, check=lambda: None).damaged
     assert store.list("work/extract") == []
 
 

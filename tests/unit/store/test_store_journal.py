@@ -268,7 +268,7 @@ def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypat
     write(store, row(1, "done", at=2000.0), row(4, "failed"), row(4, "done"), writer="b")
     index = JournalIndex.load(store, "extract")
     monkeypatch.setattr(Store, "read", None)
-    assert index.keys_done() == 2
+    assert index.count_done() == 2
     assert index.is_done([key(i) for i in (1, 2, 3, 4, 5)]).tolist() == [True, False, False, True, False]
     assert index.is_done([]).tolist() == []
 
@@ -302,13 +302,13 @@ def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
     index = JournalIndex.load(store, "extract")
     new = [*[row(i) for i in range(0, 50, 5)], row(3, "done"), row(7, "killed"), row(7)]
     path = write(store, *new, writer="b")
-    extended, again = index.extended(path, new), JournalIndex.load(store, "extract")
+    extended, again = index.with_part(path, new), JournalIndex.load(store, "extract")
     assert extended.lookup(map(key, range(50))) == again.lookup(map(key, range(50)))
-    assert (extended.n_parts, extended.keys_done(), extended.any_killed) == (2, 1, True)
+    assert (extended.n_parts, extended.count_done(), extended.any_killed) == (2, 1, True)
     assert extended._held.keys() == again._held.keys()
     for name in ("prefixes", "flags"):
         assert getattr(extended._held[path], name).tolist() == getattr(again._held[path], name).tolist()
-    assert extended.extended(path, new) is extended
+    assert extended.with_part(path, new) is extended
 
 
 def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
@@ -319,13 +319,13 @@ def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
         store.delete(path)
     read, real = [], Store.read
     monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
-    again = index.again()
+    again = index.reloaded()
     assert sorted(path for path in read if path.endswith(".parquet")) == sorted(new)
     fresh = JournalIndex.load(store, "extract")
     keys = [*map(key, range(120))]
     assert again.lookup(keys) == fresh.lookup(keys)
     assert (again.n_parts, again.any_killed, again.damaged) == (fresh.n_parts, True, [])
-    assert again.again().lookup(keys) == fresh.lookup(keys)
+    assert again.reloaded().lookup(keys) == fresh.lookup(keys)
 
 
 def test_failed_items_are_listed_with_kindll_their_rows(store):
@@ -337,7 +337,7 @@ def test_failed_items_are_listed_with_kindll_their_rows(store):
 
 def test_an_empty_journal_has_no_rows(store):
     index = JournalIndex.load(store, "extract")
-    assert (index.n_parts, index.keys_done(), index.turns(key(1)), index.failed()) == (0, 0, [], {})
+    assert (index.n_parts, index.count_done(), index.turns(key(1)), index.failed()) == (0, 0, [], {})
     assert index.is_done([key(1)]).tolist() == [False]
     assert compaction.totals(store, "extract").items == 0
     assert compaction.compact(store, "extract", at_least=1) == 0
@@ -363,7 +363,7 @@ def test_a_part_that_rots_after_loading_is_named_and_its_work_is_open_again(stor
     assert index.turns(key(1)) == []
     assert index.damaged == [path]
     assert path in caplog.text
-    assert JournalIndex.load(store, "extract").keys_done() == 0
+    assert JournalIndex.load(store, "extract").count_done() == 0
 
 
 def test_a_large_part_is_loaded_by_its_key_column_and_rot_in_it_is_found(store, caplog):

@@ -79,7 +79,7 @@ def test_whoever_asks_first_is_told_of_a_living_writer_and_waits_for_no_other(st
     clock = Clock()
     with clock.passes():
         locks.check_free(store)
-    assert clock.seconds <= 2 * locks.BEAT_S + 0.2  # `acquire` waits for longer, and takes over
+    assert clock.seconds <= 2 * locks.HEARTBEAT_S + 0.2  # `acquire` waits for longer, and takes over
 
 
 def test_a_stopped_writer_is_taken_over_and_finds_its_lock_lost(store, other_process):
@@ -103,16 +103,16 @@ def test_a_writer_elsewhere_is_taken_over_within_30_seconds(store, monkeypatch):
 
 def test_a_writer_elsewhere_is_known_to_live_by_its_heartbeat_alone(store, monkeypatch):
     lock = acquire(store)
-    assert locks.living(store) == lock.holder
+    assert locks.find_live_holder(store) == lock.holder
     monkeypatch.setattr(locks, "_machine", lambda: "another machine")
     beating, silent = Clock(each=lock.beat), Clock()
     with beating.passes():
-        assert locks.living(store) == lock.holder and beating.seconds < 1
+        assert locks.find_live_holder(store) == lock.holder and beating.seconds < 1
     with silent.passes():
-        assert locks.living(store) is None and 19 < silent.seconds < 30
-    assert locks.holder(store) == lock.holder, "nothing was taken over"
+        assert locks.find_live_holder(store) is None and 19 < silent.seconds < 30
+    assert locks.find_holder(store) == lock.holder, "nothing was taken over"
     lock.release()
-    assert locks.living(store) is None
+    assert locks.find_live_holder(store) is None
 
 
 def test_one_that_reuses_the_pid_is_not_the_writer(store, monkeypatch):
@@ -151,12 +151,12 @@ def test_a_heartbeat_just_before_the_end_counts(store):
 def test_an_announced_silence_is_waited_for(store):
     lock = acquire(store)
     clock = Clock()
-    with lock.expecting_silence(100):
+    with lock.allow_silence(100):
         taker = acquire(store, clock)
     assert 100 <= clock.seconds < 110
     with pytest.raises(LockLost):
         lock.check()
-    with taker.expecting_silence(100):
+    with taker.allow_silence(100):
         pass
     clock = Clock()
     acquire(store, clock)
@@ -164,7 +164,7 @@ def test_an_announced_silence_is_waited_for(store):
 
 
 def test_a_dead_process_is_known_as_such_also_in_its_announced_silence(store, monkeypatch):
-    acquire(store).expecting_silence(1000).__enter__()
+    acquire(store).allow_silence(1000).__enter__()
     monkeypatch.setattr(locks, "_process_start", lambda pid: "12345")
     clock = Clock()
     acquire(store, clock)
@@ -239,15 +239,15 @@ def test_the_highest_epoch_holds_by_number_and_not_by_name(store):
         lock = acquire(store)
         lock.release()
     assert lock.epoch == 11
-    assert locks.holder(store) is None
+    assert locks.find_holder(store) is None
     held = acquire(store)
-    assert locks.holder(store) == held.holder
+    assert locks.find_holder(store) == held.holder
 
 
 def test_a_lock_survives_an_error_in_its_block_only_as_released(store):
     with pytest.raises(KeyError), acquire(store):
         raise KeyError
-    assert locks.holder(store) is None
+    assert locks.find_holder(store) is None
 
 
 def test_a_store_that_ignores_conditions_is_found_out(store, monkeypatch, caplog):

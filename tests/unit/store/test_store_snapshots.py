@@ -68,7 +68,7 @@ def test_an_older_format_is_refused_with_what_to_do(store):
     )
     with pytest.raises(StoreError, match=told):
         snapshots.open_latest(store)
-    assert snapshots.latest(store).format == 1, "gc needs to know what it holds"
+    assert snapshots.read_latest(store).format == 1, "gc needs to know what it holds"
 
 
 def test_a_number_that_is_taken_is_a_conflict(store):
@@ -77,7 +77,7 @@ def test_a_number_that_is_taken_is_a_conflict(store):
         SnapshotConflict, match=r"snapshots/1.json exists.*another run.*run the same command again"
     ):
         snapshots.commit(store, manifest(1, run={"id": "run-b"}))
-    assert snapshots.latest(store).run == {"id": "run-a"}
+    assert snapshots.read_latest(store).run == {"id": "run-a"}
 
 
 def test_equal_manifests_of_two_writers_are_still_two(store):
@@ -99,7 +99,7 @@ def test_a_commit_without_the_lock_leaves_nothing(store):
 def test_readers_find_the_newest_snapshot_whatever_the_hint_says(store, hint):
     commit(store, 1, 2, 3, 4)
     store.write("CURRENT", hint) if hint is not None else store.delete("CURRENT")
-    assert snapshots.latest(store).number == 4
+    assert snapshots.read_latest(store).number == 4
     assert snapshots.next_number(store) == 5
 
 
@@ -108,7 +108,7 @@ def test_readers_find_the_newest_when_older_ones_are_gone(store):
     store.delete("snapshots/1.json")
     store.delete("snapshots/2.json")
     store.write("CURRENT", b"1\n")
-    assert snapshots.latest(store).number == 3
+    assert snapshots.read_latest(store).number == 3
     assert snapshots.numbers(store) == [3]
 
 
@@ -119,7 +119,7 @@ def test_a_hint_that_cannot_be_written_does_not_undo_a_commit(store, monkeypatch
     monkeypatch.setattr(Store, "write", refuse)
     snapshots.commit(store, manifest(1))
     assert "is committed" in caplog.text
-    assert snapshots.latest(store).number == 1
+    assert snapshots.read_latest(store).number == 1
 
 
 def test_a_reader_takes_two_requests_when_the_hint_is_right(store, monkeypatch):
@@ -128,7 +128,7 @@ def test_a_reader_takes_two_requests_when_the_hint_is_right(store, monkeypatch):
     looks = []
     real = Store.exists
     monkeypatch.setattr(Store, "exists", lambda self, path: looks.append(path) or real(self, path))
-    assert snapshots.latest(store).number == 29
+    assert snapshots.read_latest(store).number == 29
     assert looks == ["snapshots/29.json", "snapshots/30.json"]
 
 
@@ -152,51 +152,51 @@ def test_a_manifest_of_which_any_byte_is_changed_is_damaged_or_says_the_same(sto
         changed[place] ^= 1
         store.write(f"snapshots/{FULL.number}.json", bytes(changed))
         with contextlib.suppress(CorruptPart):
-            assert snapshots.latest(store) == FULL
+            assert snapshots.read_latest(store) == FULL
 
 
 def test_a_damaged_manifest_that_is_set_aside_leaves_the_one_before_and_its_number_is_not_given_again(store):
     commit(store, 1, 2, 3)
     store.write("snapshots/3.json", b"{")
-    found, damaged = snapshots.readable(store)
+    found, damaged = snapshots.latest_readable(store)
     assert found.number == 2
     assert [d.path for d in damaged] == ["snapshots/3.json"]
     assert snapshots.set_aside(store, damaged[0]) == "snapshots/damaged/3.json"
-    assert snapshots.readable(store) == (manifest(2, 1), [])
-    assert snapshots.latest(store).number == 2
+    assert snapshots.latest_readable(store) == (manifest(2, 1), [])
+    assert snapshots.read_latest(store).number == 2
     assert snapshots.next_number(store) == 4
     snapshots.commit(store, manifest(4, 2))
-    assert snapshots.latest(store).number == 4
+    assert snapshots.read_latest(store).number == 4
 
 
 @pytest.mark.parametrize("hint", [b"", b"3x", b"\xff"])
 def test_a_damaged_hint_is_named_to_whoever_writes_and_readers_do_without(store, hint):
     commit(store, 1, 2)
     store.write("CURRENT", hint)
-    found, damaged = snapshots.readable(store)
+    found, damaged = snapshots.latest_readable(store)
     assert found.number == 2
     assert [d.path for d in damaged] == ["CURRENT"]
     assert snapshots.set_aside(store, damaged[0]) == "damaged/CURRENT"
-    assert snapshots.readable(store) == (manifest(2, 1), [])
+    assert snapshots.latest_readable(store) == (manifest(2, 1), [])
 
 
 def test_a_snapshot_that_the_hint_names_and_that_is_gone_is_missed(store):
     commit(store, 1, 2)
     store.delete("snapshots/2.json")
     with pytest.raises(CorruptPart, match=r"snapshots/2.json is missing, though CURRENT names it"):
-        snapshots.latest(store)
-    found, damaged = snapshots.readable(store)
+        snapshots.read_latest(store)
+    found, damaged = snapshots.latest_readable(store)
     assert found.number == 1
     assert [d.path for d in damaged] == ["snapshots/2.json"]
     assert snapshots.set_aside(store, damaged[0]) is None
-    assert snapshots.latest(store).number == 1
+    assert snapshots.read_latest(store).number == 1
 
 
 def test_when_no_manifest_can_be_read_all_are_named(store):
     commit(store, 1, 2)
     store.write("snapshots/1.json", b"")
     store.write("snapshots/2.json", b"")
-    found, damaged = snapshots.readable(store)
+    found, damaged = snapshots.latest_readable(store)
     assert found is None
     assert [d.path for d in damaged] == ["snapshots/2.json", "snapshots/1.json"]
 

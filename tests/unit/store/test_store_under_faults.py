@@ -215,13 +215,13 @@ def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(se
     except (Killed, SnapshotConflict):  # what a torn create left is nobody's
         pass
     disk.heal()
-    found, _ = snapshots.readable(store)
+    found, _ = snapshots.latest_readable(store)
     newest = found.number if found else 0
     assert newest in (acknowledged, acknowledged + 1)
     assert found is None or found.counts == {"n": newest}
     following = snapshots.next_number(store)
     snapshots.commit(store, manifest(following, counts={"n": following}))
-    assert snapshots.readable(store)[0].number == following
+    assert snapshots.latest_readable(store)[0].number == following
 
 
 # locks
@@ -248,7 +248,7 @@ def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(s
     assert len(won) == 1
     assert all("process" in told and " since " in told for told in tried if isinstance(told, str))
     disk.heal()
-    assert locks.holder(store) is None
+    assert locks.find_holder(store) is None
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -282,7 +282,7 @@ def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
 def work_through(store):
     """What a run does to a store, in small. Yields what is acknowledged."""
     with locks.acquire(store, "a run", stale_s=0.0) as lock:
-        found, _ = snapshots.readable(store)
+        found, _ = snapshots.latest_readable(store)
         writer = JournalWriter(store, "extract", f"w{lock.epoch}")
         for i in range(4):
             writer.append(row(i, at=1000.0 * lock.epoch))
@@ -327,7 +327,7 @@ def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
             pass
         died = disk.dead
         disk.heal()
-        snapshot, damaged = snapshots.readable(store)
+        snapshot, damaged = snapshots.latest_readable(store)
         if snapshot is not None:
             assert parts.read_table(store, snapshot.parts("entities"))["n"].to_pylist() == list(range(10))
         assert max(safe["snapshot"], default=0) <= (snapshot.number if snapshot else 0)

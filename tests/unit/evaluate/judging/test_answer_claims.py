@@ -15,7 +15,7 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
@@ -105,7 +105,7 @@ def test_whatever_is_replied_claims_are_distinct_texts_that_can_be_stored(text: 
 @given(texts(), texts())
 def test_the_offline_engine_lists_claims_at_the_first_turn(question: str, answer: str):
     asked = []
-    said = run(
+    said = run_dialogue(
         answer_claims(question, answer, SPEC),
         lambda request: asked.append(request) or offline_answer(request),
     )

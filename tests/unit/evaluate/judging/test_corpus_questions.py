@@ -55,7 +55,7 @@ class Written:
 
     def _answer(self, request: ChatRequest) -> ChatReply:
         self.asked.append(request)
-        if left := self._left.get(request.first or request.prompt):
+        if left := self._left.get(request.first_prompt or request.prompt):
             reply = left.pop(0)
             return ChatReply(reply) if isinstance(reply, str) else reply
         return told_apart(request)

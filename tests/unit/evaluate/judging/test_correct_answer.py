@@ -12,7 +12,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.evaluate.judging.judge_dialogue import correct_spec, is_correct
 from graphrag_ray.offline import answer as offline_answer
 
@@ -54,4 +54,4 @@ def test_whatever_is_replied_it_is_read_or_fails(text: str):
 
 @given(texts(), st.lists(texts(), max_size=3), texts())
 def test_the_offline_engine_says_yes_or_no(question: str, gold: list[str], answer: str):
-    assert run(is_correct(question, gold, answer, SPEC), offline_answer) in (True, False)
+    assert run_dialogue(is_correct(question, gold, answer, SPEC), offline_answer) in (True, False)

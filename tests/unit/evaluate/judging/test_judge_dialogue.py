@@ -14,9 +14,9 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.records import blind_references
+from graphrag_ray.base.records import anonymize_references
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     VERDICT_SCHEMA,
     Verdict,
@@ -142,7 +142,7 @@ def test_the_offline_engine_gives_a_verdict_at_the_first_turn(
     question: str, criterion: str, first: str, second: str
 ):
     asked = []
-    said = run(
+    said = run_dialogue(
         judge(question, criterion, (first, second), SPEC, 0),
         lambda request: asked.append(request) or offline_answer(request),
     )
@@ -151,4 +151,4 @@ def test_the_offline_engine_gives_a_verdict_at_the_first_turn(
 
 def test_references_do_not_show_by_which_method_an_answer_was_found():
     text = "It rose [Data: Reports (3, 7); Sources (2)]. It fell [Data: Reports (7, +more)] (see [1])."
-    assert blind_references(text) == "It rose [1, 2, 3]. It fell [2] (see [1])."
+    assert anonymize_references(text) == "It rose [1, 2, 3]. It fell [2] (see [1])."

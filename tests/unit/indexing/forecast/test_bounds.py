@@ -32,7 +32,7 @@ def model(*ends: Endpoint, price: Price | None = None) -> Model:
 )
 def test_the_tightest_limit_decides_and_is_named(ends: list[Endpoint], seconds: float, by: str):
     bound = bound_of(VOLUME, model(*ends), LATENCY, default_in_flight=60)
-    assert bound is not None and bound.by.startswith(by)
+    assert bound is not None and bound.limited_by.startswith(by)
     # The last call is waited for: less than its two seconds, since others end after it by chance only.
     assert seconds <= bound.seconds <= seconds + 2.0
 
@@ -59,7 +59,7 @@ def test_what_waits_for_others_takes_its_own_time_after_them():
 def test_a_limit_counts_only_where_every_endpoint_has_it():
     open_end = model(Endpoint(tokens_per_minute=1.0), Endpoint(requests_per_minute=1e9))
     bound = bound_of(VOLUME, open_end, LATENCY, 60)
-    assert bound is not None and bound.by == "one call after another"
+    assert bound is not None and bound.limited_by == "one call after another"
 
 
 def test_an_unknown_price_is_unknown_and_an_offline_engine_costs_nothing():

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.corpus.chunks import chunk as cut
+from graphrag_ray.corpus.chunks import cut_chunks as cut
 from graphrag_ray.corpus.document import Document
-from graphrag_ray.graph.extraction_dialogue import ExtractSpec, ShownChunk, extract, extract_spec
+from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
-from graphrag_ray.llm.request_sizes import prompt_size
+from graphrag_ray.llm.request_sizes import count_prompt_tokens
 
 SETTINGS = parse_settings(
     {
@@ -45,9 +45,9 @@ def test_first_requests_have_exactly_the_tokens_that_the_client_counts(text: str
     chunks = cut(text, SETTINGS.chunking, "o200k_base")
     model = SETTINGS.model("default")
     different = dict.fromkeys(text[c.start : c.end] for c in chunks)
-    requests = [next(extract(ShownChunk(shown), SPEC)) for shown in different]
+    requests = [next(extract(ChunkText(shown), SPEC)) for shown in different]
     assert counted.corpus.chunks == len(chunks)
-    assert counted.corpus.prompt_tokens == sum(prompt_size(r, model) for r in requests)
+    assert counted.corpus.prompt_tokens == sum(count_prompt_tokens(r, model) for r in requests)
     assert counted.corpus.chunk_tokens == sum(c.n_tokens for c in chunks)
 
 
@@ -77,7 +77,7 @@ def test_chunks_that_do_not_fit_the_window_are_counted_apart():
     counted = counter(small, spec=extract_spec(load_prompts(), small))
     counted.add(document("short"))
     counted.add(document("long " * 3_000, "b.txt"))
-    assert (counted.corpus.chunks, counted.corpus.too_long, counted.corpus.asked) == (2, 1, 1)
+    assert (counted.corpus.chunks, counted.corpus.too_long, counted.corpus.sent_chunks) == (2, 1, 1)
     assert counted.corpus.prompt_tokens < 3_000
 
 
@@ -87,7 +87,7 @@ def test_a_chunk_that_another_one_repeats_is_asked_about_once():
     once = counted.corpus
     counted.add(document("one and the same", "b.txt"))
     both = counted.corpus
-    assert (both.chunks, both.repeated, both.asked) == (2, 1, 1)
+    assert (both.chunks, both.repeated, both.sent_chunks) == (2, 1, 1)
     assert both.prompt_tokens == once.prompt_tokens and both.embed_tokens == once.embed_tokens
     assert len(counted.drawn) == 1
 

@@ -10,7 +10,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.graph.extraction_dialogue import EntityRecord, ExtractedRecords, RelationshipRecord
 from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
-from graphrag_ray.indexing.forecast.forecast import Forecast, Learned, count_names, forecast
+from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, count_names, forecast
 
 MODEL = {"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}}
 SETTINGS = parse_settings(MODEL)
@@ -38,7 +38,7 @@ def entities(chunks: list[ExtractedRecords]) -> float:
     return count_names("entities", chunks, "o200k_base", SPEC).distinct
 
 
-def foretold(n_chunks: int, learned: Learned, given: dict[str, float] | None = None) -> Forecast:
+def foretold(n_chunks: int, learned: Evidence, given: dict[str, float] | None = None) -> Forecast:
     corpus = CorpusCounts(chunks=n_chunks, prompt_tokens=2_000 * n_chunks)
     return forecast(SETTINGS, PROMPTS, corpus, learned, given or {})
 
@@ -65,34 +65,34 @@ def test_many_descriptions_are_asked_about_and_few_short_ones_are_joined():
 
 def test_a_quarter_of_a_corpus_tells_its_names_to_within_a_tenth():
     chunks = zipf_chunks(2_000, seed=7)
-    told = foretold(2_000, Learned(chunks[:500], chunks[:500]))
+    told = foretold(2_000, Evidence(chunks[:500], chunks[:500]))
     assert told.graph["entities"] == pytest.approx(entities(chunks), rel=0.1)
 
 
 def test_the_whole_corpus_is_not_extrapolated():
     chunks = zipf_chunks(100, seed=1)
-    assert foretold(100, Learned(chunks, chunks)).graph["entities"] == pytest.approx(entities(chunks))
+    assert foretold(100, Evidence(chunks, chunks)).graph["entities"] == pytest.approx(entities(chunks))
 
 
 def test_a_corpus_without_names_stays_without():
-    for learned in (Learned([]), Learned([records()]), Learned([records()], [records()])):
+    for learned in (Evidence([]), Evidence([records()]), Evidence([records()], [records()])):
         assert foretold(1_000, learned).graph["entities"] == 0
 
 
 def test_names_that_are_given_replace_what_was_counted():
     chunks = zipf_chunks(100, seed=1)
-    found = foretold(1_000, Learned(chunks), {"entities": 400.0, "communities_per_entity": 0.5})
+    found = foretold(1_000, Evidence(chunks), {"entities": 400.0, "communities_per_entity": 0.5})
     assert found.graph["entities"] == 400 and found.graph["communities"] == 200
 
 
 def test_communities_and_contexts_are_those_of_the_trial():
     chunks = zipf_chunks(100, seed=1)
-    found = foretold(1_000, Learned(chunks, chunks, counts={"entities": 100, "communities": 30}))
+    found = foretold(1_000, Evidence(chunks, chunks, counts={"entities": 100, "communities": 30}))
     assert found.graph["communities"] == pytest.approx(0.3 * found.graph["entities"])
 
 
 @pytest.mark.parametrize(("n", "levels"), [(1, 2), (100, 5)])
 def test_a_hierarchy_has_no_more_levels_than_communities(n: int, levels: int):
     chunks = zipf_chunks(n, seed=1)
-    found = foretold(n, Learned(chunks), {"communities_per_entity": 0.2, "entities": 8.0 * n})
+    found = foretold(n, Evidence(chunks), {"communities_per_entity": 0.2, "entities": 8.0 * n})
     assert found.graph["levels"] == levels

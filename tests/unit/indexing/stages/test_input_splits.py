@@ -51,7 +51,7 @@ def read(
     chunking = {"size": 20, "overlap": 4, "min_new_tokens": 2}
     read_as = parse_settings({**given, "chunking": chunking})
     store = Store(str(folder / f"index {split}"))
-    executor = LocalExecutor(store, Models.of(read_as))
+    executor = LocalExecutor(store, Models.from_settings(read_as))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(document_parts, "split_bytes", lambda total: limit)
         patched.setattr(read_stage, "SCAN_BYTES", scan_bytes)
@@ -59,7 +59,7 @@ def read(
         if not split:
             patched.setattr(read_stage.byte_ranges, "EXTENSIONS", ())
         run = Run(executor, read_as, PROMPTS, None, Observer())
-        return store, read_step.read(run, at or str(folder / "in"), add=False, allow_deletes=False)
+        return store, read_step.read_input(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
 
 def tables(found: tuple[Store, Result]) -> dict[str, list[dict[str, Any]]]:
@@ -151,7 +151,7 @@ def test_of_rows_with_one_id_that_one_split_holds_the_first_is_a_document(tmp_pa
     _, two = read(tmp_path, 4000, True, id_column="id")
     names = ("documents", "text_units")
     both = {name: [[*one.parts(name), *two.parts(name)]] for name in names} | {"failures": []}
-    executor = LocalExecutor(store, Models.of(parse_settings({})))
+    executor = LocalExecutor(store, Models.from_settings(parse_settings({})))
     assert (
         read_stage._drop_repeated_ids(Run(executor, parse_settings({}), PROMPTS, None, Observer()), both) == 1
     )

@@ -21,7 +21,7 @@ def flat(community_of: list[int]) -> Hierarchy:
 
 
 def members(of: Hierarchy, keys: np.ndarray, community: int) -> set[int]:
-    return set(keys[of.order[of.start[community] : of.end[community]]].tolist())
+    return set(keys[of.node_at_place[of.start[community] : of.end[community]]].tolist())
 
 
 partitions = st.lists(st.integers(0, 4), min_size=1, max_size=30)

@@ -18,9 +18,9 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.indexing.stages import finish_stage
-from graphrag_ray.indexing.stages.finish_stage import CoveredParts, WantedIndex, make_index
+from graphrag_ray.indexing.stages.finish_stage import CoveredParts, RowIndexPlan, build_row_index
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import by_row
+from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, read_part, write_part
 
 TABLES = ("text_units", "relationships", "covariates", "communities", "community_reports")
@@ -47,17 +47,17 @@ def value(type_: pa.DataType, name: str, dice: Random) -> Any:
 def part_of(store: Store, table: str, dice: Random) -> Part:
     of = schema.TABLES[table]
     rows = [{f.name: value(f.type, f.name, dice) for f in of} for _ in range(dice.randint(1, 40))]
-    return write_part(store, table, by_row(pa.Table.from_pylist(rows, schema=of)))
+    return write_part(store, table, mark_for_row_access(pa.Table.from_pylist(rows, schema=of)))
 
 
-def made(store: Store, wanted: WantedIndex) -> Part:
-    (row,) = next(iter(make_index(store, wanted))).to_pylist()
+def made(store: Store, wanted: RowIndexPlan) -> Part:
+    (row,) = next(iter(build_row_index(store, wanted))).to_pylist()
     return Part(row["path"], wanted.covered.rows, row["bytes"])
 
 
 def index_of(store: Store, table: str, parts: Sequence[Part]) -> tuple[Part, CoveredParts]:
     covered = CoveredParts(table, list(parts))
-    return made(store, WantedIndex(covered)), covered
+    return made(store, RowIndexPlan(covered)), covered
 
 
 @pytest.fixture
@@ -87,18 +87,18 @@ def test_whatever_parts_are_replaced_the_bytes_are_those_of_an_index_made_afresh
         for _ in range(n_new):
             now.insert(dice.randint(0, len(now)), part_of(store, table, dice))
         covered = CoveredParts(table, now)
-        derived = made(store, WantedIndex(covered, earlier))
-        assert derived == made(store, WantedIndex(covered)), "its name holds the hash of its bytes"
+        derived = made(store, RowIndexPlan(covered, earlier))
+        assert derived == made(store, RowIndexPlan(covered)), "its name holds the hash of its bytes"
 
 
-@pytest.mark.parametrize("table", schema.LOOKED_UP)
+@pytest.mark.parametrize("table", schema.ROW_INDEXES)
 def test_only_new_parts_are_read(tmp_path: Path, table: str, read: list[Part]):
     store, dice = Store(str(tmp_path)), Random(1)
     parts = [part_of(store, table, dice) for _ in range(5)]
     earlier = index_of(store, table, parts)
     new = part_of(store, table, dice)
     read.clear()
-    made(store, WantedIndex(CoveredParts(table, [*parts[:2], new, *parts[3:]]), earlier))
+    made(store, RowIndexPlan(CoveredParts(table, [*parts[:2], new, *parts[3:]]), earlier))
     assert read == [new]
 
 
@@ -107,15 +107,15 @@ def test_where_the_earlier_index_is_damaged_all_parts_are_read(tmp_path: Path, r
     parts = [part_of(store, "entities", dice) for _ in range(3)]
     stored, covered = index_of(store, "entities", parts)
     now = CoveredParts("entities", [*parts[1:], part_of(store, "entities", dice)])
-    afresh = made(store, WantedIndex(now))
+    afresh = made(store, RowIndexPlan(now))
     whole = store.read(stored.path)
     for damaged in (whole[:100] + b"?" + whole[101:], whole[:-1], whole[:40], b""):
         store.write(stored.path, damaged)
         read.clear()
-        assert made(store, WantedIndex(now, (stored, covered))) == afresh
+        assert made(store, RowIndexPlan(now, (stored, covered))) == afresh
         assert read == now.parts
     store.delete(stored.path)
-    assert made(store, WantedIndex(now, (stored, covered))) == afresh
+    assert made(store, RowIndexPlan(now, (stored, covered))) == afresh
 
 
 def test_an_index_of_other_parts_is_not_believed(tmp_path: Path):
@@ -123,18 +123,20 @@ def test_an_index_of_other_parts_is_not_believed(tmp_path: Path):
     parts = [part_of(store, "entities", dice) for _ in range(3)]
     stored, _ = index_of(store, "entities", parts[:2])
     now = CoveredParts("entities", parts[:2])
-    derived = made(store, WantedIndex(now, (stored, CoveredParts("entities", parts[1:]))))
-    assert derived == made(store, WantedIndex(now))
+    derived = made(store, RowIndexPlan(now, (stored, CoveredParts("entities", parts[1:]))))
+    assert derived == made(store, RowIndexPlan(now))
 
 
 def test_an_index_that_lacks_pages_of_a_column_is_made_afresh(tmp_path: Path):
     """As of a part of an earlier version, which is gone now."""
     store, dice = Store(str(tmp_path)), Random(1)
     parts = [part_of(store, "entities", dice) for _ in range(3)]
-    older = write_part(store, "entities", by_row(read_part(store, parts[0]).drop_columns("n_instances")))
+    older = write_part(
+        store, "entities", mark_for_row_access(read_part(store, parts[0]).drop_columns("n_instances"))
+    )
     earlier = index_of(store, "entities", [older, *parts[1:]])
     now = CoveredParts("entities", parts)
-    assert made(store, WantedIndex(now, earlier)) == made(store, WantedIndex(now))
+    assert made(store, RowIndexPlan(now, earlier)) == made(store, RowIndexPlan(now))
 
 
 def test_a_damaged_part_of_the_table_is_an_error_that_names_it(tmp_path: Path):
@@ -143,5 +145,5 @@ def test_a_damaged_part_of_the_table_is_an_error_that_names_it(tmp_path: Path):
     earlier = index_of(store, "entities", parts[:2])
     store.write(parts[2].path, store.read(parts[2].path)[:-1])
     with pytest.raises(CorruptPart) as raised:
-        made(store, WantedIndex(CoveredParts("entities", parts), earlier))
+        made(store, RowIndexPlan(CoveredParts("entities", parts), earlier))
     assert raised.value.path == parts[2].path

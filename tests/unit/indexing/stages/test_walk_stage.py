@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import name_id, stable_id
-from graphrag_ray.corpus.document_titles import title_name
+from graphrag_ray.corpus.document_titles import name_from_title
 from graphrag_ray.indexing.stages import walk_stage
 from graphrag_ray.indexing.stages.walk_stage import TITLE_WEIGHT
 from graphrag_ray.store import blobs
@@ -65,7 +65,7 @@ def expected(groups: Sequence[Sequence[Document]]) -> bytes:
     at = 0
     for documents in groups:
         for title, of in documents:
-            text = title_name(title, f"{title}.txt", "7")
+            text = name_from_title(title, f"{title}.txt", "7")
             if id_ := name_id(text):
                 texts[id_] = text
                 links += [(at + k, id_, TITLE_WEIGHT) for k in range(len(of))]
@@ -88,7 +88,7 @@ def test_names_are_written_as_in_the_last_title_or_else_as_they_were_found_first
         store = Store(folder)
         of = [parts(store, number, documents) for number, documents in enumerate(some)]
         (shard,) = walk_stage._shards(of)
-        (row,) = next(iter(walk_stage._make(store, shard))).to_pylist()
-        stored = blobs.opened(store, Part(row["path"], shard.rows, row["bytes"]))
+        (row,) = next(iter(walk_stage._build_shard(store, shard))).to_pylist()
+        stored = blobs.open_part(store, Part(row["path"], shard.rows, row["bytes"]))
         assert bytes(stored.data) == expected(some)
         assert row["failed"] == []

@@ -75,7 +75,7 @@ def test_each_level_is_one_context_and_entities_come_with_the_relationships_amon
 def test_all_levels_are_asked_at_once_for_points_and_merged_by_one_call():
     _, snap = ask()
     asked = [need for need in snap.needs if isinstance(need, Dialogues)]
-    assert [(need.phase, len(need.start), need.last) for need in asked] == [
+    assert [(need.phase, len(need.factories), need.is_answer) for need in asked] == [
         ("map", 3, False),
         ("reduce", 1, True),
     ]
@@ -99,7 +99,7 @@ def test_an_index_without_reports_or_entities_answers_from_what_there_is():
     assert answer.found and len(answer.contexts) == 2
     empty, snap = ask(tables_={})
     assert not empty.found and not any(
-        isinstance(n, Dialogues) and n.phase == "map" and n.start for n in snap.needs
+        isinstance(n, Dialogues) and n.phase == "map" and n.factories for n in snap.needs
     )
 
 

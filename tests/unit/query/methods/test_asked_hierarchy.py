@@ -9,7 +9,7 @@ from driving import Snapshot
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.methods.asked_hierarchy import asked_hierarchy
+from graphrag_ray.query.methods.asked_hierarchy import resolve_hierarchy
 from graphrag_ray.query.methods.method import SearchEnv
 
 TREE = replace(HIERARCHIES["leiden"], name="tree", over="text_unit")
@@ -25,22 +25,22 @@ def test_it_is_the_first_of_the_index_unless_another_is_named(given: SearchEnv):
     both = replace(
         given, settings=given.settings.with_hierarchies_of(["tree", "leiden", "of a newer version"])
     )
-    assert asked_hierarchy(both) is TREE
-    assert asked_hierarchy(both, "leiden").name == "leiden"
+    assert resolve_hierarchy(both) is TREE
+    assert resolve_hierarchy(both, "leiden").name == "leiden"
     query = both.settings.query.model_copy(update={"hierarchy": "leiden"})
     named = replace(both, settings=both.settings.model_copy(update={"query": query}))
-    assert asked_hierarchy(named).name == "leiden"
+    assert resolve_hierarchy(named).name == "leiden"
 
 
 def test_one_that_the_index_lacks_is_refused_with_how_to_add_it(given: SearchEnv):
     with pytest.raises(UsageError, match=r"no hierarchy 'tree'; it has leiden.*hierarchies=leiden,tree"):
-        asked_hierarchy(given, "tree")
+        resolve_hierarchy(given, "tree")
     with pytest.raises(UsageError, match=r"Unknown hierarchy 'wood'\. Choose from: leiden, attributed, tree"):
-        asked_hierarchy(given, "wood")
+        resolve_hierarchy(given, "wood")
 
 
 def test_one_over_other_records_is_refused_with_those_that_fit(given: SearchEnv):
     both = replace(given, settings=given.settings.with_hierarchies_of(["tree", "leiden"]))
     with pytest.raises(UsageError, match="'tree' is not built over entity records; it has leiden"):
-        asked_hierarchy(both, "tree", over="entity")
-    assert asked_hierarchy(both, over="entity").name == "leiden"
+        resolve_hierarchy(both, "tree", over="entity")
+    assert resolve_hierarchy(both, over="entity").name == "leiden"

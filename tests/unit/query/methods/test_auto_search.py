@@ -133,9 +133,9 @@ def test_the_answer_is_that_of_the_chosen_method_and_says_why(
 
 
 def test_a_level_is_refused_and_conditions_are_not():
-    methods.check("auto", None, ["path=a"])
+    methods.check_method("auto", None, ["path=a"])
     with pytest.raises(UsageError, match="auto search has no levels"):
-        methods.check("auto", "C1", ())
+        methods.check_method("auto", "C1", ())
 
 
 def test_every_model_that_a_chosen_method_may_ask_is_known_beforehand():

@@ -15,7 +15,7 @@ from graphrag_ray.base.index_settings import Price, Query
 from graphrag_ray.base.prompts import PLACEHOLDERS
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
-from graphrag_ray.graph.report_context import Context, record_tokens, report_record, source
+from graphrag_ray.graph.report_context import Context, count_record_tokens, report_record, source_record
 from graphrag_ray.query.methods import one_context
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
@@ -79,7 +79,7 @@ def test_a_question_takes_at_most_what_was_said_before_it(
     if of_reports:
         records = [report_record(f"id{i}", f"The mill {i}", t) for i, t in enumerate(texts)]
     else:
-        records = [source(f"id{i}", t) for i, t in enumerate(texts)]
+        records = [source_record(f"id{i}", t) for i, t in enumerate(texts)]
     contexts = pack(records, context_tokens, 7, COUNT)
     spec = map_spec(given_.settings, given_.prompts)
     most = packed_bound("Why?", given_, "map", spec, [COUNT(t) for t in texts])
@@ -90,7 +90,7 @@ def test_a_question_takes_at_most_what_was_said_before_it(
 def test_what_a_record_takes_beside_its_text_is_in_the_bound():
     text = 'He said: "idle", "shut", "sold". ' * 20
     record = report_record("id", "Mill, Brewery, Bank and Harbour of Elverside", text)
-    assert record_tokens(record, COUNT) + NUMBER_TOKENS <= line_tokens([COUNT(text)])[0]
+    assert count_record_tokens(record, COUNT) + NUMBER_TOKENS <= line_tokens([COUNT(text)])[0]
 
 
 def test_nothing_to_read_takes_nothing():

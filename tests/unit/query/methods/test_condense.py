@@ -8,8 +8,8 @@ from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.corpus.tokens import count
-from graphrag_ray.engine.drive import run
+from graphrag_ray.corpus.tokens import count_tokens
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.condense import (
     MAX_CHARACTERS,
@@ -19,14 +19,14 @@ from graphrag_ray.query.methods.condense import (
     history,
     with_history,
 )
-from graphrag_ray.query.methods.method import Dialogues, Question, Ran, SearchEnv
+from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Question, SearchEnv
 
 ONLINE = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
 TURNS = (("Who is ANNA?", "ANNA runs the mill [Data: Reports (3)]."), ("And BEN?", "BEN left."))
 
 
 def tokens(text: str) -> int:
-    return count(text, "cl100k_base")
+    return count_tokens(text, "cl100k_base")
 
 
 def known(given_settings: Settings) -> SearchEnv:
@@ -40,15 +40,15 @@ def search(question: Question, given: SearchEnv):
 
 
 def asked(reply: str, question: str = "And her?", finish_reason: str = "stop") -> str | None:
-    prompt, call = load_prompts()["condense"], ONLINE.call("condense")
-    return run(condense(question, "…", prompt, call), lambda _: ChatReply(reply, finish_reason))
+    prompt, call = load_prompts()["condense"], ONLINE.call_parameters("condense")
+    return run_dialogue(condense(question, "…", prompt, call), lambda _: ChatReply(reply, finish_reason))
 
 
-def driven(question: Question, given: SearchEnv, ran: Ran[str] | None = None) -> Answer:
+def driven(question: Question, given: SearchEnv, ran: DialogueOutcome[str] | None = None) -> Answer:
     method = with_history(search, question, given)
     try:
         need = next(method)
-        assert isinstance(need, Dialogues) and need.phase == "condense" and not need.last
+        assert isinstance(need, Dialogues) and need.phase == "condense" and not need.is_answer
         method.send([ran])
     except StopIteration as ended:
         return ended.value
@@ -102,18 +102,22 @@ def test_a_reply_that_is_no_question_of_its_kind_is_not_used():
 
 
 def test_the_question_is_asked_as_it_was_understood_and_answered_as_it_was_asked():
-    answer = driven(Question("And her?", history=TURNS), known(ONLINE), Ran("Where does ANNA live?"))
+    answer = driven(
+        Question("And her?", history=TURNS), known(ONLINE), DialogueOutcome("Where does ANNA live?")
+    )
     assert answer.text == "Where does ANNA live?" and answer.question == "And her?"
     assert answer.notes == ("Understood as: Where does ANNA live?", "its own")
 
 
 def test_a_question_that_stands_alone_needs_no_note():
-    answer = driven(Question("Who is CARL?", history=TURNS), known(ONLINE), Ran("Who is  CARL?"))
+    answer = driven(Question("Who is CARL?", history=TURNS), known(ONLINE), DialogueOutcome("Who is  CARL?"))
     assert answer.notes == ("its own",)
 
 
 def test_where_it_cannot_be_written_out_it_is_asked_as_it_stands_and_that_is_told():
-    answer = driven(Question("And her?", history=TURNS), known(ONLINE), Ran(None, "no answer from there"))
+    answer = driven(
+        Question("And her?", history=TURNS), known(ONLINE), DialogueOutcome(None, "no answer from there")
+    )
     assert (
         answer.text == "And her?"
         and "could not be rewritten and was used unchanged: no answer from there." in answer.notes[0]

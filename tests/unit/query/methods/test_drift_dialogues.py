@@ -167,7 +167,7 @@ def asked(snap: Snapshot, question: str = "What about ALICE ?", level: Any = Non
 
 
 def calls(snap: Snapshot) -> list[tuple[str, int]]:
-    return [(n.phase, len(n.start)) for n in snap.needs if isinstance(n, Dialogues)]
+    return [(n.phase, len(n.factories)) for n in snap.needs if isinstance(n, Dialogues)]
 
 
 def test_a_primer_opens_questions_that_are_looked_up_round_by_round():

@@ -69,7 +69,7 @@ def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
 def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selection, set[int]]:
     """What is selected, and the communities of the reports that would be read."""
     known, ids = hierarchy(snap)
-    found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.reports, known, ids, max_level))
+    found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.report_kind, known, ids, max_level))
     return found, {int(c) for c in known.community[found.places]}
 
 
@@ -79,7 +79,7 @@ def rated(snap: Snapshot) -> set[int]:
         int(id_, 16)
         for need in snap.needs
         if isinstance(need, Dialogues) and need.phase == "rate"
-        for start in need.start
+        for start in need.factories
         for id_ in start.args[1].numbering.values()
     }
 
@@ -253,7 +253,11 @@ def shown(snap: Snapshot, phase: str = "rate") -> list[dict[str, dict[str, str]]
     """For each round of calls, what was shown of each report, by title."""
     rounds = [need for need in snap.needs if isinstance(need, Dialogues) and need.phase == phase]
     return [
-        {row["title"]: row for start in need.start for row in parse_sections(start.args[1].text)["Reports"]}
+        {
+            row["title"]: row
+            for start in need.factories
+            for row in parse_sections(start.args[1].text)["Reports"]
+        }
         for need in rounds
     ]
 

@@ -128,7 +128,10 @@ def test_questions_are_the_next_turn_of_the_conversation_that_named_the_entity()
     )
     assert asked == ("Why?", "Where?")
     assert request.messages[: len(first.messages)] == first.messages
-    assert [m.content for m in request.messages[-2:]] == ["Bees\nHives", THEN.prompt.text(request.variables)]
+    assert [m.content for m in request.messages[-2:]] == [
+        "Bees\nHives",
+        THEN.prompt.fill_user(request.variables),
+    ]
     assert '"Hives"' in request.messages[-1].content and request.call == THEN.call
 
 

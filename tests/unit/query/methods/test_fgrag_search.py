@@ -56,7 +56,7 @@ def ask(snap: Snapshot, question: str = QUESTION, **query: Any) -> Answer:
 
 def dialogues(snap: Snapshot) -> list[tuple[str, int, bool]]:
     found = [need for need in snap.needs if isinstance(need, Dialogues)]
-    return [(need.phase, len(need.start), need.last) for need in found]
+    return [(need.phase, len(need.factories), need.is_answer) for need in found]
 
 
 def replying(**replies: Any) -> Any:
@@ -165,7 +165,7 @@ def test_of_a_hub_few_relationships_are_asked_for_whatever_their_number():
     snap = snapshot(rows)
     answer = ask(snap, "What about ALICE ?", fgrag_tokens=100_000)
     asked = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
-    assert asked and all(n.most == MOST_LINKS and n.ids is not None for n in asked)
+    assert asked and all(n.limit_per_id == MOST_LINKS and n.ids is not None for n in asked)
     assert all("description" not in n.columns for n in asked)
     assert len(answer.contexts[0].records) <= MOST_IN_ALL
 

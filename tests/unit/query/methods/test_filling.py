@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.records import parse_sections
 from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS
-from graphrag_ray.graph.report_context import Record, entity, source, write
+from graphrag_ray.graph.report_context import Record, entity_record, source_record, write_sections
 from graphrag_ray.query.methods.filling import Share, fill, first_fitting
 
 texts = st.text(alphabet="abc dé\n-\"',;.中文  \u200d🙂12", max_size=400) | st.text(max_size=60)
@@ -25,7 +25,11 @@ def shares(draw: st.DrawFn) -> list[Share]:
     return [
         Share(
             [
-                (entity(f"{next(number)}", "N", t) if k == "E" else source(f"{next(number)}", t))
+                (
+                    entity_record(f"{next(number)}", "N", t)
+                    if k == "E"
+                    else source_record(f"{next(number)}", t)
+                )
                 for k, t in given_
             ],
             p / sum(parts),
@@ -59,24 +63,24 @@ def test_nothing_is_left_out_that_would_still_fit(asked, budget):
         return
     for share in asked:
         rest = [r for r in share.records if r not in shown]
-        if rest and COUNT(write([*shown, rest[0]])[0]) <= budget:
+        if rest and COUNT(write_sections([*shown, rest[0]])[0]) <= budget:
             # only what is longer than its share, and would be cut if there were room for that much
-            assert COUNT(write([rest[0]])[0]) > min(share.of * budget - 40, budget / 4 - 40)
+            assert COUNT(write_sections([rest[0]])[0]) > min(share.of * budget - 40, budget / 4 - 40)
 
 
 @given(st.lists(long_texts, max_size=20), st.integers(0, 2000))
 def test_the_first_that_fit_are_a_table_within_its_tokens_that_a_larger_context_shows_as_it_is(told, budget):
-    asked = [entity(f"{n}", "N", text) for n, text in enumerate(told)]
+    asked = [entity_record(f"{n}", "N", text) for n, text in enumerate(told)]
     shown, cut = first_fitting(asked, budget, COUNT)
     assert [r.id for r in shown] == [r.id for r in asked[: len(shown)]]
-    assert not shown or COUNT(write(shown)[0]) <= budget
+    assert not shown or COUNT(write_sections(shown)[0]) <= budget
     assert cut == sum(a is not b for a, b in zip(shown, asked, strict=False))
     context = fill([Share(shown)], max(MIN_CONTEXT_TOKENS, 4 * budget), COUNT)
     assert (len(context.numbering), context.cut, context.left_out) == (len(shown), 0, 0)
 
 
 def words(n: int, name: str) -> list[Record]:
-    return [source(f"{name}{i}", f"{name} " * 50) for i in range(n)]
+    return [source_record(f"{name}{i}", f"{name} " * 50) for i in range(n)]
 
 
 def test_each_list_has_its_share_whatever_the_others_hold():
@@ -92,7 +96,7 @@ def test_what_one_list_leaves_is_used_by_the_others():
 
 
 def test_a_record_that_is_longer_than_its_share_is_cut_to_it():
-    long = source("long", "word " * 5000)
+    long = source_record("long", "word " * 5000)
     context = fill([Share([long], 0.25), Share(words(50, "many"), 0.75)], 2000, COUNT)
     assert context.cut == 1 and context.n_tokens > 1900
     (row,) = [r for r in parse_sections(context.text)["Sources"] if r["text"].startswith("word")]
@@ -100,12 +104,12 @@ def test_a_record_that_is_longer_than_its_share_is_cut_to_it():
 
 
 def test_a_single_record_that_is_longer_than_the_context_fills_it():
-    context = fill([Share([source("a", "word " * 50_000)])], 1000, COUNT)
+    context = fill([Share([source_record("a", "word " * 50_000)])], 1000, COUNT)
     assert context.cut == 1 and context.left_out == 0 and 980 <= context.n_tokens <= 1000
 
 
 def test_a_description_that_runs_away_leaves_room_for_the_others():
-    entities = [entity("a", "A", "word " * 5000), entity("b", "B", "short")]
+    entities = [entity_record("a", "A", "word " * 5000), entity_record("b", "B", "short")]
     context = fill([Share(entities)], 2000, COUNT)
     assert context.cut == 1 and context.left_out == 0 and context.n_tokens < 600
 

@@ -156,7 +156,7 @@ def test_mix_takes_chunks_near_the_question_and_those_that_state_what_is_shown_b
 
 def test_it_is_one_call_for_keywords_and_one_for_the_answer_which_cites_what_it_was_shown():
     answer, snap = ask()
-    asked = [(n.phase, len(n.start), n.last) for n in snap.needs if isinstance(n, Dialogues)]
+    asked = [(n.phase, len(n.factories), n.is_answer) for n in snap.needs if isinstance(n, Dialogues)]
     assert asked == [("keywords", 1, False), ("answer", 1, True)]
     assert answer.found and answer.method == "lightrag"
     assert {r.id for r in answer.references} >= {"ALICE", "t1", "t2"}
@@ -186,7 +186,7 @@ def test_of_a_name_that_is_everywhere_no_long_list_is_read():
     lists = [n for n in snap.needs if isinstance(n, Rows) and "text_unit_ids" in n.columns]
     assert lists and not any(n.ids for n in lists)
     edges = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
-    assert [n.most for n in edges] == [1 + 8_000 // MIN_ELEMENT_TOKENS]
+    assert [n.limit_per_id for n in edges] == [1 + 8_000 // MIN_ELEMENT_TOKENS]
     # Of the chunks near the question, those that state them, as when all lists are read.
     assert shown(answer, "Sources") == ["t4", "t2", "t3", "t5", "t1"]
 

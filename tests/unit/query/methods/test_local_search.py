@@ -361,7 +361,7 @@ def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities():
     assert sections["Sources"][0]["text"].startswith("Text x")
     searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
     assert {n.by for n in searches} == {"vector", "keyword"}
-    assert {(len(n.among or ()), n.k) for n in searches} == {(300, 10)}
+    assert {(len(n.only_ids or ()), n.k) for n in searches} == {(300, 10)}
 
 
 def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
@@ -374,7 +374,7 @@ def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
         f"Text x{MOST_CHUNKS}.",
     ]
     searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
-    assert {n.among for n in searches} == {None}
+    assert {n.only_ids for n in searches} == {None}
     listed = [
         n.ids
         for n in snap.needs
@@ -391,7 +391,7 @@ def test_of_relationships_and_claims_no_more_are_looked_at_than_are_worth_it():
     sections = shown(snap, "?", local_relationships=3, local_claims=2)
     assert [r["target"] for r in sections["Relationships"]] == [f"P{MOST_EDGES + n}" for n in (49, 48, 47)]
     assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c49", "ALICE said so c48"]
-    asked = {n.table: n.most for n in snap.needs if isinstance(n, Rows) and n.by != "id"}
+    asked = {n.table: n.limit_per_id for n in snap.needs if isinstance(n, Rows) and n.by != "id"}
     assert asked == {"relationships": MOST_EDGES, "covariates": 2, "communities": None}
 
 

@@ -47,7 +47,7 @@ def test_texts_are_read_and_asked_batch_by_batch(monkeypatch: pytest.MonkeyPatch
     assert len(reads) > 3 and all(len(n.ids) <= 3 for n in reads)
     assert [type(n) for n in snap.needs[:4]] == [Rows, Dialogues, Rows, Dialogues]
     assert sorted(i for n in reads for i in n.ids) == sorted(r["id"] for r in rows)
-    assert asked[-1].last and {r.id for c in said.contexts for r in c.records} == {r["id"] for r in rows}
+    assert asked[-1].is_answer and {r.id for c in said.contexts for r in c.records} == {r["id"] for r in rows}
 
 
 @given(

@@ -345,12 +345,12 @@ def test_replaying_a_map_dialogue_gives_the_same_requests_and_result(replies: li
 )
 def test_an_answer_is_written_in_the_language_of_the_question_unless_another_is_set(way: str) -> None:
     prompts = load_prompts()
-    kept = Settings.model_validate(Settings().kept())  # as a snapshot hands them on
+    kept = Settings.model_validate(Settings().for_snapshot())  # as a snapshot hands them on
     for made_with in (Settings(), kept):
-        spoken = map_reduce.spec_of("map", made_with, prompts, 100, way).language
+        spoken = map_reduce.build_spec("map", made_with, prompts, 100, way).language
         assert spoken == "the language of the question"
     wanted = Settings.model_validate({"output_language": "Norwegian"})
-    assert map_reduce.spec_of("map", wanted, prompts, 100, way).language == "Norwegian"
+    assert map_reduce.build_spec("map", wanted, prompts, 100, way).language == "Norwegian"
 
 
 def test_what_an_index_asks_keeps_its_words_for_the_language() -> None:

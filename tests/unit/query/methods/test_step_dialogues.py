@@ -13,7 +13,7 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Usage
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run
+from graphrag_ray.engine.drive import run_dialogue
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.ppr_search import (
     FACTS,
@@ -114,7 +114,9 @@ def test_what_cannot_be_read_is_asked_once_more(replies: list[str], found: tuple
     left = iter(replies)
     spec = step_spec(FACTS, parse_settings({}), load_prompts())
     dialogue = pick_facts(QUESTION, "Relationships\n", 3, spec)
-    assert run(dialogue, lambda request: ChatReply(next(left), "stop", Usage(reported=False))) == found
+    assert (
+        run_dialogue(dialogue, lambda request: ChatReply(next(left), "stop", Usage(reported=False))) == found
+    )
     assert next(left, None) is None
 
 
@@ -126,6 +128,9 @@ def test_a_model_is_told_what_was_looked_up_before() -> None:
         return ChatReply('{"known": [], "next": []}', "stop", Usage(reported=False))
 
     spec = step_spec(NEXT, parse_settings({}), load_prompts())
-    assert run(next_questions(QUESTION, [QUESTION, "Who was Ivar?"], CONTEXT, spec), answer) == NextStep()
+    assert (
+        run_dialogue(next_questions(QUESTION, [QUESTION, "Who was Ivar?"], CONTEXT, spec), answer)
+        == NextStep()
+    )
     assert f"- {QUESTION}\n- Who was Ivar?" in shown[0]
     assert CONTEXT.text in shown[0]

@@ -48,7 +48,7 @@ def test_another_method_is_named_than_the_one_that_read_and_none_that_conditions
 
 
 def test_every_method_has_another_to_name():
-    assert {name for name in methods.METHODS if not methods.METHODS[name].others} == {"text", "auto"}
+    assert {name for name in methods.METHODS if not methods.METHODS[name].suggestions} == {"text", "auto"}
 
 
 def test_without_a_graph_no_method_that_needs_one_is_named():

@@ -99,7 +99,7 @@ def test_one_call_is_made_and_its_text_is_the_answer():
     snap = Snapshot(corpus(), by_number)
     ask(snap, vector_search, "What did ALICE do?")
     (asked,) = [n for n in snap.needs if isinstance(n, Dialogues)]
-    assert asked.last and len(asked.start) == 1
+    assert asked.is_answer and len(asked.factories) == 1
 
 
 def test_more_is_looked_up_until_the_context_is_full():
@@ -126,7 +126,7 @@ def test_conditions_restrict_what_is_looked_through():
     snap = Snapshot(corpus(), by_number)
     answer = ask(snap, vector_search, "What did ALICE do?", "path~1?.txt")
     assert {r.id for r in answer.contexts[0].records} == {f"t{i}" for i in range(10, 20)}
-    assert searches(snap)[0].among == sorted(f"t{i}" for i in range(10, 20))
+    assert searches(snap)[0].only_ids == sorted(f"t{i}" for i in range(10, 20))
 
 
 @pytest.mark.parametrize("way", [vector_search, hybrid_search])

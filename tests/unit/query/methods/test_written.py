@@ -7,11 +7,11 @@ from linear_time import too_slow
 
 from graphrag_ray.base.records import (
     Reference,
+    drop_unclosed_reference,
     find_references,
     render_references,
     resolve_references,
     strip_references,
-    without_unfinished,
 )
 from graphrag_ray.query.answer_streams import StreamedText
 from graphrag_ray.query.methods.map_reduce import without_scores
@@ -109,7 +109,7 @@ def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
 )
 def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made, half):
     reply = f"{''.join(made)} {half}"
-    text, _, _ = resolve_references(without_unfinished(reply), NUMBERING)
+    text, _, _ = resolve_references(drop_unclosed_reference(reply), NUMBERING)
     assert render_references(text.strip(), NUMBER.get).startswith("".join(shown(list(reply))))
 
 

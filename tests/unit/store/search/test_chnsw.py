@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from graphrag_ray.store.search import chnsw
 from graphrag_ray.store.search.chnsw import ChnswIndex
-from graphrag_ray.store.search.mapped_arrays import InMemory, ids_of, pack
-from graphrag_ray.store.search.vectors import Floats, Found, unit
+from graphrag_ray.store.search.mapped_arrays import InMemory, join_halves, pack
+from graphrag_ray.store.search.vectors import Floats, Hit, normalize
 from tests.examples import fewer
 
 pytest.importorskip("numba")
@@ -49,7 +49,7 @@ def index_of(levels: Levels, **how: Any) -> ChnswIndex:
 
 def ids_at(index: ChnswIndex, level: int) -> list[str]:
     start, end = (int(index.starts[at]) for at in (level, level + 1))
-    return ids_of(*(index.arrays[half].run(start, end) for half in ("high", "low")))
+    return join_halves(*(index.arrays[half].run(start, end) for half in ("high", "low")))
 
 
 def clustered(sizes: list[int], d: int = 32, seed: int = 7) -> list[Floats]:
@@ -62,16 +62,16 @@ def clustered(sizes: list[int], d: int = 32, seed: int = 7) -> list[Floats]:
     return found
 
 
-def brute_force(levels: Levels, wanted: Floats, k: int) -> list[Found]:
+def brute_force(levels: Levels, wanted: Floats, k: int) -> list[Hit]:
     found = []
     for ids, matrix in levels:
-        scores = unit(matrix).astype(np.float64) @ unit(wanted[None])[0].astype(np.float64)
+        scores = normalize(matrix).astype(np.float64) @ normalize(wanted[None])[0].astype(np.float64)
         order = np.lexsort((np.arange(len(ids)), -scores))[:k]
         found.append([(ids[at], float(scores[at])) for at in order])
     return found
 
 
-def are_near(hits: list[list[Found]], expected: list[list[Found]], atol: float = 3e-4) -> bool:
+def are_near(hits: list[list[Hit]], expected: list[list[Hit]], atol: float = 3e-4) -> bool:
     return len(hits) == len(expected) and all(
         len(a) == len(b) and np.allclose([s for _, s in a], [s for _, s in b], atol=atol)
         for a, b in zip(hits, expected, strict=True)
@@ -194,7 +194,7 @@ def test_most_nodes_lead_down_to_their_nearest(index: ChnswIndex, levels: Levels
     down = index.arrays["down"].whole()
     for level in range(1, index.n_levels):
         own = down[index.starts[level] : index.starts[level + 1]] - index.starts[level - 1]
-        cosines = unit(levels[level][1]) @ unit(levels[level - 1][1]).T
+        cosines = normalize(levels[level][1]) @ normalize(levels[level - 1][1]).T
         assert (cosines[np.arange(len(own)), own] > cosines.max(axis=1) - 0.01).mean() > 0.93
 
 

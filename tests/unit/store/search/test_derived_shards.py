@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from graphrag_ray.store.search import keyword, vectors
 from graphrag_ray.store.search.mapped_arrays import InMemory
 from graphrag_ray.store.search.vectors import Floats
-from graphrag_ray.store.search.words import WORDS, words
+from graphrag_ray.store.search.words import WORDS, tokenize
 
 Texts = dict[str, str]
 NAMES = st.text("ab", max_size=3)
@@ -42,7 +42,7 @@ def changed(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] 
     same = {name for name in texts.keys() & now.keys() if texts[name] == now[name]} - moved
     come = {name: text for name, text in now.items() if name not in same}
     gone = [id_of(name) for name in texts if name not in same]
-    return keyword.changed(
+    return keyword.update(
         shard_of(texts, language), gone, [id_of(name) for name in come], list(come.values())
     )
 
@@ -76,7 +76,7 @@ def test_a_shard_is_derived_again_and_again(texts: Texts, data: st.DataObject):
         before, now = now, after(data, now, TEXT)
         gone = [id_of(name) for name in before if name not in now or before[name] != now[name]]
         come = {name: text for name, text in now.items() if before.get(name) != text}
-        derived = keyword.changed(shard, gone, [id_of(name) for name in come], list(come.values()))
+        derived = keyword.update(shard, gone, [id_of(name) for name in come], list(come.values()))
         assert derived == built(now)
         shard = keyword.read(InMemory.of(derived))
 
@@ -107,19 +107,19 @@ def test_a_word_counts_no_more_often_than_a_file_can_say_in_what_is_derived_eith
 def test_a_shard_that_holds_other_records_than_was_thought_is_refused(gone: list[str], come: list[str]):
     gone, come = ([id_of(name) for name in some] for some in (gone, come))
     with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
-        keyword.changed(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
+        keyword.update(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
     shard = vectors.read(InMemory.of(vectors.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32))))
     with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
-        vectors.changed(shard, gone, come, np.ones((len(come), 2), np.float32))
+        vectors.update(shard, gone, come, np.ones((len(come), 2), np.float32))
 
 
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33])
 def test_a_new_record_without_an_id_is_refused(bad: str):
     with pytest.raises(ValueError, match="hex"):
-        keyword.changed(shard_of({"a": "mill"}), [], [bad], ["mill"])
+        keyword.update(shard_of({"a": "mill"}), [], [bad], ["mill"])
     shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32))))
     with pytest.raises(ValueError, match="hex"):
-        vectors.changed(shard, [], [bad], np.ones((1, 2), np.float32))
+        vectors.update(shard, [], [bad], np.ones((1, 2), np.float32))
 
 
 def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch):
@@ -130,19 +130,19 @@ def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypat
         split.append(text)
         if text == "broken":
             raise IndexError(text)
-        return words(text, language)
+        return tokenize(text, language)
 
     monkeypatch.setattr(keyword, "words", noted)
     told: list[tuple[str, str]] = []
     come = [id_of("a"), id_of("b")], ["broken", "river"]
-    data = keyword.changed(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
+    data = keyword.update(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
     assert split == ["broken", "river"] and told == [(id_of("a"), "broken")]
     del texts["007"]
     monkeypatch.undo()
     assert data == built(texts | {"a": "", "b": "river"})
     monkeypatch.setattr(keyword, "words", noted)
     with pytest.raises(IndexError, match="broken"):
-        keyword.changed(shard, [], *come)
+        keyword.update(shard, [], *come)
 
 
 # vectors
@@ -169,7 +169,7 @@ def test_vectors_that_are_derived_are_those_that_are_built(
     come = {name: row for name, row in now.items() if name not in same}
     shard = vectors.read(InMemory.of(vectors.build([*map(id_of, before)], matrix(before, width), signs)))
     gone = [id_of(name) for name in before if name not in same]
-    derived = vectors.changed(shard, gone, [*map(id_of, come)], matrix(come, width))
+    derived = vectors.update(shard, gone, [*map(id_of, come)], matrix(come, width))
     assert derived == vectors.build([*map(id_of, now)], matrix(now, width), signs)
 
 
@@ -185,17 +185,17 @@ def test_many_vectors_that_are_derived_are_those_that_are_built(
     own = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
     ids = [f"{int(n):032x}" for n in dice.permutation(700)]
     shard = vectors.read(InMemory.of(vectors.build(ids[:500], own[:500], signs)))
-    derived = vectors.changed(shard, ids[100:333], ids[500:], own[500:])
+    derived = vectors.update(shard, ids[100:333], ids[500:], own[500:])
     stay = [*range(100), *range(333, 700)]
     assert derived == vectors.build([ids[i] for i in stay], own[stay], signs)
-    assert vectors.changed(shard, [], [], own[:0]) == vectors.build(ids[:500], own[:500], signs)
+    assert vectors.update(shard, [], [], own[:0]) == vectors.build(ids[:500], own[:500], signs)
 
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_vectors_of_other_dimensions_are_refused(signs: bool):
     shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32), signs)))
     with pytest.raises(ValueError, match="another number of dimensions"):
-        vectors.changed(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
+        vectors.update(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
 
 
 def test_what_is_derived_is_read_where_it_lies(watched: Any):
@@ -204,10 +204,10 @@ def test_what_is_derived_is_read_where_it_lies(watched: Any):
     ids = [id_of(name) for name in texts]
     come = [id_of("a")], ["river"]
     data = built(texts)
-    expected = keyword.changed(keyword.read(InMemory.of(data)), ids[:5], *come)
-    assert keyword.changed(keyword.read(watched(data)), ids[:5], *come) == expected
+    expected = keyword.update(keyword.read(InMemory.of(data)), ids[:5], *come)
+    assert keyword.update(keyword.read(watched(data)), ids[:5], *come) == expected
     for signs in (False, True):
         data = vectors.build(ids, np.random.default_rng(7).normal(size=(100, 4)).astype(np.float32), signs)
         new = [id_of("a")], np.ones((1, 4), np.float32)
-        expected = vectors.changed(vectors.read(InMemory.of(data)), ids[:5], *new)
-        assert vectors.changed(vectors.read(watched(data)), ids[:5], *new) == expected
+        expected = vectors.update(vectors.read(InMemory.of(data)), ids[:5], *new)
+        assert vectors.update(vectors.read(watched(data)), ids[:5], *new) == expected

@@ -20,7 +20,7 @@ from graphrag_ray.store.search.mapped_arrays import ByteSource, InMemory, Mapped
 IDS = [f"{i:016x}{i:016x}" for i in range(300)]
 HALVES = np.arange(300, dtype=np.uint64)
 MATRIX = np.random.default_rng(7).normal(size=(len(IDS), 4)).astype(np.float32)
-WANTED = vectors.unit(MATRIX[:1])[0]
+WANTED = vectors.normalize(MATRIX[:1])[0]
 MANY = np.random.default_rng(7).normal(size=(1_100, 4)).astype(np.float32)
 MANY_IDS = [f"{i:016x}{i:016x}" for i in range(len(MANY))]
 TEXTS = [f"word{i % 7} and {i}" for i in range(300)]
@@ -46,8 +46,8 @@ def by_row(source: ByteSource) -> None:
     index = row_index.read(source, GROUP)
     if index.has("id"):
         for most in (None, 1):
-            found = index.found("id", HALVES, HALVES, most)
-            row_index.first_of_each([found, found], 1)
+            found = index.find("id", HALVES, HALVES, most)
+            row_index.best_per_id([found, found], 1)
             assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
     rows = np.arange(min(300, index.n_rows))
     pages = index.page_of("text", rows)
@@ -248,7 +248,7 @@ def vector_arrays(**changes: Any) -> bytes:
 
 def neared(data: bytes) -> list[tuple[str, float]]:
     shard = vectors.read(InMemory.of(data))
-    wanted = vectors.unit(np.ones((1, shard.dimensions), np.float32))[0]
+    wanted = vectors.normalize(np.ones((1, shard.dimensions), np.float32))[0]
     vectors.search([shard], wanted, 5, [f"{n:016x}{n:016x}" for n in range(5)])
     with np.errstate(all="ignore"):
         return vectors.search([shard], wanted, 5)
@@ -313,7 +313,7 @@ def test_a_part_that_is_something_else_is_named(url: str, tmp_path: Path, monkey
     store = Store(url.format(tmp_path))
 
     def opened(data: bytes) -> keyword.KeywordShard:
-        return keyword.read(blobs.opened(store, blobs.write(store, "t", "ab12", data, rows=1)))
+        return keyword.read(blobs.open_part(store, blobs.write_blob(store, "t", "ab12", data, rows=1)))
 
     assert len(keyword.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
     told = r"part-ab12-.* is not a valid index file: "

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from graphrag_ray.store.search import keyword
 from graphrag_ray.store.search.keyword import K1, MAX_COUNT, B, KeywordShard
-from graphrag_ray.store.search.mapped_arrays import InMemory, ids_of, known
-from graphrag_ray.store.search.words import MAX_WORD, words
+from graphrag_ray.store.search.mapped_arrays import InMemory, join_halves, valid_ids
+from graphrag_ray.store.search.words import MAX_WORD, tokenize
 
 TEXTS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=8), st.text(max_size=200), min_size=1, max_size=20
@@ -56,9 +56,9 @@ def by_brute_force(
     texts: dict[str, str], question: str, k: int, among: list[str] | None = None, language: str = ""
 ) -> Found:
     """BM25 as it is written down, of all records one by one."""
-    counts = {name: Counter(words(text, language)) for name, text in texts.items()}
+    counts = {name: Counter(tokenize(text, language)) for name, text in texts.items()}
     n, n_words = len(texts), sum(of.total() for of in counts.values())
-    frequency = {w: sum(w in of for of in counts.values()) for w in set(words(question, language))}
+    frequency = {w: sum(w in of for of in counts.values()) for w in set(tokenize(question, language))}
     idf = {w: math.log(1 + (n - f + 0.5) / (f + 0.5)) for w, f in frequency.items() if f}
     scores = {}
     for name in texts if among is None else set(among) & texts.keys():
@@ -266,21 +266,21 @@ def test_what_is_no_id_is_refused(bad: str):
         keyword.build([bad], ["mill"])
     with pytest.raises(ValueError, match=r"hex"):
         keyword.search([shard_of({"a": "mill"})], "mill", 5, [bad])
-    assert known([bad, id_of("a"), id_of("a")]) == [id_of("a")]
+    assert valid_ids([bad, id_of("a"), id_of("a")]) == [id_of("a")]
 
 
 def test_ids_come_back_as_they_were():
     ids = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(50)] + ["0" * 32, "f" * 32]
     shard = keyword.read(InMemory.of(keyword.build(ids, ["mill"] * len(ids))))
     assert [id_ for id_, _ in keyword.search([shard], "mill", 100)] == sorted(ids)
-    assert ids_of(np.zeros(0, np.uint64), np.zeros(0, np.uint64)) == []
+    assert join_halves(np.zeros(0, np.uint64), np.zeros(0, np.uint64)) == []
 
 
 def test_a_text_that_cannot_be_read_is_told_and_found_by_no_word(monkeypatch: pytest.MonkeyPatch):
     def broken(text: str, language: str) -> list[str]:
         if text == "broken":
             raise IndexError(text)
-        return words(text, language)
+        return tokenize(text, language)
 
     monkeypatch.setattr(keyword, "words", broken)
     told: list[tuple[str, str]] = []
@@ -306,9 +306,9 @@ def test_only_records_among_the_wanted_ones_count():
 @given(TEXTS, st.data())
 def test_whatever_holds_a_word_is_found_by_it(texts: dict[str, str], data: st.DataObject):
     id_ = data.draw(st.sampled_from(sorted(texts)))
-    for word in words(texts[id_])[:5]:
+    for word in tokenize(texts[id_])[:5]:
         question = word.removesuffix("*")
-        expected = {i for i, text in texts.items() if set(words(text)) & set(words(question))}
+        expected = {i for i, text in texts.items() if set(tokenize(text)) & set(tokenize(question))}
         assert set(found(texts, question, k=len(texts))) == expected
 
 
@@ -327,8 +327,8 @@ def test_fewer_hits_are_the_first_of_more(texts: dict[str, str], question: str, 
     "hostile", ["\u0301" * 200_000, "a" * 200_000, "字" * 200_000, "\ud800", "ﷺ" * 5_000, "\0"]
 )
 def test_hostile_texts_take_no_time_and_do_no_harm(hostile: str):
-    assert len(words(hostile)) <= 20 * len(hostile)
-    assert max(map(len, words(hostile)), default=0) <= MAX_WORD
+    assert len(tokenize(hostile)) <= 20 * len(hostile)
+    assert max(map(len, tokenize(hostile)), default=0) <= MAX_WORD
     found({"a": "mill", "b": "x"}, hostile)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Language
-from graphrag_ray.store.search.words import WORDS, common_language, language_of
+from graphrag_ray.store.search.words import WORDS, detect_common_language, detect_language
 
 GERMAN = "Die Katze saß auf dem Dach, und das war nicht gut für den Hund."
 ENGLISH = "The cat sat on the mat, and it was not good for the dog."
@@ -39,15 +39,17 @@ def test_the_languages_of_the_settings_are_those_that_are_told_and_stemmed():
     ],
 )
 def test_a_language_is_told_by_its_function_words(text: str, language: str):
-    assert language_of(text) == language
+    assert detect_language(text) == language
 
 
 def test_a_corpus_has_the_language_that_most_of_its_texts_have():
-    assert common_language([ENGLISH] * 7 + [GERMAN] * 3 + ["Mara Venn"] * 90) == "english"
-    assert common_language([ENGLISH] * 5 + [GERMAN] * 5) == "", "a corpus of two languages is stemmed in none"
-    assert common_language([]) == ""
+    assert detect_common_language([ENGLISH] * 7 + [GERMAN] * 3 + ["Mara Venn"] * 90) == "english"
+    assert detect_common_language([ENGLISH] * 5 + [GERMAN] * 5) == "", (
+        "a corpus of two languages is stemmed in none"
+    )
+    assert detect_common_language([]) == ""
 
 
 @given(st.lists(st.text(max_size=80), max_size=5))
 def test_the_order_of_texts_does_not_matter(texts: list[str]):
-    assert common_language(texts) == common_language(texts[::-1])
+    assert detect_common_language(texts) == detect_common_language(texts[::-1])

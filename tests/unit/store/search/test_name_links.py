@@ -13,7 +13,7 @@ from linked_names import Links, chunk_id, data_of, shard_of
 
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.store.search import name_links
-from graphrag_ray.store.search.mapped_arrays import InMemory, Ints, halves, pack
+from graphrag_ray.store.search.mapped_arrays import InMemory, Ints, id_halves, pack
 from graphrag_ray.store.search.name_links import MAX_WEIGHT, NameLinks
 
 NAMES = st.sampled_from(["Ada", "Bert", "Cyd", "Dora", "Эмма", "陳", "F."])
@@ -29,7 +29,7 @@ def test_a_shard_does_not_depend_on_the_order_of_its_links(links: Links, seed: i
 def test_links_are_found_from_both_ends_with_their_weights(links: Links) -> None:
     shard = shard_of(links)
     for name in {n for _, n in links}:
-        (place,) = shard.names.places(halves([name_id(name)]))
+        (place,) = shard.names.places(id_halves([name_id(name)]))
         of_name = shard.of_names(np.array([place]))
         found = dict(zip(shard.ids.at(of_name.place), of_name.weight.tolist(), strict=True))
         assert found == {chunk_id(c): w for (c, n), w in links.items() if n == name}
@@ -37,7 +37,7 @@ def test_links_are_found_from_both_ends_with_their_weights(links: Links) -> None
         assert shard.totals(np.array([place])).tolist() == [sum(found.values())]
         assert shard.name_texts(np.array([place])) == [name]
     for chunk in {c for c, _ in links}:
-        (place,) = shard.ids.places(halves([chunk_id(chunk)]))
+        (place,) = shard.ids.places(id_halves([chunk_id(chunk)]))
         of_chunk = shard.of_chunks(np.array([place]))
         own = dict(zip(shard.name_texts(of_chunk.place), of_chunk.weight.tolist(), strict=True))
         assert own == {n: w for (c, n), w in links.items() if c == chunk}
@@ -58,10 +58,10 @@ def test_a_weight_has_bounds() -> None:
 
 def test_what_is_not_there_has_no_place() -> None:
     shard = shard_of({("a", "Ada"): 1})
-    assert shard.names.places(halves([name_id("Zed")])).tolist() == [-1]
-    assert shard.ids.places(halves([chunk_id("z")])).tolist() == [-1]
+    assert shard.names.places(id_halves([name_id("Zed")])).tolist() == [-1]
+    assert shard.ids.places(id_halves([chunk_id("z")])).tolist() == [-1]
     same_half = name_id("Ada")[:16] + "0" * 16
-    assert shard.names.places(halves([same_half])).tolist() == [-1], "the whole id counts"
+    assert shard.names.places(id_halves([same_half])).tolist() == [-1], "the whole id counts"
 
 
 def test_a_shard_may_be_empty() -> None:
@@ -70,7 +70,7 @@ def test_a_shard_may_be_empty() -> None:
     assert shard.of_chunks(np.array([0, 1])).total.tolist() == [0, 0]
     nothing = name_links.read(InMemory.of(data_of({})))
     assert len(nothing) == 0
-    assert nothing.ids.places(halves([chunk_id("a")])).tolist() == [-1]
+    assert nothing.ids.places(id_halves([chunk_id("a")])).tolist() == [-1]
 
 
 def test_what_is_no_shard_is_refused() -> None:

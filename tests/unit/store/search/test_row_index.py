@@ -12,17 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search import row_index
-from graphrag_ray.store.search.mapped_arrays import STEP, InMemory, halves, ids_of, known, pack, unpack
+from graphrag_ray.store.search.mapped_arrays import (
+    STEP,
+    InMemory,
+    id_halves,
+    join_halves,
+    pack,
+    unpack,
+    valid_ids,
+)
 from graphrag_ray.store.search.row_index import (
     PAGE,
+    PartRows,
     RowEntries,
     RowIndex,
-    RowsOfPart,
     build,
+    build_from_parts,
     derive,
     entry_types,
     group_name,
-    of_parts,
     read,
 )
 
@@ -62,7 +70,7 @@ def entries_of(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
     for entry, (half, at) in zip(entries, held, strict=True):
         entry["key"], entry["place"] = int(half, 16), at
         for name in {"id", *group}:
-            high, low = halves([getattr(rows[at], name)])
+            high, low = id_halves([getattr(rows[at], name)])
             entry[name] = (high[0], low[0])
         for name in GROUPS[group]:
             entry[name] = getattr(rows[at], name)
@@ -82,31 +90,31 @@ def index_of(parts: list[list[Row]]) -> RowIndex:
 def test_rows_are_found_by_their_own_ids(rows: list[Row], cuts: list[int], asked: list[str]):
     index = index_of(cut(rows, cuts))
     assert index.n_rows == len(rows) and index.has("id") and not index.has("name")
-    ids = known([*asked, "no id", "X" * 32, " " * 32])
-    found = index.found("id", *halves(ids))
-    pairs = sorted(zip(found.rows.tolist(), (ids[at] for at in found.whose), strict=True))
+    ids = valid_ids([*asked, "no id", "X" * 32, " " * 32])
+    found = index.find("id", *id_halves(ids))
+    pairs = sorted(zip(found.rows.tolist(), (ids[at] for at in found.wanted_index), strict=True))
     assert pairs == [(at, row.id) for at, row in enumerate(rows) if row.id in ids]
     entry = found.entry["id"]
-    assert ids_of(entry["high"], entry["low"]) == [rows[at].id for at in found.rows]
+    assert join_halves(entry["high"], entry["low"]) == [rows[at].id for at in found.rows]
     assert found.entry["rank"].tolist() == [rows[at].rank for at in found.rows]
 
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
 def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], asked: list[str]):
-    index, ids = index_of(cut(rows, cuts)), known(asked)
-    found = index.found(PAIR, *halves(ids))
+    index, ids = index_of(cut(rows, cuts)), valid_ids(asked)
+    found = index.find(PAIR, *id_halves(ids))
     expected = sorted(
         (at, n)
         for at, row in enumerate(rows)
         for n, id_ in enumerate(ids)
         if id_ in (row.source_id, row.target_id)
     )
-    assert sorted(zip(found.rows.tolist(), found.whose.tolist(), strict=True)) == expected
-    first, every = row_index.distinct(found)
+    assert sorted(zip(found.rows.tolist(), found.wanted_index.tolist(), strict=True)) == expected
+    first, every = row_index.one_per_row(found)
     assert first.rows.tolist() == sorted({at for at, _ in expected})
     assert every.rows.tolist() == [at for at, _ in expected]
     for name in ("source_id", "target_id"):
-        held = ids_of(first.entry[name]["high"], first.entry[name]["low"])
+        held = join_halves(first.entry[name]["high"], first.entry[name]["low"])
         assert held == [getattr(rows[at], name) for at in first.rows]
     assert first.entry["weight"].tolist() == [rows[at].weight for at in first.rows]
 
@@ -115,18 +123,18 @@ def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], aske
 def test_the_first_by_rank_are_the_same_however_rows_are_cut_into_indexes(
     rows: list[Row], cuts: list[int], inner: list[int], asked: list[str], most: int
 ):
-    ids = known(asked)
+    ids = valid_ids(asked)
     pieces = cut(rows, cuts)
     indexes = [index_of(cut(piece, inner)) for piece in pieces]
-    found = row_index.first_of_each([i.found(PAIR, *halves(ids), most) for i in indexes], most)
+    found = row_index.best_per_id([i.find(PAIR, *id_halves(ids), most) for i in indexes], most)
     before = np.cumsum([0, *map(len, pieces)])
     hits = [
         (n, at + start)
         for own, start in zip(found, before.tolist(), strict=False)
-        for at, n in zip(own.rows.tolist(), own.whose.tolist(), strict=True)
+        for at, n in zip(own.rows.tolist(), own.wanted_index.tolist(), strict=True)
     ]
-    whole = index_of([rows]).found(PAIR, *halves(ids), most)
-    assert sorted(hits) == sorted(zip(whole.whose.tolist(), whole.rows.tolist(), strict=True))
+    whole = index_of([rows]).find(PAIR, *id_halves(ids), most)
+    assert sorted(hits) == sorted(zip(whole.wanted_index.tolist(), whole.rows.tolist(), strict=True))
     expected = []
     for n, id_ in enumerate(ids):
         held = [at for at, row in enumerate(rows) if id_ in (row.source_id, row.target_id)]
@@ -139,8 +147,8 @@ def test_of_one_id_the_first_rows_by_rank_come_first():
     ids = [f"{n:032x}" for n in range(4)]
     rows = [Row(id_, ids[0], ids[1], rank, 0.0) for id_, rank in zip(ids, (1.0, 3.0, 2.0, 3.0), strict=True)]
     index = index_of([rows[:2], [], rows[2:]])
-    assert index.found(PAIR, *halves(ids[:1])).rows.tolist() == [1, 3, 2, 0]
-    assert index.found(PAIR, *halves(ids[:1]), 2).rows.tolist() == [1, 3]
+    assert index.find(PAIR, *id_halves(ids[:1])).rows.tolist() == [1, 3, 2, 0]
+    assert index.find(PAIR, *id_halves(ids[:1]), 2).rows.tolist() == [1, 3]
 
 
 def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
@@ -149,12 +157,12 @@ def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
     source = watched(bytes_of([rows]))
     index = read(source, TYPES)
     source.forget()
-    assert index.found("id", *halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
+    assert index.find("id", *id_halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
     entry = index.arrays["entry.id"]
     needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
     assert needed.sum() <= 4 * STEP * entry.values.itemsize < entry.values.nbytes / 4
     source.forget()
-    assert len(index.found(PAIR, *halves(ids[:1]), 3).rows) == 3
+    assert len(index.find(PAIR, *id_halves(ids[:1]), 3).rows) == 3
     entry = index.arrays[f"entry.{PAIR}"]
     needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
     assert needed.sum() <= (2 * STEP + 3) * entry.values.itemsize < entry.values.nbytes / 4
@@ -164,8 +172,8 @@ def test_ten_thousand_ids_are_found_at_once():
     ids = [f"{n:016x}" * 2 for n in range(12_000)]
     index = index_of([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
     asked = ids[:10_000:-1] + ids[10_000:0:-1]
-    found = index.found("id", *halves(asked))
-    assert [asked[at] for at in found.whose.tolist()] == asked
+    found = index.find("id", *id_halves(asked))
+    assert [asked[at] for at in found.wanted_index.tolist()] == asked
     assert [ids[row] for row in found.rows.tolist()] == asked
 
 
@@ -228,7 +236,7 @@ def test_of_pages_only_those_wanted_are_read(watched: Any):
 
 
 @st.composite
-def parts_of_rows(draw: st.DrawFn) -> RowsOfPart:
+def parts_of_rows(draw: st.DrawFn) -> PartRows:
     """A part with some rows, and pages of two columns."""
     ranks = st.sampled_from([0.0, 1.0, 2.5, float("nan")])
     rows = draw(st.lists(st.builds(Row, IDS, IDS, IDS, ranks, ranks), max_size=9))
@@ -239,7 +247,7 @@ def parts_of_rows(draw: st.DrawFn) -> RowsOfPart:
         sizes = np.diff([0, *(end for end in ends if end <= len(rows))]).tolist()
         pages[column] = pages_of(sizes)
         pages[column][1]["sum"] = draw(st.integers(0, 1_000))
-    return RowsOfPart(len(rows), groups, pages)
+    return PartRows(len(rows), groups, pages)
 
 
 PARTS = st.lists(parts_of_rows(), min_size=1, max_size=6)
@@ -247,27 +255,27 @@ PARTS = st.lists(parts_of_rows(), min_size=1, max_size=6)
 
 @given(PARTS, st.lists(parts_of_rows(), max_size=4), st.randoms(use_true_random=False), st.booleans())
 def test_a_derived_index_is_the_one_made_afresh(
-    earlier: list[RowsOfPart], new: list[RowsOfPart], dice: Random, in_order: bool
+    earlier: list[PartRows], new: list[PartRows], dice: Random, in_order: bool
 ):
     kept = dice.sample(range(len(earlier)), dice.randint(0, len(earlier)))
-    of: list[RowsOfPart | int] = sorted(kept) if in_order else list(kept)
+    of: list[PartRows | int] = sorted(kept) if in_order else list(kept)
     for part in new:
         of.insert(dice.randint(0, len(of)), part)
     if of:
-        index = read(InMemory.of(of_parts(earlier)), TYPES)
-        afresh = of_parts([earlier[part] if isinstance(part, int) else part for part in of])
+        index = read(InMemory.of(build_from_parts(earlier)), TYPES)
+        afresh = build_from_parts([earlier[part] if isinstance(part, int) else part for part in of])
         assert derive(index, of) == afresh
 
 
 @given(PARTS, PARTS)
-def test_it_has_pages_of_the_columns_that_all_parts_have(earlier: list[RowsOfPart], new: list[RowsOfPart]):
+def test_it_has_pages_of_the_columns_that_all_parts_have(earlier: list[PartRows], new: list[PartRows]):
     less = [replace(part, pages={"title": part.pages["title"]}) for part in new]
-    index = read(InMemory.of(of_parts(earlier)), TYPES)
-    assert index.paged == ["text", "title"]
+    index = read(InMemory.of(build_from_parts(earlier)), TYPES)
+    assert index.paged_columns == ["text", "title"]
     derived = derive(index, [*range(len(earlier)), *less])
-    assert derived == of_parts([*earlier, *less])
-    assert read(InMemory.of(derived), TYPES).paged == ["title"]
-    assert read(InMemory.of(derive(index, new)), TYPES).paged == ["text", "title"]
+    assert derived == build_from_parts([*earlier, *less])
+    assert read(InMemory.of(derived), TYPES).paged_columns == ["title"]
+    assert read(InMemory.of(derive(index, new)), TYPES).paged_columns == ["text", "title"]
 
 
 # lies
@@ -278,9 +286,9 @@ def looked_at(index: RowIndex, keys: np.ndarray) -> None:
     for group in TYPES:
         if index.has(group):
             for most in (None, 2):
-                found = index.found(group, keys, keys, most)
-                row_index.distinct(found)
-                row_index.first_of_each([found, found], 1)
+                found = index.find(group, keys, keys, most)
+                row_index.one_per_row(found)
+                row_index.best_per_id([found, found], 1)
                 assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
     rows = np.arange(min(index.n_rows, 9))
     at = index.page_of("text", rows)
@@ -387,5 +395,5 @@ def test_what_is_no_index_is_refused(data: bytes):
 
 def test_nothing_found_is_nothing_chosen():
     none = RowEntries(np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
-    assert [len(of.rows) for of in row_index.first_of_each([none, none], 3)] == [0, 0]
-    assert [len(of.rows) for of in row_index.distinct(none)] == [0, 0]
+    assert [len(of.rows) for of in row_index.best_per_id([none, none], 3)] == [0, 0]
+    assert [len(of.rows) for of in row_index.one_per_row(none)] == [0, 0]

@@ -43,7 +43,7 @@ def found(
     """n: shards"""
     ids = ids_of(matrix)
     shards = [shard_of(ids[at::n], matrix[at::n], signs) for at in range(min(n, len(ids)))]
-    return vectors.search(shards, vectors.unit(wanted)[0], k, among)
+    return vectors.search(shards, vectors.normalize(wanted)[0], k, among)
 
 
 def cosines(matrix: Floats, wanted: Floats) -> np.ndarray:
@@ -182,7 +182,7 @@ def test_signs_find_what_exact_search_finds(
 ):
     shares = []
     noise = np.random.default_rng(8).normal(size=(40, 32)).astype(np.float32)
-    for wanted in vectors.unit(many[:40] + 0.5 * noise):
+    for wanted in vectors.normalize(many[:40] + 0.5 * noise):
         expected, hits = (vectors.search(shards, wanted, k) for shards in (exact, listed[kind]))
         assert len(hits) == min(k, len(many)) == len({id_ for id_, _ in hits})
         assert near(expected[:1], hits[:1], atol=0.05)
@@ -198,7 +198,7 @@ def test_signs_find_all_that_there_are_among_the_wanted_records(
     exact: list[VectorShard], listed: dict[str, list[VectorShard]], many: Floats, kind: str, n: int, k: int
 ):
     only = np.random.default_rng(n).permutation(ids_of(many))[:n].tolist()
-    for wanted in vectors.unit(many[:5]):
+    for wanted in vectors.normalize(many[:5]):
         expected, hits = (vectors.search(shards, wanted, k, only) for shards in (exact, listed[kind]))
         assert len(hits) == min(k, n) and {id_ for id_, _ in hits} <= set(only)
         assert near(hits, expected, atol=0.02)
@@ -207,7 +207,7 @@ def test_signs_find_all_that_there_are_among_the_wanted_records(
 def test_records_far_from_the_question_are_found_where_only_they_are_wanted(
     listed: dict[str, list[VectorShard]], many: Floats
 ):
-    wanted = vectors.unit(many[:1])[0]
+    wanted = vectors.normalize(many[:1])[0]
     far = [id_ for id_, _ in vectors.search(listed["one"], wanted, len(many))][-1_000:]
     hits = vectors.search(listed["one"], wanted, 20, far)
     assert len(hits) == 20 and {id_ for id_, _ in hits} <= set(far)
@@ -219,7 +219,7 @@ def test_of_vectors_only_those_are_read_whose_signs_are_like_the_question(
     """A vector that was not read would be of 255s."""
     source = watched(data)
     seen, plain = vectors.read(source), vectors.read(InMemory.of(data))
-    wanted = vectors.unit(many[:1])[0]
+    wanted = vectors.normalize(many[:1])[0]
     assert vectors.search([seen], wanted, 10) == vectors.search([plain], wanted, 10)
     own = seen.vectors
     read = source.needed[own.begin : own.begin + own.values.nbytes]
@@ -233,7 +233,7 @@ def test_of_wanted_records_only_their_own_vectors_are_read(signs: bool, many: Fl
     data = vectors.build(ids_of(many), many, signs)
     source, only = watched(data), [id_of(n) for n in (0, 1, 2, 500, 7_777, 11_999)]
     seen, plain = vectors.read(source), vectors.read(InMemory.of(data))
-    wanted = vectors.unit(many[:1])[0]
+    wanted = vectors.normalize(many[:1])[0]
     assert vectors.search([seen], wanted, 3, only) == vectors.search([plain], wanted, 3, only)
     own = seen.vectors
     read = source.needed[own.begin : own.begin + own.values.nbytes]
@@ -250,7 +250,7 @@ def test_a_shard_is_the_same_whoever_makes_it(many: Floats, signs: bool):
 def test_many_questions_at_once_have_the_answers_of_one_after_the_other(
     listed: dict[str, list[VectorShard]], many: Floats
 ):
-    questions = list(vectors.unit(many[:100]))
+    questions = list(vectors.normalize(many[:100]))
     one_by_one = [vectors.search(listed["three"], q, 10) for q in questions]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda q: vectors.search(listed["three"], q, 10), questions)) == one_by_one
