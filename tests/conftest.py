@@ -77,7 +77,7 @@ def own_settings(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
 @pytest.fixture(autouse=True)
 def bugs_are_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     """What people are told in a line when it ends their command is an error of the test here."""
-    monkeypatch.setattr("graphrag_ray.cli.command_line.is_unforeseen", lambda error: False)
+    monkeypatch.setattr("graphrag_ray.cli.command_line.is_unexpected", lambda error: False)
 
 
 @pytest.fixture(scope="session")

@@ -92,7 +92,7 @@ def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
             raise ZeroDivisionError("seven by nothing")
         return answering(index, ask)
 
-    monkeypatch.setattr(Index, "answering", failing)
+    monkeypatch.setattr(Index, "prepare", failing)
     assert ask(town, *about("DAVE", "HEIDI", "ERIN")).failed == 1
     first, failed, last = answers(town)
     assert first["text"] and last["text"] and failed["text"] is None
@@ -105,7 +105,7 @@ def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(
     def fail(*given: object) -> Any:
         raise KeyError("lost")
 
-    monkeypatch.setattr(Index, "numbers", fail)
+    monkeypatch.setattr(Index, "short_numbers", fail)
     assert ask(town, *about("DAVE")).failed == 0
     (row,) = answers(town)
     assert "DAVE" in row["text"] and "Short numbers cannot be shown: internal error" in row["notes"][-1]

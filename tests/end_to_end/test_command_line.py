@@ -88,7 +88,7 @@ def test_wrong_settings_and_prompts_are_told_before_ray_is_started(
     def refuse(address: str | None = None) -> None:
         pytest.fail("Ray was started")
 
-    monkeypatch.setattr(cluster, "connected", refuse)
+    monkeypatch.setattr(cluster, "connect", refuse)
     world.write(TOWN)
     run("init", tmp_path)
     (tmp_path / "prompts" / "map.txt").write_text("Answer {question} from {contxt}.")
@@ -300,7 +300,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
         entity_key(7)  # type: ignore[arg-type]
 
     monkeypatch.setattr("graphrag_ray.indexing.status.status_of", broken)
-    monkeypatch.setattr(program, "is_unforeseen", is_unexpected)
+    monkeypatch.setattr(program, "is_unexpected", is_unexpected)
     result = run("status", "--root", world.root)
     assert result.exit_code == 1 and "Traceback" not in result.stderr
     assert re.fullmatch(

@@ -122,7 +122,7 @@ def test_both_words_and_vectors_are_derived(people: World, made: list[str], monk
             rows.append((of.__name__.rpartition(".")[2], len(ids)))
             return bytes(make(shard, gone, ids, *more))
 
-        monkeypatch.setattr(module, "changed", counted)
+        monkeypatch.setattr(module, "update", counted)
     update(people)
     n_chunks = len(people.table("text_units"))
     assert {of for of, _ in rows} == {"keyword", "vectors"}
@@ -170,7 +170,7 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
             return opened(store, part)
         return opened(store, (words if "keyword" in part.path else near)[0])
 
-    monkeypatch.setattr(search_stage.blobs, "opened", another)
+    monkeypatch.setattr(search_stage.blobs, "open_part", another)
     assert update(people)["derived"] <= 1
     assert stored(people) == stored(other)
 
@@ -184,7 +184,7 @@ def test_where_a_text_could_not_be_read_the_next_run_makes_the_shard_of_everythi
         return list(of(text, language))
 
     with monkeypatch.context() as patch:
-        patch.setattr(keyword, "words", broken)
+        patch.setattr(keyword, "tokenize", broken)
         update(people)
     assert any("not found by keywords" in row["item"] for row in people.table("failures"))
     made.clear()

@@ -105,7 +105,7 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return words(text, language)
 
     monkeypatch.setitem(replies._ANSWERS, "extract", stumbling)
-    monkeypatch.setattr(keyword, "words", wording)
+    monkeypatch.setattr(keyword, "tokenize", wording)
     monkeypatch.setattr(offline, "embed_many", embedding)
     return at
 

@@ -31,7 +31,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(address: str | None = None) -> None:
         raise GraphRagError("Ray was started")
 
-    monkeypatch.setattr(cluster, "connected", refuse)
+    monkeypatch.setattr(cluster, "connect", refuse)
 
 
 def test_a_small_corpus_is_indexed_without_ray_being_imported(world: World):

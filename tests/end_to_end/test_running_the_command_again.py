@@ -79,7 +79,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(address: str | None = None) -> None:
         pytest.fail("Ray was started")
 
-    monkeypatch.setattr(cluster, "connected", refuse)
+    monkeypatch.setattr(cluster, "connect", refuse)
 
 
 def test_a_key_that_is_missing_is_told_before_ray_is_started(
@@ -149,7 +149,7 @@ def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_work
     monkeypatch.setattr(
         "graphrag_ray.indexing.build.check_endpoints", lambda settings: pytest.fail("looked here")
     )
-    monkeypatch.setattr(cluster, "connected", lambda address: contextlib.nullcontext())
+    monkeypatch.setattr(cluster, "connect", lambda address: contextlib.nullcontext())
     monkeypatch.setattr(ray_executor, "RayExecutor", OnCluster)
     monkeypatch.setattr("graphrag_ray.engine.ray.cluster.check_nodes", lambda root, inputs: {"asked"})
     workers_on: list[set[str]] = []

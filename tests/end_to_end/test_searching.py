@@ -293,7 +293,7 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
         made.append(name)
         return write(store, name, *more)
 
-    monkeypatch.setattr(blobs, "write", noted)
+    monkeypatch.setattr(blobs, "write_blob", noted)
     copy.index(query={"response_type": "one sentence"})
     assert made == [] and shards(copy, "text_unit") == before
     copy.write({"more99.txt": "KARL wrote to LENA."})

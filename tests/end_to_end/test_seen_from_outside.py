@@ -206,12 +206,12 @@ def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not
         runs.write(store, runs.RunRecord(lock.epoch, lock.holder.nonce, 2.0, "0"))
         return None
 
-    monkeypatch.setattr(locks, "living", while_it_is_watched)
+    monkeypatch.setattr(locks, "find_live_holder", while_it_is_watched)
     found = status_of(world.store)
     assert (found["last_run"]["epoch"], found["last_run"]["outcome"]) == (2, "running")
     assert found["writer"] is not None
     begun.pop().release()
-    monkeypatch.setattr(locks, "living", living)
+    monkeypatch.setattr(locks, "find_live_holder", living)
     found = last_run(world.store)
     assert found is not None and found["outcome"] == "killed"
 

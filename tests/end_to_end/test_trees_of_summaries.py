@@ -206,7 +206,7 @@ def test_equal_chunks_make_a_tree_that_ends(world: World):
 
 
 def test_many_chunks_are_clustered_in_groups_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphrag_ray.graph.summary_tree.MOST_NODES", 20)
+    monkeypatch.setattr("graphrag_ray.graph.summary_tree.MAX_NODES", 20)
     monkeypatch.setattr("graphrag_ray.graph.summary_tree._PER_GROUP", 10)
     world.write(chain(60))
     world.index(**settings())

@@ -60,10 +60,10 @@ changes = st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1,
 def everything_anew() -> Iterator[None]:
     """Of the parent snapshot no part is taken over, and no index is derived from one of its."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Run, "before", lambda self, name: None)
+        patch.setattr(Run, "parent_result", lambda self, name: None)
         patch.setattr(search_stage, "_derive", lambda *given: None)
         patch.setattr(finish_stage, "_derive", lambda *given: None)
-        patch.setattr(blobs, "made", lambda store, table: {})
+        patch.setattr(blobs, "list_by_source", lambda store, table: {})
         yield
 
 

@@ -93,7 +93,7 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
         go_on.set()
         assert await finished(own, 100, 2) == {0, 1}
 
-    monkeypatch.setattr(JournalIndex, "again", slowly)
+    monkeypatch.setattr(JournalIndex, "reloaded", slowly)
     play(plays())
 
 

@@ -87,7 +87,7 @@ def test_a_timer_writes_pending_rows(store: Store, monkeypatch: pytest.MonkeyPat
 
 
 def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reply_cache, "MANY", 8)
+    monkeypatch.setattr(reply_cache, "MERGE_FROM_PARTS", 8)
     monkeypatch.setattr(reply_cache, "CHECK_EVERY", 4)
     replies = ReplyCache(store)
     for i in range(40):
@@ -100,7 +100,7 @@ def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_single_questions_merge_parts_of_other_processes(store: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(reply_cache, "MANY", 8)
+    monkeypatch.setattr(reply_cache, "MERGE_FROM_PARTS", 8)
     for i in range(20):
         replies = ReplyCache(store)
         replies.lookup([key(i)])
@@ -128,7 +128,7 @@ def test_rows_of_other_processes_are_found_after_a_refresh(store: Store):
 def test_parts_are_not_merged_while_another_writer_holds_the_lock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reply_cache, "MANY", 2)
+    monkeypatch.setattr(reply_cache, "MERGE_FROM_PARTS", 2)
     monkeypatch.setattr(reply_cache, "CHECK_EVERY", 1)
     replies = ReplyCache(store)
     with locks.acquire(store, "a batch"):

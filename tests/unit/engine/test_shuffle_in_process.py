@@ -39,6 +39,6 @@ def test_each_partition_is_pickled_without_the_rows_of_others(
 
     whole = sum(table.nbytes for start in range(3) for table in rows(store, start))
     monkeypatch.setattr(executor.pool, "processes", 0)
-    monkeypatch.setattr(executor.pool, "each", noted)
+    monkeypatch.setattr(executor.pool, "map", noted)
     executor.shuffle("step", rows, range(3), lambda table: {"texts": table}, PARTITIONS)
     assert len(sent) == PARTITIONS and sum(sent) < 2 * whole

@@ -162,7 +162,7 @@ def test_a_level_of_which_most_is_gone_is_clustered_afresh():
 
 
 def test_what_an_update_brings_to_one_cluster_is_cut_before_it_is_clustered(monkeypatch):
-    monkeypatch.setattr(summary_tree, "MOST_NODES", 10)
+    monkeypatch.setattr(summary_tree, "MAX_NODES", 10)
     whole = [np.arange(25), np.arange(25, 30)]
     pieces, of = split_large_sets(whole, vectors_of(30))
     assert sorted(set(of)) == [0, 1] and all(len(piece) <= 10 for piece in pieces)

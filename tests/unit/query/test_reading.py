@@ -76,7 +76,7 @@ def test_a_table_that_the_snapshot_lacks_is_empty(reader: Reader):
 def test_of_a_large_part_only_the_names_are_read_where_it_holds_no_wanted_row(
     reader: Reader, read_of, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(reading, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(reading, "READ_WHOLE_BYTES", 0)
     reader.rows(Rows("entities", ["id", "title"], ["e15"]))
     second = reader.manifest.parts("entities")[1].path
     assert [path for path, columns in read_of if "title" in columns] == [second]

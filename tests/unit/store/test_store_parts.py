@@ -89,7 +89,7 @@ def test_rows_by_their_values_are_those_that_a_filter_finds(tmp_path_factory, va
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_ROW_GROUP_ROWS", 3)
         for module in (parquet, parts):
-            patch.setattr(module, "WHOLE_BYTES", 0 if is_large else 1 << 20)
+            patch.setattr(module, "READ_WHOLE_BYTES", 0 if is_large else 1 << 20)
         store = Store(str(tmp_path_factory.mktemp("rows")))
         part = parts.write_part(store, "t", whole)
         found = parts.read_rows(store, part, ["tags", "id"], by, pa.array(sorted(wanted), pa.string()))

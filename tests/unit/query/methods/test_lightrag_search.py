@@ -79,7 +79,7 @@ def listing(high: str = HIGH, low: str = LOW, reply: str | None = None) -> Calla
     }
 
     def answer(request: Request) -> Reply:
-        if getattr(request, "first", "") == "keywords" or request.prompt == "keywords":
+        if getattr(request, "first_prompt", "") == "keywords" or request.prompt == "keywords":
             return ChatReply(json.dumps(lists) if reply is None else reply)
         return toy_model.answer(request)
 

@@ -132,7 +132,7 @@ def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypat
             raise IndexError(text)
         return tokenize(text, language)
 
-    monkeypatch.setattr(keyword, "words", noted)
+    monkeypatch.setattr(keyword, "tokenize", noted)
     told: list[tuple[str, str]] = []
     come = [id_of("a"), id_of("b")], ["broken", "river"]
     data = keyword.update(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
@@ -140,7 +140,7 @@ def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypat
     del texts["007"]
     monkeypatch.undo()
     assert data == built(texts | {"a": "", "b": "river"})
-    monkeypatch.setattr(keyword, "words", noted)
+    monkeypatch.setattr(keyword, "tokenize", noted)
     with pytest.raises(IndexError, match="broken"):
         keyword.update(shard, [], *come)
 

@@ -282,7 +282,7 @@ def test_a_text_that_cannot_be_read_is_told_and_found_by_no_word(monkeypatch: py
             raise IndexError(text)
         return tokenize(text, language)
 
-    monkeypatch.setattr(keyword, "words", broken)
+    monkeypatch.setattr(keyword, "tokenize", broken)
     told: list[tuple[str, str]] = []
     ids, texts = [id_of("a"), id_of("b")], ["broken", "mill"]
     data = keyword.build(ids, texts, "", lambda id_, e: told.append((name_of(id_), str(e))))
