@@ -244,7 +244,7 @@ class _Lines(logging.Formatter):
 
     def _clean(self, value: Any) -> Any:
         if isinstance(value, str):
-            from graphrag_ray.base.keys import scrub  # See `without_any_secret`.
+            from graphrag_ray.base.keys import scrub  # See `scrub_secrets`.
 
             return scrub(value, (*self._secrets, *_hidden))
         if isinstance(value, Mapping):

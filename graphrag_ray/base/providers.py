@@ -156,7 +156,7 @@ class _Unavailable(LocalProvider):
 
 
 def provider_or_unavailable(model: Any) -> Provider:
-    """Like `provider_of`, but returns a provider whose calls raise FatalCallError instead of raising
+    """Like `load_provider`, but returns a provider whose calls raise FatalCallError instead of raising
     PluginError."""
     try:
         return load_provider(model)

@@ -27,7 +27,7 @@ def load_settings(
     Args:
         path: A settings file, or its URL, reached with the environment's credentials.
         overrides: Overrides of the form `a.b=c`.
-        base: The settings in an index (`index_settings.of_index`).
+        base: The settings in an index (`index_settings.without_machine_settings`).
         known: How models are reached unless the settings say so. None: from the user's settings and the
             environment.
 

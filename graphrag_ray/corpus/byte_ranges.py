@@ -34,7 +34,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A range that is not split, as in `Stretch`, with its numbers of rows and lines."""
+    """A range that is not split, as in `Split`, with its numbers of rows and lines."""
 
     start: int
     end: int

@@ -137,7 +137,7 @@ class RecordView:
         return sorted(self.rows("entities", ENTITY, ids), key=_by("degree"))
 
     def documents(self, ids: Iterable[str]) -> dict[str, Record]:
-        """Documents by id, as `sources.of_document` describes them."""
+        """Documents by id, as `sources.describe_document` describes them."""
         rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
         return {row["id"]: describe_document(row) for row in rows}
 

@@ -156,7 +156,7 @@ def render(
     Args:
         shown: Records by falling priority, which sections and numbers follow.
         left_out: Records that were left out before.
-        longest: Maximum tokens of a record; by default `element_cap` or `report_cap`.
+        longest: Maximum tokens of a record; by default `max_element_tokens` or `max_report_tokens`.
     """
     long = (*REPORT_SECTIONS, "Sources")
     caps = [

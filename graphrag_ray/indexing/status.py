@@ -35,7 +35,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
 
     `damaged` lists damage that shows without reading every byte: the manifest, parts of the journal, and
     missing or truncated parts of tables. A writer on another machine is observed until it gives a sign of
-    life (`locks.living`).
+    life (`locks.find_live_holder`).
     `listed` includes all snapshots, newest first.
 
     Raises:
@@ -97,7 +97,7 @@ def watch_last_run(
 ) -> Iterator[dict[str, Any]]:
     """Yield the state of the last run repeatedly until it has ended.
 
-    Yields nothing without a run, or if a later attempt never became one (`refused_since`). Unavailable
+    Yields nothing without a run, or if a later attempt never became one (`refusal_since_last_run`). Unavailable
     storage is retried for AWAY_S before StoreError is raised, since the run may reach it another way.
     """
     run = last_run(store)

@@ -38,7 +38,7 @@ class Result:
         counts: Counts for display and for the snapshot.
         final: False if an item failed transiently and the next run should try again.
         made_from: By table, for each group a hash of all that it depends on, by which the next run reuses it
-            (`TakenOver`); "" to not reuse it.
+            (`ReusePlan`); "" to not reuse it.
     """
 
     tables: dict[str, list[list[Part]]] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class ReusePlan(Generic[X]):
         retried: str,
         again: Collection[int] = (),
     ) -> ReusePlan[X]:
-        """See `Run.taken_over`. `before` is the step's result in the parent snapshot."""
+        """See `Run.reuse_plan`. `before` is the step's result in the parent snapshot."""
         whole = fingerprint_of([step, depends_on, list(names)])
         hashes = [
             "" if x is None else hashlib.sha256(f"{whole} {fingerprint_of(x)}".encode()).hexdigest()[:32]

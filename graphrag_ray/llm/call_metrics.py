@@ -103,7 +103,7 @@ class CallMeter:
 
 
 def metric_values(totals: CallTotals) -> dict[str, float]:
-    """Totals by the names of `CALLS`."""
+    """Totals by the names of `CALL_METRICS`."""
     return {
         "llm_calls": totals.calls,
         "llm_calls_failed": totals.failed,

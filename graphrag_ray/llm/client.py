@@ -218,7 +218,7 @@ class EndpointClient(Client):
         """Make one chat call.
 
         Args:
-            prompt_tokens: `prompt_size` of the request, if it is already known.
+            prompt_tokens: `count_prompt_tokens` of the request, if it is already known.
             listener: Receives the reply while it is generated, or at once if the endpoint cannot stream.
 
         Raises:

@@ -201,7 +201,7 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
 
 
 def _without_references(answer: str) -> str:
-    """An answer without references, including blinded ones (`records.blind_references`)."""
+    """An answer without references, including blinded ones (`records.anonymize_references`)."""
     return _BLIND.sub("", strip_references(answer))
 
 

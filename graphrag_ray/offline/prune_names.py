@@ -31,7 +31,7 @@ def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
 
     Args:
         instances: Rows of schema.ENTITY_INSTANCES, sorted by entity_id.
-        in_lower: `lower_case_words` of the whole corpus.
+        in_lower: `lower_case_counts` of the whole corpus.
     """
     known = zip(*capitalised_counts(instances), strict=True)
     return pa.array([id_ for id_, word, n in known if word and in_lower.get(word, 0) > n], pa.string())

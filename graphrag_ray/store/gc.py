@@ -61,7 +61,7 @@ class GcPlan:
 
 
 def plan_gc(store: Store, options: GcOptions, lock: locks.Lock | None = None) -> GcPlan:
-    """Plan what `carry_out` will do. Only reads.
+    """Plan what `execute` will do. Only reads.
 
     Args:
         lock: The lock that is held; its file tells the time by the storage's clock. Without it this machine's

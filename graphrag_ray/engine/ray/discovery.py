@@ -17,7 +17,7 @@ JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
 
 def starts_private_ray(address: str | None = None) -> bool:
-    """Whether `cluster.connected` would start a private Ray, whose workers have this process's environment.
+    """Whether `cluster.connect` would start a private Ray, whose workers have this process's environment.
 
     It does if no cluster is named, this process is not connected to one, and none was started on this
     machine.

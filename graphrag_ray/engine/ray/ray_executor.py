@@ -92,7 +92,7 @@ class WorkerConnection:
 
 @dataclass
 class RayExecutor(RayTables):
-    """Runs on the connected Ray cluster (see `cluster.connected`).
+    """Runs on the connected Ray cluster (see `cluster.connect`).
 
     Attributes:
         workers_per_node: LLM workers per node; None lets `worker_pool.workers_on` decide.

@@ -338,7 +338,7 @@ def read_file(
 
     Args:
         options: Storage options of INPUT.
-        names: See `documents_of_stretch`.
+        names: See `documents_of_split`.
     """
     try:
         with _open(file, options or {}, stretch) as stream:

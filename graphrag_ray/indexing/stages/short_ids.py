@@ -160,7 +160,7 @@ def parent_short_ids(run: Run, table: str) -> ShortIds:
 
 
 def sorted_short_ids(keys: Keys, numbers: Ints, next_: int) -> ShortIds:
-    """Return given short ids as `Numbers`."""
+    """Return given short ids as `ShortIds`."""
     order = np.argsort(keys, kind="stable")
     return ShortIds(keys[order], numbers[order], next_)
 

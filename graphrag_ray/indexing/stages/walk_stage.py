@@ -61,7 +61,7 @@ class _WalkShard:
 
 
 def build_walk_index(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
-    """Return table `schema.WALKS` with a group per shard, and failures."""
+    """Return table `schema.NAME_LINKS_TABLE` with a group per shard, and failures."""
     tables = (
         corpus.tables["documents"],
         corpus.tables["text_units"],

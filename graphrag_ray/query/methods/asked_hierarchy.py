@@ -36,7 +36,7 @@ def find_hierarchy(there: Sequence[str], name: str | None = None) -> HierarchyKi
 
 
 def find_hierarchy_or_empty(there: Sequence[str], name: str | None = None) -> HierarchyKind:
-    """Like `hierarchy_of`, but treat an index of names as one whose Leiden hierarchy is empty."""
+    """Like `find_hierarchy`, but treat an index of names as one whose Leiden hierarchy is empty."""
     return HIERARCHIES["leiden"] if not there and name is None else find_hierarchy(there, name)
 
 

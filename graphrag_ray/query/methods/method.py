@@ -35,7 +35,7 @@ class Rows:
         ids: Select rows whose column `by` equals one of these ids or numbers or, for a list column, contains
             one. None selects all rows.
         by: The column to match, or several columns of which one has to match.
-        most: Maximum number of rows per id, by rank (`schema.LOOKED_UP`). Ignored for an index made by an
+        most: Maximum number of rows per id, by rank (`schema.ROW_INDEXES`). Ignored for an index made by an
             earlier version.
         only_these: If `by` is a list column, its lists may be returned without the other ids.
     """

@@ -162,7 +162,7 @@ class RowIndex:
         return PageLocations(part, first, end - first, page)
 
     def pages_by_part(self, column: str) -> list[Pages]:
-        """Return all pages of a column, by part, in the form of `RowsOfPart`."""
+        """Return all pages of a column, by part, in the form of `PartRows`."""
         first_rows, pages = self._first_rows(column).astype(np.int64), self.arrays[f"page.{column}"].whole()
         starts = np.append(0, self.ends)
         at = np.searchsorted(first_rows, starts).tolist()
@@ -243,7 +243,7 @@ def build_from_parts(parts: Sequence[PartRows]) -> bytes:
 
 
 def derive(earlier: RowIndex, parts: Sequence[PartRows | int]) -> bytes:
-    """Make the index of `of_parts` from an earlier one, moving its entries to their new rows.
+    """Make the index of `build_from_parts` from an earlier one, moving its entries to their new rows.
 
     Args:
         parts: New parts, or the number of a part of the earlier index. Columns that the earlier index cannot
