@@ -1,6 +1,7 @@
 """Reasoning models: known model families, and removal of reasoning ("thoughts") from replies.
 
-`spoken` removes reasoning from a complete reply, `ReasoningFilter` from a streamed one. Both take linear time.
+`spoken` removes reasoning from a complete reply, `ReasoningFilter` from a streamed one. Both take linear
+time.
 """
 
 from __future__ import annotations

@@ -245,7 +245,8 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     Claims are equal if subject, object, type and description are, except for case, white space and final
     punctuation. Texts are those of the first instance in (document, position, ordinal), dates the first that
     are stated; the status is the most frequent one, a tie is SUSPECTED. `subject_entity_id` may name an
-    entity that does not exist (`null_unmatched_subjects`). `human_readable_id` is 0 until a snapshot is written.
+    entity that does not exist (`null_unmatched_subjects`). `human_readable_id` is 0 until a snapshot is
+    written.
     """
     units = text_units_by_key(instances, "claim_id")
     n = len(units.keys)

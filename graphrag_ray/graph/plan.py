@@ -11,7 +11,8 @@ replaced by their reports until it fits. What is still too large is cut by prior
 If something is cut, degrees are those in the whole graph, as in the paper; otherwise those among the edges
 shown, so that an unrelated document does not cause the report to be written again. A report replaces its
 members, the edges among them and the claims about them; an edge that leaves it stays. A record longer than
-`max_element_tokens` or `max_report_tokens` is cut to it, so that one runaway description cannot fill a context.
+`max_element_tokens` or `max_report_tokens` is cut to it, so that one runaway description cannot fill a
+context.
 """
 
 from __future__ import annotations
@@ -107,7 +108,8 @@ class ContextPlan:
     """A context as integers."""
 
     community: int
-    # [R] records by falling priority: a place (NODE, CHUNK), a row of `GraphElements` (EDGE, CLAIM), a community
+    # [R] records by falling priority: a place (NODE, CHUNK), a row of `GraphElements` (EDGE, CLAIM), a
+    # community
     kinds: npt.NDArray[np.int8]
     indices: Ints
     tokens: int  # upper bound, headings included

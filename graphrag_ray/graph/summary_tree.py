@@ -82,7 +82,8 @@ class PreviousLevel:
 class UpdatedLevel:
     """What remains of a level.
 
-    `divided` and `divided_names` are the members and names of clusters that became too long and must be divided.
+    `divided` and `divided_names` are the members and names of clusters that became too long and must be
+    divided.
     """
 
     clusters: Clusters

@@ -41,7 +41,9 @@ class FailureFilter:
 
 @dataclass(frozen=True)
 class RetryCounts:
-    """Items to retry: newly, as decided `before`, and `retried_automatically`, as every run does by itself."""
+    """Items to retry: newly, as decided `before`, and `retried_automatically`, as every run does by
+    itself.
+    """
 
     retried: int
     already_retried: int

@@ -4,7 +4,8 @@ trace of a document that was deleted from it.
 A purge removes without grace: the snapshots that hold the document, with everything that only they need;
 every journal item that the newest snapshot does not replay, since a reply about the document's entities may
 quote it and does not record its sources; damaged parts and unfinished files, whose content is unknown. If it
-is interrupted, the next call that deletes completes it. On request, files outside the index (`NOT_PURGED`) are
+is interrupted, the next call that deletes completes it. On request, files outside the index (`NOT_PURGED`)
+are
 searched for traces and listed.
 """
 

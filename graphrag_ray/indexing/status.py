@@ -97,7 +97,8 @@ def watch_last_run(
 ) -> Iterator[dict[str, Any]]:
     """Yield the state of the last run repeatedly until it has ended.
 
-    Yields nothing without a run, or if a later attempt never became one (`refusal_since_last_run`). Unavailable
+    Yields nothing without a run, or if a later attempt never became one (`refusal_since_last_run`).
+    Unavailable
     storage is retried for AWAY_S before StoreError is raised, since the run may reach it another way.
     """
     run = last_run(store)

@@ -42,7 +42,9 @@ CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class ReplyStreamer:
-    """A `StreamListener` that streams what is certain of the last reply, parsed by what `expected` returns."""
+    """A `StreamListener` that streams what is certain of the last reply, parsed by what `expected`
+    returns.
+    """
 
     def __init__(self, say: Say) -> None:
         self._say = say

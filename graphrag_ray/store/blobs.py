@@ -51,7 +51,10 @@ _lock = threading.Lock()
 
 
 def write_blob(store: Store, table: str, source_hash: str, data: bytes, rows: int) -> Part:
-    """Store a part unless it exists. `made_from` is a hex hash of its inputs, by which `list_by_source` finds it."""
+    """Store a part unless it exists.
+
+    `made_from` is a hex hash of its inputs, by which `list_by_source` finds it.
+    """
     checksums = [zlib.crc32(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
     packed_checksums = struct.pack(f"<{len(checksums)}I", *checksums)
     tail = _TAIL.pack(len(data), BLOCK_BYTES, len(checksums), zlib.crc32(packed_checksums), _MAGIC)

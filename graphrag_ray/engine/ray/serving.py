@@ -189,7 +189,8 @@ def serve_application(
 
     Raises:
         GraphRagError: The application did not start.
-        UsageError: Another application has the prefix, the port is taken, or `loopback_only` is set and a Serve
+        UsageError: Another application has the prefix, the port is taken, or `loopback_only` is set and a
+        Serve
             runs already.
     """
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)

@@ -57,7 +57,8 @@ def fill(
 ) -> Context:
     """Write the records of all shares as a context of at most `budget` tokens.
 
-    A record that is longer than its share, or an entity, relationship or claim longer than `max_element_tokens`, is
+    A record that is longer than its share, or an entity, relationship or claim longer than
+    `max_element_tokens`, is
     truncated.
 
     Args:
