@@ -213,7 +213,7 @@ def written_in_the_code() -> list[str]:
 def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
     page = (TOP / "docs" / "guides" / "operations.md").read_text("utf-8")
     code = written_in_the_code()
-    tables = page.split("| it says")[1:]
+    tables = page.split("| message")[1:]
     cells = [
         line.split(" | ")[0] for table in tables for line in table.splitlines() if line.startswith("| `")
     ]
