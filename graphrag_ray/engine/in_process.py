@@ -150,7 +150,7 @@ class _LocalSweep(RunningSweep[T]):
             self.sweep.accounts.add,
             in_flight=self.in_flight,
             # Every item that may start now is in flight.
-            at_the_end=lambda: not self.queued and len(self.running) <= self.in_flight.calls,
+            nothing_queued=lambda: not self.queued and len(self.running) <= self.in_flight.calls,
             pool=executor.pool,
         ) as ask:
             try:

@@ -201,7 +201,7 @@ class Connections:
                     _note,
                     self.ask_key,
                     attempts_before=attempts_before,
-                    aside=self.offline_executor,
+                    thread_pool=self.offline_executor,
                     dropped_for_s=REFUSED_FOR_S,
                 )
                 self._gateways[attempts_before] = await self.exit_stack.enter_async_context(opened)

@@ -132,7 +132,7 @@ def test_of_each_id_the_first_by_rank_are_among_those_that_are_found(reader: Rea
 def test_lists_may_hold_only_what_was_asked_for(reader: Reader):
     ids = reader.table("entities", ["id"])["id"].to_pylist()[:3]
     need = Rows("communities", ["id", "entity_ids"], ids, by="entity_ids")
-    whole, some = reader.rows(need), reader.rows(replace(need, only_these=True))
+    whole, some = reader.rows(need), reader.rows(replace(need, trim_lists=True))
     assert some["id"] == whole["id"]
     for all_of, own in zip(whole["entity_ids"].to_pylist(), some["entity_ids"].to_pylist(), strict=True):
         assert sorted(own) == sorted(set(all_of) & set(ids))

@@ -188,7 +188,7 @@ class WorkerSession:
             self.keys.get,
             in_flight=self.in_flight,
             # The driver has no more items, and every item that we have is in flight.
-            at_the_end=lambda: self.starved and len(self.running) <= len(self.in_flight.items),
+            nothing_queued=lambda: self.starved and len(self.running) <= len(self.in_flight.items),
         )
         ask = await self.gateway.enter_async_context(gateway)
 

@@ -29,7 +29,7 @@ def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, *
         "failed": 0,
         "in_flight": InFlight(calls=12),
         "accounts": accounts,
-        "before": Accounts(),
+        "earlier": Accounts(),
         "seconds": seconds,
     }
     return SweepProgress(**(values | changes))
@@ -61,8 +61,8 @@ def test_rate_and_time_left_follow_the_last_half_minute():
 
 def test_the_cost_is_that_of_the_whole_run():
     before = Accounts({("extract", "m"): CallTotals(cost_pico_usd=3 * 10**12)})
-    assert "$4.50" in line_after(seen(1, 2.0, 10, 15 * 10**11, before=before))
-    assert "cost unknown" in line_after(seen(1, 2.0, 10, None, before=before))
+    assert "$4.50" in line_after(seen(1, 2.0, 10, 15 * 10**11, earlier=before))
+    assert "cost unknown" in line_after(seen(1, 2.0, 10, None, earlier=before))
 
 
 def test_without_a_total_or_limit_neither_is_shown():
@@ -78,7 +78,7 @@ def test_the_bar_is_as_full_as_the_stage():
 def test_the_share_matches_the_numbers_beside_it():
     # As of 932 items, 640 of which are done, most of the others with one call more to come.
     totals = CallTotals(calls=1_514)
-    p = seen(640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, turns_each=2.0)
+    p = seen(640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, expected_turns=2.0)
     share, count, items = re.search(r"(\d+)%  ([\d,]+/[\d,]+) calls  (\S+) done", line_after(p)).groups()
     done, total = (int(n.replace(",", "")) for n in count.split("/"))
     assert int(share) == 100 * done // total and items == "640/932"
@@ -87,7 +87,7 @@ def test_the_share_matches_the_numbers_beside_it():
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
 def test_no_line_is_longer_than_the_terminal(width: int):
     limits = {"m": CombinedLimits(10_000, 2_000_000)}
-    big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, turns_each=2.5)
+    big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, expected_turns=2.5)
     recent = RecentRates()
     for p in (seen(0, 0.1, total=1_669_000), big):
         recent.note(p)
@@ -133,7 +133,7 @@ def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, fl
         total=items,
         in_flight=InFlight(in_flight, in_flight * CALL_TOKENS),
         turns=2 * ended_at_second + 3 * (done - ended_at_second),
-        turns_each=2.5,
+        expected_turns=2.5,
     )
     return p, calls_in_all / a_second + LATENCY_S - seconds
 
@@ -165,11 +165,11 @@ def test_the_last_calls_show_no_zero_time_left():
     totals = CallTotals(calls=1_000)
     for _ in range(1_000):
         totals.latency.add(8.0)
-    p = seen(998, 300.0, accounts=Accounts({("report", "m"): totals}), turns=998, turns_each=1.0)
-    early = seen(900, 280.0, accounts=Accounts({("report", "m"): CallTotals(calls=900)}), turns_each=1.0)
-    first = seen(1, 1.0, accounts=Accounts({("report", "m"): CallTotals(calls=1)}), turns_each=1.0)
+    p = seen(998, 300.0, accounts=Accounts({("report", "m"): totals}), turns=998, expected_turns=1.0)
+    early = seen(900, 280.0, accounts=Accounts({("report", "m"): CallTotals(calls=900)}), expected_turns=1.0)
+    first = seen(1, 1.0, accounts=Accounts({("report", "m"): CallTotals(calls=1)}), expected_turns=1.0)
     assert "left" not in line_after(first, early, p)  # 20 s for 98 calls: nothing is said of two of them
-    late = seen(998, 309.0, accounts=p.accounts, turns=998, turns_each=1.0)
+    late = seen(998, 309.0, accounts=p.accounts, turns=998, expected_turns=1.0)
     assert "left" not in line_after(first, early, p, late)  # whatever holds them up, no pace tells of it
 
 
@@ -195,7 +195,7 @@ def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: st
         p = seen(
             row["done"], row["seconds"], stage=stage, accounts=accounts, total=row["total"],
             in_flight=InFlight(row["in_flight"], row["in_flight_tokens"]),
-            turns=row["turns"], turns_each=trace["turns_each"],
+            turns=row["turns"], expected_turns=trace["turns_each"],
         )  # fmt: skip
         recent.note(p)
         left = seconds_left(p, Amount.of(p), recent)
@@ -214,7 +214,7 @@ def test_items_are_counted_if_a_call_answers_several():
 
 
 def test_a_count_beyond_what_was_expected_is_not_more_than_all():
-    p = seen(2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, turns_each=2.5)
+    p = seen(2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, expected_turns=2.5)
     share = Amount.of(p).share
     assert share is not None and share < 1.0
 

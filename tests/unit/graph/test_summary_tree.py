@@ -155,7 +155,7 @@ def test_clusters_that_hold_the_same_after_a_deletion_are_one():
 def test_a_level_of_which_most_is_gone_is_clustered_afresh():
     vectors, keys = vectors_of(60), np.array([at for at in range(60) if at % 5 < 2], dtype=np.uint64)
     before = level([list(range(at, at + 5)) for at in range(0, 60, 5)], 60)
-    usual = PreviousLevel(replace(before.level, usual=5.0), before.nodes)
+    usual = PreviousLevel(replace(before.level, average_size=5.0), before.nodes)
     sizes = np.ones(len(keys), np.int64)
     assert update_level(keys, vectors[keys.astype(int)], sizes, 10, before) is not None
     assert update_level(keys, vectors[keys.astype(int)], sizes, 10, usual) is None

@@ -193,7 +193,7 @@ def test_where_nothing_is_left_to_send_one_in_four_is_slow():
     for i in range(1000):
         pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
-    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
+    assert pace.slow_s("extract", nothing_queued=True) == pytest.approx(1.0, rel=0.1)
 
 
 def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
@@ -201,9 +201,9 @@ def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too()
     for i in range(1000):
         pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     for _ in range(round(1000 * MOST_HEDGED)):
-        assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
+        assert pace.slow_s("extract", nothing_queued=True) == pytest.approx(1.0, rel=0.1)
         pace.hedged("extract")
-    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(8.0, rel=0.1)
+    assert pace.slow_s("extract", nothing_queued=True) == pytest.approx(8.0, rel=0.1)
 
 
 def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
@@ -217,7 +217,7 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
         world = Hedged(client, other)
         client = world.gateway._models["default"]
         client._pool.usable = usable_of(world)
-        client._runtime = replace(client._runtime, at_the_end=lambda: ended)
+        client._runtime = replace(client._runtime, nothing_queued=lambda: ended)
         for i in range(FEWEST_SEEN):
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         for _ in range(5):

@@ -12,7 +12,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.methods.asked_hierarchy import resolve_hierarchy
 from graphrag_ray.query.methods.method import SearchEnv
 
-TREE = replace(HIERARCHIES["leiden"], name="tree", over="text_unit")
+TREE = replace(HIERARCHIES["leiden"], name="tree", member_kind="text_unit")
 
 
 @pytest.fixture
