@@ -502,7 +502,7 @@ def forecast_of(text: str) -> Any:
     counter.add(document_of(text))
     found, spec = extraction_of(text), describe_spec(PROMPTS, SETTINGS)
     return counter.corpus, [
-        forecast.names_of(k, found, VOCABULARY, spec) for k in ("entities", "relationships")
+        forecast.count_names(k, found, VOCABULARY, spec) for k in ("entities", "relationships")
     ]
 
 

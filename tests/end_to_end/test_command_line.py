@@ -123,7 +123,7 @@ def test_a_question_that_cannot_be_asked_returns_2(run: Command, world: World, q
     world.write(TOWN)
     run(*index_command(world))
     result = run("query", question, "--root", world.root)
-    assert result.exit_code == 2 and "the question" in result.stderr
+    assert result.exit_code == 2 and "The question" in result.stderr
 
 
 def test_an_input_that_would_delete_most_returns_2_and_says_how_to_go_on(

@@ -151,7 +151,7 @@ def test_the_time_that_no_call_takes_is_named_so_that_the_total_is_its_column_s_
     timed = [s["seconds"] for s in found["stages"].values() if s["seconds"] is not None]
     assert found["total"]["seconds"] == pytest.approx(sum(timed) + 77)
     shown = run(world.input, *model_options(world), "--assume", "own_s=77").stdout
-    assert re.search(r"^no calls +77 s +Ray's start, reading, tables *$", shown, re.MULTILINE)
+    assert re.search(r"^no calls +77 s +starting Ray, reading, tables *$", shown, re.MULTILINE)
 
 
 @pytest.mark.parametrize(

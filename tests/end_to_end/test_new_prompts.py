@@ -85,7 +85,7 @@ def test_new_prompts_are_taken_after_their_cost_was_told_and_confirmed(
     assert "in total" in refused.stderr and "$" in refused.stderr and "--yes" in refused.stderr
 
     taken = run(*new, "--yes")
-    assert taken.exit_code == 0 and "in all" in taken.stderr
+    assert taken.exit_code == 0 and "in total" in taken.stderr
     assert improved(world, asked) == n and world.prompts(asked)["extract"] == before["extract"]
     assert BETTER in world.open().manifest.settings["prompts"]["extract"]
     asked = world.asked()

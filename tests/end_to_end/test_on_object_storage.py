@@ -366,7 +366,7 @@ def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
         until(lambda: "could not be cached" in " ".join(served.ask(QUESTION).json()["notes"]))
         # It is gone: what was read already is asked, and the rest is told.
         proxy.choose = lambda seen: "hang up"
-        until(lambda: "cannot" in problem())
+        until(lambda: "annot" in problem())
         assert served.ask(QUESTION, budget_tokens=100_000).status_code == 200
         lost = served.ask(QUESTION, method="text")
         assert lost.status_code == 503 and lost.json()["error"]["code"] == "index_unreadable"

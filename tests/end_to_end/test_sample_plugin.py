@@ -20,7 +20,7 @@ BROKEN = {
         "from graphrag_ray.query.methods.methods import MethodKind\n"
         "def search(question, given):\n    yield 5\n"
         "METHOD = MethodKind(search, asks=('answer',), reads='nothing')\n",
-        "it asked for 5",
+        "it yielded 5",
     ),
 }
 BROKEN_EXPORTERS = {

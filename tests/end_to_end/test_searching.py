@@ -185,7 +185,7 @@ def test_another_embedding_model_than_the_indexs_is_refused(town: World):
     models = embedded_by(town, "text-embedding-3-small", embedding_dimensions=256)
     other = town.open(models=models)
     with pytest.raises(
-        UsageError, match=r"those of offline-\d+, and these settings name text-embedding-3-small"
+        UsageError, match=r"come from offline-\d+, but the settings name text-embedding-3-small"
     ):
         ids(other, "entity", "vector", "Who?", 5)
     assert ids(other, "entity", "keyword", "ALICE", 5)
@@ -205,7 +205,7 @@ def test_without_embeddings_keywords_are_searched_and_vector_search_says_what_to
 ):
     world.take(built(TOWN, embeddings={"enabled": False}))
     assert ids(world.open(), "entity", "keyword", "ALICE", 5)
-    with pytest.raises(UsageError, match=r"has no embeddings.*embeddings.enabled=true"):
+    with pytest.raises(UsageError, match=r"needs embeddings.*embeddings.enabled=true"):
         ids(world.open(), "entity", "vector", "ALICE", 5)
     world.index()
     assert ids(world.open(), "entity", "vector", "ALICE", 5)

@@ -364,7 +364,7 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert run(*attempt).exit_code == 2
     found = status_of(world.store)
-    assert found["last_run"] is None and "nothing to read" in found["refused"]["message"]
+    assert found["last_run"] is None and "Nothing to read" in found["refused"]["message"]
     assert run("status", "--root", world.root).exit_code == 0
 
 

@@ -460,7 +460,7 @@ def test_a_snapshot_that_is_removed_under_a_question_is_told_and_the_next_is_ask
     served = serve()
     # It has not seen the new snapshot when the old one goes, nor read all of the old one.
     with monkeypatch.context() as blind:
-        blind.setattr(served.service.live, "look", _never)
+        blind.setattr(served.service.live, "refresh", _never)
         grown(town)
         collect(town.store, Options(keep=1, grace_s=0.0), delete=True)
         removed = served.ask(THEMES, method="text")
@@ -551,7 +551,7 @@ def test_errors_are_those_that_the_client_knows(town: World, serve: Start):
 def test_the_examples_of_its_page_run(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
-    page = (TOP / "docs" / "service.md").read_text("utf-8")
+    page = (TOP / "docs" / "guides" / "service.md").read_text("utf-8")
     served = serve(token=TOKEN)
     monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", TOKEN)
     (example,) = blocks(page, {"python"})

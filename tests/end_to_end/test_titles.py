@@ -155,7 +155,7 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     minutes(world, [{"text": "ALICE met BOB.", "chair": {"name": name}} for name in speakers])
     by_words = {"hybrid_vector_weight": 0.0}
     world.index(chunking={"prepend": ["chair.name", "auhtor"]}, query=by_words, **world.embedding)
-    told = "names auhtor, which none of the first 4 documents has; columns of their metadata: chair"
+    told = "names auhtor, but none of the first 4 documents has such metadata. Their columns: chair"
     assert told in "".join(world.observer.notes)
     above = "chair.name: Ogilvie\n\nALICE met BOB."
     assert above in embedded(world)
@@ -186,7 +186,7 @@ def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_be
     world.index(chunking={"prepend": []}, embeddings={"with_titles": False}, **world.embedding)
     asked = world.asked()
     world.index(chunking={"prepend": "auto"}, **world.embedding)
-    assert "none changed. To come: at most 12 chunks to extract" in "".join(world.observer.notes)
+    assert "none changed. Expected work: at most 12 chunks to extract" in "".join(world.observer.notes)
     above = "\n\nTitle: Minutes of May\nDate: 2023-05-14\n\n"
     assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
 
@@ -209,7 +209,7 @@ def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
     asked, n_embedded = world.asked(), len(embedded(world))
     minutes(world, [ROWS[0] | {"title": "Protocol of Epiphany"}, *ROWS[1:]])
     world.index(**world.embedding)
-    assert f"1 changed. To come: at most {chunks} chunk" in "".join(world.observer.notes)
+    assert f"1 changed. Expected work: at most {chunks} chunk" in "".join(world.observer.notes)
     (text,) = embedded(world)[n_embedded:]
     assert text.startswith("Protocol of Epiphany\n2023-01-14") and world.asked() == asked + 2 * chunks
     assert first(world, "EPIPHANY", "hybrid") == "Protocol of Epiphany"

@@ -133,7 +133,7 @@ def test_what_is_missing_is_looked_up_once_unless_the_question_says_otherwise(wo
     world.open().ask("what is it that OSCAR ever saw in the fever ?", method="ppr", where=["path~m*"])
     assert world.prompts(before)["next_questions"] <= 1
     refused = run("query", "Who?", "--root", world.root, "--method", "hybrid", "--steps", "2")
-    assert refused.exit_code == 2 and "steps is for ppr search" in refused.output
+    assert refused.exit_code == 2 and "steps is an option of ppr search" in refused.output
 
 
 def test_the_passage_that_shares_no_word_with_the_question_is_read(world: World, built: Built):

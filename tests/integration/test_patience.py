@@ -70,7 +70,7 @@ def test_what_a_dialogue_was_answered_is_not_asked_again_when_its_next_turn_need
     assert (outcome.status, outcome.result) == ("complete", "Yes.")
     assert [p for p in prompts if "corrects" not in p] == ["A asks"]
     assert len(prompts) == 1 + FIRST_ATTEMPTS + 2
-    assert asker.kept == (0, 2), "no reply comes from a cache"
+    assert asker.cached == (0, 2), "no reply comes from a cache"
 
 
 def test_as_long_as_one_call_may_still_be_answered_the_others_do_not_give_up():

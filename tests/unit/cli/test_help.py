@@ -91,12 +91,12 @@ class TestWhichIndex:
 
     def test_the_environment_is_the_last_default(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
-        assert "here is no index at /nowhere/of-environment" in self.status()
+        assert "No index at /nowhere/of-environment" in self.status()
 
     def test_typed_options_precede_the_environment(self, monkeypatch: pytest.MonkeyPatch, config: str):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
-        assert "of-config;" in self.status("--config", config)
-        assert "/nowhere/typed;" in self.status("--root", "/nowhere/typed", "--config", config)
+        assert "of-config. " in self.status("--config", config)
+        assert "/nowhere/typed. " in self.status("--root", "/nowhere/typed", "--config", config)
 
     def test_a_missing_root_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv("GRAPHRAG_RAY_ROOT", raising=False)

@@ -122,6 +122,7 @@ def test_documents_of_another_package_are_made_fit_to_be_stored(fresh: Registry[
 )
 def test_the_built_in_formats_are_those_that_pages_and_help_name(page: str, fresh: Registry[Reader]):
     text = (SAMPLE.parents[1] / page).read_text("utf-8").replace("`", "")
+    text = re.sub(r"\s+", " ", text)
     named = re.search(r"(?:\.[a-z]+, )+\.[a-z]+(?: or \.[a-z]+)?", text)
     assert named and re.findall(r"\.[a-z]+", named[0]) == [
         f".{name}" for name in fresh._builtins if name != "htm"

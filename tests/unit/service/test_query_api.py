@@ -58,7 +58,7 @@ def test_a_mode_is_that_of_a_method_that_has_modes():
     asked = body(method="lightrag", mode="local")
     assert question_of(asked, OPTIONS).method == "lightrag"
     assert query_settings(asked, Query()).lightrag_mode == "local"
-    with pytest.raises(UsageError, match="mode is for lightrag search \\(local, global"):
+    with pytest.raises(UsageError, match="mode is an option of lightrag search \\(local, global"):
         question_of(body(mode="local"), OPTIONS)
 
 

@@ -9,7 +9,7 @@ import pytest
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.query.methods import methods
 
-QUESTIONS = Path(__file__).parents[4] / "docs" / "questions.md"
+QUESTIONS = Path(__file__).parents[4] / "docs" / "guides" / "questions.md"
 
 
 def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_asked():
