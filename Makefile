@@ -1,10 +1,10 @@
-# graphrag-ray: `make demo` shows it, `make test` tests it, `make check` is what CI asks of every change.
+# graphrag-ray: `make demo`, `make test`; `make check` is what CI requires of every change.
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
-# Each tier remembers for itself what failed last. With TRIES=2 that is tried once more, alone: the machine may have
-# been too busy. What fails twice fails, and so does a run that broke off.
+# Each tier remembers its failed tests. With TRIES=2 they are retried once, alone, because the machine may have been
+# busy. Tests that fail twice fail, and so does an interrupted run.
 FIRST = $(BIN)/python -m pytest -m "not cluster" -o cache_dir=.pytest_cache/first
 SECOND = $(if $(shell $(BIN)/python tests/ceph.py check && echo there),GRAPHRAG_RAY_TEST_S3=ceph) \
 	GRAPHRAG_RAY_TEST_README=1 GRAPHRAG_RAY_TEST_EXAMPLES=30 \
@@ -29,28 +29,28 @@ demo: install
 	@echo
 	$(BIN)/graphrag-ray query "What happened to the harbour plan and to Hask Marsh?" --root demo-index
 	@echo
-	@echo "To go on in this shell: . $(VENV)/bin/activate"
+	@echo "To continue in this shell: . $(VENV)/bin/activate"
 
 ## The first tier: all behaviour, without a cluster. Minutes on two cores.
 test: install
 	$(FIRST) -n 2 --dist worksteal --durations 20 $(call AGAIN,$(FIRST))
 
-## The second tier: Ray clusters, kills, pauses, long waits, Ceph's gateway where its packages are installed
-## (`python tests/ceph.py check` names them), README's command lines, and property tests with many examples.
-## Each process keeps whole files to itself, in the order of tests/conftest.py: their clusters take long to start.
+## The second tier: Ray clusters, kills, pauses, long waits, Ceph's gateway if its packages are installed
+## (`python tests/ceph.py check` lists them), the README's commands, and property tests with many examples.
+## Each process runs whole files, in the order of tests/conftest.py, because clusters are slow to start.
 test-cluster: install
 	$(SECOND) -n 2 --dist loadfile --no-loadscope-reorder --durations 20 $(call AGAIN,$(SECOND))
 
-## For hours: all property tests, and so many rounds through every way by which text reaches the pure rooms.
+## Takes hours: all property tests, and ROUNDS hostile texts on every path into the pure folders.
 fuzz: install
 	GRAPHRAG_RAY_TEST_EXAMPLES=2000 $(BIN)/python -m pytest -n 2 -m hypothesis --timeout 0
 	GRAPHRAG_RAY_FUZZ_ROUNDS=$(or $(ROUNDS),100000) $(BIN)/python -m pytest -n 2 tests/unit/test_any_text.py
 
-## Corpora that nobody chose for us, through the offline engine; those that are not below ../shared/data are skipped.
+## Other people's corpora with the offline engine; those missing in ../shared/data are skipped.
 corpora: install
 	$(BIN)/python benchmarks/corpora.py
 
-## How many small faults in a pure room its unit tests notice: make mutation ROOM=graph SAMPLE=150
+## Mutation testing of a pure folder: make mutation ROOM=graph SAMPLE=150
 mutation: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,mutation]'
 	$(BIN)/python benchmarks/mutation.py $(ROOM) --sample $(or $(SAMPLE),150)
@@ -65,7 +65,7 @@ check: install
 ## Build the documentation site into site/; notebooks are executed.
 docs: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,docs]'
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 format: install
 	$(BIN)/ruff format .

@@ -10,8 +10,8 @@
 
 Here articles.py, in the working directory, has a function `dataset` that returns a `ray.data.Dataset`.
 
-Takes the options of `graphrag-ray index` and has its exit codes. `ray job submit` turns each but 0 into 1;
-how the run is going and how it ended or why it was refused, exit code included, stands beside the index:
+Takes the options of `graphrag-ray index` and has its exit codes. `ray job submit` exits with 1 for all but 0;
+`status` reads the progress, the outcome and the actual exit code from the index:
 
     graphrag-ray status --root s3://bucket/index --watch --next
 

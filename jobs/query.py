@@ -4,13 +4,13 @@
         --batch s3://bucket/questions.csv --out s3://bucket/answers.parquet
 
 Takes the options of `graphrag-ray query` and has its exit codes. `ray job submit` turns each but 0 into 1;
-how the batch ended, or why it was refused, stands beside the answers, here in
+the outcome of the batch, or why it was refused, is stored with the answers, here in
 s3://bucket/answers.parquet.work/outcome.json:
 
     outcome        "answered", or in a word what stopped or refused it; "running" while it works, and after it
                    was killed
     exit_code      and exit_meaning, of the command; null while it works
-    message        what there is to say of an outcome other than "answered"
+    message        explains an outcome other than "answered"
     snapshot       that was asked; questions: how many; failed: how many have no answer, or a part of it only;
                    usage: what was paid, by stage. null where it did not come to that
     started_at     and ended_at

@@ -44,7 +44,7 @@ class StreamingAsk(Protocol):
 OFFLINE_SLOTS = 32
 """Items per process of the offline engine, which runs them one after another."""
 EMBEDDING_SLOTS = 2_048
-"""Embeddings share calls, so many items must run at once to fill one."""
+"""Embeddings share calls, so a large number of items must run at once to fill one."""
 UNBOUNDED_SLOTS = 1_024
 """Minimum items per worker if only the limiter decides how many calls are in flight."""
 MAX_SLOTS = 8_192

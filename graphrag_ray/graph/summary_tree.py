@@ -1,4 +1,4 @@
-"""A tree of summaries over texts: RAPTOR's (Sarthi et al. 2024, section 3), built bottom-up.
+"""A summary tree over texts: RAPTOR's (Sarthi et al. 2024, section 3), built bottom-up.
 
 The nodes of the lowest level are texts, those above are summaries of clusters of the level below. A node may
 be in several clusters (`soft_clusters.py`), but all texts are equally deep. An existing tree is kept where

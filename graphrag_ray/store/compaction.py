@@ -171,7 +171,7 @@ def _merge(
     try:
         parquet.read_bytes(store, path)
     except (CorruptPart, FileNotFoundError):
-        _log.warning("%s does not read back as it was written; nothing is deleted", store.url_of(path))
+        _log.warning("%s differs from what was written; nothing is deleted", store.url_of(path))
         return False
     check()
     list(map_in_threads(store.delete, [part.path for part in parts if part.path != path]))

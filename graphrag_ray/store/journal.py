@@ -308,7 +308,7 @@ def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Conc
 class JournalIndex:
     """Finds the rows of items in 21 bytes per pair of key and part; rows are read on demand.
 
-    Shows the journal as it was when loaded, but reloads itself when its parts are merged away. Picklable; its
+    Shows the journal as of loading, but reloads itself when its parts are merged away. Picklable; its
     arrays can be in shared memory.
 
     Args:

@@ -271,5 +271,5 @@ def test_an_index_shows_itself_in_a_few_words(town: World):
 def test_a_table_or_column_that_is_not_there_is_answered_with_those_that_are(town: World):
     with pytest.raises(UsageError, match=r"Unknown table 'nope'. Choose from: .*documents, .*communities"):
         town.open().table("nope")
-    with pytest.raises(UsageError, match=r"entities has no column 'nope'; it has id, .*title"):
+    with pytest.raises(UsageError, match=r"entities has no column 'nope'. Choose from: id, .*title"):
         town.open().table("entities", ["id", "nope"])

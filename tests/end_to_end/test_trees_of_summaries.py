@@ -345,7 +345,10 @@ def test_commands_know_it(known: World, run: Command, tmp_path: Path):
     question = ["query", "What about AAX ?", "--root", known.root, *model_options(known)]
     assert "raptor search" in run(*question, "--method", "raptor", "--traversal", "tree").output
     refused = run(*question, "--method", "trex", "--traversal", "tree")
-    assert refused.exit_code == 2 and "traversal is an option of raptor search (collapsed, tree)" in refused.stderr
+    assert (
+        refused.exit_code == 2
+        and "traversal is an option of raptor search (collapsed, tree)" in refused.stderr
+    )
     n = len(known.table("tree_summaries"))
     assert f"{n} of {n} summaries" in run("status", "--root", known.root).output
     assert "C0" in run("levels", "--root", known.root).output

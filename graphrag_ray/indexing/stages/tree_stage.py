@@ -1,4 +1,4 @@
-"""Build the tree of summaries (`graph/summary_tree.py`): cluster a level, summarise and embed the clusters.
+"""Build the summary tree (`graph/summary_tree.py`): cluster a level, summarise and embed the clusters.
 
 Tasks cluster groups of nodes. The driver holds integers and the vectors of one level: those of chunks in a
 mapped file; those of summaries, and in an update the means of clusters, in memory. Each level is stored with

@@ -39,7 +39,7 @@ SHOWN_CHARACTERS = 100
 """Characters of a failed name in its failure."""
 SHARD_ROWS = 131_072
 SHARD_BYTES = 128 << 20
-"""Maximum stored size of a shard's parts. A question reads all shards, so many small ones are slow."""
+"""Maximum stored size of a shard's parts. A question reads all shards, so small ones are slow."""
 _THREADS = 8
 """Threads that read parts, for storage with high latency."""
 

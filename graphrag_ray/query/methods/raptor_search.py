@@ -1,4 +1,4 @@
-"""RAPTOR (Sarthi et al. 2024, section 3): search a tree of summaries by embeddings, in one call.
+"""RAPTOR (Sarthi et al. 2024, section 3): search a summary tree by embeddings, in one call.
 
 `query.traversal` chooses the strategy:
     collapsed   the nearest of all nodes, chunks and summaries alike, within `query.raptor_tokens`
