@@ -29,7 +29,7 @@ from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.offline.static_embeddings import embed_many
 from graphrag_ray.store.search import keyword, vectors
 from graphrag_ray.store.search.mapped_arrays import InMemory
-from graphrag_ray.store.search.vectors import Hit
+from graphrag_ray.store.search.vectors import ScoredId
 
 DEMO = Path(__file__).parent.parent / "demo" / "corpus"
 QUESTIONS = 50
@@ -67,7 +67,7 @@ class Way:
     name: str
     build: Callable[[range], bytes]
     read: Callable[[InMemory], Any]
-    search: Callable[..., list[Hit]]
+    search: Callable[..., list[ScoredId]]
     asked: list[Any]
 
 
@@ -87,7 +87,7 @@ def ways(records: Records, questions: Records) -> list[Way]:
     return [by_vector("exact", False), by_vector("signs", True), found]
 
 
-def measured(way: Way, size: int, folder: Path, truth: list[list[Hit]] | None) -> list[list[Hit]]:
+def measured(way: Way, size: int, folder: Path, truth: list[list[ScoredId]] | None) -> list[list[ScoredId]]:
     """Prints a row; returns the 100 best of each question."""
     shards, n_bytes, made_s = [], 0, 0.0
     for start in range(0, size, SHARD_ROWS):
@@ -100,7 +100,7 @@ def measured(way: Way, size: int, folder: Path, truth: list[list[Hit]] | None) -
         n_bytes += path.stat().st_size
         shards.append(way.read(InMemory(np.memmap(path, np.uint8, "r"))))
 
-    def ask(question: Any, k: int) -> list[Hit]:
+    def ask(question: Any, k: int) -> list[ScoredId]:
         return way.search(shards, question, k)
 
     found = [ask(question, 100) for question in way.asked]
@@ -116,7 +116,7 @@ def measured(way: Way, size: int, folder: Path, truth: list[list[Hit]] | None) -
     return found
 
 
-def share(found: list[list[Hit]], truth: list[list[Hit]], k: int) -> float:
+def share(found: list[list[ScoredId]], truth: list[list[ScoredId]], k: int) -> float:
     both = zip(found, truth, strict=True)
     return statistics.mean(len({i for i, _ in a[:k]} & {i for i, _ in b[:k]}) / k for a, b in both)
 

@@ -37,7 +37,9 @@ NAME = "leiden"
 
 
 def instead_of_leiden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(HIERARCHIES, NAME, replace(HIERARCHIES[NAME], member_kind="text_unit", stages=("reports",)))
+    monkeypatch.setitem(
+        HIERARCHIES, NAME, replace(HIERARCHIES[NAME], member_kind="text_unit", stages=("reports",))
+    )
     monkeypatch.setitem(indexing.HIERARCHY_BUILDERS, NAME, build)
 
 

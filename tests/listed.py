@@ -20,6 +20,6 @@ class Listed:
         rows, self._rows = self._rows, None
         return rows
 
-    def finished(self, number: int, outcome: Outcome[Any]) -> None:
+    def on_finished(self, number: int, outcome: Outcome[Any]) -> None:
         assert number not in self.outcomes
         self.outcomes[number] = outcome

@@ -26,8 +26,8 @@ HELLO = ChatReply("Hello.", usage=Usage(100, 50))
 class FakeClient:
     """Answers with each of `script` in turn, the last for ever; errors are raised, functions called."""
 
-    def __init__(self, *script, where="http://a/v1", price=PRICE):
-        self.script, self.where, self.price = list(script), where, price
+    def __init__(self, *script, display_address="http://a/v1", price=PRICE):
+        self.script, self.display_address, self.price = list(script), display_address, price
         self.limits = LimitHeaders()
         self.seen = []
         self.closed = False
@@ -49,7 +49,7 @@ class FakeClient:
 
     quirks = frozenset()
 
-    def learn(self, quirks): ...
+    def add_quirks(self, quirks): ...
 
     async def close(self):
         self.closed = True

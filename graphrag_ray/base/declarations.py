@@ -23,7 +23,7 @@ class Stage:
         dialogue: The dialogue it runs, which names its journal, its model under `stages` and its failures; ""
             if it calls no model. Stages of different hierarchies may run the same dialogue.
         prompts: Prompts of those turns whose replies inform an estimate.
-        parts: Prompts that are inserted into `prompts`.
+        included_prompts: Prompts that are inserted into `prompts`.
         section: Settings section whose `enabled` turns the stage on; "" if it always runs.
         writes: What its model writes, and the snapshot count of their total (or "").
         module: File in `indexing/stages/`, if it is not named after the stage.
@@ -194,11 +194,12 @@ class HierarchyKind:
 
     Attributes:
         name: Name in the setting `hierarchies`, in `--hierarchy` and in the column `hierarchy`.
-        over: The record kind of its members.
+        member_kind: The record kind of its members.
         stages: Stages that build it, in the order of the run.
-        communities: Its table of communities, with at least community, level, parent and hierarchy.
-        reports: The record kind of its reports. Their table has at least id, community, n_tokens, hierarchy.
-        by_meaning: Whether its members are embedded before it is built.
+        communities_table: Its table of communities, with at least community, level, parent and hierarchy.
+        report_kind: The record kind of its reports. Their table has at least id, community, n_tokens,
+            hierarchy.
+        needs_embeddings: Whether its members are embedded before it is built.
     """
 
     name: str

@@ -8,7 +8,7 @@
     │   ├── IndexNotFound              no index, or no finished snapshot, at --root
     │   ├── LevelNotFound              community level that the index does not have
     │   ├── DeletionRefused            the run would delete much of the index, or replace documents
-    │   └── NoReports                  the index has no communities and reports
+    │   └── ReportsMissing             the index has no communities and reports
     ├── StoreError                     storage failure
     │   ├── CorruptPart                a stored part is truncated or was modified
     │   ├── LockHeld                   another writer works on this index
@@ -26,9 +26,9 @@
     └── CallError                      one request to a model failed
         ├── TransientCallError         may succeed on retry (408, 409, 425, 429, 5xx, connection, timeout)
         ├── PermanentCallError         this request will never succeed (400, too long, content filter)
-        │   └── DoesNotFit             may succeed with a larger window or limit in the settings
+        │   └── RequestTooLarge        may succeed with a larger window or limit in the settings
         └── FatalCallError             no request will succeed (401, 403, unknown model, quota)
-            └── NoWay                  no request can be sent: no address, no key, or an invalid header
+            └── NoEndpoint             no request can be sent: no address, no key, or an invalid header
 
     DialogueFailed                     a dialogue cannot use the model's replies; the item fails permanently
 

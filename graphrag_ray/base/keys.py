@@ -39,7 +39,7 @@ def find_key(
         The key; None for an endpoint that needs none.
 
     Raises:
-        NoWay: There is no key. The message names the variable, the file and this node.
+        NoEndpoint: There is no key. The message names the variable, the file and this node.
     """
     variable, path = endpoint.api_key_env, endpoint.api_key_file
     if variable is None and path is None:

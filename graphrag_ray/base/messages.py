@@ -124,7 +124,7 @@ class ChatReply:
 
     Attributes:
         finish_reason: "stop", "length" (truncated), "content_filter", or another word of the endpoint.
-        said: The text including reasoning, if some was removed.
+        raw: The text including reasoning, if some was removed.
     """
 
     text: str

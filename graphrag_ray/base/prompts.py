@@ -143,7 +143,7 @@ def load_prompts(
 
     Args:
         directory: Folder or URL whose NAME.txt files take precedence.
-        kept: Prompts of an index, which take precedence over the bundled ones.
+        stored: Prompts of an index, which take precedence over the bundled ones.
     """
     paths = _own_prompts(str(directory)) if directory is not None else {}
     prompts = {}

@@ -145,9 +145,10 @@ class ModelFamily:
     """Models whose names match a pattern.
 
     Attributes:
-        thinks: They write reasoning before a reply, which counts against its limit.
-        opened: Their chat templates contain the opening tag, so a reply begins inside reasoning.
-        refuses: Parameters that are not sent to them.
+        is_reasoning: They write reasoning before a reply, which counts against its limit.
+        starts_inside_reasoning: Their chat templates contain the opening tag, so a reply begins inside
+            reasoning.
+        unsupported_parameters: Parameters that are not sent to them.
     """
 
     pattern: str = ""

@@ -183,8 +183,8 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
         parts.append((3, f"${p.cost_usd:,.4f}" if p.cost_usd < 1 else f"${p.cost_usd:,.2f}"))
     elif p.cost_usd is None:
         parts.append((7, "cost unknown"))
-    if p.remaining_s is not None and p.remaining_s >= SHORTEST_LEFT_S:
-        parts.append((2, f"{duration(p.remaining_s)} left"))
+    if p.left_s is not None and p.left_s >= SHORTEST_LEFT_S:
+        parts.append((2, f"{duration(p.left_s)} left"))
     while width and len("  ".join(text for _, text in parts)) >= width:
         least = max(parts, key=lambda part: part[0])
         if not least[0]:

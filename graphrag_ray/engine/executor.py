@@ -92,9 +92,9 @@ class SweepProgress:
     Attributes:
         total: Items of the sweep; None while unknown.
         accounts: Accounts of this sweep.
-        before: Accounts of the run's earlier sweeps.
+        earlier: Accounts of the run's earlier sweeps.
         turns: Replies that finished items took.
-        turns_each: Expected replies per item; None if a call answers many items.
+        expected_turns: Expected replies per item; None if a call answers many items.
     """
 
     stage: str
@@ -161,7 +161,7 @@ class Executor(ABC):
 
         Args:
             inputs: Unless they are a sequence, only those in progress are held in memory. Those of a dataset
-                (`GivenRows.dataset`) come in any order.
+                (`InputRows.dataset`) come in any order.
             parted: How to split an input that repeatedly kills its processes.
             ended: Called with the number of each finished input.
 

@@ -51,7 +51,7 @@ def label_item(row: Row) -> tuple[str, str]:
 class Feed:
     """An item source: a queue of dialogues, lowest order first, whose outcomes coroutines await.
 
-    Coroutines call `ask`; the sweep calls `take` and `finished`.
+    Coroutines call `ask`; the sweep calls `take` and `on_finished`.
 
     Attributes:
         total: Expected number of items, for progress; None if unknown.

@@ -58,7 +58,7 @@ class Models:
 
     Attributes:
         quirks: What endpoints taught earlier runs, as in `Accounts`.
-        refused: Why endpoints are not asked, by model and endpoint number (see `probed`).
+        refused_endpoints: Why endpoints are not asked, by model and endpoint number (see `probed`).
     """
 
     by_name: Mapping[str, Model]

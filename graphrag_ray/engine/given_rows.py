@@ -50,7 +50,7 @@ class InputRows:
         """Call the function if there is one, and check the columns.
 
         Args:
-            refuse: Returns why rows with these columns cannot be read, or "".
+            why_unreadable: Returns why rows with these columns cannot be read, or "".
 
         Raises:
             InputError: INPUT is none of KINDS, cannot be read, or lacks columns.

@@ -166,8 +166,8 @@ class FailureWatch:
     that reached no endpoint, however few its items.
 
     Attributes:
-        fresh: Whether no item of this kind was ever completed.
-        bad_replies_count: Whether permanent failures count, and not only requests without an answer.
+        first_sweep: Whether no item of this kind was ever completed.
+        count_bad_replies: Whether permanent failures count, and not only requests without an answer.
     """
 
     max_fraction: float

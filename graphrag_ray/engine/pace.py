@@ -118,7 +118,7 @@ class StagePace:
     requests_per_minute_limit: float | None
     cost_usd: float | None
     total_tokens: int
-    remaining_s: float | None
+    left_s: float | None
     seconds: float
     calls_total: int | None = None
 
@@ -141,7 +141,7 @@ class StagePace:
             requests_per_minute_limit=limits.requests_per_minute if limits else None,
             cost_usd=total.cost_usd,
             total_tokens=total.total_tokens,
-            remaining_s=seconds_left(p, amount, recent),
+            left_s=seconds_left(p, amount, recent),
             seconds=p.seconds,
             calls_total=round(amount.total) if amount.in_calls and amount.total is not None else None,
         )

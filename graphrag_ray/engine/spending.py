@@ -27,7 +27,7 @@ class Spending:
 
     Attributes:
         started_at: Seconds by the executor's clock.
-        before: Accounts of the sweeps that have ended.
+        earlier: Accounts of the sweeps that have ended.
     """
 
     budget: Budget = field(default_factory=Budget)

@@ -28,9 +28,9 @@ class Stop:
     """The signals that a run received.
 
     Attributes:
-        told: The first signal.
-        asking: Whether calls may be in flight; the executor then polls `check`.
-        say: Shows a message to the user.
+        received: The first signal.
+        polled: Whether calls may be in flight; the executor then polls `check`.
+        notify: Shows a message to the user.
     """
 
     received: signal.Signals | None = None

@@ -47,7 +47,8 @@ def export(
         hierarchy: Hierarchy whose communities and reports are written; None for the first of the index.
 
     Raises:
-        NoReports, UsageError: The format needs something that the index lacks, or `out` cannot be written to.
+        ReportsMissing, UsageError: The format needs something that the index lacks, or `out` cannot be
+            written to.
         CorruptPart, SnapshotRemoved, StoreError: The index cannot be read, or storage failed.
     """
     index = reader.store.url

@@ -48,9 +48,9 @@ class Exporter:
         help: One line for the list of formats.
         files: All paths that `write` may write, folders with a trailing slash. An export never replaces such
             a file unless an earlier export wrote it.
-        then: Returns one sentence on how to use the export at a URL.
-        trees: Supports hierarchies over chunks.
-        reports: Requires an index with communities.
+        next_step: Returns one sentence on how to use the export at a URL.
+        supports_trees: Supports hierarchies over chunks.
+        needs_reports: Requires an index with communities.
     """
 
     write: Callable[[Snapshot, Output], Sequence[str]]

@@ -51,9 +51,9 @@ def build_communities(
         source, target, weight: [E] edges in any order. Self-loops and edges of weight 0 are ignored.
         node_tokens: [N] tokens that each node adds to a report; None counts 1 each.
         pack_tokens: Maximum tokens of small components that share a community.
-        past: The previous graph and its hierarchy, to change as little as possible.
-        node_keys: [N] first 64 bits of each node's id, by which `past` is matched and packs are cut, so that
-            another small component changes few of them; None uses node numbers.
+        previous: The previous graph and its hierarchy, to change as little as possible.
+        node_keys: [N] first 64 bits of each node's id, by which `previous` is matched and packs are cut, so
+            that another small component changes few of them; None uses node numbers.
 
     Raises:
         ValueError: If a weight is negative or not finite, or an end is not a node.
@@ -93,7 +93,7 @@ def sort_edges_by_community(hierarchy: Hierarchy, source: Ints, target: Ints) ->
     """Sort edges by the smallest community that holds both ends.
 
     The edges inside community c, at any depth, then form a range: those whose community is in
-    c…hierarchy.last[c]-1.
+    c…hierarchy.subtree_end[c]-1.
 
     Returns:
         (order [E], community [E]): the permutation that sorts the edges, stable within a community, and the

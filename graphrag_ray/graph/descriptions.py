@@ -44,7 +44,9 @@ class DescribeSpec:
     language: str
     max_output_tokens: int  # length of one summary, stated in the prompt
     batch_tokens: int  # maximum tokens of the descriptions in one call
-    joined_tokens: int = 0  # up to JOINED_TEXTS descriptions of at most this many tokens together are joined
+    joined_tokens: int = (
+        0  # up to MAX_JOINED_TEXTS descriptions of at most this many tokens together are joined
+    )
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:

@@ -106,9 +106,9 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
 
     Args:
         instances: All rows of each key, in any order.
-        weight: "count": number of text units that state the relationship (paper 3.1.3; a chunk counts once,
-            since a gleaning may repeat the first reply). "strength": sum of the stated strengths, in whole
-            millionths so that the order of summation does not matter, each limited to 0…100,000.
+        weight_by: "count": number of text units that state the relationship (paper 3.1.3; a chunk counts
+            once, since a gleaning may repeat the first reply). "strength": sum of the stated strengths, in
+            whole millionths so that the order of summation does not matter, each limited to 0…100,000.
     """
     units = text_units_by_key(instances, "relationship_id")
     any_row = pa.array(first_rows(units.key, len(units.keys)))

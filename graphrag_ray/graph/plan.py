@@ -63,7 +63,7 @@ def order_elements(
 
     Returns:
         The elements, and the permutation that was applied to the claims. Edge e of the elements is edge
-        edge_order[e] of the arguments; the node at place p is hierarchy.order[p].
+        edge_order[e] of the arguments; the node at place p is hierarchy.node_at_place[p].
     """
     place = np.empty(len(hierarchy.node_at_place), dtype=np.int64)
     place[hierarchy.node_at_place] = np.arange(len(hierarchy.node_at_place))

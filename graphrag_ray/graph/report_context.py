@@ -154,9 +154,9 @@ def render(
     are not connected, a first line says so.
 
     Args:
-        shown: Records by falling priority, which sections and numbers follow.
+        selected: Records by falling priority, which sections and numbers follow.
         left_out: Records that were left out before.
-        longest: Maximum tokens of a record; by default `max_element_tokens` or `max_report_tokens`.
+        max_record_tokens: Maximum tokens of a record; by default `max_element_tokens` or `max_report_tokens`.
     """
     long = (*REPORT_SECTIONS, "Sources")
     caps = [

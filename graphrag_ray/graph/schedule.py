@@ -124,10 +124,10 @@ class LevelSchedule:
         kind: Kind of the level below: REPORT or CHUNK.
         in_order: Whether to show what fits in the order of its numbers.
         places: What plans call each record of the level below; None: its number.
-        longest: Maximum tokens of a record; None: `max_report_tokens`.
+        max_record_tokens: Maximum tokens of a record; None: `max_report_tokens`.
 
     Attributes:
-        without: Communities without any record below, which are never handed out.
+        without_inputs: Communities without any record below, which are never handed out.
     """
 
     def __init__(

@@ -28,7 +28,8 @@ def signatures(
     ids: Hashes,
     is_cut: Bools,
 ) -> Hashes:
-    """[C, WIDTH] sums over each community's nodes, inner edges, claims, and itself with all its descendants.
+    """[C, SIGNATURE_WIDTH] sums over each community's nodes, inner edges, claims, and itself with all its
+    descendants.
 
     The last column sums the degrees of its edges if the context is cut, because they decide what is left out.
 

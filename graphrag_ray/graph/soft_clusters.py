@@ -59,7 +59,7 @@ def soft_clusters(
         vectors: [n, dimensions] of length 1, or zeros. UMAP compares all pairs of up to 4,096 rows, so the
             caller must limit their number (`summary_tree.MAX_NODES`).
         sizes: [n] tokens of each node.
-        most: Maximum tokens of a cluster, except of a single node.
+        max_tokens: Maximum tokens of a cluster, except of a single node.
     """
     if not len(vectors):
         return []

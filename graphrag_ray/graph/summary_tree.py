@@ -94,7 +94,7 @@ class UpdatedLevel:
 
 
 def partition_into_groups(vectors: Vectors) -> list[Ints]:
-    """Partition rows into groups of at most MOST_NODES similar ones, deterministically.
+    """Partition rows into groups of at most MAX_NODES similar ones, deterministically.
 
     More than that are divided by k-means, then by halves, so that work grows with the number of nodes.
     `vectors` [n, dimensions] have length 1 or 0.
@@ -191,7 +191,7 @@ def sorted_level(clusters: Sequence[Ints], born: Sequence[int], usual: float | N
 
 
 def split_large_sets(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
-    """Split sets of more than MOST_NODES nodes; return the pieces and the set that each comes from."""
+    """Split sets of more than MAX_NODES nodes; return the pieces and the set that each comes from."""
     pieces, origin = [], []
     for i, members in enumerate(whole):
         parts = [members]

@@ -33,7 +33,8 @@ _KINDS = {"added": "new", "changed": "changed", "removed": "removed"}
 
 
 def count_changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[str, int]]:
-    """Count the rows `added`, `changed`, `removed` and `unchanged` since the parent, by table of COMPARED.
+    """Count the rows `added`, `changed`, `removed` and `unchanged` since the parent, by table of
+    COMPARED_TABLES.
 
     Without a parent all rows are added. A table whose parent rows are damaged is left out.
     """

@@ -50,7 +50,7 @@ def estimate(
     Args:
         root: An index whose journal shows lengths, rates, names per chunk, and what is already paid for.
         sample: Number of chunks that the offline engine reads.
-        given: Assumptions to use (`forecast.ASSUMPTION_MEANINGS`).
+        assumptions: Assumptions to use (`forecast.ASSUMPTION_MEANINGS`).
         read_bytes: Size above which only a sample of INPUT's files is read; None to read everything.
         new_prompts: Use the package's prompts instead of the index's own.
 

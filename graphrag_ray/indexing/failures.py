@@ -41,13 +41,11 @@ class FailureFilter:
 
 @dataclass(frozen=True)
 class RetryCounts:
-    """Items to retry: newly, as decided `before`, and `retried_automatically`, as every run does by
-    itself.
-    """
+    """Items to retry: newly, as decided `before`, and `anyway`, as every run does by itself."""
 
     retried: int
-    already_retried: int
-    retried_automatically: int
+    before: int
+    anyway: int
 
 
 def failed_items(

@@ -87,7 +87,7 @@ def index(
     """Bring the index in `executor.store` up to date with INPUT, and commit a snapshot.
 
     Args:
-        given: A file, folder, glob or URL, or opened rows.
+        source: A file, folder, glob or URL, or opened rows.
         add: Keep documents that INPUT does not contain.
         allow_deletes: Allow deleting more than a tenth of the documents.
         reset_communities: Partition the graph from scratch rather than from the parent's communities, and

@@ -77,7 +77,7 @@ class CleanupResult:
         journal: By dialogue.
         documents: Paths of purged documents, as far as a snapshot still knows them.
         writer: Who is working on the index, if anyone.
-        elsewhere: Searched files that still hold something of the documents: "quotes it", "names it", or
+        traces: Searched files that still hold something of the documents: "quotes it", "names it", or
             "cannot be searched (reason)".
     """
 
@@ -115,7 +115,7 @@ def clean_up(
 
     Args:
         purge: Documents to purge: paths as in the documents table, globs over them, or ids.
-        also: Folders and files outside the index to search for purged documents.
+        search: Folders and files outside the index to search for purged documents.
         journal: Remove what the newest snapshot does not replay from the journal.
         delete: Carry it out. Otherwise nothing is written and no lock is taken.
 

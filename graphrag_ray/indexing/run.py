@@ -54,17 +54,18 @@ class Run:
 
     Attributes:
         step_records: By step, what the snapshot records: fingerprint, tables, counts.
-        inputs: Hashes of the folders whose documents the index holds after the run.
+        input_hashes: Hashes of the folders whose documents the index holds after the run.
         asked: By dialogue, the number of items that a model completed.
         damaged: Paths of damaged or missing parts of the parent. Steps that lost parts reuse nothing.
         repaired_parts: Paths of parts that were found to be damaged during the run and set aside.
-        afresh: Steps that run even if nothing changed, and reuse nothing.
+        forced_steps: Steps that run even if nothing changed, and reuse nothing.
         reused_steps: Steps whose result was taken from the parent.
         reused_inputs: By step, how many of its inputs' results were reused, and how many inputs it has.
-        items: By step, the number of items of which a model is asked about some, and what they are called.
+        item_totals: By step, the number of items of which a model is asked about some, and what they are
+            called.
         current_step: Name and start on the monotonic clock; None between steps.
         maintenance: Counts of maintenance tasks, by name. No snapshot depends on them.
-        untold: The failure to describe the corpus as a whole, if any.
+        about_failure: The failure to describe the corpus as a whole, if any.
         after_step, after_sweep: Called when a step, or the sweep of the named dialogue, has ended.
     """
 
@@ -206,9 +207,10 @@ class Run:
         Args:
             depends_on: What the result of each input depends on, besides the input.
             names: Tables that come from an input, one group of parts each.
-            told: JSON values and `Part`s that identify each input, None for one that every run processes.
+            identities: JSON values and `Part`s that identify each input, None for one that every run
+                processes.
             journal: A dialogue. Inputs with failures are processed again once items of it are retried.
-            again: Numbers of inputs to process even if they have not changed.
+            forced_inputs: Numbers of inputs to process even if they have not changed.
         """
         retried = retries.retry_marker(self.store, journal) if journal else ""
         plan = ReusePlan.of(

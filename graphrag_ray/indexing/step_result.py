@@ -168,7 +168,7 @@ def has_transient_failures(store: Store, tables: Mapping[str, list[list[Part]]])
 
 
 def sum_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str, int]:
-    """Add up the step's counts tables (COUNTED)."""
+    """Add up the step's counts tables (COUNTS_SCHEMA)."""
     parts = [part for group in tables["counts"] for part in group]
     rows = read_table(store, parts, ["name", "value"], COUNTS_SCHEMA)
     sums = rows.group_by("name", use_threads=False).aggregate([("value", "sum")])

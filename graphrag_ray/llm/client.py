@@ -147,7 +147,7 @@ class EndpointClient(Client):
         quirks: Quirks learned earlier, by endpoint.
 
     Raises:
-        NoWay: A key or header contains characters that cannot be sent.
+        NoEndpoint: A key or header contains characters that cannot be sent.
     """
 
     def __init__(
@@ -222,7 +222,7 @@ class EndpointClient(Client):
             listener: Receives the reply while it is generated, or at once if the endpoint cannot stream.
 
         Raises:
-            DoesNotFit: The request exceeds the context window and was not sent.
+            RequestTooLarge: The request exceeds the context window and was not sent.
             BrokenOff: The endpoint failed after part of the reply was received.
         """
         counted = count_prompt_tokens(request, self._model) if prompt_tokens is None else prompt_tokens

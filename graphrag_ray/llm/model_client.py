@@ -138,7 +138,7 @@ class Runtime:
         nothing_queued: Whether nothing is left to send besides what is in flight.
         attempts_before: Attempts of each call by an earlier process. They count, and waits keep growing.
         dropped_for_s: Seconds until an endpoint that failed fatally is tried again.
-        aside: Threads in which local models answer; None: the event loop, if it has nothing else to do.
+        thread_pool: Threads in which local models answer; None: the event loop, if it has nothing else to do.
         pool: Processes in which they answer once these are up.
     """
 

@@ -43,7 +43,7 @@ def _cached_count(text: str, vocabulary: str) -> int:
 
 
 def count_prompt_tokens(request: ChatRequest, model: Model) -> int:
-    """Tokens of a chat request. Raises DoesNotFit if they and the reply exceed the context window."""
+    """Tokens of a chat request. Raises RequestTooLarge if they and the reply exceed the context window."""
     size = sum(count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
     limit = output_limit(request, model)
     if size + limit > model.context_window:

@@ -1,6 +1,6 @@
 """An open index: questions to it, one or many, and its tables.
 
-`ask`, batches, conversations, the service and evaluations all use `Index.answering`. It runs in this process,
+`ask`, batches, conversations, the service and evaluations all use `Index.prepare`. It runs in this process,
 without Ray, and does not write to the index.
 """
 
@@ -103,7 +103,7 @@ class Index:
     Attributes:
         settings: Those of the index, or the caller's.
         cache: Where to cache replies of models; None disables the cache.
-        kept: Cache of rows; None creates one for this index.
+        row_cache: Cache of rows; None creates one for this index.
         prompts: Prompts of the models; None loads those of the settings.
         followed: The owner makes sure that no removed snapshot is used.
         notice: Callback for notices of search methods about expensive steps.

@@ -169,9 +169,10 @@ class Connections:
     Attributes:
         limiter: None creates one.
         ask_key: Asks for an API key that neither the environment nor a file has.
-        aside: Executor of the offline engine; None runs it in the event loop, for a caller with one question.
-        questions: Number of questions in progress, if the owner counts them.
-        open: Closes the gateways, and what the owner adds.
+        offline_executor: Executor of the offline engine; None runs it in the event loop, for a caller with
+            one question.
+        n_questions: Number of questions in progress, if the owner counts them.
+        exit_stack: Closes the gateways, and what the owner adds.
     """
 
     models: Models

@@ -99,7 +99,7 @@ class QuestionPlaces:
 
     @asynccontextmanager
     async def one(self) -> AsyncIterator[None]:
-        """Hold a place for a question. Raises RefusedQuestion if too many wait."""
+        """Hold a place for a question. Raises QuestionRejected if too many wait."""
         if self._free.locked() and self.waiting >= self._max_waiting:
             # By then, about half of those waiting will have a place.
             seconds = self._mean_s * max(1, self.waiting / 2) / self._max_running
@@ -133,9 +133,9 @@ class Service:
         self.metrics = ServiceMetrics(live, self.places, replica, recorder)
 
     async def answer(self, question: ClientQuestion, emit: Emit) -> ServedAnswer:
-        """Answer a question. Raises RefusedQuestion, and GraphRagError as `Index.answering` does.
+        """Answer a question. Raises QuestionRejected, and GraphRagError as `Index.prepare` does.
 
-        An unexpected error is logged here and becomes a RefusedQuestion, because the server would log all of
+        An unexpected error is logged here and becomes a QuestionRejected, because the server would log all of
         it.
         """
         started = time.monotonic()

@@ -68,8 +68,8 @@ class ChatBody(BaseModel):
 
 
 def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]:
-    """The models of a snapshot, or only the named one. Raises RefusedQuestion for an unknown name."""
-    levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_reports_or_chunks]
+    """The models of a snapshot, or only the named one. Raises QuestionRejected for an unknown name."""
+    levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
     names = [MODEL]
     for method, kind in methods.load_all().items():
         names.append(f"{MODEL}/{method}")
@@ -84,7 +84,7 @@ def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]
 
 
 def question_of(body: ChatBody, options: ServiceOptions) -> ClientQuestion:
-    """Parse a request. Raises RefusedQuestion for an unknown model and for unsupported parameters."""
+    """Parse a request. Raises QuestionRejected for an unknown model and for unsupported parameters."""
     first, *rest = body.model.split("/")
     if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
         raise _no_model(body.model)

@@ -72,7 +72,7 @@ class LiveIndex:
         self.failed_refreshes = 0
 
     def now(self) -> Served:
-        """The snapshot for new questions. Raises RefusedQuestion if there is none."""
+        """The snapshot for new questions. Raises QuestionRejected if there is none."""
         if self.current is None:
             raise QuestionRejected(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
         return self.current

@@ -100,7 +100,7 @@ def server_event(data: Any, name: str | None = None) -> bytes:
 def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
     """Parse a request. The service's level applies only to its own method.
 
-    Raises RefusedQuestion for too large a time limit, UsageError for options that the method lacks.
+    Raises QuestionRejected for too large a time limit, UsageError for options that the method lacks.
     """
     if body.max_seconds is not None and body.max_seconds > options.max_seconds:
         raise invalid(f"max_seconds can be at most {options.max_seconds:g}", "max_seconds")
@@ -119,7 +119,7 @@ def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
 
 
 def query_settings(body: QueryBody, query: Query) -> Query:
-    """Apply a request's settings. Raises RefusedQuestion for a budget above the service's."""
+    """Apply a request's settings. Raises QuestionRejected for a budget above the service's."""
     names = ("response_type", "dynamic", "hierarchy", "map_protocol", "budget_tokens", "budget_usd")
     options = [(name, name) for name in names]
     options += [kind.option for kind in methods.load_all().values() if kind.option[0]]
@@ -190,7 +190,7 @@ def failure_events(fault: Fault) -> Iterable[bytes]:
 
 
 def index_json(service: Service) -> dict[str, Any]:
-    """Describe the current snapshot. Raises RefusedQuestion if there is none."""
+    """Describe the current snapshot. Raises QuestionRejected if there is none."""
     served = service.live.now()
     manifest, cache = served.index.manifest, served.index.reader.cache
     return {

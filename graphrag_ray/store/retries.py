@@ -36,7 +36,7 @@ def mark_for_retry(store: Store, dialogue: str, failed_at: Mapping[str, float], 
 
     Args:
         failed_at: By item key: unix seconds, rounded down, of the known failure.
-        told: Reason, kept for people.
+        reason: Reason, kept for people.
     """
     written = JournalIndex.load(store, dialogue).all_rows(failed_at)
     retries = []

@@ -28,7 +28,7 @@ TAKE = """if True:
     from graphrag_ray.base.errors import LockHeld
     from graphrag_ray.store import locks
     from graphrag_ray.store.files import Store
-    locks.BEAT_S, locks.POLL_S = 0.1, 0.02
+    locks.HEARTBEAT_S, locks.POLL_S = 0.1, 0.02
     store = Store(sys.argv[1])
     print("ready", flush=True)
     for line in sys.stdin:
@@ -56,7 +56,7 @@ WRITE = """if True:
     from graphrag_ray.store.files import Store
     from graphrag_ray.engine.observer import Observer
     given = json.loads(sys.argv[1])
-    locks.BEAT_S, locks.STALE_S = given["beat_s"], given["stale_s"]
+    locks.HEARTBEAT_S, locks.STALE_S = given["beat_s"], given["stale_s"]
     settings = parse_settings(given["settings"])
     executor = LocalExecutor(Store(given["root"]), Models.of(settings), flush_s=0.2)
     try:

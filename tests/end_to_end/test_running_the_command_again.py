@@ -135,8 +135,8 @@ def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
 class OnCluster(LocalExecutor):
     """The in-process executor with the constructor and the life of the Ray executor."""
 
-    def __init__(self, *given, workers_per_node, fit) -> None:
-        self.fit = fit
+    def __init__(self, *given, workers_per_node, checked_nodes) -> None:
+        self.checked_nodes = checked_nodes
         super().__init__(*given)
 
     def close(self) -> None: ...
@@ -153,7 +153,7 @@ def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_work
     monkeypatch.setattr(ray_executor, "RayExecutor", OnCluster)
     monkeypatch.setattr("graphrag_ray.engine.ray.cluster.check_nodes", lambda root, inputs: {"asked"})
     workers_on: list[set[str]] = []
-    monkeypatch.setattr(OnCluster, "start", lambda made: workers_on.append(made.fit), raising=False)
+    monkeypatch.setattr(OnCluster, "start", lambda made: workers_on.append(made.checked_nodes), raising=False)
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
     assert workers_on == [{"asked"}]

@@ -377,7 +377,7 @@ def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
     class Stopped(Listed):
         def take(self) -> list[Row] | None:
             if endpoint.in_flight >= 8:
-                executor.stop.told = signal.SIGINT
+                executor.stop.received = signal.SIGINT
             return super().take() or []
 
     monkeypatch.setattr(stopping, "GRACE_S", {signal.SIGINT: 0.5})
@@ -385,7 +385,7 @@ def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
     executor: Any = make()
     with pytest.raises(Interrupted):
         executor.sweep(WORK, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
-    paid = executor.spending.before.total
+    paid = executor.spending.earlier.total
     assert paid.unanswered == 8 and paid.prompt_tokens > 0
 
 
@@ -393,7 +393,7 @@ def test_what_comes_back_after_a_sweep_was_told_to_stop_counts_as_done(make: Mak
     class Stopped(Listed):
         def take(self) -> list[Row] | None:
             if endpoint.in_flight >= 8:
-                executor.stop.told = signal.SIGINT
+                executor.stop.received = signal.SIGINT
             return super().take() or []
 
     endpoint.respond = lambda body: Answer("late", delay_s=1.0)

@@ -41,7 +41,7 @@ class Heard:
     def __init__(self) -> None:
         self.text = ""
 
-    def begins(self) -> None:
+    def on_start(self) -> None:
         self.text = ""
 
     def on_text(self, text: str) -> None:
@@ -260,14 +260,14 @@ def test_thoughts_are_not_heard_in_a_stream():
     stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop"), b"data: [DONE]\n\n"]
     asked = Asked(lambda body: stream, stream=True)
     assert asked.heard.text == "The ferry was sold."
-    assert asked.result.without_thoughts.text == "The ferry was sold."
+    assert asked.result.without_reasoning.text == "The ferry was sold."
 
 
 def test_a_stream_that_begins_inside_thoughts_is_held_back_from_the_second_on():
     pieces = ["secret\n</think>\n", "Sold."]
     stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop")]
     asked = Asked(lambda body: stream, CHAT, stream=True)
-    assert asked.result.without_thoughts.text == "Sold." and "opened" in str(asked.accounts.quirks)
+    assert asked.result.without_reasoning.text == "Sold." and "opened" in str(asked.accounts.quirks)
     known = Asked(lambda body: stream, stream=True, model="deepseek-r1")
     assert known.heard.text == "Sold."
 

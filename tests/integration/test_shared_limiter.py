@@ -213,7 +213,14 @@ def test_without_a_token_a_serve_that_listens_somewhere_is_not_used(on_ray: None
     try:
         app = serve.deployment(Controller).bind()
         start = serving.serve_application(
-            app, host="127.0.0.1", port=0, prefix="/", secrets={}, grace_s=0, private=False, loopback_only=True
+            app,
+            host="127.0.0.1",
+            port=0,
+            prefix="/",
+            secrets={},
+            grace_s=0,
+            private=False,
+            loopback_only=True,
         )
         with pytest.raises(UsageError, match="pass --allow-anonymous"), start:
             pass

@@ -42,7 +42,7 @@ class Heard:
 
     replies: list[list[str]] = field(default_factory=list)
 
-    def begins(self) -> None:
+    def on_start(self) -> None:
         self.replies.append([])
 
     def on_text(self, text: str) -> None:

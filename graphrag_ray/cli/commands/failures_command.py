@@ -69,15 +69,15 @@ def failures(
         if as_json:
             console.print_json({**asdict(done), "next": command})
             return
-        out, reset = console.console_of().print, done.retried + done.already_retried
-        if not reset + done.retried_automatically:
+        out, reset = console.console_of().print, done.retried + done.before
+        if not reset + done.anyway:
             out("No failed items.")
             return
         if reset:
-            before = f" ({done.already_retried:,} of them were reset before)" if done.already_retried else ""
+            before = f" ({done.before:,} of them were reset before)" if done.before else ""
             out(f"{plural(reset, 'item')} reset{before}: the next run retries them.")
-        if done.retried_automatically:
-            out(f"{plural(done.retried_automatically, 'transient failure')}, which every run retries.")
+        if done.anyway:
+            out(f"{plural(done.anyway, 'transient failure')}, which every run retries.")
         out(f"\nRun: {command}", soft_wrap=True)
     elif as_json:
         console.print_json(rows)

@@ -35,9 +35,7 @@ def levels(given: Given, snapshot: int | None, hierarchy: str | None, as_json: b
         console.print_json({"snapshot": index.manifest.number, "levels": [asdict(row) for row in sizes]})
         return
     out = console.console_of()
-    rows = (
-        (row.name, f"{row.n_reports_or_chunks:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in sizes
-    )
+    rows = ((row.name, f"{row.n_units:,}", f"{row.n_tokens:,}", f"{row.share:.1%}") for row in sizes)
     console.print_table(("level", "units", "tokens", "of the largest"), rows)
     out.print("\nC0, C1, …: community reports; TS: chunks of the source text.")
     for row in sizes:

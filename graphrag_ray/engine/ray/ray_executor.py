@@ -97,7 +97,7 @@ class RayExecutor(RayTables):
     Attributes:
         workers_per_node: LLM workers per node; None lets `worker_pool.workers_on` decide.
         run: Name of the run in metrics, logs and actor names.
-        fit: Ids of nodes, besides our own, that passed `cluster.check_nodes`.
+        checked_nodes: Ids of nodes, besides our own, that passed `cluster.check_nodes`.
     """
 
     workers_per_node: int | None = None

@@ -124,7 +124,7 @@ def build_application(
 
     Args:
         build: Sent to the replicas and called there.
-        most_requests: Requests that a replica is given at once; more than it accepts, so that the replica
+        max_requests: Requests that a replica is given at once; more than it accepts, so that the replica
             itself refuses the excess.
         grace_s: Time for running requests when a replica ends.
     """

@@ -157,8 +157,8 @@ class Evidence:
     """What a forecast learns from besides the counts of the corpus.
 
     Attributes:
-        offline: The offline engine's extractions of a random sample of chunks.
-        own: The model's extractions of chunks that the journal answers.
+        offline_extractions: The offline engine's extractions of a random sample of chunks.
+        model_extractions: The model's extractions of chunks that the journal answers.
         replies: Calls that were made, by prompt.
         prompt_factor: Prompt tokens counted by the endpoint per token counted by us.
         items: Finished dialogues, by stage.

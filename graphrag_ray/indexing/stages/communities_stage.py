@@ -65,7 +65,13 @@ CONTEXT_COLUMNS: Mapping[str, list[str]] = {
 _PAST_EDGES = pa.schema(
     [*((name, pa.uint64()) for name in ("id", "source_id", "target_id")), ("weight", pa.float64())]
 )
-_HIERARCHY_ARRAYS = ("order", "level", "parent", "start", "end", "last", "packed")
+_HIERARCHY_ARRAYS = {
+    "order": "node_at_place",
+    **{name: name for name in ("level", "parent", "start", "end")},
+    "last": "subtree_end",
+    "packed": "packed",
+}
+"""The fields of a hierarchy by the names under which they are stored."""
 _Positions = tuple[Sequence[Part], Ints, Ints]
 """Parts, and for each of their rows its position and the number of its block; -1: in no block to be made."""
 
@@ -387,11 +393,13 @@ def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
 
 
 def hierarchy_arrays(hierarchy: Hierarchy) -> dict[str, Any]:
-    return {name: getattr(hierarchy, name) for name in _HIERARCHY_ARRAYS}
+    return {name: getattr(hierarchy, attribute) for name, attribute in _HIERARCHY_ARRAYS.items()}
 
 
 def hierarchy_from_arrays(arrays: Mapping[str, Any], modularity: float = 0.0) -> Hierarchy:
-    return Hierarchy(**{name: arrays[name] for name in _HIERARCHY_ARRAYS}, modularity=modularity)
+    return Hierarchy(
+        **{attribute: arrays[name] for name, attribute in _HIERARCHY_ARRAYS.items()}, modularity=modularity
+    )
 
 
 def write_hierarchy(run: Run, hierarchy: Hierarchy, ids: Sequence[str] = ()) -> list[Part]:

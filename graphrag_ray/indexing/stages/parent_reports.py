@@ -55,7 +55,7 @@ _RECORD = [("section", pa.string()), ("id", pa.uint64()), ("text", pa.uint64()),
 COMPARED = pa.schema(
     [
         *WRITTEN,
-        ("signature", pa.list_(pa.uint64())),  # [WIDTH]
+        ("signature", pa.list_(pa.uint64())),  # [SIGNATURE_WIDTH]
         ("record_tokens", pa.int64()),  # of the report's record in the context of another report
         ("kept", pa.bool_()),  # written from another context, and kept
         ("evidence", pa.list_(pa.uint32())),  # hashes of the chunks that support it now

@@ -21,7 +21,7 @@ def check_graph(env: SearchEnv) -> None:
 
 
 def find_hierarchy(there: Sequence[str], name: str | None = None) -> HierarchyKind:
-    """Look up a hierarchy of an index by name; None selects the first. Raises NoReports, UsageError."""
+    """Look up a hierarchy of an index by name; None selects the first. Raises ReportsMissing, UsageError."""
     if name is not None and name not in HIERARCHIES:
         raise UsageError(f"Unknown hierarchy {name!r}. Choose from: {', '.join(HIERARCHIES)}.")
     if not there:
@@ -44,7 +44,7 @@ def resolve_hierarchy(env: SearchEnv, name: str | None = None, *, over: str = ""
     """Choose the hierarchy for a question: `name`, else that of the settings, else the first suitable one.
 
     Raises:
-        NoReports: The index has no hierarchies.
+        ReportsMissing: The index has no hierarchies.
         UsageError: The index lacks the hierarchy, or it is not built over records of the kind `over`.
     """
     there = env.settings.hierarchies

@@ -147,7 +147,7 @@ class Units:
     """
 
     name: str
-    n_reports_or_chunks: int
+    n_units: int
     n_tokens: int
     share: float
     missing: int = 0

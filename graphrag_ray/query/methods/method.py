@@ -35,9 +35,9 @@ class Rows:
         ids: Select rows whose column `by` equals one of these ids or numbers or, for a list column, contains
             one. None selects all rows.
         by: The column to match, or several columns of which one has to match.
-        most: Maximum number of rows per id, by rank (`schema.ROW_INDEXES`). Ignored for an index made by an
-            earlier version.
-        only_these: If `by` is a list column, its lists may be returned without the other ids.
+        limit_per_id: Maximum number of rows per id, by rank (`schema.ROW_INDEXES`). Ignored for an index made
+            by an earlier version.
+        trim_lists: If `by` is a list column, its lists may be returned without the other ids.
     """
 
     table: str
@@ -55,7 +55,7 @@ class Search:
     Attributes:
         by: "vector" for cosine similarity of embeddings, "keyword" for BM25.
         k: 0 lets `nearest.py` choose enough to fill a context.
-        among: Restrict the search to these ids; None searches all records.
+        only_ids: Restrict the search to these ids; None searches all records.
     """
 
     kind: Kind

@@ -31,17 +31,17 @@ class MethodKind:
 
     Attributes:
         search: Answers a question; `method.py` lists what it may yield.
-        asks: Stages whose models it calls.
-        reads: What it reads, in words.
+        stages: Stages whose models it calls.
+        description: What it reads, in words.
         levels: It reads reports of one level.
         dynamic: It supports dynamic community selection.
         graph: It needs entities.
         reports: It needs communities and reports.
         hierarchy: Name of the hierarchy that it needs.
-        instead: The most similar method that supports conditions on documents, if this one does not.
-        others: Methods to suggest if this one finds nothing.
+        alternative: The most similar method that supports conditions on documents, if this one does not.
+        suggestions: Methods to suggest if this one finds nothing.
         option: A query option that only this method has, and its key under the `query` settings.
-        by_replies: What it reads depends on replies of a model.
+        reply_dependent: What it reads depends on replies of a model.
     """
 
     search: Callable[[Question, SearchEnv], Method]

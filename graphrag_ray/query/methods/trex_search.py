@@ -59,7 +59,8 @@ METHOD = MethodKind(
 
 
 def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
-    """Look up the tree of an index. Raises NoReports, and UsageError without a tree or its embeddings."""
+    """Look up the tree of an index. Raises ReportsMissing, and UsageError without a tree or
+    its embeddings."""
     other = env.settings.query.hierarchy
     if other not in (None, TREE):
         raise UsageError(f"{method} search reads only the hierarchy {TREE!r}, not {other!r}")

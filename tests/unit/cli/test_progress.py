@@ -78,7 +78,9 @@ def test_the_bar_is_as_full_as_the_stage():
 def test_the_share_matches_the_numbers_beside_it():
     # As of 932 items, 640 of which are done, most of the others with one call more to come.
     totals = CallTotals(calls=1_514)
-    p = seen(640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, expected_turns=2.0)
+    p = seen(
+        640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, expected_turns=2.0
+    )
     share, count, items = re.search(r"(\d+)%  ([\d,]+/[\d,]+) calls  (\S+) done", line_after(p)).groups()
     done, total = (int(n.replace(",", "")) for n in count.split("/"))
     assert int(share) == 100 * done // total and items == "640/932"
@@ -214,7 +216,9 @@ def test_items_are_counted_if_a_call_answers_several():
 
 
 def test_a_count_beyond_what_was_expected_is_not_more_than_all():
-    p = seen(2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, expected_turns=2.5)
+    p = seen(
+        2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, expected_turns=2.5
+    )
     share = Amount.of(p).share
     assert share is not None and share < 1.0
 

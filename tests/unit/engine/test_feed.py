@@ -65,7 +65,7 @@ def test_outcomes_come_in_the_order_of_the_dialogues(feed):
         rows = await taken(feed, 2)
         for number in (1, 0):
             outcome = Outcome(rows[number]["item"].key, "complete", number)
-            await asyncio.to_thread(feed.finished, number, outcome)
+            await asyncio.to_thread(feed.on_finished, number, outcome)
         return [o.result for o in await asked]
 
     assert asyncio.run(scenario()) == [0, 1]
@@ -144,7 +144,7 @@ def test_an_outcome_that_nobody_awaits_is_dropped(feed):
 
     rows = asyncio.run(scenario())
     with ThreadPoolExecutor(1) as pool:
-        assert pool.submit(feed.finished, 0, done(rows[0])).result(10) is None
+        assert pool.submit(feed.on_finished, 0, done(rows[0])).result(10) is None
 
 
 def test_an_item_has_the_same_identity_in_every_run():

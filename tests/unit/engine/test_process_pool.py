@@ -134,7 +134,7 @@ def test_processes_exit_quietly_without_pgrep():
         "from graphrag_ray.engine.process_pool import ProcessPool\n"
         "pool = ProcessPool(2)\n"
         "pool.wait()\n"
-        "print(list(pool.each(abs, [-1, -2])), flush=True)\n"
+        "print(list(pool.map(abs, [-1, -2])), flush=True)\n"
         "pool.close()\n"
     )
     line, bare = [sys.executable, "-c", program], os.environ | {"PATH": ""}
@@ -151,7 +151,7 @@ def test_starting_processes_ignore_ctrl_c():
         "pool.is_up()\n"
         "os.killpg(0, signal.SIGINT)\n"
         "pool.wait()\n"
-        "print(list(pool.each(abs, [-1, -2])))\n"
+        "print(list(pool.map(abs, [-1, -2])))\n"
         "pool.close()\n"
     )
     line = [sys.executable, "-c", program]

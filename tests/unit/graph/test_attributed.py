@@ -131,7 +131,7 @@ def test_a_level_that_comes_from_the_one_before_changes_little():
         first.inner, np.arange(n, dtype=np.uint64), *first.edges.ends.T, first.edges.weight
     )
     vectors = np.concatenate([vectors, vectors[:1]])
-    then = cluster(nodes(n + 1, [*edges, (0, n)], vectors, past=past, neighbours=first.neighbours))
+    then = cluster(nodes(n + 1, [*edges, (0, n)], vectors, previous=past, neighbours=first.neighbours))
     before = {tuple(group) for group in groups(first)}
     assert len(before - {tuple(group) for group in groups(then)}) <= 4
 

@@ -25,11 +25,11 @@ def build(n, edges, options=DEFAULT, **more):
 
 
 def members(h, c):
-    return sorted(h.order[h.start[c] : h.end[c]].tolist())
+    return sorted(h.node_at_place[h.start[c] : h.end[c]].tolist())
 
 
 def at(h, level):
-    return [members(h, c) for c in h.at_level(level)]
+    return [members(h, c) for c in h.communities_at_level(level)]
 
 
 def clique(nodes):
@@ -52,7 +52,7 @@ def random_edges(n, m, seed):
 
 
 def same(one, other):
-    arrays = ("order", "level", "parent", "start", "end", "last", "packed")
+    arrays = ("node_at_place", "level", "parent", "start", "end", "subtree_end", "packed")
     return all(np.array_equal(getattr(one, a), getattr(other, a)) for a in arrays)
 
 

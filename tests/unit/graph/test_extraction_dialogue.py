@@ -61,7 +61,7 @@ def test_the_papers_flow_is_extract_check_glean(play, spec):
         RelationshipRecord("ALICE", "ACME", "Alice leads Acme.", 9.0, 0),
         RelationshipRecord("BOB", "ALICE", "Bob works for Alice.", 7.0, 1),
     )
-    assert (result.unusable, result.odd_glean_replies, result.blocked) == (0, 0, 0)
+    assert (result.unusable, result.unexpected_glean_replies, result.blocked) == (0, 0, 0)
 
 
 def test_each_turn_carries_the_whole_conversation_and_the_first_turns_variables(play, spec):
@@ -101,27 +101,27 @@ def test_without_gleaning_nothing_is_checked(play, spec):
 def test_a_no_ends_the_gleaning(play, spec, word):
     result, requests = play(extract(CHUNK, spec), [reply_of(ALICE), word])
     assert [r.prompt for r in requests] == ["extract", "glean_check"]
-    assert result.odd_glean_replies == 0
+    assert result.unexpected_glean_replies == 0
 
 
 @pytest.mark.parametrize("word", ["Y", "y", "YES", "Yes.", "**Yes**", "'Y'", "- yes, some"])
 def test_a_yes_goes_on_gleaning(play, spec, word):
     result, requests = play(extract(CHUNK, spec), [reply_of(ALICE), word, reply_of(BOB)])
     assert requests[-1].prompt == "glean"
-    assert result.odd_glean_replies == 0
+    assert result.unexpected_glean_replies == 0
 
 
 @pytest.mark.parametrize("word", ["", "Maybe", "None", "Yesterday", "42", "I think so", "YN"])
 def test_any_other_word_ends_the_gleaning_and_is_counted(play, spec, word):
     result, requests = play(extract(CHUNK, spec), [reply_of(ALICE), word])
     assert len(requests) == 2
-    assert result.odd_glean_replies == 1
+    assert result.unexpected_glean_replies == 1
     assert len(result.entities) == 1
 
 
 def test_a_gleaning_that_finds_nothing_is_no_odd_reply(play, spec):
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), "Y", COMPLETION])
-    assert (len(result.entities), result.odd_glean_replies, result.unusable) == (1, 0, 0)
+    assert (len(result.entities), result.unexpected_glean_replies, result.unusable) == (1, 0, 0)
 
 
 def test_a_truncated_first_reply_loses_nothing_of_what_was_gleaned(play, spec):
@@ -149,7 +149,7 @@ def test_a_first_reply_without_completion_loses_nothing_at_the_join(play, spec):
 def test_an_unusable_gleaned_reply_is_counted_and_the_first_is_kept(play, spec):
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), "Y", "There are no more."])
     assert [e.title for e in result.entities] == ["ALICE"]
-    assert result.odd_glean_replies == 1
+    assert result.unexpected_glean_replies == 1
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_an_unusable_gleaned_reply_is_counted_and_the_first_is_kept(play, spec):
 def test_a_content_filter_while_gleaning_keeps_what_there_is(play, spec, replies):
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), *replies])
     assert len(result.entities) == 1
-    assert result.odd_glean_replies == 1
+    assert result.unexpected_glean_replies == 1
 
 
 def test_a_content_filter_on_the_first_reply_fails(play, spec):

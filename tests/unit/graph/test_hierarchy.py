@@ -23,7 +23,7 @@ def example():
 
 
 def members(hierarchy, c):
-    return hierarchy.order[hierarchy.start[c] : hierarchy.end[c]].tolist()
+    return hierarchy.node_at_place[hierarchy.start[c] : hierarchy.end[c]].tolist()
 
 
 def test_communities_are_numbered_depth_first_with_the_largest_sibling_first():

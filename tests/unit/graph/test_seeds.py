@@ -41,7 +41,10 @@ class Graph:
 
     def groups(self, hierarchy, level) -> set[frozenset[int]]:
         h = hierarchy
-        return {frozenset(self.keys[h.order[h.start[c] : h.end[c]]].tolist()) for c in h.at_level(level)}
+        return {
+            frozenset(self.keys[h.node_at_place[h.start[c] : h.end[c]]].tolist())
+            for c in h.communities_at_level(level)
+        }
 
 
 def clique(nodes):
@@ -104,13 +107,13 @@ def check(graph, h, options):
     """A hierarchy as `communities` promises it."""
     limit = options.max_size or 1
     for level in range(h.n_levels):
-        at = h.at_level(level)
-        placed = np.concatenate([h.order[h.start[c] : h.end[c]] for c in at])
+        at = h.communities_at_level(level)
+        placed = np.concatenate([h.node_at_place[h.start[c] : h.end[c]] for c in at])
         assert len(set(placed.tolist())) == len(placed)
         assert options.components == "largest" or len(placed) == len(graph.keys)
     ends = np.stack([graph.source, graph.target], axis=1)
     for c in range(h.n_communities):
-        nodes = np.sort(h.order[h.start[c] : h.end[c]])
+        nodes = np.sort(h.node_at_place[h.start[c] : h.end[c]])
         inside = np.isin(ends, nodes).all(axis=1)
         among = np.searchsorted(nodes, ends[inside])
         assert h.packed[c] or connected_components(len(nodes), among).max() == 0
@@ -129,7 +132,7 @@ def test_a_hierarchy_from_another_one_is_valid_and_as_modular_as_one_afresh(grap
         check(graph, h, options)
         afresh = graph.hierarchy(options)
         assert h.modularity >= afresh.modularity - TOLERANCE * abs(afresh.modularity) - 1e-12
-        event(f"as afresh: {np.array_equal(h.order, afresh.order)}")
+        event(f"as afresh: {np.array_equal(h.node_at_place, afresh.node_at_place)}")
         past = graph.past(h)
 
 
@@ -140,7 +143,7 @@ def test_an_unchanged_graph_keeps_its_hierarchy_whatever_its_history(graphs, opt
         h = graph.hierarchy(options, past)
         past = graph.past(h)
     again = graphs[-1].hierarchy(options, past)
-    for array in ("order", "level", "parent", "start", "end", "last", "packed"):
+    for array in ("node_at_place", "level", "parent", "start", "end", "subtree_end", "packed"):
         assert np.array_equal(getattr(again, array), getattr(h, array)), array
     assert again.modularity == h.modularity
 

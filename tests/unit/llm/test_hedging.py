@@ -56,7 +56,7 @@ class Hedged(World):
 
 def pair(second, **more):
     """Two endpoints: the first gets all calls but hedges, and is slow after the start."""
-    first = SlowOnce(HELLO, where="http://a/v1")
+    first = SlowOnce(HELLO, display_address="http://a/v1")
     world = Hedged(first, second, **more)
     world.gateway._models["default"]._pool.usable = usable_of(world)
     return first, world
@@ -71,7 +71,7 @@ def usable_of(world):
 
 
 def test_a_slow_call_gets_a_second_request_elsewhere_and_the_first_answer_counts():
-    other = FakeClient(SECOND, where="http://b/v1")
+    other = FakeClient(SECOND, display_address="http://b/v1")
     first, world = pair(other)
     assert world.answers()[-1] == SECOND
     assert (len(first.seen), len(other.seen), first.cancelled) == (FEWEST_SEEN + 1, 1, 1)
@@ -110,8 +110,8 @@ def test_hedges_that_fail_change_nothing():
                 await asyncio.sleep(0.2)
             return reply
 
-    other = FakeClient(*[TransientCallError("down")] * 2, where="http://b/v1")
-    first = Late(HELLO, where="http://a/v1")
+    other = FakeClient(*[TransientCallError("down")] * 2, display_address="http://b/v1")
+    first = Late(HELLO, display_address="http://a/v1")
     world = Hedged(first, other)
     world.gateway._models["default"]._pool.usable = usable_of(world)
     assert world.answers()[-1] == HELLO
@@ -193,7 +193,7 @@ def test_where_nothing_is_left_to_send_one_in_four_is_slow():
     for i in range(1000):
         pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
-    assert pace.slow_s("extract", nothing_queued=True) == pytest.approx(1.0, rel=0.1)
+    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
 
 
 def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
@@ -201,9 +201,9 @@ def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too()
     for i in range(1000):
         pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
     for _ in range(round(1000 * MOST_HEDGED)):
-        assert pace.slow_s("extract", nothing_queued=True) == pytest.approx(1.0, rel=0.1)
+        assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
         pace.hedged("extract")
-    assert pace.slow_s("extract", nothing_queued=True) == pytest.approx(8.0, rel=0.1)
+    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(8.0, rel=0.1)
 
 
 def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
@@ -213,7 +213,7 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
     async def scenario():
         nonlocal ended
         client = SlowOnce(HELLO)
-        other = FakeClient(SECOND, where="http://b/v1")
+        other = FakeClient(SECOND, display_address="http://b/v1")
         world = Hedged(client, other)
         client = world.gateway._models["default"]
         client._pool.usable = usable_of(world)

@@ -186,8 +186,8 @@ def test_a_fatal_failure_of_the_only_endpoint_ends_everything():
 
 
 def test_an_endpoint_that_refuses_the_key_is_dropped_as_long_as_another_remains():
-    refusing = FakeClient(FatalCallError("wrong key", status=401), where="http://a/v1")
-    working = FakeClient(HELLO, where="http://b/v1")
+    refusing = FakeClient(FatalCallError("wrong key", status=401), display_address="http://a/v1")
+    working = FakeClient(HELLO, display_address="http://b/v1")
     world = World(refusing, working)
     assert world.run(*[chat(f"Say hello {i}.") for i in range(6)]) == [HELLO] * 6
     assert world.run(chat()) == [HELLO]
@@ -209,16 +209,16 @@ def test_without_any_key_the_reason_is_told():
 
 
 def test_an_endpoint_that_keeps_failing_gets_no_more_work_for_a_while():
-    failing = FakeClient(TransientCallError("down"), where="http://a/v1")
-    working = FakeClient(HELLO, where="http://b/v1")
+    failing = FakeClient(TransientCallError("down"), display_address="http://a/v1")
+    working = FakeClient(HELLO, display_address="http://b/v1")
     world = World(failing, working, max_attempts=20, endpoint=Endpoint(max_in_flight=1))
     assert world.run(*[chat(f"Say hello {i}.") for i in range(30)]) == [HELLO] * 30
     assert len(failing.seen) <= 4
 
 
 def test_a_call_that_failed_at_one_endpoint_goes_to_another():
-    gone = FakeClient(TransientCallError("refused"), where="http://a/v1")
-    working = FakeClient(HELLO, where="http://b/v1")
+    gone = FakeClient(TransientCallError("refused"), display_address="http://a/v1")
+    working = FakeClient(HELLO, display_address="http://b/v1")
     world = World(gone, working, max_attempts=2)
     assert world.run(*[chat(f"Say hello {i}.") for i in range(6)]) == [HELLO] * 6
 

@@ -182,7 +182,7 @@ def test_all_expansions_take_a_step_together():
     except StopIteration:
         pass
     steps = [n for n in needs if isinstance(n, tuple) and n and isinstance(n[0], Rows)]
-    assert [len(n) for n in steps if n[0].most][:1] == [2]
+    assert [len(n) for n in steps if n[0].limit_per_id][:1] == [2]
 
 
 def test_a_failed_summary_is_told_and_the_others_answer():

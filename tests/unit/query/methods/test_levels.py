@@ -135,7 +135,7 @@ def test_other_hierarchies_in_the_tables_do_not_count() -> None:
 
 def test_the_units_of_an_index_are_its_levels_and_its_source_text() -> None:
     found = units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
-    assert [(u.name, u.n_reports_or_chunks, u.n_tokens) for u in found] == [
+    assert [(u.name, u.n_units, u.n_tokens) for u in found] == [
         ("C0", 2, 150),
         ("C1", 3, 550),
         ("C2", 4, 1150),
@@ -158,4 +158,4 @@ def test_units_tell_which_communities_have_no_report() -> None:
 
 
 def test_an_index_of_nothing_has_no_units() -> None:
-    assert [(u.name, u.n_reports_or_chunks, u.share) for u in units(read({}, {})[0], [])] == [("TS", 0, 0.0)]
+    assert [(u.name, u.n_units, u.share) for u in units(read({}, {})[0], [])] == [("TS", 0, 0.0)]

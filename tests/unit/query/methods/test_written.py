@@ -97,7 +97,7 @@ def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
     pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
     whole = final(reply)
     nested = list(find_references(strip_references(without_scores(reply))))
-    if not nested:  # a reference within one: told as a correction (streams.Telling)
+    if not nested:  # a reference within one: told as a correction (answer_streams.ReplyStreamer)
         assert whole.startswith("".join(shown(pieces)))
 
 

@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from graphrag_ray.store.search import chnsw
 from graphrag_ray.store.search.chnsw import ChnswIndex
 from graphrag_ray.store.search.mapped_arrays import InMemory, join_halves, pack
-from graphrag_ray.store.search.vectors import Floats, Hit, normalize
+from graphrag_ray.store.search.vectors import Floats, ScoredId, normalize
 from tests.examples import fewer
 
 pytest.importorskip("numba")
@@ -62,7 +62,7 @@ def clustered(sizes: list[int], d: int = 32, seed: int = 7) -> list[Floats]:
     return found
 
 
-def brute_force(levels: Levels, wanted: Floats, k: int) -> list[Hit]:
+def brute_force(levels: Levels, wanted: Floats, k: int) -> list[ScoredId]:
     found = []
     for ids, matrix in levels:
         scores = normalize(matrix).astype(np.float64) @ normalize(wanted[None])[0].astype(np.float64)
@@ -71,7 +71,7 @@ def brute_force(levels: Levels, wanted: Floats, k: int) -> list[Hit]:
     return found
 
 
-def are_near(hits: list[list[Hit]], expected: list[list[Hit]], atol: float = 3e-4) -> bool:
+def are_near(hits: list[list[ScoredId]], expected: list[list[ScoredId]], atol: float = 3e-4) -> bool:
     return len(hits) == len(expected) and all(
         len(a) == len(b) and np.allclose([s for _, s in a], [s for _, s in b], atol=atol)
         for a, b in zip(hits, expected, strict=True)
