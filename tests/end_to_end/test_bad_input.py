@@ -203,7 +203,7 @@ def test_a_broken_row_of_a_table_loses_only_itself(world: World):
 
 
 def test_a_line_of_megabytes_is_cut_into_chunks(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(read_stage, "READ_WHOLE_BYTES", 1_000_000)  # the most that is fetched at once
+    monkeypatch.setattr(read_stage, "WHOLE_BYTES", 1_000_000)  # the most that is fetched at once
     sentence = "the harbour master wrote ALICE a letter about BOB and the tide, "
     line = sentence * (4_000_000 // len(sentence) + 1)
     world.write({"line.txt": line, "small.txt": "BOB met CAROL."})

@@ -19,8 +19,8 @@ from graphrag_ray.engine.ray.cluster import runtime_environment
 PACKAGE = Path(graphrag_ray.__file__).parent
 PRINT_ADDRESS = """
 import ray
-from graphrag_ray.engine.ray.cluster import connected
-with connected():
+from graphrag_ray.engine.ray.cluster import connect
+with connect():
     print("at", ray.get_runtime_context().gcs_address)
 """
 
@@ -50,10 +50,10 @@ def test_an_address_at_which_nothing_listens_is_told_in_one_message():
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
     script = f"""
-from graphrag_ray.engine.ray.cluster import connected
+from graphrag_ray.engine.ray.cluster import connect
 from graphrag_ray.base.errors import GraphRagError
 try:
-    with connected({address!r}):
+    with connect({address!r}):
         pass
 except GraphRagError as e:
     print(e)
@@ -88,13 +88,13 @@ def test_workers_import_the_driver_s_package_whatever_is_in_the_current_folder(t
     script = """
 import ray
 import graphrag_ray
-from graphrag_ray.engine.ray.cluster import connected
+from graphrag_ray.engine.ray.cluster import connect
 
 def imported():
     import graphrag_ray.engine.ray.worker
     return graphrag_ray.__file__
 
-with connected():
+with connect():
     print(graphrag_ray.__file__, ray.get(ray.remote(max_retries=0)(imported).remote()))
 """
     done = subprocess.run(
@@ -133,8 +133,8 @@ def test_a_private_cluster_takes_a_token_whatever_the_environment_says(tmp_path:
     script = """
 import os
 import ray
-from graphrag_ray.engine.ray.cluster import connected
-with connected():
+from graphrag_ray.engine.ray.cluster import connect
+with connect():
     mode = ray.remote(lambda: os.environ["RAY_AUTH_MODE"]).remote()
     print(os.environ["RAY_AUTH_MODE"], ray.get(mode))
 """

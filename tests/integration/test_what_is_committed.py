@@ -152,7 +152,7 @@ def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
 
 
 def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphrag_ray.indexing.index.MERGE_FROM_PARTS", 2)
+    monkeypatch.setattr("graphrag_ray.indexing.index.MANY", 2)
     small.leave_parts(1)
     small.index()
     ended = small.told.steps

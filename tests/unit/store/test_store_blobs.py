@@ -310,8 +310,8 @@ from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
-blob = blobs.opened(Store({far.url!r}), {part!r})
-blob.need(np.array([{start}]), np.array([{end}]))
+blob = blobs.open_part(Store({far.url!r}), {part!r})
+blob.load(np.array([{start}]), np.array([{end}]))
 print(blob.data[{start}:{end}].tobytes().hex())
 """
     assert in_another_process(code) == right(50)[0].hex()
@@ -326,7 +326,7 @@ from graphrag_ray.store import blobs
 from graphrag_ray.store.files import Store
 
 store = Store("memory://of-another-process")
-blobs.opened(store, blobs.write(store, "t", "ef56", b"much smaller", 1))
+blobs.open_part(store, blobs.write_blob(store, "t", "ef56", b"much smaller", 1))
 """
     in_another_process(code, **{blobs.CACHE_LIMIT_ENV: "0"})
     (left,) = kept.iterdir()

@@ -223,7 +223,7 @@ WHY = "its server does not support HTTP range requests. Download it"
 def test_a_web_server_that_sends_only_whole_files_is_not_asked_for_one_as_often_as_it_has_parts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(read_step, "READ_WHOLE_BYTES", 0)
+    monkeypatch.setattr(read_step, "WHOLE_BYTES", 0)
     monkeypatch.setattr(table_rows, "HEAD_BYTES", 500)
     rows = [{"id": i, "text": f"text {i} " * 9} for i in range(100)]
     data = b"\n".join(json.dumps(row).encode() for row in rows)

@@ -24,13 +24,13 @@ class Watched:
         self.data = np.full(len(data), 255, np.uint8)
         self.needed = np.zeros(len(data), np.bool_)
 
-    def need(self, starts: Ints, ends: Ints) -> None:
+    def load(self, starts: Ints, ends: Ints) -> None:
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             assert 0 <= start <= end <= len(self.data)
             self.data[start:end] = self._own[start:end]
             self.needed[start:end] = True
 
-    def refused(self, why: str) -> Exception:
+    def invalid(self, why: str) -> Exception:
         return NotTheFile(why)
 
     def forget(self) -> None:
