@@ -129,7 +129,7 @@ class _Nobody:
 
     def step_started(self, name: str) -> None: ...
     def step_ended(self, name: str, seconds: float, counts: Any, reused: bool) -> None: ...
-    def note(self, message: str) -> None: ...
+    def message(self, text: str) -> None: ...
 
 
 def main() -> None:
@@ -216,7 +216,7 @@ def asked_of_an_evaluation(opened: Index) -> list[ChatRequest]:
     with suppress(StopIteration):
         need = next(writing)
         while True:
-            need = writing.send([DialogueOutcome(run_dialogue(start(), answered)) for start in need.start])
+            need = writing.send([DialogueOutcome(run_dialogue(start(), answered)) for start in need.factories])
     first, second = (opened.ask(QUESTION, method=method).text for method in ("global", "local"))
     criterion = load_criteria()["comprehensiveness"]
     run_dialogue(judge(QUESTION, criterion, (first, second), judge_spec(settings, prompts), 0), answered)

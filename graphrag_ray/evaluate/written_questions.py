@@ -89,8 +89,8 @@ def write_questions(
     writing = corpus_questions(description, counts, question_specs(run.index.settings, run.index.env.prompts))
     need = next(writing)
     while True:
-        step = need.start[0].args[0].replace("_", " ") if need.start else ""
-        dialogues = [(f"{step}, {n}", start) for n, start in enumerate(need.start, 1)]
+        step = need.factories[0].args[0].replace("_", " ") if need.factories else ""
+        dialogues = [(f"{step}, {n}", start) for n, start in enumerate(need.factories, 1)]
         outcomes = run.ask(STAGE, dialogues, len(dialogues), step)
         try:
             need = writing.send([DialogueOutcome(outcome.result, outcome.error) for outcome in outcomes])

@@ -148,7 +148,7 @@ address, url, per_minute, at_once = sys.argv[1:]
 SPACE = "holders"
 limited = {"base_url": url, "api_key_env": None, "requests_per_minute": float(per_minute)}
 model = {"provider": "openai", "model": "m", "endpoints": [limited]}
-models = Models.of(parse_settings({"models": {"default": model}}))
+models = Models.from_settings(parse_settings({"models": {"default": model}}))
 ray.init(address=address, log_to_driver=False, logging_level="ERROR")
 node = {n["NodeName"]: n["NodeID"] for n in ray.nodes() if n["Alive"]}
 
