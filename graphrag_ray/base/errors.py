@@ -141,7 +141,7 @@ class CallError(GraphRagError):
 class TransientCallError(CallError):
     """A transient failure. `retry_after_s` is the endpoint's Retry-After; None if it sent none."""
 
-    next_run = True
+    retry_next_run = True
 
     def __init__(
         self, message: str, *, status: int | None = None, retry_after_s: float | None = None
@@ -156,7 +156,7 @@ class PermanentCallError(CallError): ...
 class RequestTooLarge(PermanentCallError):
     """The request exceeds limits that can be changed: our settings, or the endpoint's context window."""
 
-    next_run = True
+    retry_next_run = True
 
 
 class FatalCallError(CallError):

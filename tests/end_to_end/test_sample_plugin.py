@@ -19,7 +19,7 @@ BROKEN = {
     "answers-nonsense": (
         "from graphrag_ray.query.methods.methods import MethodKind\n"
         "def search(question, given):\n    yield 5\n"
-        "METHOD = MethodKind(search, asks=('answer',), reads='nothing')\n",
+        "METHOD = MethodKind(search, stages=('answer',), description='nothing')\n",
         "it yielded 5",
     ),
 }

@@ -238,7 +238,7 @@ def test_thoughts_that_take_the_whole_limit_get_room_once_and_are_a_failure_then
     text = message.pop("content")
     asked = Asked(lambda body: answer(chat(text, "length", **message)), max_attempts=3)
     assert [body["max_tokens"] for body in asked.bodies] == [200, 200 + 8192]
-    assert isinstance(asked.result, OnlyThoughts) and asked.result.next_run
+    assert isinstance(asked.result, OnlyThoughts) and asked.result.retry_next_run
     assert "models.default.reasoning_tokens" in str(asked.result)
     assert asked.accounts.total.prompt_tokens > 10, "both were paid for"
     fixed = Asked(lambda body: answer(chat(text, "length", **message)), reasoning_tokens=0)

@@ -5,7 +5,7 @@ from graphrag_ray.export.exporters import Exporter
 
 def write(snapshot, output):
     lines = []
-    for part in snapshot.reader.pieces("relationships", ["source", "target"]):
+    for part in snapshot.reader.iter_batches("relationships", ["source", "target"]):
         lines += [f"{row['source']}\t{row['target']}\n" for row in part.to_pylist()]
     output.write("pairs.txt", "".join(lines))
     output.rows["pairs.txt"] = len(lines)
