@@ -216,7 +216,8 @@ def asked_of_an_evaluation(opened: Index) -> list[ChatRequest]:
     with suppress(StopIteration):
         need = next(writing)
         while True:
-            need = writing.send([DialogueOutcome(run_dialogue(start(), answered)) for start in need.factories])
+            outcomes = [DialogueOutcome(run_dialogue(make(), answered)) for make in need.factories]
+            need = writing.send(outcomes)
     first, second = (opened.ask(QUESTION, method=method).text for method in ("global", "local"))
     criterion = load_criteria()["comprehensiveness"]
     run_dialogue(judge(QUESTION, criterion, (first, second), judge_spec(settings, prompts), 0), answered)

@@ -132,7 +132,7 @@ class Executor(ABC):
     Attributes:
         flush_s: Seconds between journal writes.
         on_progress: Called a few times a second during a sweep.
-        bad_replies_count: See `leases.FailureWatch`.
+        count_bad_replies: See `leases.FailureWatch`.
     """
 
     store: Store

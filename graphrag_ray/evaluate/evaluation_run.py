@@ -229,7 +229,7 @@ class EvaluationRun:
                 self.spending,
                 self.on_ray,
                 self.address,
-                bad_replies_count=False,  # unusable verdicts are a result of the evaluation
+                count_bad_replies=False,  # unusable verdicts are a result of the evaluation
             )
             self._executors[key] = self.held.enter_context(executor)
         return self._executors[key]

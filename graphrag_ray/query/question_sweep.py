@@ -63,7 +63,7 @@ def question_executor(
     spending: Spending,
     on_ray: bool,
     address: str | None,
-    bad_replies_count: bool = True,
+    count_bad_replies: bool = True,
 ) -> Iterator[Executor]:
     """Open an executor for the dialogues of many questions. `store` has their journal."""
     run = settings.run
@@ -71,7 +71,7 @@ def question_executor(
         "on_progress": on_progress,
         "spending": spending,
         "stop": stop,
-        "bad_replies_count": bad_replies_count,
+        "count_bad_replies": count_bad_replies,
     }
     if not (on_ray or address):
         flush_s = min(run.flush_s, URGENT_FLUSH_S)
