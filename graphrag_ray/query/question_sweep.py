@@ -82,7 +82,7 @@ def question_executor(
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     with connect(address):
-        shared["fit"] = set() if starts_private_ray(address) else check_nodes(store, [])
+        shared["checked_nodes"] = set() if starts_private_ray(address) else check_nodes(store, [])
         limits = run.max_failed_fraction, run.flush_s
         executor = RayExecutor(store, models, *limits, workers_per_node=run.workers_per_node, **shared)
         executor.start()
