@@ -132,7 +132,7 @@ def community_id(hierarchy: str, level: int, members: npt.NDArray[np.uint64]) ->
     Args:
         hierarchy: Name of the hierarchy.
         level: Level of the community.
-        members: The first 64 bits of each member's id (`prefixes`), in any order.
+        members: The first 64 bits of each member's id (`id_prefixes`), in any order.
     """
     digest = hashlib.sha256(np.sort(members).astype(">u8").tobytes()).hexdigest()
     return stable_id("community", hierarchy, str(level), digest)

@@ -19,7 +19,7 @@ from graphrag_ray.base.thoughts import strip_reasoning
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. `said` is a reply including reasoning, if that differs from
+    """One message of a conversation. `raw` is a reply including reasoning, if that differs from
     `content`."""
 
     role: Literal["system", "user", "assistant"]

@@ -53,7 +53,7 @@ class Client(ABC):
     FatalCallError (no request to this endpoint will).
 
     Attributes:
-        where: Address to show, without secrets.
+        display_address: Address to show, without secrets.
         price: Price at this endpoint (`base.index_settings.Price`), if known.
         limits: Rate limits reported by the endpoint (`llm.limit_headers.LimitHeaders`), if any.
         key: API key, which is removed from logs.

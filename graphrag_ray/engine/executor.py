@@ -51,8 +51,8 @@ class InputSplitter(Generic[X]):
     """How to split an input that kills its processes, so that everything but the guilty part is done.
 
     Attributes:
-        parts: Splits an input into smaller ones, in order.
-        failed: Returns the tables that represent a part that kills processes too, given the reason.
+        split: Splits an input into smaller ones, in order.
+        failure_tables: Returns the tables that represent a part that kills processes too, given the reason.
     """
 
     split: Callable[[X], Sequence[X]]

@@ -78,7 +78,7 @@ class Feed:
         """Run dialogues and return their outcomes.
 
         Journalled replies are reused, and equal dialogues run once. Callers of a lower `order` come first.
-        `asked` is called when the dialogues are queued.
+        `on_queued` is called when the dialogues are queued.
         """
 
         def look_up() -> list[tuple[Row, Outcome[Any]]]:

@@ -67,7 +67,7 @@ class ProcessPool:
         """Whether the processes are up. Starts them once it is time."""
         if not self.processes or (self._pool is None and self._computed_s < self._after_s):
             return False
-        if self._pool is None:  # later calls take no lock, so that an event loop never waits for `file`
+        if self._pool is None:  # later calls take no lock, so that an event loop never waits for `spill`
             with self._lock:
                 if self._pool is None:
                     self._start()

@@ -1,6 +1,6 @@
 """An item of work: a dialogue to run, its outcome, and the coroutine that runs it.
 
-Both executors run items with `run_item` and read results with `outcomes`, so results do not depend on the
+Both executors run items with `run_item` and read results with `replay_outcomes`; results do not depend on the
 executor.
 """
 
@@ -56,8 +56,8 @@ class Work(Generic[T]):
         name: Folder of the journal, `work/<name>/`, and the stage in failures and accounts.
         start: Creates the dialogue of a row. It may read from the store and is not called on an event loop.
         label: Returns (item, document path) of a row, for the list of failures.
-        returns: Whether the source needs results during the sweep because later items depend on them.
-        turns: Expected calls per item before any has finished; None if a call answers many items.
+        needs_results: Whether the source needs results during the sweep because later items depend on them.
+        expected_turns: Expected calls per item before any has finished; None if a call answers many items.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Outcome(Generic[T]):
         first_at, last_at: Unix seconds of its first and last failure.
         turns: Number of replies in this run.
         replies: Usage of each reply, in this run or an earlier one.
-        known: Whether it failed in an earlier run and this one found nothing new.
+        known_failure: Whether it failed in an earlier run and this one found nothing new.
     """
 
     key: str

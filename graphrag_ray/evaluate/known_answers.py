@@ -50,7 +50,7 @@ def known_answers(
 ) -> Results:
     """Score conditions on questions with known answers.
 
-    With `retrieval_only`, no model writes answers. With `judged`, a judge decides whether each answer is
+    With `retrieval_only`, no model writes answers. With `judge`, a judge decides whether each answer is
     correct. Raises UsageError before anything is paid for, and RunStopped, after which the same call
     continues.
     """

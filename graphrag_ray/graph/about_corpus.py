@@ -75,7 +75,7 @@ def about(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:
 
 
 def evenly_spaced(n: int, limit: int = MAX_TITLES) -> list[int]:
-    """Return at most `most` evenly spaced positions among `n`, starting with the first."""
+    """Return at most `limit` evenly spaced positions among `n`, starting with the first."""
     return [i * n // limit for i in range(limit)] if n > limit else list(range(n))
 
 

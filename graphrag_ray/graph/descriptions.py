@@ -29,7 +29,7 @@ MAX_JOINED_TEXTS = 3  # more descriptions are summarised instead of joined, beca
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Tokenizer functions: `corpus.tokens.count`, and `corpus.tokens.offsets`, which is ten times slower."""
+    """Tokenizer functions: `corpus.tokens.count`, and `corpus.tokens.token_ends`, ten times slower."""
 
     count: Callable[[str], int]
     token_ends: Callable[[str], Sequence[int]]
@@ -90,7 +90,7 @@ def without_duplicates(descriptions: Iterable[str]) -> Iterator[str]:
 def describe(
     kind: Literal["entity", "relationship"], name: str, descriptions: Sequence[str], spec: DescribeSpec
 ) -> Dialogue[str]:
-    """Summarise descriptions in one request, or in none if at most one is distinct (`distinct`).
+    """Summarise descriptions in one request, or in none if at most one is distinct (`distinct_descriptions`).
 
     A reply cut off at its limit loses the unfinished sentence.
 

@@ -45,7 +45,7 @@ class RecordSketch(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ContextSketch:
-    """A context without its text. `whole` is a hash of the text, so it depends on the order of records."""
+    """A context without its text. `text_hash` depends on the order of records."""
 
     text_hash: str
     records: tuple[RecordSketch, ...]
@@ -130,7 +130,8 @@ def reusable_report(
 ) -> Report | None:
     """Return the earlier report, adapted to today's context; None if it has to be written again.
 
-    `now` and `records` describe today's context. A share of less than `below` of the context may differ.
+    `now` and `records` describe today's context. A share of less than `max_difference` of the
+    context may differ.
     """
     before = earlier.sketch
     # An identical context is an ordinary item, and the journal holds its reply.

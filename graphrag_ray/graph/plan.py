@@ -31,7 +31,7 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 class GraphElements:
     """Nodes by place, edges sorted by community, claims sorted by the place of their subject.
 
-    Token counts are `report_context.record_tokens` of each record: its line without the local number.
+    Token counts are `report_context.count_record_tokens` of each record: its line without the local number.
     """
 
     node_tokens: Ints  # [N] by place
@@ -59,7 +59,7 @@ def order_elements(
     """Sort a graph's elements in the order of its hierarchy.
 
     Arguments refer to nodes by number (in id order) and list edges by relationship id; `edge_order` and
-    `edge_community` come from `communities.edge_order`.
+    `edge_community` come from `communities.sort_edges_by_community`.
 
     Returns:
         The elements, and the permutation that was applied to the claims. Edge e of the elements is edge

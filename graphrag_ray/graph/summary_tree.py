@@ -114,7 +114,7 @@ def update_level(
 ) -> UpdatedLevel | None:
     """Update the previous clusters; None if there are none, too many nodes are new or clusters shrank.
 
-    `keys` (64 bits), `vectors` and `sizes` (tokens) describe today's nodes; `most` is the limit of a cluster.
+    `keys` (64 bits), `vectors` and `sizes` (tokens) describe today's nodes; `max_tokens` limits a cluster.
     """
     if earlier is None or not len(keys) or not len(earlier.nodes):
         return None

@@ -58,7 +58,7 @@ class BuiltHierarchy(Protocol):
 
 @dataclass(frozen=True)
 class Results:
-    """The results of all stages. Tables of `more`, further stages by name, become tables of the snapshot."""
+    """The results of all stages. Tables of `other_stages`, by name, become tables of the snapshot."""
 
     corpus: Result
     graph: ExtractedGraph | None

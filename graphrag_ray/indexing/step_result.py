@@ -75,8 +75,8 @@ class ReusePlan(Generic[X]):
 
     Attributes:
         names: Tables that come from an input.
-        new: Inputs to process, in order.
-        at: For each input its number in the parent's tables, `before`; -1 if it is new.
+        new_inputs: Inputs to process, in order.
+        parent_positions: For each input its number in `parent_tables`; -1 if it is new.
         hashes: By input; "" for one that every run processes.
         retried: Changes when items of the step's dialogue are retried.
     """

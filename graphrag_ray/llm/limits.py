@@ -33,7 +33,7 @@ class CallOutcome(NamedTuple):
     """How a call ended, `ago_s` seconds ago.
 
     `tokens` are those of the reply, or of embedded texts; `ok` is False for a failure that may be due to
-    load; `told` is news from the endpoint about its limits.
+    load; `rate_limits` is news from the endpoint about its limits.
     """
 
     latency_s: float

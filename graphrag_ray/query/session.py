@@ -223,8 +223,9 @@ class Asker(BaseAsker):
 
     Attributes:
         cache: Cache of replies; None calls the model every time.
-        instead: Answers in place of the models, except for embeddings, and without the cache.
-        told: Callback when a phase begins or ends: its name, number of dialogues, and whether it has ended.
+        override: Answers in place of the models, except for embeddings, and without the cache.
+        on_phase: Callback when a phase begins or ends: its name, number of dialogues, and whether it has
+            ended.
     """
 
     connections: Connections

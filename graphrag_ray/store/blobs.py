@@ -53,7 +53,7 @@ _lock = threading.Lock()
 def write_blob(store: Store, table: str, source_hash: str, data: bytes, rows: int) -> Part:
     """Store a part unless it exists.
 
-    `made_from` is a hex hash of its inputs, by which `list_by_source` finds it.
+    `source_hash` is a hex hash of its inputs, by which `list_by_source` finds it.
     """
     checksums = [zlib.crc32(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
     packed_checksums = struct.pack(f"<{len(checksums)}I", *checksums)
@@ -86,7 +86,7 @@ def open_part(store: Store, part: Part) -> Blob:
 class Blob:
     """An opened part; implements `mapped_arrays.ByteSource`."""
 
-    data: npt.NDArray[np.uint8]  # Memory-mapped; only ranges passed to `need` may be read.
+    data: npt.NDArray[np.uint8]  # Memory-mapped; only ranges passed to `load` may be read.
 
     def __init__(self, store: Store, part: Part) -> None:
         self.store, self.part = store, part

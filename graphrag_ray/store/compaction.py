@@ -277,7 +277,7 @@ def list_dialogues(store: Store) -> list[str]:
 
 
 def plan_trim(store: Store, dialogue: str, keep: Prefixes, *, drop_damaged: bool = False) -> TrimPlan:
-    """Return what `trim` would remove: all keys not in `keep`, and damaged parts if `unreadable` is true."""
+    """Return what `trim` would remove: all keys not in `keep`, and damaged parts if `drop_damaged`."""
 
     def keys_of(part: FileInfo) -> Prefixes | None:
         try:

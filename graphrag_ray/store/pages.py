@@ -2,7 +2,7 @@
 
 pyarrow reads a column of a row group as a whole and finds it through the file's footer: for ten rows of
 millions that is a thousand times too much. Parts read by row are written with pages of about 16 kB and
-Parquet's page index (`parquet.encode`). `located` extracts the pages of each column from that index once;
+Parquet's page index (`parquet.encode`). `locate_pages` extracts the pages of each column from it once;
 with them rows are read by position, without the footer. To decode pages, pyarrow gets them with a footer of
 their own, as a small Parquet file.
 

@@ -188,7 +188,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of a run, with counts of the `graph` and its levels, and `own_s` seconds without calls."""
+    """The forecast of a run, with counts of the `graph` and its levels; `overhead_s` is without calls."""
 
     corpus: CorpusCounts
     stages: tuple[StageForecast, ...]
@@ -247,7 +247,7 @@ def forecast(
     learned: Evidence,
     assumptions: Mapping[str, float],
 ) -> Forecast:
-    """Forecast a run. Assumptions in `given` take precedence over measured values."""
+    """Forecast a run. Assumptions in `assumptions` take precedence over measured values."""
     assume = Assumptions(assumptions)
     source = "our own count" if learned.prompt_factor is None else "measured: the endpoint's count by ours"
     factor = assume.take("prompt_tokens_factor", learned.prompt_factor or 1.0, source)

@@ -109,7 +109,7 @@ def entity_positions(ids: Keys, wanted: Keys) -> Ints:
 
 @dataclass(frozen=True)
 class ShortIds:
-    """Short ids of one table by the first 64 bits of the ids, ascending; `next` was never used."""
+    """Short ids of one table by the first 64 bits of the ids, ascending; `next_short_id` was never used."""
 
     keys: Keys
     short_ids: Ints

@@ -133,7 +133,7 @@ class Dialogues(Generic[T]):
 
     Attributes:
         phase: Name for cost accounting, and the stage whose model the settings choose.
-        last: The only reply is the text of the answer and may be streamed.
+        is_answer: The only reply is the text of the answer and may be streamed.
         numbering: (section, number) -> id of the records that the last reply may cite. None disables
             streaming.
     """

@@ -183,7 +183,7 @@ def search(
 ) -> list[ScoredId]:
     """Return the k records with the highest cosine similarity to a vector of length 1.
 
-    Searches all shards of a kind, or only `among` some ids.
+    Searches all shards of a kind, or only `allowed_ids`.
     """
     if k <= 0:
         return []
