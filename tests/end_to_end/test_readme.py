@@ -26,7 +26,7 @@ from s3_server import BUCKET, S3Server
 from served import until
 from world import TOWN, Command
 
-READ = ("quickstart", "guides/documents", "guides/questions", "guides/inspect-and-export", "guides/storage")
+READ = ("guides/documents", "guides/questions", "guides/inspect-and-export", "guides/storage")
 PAGES = [TOP / "README.md", *(TOP / "docs" / f"{name}.md" for name in READ)]
 LINES = [
     line
