@@ -283,7 +283,7 @@ def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
         pytest.skip("this server takes any keys (Ceph's takes only its own)")
     arguments = {"index": [cloud.docs], "query": [QUESTION], "estimate": [cloud.docs]}.get(what, [])
     result = run(what, *arguments, "--root", cloud.index, *cloud.reached())
-    assert result.exit_code == 1 and re.search(f"cannot (read|list) {cloud.index}", result.stderr)
+    assert result.exit_code == 1 and re.search(f"annot (read|list) {cloud.index}", result.stderr)
     assert "Check the permissions and credentials there" in result.stderr
 
 

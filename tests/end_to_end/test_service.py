@@ -256,7 +256,7 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
             over.set()
             assert [name for name, _ in coming][-1] == "answer"
         code, told = ending.result()
-    assert code == 0 and "Ending" in told
+    assert code == 0 and "Stopping" in told
     logs = "".join(p.read_text(errors="replace") for p in session.glob("logs/**/*") if p.is_file())
     (last,) = [r for r in records_of(session) if r.get("message") == "Question ended"][-1:]
     assert (last["method"], last["status"], last["levelname"]) == ("global", 200, "INFO")

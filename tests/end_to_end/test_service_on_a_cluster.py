@@ -129,7 +129,7 @@ def _kill_the_command(site: Site, service: Running) -> None:
         with pytest.raises(AssertionError, match="already serves 'graphrag'"):
             site.serve()
         code, told = again.end()
-        assert code == 0 and "Ending" in told
+        assert code == 0 and "Stopping" in told
     finally:
         again.close()
     assert not site.replicas()

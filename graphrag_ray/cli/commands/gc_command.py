@@ -164,11 +164,9 @@ def _print_collected(collected: CleanupResult) -> None:
             out(f"  {url}: {what}")
         out(f"A purge does not reach data outside the index: {', '.join(NOT_PURGED)}.")
         if not collected.deleted:
-            out(
-                "Search it before the purge with --also DIR. Afterwards, there is no text left to search for."
-            )
+            out("Search it with --also DIR before you purge: afterwards the index no longer has the text.")
     if collected.writer and not collected.deleted:
-        out(f"The index is being written by {collected.writer}: --delete waits until it ends.")
+        out(f"The index is being written by {collected.writer}: --delete fails until it has finished.")
     if not collected.empty and not collected.deleted:
         out("Nothing was removed. Run it again with --delete to remove.")
 

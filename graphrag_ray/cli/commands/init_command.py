@@ -47,7 +47,10 @@ def init(directory: Path, force: bool, machine: bool) -> None:
         files[directory / "prompts" / f"{name}.txt"] = bundled_prompts() / f"{name}.txt"
     existing = next((path for path in files if path.exists()), None)
     if existing and not force:
-        raise UsageError(f"{existing} already exists. Use --force to overwrite it, or another folder.")
+        raise UsageError(
+            f"{existing} already exists. Choose another folder, or pass --force to overwrite the settings "
+            "and all prompts there."
+        )
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(template.read_text("utf-8"), "utf-8")
