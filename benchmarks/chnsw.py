@@ -36,7 +36,7 @@ import pyarrow.parquet as pq  # noqa: E402
 
 from graphrag_ray.store.search import chnsw  # noqa: E402
 from graphrag_ray.store.search.mapped_arrays import InMemory  # noqa: E402
-from graphrag_ray.store.search.vectors import normalize  # noqa: E402
+from graphrag_ray.store.search.vector_index import normalize  # noqa: E402
 
 K = 5
 EFS = (5, 8, 12, 20, 40, 80, 160, 400)

@@ -55,8 +55,8 @@ def write_rows(passages: Path, folder: Path, tokens: int) -> int:
 def read_by(way: str, rows: str, root: str) -> None:
     """In a process of its own."""
     from graphrag_ray.base.settings_file import parse_settings
-    from graphrag_ray.engine.gateways import Models
-    from graphrag_ray.engine.given_rows import InputRows
+    from graphrag_ray.engine.input_rows import InputRows
+    from graphrag_ray.engine.model_access import Models
     from graphrag_ray.engine.observer import Observer
     from graphrag_ray.engine.ray.cluster import connect
     from graphrag_ray.engine.ray.ray_executor import RayExecutor

@@ -31,11 +31,11 @@ from graphrag_ray.base.ids import entity_id, stable_id
 from graphrag_ray.indexing.stages.finish_stage import RowIndexPlan, build_row_index, row_index_parts
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.query.ask import Index
-from graphrag_ray.store import blobs, snapshots
+from graphrag_ray.store import index_files, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, write_part
-from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search import keyword_index, vector_index
 from graphrag_ray.store.search.mapped_arrays import id_halves, join_halves
 from graphrag_ray.store.snapshots import Manifest
 
@@ -163,12 +163,14 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
         made_from = stable_id("large", kind, str(first))
         data = repeated(shards[0], table, own)
         parts.append(
-            blobs.write_blob(store, schema.search_index_table(kind, "keyword"), made_from, data, len(own) * n)
+            index_files.write_blob(
+                store, schema.search_index_table(kind, "keyword"), made_from, data, len(own) * n
+            )
         )
     return parts
 
 
-def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
+def repeated(shard: keyword_index.KeywordShard, table: Table, copies: range) -> bytes:
     """A shard of these copies: the postings of the first, again and again."""
     base = [table.place[id_] for id_ in shard.ids.at(np.arange(len(shard)))]
     n, many = len(base), len(copies)
@@ -186,8 +188,8 @@ def repeated(shard: keyword.KeywordShard, table: Table, copies: range) -> bytes:
     ends = np.cumsum(lengths * many)
     high, low = np.ascontiguousarray(ids[order].T)
     records, lengths = place[by].astype("<i4"), np.tile(arrays["lengths"], many)[order]
-    counted = keyword._Counted(high, low, arrays["words"], ends, records, counts[by], lengths)
-    return keyword._packed(counted, shard.language)
+    counted = keyword_index._Counted(high, low, arrays["words"], ends, records, counts[by], lengths)
+    return keyword_index._packed(counted, shard.language)
 
 
 def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bool) -> list[Part]:
@@ -201,12 +203,14 @@ def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bo
     for first in range(0, copies, each):
         many = min(copies, first + each) - first
         ids = table.ids[first : first + many][:, place].reshape(-1, 2)
-        matrix = np.tile(vectors.normalize(base), (many, 1))
+        matrix = np.tile(vector_index.normalize(base), (many, 1))
         matrix += spread * rng.standard_normal(matrix.shape, dtype=np.float32)
-        data = vectors.build(join_halves(ids[:, 0], ids[:, 1]), matrix, signs)
+        data = vector_index.build(join_halves(ids[:, 0], ids[:, 1]), matrix, signs)
         made_from = stable_id("large", kind, str(first))
         parts.append(
-            blobs.write_blob(store, schema.search_index_table(kind, "vector"), made_from, data, len(matrix))
+            index_files.write_blob(
+                store, schema.search_index_table(kind, "vector"), made_from, data, len(matrix)
+            )
         )
     return parts
 

@@ -22,17 +22,17 @@ from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.corpus.chunks import cut_chunks as cut
 from graphrag_ray.corpus.readers import Document, documents_in
 from graphrag_ray.corpus.tokens import count_tokens
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.graph import merge, report_context
 from graphrag_ray.graph.communities import build_communities, sort_edges_by_community
+from graphrag_ray.graph.context_plan import ENTITY, RELATIONSHIP, ContextPlan, order_elements
 from graphrag_ray.graph.descriptions import describe, describe_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, extract, extract_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import degrees, id_hash64
-from graphrag_ray.graph.plan import ENTITY, RELATIONSHIP, ContextPlan, order_elements
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
 from graphrag_ray.graph.report_dialogue import Report, full_content, report, report_spec
-from graphrag_ray.graph.schedule import HierarchySchedule
+from graphrag_ray.graph.report_schedule import HierarchySchedule
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.prune_names import lower_case_counts, weak_names
 from graphrag_ray.query.methods import map_reduce

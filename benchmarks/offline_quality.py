@@ -25,7 +25,7 @@ import yaml
 from labelled import LABELS, read_labels, read_passages, score
 from offline_index import Built, ask, build, coarsest_full, demo_chunks, podcast_chunks, tokens
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.ids import entity_key, report_id
 from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.graph import report_context
@@ -103,7 +103,7 @@ def report_table(built: Built) -> list[tuple[str, str]]:
         twice += len(quotes) - len({q.casefold() for q in quotes})
         for quote in quotes:
             after = text[text.find(f"“{quote}”") + len(quote) + 2 :]
-            cited = records.references_in(after[: after.find("]") + 1])
+            cited = context_records.references_in(after[: after.find("]") + 1])
             said += 1
             verbatim += all(supported(quote, f, places, units, built, below) for f in cited) and bool(cited)
         members = [titles[i] for i in h.node_at_place[h.start[c] : h.end[c]]]
@@ -123,7 +123,7 @@ def report_table(built: Built) -> list[tuple[str, str]]:
 
 def supported(
     quote: str,
-    cited: records.Reference,
+    cited: context_records.Reference,
     places: Mapping[Any, Any],
     units: Mapping[str, str],
     built: Built,
@@ -346,7 +346,8 @@ def show_reports(built: Built, n: int) -> None:
     for level in sorted(by_size)[:2]:
         for _, r in by_size[level][:n]:
             print(
-                f"\n[C{level}] rating {r.rating}\n{records.render_references(full_content(r), lambda f: 1)}"
+                f"\n[C{level}] rating {r.rating}\n"
+                f"{context_records.render_references(full_content(r), lambda f: 1)}"
             )
 
 

@@ -130,11 +130,11 @@ def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]
 
 
 def by_keyword(index: Index, question: str) -> list[str]:
-    from graphrag_ray.store.search import keyword
+    from graphrag_ray.store.search import keyword_index
 
     return [
         id_
-        for id_, _ in keyword.search(
+        for id_, _ in keyword_index.search(
             index.searcher.shards(search_index_table("text_unit", "keyword")), question, MOST
         )
     ]

@@ -27,9 +27,9 @@ import numpy as np
 
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
 from graphrag_ray.offline.static_embeddings import embed_many
-from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search import keyword_index, vector_index
 from graphrag_ray.store.search.mapped_arrays import InMemory
-from graphrag_ray.store.search.vectors import ScoredId
+from graphrag_ray.store.search.vector_index import ScoredId
 
 DEMO = Path(__file__).parent.parent / "demo" / "corpus"
 QUESTIONS = 50
@@ -74,16 +74,16 @@ class Way:
 def ways(records: Records, questions: Records) -> list[Way]:
     def by_vector(name: str, signs: bool) -> Way:
         def build(rows: range) -> bytes:
-            return vectors.build(records.ids[rows.start : rows.stop], records.vectors(rows), signs)
+            return vector_index.build(records.ids[rows.start : rows.stop], records.vectors(rows), signs)
 
-        asked = list(vectors.normalize(questions.vectors(range(QUESTIONS))))
-        return Way(name, build, vectors.read, vectors.search, asked)
+        asked = list(vector_index.normalize(questions.vectors(range(QUESTIONS))))
+        return Way(name, build, vector_index.read, vector_index.search, asked)
 
     def by_keyword(rows: range) -> bytes:
-        return keyword.build(records.ids[rows.start : rows.stop], records.texts(rows), "english")
+        return keyword_index.build(records.ids[rows.start : rows.stop], records.texts(rows), "english")
 
     asked = questions.texts(range(QUESTIONS))
-    found = Way("keyword", by_keyword, keyword.read, keyword.search, asked)
+    found = Way("keyword", by_keyword, keyword_index.read, keyword_index.search, asked)
     return [by_vector("exact", False), by_vector("signs", True), found]
 
 

@@ -23,7 +23,7 @@ from graphrag_ray.indexing.estimate import extract_offline
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts
 from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import load_names
-from graphrag_ray.indexing.stages.list_input import list_input
+from graphrag_ray.indexing.stages.input_listing import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 
 DEMO = Path(__file__).parents[1] / "demo" / "corpus"

@@ -21,7 +21,7 @@ from graphrag_ray import open_index
 from graphrag_ray.graph import soft_clusters as module
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
 from graphrag_ray.graph.summary_tree import Clusters, main_clusters
-from graphrag_ray.store.search.vectors import normalize
+from graphrag_ray.store.search.vector_index import normalize
 
 WAYS: tuple[tuple[Reduction, str], ...] = (
     ("umap", "all"),

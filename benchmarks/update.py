@@ -51,7 +51,7 @@ from growth import MB, corpus, lap_of
 from processes import Totals
 from simulated import endpoint, measured_beside
 
-from graphrag_ray.store import runs, snapshots
+from graphrag_ray.store import run_records, snapshots
 from graphrag_ray.store.files import Store
 
 TABLES = {
@@ -232,7 +232,7 @@ class Bench:
         if used.exit_code:
             sys.exit(f"{' '.join(command)} ended with {used.exit_code}:\n{printed}")
         requests = self.at.requests()
-        record, snapshot = runs.latest_run(self.at.store()), snapshots.read_latest(self.at.store())
+        record, snapshot = run_records.latest_run(self.at.store()), snapshots.read_latest(self.at.store())
         assert record is not None
         assert snapshot is not None
         calls: dict[str, int] = {}

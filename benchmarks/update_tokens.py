@@ -38,8 +38,8 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.communities import build_communities
 from graphrag_ray.graph.integer_arrays import id_hash64

@@ -25,11 +25,11 @@ from typing import Any
 import numpy as np
 
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.name_links import NameLinks
-from graphrag_ray.store.search.walk import DAMPING, walk
+from graphrag_ray.store.search.pagerank import DAMPING, walk
 
 NAMES_OF_CHUNK = 20
 SHARD_CHUNKS = 131_072
@@ -72,8 +72,8 @@ def made(store: Store, n_links: int) -> tuple[list[NameLinks], Any, list[str]]:
             np.concatenate([number.reshape(-1), len(known) + titles]),
             np.concatenate([np.ones(len(chunk), np.int64), np.full(len(own), TITLE_WEIGHT)]),
         )
-        part = blobs.write_blob(store, "walks", f"{n_links:x}{start:x}", data, len(own))
-        shards.append(name_links.read(blobs.open_part(store, part)))
+        part = index_files.write_blob(store, "walks", f"{n_links:x}{start:x}", data, len(own))
+        shards.append(name_links.read(index_files.open_part(store, part)))
     return shards, of, names
 
 

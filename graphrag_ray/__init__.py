@@ -44,7 +44,8 @@ def build_index(
 ) -> IndexResult:
     """Build the index at `root`, or update it with the documents of INPUT.
 
-    Called from the main thread, it handles Ctrl-C and SIGTERM by raising Interrupted (`engine/stopping.py`).
+    Called from the main thread, it handles Ctrl-C and SIGTERM by raising Interrupted
+    (`engine/interrupts.py`).
 
     Args:
         input: A file, folder, glob or URL; or rows, each of which is a document: a `ray.data.Dataset`, a
@@ -79,7 +80,7 @@ def build_index(
     """
     from functools import partial
 
-    from graphrag_ray.engine.given_rows import InputRows
+    from graphrag_ray.engine.input_rows import InputRows
     from graphrag_ray.indexing import build
     from graphrag_ray.indexing.index import index as run_index
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphrag_ray.graph.aliases import EntityNames
-from graphrag_ray.indexing.stages.list_input import InputFile
+from graphrag_ray.indexing.stages.input_listing import InputFile
 
 
 class DeadlyFile(InputFile):

@@ -16,7 +16,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, Request
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.query.methods.method import (
     DialogueOutcome,
     Dialogues,
@@ -31,7 +31,7 @@ from graphrag_ray.query.methods.method import (
     Walk,
     WalkHit,
 )
-from graphrag_ray.store.search.walk import count_holders, walk
+from graphrag_ray.store.search.pagerank import count_holders, walk
 
 T = TypeVar("T")
 

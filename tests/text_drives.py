@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from driving import COUNT, Snapshot
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.ids import entity_key, name_id, stable_id
 from graphrag_ray.base.index_settings import Chunking, Input, normalize_description
@@ -25,12 +25,12 @@ from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, without_secrets
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
-from graphrag_ray.corpus.byte_ranges import Split, can_split_jsonl, iter_lines, jsonl_segments
 from graphrag_ray.corpus.chunks import cut_chunks, documents_table, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_titles import document_header, document_label, name_from_title, own_title
 from graphrag_ray.corpus.embedding import Embedder
+from graphrag_ray.corpus.input_splits import Split, can_split_jsonl, iter_lines, jsonl_segments
 from graphrag_ray.corpus.parse import documents_of_split, parquet_segments_of
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
@@ -59,7 +59,8 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge_spec,
 )
 from graphrag_ray.graph import report_context as contexts
-from graphrag_ray.graph.about_corpus import (
+from graphrag_ray.graph.aliases import parse_names
+from graphrag_ray.graph.corpus_overview import (
     about,
     about_line,
     about_spec,
@@ -67,7 +68,6 @@ from graphrag_ray.graph.about_corpus import (
     needs_about,
     title_lines,
 )
-from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
@@ -91,11 +91,11 @@ from graphrag_ray.offline import embed_many
 from graphrag_ray.offline.prune_names import lower_case_counts, weak_names, word_hash
 from graphrag_ray.offline.question_terms import explain_no_match
 from graphrag_ray.query.answer_streams import StreamedText
-from graphrag_ray.query.methods import condense, methods, where
-from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy_or_empty
+from graphrag_ray.query.methods import condense, document_filters, methods
 from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
-from graphrag_ray.query.methods.dynamic import with_below
+from graphrag_ray.query.methods.dynamic_selection import with_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
+from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
 from graphrag_ray.query.methods.method import Question
 from graphrag_ray.query.methods.ppr_search import (
     ANSWER,
@@ -108,14 +108,14 @@ from graphrag_ray.query.methods.ppr_search import (
     step_spec,
     walk_answer,
 )
-from graphrag_ray.store.search.words import tokenize
+from graphrag_ray.store.search.tokenizer import tokenize
 
 Drive = Callable[[str], Any]
 
 SETTINGS = parse_settings({"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}})
 PROMPTS = load_prompts()
 VOCABULARY = "cl100k_base"
-NUMBERING = {(section, n): f"{section}{n}" for section in records.SECTIONS for n in range(1, 4)}
+NUMBERING = {(section, n): f"{section}{n}" for section in context_records.SECTIONS for n in range(1, 4)}
 
 
 def plainly(text: str) -> bytes:
@@ -285,7 +285,7 @@ def rendered(text: str) -> Any:
     shown = shown_records(text)
     found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
     rated = contexts.render([with_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
-    read = [records.parse_sections(f.text) for f in (*found, rated)]
+    read = [context_records.parse_sections(f.text) for f in (*found, rated)]
     return found, rated, read, contexts.shorten_record(shown[0], 20, COUNT)
 
 
@@ -314,13 +314,13 @@ def told_of(text: str) -> Any:
 
 
 def referred(text: str) -> Any:
-    resolved = records.resolve_references(text, NUMBERING)
+    resolved = context_records.resolve_references(text, NUMBERING)
     shown = (
-        records.render_references(text, {}.get),
-        records.references_in(text),
-        records.strip_references(text),
+        context_records.render_references(text, {}.get),
+        context_records.references_in(text),
+        context_records.strip_references(text),
     )
-    return resolved, shown, records.parse_sections(text), records.csv_line([text, 1])
+    return resolved, shown, context_records.parse_sections(text), context_records.csv_line([text, 1])
 
 
 ROW = "5" * 32
@@ -386,9 +386,9 @@ def conditions(text: str) -> None:
         {"path": [text], "title": [text], "creation_date": [text], "raw_data": [json.dumps({"a": text})]}
     )
     for condition in (text, f"metadata.a={text}", f"a>={text}", f"{text}=a", f"title~{text}"):
-        parsed = quietly(lambda condition=condition: where.parse(condition))
-        if parsed and set(where.columns([parsed])) <= set(documents.column_names):
-            quietly(lambda parsed=parsed: where.satisfied([parsed], documents))
+        parsed = quietly(lambda condition=condition: document_filters.parse(condition))
+        if parsed and set(document_filters.columns([parsed])) <= set(documents.column_names):
+            quietly(lambda parsed=parsed: document_filters.satisfied([parsed], documents))
 
 
 def evidenced(text: str) -> Any:
@@ -415,7 +415,7 @@ def stepped(text: str) -> Any:
 
 def streamed(text: str) -> str:
     """As pieces of a reply come: of one character, then of a hundred."""
-    number = {records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
+    number = {context_records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
     written = StreamedText(NUMBERING, number)
     return "".join(written.add(text[at : at + 100]) for at in range(0, len(text), 100))
 
@@ -494,8 +494,8 @@ def offline(prompt: str, **given: str) -> Drive:
         if "context" in variables:
             variables["context"] = contexts.render(shown_records(text), 10_000, COUNT).text
         if "answers" in variables:
-            heading = records.section_heading("Answers", ("id", "score", "answer"))
-            variables["answers"] = heading + records.csv_line([1, 50, text])
+            heading = context_records.section_heading("Answers", ("id", "score", "answer"))
+            variables["answers"] = heading + context_records.csv_line([1, 50, text])
         variables |= {"max_tokens": "500", "n_follow_ups": "3", "entity_types": "person, concept"}
         variables |= {"kind": "entity", "n": "3"} | given
         return offline_answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
@@ -555,7 +555,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,
-        "date": where.iso_date,
+        "date": document_filters.iso_date,
         "local search without a walk": asked("local", local_walk=False),
         "picked facts": asked("ppr", ppr_facts=5),
         "steps": stepped,

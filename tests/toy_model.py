@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.messages import (
     ChatReply,
@@ -21,7 +22,6 @@ from graphrag_ray.base.messages import (
     Request,
 )
 from graphrag_ray.base.prompts import Prompt, load_prompts
-from graphrag_ray.base.records import parse_sections
 from graphrag_ray.graph.delimited_records import COMPLETION, FIELD, RECORD
 
 NAME = re.compile(r"\b[A-Z]{3,}(?: [A-Z]{3,})*\b")

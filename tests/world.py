@@ -22,13 +22,13 @@ from endpoint import Endpoint, Status
 from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.methods import METHODS
-from graphrag_ray.store import blobs, snapshots
+from graphrag_ray.store import index_files, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import content_hash
 
@@ -251,7 +251,7 @@ def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
         if name.startswith("rows_"):
             continue
         parts = opened.manifest.parts(name)
-        if any(part.path.endswith(blobs.SUFFIX) for part in parts):
+        if any(part.path.endswith(index_files.SUFFIX) for part in parts):
             out[name] = [{"holds": content_hash(opened.store.read(part.path))} for part in parts]
             continue
         rows = rows_of(opened, name) if parts else []

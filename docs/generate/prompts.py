@@ -21,9 +21,9 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import DialogueRunner, Waiting, run_dialogue
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting, run_dialogue
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,

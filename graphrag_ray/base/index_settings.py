@@ -37,7 +37,7 @@ from graphrag_ray.base.declarations import (
 )
 from graphrag_ray.base.messages import CallParameters, join_surrogates
 from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_or_unavailable
-from graphrag_ray.base.thoughts import DEFAULT_REASONING_TOKENS, family_of
+from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS, family_of
 from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 from graphrag_ray.base.wording import shortened
 
@@ -531,7 +531,7 @@ Language: TypeAlias = Literal[
     "greek", "hindi", "hungarian", "indonesian", "italian", "norwegian",
     "polish", "portuguese", "romanian", "russian", "spanish", "swedish", "turkish",
 ]  # fmt: skip
-"""Languages that `store/search/words.py` can detect and Snowball can stem."""
+"""Languages that `store/search/tokenizer.py` can detect and Snowball can stem."""
 
 
 class SearchIndexes(_Strict):

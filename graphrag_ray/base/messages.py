@@ -1,6 +1,7 @@
 """Requests, replies and dialogues.
 
-A dialogue is a generator that yields requests and is sent replies. It does no I/O: `engine/drive.py` drives
+A dialogue is a generator that yields requests and is sent replies. It does no I/O:
+`engine/dialogue_runner.py` drives
 it with endpoints or the offline engine, tests with a list of replies.
 """
 
@@ -14,7 +15,7 @@ from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 import orjson
 
-from graphrag_ray.base.thoughts import strip_reasoning
+from graphrag_ray.base.reasoning import strip_reasoning
 
 
 @dataclass(frozen=True, slots=True)

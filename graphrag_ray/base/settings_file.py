@@ -10,7 +10,7 @@ from typing import Any
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import Settings, Storage
-from graphrag_ray.base.settings_text import apply_override, read_mapping, validated
+from graphrag_ray.base.settings_parsing import apply_override, read_mapping, validated
 from graphrag_ray.base.text_files import resolve_beside
 from graphrag_ray.base.user_settings import KnownModels, read_user_settings
 from graphrag_ray.version import __version__

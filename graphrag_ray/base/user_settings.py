@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import Model, Reach, Settings, Storage
-from graphrag_ray.base.settings_text import read_mapping, validated
+from graphrag_ray.base.settings_parsing import read_mapping, validated
 
 FILE_ENV = "GRAPHRAG_RAY_SETTINGS"
 ADDRESS_ENV = "OPENAI_BASE_URL"

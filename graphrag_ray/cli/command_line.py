@@ -14,7 +14,7 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.unforeseen import describe_error, is_unexpected
+from graphrag_ray.base.unexpected_errors import describe_error, is_unexpected
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.base.wording import escape_control, one_line
 from graphrag_ray.version import __version__

@@ -14,7 +14,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.cli.console import console_of, duration
 from graphrag_ray.engine.observer import Observer, in_notebook
-from graphrag_ray.engine.pace import RecentRates, StagePace
+from graphrag_ray.engine.sweep_pace import RecentRates, StagePace
 
 if TYPE_CHECKING:
     from rich.live import Live

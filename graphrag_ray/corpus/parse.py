@@ -16,11 +16,11 @@ from typing import Any, BinaryIO
 
 import regex
 
-from graphrag_ray.base import index_settings, unforeseen
+from graphrag_ray.base import index_settings, unexpected_errors
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.corpus.byte_ranges import Segment, Split, parquet_segments
 from graphrag_ray.corpus.decode import NotText, decode
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
+from graphrag_ray.corpus.input_splits import Segment, Split, parquet_segments
 from graphrag_ray.corpus.markup import declared_charset, read_html
 from graphrag_ray.corpus.readers import Reader
 from graphrag_ray.corpus.table_rows import (
@@ -208,7 +208,7 @@ def _document_of(
     try:
         return _document(path, row, place, options, ids)
     except Exception as e:  # noqa: BLE001 - whatever it is, it concerns this row
-        return Unreadable(path, place, unforeseen.describe_error(e))
+        return Unreadable(path, place, unexpected_errors.describe_error(e))
 
 
 def _document(

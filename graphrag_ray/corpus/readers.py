@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.plugins import PluginError, Registry
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
 
 __all__ = ["READERS", "Document", "Input", "Reader", "Unreadable", "documents_in", "extensions"]

@@ -20,10 +20,10 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base.errors import TooManyFailures
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.interrupts import Stop
 from graphrag_ray.engine.leases import FailureWatch
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.llm.accounting import Accounts, InFlight, StageTiming
 from graphrag_ray.store.files import Store

@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.engine.drive import DialogueRunner
+from graphrag_ray.engine.dialogue_runner import DialogueRunner
 from graphrag_ray.engine.work import Outcome, Row, Work, replay_outcomes
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex

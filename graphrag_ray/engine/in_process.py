@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.errors import FatalCallError, GraphRagError, RunStopped
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.engine.drive import DialogueRunner
+from graphrag_ray.engine.dialogue_runner import DialogueRunner
 from graphrag_ray.engine.executor import (
     Executor,
     InputSplitter,
@@ -35,7 +35,7 @@ from graphrag_ray.engine.executor import (
     by_partition,
     write_all,
 )
-from graphrag_ray.engine.gateways import Ask, Gate, JournalGuard, open_gateway
+from graphrag_ray.engine.model_access import Ask, Gate, JournalGuard, open_gateway
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.engine.work import (

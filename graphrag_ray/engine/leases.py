@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from graphrag_ray.base.unforeseen import REPORT_HINT
+from graphrag_ray.base.unexpected_errors import REPORT_HINT
 
 P = TypeVar("P")
 

@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.providers import PROVIDERS, LocalProvider
-from graphrag_ray.base.unforeseen import attach_place
+from graphrag_ray.base.unexpected_errors import attach_place
 
 X = TypeVar("X")
 R = TypeVar("R")

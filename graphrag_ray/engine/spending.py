@@ -11,7 +11,7 @@ from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import price_hint
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
 

@@ -18,8 +18,8 @@ import orjson
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import DialogueFailed, PermanentCallError, RequestTooLarge, TransientCallError
 from graphrag_ray.base.messages import ChatReply, Dialogue, Reply, Request, Usage, join_surrogates
-from graphrag_ray.base.unforeseen import is_unexpected
-from graphrag_ray.engine.drive import (
+from graphrag_ray.base.unexpected_errors import is_unexpected
+from graphrag_ray.engine.dialogue_runner import (
     Complete,
     DialogueRunner,
     GaveUp,

@@ -182,7 +182,7 @@ def estimate(
     """Predict what `compare` will cost: name, calls, prompt_tokens, completion_tokens, cost_usd."""
     import pandas as pd
 
-    from graphrag_ray.evaluate.planned_costs import estimate_costs
+    from graphrag_ray.evaluate.cost_estimate import estimate_costs
 
     posed, notes = _unique_questions(questions)
     _warn(notes)

@@ -13,17 +13,17 @@ from typing import TypeVar
 from graphrag_ray.base.errors import GraphRagError, RunStopped, SettingsError, StoreError, UsageError
 from graphrag_ray.base.messages import ChatRequest, Reply, Request
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.base.settings_text import apply_override
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.settings_parsing import apply_override
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.corpus.table_rows import OPENERS
-from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.in_process import asyncio_runner
 from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of, resolve_hierarchy
+from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.method import AskRequest
 

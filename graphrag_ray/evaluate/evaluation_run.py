@@ -24,11 +24,11 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.engine.gateways import Models, check_endpoints
+from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.model_access import Models, check_endpoints
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import MERGE_FROM_PARTS, MERGE_FROM_PARTS_AT_END, merge_small_parts
 from graphrag_ray.engine.spending import Spending, check_prices
-from graphrag_ray.engine.stopping import Stop, handle_signals
 from graphrag_ray.engine.work import Outcome
 from graphrag_ray.evaluate.conditions import EvaluationCondition
 from graphrag_ray.indexing.spool import Spool

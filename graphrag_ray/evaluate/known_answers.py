@@ -12,8 +12,8 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.context_records import strip_references
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.records import strip_references
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.in_process import asyncio_runner
 from graphrag_ray.evaluate.comparison import answered, chunks_of, summarize_conditions, texts_of
@@ -31,7 +31,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, 
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, find
-from graphrag_ray.query.searching import Searching
+from graphrag_ray.query.searcher import Searching
 
 KEYWORD = "keyword"  # a method of --retrieval-only conditions: keyword search over chunks
 RETRIEVED_CHUNKS = 50

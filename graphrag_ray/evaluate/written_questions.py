@@ -25,7 +25,7 @@ from graphrag_ray.evaluate.judging.corpus_questions import (
 from graphrag_ray.export.graph_tables import escape_spreadsheet
 from graphrag_ray.graph.report_context import sanitize
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.asked_hierarchy import resolve_hierarchy
+from graphrag_ray.query.methods.hierarchy_choice import resolve_hierarchy
 from graphrag_ray.query.methods.method import DialogueOutcome
 
 MAX_DESCRIPTION = 20_000

@@ -19,10 +19,10 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import corpus_description_in
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.corpus.quotes import best_sentence, quotation_parts
-from graphrag_ray.export import find
-from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy
+from graphrag_ray.export import record_lookup
+from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy
 from graphrag_ray.query.methods.method import Rows
-from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.row_reader import Reader
 from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document, document_place
 
 Record = dict[str, Any]
@@ -176,7 +176,7 @@ def search(view: RecordView, text: str) -> Record:
     Exact matches come first, then names that begin with it, then larger records. Without matches, `near`
     lists similar names. Raises UsageError for a blank or too long text.
     """
-    if not find.fold(text) or len(text) > MAX_TEXT_CHARACTERS:
+    if not record_lookup.fold(text) or len(text) > MAX_TEXT_CHARACTERS:
         raise UsageError(f"Pass a text to search for, of at most {MAX_TEXT_CHARACTERS:,} characters")
     entities = view.reader.table("entities", list(ENTITY))
     by_degree = entities.sort_by([("degree", "descending"), ("human_readable_id", "ascending")])
@@ -188,15 +188,15 @@ def search(view: RecordView, text: str) -> Record:
     places = [*map(document_place, documents["path"].to_pylist(), documents["row"].to_pylist())]
     named = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
     matches = {
-        "entities": find.containing(text, titles),
-        "communities": find.containing(text, report_titles),
-        "documents": find.containing(text, named),
+        "entities": record_lookup.containing(text, titles),
+        "communities": record_lookup.containing(text, report_titles),
+        "documents": record_lookup.containing(text, named),
     }
     shown = {name: rows[: view.limit] for name, rows in matches.items()}
     numbers = [by_size["community"][row].as_py() for row in shown["communities"]]
     communities = view.communities(numbers)
     everything = [*titles, *report_titles, *places]
-    similar = [] if any(matches.values()) else [everything[i] for i in find.near(text, everything)]
+    similar = [] if any(matches.values()) else [everything[i] for i in record_lookup.near(text, everything)]
     return {
         "kind": "search",
         "text": text,
@@ -212,7 +212,7 @@ def search(view: RecordView, text: str) -> Record:
 
 def entity(view: RecordView, name: str) -> Record:
     """An entity, its communities from the top, relationships by weight, claims, and chunks."""
-    row = view.row("entities", find.entity(view.reader, name))
+    row = view.row("entities", record_lookup.entity(view.reader, name))
     units = row.pop("text_unit_ids")
     edges = view.heaviest([row["id"]], RELATIONSHIP_ENDS)
     claims = [c["id"] for c in view.where("covariates", ["id"], ["subject_id", "object_id"], row["title"])]
@@ -229,7 +229,7 @@ def entity(view: RecordView, name: str) -> Record:
 
 def relationship(view: RecordView, *names: str) -> Record:
     """A relationship, its entities, the communities that contain it, and its chunks."""
-    row = view.row("relationships", find.relationship(view.reader, names))
+    row = view.row("relationships", record_lookup.relationship(view.reader, names))
     units, ends = row.pop("text_unit_ids"), [row.pop("source_id"), row.pop("target_id")]
     return {
         "kind": "relationship",
@@ -243,7 +243,7 @@ def relationship(view: RecordView, *names: str) -> Record:
 
 def claim(view: RecordView, name: str) -> Record:
     """A claim and the chunks that state it."""
-    row = view.row("covariates", find.record(view.reader, "claim", "covariates", name))
+    row = view.row("covariates", record_lookup.record(view.reader, "claim", "covariates", name))
     units = row.pop("text_unit_ids")
     return {
         "kind": "claim",
@@ -257,7 +257,7 @@ def claim(view: RecordView, name: str) -> Record:
 
 def community(view: RecordView, name: str) -> Record:
     """A community: report (None if it failed), parent, children, members, relationships, chunks."""
-    number = find.community(view.reader, name, view.hierarchy)
+    number = record_lookup.community(view.reader, name, view.hierarchy)
     columns = ["id", "community", "level", "parent", "children", "period", "size", "packed"]
     lists = ["entity_ids", "relationship_ids", "text_unit_ids"]
     row = view.rows(view.hierarchy.communities_table, [*columns, *lists], [number], "human_readable_id")[0]
@@ -289,7 +289,7 @@ def community(view: RecordView, name: str) -> Record:
 
 def chunk(view: RecordView, name: str) -> Record:
     """A chunk: text, document, neighbouring chunks, and what was extracted from it."""
-    row = view.row("text_units", find.record(view.reader, "chunk", "text_units", name))
+    row = view.row("text_units", record_lookup.record(view.reader, "chunk", "text_units", name))
     members, edges, claims = (row.pop(c) for c in ("entity_ids", "relationship_ids", "covariate_ids"))
     document_id = row.pop("document_id")
     documents = view.rows("documents", ["text_unit_ids"], [document_id])
@@ -312,7 +312,7 @@ def chunk(view: RecordView, name: str) -> Record:
 
 def document(view: RecordView, name: str) -> Record:
     """A document: its chunks in order, each with its entities by degree."""
-    row = view.row("documents", find.document(view.reader, name))
+    row = view.row("documents", record_lookup.document(view.reader, name))
     text, units = row.pop("text"), row.pop("text_unit_ids")
     lists = {"entity_ids": "entities", "relationship_ids": "relationships", "covariate_ids": "claims"}
     chunks = view.first("text_units", [*UNIT, *lists], units)

@@ -12,8 +12,8 @@ from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.schema import row_index_table
 from graphrag_ray.export.exporters import EXPORTERS, Snapshot
 from graphrag_ray.export.output import UndeclaredFile, open_output
-from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy, find_hierarchy_or_empty
-from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy, find_hierarchy_or_empty
+from graphrag_ray.query.row_reader import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.version import __version__
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from graphrag_ray.base.declarations import HierarchyKind
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.export.output import Output
-    from graphrag_ray.query.reading import Reader
+    from graphrag_ray.query.row_reader import Reader
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.export.exporters import Snapshot
 from graphrag_ray.graph.integer_arrays import id_hash64
-from graphrag_ray.query.reading import Reader, schema_of
+from graphrag_ray.query.row_reader import Reader, schema_of
 from graphrag_ray.query.sources import document_place
 
 Ints = npt.NDArray[np.int64]

@@ -24,7 +24,7 @@ from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.urls import is_url
 from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.output import Output
-from graphrag_ray.query.reading import Reader, schema_of
+from graphrag_ray.query.row_reader import Reader, schema_of
 from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import detect_removal
 from graphrag_ray.version import __version__

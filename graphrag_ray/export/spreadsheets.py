@@ -31,7 +31,7 @@ from graphrag_ray.export.graph_tables import (
     read_nodes,
 )
 from graphrag_ray.export.output import Output
-from graphrag_ray.query.reading import Reader, schema_of
+from graphrag_ray.query.row_reader import Reader, schema_of
 
 FILES = ("nodes.csv", "edges.csv", "communities.csv", "memberships.csv")
 BOM = b"\xef\xbb\xbf"

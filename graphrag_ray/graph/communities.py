@@ -15,7 +15,6 @@ import numpy.typing as npt
 
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Communities
-from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
 from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
 from graphrag_ray.graph.leiden import (
@@ -26,7 +25,8 @@ from graphrag_ray.graph.leiden import (
     seeded_igraph,
     subgraphs,
 )
-from graphrag_ray.graph.seeds import PreviousPartition, Seeds, divide
+from graphrag_ray.graph.seeded_partition import PreviousPartition, Seeds, divide
+from graphrag_ray.graph.stable_batches import stable_batches
 
 
 def build_communities(

@@ -19,7 +19,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.stable_batches import stable_batches
 
 _SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
 _UNIFIED_QUOTES = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
-from graphrag_ray.graph.plan import NUMBER_TOKENS, max_element_tokens, max_report_tokens
+from graphrag_ray.graph.context_plan import NUMBER_TOKENS, max_element_tokens, max_report_tokens
 
 Count: TypeAlias = Callable[[str], int]
 """Counts the tokens of a text in the model's vocabulary."""
@@ -64,7 +64,7 @@ class Record:
     @property
     def heading(self) -> str:
         """The heading of the section's table, the same for all records of a context."""
-        return records.section_heading(self.section, self.columns or COLUMNS[self.section])
+        return context_records.section_heading(self.section, self.columns or COLUMNS[self.section])
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _record(section: str, id_: str, *fields: str) -> Record:
 
 def content_for_context(full_content: str) -> str:
     """Return a report without references, which mean nothing elsewhere, and without its title line."""
-    return records.strip_references(re.sub(r"\A#[^\n]*\n+", "", full_content))
+    return context_records.strip_references(re.sub(r"\A#[^\n]*\n+", "", full_content))
 
 
 def sanitize(text: str) -> str:
@@ -124,10 +124,10 @@ def sanitize(text: str) -> str:
     Control characters and line breaks become spaces, long gaps (tables, ASCII art) shrink, nothing is left
     that could be read as a reference, and the opening of the map prompt's score tag loses its bracket.
     """
-    # Control characters first: they could hide a reference until records.line folds them.
+    # Control characters first: they could hide a reference until context_records.line folds them.
     if not text.isprintable() or _GAP in text:
         text = _LONG_GAP.sub(" ", fold_control_characters(text))
-    text = records.defuse_references(text)
+    text = context_records.defuse_references(text)
     return _SCORE_TAG_START.sub("(", text) if "<" in text else text
 
 
@@ -138,7 +138,7 @@ def fold_control_characters(text: str) -> str:
 
 def count_record_tokens(record: Record, count: Count) -> int:
     """Count the tokens of the record's line without its local number."""
-    return count(records.csv_line(["", *record.fields]))
+    return count(context_records.csv_line(["", *record.fields]))
 
 
 def render(
@@ -235,7 +235,7 @@ def longest_prefix_that_fits(text: str, fits: Callable[[str], bool]) -> str:
             low = middle
         else:
             high = middle - 1
-    return records.drop_unclosed_reference(text[:low]).rstrip()
+    return context_records.drop_unclosed_reference(text[:low]).rstrip()
 
 
 def write_sections(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
@@ -244,6 +244,9 @@ def write_sections(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], 
     numbering: dict[tuple[str, int], str] = {}
     for section in COLUMNS:
         if rows := [r for r in shown if r.section == section]:
-            parts += rows[0].heading, records.csv_lines([n, *r.fields] for n, r in enumerate(rows, start=1))
+            parts += (
+                rows[0].heading,
+                context_records.csv_lines([n, *r.fields] for n, r in enumerate(rows, start=1)),
+            )
             numbering |= {(section, n): r.id for n, r in enumerate(rows, start=1)}
     return "".join(parts), numbering

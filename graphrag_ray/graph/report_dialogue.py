@@ -8,12 +8,12 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import TRUNCATED_JSON, JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.graph.about_corpus import about_line
+from graphrag_ray.graph.corpus_overview import about_line
 from graphrag_ray.graph.extraction_dialogue import usable_reply
 from graphrag_ray.graph.report_context import Context
 
@@ -65,7 +65,7 @@ class Report:
     rating: float | None  # 0–10; None for a summary
     rating_explanation: str
     findings: tuple[tuple[str, str], ...]  # 1–10 pairs of summary and explanation; none for a summary
-    references: tuple[records.Reference, ...]  # distinct cited records, in order
+    references: tuple[context_records.Reference, ...]  # distinct cited records, in order
     dropped_references: int  # number of cited numbers that the context did not hold
 
 
@@ -102,12 +102,12 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
     draft, _ = yield from usable_reply(
         request, spec.correct, lambda reply: parse_report(reply.text, reply.finish_reason)
     )
-    cited: dict[records.Reference, None] = {}
+    cited: dict[context_records.Reference, None] = {}
     dropped = 0
 
     def resolve(text: str) -> str:
         nonlocal dropped
-        resolved, references, unknown = records.resolve_references(text, context.numbering)
+        resolved, references, unknown = context_records.resolve_references(text, context.numbering)
         cited.update(dict.fromkeys(references))
         dropped += unknown
         return resolved.strip()
@@ -116,7 +116,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         """Fold a heading of full_content, part of which a line break would turn into text."""
         return " ".join(text.split())
 
-    title = one_line(records.strip_references(draft.title))
+    title = one_line(context_records.strip_references(draft.title))
     summary, rating_explanation = resolve(draft.summary), resolve(draft.rating_explanation)
     findings = tuple((one_line(resolve(f.summary)), resolve(f.explanation)) for f in draft.findings)
     return Report(title, summary, draft.rating, rating_explanation, findings, tuple(cited), dropped)

@@ -6,14 +6,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.index_settings import Chunking, Settings, Tree
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
+from graphrag_ray.graph.context_plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.descriptions import whole_sentences
 from graphrag_ray.graph.extraction_dialogue import check_not_withheld, usable_reply
-from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context, fold_control_characters
 from graphrag_ray.graph.report_dialogue import Report
 
@@ -75,7 +75,7 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
         return (title, text) if text else ReplyProblem("it is empty")
 
     (title, text), _ = yield from usable_reply(request, spec.correct, read)
-    shown = tuple(records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
+    shown = tuple(context_records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
     return Report(title, text, None, "", (), shown, 0)
 
 
@@ -85,7 +85,7 @@ def read_summary(reply: ChatReply) -> tuple[str, str]:
     Without a title, the first words become one. A reply that was cut off loses its unfinished sentence.
     """
     lines = [fold_control_characters(line) for line in reply.text.splitlines() if not line.startswith("```")]
-    written = records.strip_references("\n".join(lines)).strip()
+    written = context_records.strip_references("\n".join(lines)).strip()
     if not any(character.isalnum() for character in written):
         return "", ""
     first, _, rest = written.partition("\n")

@@ -19,22 +19,22 @@ from graphrag_ray.base.settings_file import load_settings, resolve_storage
 from graphrag_ray.base.user_settings import KnownModels, remember_endpoints, require_known_addresses
 from graphrag_ray.corpus.parse import missing_column_fault
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.engine.gateways import Models, check_endpoints, probe_endpoints
-from graphrag_ray.engine.given_rows import InputRows
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.input_rows import InputRows
+from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.model_access import Models, check_endpoints, probe_endpoints
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray.discovery import starts_private_ray
 from graphrag_ray.engine.spending import Spending, check_prices
-from graphrag_ray.engine.stopping import Stop, handle_signals
 from graphrag_ray.indexing.index import previous_settings
-from graphrag_ray.indexing.stages.list_input import InputFile, list_input
+from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
 from graphrag_ray.indexing.stored_prompts import cost_of_prompts
-from graphrag_ray.store import locks, runs
+from graphrag_ray.store import locks, run_records
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.runs import RunRecord
+from graphrag_ray.store.run_records import RunRecord
 from graphrag_ray.store.snapshots import Manifest, latest_readable
 
 
@@ -97,7 +97,7 @@ def open_executor(
         observer.message(why)
     # Quirks of endpoints need not be learned again.
     models = Models.from_settings(
-        settings, *(b.usage for b in (before, runs.latest_run(store)) if b is not None)
+        settings, *(b.usage for b in (before, run_records.latest_run(store)) if b is not None)
     )
     if private or in_process:
         reusable = bool(store.list("work"))
@@ -204,7 +204,7 @@ def previous_record(store: Store) -> Manifest | RunRecord | None:
     offline engine must not rewrite that index unasked.
     """
     parent, damaged = latest_readable(store)
-    before = parent or runs.latest_run(store)
+    before = parent or run_records.latest_run(store)
     if before is not None:
         return before
     paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import COMPARED_TABLES
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import column_at_path, parse_raw_data
-from graphrag_ray.graph.signatures import content_hashes
+from graphrag_ray.graph.community_signatures import content_hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import id_keys
 from graphrag_ray.indexing.step_result import Result

@@ -14,15 +14,15 @@ from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.corpus.document import Unreadable
-from graphrag_ray.engine.drive import Complete, DialogueRunner, record_bug, replay, run_dialogue
+from graphrag_ray.engine.dialogue_runner import Complete, DialogueRunner, record_bug, replay, run_dialogue
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.bounds import Replies
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
 from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
-from graphrag_ray.indexing.stages.list_input import list_input
+from graphrag_ray.indexing.stages.input_listing import list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
 from graphrag_ray.store import parquet

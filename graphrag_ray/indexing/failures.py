@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.indexing.run import format_utc
-from graphrag_ray.store import locks, retries, snapshots
+from graphrag_ray.store import locks, retry_rows, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal_rows import FAILED, JournalRow
 from graphrag_ray.store.parts import read_table
@@ -53,7 +53,7 @@ def failed_items(
 ) -> list[Failure]:
     """The failed items of a snapshot; without any, those in the journal, without names and documents."""
     if snapshot is None and snapshots.read_latest(store) is None and store.list("work"):
-        open_items = ((name, retries.find_failed(store, name)) for name in JOURNALS)
+        open_items = ((name, retry_rows.find_failed(store, name)) for name in JOURNALS)
         rows = [_row(name, key, items[key]) for name, items in open_items for key in sorted(items)]
     else:
         manifest = snapshots.open_latest(store, snapshot)
@@ -62,7 +62,7 @@ def failed_items(
 
 
 def retry_items(store: Store, rows: Sequence[Failure]) -> RetryCounts:
-    """Have the next run retry these items (`store/retries.py`). Raises LockHeld if a run is active."""
+    """Have the next run retry these items (`store/retry_rows.py`). Raises LockHeld if a run is active."""
     retried = before = 0
     with locks.acquire(store, note="failures --retry") as lock:
         reason = f"put back at {format_utc(time.time())}"
@@ -74,7 +74,7 @@ def retry_items(store: Store, rows: Sequence[Failure]) -> RetryCounts:
             }
             if failed_at:
                 lock.check()
-                n = retries.mark_for_retry(store, stage, failed_at, reason)
+                n = retry_rows.mark_for_retry(store, stage, failed_at, reason)
                 retried, before = retried + n, before + len(failed_at) - n
     return RetryCounts(retried, before, sum(r["kind"] != "permanent" or r["stage"] == "read" for r in rows))
 

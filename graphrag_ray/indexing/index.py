@@ -25,7 +25,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.engine.given_rows import InputRows
+from graphrag_ray.engine.input_rows import InputRows
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
@@ -39,7 +39,7 @@ from graphrag_ray.indexing.stages.describe_stage import describe_graph
 from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
 from graphrag_ray.indexing.stages.finish_stage import write_snapshot_tables
-from graphrag_ray.indexing.stages.graph_hierarchy import build_leiden
+from graphrag_ray.indexing.stages.hierarchy_tables import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge_instances
 from graphrag_ray.indexing.stages.read_stage import read_input
 from graphrag_ray.indexing.stages.search_stage import build_search_indexes
@@ -49,7 +49,7 @@ from graphrag_ray.indexing.step_result import Result, code_version
 from graphrag_ray.indexing.stored_prompts import load_names, with_contents
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
-from graphrag_ray.store import locks, runs, snapshots
+from graphrag_ray.store import locks, run_records, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.snapshots import Manifest
@@ -249,7 +249,7 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
 
 def previous_settings(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
     """The settings of the snapshot, or else of the last recorded run; None without either."""
-    before = parent or runs.latest_run(store)
+    before = parent or run_records.latest_run(store)
     return before.settings if before is not None else None
 
 

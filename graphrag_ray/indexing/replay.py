@@ -24,7 +24,7 @@ from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import (
+from graphrag_ray.engine.dialogue_runner import (
     DialogueRunner,
     GaveUp,
     Waiting,
@@ -33,8 +33,8 @@ from graphrag_ray.engine.drive import (
     replay,
 )
 from graphrag_ray.engine.executor import ItemSource, SweepResult
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.work import Work, outcome_from_journal, start_items
 from graphrag_ray.indexing.index import run_stages

@@ -12,12 +12,12 @@ from typing import Any, Generic, TypeVar
 
 import pyarrow as pa
 
-from graphrag_ray.base import logs, schema, unforeseen
+from graphrag_ray.base import logs, schema, unexpected_errors
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.unforeseen import is_unexpected
-from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.base.unexpected_errors import is_unexpected
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.executor import (
     Executor,
     InputSplitter,
@@ -33,7 +33,7 @@ from graphrag_ray.engine.work import Outcome, Row, Work, replay_outcomes, row_ke
 from graphrag_ray.indexing.step_result import Result, ReusePlan, code_version, fingerprint_of
 from graphrag_ray.llm.accounting import Accounts, InFlight, new_quirks
 from graphrag_ray.llm.quirks import describe_quirks
-from graphrag_ray.store import locks, retries
+from graphrag_ray.store import locks, retry_rows
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import NO_PARTS, JournalIndex
 from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
@@ -110,7 +110,7 @@ class Run:
         started = self._begin_step(name)
         self.reused_inputs.pop(name, None)  # of an aborted attempt
         asked = self.asked.get(journal or "", 0)
-        retried = retries.retry_marker(self.store, journal) if journal else ""
+        retried = retry_rows.retry_marker(self.store, journal) if journal else ""
         fingerprint = ""
         if depends_on is not None:
             fingerprint = fingerprint_of([name, code_version(), depends_on, retried])
@@ -135,7 +135,7 @@ class Run:
                 if suspicious and self.parent is not None and name not in self.forced_steps:
                     self.observer.message(
                         f"Step {name} failed to continue from snapshot {self.parent.number}. Rebuilding its "
-                        f"tables and those of later steps: {unforeseen.describe_error(e)}"
+                        f"tables and those of later steps: {unexpected_errors.describe_error(e)}"
                     )
                     self.forced_steps = frozenset([*self.parent.steps, name])
                     return self.step(name, depends_on, compute, journal)
@@ -212,7 +212,7 @@ class Run:
             journal: A dialogue. Inputs with failures are processed again once items of it are retried.
             forced_inputs: Numbers of inputs to process even if they have not changed.
         """
-        retried = retries.retry_marker(self.store, journal) if journal else ""
+        retried = retry_rows.retry_marker(self.store, journal) if journal else ""
         plan = ReusePlan.of(
             self.parent_result(step),
             step,

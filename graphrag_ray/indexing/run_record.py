@@ -1,4 +1,5 @@
-"""Keep the record of a run (`store/runs.py`), including the outcome of attempts that never became a run.
+"""Keep the record of a run (`store/run_records.py`), including the outcome of attempts that never became a
+run.
 
 A heartbeat thread writes the progress of a run next to the index (`store.runs.LiveRun`) for observers without
 other access to it. A slow or unavailable store delays no sweep and only misses a few beats. A run that ends
@@ -25,12 +26,12 @@ from graphrag_ray.base.keys import scrub
 from graphrag_ray.base.urls import without_secrets
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.pace import RecentRates, StagePace
+from graphrag_ray.engine.sweep_pace import RecentRates, StagePace
 from graphrag_ray.indexing.run import Run, format_utc
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.store import compaction, runs
+from graphrag_ray.store import compaction, run_records
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.runs import LiveRun, RefusedRun, RunRecord
+from graphrag_ray.store.run_records import LiveRun, RefusedRun, RunRecord
 
 # A word for each way of ending early, the most specific first. Everything else is a "crash".
 OUTCOMES: dict[type[BaseException], str] = {
@@ -123,7 +124,7 @@ class Heartbeat:
         self._thread.join(LAST_WITHIN_S)
         if self._beats and not self.keep:
             try:
-                self._run.store.delete(runs.live_path(self._lock.epoch))
+                self._run.store.delete(run_records.live_path(self._lock.epoch))
             except StoreError as e:
                 _log.warning("The progress file of this run was not removed: %s", e)
 
@@ -137,7 +138,7 @@ class Heartbeat:
                 logs.log_event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **progress)
             live = LiveRun(self._lock.holder.nonce, self._beats, self._now(), **reached)
             try:
-                runs.write_live(self._run.store, self._lock.epoch, live)
+                run_records.write_live(self._run.store, self._lock.epoch, live)
             except StoreError as e:
                 _log.warning("The progress of this run was not written: %s", e)
 
@@ -168,7 +169,7 @@ class RunRecorder:
         self.record = replace(self.record, steps=steps, **changes)
         self.written = False
         try:
-            runs.write(run.store, self.record)
+            run_records.write(run.store, self.record)
             self.written = True
         except StoreError as e:
             _log.warning("The record of this run was not written: %s", e)
@@ -226,7 +227,7 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
                 total = run.executor.spending.earlier.total
                 cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
                 error.args = (f"{error} In total, this run used {total.total_tokens:,} tokens{cost}.",)
-            if recorder.record.outcome == runs.RUNNING:
+            if recorder.record.outcome == run_records.RUNNING:
                 recorder.write(**describe_ending(error), reached=heart.reached(), ended_at=now())
                 # People see the final message of the command; programs that read logs see this event.
                 level = logging.WARNING if logs.as_json() else logging.INFO
@@ -250,13 +251,13 @@ def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = Fa
         if isinstance(error, StoreError) and not isinstance(error, LockHeld):
             raise
         try:
-            last = runs.latest_run(store)
+            last = run_records.latest_run(store)
             ours = last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
             recorded_run = ours and last is not None and last.started_at >= started
             if not recorded_run and (last is not None or always):
                 after = last.epoch if last else 0
                 refusal = RefusedRun(after=after, at=time.time(), given=given, **describe_ending(error))
-                runs.write_refusal(store, refusal)
+                run_records.write_refusal(store, refusal)
         except GraphRagError as e:
             _log.info("The failed attempt was not recorded next to the index: %s", e)
         raise
@@ -275,13 +276,13 @@ def describe_ending(error: BaseException) -> dict[str, Any]:
 
 def unfinished_note(store: Store, journals: tuple[str, ...]) -> str | None:
     """A note on what runs since the last completed one paid; None if nothing. Call it before `recorded`."""
-    unfinished = runs.unfinished(store)
+    unfinished = run_records.unfinished(store)
     # Each run ends at the latest when the next one starts; clocks of other machines are not trusted.
     ends = [math.inf, *(r.started_at for r in unfinished)]
     paid = []
     for record, until in zip(unfinished, ends, strict=False):
         if (
-            record.outcome == runs.RUNNING
+            record.outcome == run_records.RUNNING
         ):  # Killed: only the journal knows what was paid after the last step.
             totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
             models = (m for total in totals for m in total.by_model.values())

@@ -16,7 +16,7 @@ from graphrag_ray.indexing.repair import needed
 from graphrag_ray.indexing.run import format_utc
 from graphrag_ray.indexing.run_record import EXIT_CODE_MEANINGS
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.store import compaction, locks, runs, snapshots
+from graphrag_ray.store import compaction, locks, run_records, snapshots
 from graphrag_ray.store.damaged_files import find_size_mismatches
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import list_parts
@@ -102,11 +102,11 @@ def watch_last_run(
     storage is retried for AWAY_S before StoreError is raised, since the run may reach it another way.
     """
     run = last_run(store)
-    if run is None or (run["outcome"] != runs.RUNNING and refusal_since_last_run(store)):
+    if run is None or (run["outcome"] != run_records.RUNNING and refusal_since_last_run(store)):
         return
     while run is not None:
         yield run
-        if run["outcome"] != runs.RUNNING:
+        if run["outcome"] != run_records.RUNNING:
             return
         sleep(LOOK_EVERY_S)
         run = _patiently(partial(last_run, store), clock, sleep)
@@ -133,14 +133,17 @@ def wait_for_run(
     store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> None:
     """Wait until a run begins or is refused, or raise StoreError after BEGUN_WITHIN_S."""
-    before, refused = max(runs.epochs(store), default=0), runs.read_refusal(store)
+    before, refused = max(run_records.epochs(store), default=0), run_records.read_refusal(store)
     run = last_run(store)
-    if run is not None and run["outcome"] == runs.RUNNING:
+    if run is not None and run["outcome"] == run_records.RUNNING:
         return
     end = clock() + BEGUN_WITHIN_S
 
     def nothing_yet() -> bool:
-        return max(runs.epochs(store), default=0) == before and runs.read_refusal(store) in (None, refused)
+        return max(run_records.epochs(store), default=0) == before and run_records.read_refusal(store) in (
+            None,
+            refused,
+        )
 
     while _patiently(nothing_yet, clock, sleep):
         if clock() >= end:
@@ -157,30 +160,30 @@ def last_run(store: Store) -> dict[str, Any] | None:
     return _described(store, *_last_record(store))
 
 
-def _last_record(store: Store) -> tuple[runs.RunRecord | None, locks.Holder | None]:
+def _last_record(store: Store) -> tuple[run_records.RunRecord | None, locks.Holder | None]:
     """The last run's record, and the live holder of the lock.
 
     Observing a holder takes up to 20 s, in which that run may end and another begin. So a record that says
     "running" without its holder is returned only if it was the last one both before and after.
     """
-    before, record = None, runs.latest_run(store)
+    before, record = None, run_records.latest_run(store)
     while True:
         writer = locks.find_live_holder(store)
         if record is None or record == before or not _killed(record, writer):
             return record, writer
-        before, record = record, runs.latest_run(store)
+        before, record = record, run_records.latest_run(store)
 
 
-def _killed(record: runs.RunRecord, writer: locks.Holder | None) -> bool:
-    return record.outcome == runs.RUNNING and (writer is None or writer.nonce != record.nonce)
+def _killed(record: run_records.RunRecord, writer: locks.Holder | None) -> bool:
+    return record.outcome == run_records.RUNNING and (writer is None or writer.nonce != record.nonce)
 
 
 def _described(
-    store: Store, record: runs.RunRecord | None, writer: locks.Holder | None
+    store: Store, record: run_records.RunRecord | None, writer: locks.Holder | None
 ) -> dict[str, Any] | None:
     if record is None:
         return None
-    running = record.outcome == runs.RUNNING
+    running = record.outcome == run_records.RUNNING
     return {
         **{n: getattr(record, n) for n in ("epoch", "message", "host", "pid", "snapshot", "failed")},
         "outcome": "killed" if _killed(record, writer) else record.outcome,
@@ -197,11 +200,11 @@ def _described(
 
 def _live(store: Store, epoch: int) -> dict[str, Any] | None:
     """The progress that a run last wrote, and its age at the last sign of life, by the storage's clock."""
-    live = runs.read_live(store, epoch)
+    live = run_records.read_live(store, epoch)
     if live is None:
         return None
     modified = {i.path: i.modified for folder in ("runs", "locks") for i in store.list(folder)}
-    written, beat = modified.get(runs.live_path(epoch)), modified.get(locks.heartbeat_path(epoch))
+    written, beat = modified.get(run_records.live_path(epoch)), modified.get(locks.heartbeat_path(epoch))
     return {
         "step": live.step,
         "seconds": live.seconds,
@@ -214,15 +217,15 @@ def _live(store: Store, epoch: int) -> dict[str, Any] | None:
 def refusal_since_last_run(store: Store) -> dict[str, Any] | None:
     """The last attempt, if it never became a run and came after the last run, by the storage's clock."""
     modified = {info.path: info.modified for info in store.list("runs")}
-    refused = modified.get(runs.REFUSED)
-    ended = modified.get(runs.record_path(max(runs.epochs(store), default=0)))
+    refused = modified.get(run_records.REFUSED)
+    ended = modified.get(run_records.record_path(max(run_records.epochs(store), default=0)))
     return None if refused is not None and ended is not None and refused <= ended else _refused(store)
 
 
 def _refused(store: Store) -> dict[str, Any] | None:
     """The last attempt, if it never became a run."""
-    refusal = runs.read_refusal(store)
-    if refusal is None or refusal.after < max(runs.epochs(store), default=0):
+    refusal = run_records.read_refusal(store)
+    if refusal is None or refusal.after < max(run_records.epochs(store), default=0):
         return None
     return {
         "at": format_utc(refusal.at),

@@ -44,7 +44,7 @@ from graphrag_ray.base.messages import (
     Usage,
 )
 from graphrag_ray.base.providers import Client
-from graphrag_ray.base.thoughts import (
+from graphrag_ray.base.reasoning import (
     DEFAULT_REASONING_TOKENS,
     ReasoningFilter,
     family_of,

@@ -20,7 +20,7 @@ from graphrag_ray.base.messages import (
     Usage,
     join_surrogates,
 )
-from graphrag_ray.base.thoughts import strip_reasoning
+from graphrag_ray.base.reasoning import strip_reasoning
 from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, Unanswered, UselessVector, failure_of
 
 MOST_TOKENS = 10**9  # Larger counts of one call are nonsense.

@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from graphrag_ray.base.messages import ChatRequest, Message
-from graphrag_ray.base.thoughts import ModelFamily
+from graphrag_ray.base.reasoning import ModelFamily
 from graphrag_ray.llm.call_failures import HttpRefusal
 
 YES_NO_TOKENS = 8  # room for a one-word answer that is not forced to one token

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from graphrag_ray.base.context_records import SECTIONS, parse_sections, write_reference
 from graphrag_ray.base.declarations import REPORT_SECTIONS
-from graphrag_ray.base.records import SECTIONS, parse_sections, write_reference
 from graphrag_ray.corpus.quotes import is_searchable, quotations_in
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import WEAK, QuestionTerms, list_subjects, read_question
-from graphrag_ray.offline.sentences import split_sentences, without_label
-from graphrag_ray.offline.summarise import (
+from graphrag_ray.offline.quotations import (
     MARK,
     NONE,
     Floats,
@@ -34,6 +33,7 @@ from graphrag_ray.offline.summarise import (
     similarities,
     stands_alone,
 )
+from graphrag_ray.offline.sentences import split_sentences, without_label
 
 Variables = Mapping[str, str]
 MAX_QUOTES, MAX_REDUCE_QUOTES = 10, 14

@@ -1,6 +1,6 @@
 """Digest records without a question: descriptions, summaries and reports made of quotations.
 
-Sentences are ranked by LexRank and diversified by MMR (`summarise.py`). The findings of a report are about
+Sentences are ranked by LexRank and diversified by MMR (`quotations.py`). The findings of a report are about
 its best connected members, its title names them, and its rating grows with the size of the context.
 """
 
@@ -14,13 +14,12 @@ from math import log2
 
 import numpy as np
 
+from graphrag_ray.base.context_records import parse_sections, write_reference
 from graphrag_ray.base.declarations import REPORT_SECTIONS
-from graphrag_ray.base.records import parse_sections, write_reference
-from graphrag_ray.graph.about_corpus import NONE as NO_LINES
+from graphrag_ray.graph.corpus_overview import NONE as NO_LINES
 from graphrag_ray.graph.report_context import SEPARATE_GROUPS_NOTE
 from graphrag_ray.offline.answerer import as_json, records_of
-from graphrag_ray.offline.sentences import fold
-from graphrag_ray.offline.summarise import (
+from graphrag_ray.offline.quotations import (
     JOIN,
     MARK,
     MAX_SENTENCES,
@@ -35,6 +34,7 @@ from graphrag_ray.offline.summarise import (
     similarities,
     stands_alone,
 )
+from graphrag_ray.offline.sentences import fold
 
 Variables = Mapping[str, str]
 Sections = Mapping[str, Sequence[Mapping[str, str]]]

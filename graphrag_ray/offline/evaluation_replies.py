@@ -19,15 +19,15 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from zlib import crc32
 
-from graphrag_ray.base.records import references_in, strip_references
+from graphrag_ray.base.context_records import references_in, strip_references
 from graphrag_ray.corpus.boundaries import CLOSERS
 from graphrag_ray.corpus.quotes import folded_words, quotations_in
 from graphrag_ray.offline.answerer import as_json
 from graphrag_ray.offline.chunk_names import find_names
 from graphrag_ray.offline.mentions import read
 from graphrag_ray.offline.question_terms import QuestionTerms, read_question
+from graphrag_ray.offline.quotations import JOIN, MARK, content_stems, is_balanced, number_in
 from graphrag_ray.offline.sentences import fold, has_cells, read_script
-from graphrag_ray.offline.summarise import JOIN, MARK, content_stems, is_balanced, number_in
 
 Variables = Mapping[str, str]
 MAX_SUBJECTS, MAX_SUBJECT_CHARS = 12, 60

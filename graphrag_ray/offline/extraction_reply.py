@@ -18,8 +18,8 @@ from itertools import pairwise
 
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.offline.mentions import Reading, Thing, read
+from graphrag_ray.offline.name_types import CONCEPT, LOCATION, PERSON, list_numbers, listed_kind, type_names
 from graphrag_ray.offline.sentences import fold, has_cells
-from graphrag_ray.offline.types import CONCEPT, LOCATION, PERSON, list_numbers, listed_kind, type_names
 
 MAX_QUOTE_CHARS = 480  # longer sentences are cut at a clause, around what they are quoted for
 

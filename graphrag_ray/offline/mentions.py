@@ -18,8 +18,8 @@ from math import log2
 
 from graphrag_ray.offline.chunk_names import find_names, speaker_title
 from graphrag_ray.offline.lexicon import LEXICON
+from graphrag_ray.offline.name_types import CONCEPT, PERSON, kind_of, place_heads, share_in_lists, votes_for
 from graphrag_ray.offline.sentences import Script, Sentence, read_script
-from graphrag_ray.offline.types import CONCEPT, PERSON, kind_of, place_heads, share_in_lists, votes_for
 
 Place = tuple[int, int, int]  # (sentence, start, end)
 

@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import groupby
 
 from graphrag_ray.offline.lexicon import LEXICON
-from graphrag_ray.offline.summarise import NONE, content_stems, number_in
+from graphrag_ray.offline.quotations import NONE, content_stems, number_in
 
 RARE = 2.0  # weight of names, numbers and unusual words; ordinary words weigh 1
 WEAK = 0.4  # weight of a verb, which says less than what it is about

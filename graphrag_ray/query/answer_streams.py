@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any, TypeAlias, TypeVar
 
-from graphrag_ray.base.records import (
+from graphrag_ray.base.context_records import (
     Reference,
     partial_reference_start,
     render_references,

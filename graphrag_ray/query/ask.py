@@ -18,19 +18,19 @@ from typing import Any, TypedDict, TypeVar, Unpack
 
 import pyarrow as pa
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.declarations import MODEL_STAGES, RECORD_KIND_BY_SECTION
 from graphrag_ray.base.errors import GraphRagError, ReportsMissing, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.prompts import Prompt, load_prompts
-from graphrag_ray.base.records import Reference
-from graphrag_ray.base.unforeseen import describe_error, is_unexpected
+from graphrag_ray.base.unexpected_errors import describe_error, is_unexpected
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import asyncio_runner, gather_all
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.llm.accounting import Accounts, CallTotals
@@ -64,10 +64,10 @@ from graphrag_ray.query.methods.method import (
     Steps,
     Walk,
 )
-from graphrag_ray.query.methods.one_context import records_in, short_numbers
-from graphrag_ray.query.reading import ColumnCache, Reader
-from graphrag_ray.query.searching import Searcher, Searching
-from graphrag_ray.query.session import Asker, BaseAsker, Connections, QuestionBudget
+from graphrag_ray.query.methods.single_context import records_in, short_numbers
+from graphrag_ray.query.model_calls import Asker, BaseAsker, Connections, QuestionBudget
+from graphrag_ray.query.row_reader import ColumnCache, Reader
+from graphrag_ray.query.searcher import Searcher, Searching
 from graphrag_ray.query.sources import Cited, Source, cited_records, rank_by_answer, sources_of
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table
@@ -86,7 +86,7 @@ class AskOptions(TypedDict, total=False):
 
     Attributes:
         method: Name of a search method (query/methods/methods.py).
-        where: Conditions on documents (query/methods/where.py), for methods that look up chunks.
+        where: Conditions on documents (query/methods/document_filters.py), for methods that look up chunks.
         history: Earlier questions and the texts of their answers, oldest first, for follow-up questions
             (query/methods/condense.py).
     """
@@ -472,7 +472,7 @@ class Index:
 
     def levels(self, hierarchy: str | None = None) -> list[Units]:
         """Describe the levels of a hierarchy and the source text: Table 2 of the paper. Raises UsageError."""
-        from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of, resolve_hierarchy
+        from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
         from graphrag_ray.query.methods.levels import levels, units
 
         kind = resolve_hierarchy(self.env, hierarchy)

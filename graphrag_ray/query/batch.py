@@ -21,13 +21,13 @@ import orjson
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.gateways import Models, check_endpoints
-from graphrag_ray.engine.given_rows import InputRows, read_batch
+from graphrag_ray.engine.input_rows import InputRows, read_batch
+from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.model_access import Models, check_endpoints
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.ray.discovery import is_submitted_job, starts_private_ray
 from graphrag_ray.engine.reply_cache import MERGE_FROM_PARTS, MERGE_FROM_PARTS_AT_END, merge_small_parts
 from graphrag_ray.engine.spending import Spending, check_prices
-from graphrag_ray.engine.stopping import Stop, handle_signals
 from graphrag_ray.indexing.run import format_utc
 from graphrag_ray.indexing.run_record import EXIT_CODE_MEANINGS, describe_ending
 from graphrag_ray.query.methods import methods
@@ -42,7 +42,7 @@ from graphrag_ray.query.question_files import (
 from graphrag_ray.query.question_sweep import Batch, QuestionSweep, question_executor
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.runs import RUNNING
+from graphrag_ray.store.run_records import RUNNING
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index

@@ -11,7 +11,7 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import AskRequest
-from graphrag_ray.query.session import Asker
+from graphrag_ray.query.model_calls import Asker
 
 MAX_TURNS = 20
 """Remembered questions with their answers. A model sees what fits (`query/methods/condense.py`)."""

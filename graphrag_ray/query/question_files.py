@@ -10,10 +10,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import join_surrogates
-from graphrag_ray.base.records import Reference
 from graphrag_ray.base.urls import display_path, without_secrets
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, TableRow

@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
 from graphrag_ray.base.messages import Dialogue, Request, StreamListener
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.engine.drive import DialogueRunner, Waiting, record_bug
+from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting, record_bug
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed, label_item, start_item
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.interrupts import Stop
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.discovery import starts_private_ray
 from graphrag_ray.engine.reply_cache import JOURNAL
 from graphrag_ray.engine.spending import Spending
-from graphrag_ray.engine.stopping import Stop
 from graphrag_ray.engine.work import URGENT_FLUSH_S, Outcome, ReplyUsage, Work
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.llm.accounting import Accounts, CallRecord, sum_usage
@@ -31,8 +31,8 @@ from graphrag_ray.query.answer_streams import Background
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import CostBound
 from graphrag_ray.query.methods.method import AskRequest
+from graphrag_ray.query.model_calls import BaseAsker
 from graphrag_ray.query.question_files import BatchQuestion, answer_row, failed_row
-from graphrag_ray.query.session import BaseAsker
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 

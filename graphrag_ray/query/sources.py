@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from graphrag_ray.base.context_records import SECTIONS, Reference
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
-from graphrag_ray.base.records import SECTIONS, Reference
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label, own_title
 from graphrag_ray.corpus.quotes import best_sentence

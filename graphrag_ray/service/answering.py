@@ -17,10 +17,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from graphrag_ray.base import logs
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved
 from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.instruments import Recorder
-from graphrag_ray.base.records import Reference
 from graphrag_ray.base.wording import plural
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.query.answer_streams import ReplyStreamer

@@ -28,11 +28,11 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.instruments import Recorder
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.unforeseen import is_unexpected
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.base.unexpected_errors import is_unexpected
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.llm.limiter import ClosableLimiter, LocalLimiter
 from graphrag_ray.query import traces
-from graphrag_ray.query.session import Connections
+from graphrag_ray.query.model_calls import Connections
 from graphrag_ray.service import chat_api, query_api
 from graphrag_ray.service.access import HEALTH, METRICS, Guard, path_of
 from graphrag_ray.service.answering import ClientQuestion, Event, ServedAnswer, Service, events

@@ -15,10 +15,10 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.keys import find_key
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.user_settings import user_file
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.levels import Units
-from graphrag_ray.query.session import Connections
+from graphrag_ray.query.model_calls import Connections
 from graphrag_ray.service.faults import SERVER, Fault, QuestionRejected
 from graphrag_ray.service.service_options import ANSWER_STAGES, ServiceOptions
 from graphrag_ray.store.files import Store

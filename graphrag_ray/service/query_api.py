@@ -15,7 +15,7 @@ from graphrag_ray.base.index_settings import HierarchyName, Query
 from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.where import MAX_CHARACTERS, MAX_CONDITIONS
+from graphrag_ray.query.methods.document_filters import MAX_CHARACTERS, MAX_CONDITIONS
 from graphrag_ray.service.answering import AnsweringPhase, ClientQuestion, Event, ServedAnswer, Service
 from graphrag_ray.service.faults import Fault, invalid
 from graphrag_ray.service.service_options import ServiceOptions

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from graphrag_ray.base.instruments import PREFIX, Instrument, Recorder
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_metrics import (
     CALL_METRICS,

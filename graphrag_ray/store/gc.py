@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import blobs, locks, parts, runs, snapshots
+from graphrag_ray.store import index_files, locks, parts, run_records, snapshots
 from graphrag_ray.store.files import FileInfo, Store, map_in_threads
 from graphrag_ray.store.snapshots import Manifest
 
@@ -107,9 +107,9 @@ def plan_gc(store: Store, options: GcOptions, lock: locks.Lock | None = None) ->
     young = {info.path for info in unneeded if info.path not in readable and age(info.modified) < grace}
     waiting = [info for info in unneeded if info.path in readable or info.path in young]
     ends += [info.modified + grace for info in waiting if info.path in young and info.modified]
-    old_locks, old_runs = locks.obsolete_files(store), runs.superseded(store)
+    old_locks, old_runs = locks.obsolete_files(store), run_records.superseded(store)
     if options.at_once is not None:
-        old_runs |= {runs.REFUSED}  # It may name documents.
+        old_runs |= {run_records.REFUSED}  # It may name documents.
     # A lock's claim goes before its release: without the release the claim would be kept forever.
     claims_first = sorted(files, key=lambda info: info.path.endswith(".beat.json"))
     return GcPlan(
@@ -155,7 +155,7 @@ def execute(store: Store, found: GcPlan, check: Callable[[], object]) -> None:
         )
     gone = [info.path for info in found.parts]
     # First, because nobody knows the names of the copies once the parts are deleted.
-    blobs.delete_copies(store, [*gone, *(info.path for info in found.others.get("damaged", []))])
+    index_files.delete_copies(store, [*gone, *(info.path for info in found.others.get("damaged", []))])
     _delete_all(store, gone, check)
     # A writer that lost its lock, and was paused just before its commit, may reference parts that we have
     # deleted meanwhile. If it commits after this check, it notices by itself.

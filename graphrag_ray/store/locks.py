@@ -27,7 +27,7 @@ import orjson
 
 from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.untrusted_json import At, read_as
+from graphrag_ray.store.json_types import At, read_as
 
 HEARTBEAT_S = 2.0  # Seconds between heartbeats.
 STALE_S = 20.0  # A heartbeat that does not change for this long belongs to a dead or paused writer.

@@ -2,7 +2,7 @@
 
 tables/<table>/part-<hash>.parquet                 tables of a snapshot
 intermediate/<stage>/<table>/part-<hash>.parquet   tables that later runs build on
-indexes/<table>/part-<source>-<hash>.blocks        search indexes (`blobs.py`)
+indexes/<table>/part-<source>-<hash>.blocks        search indexes (`index_files.py`)
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import READ_WHOLE_BYTES, FileInfo, Store, map_in_threads
-from graphrag_ray.store.untrusted_json import AtLeast0
+from graphrag_ray.store.json_types import AtLeast0
 
 TABLES, INTERMEDIATE, INDEXES = FOLDERS = ("tables", "intermediate", "indexes")
 

@@ -21,7 +21,7 @@ import orjson
 
 from graphrag_ray.base import errors
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
-from graphrag_ray.store import damaged_files, locks, runs, untrusted_json
+from graphrag_ray.store import damaged_files, json_types, locks, run_records
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import READS, content_hash, corrupt_part
 from graphrag_ray.store.parts import FOLDERS, Part, list_parts
@@ -44,17 +44,17 @@ class Manifest:
     created_at: str  # ISO time.
     version: str
     tables: Mapping[str, list[Part]] = field(default_factory=dict)
-    counts: untrusted_json.Counts = field(default_factory=dict)  # Documents, text units, entities, …
+    counts: json_types.Counts = field(default_factory=dict)  # Documents, text units, entities, …
     settings: Mapping[str, Any] = field(default_factory=dict)
     # Each step's result and the fingerprint of its inputs. If that is equal, there is nothing to do.
-    steps: Mapping[str, untrusted_json.Step] = field(default_factory=dict)
-    usage: untrusted_json.Usage = field(default_factory=dict)
+    steps: Mapping[str, json_types.Step] = field(default_factory=dict)
+    usage: json_types.Usage = field(default_factory=dict)
     next_human_readable_id: Mapping[str, int] = field(default_factory=dict)  # By table.
     hierarchies: list[str] = field(default_factory=list)
     # What readers should know, such as that the offline engine was used.
     notes: Mapping[str, Any] = field(default_factory=dict)
     # The run: id, seconds by stage, failed items, what it added and removed.
-    run: untrusted_json.RunInfo = field(default_factory=dict)
+    run: json_types.RunInfo = field(default_factory=dict)
     format: int = FORMAT
 
     def parts(self, table: str) -> list[Part]:
@@ -73,7 +73,7 @@ class Manifest:
                 f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
                 f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
-        return untrusted_json.read_as(cls, data)
+        return json_types.read_as(cls, data)
 
 
 def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = lambda: None) -> None:
@@ -247,7 +247,7 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
     if writer := locks.find_live_holder(store, stale_s=2.5 * locks.HEARTBEAT_S):
         raise IndexNotFound(
             f"The index at {store.url} has no finished snapshot yet: {writer} is at work"
-            f"{runs.progress_text(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
+            f"{run_records.progress_text(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
         )
     if store.list("work") or store.list("locks"):
         raise IndexNotFound(

@@ -25,7 +25,7 @@ from graphrag_ray.indexing.stages import (
     communities_stage,
     document_parts,
     embed_stage,
-    list_input,
+    input_listing,
     merge_stage,
     reports_stage,
 )
@@ -130,7 +130,9 @@ def tiny_parts(split_bytes: int = 1) -> Iterator[None]:
         patch.setattr(communities_stage, "BLOCK_ROWS", 3)
         patch.setattr(reports_stage, "PART_ROWS", 2)
         patch.setattr(embed_stage, "PART_ROWS", 2)
-        patch.setattr(list_input, "RECENT_S", -1.0)  # files that were written just now are told by their time
+        patch.setattr(
+            input_listing, "RECENT_S", -1.0
+        )  # files that were written just now are told by their time
         yield
 
 

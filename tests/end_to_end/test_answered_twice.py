@@ -14,7 +14,7 @@ from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
 from graphrag_ray.store.journal_rows import DONE, TURN, JournalRow
-from graphrag_ray.store.retries import find_duplicate_replies
+from graphrag_ray.store.retry_rows import find_duplicate_replies
 
 SMALL = {
     "communities": {"max_size": 3, "small_component": 1},

@@ -16,7 +16,7 @@ from endpoint import BROKEN, WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command, model_options, python
 
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.cli import command_line as program
 from graphrag_ray.store import locks
 

@@ -10,12 +10,12 @@ from rich.console import Console
 from world import Silent
 
 from graphrag_ray import open_index
+from graphrag_ray.base.context_records import references_in
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.records import references_in
 from graphrag_ray.cli import answer_output
 from graphrag_ray.corpus.quotes import quotations_in
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store.files import Store

@@ -13,7 +13,7 @@ from world import PEOPLE, TOWN, Built, World
 from graphrag_ray.indexing import repair
 from graphrag_ray.indexing.stages import search_stage
 from graphrag_ray.store.parts import Part
-from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search import keyword_index, vector_index
 
 CHANGED = {
     "03.txt": "ADX knows ALICE. ALICE wrote to BOB about the mill.",
@@ -32,7 +32,7 @@ def people(world: World, built: Built, monkeypatch: pytest.MonkeyPatch) -> World
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How each shard was made since."""
     found: list[str] = []
-    for module in (keyword, vectors):
+    for module in (keyword_index, vector_index):
         for name in ("build", "changed"):
             monkeypatch.setattr(module, name, noted(found, name, getattr(module, name)))
     return found
@@ -113,7 +113,7 @@ def test_what_an_update_derives_is_what_it_would_make_of_everything(
 
 def test_both_words_and_vectors_are_derived(people: World, made: list[str], monkeypatch: pytest.MonkeyPatch):
     rows: list[tuple[str, int]] = []
-    for module in (keyword, vectors):
+    for module in (keyword_index, vector_index):
         changed = module.changed
 
         def counted(
@@ -178,13 +178,13 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
 def test_where_a_text_could_not_be_read_the_next_run_makes_the_shard_of_everything(
     people: World, monkeypatch: pytest.MonkeyPatch, made: list[str]
 ):
-    def broken(text: str, language: str, of: Any = keyword.tokenize) -> list[str]:
+    def broken(text: str, language: str, of: Any = keyword_index.tokenize) -> list[str]:
         if "KARL" in text:
             raise IndexError(text)
         return list(of(text, language))
 
     with monkeypatch.context() as patch:
-        patch.setattr(keyword, "tokenize", broken)
+        patch.setattr(keyword_index, "tokenize", broken)
         update(people)
     assert any("not found by keywords" in row["item"] for row in people.table("failures"))
     made.clear()

@@ -22,8 +22,8 @@ from world import DEEP, REJECTED, TOWN, Built, Command, Silent, World, chain
 
 from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.export.graph_tables import clean_text
 from graphrag_ray.export.microsoft import VECTORS
 from graphrag_ray.indexing.index import index

@@ -20,11 +20,11 @@ from simulated import endpoint
 from world import Silent
 
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.export.export_snapshot import export
 from graphrag_ray.indexing.index import index
-from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.row_reader import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import open_latest
 

@@ -12,7 +12,7 @@ from world import REJECTED, TOWN, Command, World, index_command, prompt_of
 
 from graphrag_ray import offline
 from graphrag_ray.offline import replies
-from graphrag_ray.store.search import keyword
+from graphrag_ray.store.search import keyword_index
 
 
 def nonsense_about(name: str, answer: Any = "I would rather not.") -> Any:
@@ -87,7 +87,7 @@ def test_prompts_and_replies_of_a_failed_item_are_shown(run: Command, world: Wor
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Words at which the offline engine fails, as a bug of it would make it."""
     at: list[str] = []
-    extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword.tokenize
+    extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword_index.tokenize
 
     def stumbling(variables: Mapping[str, str]) -> str:
         if any(word in variables["text"] for word in at):
@@ -105,7 +105,7 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return words(text, language)
 
     monkeypatch.setitem(replies._ANSWERS, "extract", stumbling)
-    monkeypatch.setattr(keyword, "tokenize", wording)
+    monkeypatch.setattr(keyword_index, "tokenize", wording)
     monkeypatch.setattr(offline, "embed_many", embedding)
     return at
 

@@ -16,8 +16,8 @@ from world import TOWN, Command, Silent, World, chain, everything, index_command
 from graphrag_ray import build_index, open_index
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.ray import cluster, discovery
 from graphrag_ray.indexing.index import index

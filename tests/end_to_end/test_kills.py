@@ -22,8 +22,8 @@ from simulated import endpoint, get
 from world import Silent
 
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.stages import merge_stage
 from graphrag_ray.store.files import Store

@@ -12,8 +12,8 @@ from endpoint import Answer as Reply
 from endpoint import Status
 from world import TOWN, Built, Command, World, index_command, prompt_of
 
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import GraphRagError, LevelNotFound, UsageError
-from graphrag_ray.base.records import parse_sections
 from graphrag_ray.corpus.tokens import count_tokens
 
 WAYS = ["vector", "hybrid", "local"]

@@ -16,7 +16,7 @@ from endpoint import Response, rate_limited
 from prometheus_client.parser import text_string_to_metric_families
 from world import TOWN, World
 
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.metrics import DECLARED, PREFIX
 from graphrag_ray.indexing.index import index
 from graphrag_ray.llm.accounting import Accounts

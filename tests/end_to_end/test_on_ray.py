@@ -24,7 +24,7 @@ from world import TOWN, World, everything
 from graphrag_ray.base.errors import ModelRefused
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli.command_line import main
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.indexing.status import status_of
 

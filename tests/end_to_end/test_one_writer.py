@@ -47,7 +47,7 @@ TAKE = """if True:
 
 WRITE = """if True:
     import json, sys
-    from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.engine.model_access import Models
     from graphrag_ray.engine.in_process import LocalExecutor
     from graphrag_ray.base.errors import GraphRagError
     from graphrag_ray.indexing.index import index

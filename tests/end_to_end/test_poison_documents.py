@@ -14,7 +14,7 @@ from world import TOWN, World, index_command
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.indexing import index as index_module
 from graphrag_ray.indexing.stages import read_stage as read_step
-from graphrag_ray.indexing.stages.list_input import Listing, scan_input
+from graphrag_ray.indexing.stages.input_listing import Listing, scan_input
 
 
 def run(*arguments: object) -> Result:

@@ -11,10 +11,10 @@ import toy_model
 from endpoint import WRONG_KEY, Answer, Status
 from world import DEEPER, REJECTED, World, prompt_of, python
 
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import LevelNotFound, ModelRefused, UsageError
-from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods.answer import UNREADABLE
-from graphrag_ray.query.session import FIRST_ATTEMPTS
+from graphrag_ray.query.model_calls import FIRST_ATTEMPTS
 
 
 def shown_reports(world: World, start: int) -> list[str]:

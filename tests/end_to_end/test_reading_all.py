@@ -14,11 +14,11 @@ from endpoint import Answer as Reply
 from world import REJECTED, TOWN, Command, Silent, World, index_command, model_options, prompt_of
 
 from graphrag_ray import open_index
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.records import parse_sections
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.answer import Answer

@@ -15,7 +15,7 @@ from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.indexing.stages import document_parts, finish_stage
 from graphrag_ray.indexing.stages.finish_stage import RowIndexPlan, build_row_index, row_index_parts
 from graphrag_ray.query.methods.method import Rows
-from graphrag_ray.query.reading import ColumnCache, Reader
+from graphrag_ray.query.row_reader import ColumnCache, Reader
 from graphrag_ray.store import pages
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part

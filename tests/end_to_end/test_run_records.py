@@ -14,7 +14,7 @@ from world import REJECTED, TOWN, Command, World, index_command
 from graphrag_ray.base.errors import Interrupted, ModelRefused, Terminated
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.indexing.build import previous_record
-from graphrag_ray.store import locks, runs
+from graphrag_ray.store import locks, run_records
 
 
 def status(run: Command, world: World) -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_a_refused_key_is_told_by_the_record(world: World):
     world.endpoint.respond = lambda body: WRONG_KEY
     with pytest.raises(ModelRefused):
         world.index()
-    found = runs.latest_run(world.store)
+    found = run_records.latest_run(world.store)
     assert found is not None and (found.outcome, found.exit_code) == ("refused", 1)
     assert "Incorrect API key" in found.message
 
@@ -100,15 +100,15 @@ def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(
         of_here = time.time
         patched.setattr(time, "time", lambda: of_here() + ahead_s)
         world.index(budget={"max_total_tokens": 10_000_000})
-    found = runs.latest_run(world.store)
+    found = run_records.latest_run(world.store)
     assert found is not None
     paid = sum(
         u["prompt_tokens"] + u["completion_tokens"] for u in found.usage["stages"] if u["stage"] != "embed"
     )
     (world.root / "snapshots" / "1.json").unlink()
     with locks.acquire(world.store) as lock:
-        record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", given={"input": "x"})
-        runs.write(world.store, record)
+        record = run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", given={"input": "x"})
+        run_records.write(world.store, record)
         assert status(run, world)["outcome"] == "running" and "running since" in plain(run, world)
     assert status(run, world)["outcome"] == "killed" and "was killed" in plain(run, world)
     told = run(*index_command(world)).stderr
@@ -142,7 +142,7 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
     world.index()
     after = [repr(b["messages"]) for b in world.endpoint.bodies()[len(asked) :]]
     assert set(asked).isdisjoint(after)
-    assert [r.outcome for r in runs.newest_first(world.store)] == ["committed", "interrupted"]
+    assert [r.outcome for r in run_records.newest_first(world.store)] == ["committed", "interrupted"]
 
 
 def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_step(world: World):
@@ -167,13 +167,13 @@ def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_
 def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World):
     world.store.write("runs/7.json", b'{"format": 99}')
     world.store.write("runs/9.json", b"{")
-    runs.write(world.store, runs.RunRecord(3, "n", 1.0, "0", outcome="committed"))
-    found = runs.latest_run(world.store)
-    assert found is not None and found.epoch == 3 and runs.unfinished(world.store) == []
-    assert runs.epochs(world.store) == [3, 7, 9]
+    run_records.write(world.store, run_records.RunRecord(3, "n", 1.0, "0", outcome="committed"))
+    found = run_records.latest_run(world.store)
+    assert found is not None and found.epoch == 3 and run_records.unfinished(world.store) == []
+    assert run_records.epochs(world.store) == [3, 7, 9]
 
 
 def test_a_run_that_was_killed_after_its_commit_came_to_its_end(town: World, run: Command):
-    runs.write(town.store, runs.RunRecord(7, "n", 1.0, "0", snapshot=1))
-    assert runs.unfinished(town.store) == [] and "runs/1.json" in runs.superseded(town.store)
+    run_records.write(town.store, run_records.RunRecord(7, "n", 1.0, "0", snapshot=1))
+    assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.superseded(town.store)
     assert "was killed, after it had committed snapshot 1" in plain(run, town)

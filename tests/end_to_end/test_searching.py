@@ -18,7 +18,7 @@ from world import TOWN, Built, World
 from graphrag_ray import open_index
 from graphrag_ray.base.errors import GraphRagError, SnapshotRemoved, UsageError
 from graphrag_ray.base.schema import search_index_table
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.indexing.stages import search_stage as steps_search
 from graphrag_ray.offline import embed_many
@@ -26,9 +26,9 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Search, SearchEnv
-from graphrag_ray.query.searching import Searching
-from graphrag_ray.query.session import Asker, Connections
-from graphrag_ray.store import blobs
+from graphrag_ray.query.model_calls import Asker, Connections
+from graphrag_ray.query.searcher import Searching
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.gc import GcOptions
 from graphrag_ray.store.parts import Part, read_table
@@ -225,7 +225,7 @@ def test_a_snapshot_that_is_removed_elsewhere_while_it_is_searched_is_told(
 ):
     """What is read of a shard is fetched when it is looked at."""
     monkeypatch.setenv("GRAPHRAG_RAY_CACHE", str(tmp_path))
-    monkeypatch.setattr(blobs, "TAIL_BYTES", 1)
+    monkeypatch.setattr(index_files, "TAIL_BYTES", 1)
     far = Store("memory://removed")
     for info in town.store.list():
         far.write(info.path, town.store.read(info.path))
@@ -287,13 +287,13 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
     before = shards(copy, "text_unit")
     assert len(before) > 6
     made: list[str] = []
-    write = blobs.write_blob
+    write = index_files.write_blob
 
     def noted(store: Store, name: str, *more: Any) -> Part:
         made.append(name)
         return write(store, name, *more)
 
-    monkeypatch.setattr(blobs, "write_blob", noted)
+    monkeypatch.setattr(index_files, "write_blob", noted)
     copy.index(query={"response_type": "one sentence"})
     assert made == [] and shards(copy, "text_unit") == before
     copy.write({"more99.txt": "KARL wrote to LENA."})

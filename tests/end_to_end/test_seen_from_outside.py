@@ -21,7 +21,7 @@ from world import TOWN, Command, World, chain, index_command
 from graphrag_ray.base.errors import ModelRefused
 from graphrag_ray.indexing import run_record, status
 from graphrag_ray.indexing.status import last_run, status_of, watch_last_run
-from graphrag_ray.store import gc, locks, runs
+from graphrag_ray.store import gc, locks, run_records
 from graphrag_ray.store.local_files import LocalFiles
 
 OFTEN_S = 0.05
@@ -132,11 +132,11 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     world.write(chain(30))
     when_asked(world, 30, lambda: world.store.read("runs/1.live.json"))
     world.index()
-    live = runs.LiveRun("n", 7, 0.0, "extract", 61.0, {})
+    live = run_records.LiveRun("n", 7, 0.0, "extract", 61.0, {})
     with locks.acquire(world.store) as lock:
-        record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", host="far", pid=7)
-        runs.write(world.store, record)
-        runs.write_live(world.store, lock.epoch, live)
+        record = run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", host="far", pid=7)
+        run_records.write(world.store, record)
+        run_records.write_live(world.store, lock.epoch, live)
         found = last_run(world.store)
         assert found is not None and found["outcome"] == "running"
     found = last_run(world.store)
@@ -177,7 +177,7 @@ def test_watching_shows_each_step_once_and_ends_with_the_run_and_its_exit_code(
     seen: list[Any] = []
     running = threading.Thread(target=world.index)
     running.start()
-    while not runs.epochs(world.store):
+    while not run_records.epochs(world.store):
         time.sleep(0.01)
     seen += watch_last_run(world.store, sleep=lambda seconds: time.sleep(OFTEN_S))
     running.join()
@@ -194,7 +194,7 @@ def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not
 ):
     """The first one is killed, and while that is found out the same command is started again."""
     dead = locks.acquire(world.store)
-    runs.write(world.store, runs.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
+    run_records.write(world.store, run_records.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
     begun: list[locks.Lock] = []
     living = locks.find_live_holder
 
@@ -203,7 +203,7 @@ def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not
             return living(store)
         dead.release()
         begun.append(lock := locks.acquire(store))
-        runs.write(store, runs.RunRecord(lock.epoch, lock.holder.nonce, 2.0, "0"))
+        run_records.write(store, run_records.RunRecord(lock.epoch, lock.holder.nonce, 2.0, "0"))
         return None
 
     monkeypatch.setattr(locks, "find_live_holder", while_it_is_watched)
@@ -240,8 +240,10 @@ def later() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 
 def refuse(world: World) -> None:
-    last = max(runs.epochs(world.store), default=0)
-    runs.write_refusal(world.store, runs.RefusedRun(last, time.time(), "usage", 2, "no such setting"))
+    last = max(run_records.epochs(world.store), default=0)
+    run_records.write_refusal(
+        world.store, run_records.RefusedRun(last, time.time(), "usage", 2, "no such setting")
+    )
 
 
 def test_watching_ends_with_the_exit_code_of_an_attempt_that_was_refused_after_the_last_run(
@@ -278,19 +280,19 @@ def test_the_next_run_is_waited_for_and_followed_to_its_end(
     assert watching.exit_code == 2 and "no such setting" in watching.stdout
     # One that was there before is not the next.
     later(lambda: refuse(world))
-    before = runs.read_refusal(world.store)
+    before = run_records.read_refusal(world.store)
     assert run("status", "--root", world.root, "--watch", "--next").exit_code == 2
-    assert runs.read_refusal(world.store) != before
+    assert run_records.read_refusal(world.store) != before
 
 
 def test_a_run_that_is_going_on_is_the_one_that_is_followed(
     world: World, run: Command, quick: None, later: Callable[[Callable[[], object]], None]
 ):
     with locks.acquire(world.store) as lock:
-        record = runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0")
-        runs.write(world.store, record)
+        record = run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0")
+        run_records.write(world.store, record)
         ended = replace(record, outcome="budget", exit_code=4, ended_at=2.0)
-        later(lambda: runs.write(world.store, ended))
+        later(lambda: run_records.write(world.store, ended))
         assert run("status", "--root", world.root, "--watch", "--next").exit_code == 4
 
 

@@ -15,7 +15,7 @@ from served import Served, until
 from world import TOWN, Command, World, know
 
 from graphrag_ray.cli.commands.serve_command import _problem
-from graphrag_ray.query import session
+from graphrag_ray.query import model_calls
 
 THEMES = "What are the THEMES?"
 CHAT = "/v1/chat/completions"
@@ -53,7 +53,7 @@ def serve(town: World) -> Iterator[Start]:
 def test_a_model_that_refused_is_asked_again_after_a_while(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(session, "REFUSED_FOR_S", 1.0)
+    monkeypatch.setattr(model_calls, "REFUSED_FOR_S", 1.0)
     served = serve()
     town.endpoint.respond = lambda body: NO_QUOTA
     asked = town.asked()

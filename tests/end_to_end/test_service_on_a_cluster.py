@@ -140,7 +140,7 @@ import asyncio, itertools, sys, time
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from graphrag_ray.engine.ray.limiter_actors import SharedLimiter, start_limiters
-from graphrag_ray.engine.gateways import Models, open_gateway
+from graphrag_ray.engine.model_access import Models, open_gateway
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
 

@@ -27,7 +27,7 @@ from graphrag_ray.indexing.stages import (
     reports_stage,
     search_stage,
 )
-from graphrag_ray.store import blobs, snapshots
+from graphrag_ray.store import index_files, snapshots
 from graphrag_ray.store.snapshots import Manifest
 
 NAMES = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
@@ -63,7 +63,7 @@ def everything_anew() -> Iterator[None]:
         patch.setattr(Run, "parent_result", lambda self, name: None)
         patch.setattr(search_stage, "_derive", lambda *given: None)
         patch.setattr(finish_stage, "_derive", lambda *given: None)
-        patch.setattr(blobs, "list_by_source", lambda store, table: {})
+        patch.setattr(index_files, "list_by_source", lambda store, table: {})
         yield
 
 

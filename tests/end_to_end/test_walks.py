@@ -16,11 +16,11 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import ReportsMissing
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.indexing.purge import clean_up
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.gc import GcOptions
 from graphrag_ray.store.search import name_links
 from graphrag_ray.store.search.name_links import NameLinks
-from graphrag_ray.store.search.walk import count_holders
+from graphrag_ray.store.search.pagerank import count_holders
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 HOPS = {
@@ -32,7 +32,7 @@ HOPS = {
 
 def shards(world: World) -> list[NameLinks]:
     store, parts = world.store, world.open().manifest.parts(schema.NAME_LINKS_TABLE)
-    return [name_links.read(blobs.open_part(store, part)) for part in parts]
+    return [name_links.read(index_files.open_part(store, part)) for part in parts]
 
 
 def holders(world: World, *names: str) -> dict[str, int]:

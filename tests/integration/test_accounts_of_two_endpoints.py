@@ -11,8 +11,8 @@ from endpoint import Answer, Endpoint, in_turn, rate_limited
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.store.files import Store

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.status import status_of

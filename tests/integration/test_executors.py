@@ -30,11 +30,11 @@ from graphrag_ray.base.errors import (
 from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.base.unforeseen import describe_error
-from graphrag_ray.engine import stopping
+from graphrag_ray.base.unexpected_errors import describe_error
+from graphrag_ray.engine import interrupts
 from graphrag_ray.engine.executor import Executor, RowSource, SweepProgress
-from graphrag_ray.engine.gateways import Models, connect_clients
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models, connect_clients
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.process_pool import ProcessPool
 from graphrag_ray.engine.spending import Spending
@@ -380,7 +380,7 @@ def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
                 executor.stop.received = signal.SIGINT
             return super().take() or []
 
-    monkeypatch.setattr(stopping, "GRACE_S", {signal.SIGINT: 0.5})
+    monkeypatch.setattr(interrupts, "GRACE_S", {signal.SIGINT: 0.5})
     endpoint.respond = lambda body: Answer("never", delay_s=30.0)
     executor: Any = make()
     with pytest.raises(Interrupted):

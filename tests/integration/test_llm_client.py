@@ -41,7 +41,7 @@ from graphrag_ray.base.messages import (
     Message,
     Usage,
 )
-from graphrag_ray.base.thoughts import DEFAULT_REASONING_TOKENS
+from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS
 from graphrag_ray.llm import client
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.call_failures import RetriesExhausted

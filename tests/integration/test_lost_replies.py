@@ -67,7 +67,7 @@ def main(*given: str) -> None:
 
     from graphrag_ray.base import logs
     from graphrag_ray.base.settings_file import parse_settings
-    from graphrag_ray.engine.gateways import Models
+    from graphrag_ray.engine.model_access import Models
     from graphrag_ray.engine.ray.cluster import connect
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
     from graphrag_ray.store.files import Store

@@ -22,7 +22,7 @@ from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray import ray_executor, worker_pool
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.ray.worker import WorkerActor

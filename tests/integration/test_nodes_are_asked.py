@@ -14,7 +14,7 @@ import ray
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray import cluster, worker_pool
 from graphrag_ray.engine.ray.cluster import check_nodes
 from graphrag_ray.engine.ray.worker_pool import WorkerPool

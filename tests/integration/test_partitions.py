@@ -12,15 +12,15 @@ from endpoint import Endpoint
 
 from graphrag_ray import open_index
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import run
 from graphrag_ray.indexing.index import index
 from graphrag_ray.indexing.stages import (
     communities_stage,
     document_parts,
-    graph_hierarchy,
+    hierarchy_tables,
     merge_stage,
     reports_stage,
 )
@@ -78,8 +78,8 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
         monkeypatch.setattr(merge_stage, "RANGE_ROWS", dict.fromkeys(merge_stage.RANGE_ROWS, 20))
         monkeypatch.setattr(communities_stage, "BLOCK_ROWS", 3)
-        monkeypatch.setattr(graph_hierarchy, "COMMUNITIES_AT_ONCE", 2)
-        monkeypatch.setattr(graph_hierarchy, "ELEMENTS_AT_ONCE", 7)
+        monkeypatch.setattr(hierarchy_tables, "COMMUNITIES_AT_ONCE", 2)
+        monkeypatch.setattr(hierarchy_tables, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
         monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
         monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)

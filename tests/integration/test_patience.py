@@ -11,9 +11,9 @@ from endpoint import Endpoint, Response, Status
 
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.work import Outcome
-from graphrag_ray.query.session import FIRST_ATTEMPTS, Asker, Connections
+from graphrag_ray.query.model_calls import FIRST_ATTEMPTS, Asker, Connections
 
 BUSY = Status(503, headers={"Retry-After": "0"})
 CALL = CallParameters("default", "m")

@@ -19,8 +19,8 @@ from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import InputSplitter
-from graphrag_ray.engine.gateways import Models
-from graphrag_ray.engine.given_rows import InputRows
+from graphrag_ray.engine.input_rows import InputRows
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.ray_executor import RayExecutor
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.store.files import Store

@@ -9,7 +9,7 @@ from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
 
 from graphrag_ray.base.errors import FatalCallError, ModelRefused, NoEndpoint, NotConfigured
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models, check_endpoints, connect_clients, probe_endpoints
+from graphrag_ray.engine.model_access import Models, check_endpoints, connect_clients, probe_endpoints
 from graphrag_ray.llm import client
 
 STAGES = ("extract", "report")

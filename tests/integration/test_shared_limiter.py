@@ -19,7 +19,7 @@ from ray._common.formatters import JSONFormatter
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray import limiter_actors, serving
 from graphrag_ray.engine.ray.limiter_actors import (
     LINGER_S,

@@ -18,8 +18,8 @@ import pytest
 
 from graphrag_ray import open_index
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import index
 from graphrag_ray.store.files import Store

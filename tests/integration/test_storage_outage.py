@@ -17,8 +17,8 @@ from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import Executor
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.store import files
 from graphrag_ray.store.journal import JournalIndex

@@ -15,15 +15,15 @@ from endpoint import Endpoint
 from graphrag_ray.base import schema
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import report_dialogue
 from graphrag_ray.graph.report_dialogue import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.indexing import run_record, step_result
 from graphrag_ray.indexing.index import IndexResult, index
 from graphrag_ray.indexing.repair import FEW, MANY
-from graphrag_ray.store import compaction, runs, snapshots
+from graphrag_ray.store import compaction, run_records, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
@@ -166,9 +166,9 @@ def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: py
     real = compaction.merge_parts
 
     def looking(*given: Any) -> int:
-        record, end = runs.latest_run(small.store), time.monotonic() + 10
+        record, end = run_records.latest_run(small.store), time.monotonic() + 10
         assert record is not None
-        while (live := runs.read_live(small.store, record.epoch)) is None or live.step != "compact":
+        while (live := run_records.read_live(small.store, record.epoch)) is None or live.step != "compact":
             assert time.monotonic() < end
             time.sleep(0.01)
         seen.append((record.outcome, record.snapshot))
@@ -176,7 +176,7 @@ def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: py
 
     monkeypatch.setattr(compaction, "merge_parts", looking)
     done = small.index()
-    record = runs.latest_run(small.store)
+    record = run_records.latest_run(small.store)
     assert seen == [("running", 1)] and record is not None and record.outcome == "committed"
     assert done.seconds["compact"] > 0 and record.steps["compact"]["counts"]["merged_into"] == 1
 
@@ -191,7 +191,7 @@ def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
     monkeypatch.setattr(compaction, "merge_parts", stop)
     with pytest.raises(KeyboardInterrupt):
         small.index()
-    record = runs.latest_run(small.store)
+    record = run_records.latest_run(small.store)
     assert record is not None and (record.outcome, record.snapshot) == ("committed", 1)
 
 

@@ -13,7 +13,7 @@ from echo import WORK
 from endpoint import Answer, Endpoint
 
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray import worker
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.store.files import Store

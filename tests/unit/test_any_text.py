@@ -239,9 +239,9 @@ REPLIES = (
     "reply_tokens=1.5",
 )
 NOT_REACHED = {
-    "graph/batches.py": "hashes of ours",
+    "graph/stable_batches.py": "hashes of ours",
     "query/methods/methods.py": "names of methods",
-    "graph/kept_reports.py": "ids of chunks",
+    "graph/report_reuse.py": "ids of chunks",
     "indexing/forecast/bounds.py": "names of prompts and assumptions",
     "indexing/forecast/forecast.py": "names of assumptions, stages and prompts",
 }

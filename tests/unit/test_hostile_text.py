@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from linear_time import too_slow
 
-from graphrag_ray.base import json_replies, records
+from graphrag_ray.base import context_records, json_replies
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.export import find
+from graphrag_ray.export import record_lookup
 from graphrag_ray.graph import report_context, report_dialogue
-from graphrag_ray.query.methods import condense, levels, map_reduce, question_names, where
+from graphrag_ray.query.methods import condense, document_filters, levels, map_reduce, question_names
 from graphrag_ray.service import chat_api
-from graphrag_ray.store.search import words
+from graphrag_ray.store.search import tokenizer
 
 NUMBERING = {("Entities", 1): "e1"}
 LEVELS = levels.Levels(*(np.zeros(1, np.int64) for _ in range(5)))
@@ -28,13 +28,13 @@ def conversation(text: str) -> object:
 
 
 READERS: dict[str, Callable[[str], object]] = {
-    "resolve_references": lambda text: records.resolve_references(text, NUMBERING),
-    "strip_references": records.strip_references,
-    "parse_sections": records.parse_sections,
+    "resolve_references": lambda text: context_records.resolve_references(text, NUMBERING),
+    "strip_references": context_records.strip_references,
+    "parse_sections": context_records.parse_sections,
     "clean": report_context.sanitize,
-    "without_unfinished": records.drop_unclosed_reference,
-    "may_become_reference": records.partial_reference_start,
-    "harmless": records.defuse_references,
+    "without_unfinished": context_records.drop_unclosed_reference,
+    "may_become_reference": context_records.partial_reference_start,
+    "harmless": context_records.defuse_references,
     "parse_scored": map_reduce.parse_scored,
     "without_scores": map_reduce.without_scores,
     "report": report_dialogue.parse_report,
@@ -42,14 +42,14 @@ READERS: dict[str, Callable[[str], object]] = {
     "entries": map_reduce.parse_points,
     "cut entries": lambda text: map_reduce.parse_points(text, "length"),
     "number": lambda text: json_replies.number(text, 100),
-    "condition": where.parse,
-    "date": where.iso_date,
+    "condition": document_filters.parse,
+    "date": document_filters.iso_date,
     "level": lambda text: LEVELS.parse(text, 1),
     "history": lambda text: condense.history([(text, text)] * 3, 2_000, lambda shown: len(shown) // 4),
     "conversation": conversation,
-    "inspected": find._LEVEL_AND_NUMBER.fullmatch,
+    "inspected": record_lookup._LEVEL_AND_NUMBER.fullmatch,
     "mentions": question_names.find_mentions,
-    "words": words.tokenize,
+    "words": tokenizer.tokenize,
 }
 BEGINNINGS = (
     "",

@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 import pytest
 from hostile_text import CORPORA
 
+from graphrag_ray.base.context_records import parse_sections, references_in
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.records import parse_sections, references_in
-from graphrag_ray.engine.drive import Complete, DialogueRunner, Waiting
+from graphrag_ray.engine.dialogue_runner import Complete, DialogueRunner, Waiting
 from graphrag_ray.graph.descriptions import describe, describe_spec, distinct_descriptions
 from graphrag_ray.graph.extraction_dialogue import (
     ChunkText,
@@ -31,7 +31,7 @@ from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.query.methods.condense import condense
 from graphrag_ray.query.methods.drift_search import LOCAL, PRIMER, drift_spec, look_up, primer
-from graphrag_ray.query.methods.dynamic import HIGHEST, rate_reports, rate_spec
+from graphrag_ray.query.methods.dynamic_selection import HIGHEST, rate_reports, rate_spec
 from graphrag_ray.query.methods.map_reduce import (
     MapAnswer,
     answer_spec,
@@ -40,7 +40,7 @@ from graphrag_ray.query.methods.map_reduce import (
     map_spec,
     reduce_spec,
 )
-from graphrag_ray.query.methods.one_context import answer_context
+from graphrag_ray.query.methods.single_context import answer_context
 
 T = TypeVar("T")
 

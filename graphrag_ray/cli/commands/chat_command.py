@@ -73,7 +73,7 @@ class Conversation:
 
     def run(self) -> None:
         """Answer until /quit or the end of the input."""
-        from graphrag_ray.engine.drive import record_bug
+        from graphrag_ray.engine.dialogue_runner import record_bug
 
         click.echo(self._introduction())
         for line in self._lines():

@@ -232,7 +232,7 @@ def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> Non
           --condition C0=global:C0 --condition vector=vector
     """
     index, posed, warnings = _read_questions(given, questions_url)
-    from graphrag_ray.evaluate.planned_costs import estimate_costs
+    from graphrag_ray.evaluate.cost_estimate import estimate_costs
 
     costs = estimate_costs(index, posed, **how)
     if as_json:

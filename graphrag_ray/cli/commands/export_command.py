@@ -67,7 +67,7 @@ def export(
       graphrag-ray export --root s3://bucket/index --format graphrag --out ./project
     """
     from graphrag_ray.export.export_snapshot import export as write
-    from graphrag_ray.query.reading import Reader
+    from graphrag_ray.query.row_reader import Reader
     from graphrag_ray.store.files import Store
 
     store, manifest = given.snapshot(snapshot)

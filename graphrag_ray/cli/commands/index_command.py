@@ -21,7 +21,7 @@ from graphrag_ray.cli.options import Given
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.engine.given_rows import InputRows
+    from graphrag_ray.engine.input_rows import InputRows
     from graphrag_ray.engine.observer import Observer
     from graphrag_ray.indexing.index import IndexResult
     from graphrag_ray.store.files import Store
@@ -132,7 +132,7 @@ def index(
 
 def _rows_of(function: str, input_url: str | None) -> InputRows:
     """The rows of `module:function`, which is called after the engine has started. Raises UsageError."""
-    from graphrag_ray.engine.given_rows import InputRows
+    from graphrag_ray.engine.input_rows import InputRows
 
     if input_url is not None:
         raise UsageError(f"INPUT is given twice: {display_path(input_url)} and --input {function}")
@@ -170,14 +170,14 @@ def _recorded(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
 def _settings(store: Store, given: Given, observer: Observer) -> Settings:
     """The given settings, else those of the index, with a note about which. Raises UsageError."""
     from graphrag_ray.indexing.build import previous_record
-    from graphrag_ray.store import locks, runs
+    from graphrag_ray.store import locks, run_records
     from graphrag_ray.store.snapshots import latest_readable
 
     names_model = given.short["model"] is not None or any(o.startswith("models.") for o in given.overrides)
     with options.naming_root(given.root):
         locks.check_free(store)  # before any note about an index that another run is writing
         parent, _ = latest_readable(store)
-        last = runs.latest_run(store) if parent is None else None
+        last = run_records.latest_run(store) if parent is None else None
         before = (
             previous_record(store) if given.config is None and (parent or last or not names_model) else None
         )

@@ -76,8 +76,8 @@ def inspect(
     """
     options.spare_pandas()
     from graphrag_ray.export.connected_records import RecordView, look_up, overview, search
-    from graphrag_ray.query.methods.asked_hierarchy import find_hierarchy_or_empty
-    from graphrag_ray.query.reading import Reader
+    from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
+    from graphrag_ray.query.row_reader import Reader
 
     store, manifest = given.snapshot(snapshot)
     view = RecordView(

@@ -76,7 +76,7 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
         raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
     from pydantic import SecretStr
 
-    from graphrag_ray.engine.gateways import Models, probe_endpoints
+    from graphrag_ray.engine.model_access import Models, probe_endpoints
     from graphrag_ray.engine.ray.cluster import connect
     from graphrag_ray.engine.ray.discovery import starts_private_ray
     from graphrag_ray.query.methods import methods

@@ -152,7 +152,7 @@ def _print_last_run(out: Console, last: Record) -> None:
     """Print how the last run ended or how far it is, and what it cost if it committed no snapshot."""
     from rich.text import Text
 
-    from graphrag_ray.store.runs import FINISHED, RUNNING
+    from graphrag_ray.store.run_records import FINISHED, RUNNING
 
     if last["outcome"] == RUNNING:
         out.print(f"  running since {last['started_at']}{_where(last)}:")
@@ -220,7 +220,7 @@ def _current_step(reached: Record, width: int | None = None) -> Text:
     from rich.text import Text
 
     from graphrag_ray.cli.progress import progress_line
-    from graphrag_ray.engine.pace import StagePace
+    from graphrag_ray.engine.sweep_pace import StagePace
 
     if reached["pace"]:
         line = progress_line(StagePace(**reached["pace"]), reached["step"], width, bar=width is not None)

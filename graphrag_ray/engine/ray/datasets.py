@@ -19,9 +19,9 @@ from ray.data.block import BlockMetadata
 from ray.exceptions import RayError
 
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.wording import strip_ansi
-from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.executor import (
     PARTITION,
     InputSplitter,
@@ -30,7 +30,7 @@ from graphrag_ray.engine.executor import (
     WrittenParts,
     write_all,
 )
-from graphrag_ray.engine.given_rows import after_rows, reading_failed
+from graphrag_ray.engine.input_rows import after_rows, reading_failed
 from graphrag_ray.engine.ray.table_tasks import (
     Attempts,
     TableParts,

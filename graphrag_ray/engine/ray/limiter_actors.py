@@ -23,7 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from graphrag_ray.base import logs
 from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.logs import LogConfig
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder
 from graphrag_ray.llm.call_metrics import ENDPOINT_METRICS, SERVICE_STAGE, CallMeter, WatchedEndpoints
 from graphrag_ray.llm.limiter import LocalLimiter

@@ -26,7 +26,7 @@ from ray.exceptions import ActorUnavailableError, ActorUnschedulableError, RayAc
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, RunStopped
 from graphrag_ray.base.wording import strip_ansi
-from graphrag_ray.engine.drive import GaveUp
+from graphrag_ray.engine.dialogue_runner import GaveUp
 from graphrag_ray.engine.executor import ItemSource, RunningSweep, SweepResult
 from graphrag_ray.engine.leases import LeaseBook
 from graphrag_ray.engine.ray.metrics import RunMetrics

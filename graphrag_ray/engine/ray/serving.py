@@ -31,7 +31,7 @@ from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.instruments import Instrument
 from graphrag_ray.base.logs import PACKAGE_LOGGER, ForwardingHandler, Level, LogConfig, hide_values
 from graphrag_ray.base.wording import strip_ansi
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray import PINNED
 from graphrag_ray.engine.ray.cluster import event_loop
 from graphrag_ray.engine.ray.limiter_actors import SharedLimiter, beside_driver

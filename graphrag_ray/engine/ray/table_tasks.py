@@ -24,7 +24,7 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.logs import LogConfig
-from graphrag_ray.base.unforeseen import attach_place
+from graphrag_ray.base.unexpected_errors import attach_place
 from graphrag_ray.base.wording import strip_ansi
 from graphrag_ray.engine.executor import (
     PARTITION,

@@ -24,7 +24,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import FatalCallError
 from graphrag_ray.base.logs import LogConfig
 from graphrag_ray.base.messages import EmbeddingRequest, Reply, Request
-from graphrag_ray.engine.gateways import DRAIN_S, Gate, JournalGuard, Models, open_gateway
+from graphrag_ray.engine.model_access import DRAIN_S, Gate, JournalGuard, Models, open_gateway
 from graphrag_ray.engine.ray.limiter_actors import RayLimiter
 from graphrag_ray.engine.work import (
     BEGIN_BATCH,

@@ -27,7 +27,7 @@ from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.base import logs
-from graphrag_ray.engine.gateways import Models
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.cluster import ask_nodes
 from graphrag_ray.engine.ray.limiter_actors import start_limiters
 from graphrag_ray.engine.ray.worker import WorkerActor, WorkerSettings

@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 
 from pydantic import create_model
 
+from graphrag_ray.base.context_records import anonymize_references
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.base.records import anonymize_references
 from graphrag_ray.graph.extraction_dialogue import yes_or_no
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, build_request, build_spec, reply_or_correction
 

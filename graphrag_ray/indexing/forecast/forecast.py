@@ -21,7 +21,8 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
-from graphrag_ray.graph.about_corpus import ENTITIES_TOKENS, TITLES_TOKENS, about, about_spec, needs_about
+from graphrag_ray.graph.context_plan import HEADING_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.corpus_overview import ENTITIES_TOKENS, TITLES_TOKENS, about, about_spec, needs_about
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, RECORD
 from graphrag_ray.graph.descriptions import (
     MAX_JOINED_TEXTS,
@@ -31,7 +32,6 @@ from graphrag_ray.graph.descriptions import (
     distinct_descriptions,
 )
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, claims, claims_spec
-from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens, summary, summary_spec

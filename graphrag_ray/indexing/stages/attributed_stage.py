@@ -1,4 +1,4 @@
-"""Build the hierarchy of attributed communities (`graph/attributed.py`).
+"""Build the hierarchy of attributed communities (`graph/attributed_communities.py`).
 
 Levels are clustered on the driver. Between two levels, a report is written on each cluster of the lower one
 and embedded. Entities are clustered in a step of their own, which makes no model calls. Each level is stored
@@ -16,20 +16,20 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
-from graphrag_ray.graph import attributed
-from graphrag_ray.graph.attributed import ClusteredLevel, LevelNodes
+from graphrag_ray.graph import attributed_communities
+from graphrag_ray.graph.attributed_communities import ClusteredLevel, LevelNodes
 from graphrag_ray.graph.communities import sort_edges_by_community
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.leiden import Edges, canonical_edges, modularity
 from graphrag_ray.graph.nearest_neighbours import Vectors
-from graphrag_ray.graph.schedule import HierarchySchedule, LevelSchedule
-from graphrag_ray.graph.seeds import PreviousPartition
+from graphrag_ray.graph.report_schedule import HierarchySchedule, LevelSchedule
+from graphrag_ray.graph.seeded_partition import PreviousPartition
 from graphrag_ray.graph.spectral import MAX_NODES
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.communities_stage import Layout
-from graphrag_ray.indexing.stages.graph_hierarchy import GraphHierarchy, LevelReports, vectors_of
+from graphrag_ray.indexing.stages.hierarchy_tables import GraphHierarchy, LevelReports, vectors_of
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import Keys, id_keys, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, count_rows
@@ -71,14 +71,14 @@ class _Builder:
         def compute() -> Result:
             n_nodes = len(graph.node_keys)
             nodes = LevelNodes(
-                attributed.unit_edges(n_nodes, graph.source, graph.target),
+                attributed_communities.unit_edges(n_nodes, graph.source, graph.target),
                 vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
                 graph.nodes["n_tokens"],
                 graph.node_keys,
                 *_previous_level(run, CLUSTER_STEP, 0),
             )
             level = self._cluster(nodes)
-            hierarchy, _ = attributed.stack_levels(n_nodes, [level.cluster], [level.packed])
+            hierarchy, _ = attributed_communities.stack_levels(n_nodes, [level.cluster], [level.packed])
             order, _, claims = graph.arrange(hierarchy)
             tables = _write_levels(run, [level], [graph.node_keys])
             tables["hierarchy"] = [communities_stage.write_hierarchy(run, hierarchy)]
@@ -123,7 +123,7 @@ class _Builder:
                     break
                 previous = _previous_level(run, REPORT_STEP, height)
                 above = self._cluster(LevelNodes(level.links, vectors, tokens, keys, *previous))
-                if not attributed.has_next_level(len(keys), len(above.packed), options):
+                if not attributed_communities.has_next_level(len(keys), len(above.packed), options):
                     break
                 levels.append(above)
                 all_keys.append(keys)
@@ -145,7 +145,7 @@ class _Builder:
             options = options.model_copy(update={"clustering": "leiden"})
         # igraph blocks all other threads while it works.
         with self.run.expecting_silence(60 + len(nodes.links) / 1_000):
-            return attributed.cluster_level(nodes, options, settings.communities, pack_tokens)
+            return attributed_communities.cluster_level(nodes, options, settings.communities, pack_tokens)
 
     def _write_level(
         self, requests: ReportWork, level: ClusteredLevel, reports: LevelReports, layout: Layout
@@ -157,7 +157,9 @@ class _Builder:
             alone = partial(LevelSchedule, children, tokens, options.context_tokens)
             reports.write(run, requests.work, alone, alone().without_inputs)
         else:
-            _, (numbers,) = attributed.stack_levels(len(level.cluster), [level.cluster], [level.packed])
+            _, (numbers,) = attributed_communities.stack_levels(
+                len(level.cluster), [level.cluster], [level.packed]
+            )
             limits = options.context_tokens, options.max_claims_per_entity
             schedule = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
             reports.write(run, requests.work, schedule, numbers=numbers)
@@ -171,7 +173,7 @@ class _Builder:
     ) -> Result:
         run, graph, n_nodes = self.run, self.graph, len(self.graph.node_keys)
         clusters, packed = [x.cluster for x in levels], [x.packed for x in levels]
-        hierarchy, communities = attributed.stack_levels(n_nodes, clusters, packed)
+        hierarchy, communities = attributed_communities.stack_levels(n_nodes, clusters, packed)
         tables, ids = reports.write_tables(run, REPORT_STEP, requests.work, hierarchy.level, communities)
         order, _ = sort_edges_by_community(hierarchy, graph.source, graph.target)
         blocks = graph.write_blocks(run, REPORT_STEP, self.groups, hierarchy.node_at_place, order, None)

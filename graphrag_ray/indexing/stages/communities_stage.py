@@ -22,11 +22,11 @@ from graphrag_ray.base.ids import community_id
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.communities import build_communities, sort_edges_by_community
+from graphrag_ray.graph.community_signatures import Hashes
+from graphrag_ray.graph.context_plan import GraphElements, order_elements
 from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.leiden import connected_components
-from graphrag_ray.graph.plan import GraphElements, order_elements
-from graphrag_ray.graph.seeds import PreviousPartition
-from graphrag_ray.graph.signatures import Hashes
+from graphrag_ray.graph.seeded_partition import PreviousPartition
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS, n_bundles

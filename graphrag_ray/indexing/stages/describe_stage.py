@@ -20,9 +20,9 @@ from graphrag_ray.corpus.tokens import count_tokens, token_ends, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import report_context
+from graphrag_ray.graph.community_signatures import content_hashes
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer, without_duplicates
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
-from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.short_ids import columns_of, entity_positions
 from graphrag_ray.indexing.step_result import (

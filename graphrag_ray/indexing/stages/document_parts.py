@@ -14,15 +14,15 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import DeletionRefused, InputError
 from graphrag_ray.base.ids import document_id, stable_id
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.chunks import documents_table, text_units_table
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.parse import ROW_PREFIX
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.graph.batches import stable_batches, stable_stream
+from graphrag_ray.graph.stable_batches import stable_batches, stable_stream
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import row_slices
 from graphrag_ray.indexing.step_result import Result, count_rows

@@ -18,8 +18,8 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import ID_LENGTH, stable_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.batches import stable_batches
 from graphrag_ray.graph.integer_arrays import Ints, degrees, id_hash64
+from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
@@ -36,7 +36,7 @@ from graphrag_ray.indexing.stages.short_ids import (
     row_slices,
 )
 from graphrag_ray.indexing.step_result import Result, code_version, is_failures_table, join_results
-from graphrag_ray.store import blobs, pages, parquet
+from graphrag_ray.store import index_files, pages, parquet
 from graphrag_ray.store.files import Store, map_in_threads
 from graphrag_ray.store.parquet import mark_for_row_access
 from graphrag_ray.store.parts import Part, explain_damage, read_table
@@ -294,7 +294,8 @@ def _index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Pa
         for name in {x.source for x in missing} if run.parent else ():
             assert run.parent is not None
             stored = {
-                blobs.source_hash(part.path): part for part in run.parent.parts(schema.row_index_table(name))
+                index_files.source_hash(part.path): part
+                for part in run.parent.parts(schema.row_index_table(name))
             }
             before = row_index_parts(name, run.parent.parts(name))
             earlier[name] = [(stored[x.made_from], x) for x in before if x.made_from in stored]
@@ -342,7 +343,9 @@ def _derive(store: Store, wanted: RowIndexPlan) -> bytes | None:
     stored, before = wanted.earlier
     table, number = before.source, {part.path: n for n, part in enumerate(before.parts)}
     try:
-        earlier = row_index.read(blobs.open_part(store, stored), entry_types(schema.row_index_columns(table)))
+        earlier = row_index.read(
+            index_files.open_part(store, stored), entry_types(schema.row_index_columns(table))
+        )
         if np.diff(earlier.ends, prepend=0).tolist() != [part.rows for part in before.parts]:
             raise earlier.source.invalid("it covers other parts of the table")
         columns = schema.TABLES[table]

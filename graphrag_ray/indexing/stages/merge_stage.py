@@ -20,6 +20,7 @@ from graphrag_ray.base import schema
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph import report_context
+from graphrag_ray.graph.community_signatures import content_hashes
 from graphrag_ray.graph.integer_arrays import Ints, degrees
 from graphrag_ray.graph.merge import (
     CLAIM_INSTANCES,
@@ -31,7 +32,6 @@ from graphrag_ray.graph.merge import (
     sort_instances,
 )
 from graphrag_ray.graph.prune import keep_entities, keep_relationships
-from graphrag_ray.graph.signatures import content_hashes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import (
     IDS,

@@ -23,8 +23,8 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.parse import DATASET_PATH, documents_of
 from graphrag_ray.engine.executor import InputSplitter, WrittenParts
-from graphrag_ray.engine.given_rows import InputRows, RowBatch, read_batch
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.engine.input_rows import InputRows, RowBatch, read_batch
+from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.step_result import Result, count_rows, parts_by_input

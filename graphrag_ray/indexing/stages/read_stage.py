@@ -24,23 +24,23 @@ from graphrag_ray.base import index_settings, schema
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.urls import protocol_of, without_secrets
 from graphrag_ray.base.wording import plural
-from graphrag_ray.corpus import byte_ranges
-from graphrag_ray.corpus.byte_ranges import Segment, Split
+from graphrag_ray.corpus import input_splits
 from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.input_splits import Segment, Split
 from graphrag_ray.corpus.parse import documents_of_split, parquet_segments_of
 from graphrag_ray.corpus.readers import READERS, documents_in
 from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.corpus.tokens import vocabulary_for
-from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.executor import InputSplitter, Tables
-from graphrag_ray.engine.given_rows import InputRows
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.engine.input_rows import InputRows
+from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
-from graphrag_ray.indexing.stages.list_input import InputFile, scan_input, skipped_indexes
+from graphrag_ray.indexing.stages.input_listing import InputFile, scan_input, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
 from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, columns_of, id_keys
 from graphrag_ray.indexing.step_result import Result, count_rows, join_results
@@ -139,7 +139,7 @@ def _split_files(
     scans = [
         (n, file, start, min(start + step, file.size))
         for n, file in enumerate(files)
-        if _extension(file) in byte_ranges.SPLITTABLE_EXTENSIONS and file.size > 2 * limit
+        if _extension(file) in input_splits.SPLITTABLE_EXTENSIONS and file.size > 2 * limit
         for step in [SCAN_BYTES if _extension(file) == ".jsonl" else file.size]
         for start in range(0, file.size, step)
     ]
@@ -189,10 +189,10 @@ def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterato
     """Yield the pieces of a file; the whole file if its segments do not cover it."""
     segments = sorted(segments, key=lambda s: s.start)
     is_covered = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)
-    if not is_covered or not byte_ranges.are_contiguous(segments):
+    if not is_covered or not input_splits.are_contiguous(segments):
         yield Piece(file, max(1, file.size), stable_id("file", file.path))
         return
-    segments, row, line = byte_ranges.join_segments(segments), 1, 1
+    segments, row, line = input_splits.join_segments(segments), 1, 1
     for batch in stable_batches([s.rank for s in segments], [s.size for s in segments], limit):
         members = [segments[i] for i in batch]
         stretch = Split(members[0].start, members[-1].end, row, line)
@@ -236,7 +236,7 @@ def _jsonl_segments(
     if start == 0:
         head_bytes = min(HEAD_BYTES, size)
         head = data[:HEAD_BYTES] if end >= head_bytes else fs.cat_file(path, 0, head_bytes)
-        if not byte_ranges.can_split_jsonl(bytes(head), text_column):
+        if not input_splits.can_split_jsonl(bytes(head), text_column):
             return []
     begin = data.find(b"\n") + 1 if start else 0
     if (start and not begin) or begin == len(data):
@@ -248,8 +248,8 @@ def _jsonl_segments(
             return []
         data += more[:stop]
         end += stop
-    lines = byte_ranges.iter_lines(bytes(data[begin:]))
-    return byte_ranges.jsonl_segments(lines, max(start - 1, 0) + begin, limit)
+    lines = input_splits.iter_lines(bytes(data[begin:]))
+    return input_splits.jsonl_segments(lines, max(start - 1, 0) + begin, limit)
 
 
 def _extension(file: InputFile) -> str:

@@ -1,6 +1,7 @@
 """Write reports bottom-up (paper 3.1.5), each as soon as the reports that it needs are written.
 
-The driver plans contexts as integers (`graph/schedule.py`). A worker reads the elements, renders the context
+The driver plans contexts as integers (`graph/report_schedule.py`). A worker reads the elements, renders the
+context
 and runs the dialogue. The length of its report wakes the community that waits for it.
 """
 
@@ -24,25 +25,25 @@ from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.executor import WrittenParts
 from graphrag_ray.engine.work import Outcome, Row, Work
-from graphrag_ray.graph import about_corpus, report_context
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph import corpus_overview, report_context
+from graphrag_ray.graph.community_signatures import Hashes, signatures
+from graphrag_ray.graph.context_plan import CHUNK, CLAIM, ENTITY, RELATIONSHIP, ContextPlan
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.graph.kept_reports import (
+from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
+from graphrag_ray.graph.report_reuse import (
     ContextSketch,
     Evidence,
     reusable_report,
     sketch_context,
     sketch_evidence,
 )
-from graphrag_ray.graph.plan import CHUNK, CLAIM, ENTITY, RELATIONSHIP, ContextPlan
-from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
-from graphrag_ray.graph.schedule import HierarchySchedule, LevelSchedule
-from graphrag_ray.graph.signatures import Hashes, signatures
+from graphrag_ray.graph.report_schedule import HierarchySchedule, LevelSchedule
+from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.graph.summary_dialogue import SummarySpec, max_record_tokens, summary, summary_spec
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.spool import Spool
-from graphrag_ray.indexing.stages import parent_reports
+from graphrag_ray.indexing.stages import reused_reports
 from graphrag_ray.indexing.stages.communities_stage import (
     CONTEXT_COLUMNS,
     ElementBlocks,
@@ -53,7 +54,7 @@ from graphrag_ray.indexing.stages.short_ids import id_keys
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
-from graphrag_ray.store.retries import find_duplicate_replies
+from graphrag_ray.store.retry_rows import find_duplicate_replies
 
 PLANS_AT_ONCE = 64
 MAX_SWEEPS = 5
@@ -158,12 +159,12 @@ def write_reports(
         )
         keys = id_keys(pa.array(ids, pa.string()))
         signed = signatures(h, elements, layout.contents, keys, schedule().is_cut)
-        before = parent_reports.unchanged_reports(run, depends_on, h, ids, signed)
+        before = reused_reports.unchanged_reports(run, depends_on, h, ids, signed)
         planned = ~before.unchanged if before else np.ones(len(ids), np.bool_)
         run.item_totals["reports"] = len(ids), "reports"
         earlier = None
         if options.keep_below and planned.any():
-            earlier = parent_reports.earlier_reports(run, corpus, layout, spec_hash, planned)
+            earlier = reused_reports.earlier_reports(run, corpus, layout, spec_hash, planned)
         known_tokens = before.tokens if before else {}
         known_reports = _reports_below(run.store, before, h.parent) if before else Spool[WrittenReport]()
 
@@ -190,7 +191,7 @@ def write_reports(
         for group in known.new_inputs:
             old, new = ([c for c in group if planned[c] == is_new] for is_new in (False, True))
             rows = [_compared_row(ids[c], source, c, signed[c], spec_hash) for c in new]
-            tables = [pa.Table.from_pylist(rows, schema=parent_reports.COMPARED)]
+            tables = [pa.Table.from_pylist(rows, schema=reused_reports.COMPARED)]
             tables += [before.table(run.store, old)] if before and old else []
             row_of = {c: n for n, c in enumerate((*new, *old))}
             table = pa.concat_tables(tables).take(pa.array([row_of[c] for c in group]))
@@ -227,7 +228,7 @@ def community_batches(
 
 
 def _reports_below(
-    store: Store, before: parent_reports.UnchangedReports, parent: Ints
+    store: Store, before: reused_reports.UnchangedReports, parent: Ints
 ) -> Spool[WrittenReport]:
     """Load the unchanged reports that the contexts of new reports may show."""
     reports: Spool[WrittenReport] = Spool()
@@ -238,7 +239,7 @@ def _reports_below(
         batch = ordered[start : start + PART_ROWS]
         for c, row in zip(batch, before.table(store, batch).to_pylist(), strict=True):
             sizes = row["n_tokens"], row["record_tokens"], row["context_tokens"], row["context_left_out"]
-            reports[c] = WrittenReport(parent_reports.report_of(row), *sizes, evidence=tuple(row["evidence"]))
+            reports[c] = WrittenReport(reused_reports.report_of(row), *sizes, evidence=tuple(row["evidence"]))
     return reports
 
 
@@ -270,7 +271,7 @@ class ReportSource:
         schedule: HierarchySchedule | LevelSchedule,
         display_name: Callable[[int], str],
         ids: Sequence[str],
-        earlier: parent_reports.EarlierReports | None = None,
+        earlier: reused_reports.EarlierReports | None = None,
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None,
         section: str = "Reports",
         known: Spool[WrittenReport] | None = None,
@@ -436,7 +437,7 @@ def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]
     numbers = sorted(written.numbers(), key=lambda c: (level[c], c))
     for start in range(0, len(numbers), PART_ROWS):
         rows = [_report_row(ids[c], written[c]) for c in numbers[start : start + PART_ROWS]]
-        yield pa.Table.from_pylist(rows, schema=parent_reports.WRITTEN)
+        yield pa.Table.from_pylist(rows, schema=reused_reports.WRITTEN)
 
 
 def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
@@ -447,15 +448,15 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
     """
     if run.about_failure:  # an earlier attempt of this run, which met a damaged part
         return run.about_failure
-    if not about_corpus.needs_about(run.settings, run.prompts):
+    if not corpus_overview.needs_about(run.settings, run.prompts):
         return Result()
     layout = load_layout()
     if not len(layout.node_keys):
         return Result()
-    spec = about_corpus.about_spec(run.settings, run.prompts)
+    spec = corpus_overview.about_spec(run.settings, run.prompts)
     work = Work(
         ABOUT_DIALOGUE,
-        lambda store, row: about_corpus.about(row["titles"], row["entities"], spec),
+        lambda store, row: corpus_overview.about(row["titles"], row["entities"], spec),
         lambda row: ("the corpus", ""),
     )
     with run.maintenance_task(ABOUT_DIALOGUE) as counts:
@@ -485,13 +486,13 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
     elements, n = layout.elements, len(layout.hierarchy.node_at_place)
     degree = degrees(elements.edge_source, elements.edge_target, n)
     positions = np.lexsort((layout.node_keys[layout.hierarchy.node_at_place], -degree))[
-        : about_corpus.MAX_ENTITIES
+        : corpus_overview.MAX_ENTITIES
     ]
     entities = layout.blocks["entities"].rows(run.store, positions, ["title", "description"])
     described = [(e["title"], e["description"]) for e in entities]
     documents = corpus.parts("documents")
     ends = np.cumsum([part.rows for part in documents])
-    chosen = np.array(about_corpus.evenly_spaced(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
+    chosen = np.array(corpus_overview.evenly_spaced(int(ends[-1]) if len(ends) else 0), dtype=np.int64)
     part_of = np.searchsorted(ends, chosen, side="right")
     titles = []
     for number in np.unique(part_of).tolist():
@@ -503,6 +504,6 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
             for d in table.take(pa.array(rows)).to_pylist()
         ]
     return {
-        "titles": about_corpus.title_lines(titles, tokens_of),
-        "entities": about_corpus.entity_lines(described, tokens_of),
+        "titles": corpus_overview.title_lines(titles, tokens_of),
+        "entities": corpus_overview.entity_lines(described, tokens_of),
     }

@@ -25,19 +25,19 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import report_id, stable_id
-from graphrag_ray.engine.drive import record_bug
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.work import Row
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.results import Results
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import embed_stage
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
-from graphrag_ray.store.search import chnsw, keyword, vectors
-from graphrag_ray.store.search.vectors import Floats
-from graphrag_ray.store.search.words import detect_common_language
+from graphrag_ray.store.search import chnsw, keyword_index, vector_index
+from graphrag_ray.store.search.tokenizer import detect_common_language
+from graphrag_ray.store.search.vector_index import Floats
 
 By: TypeAlias = Literal["keyword", "vector"]
 
@@ -72,7 +72,9 @@ def build_shards(
     result of `write_shard` for each of the `inputs` of the missing shards. Returns the part of each shard,
     and the rows of `write_shard` for those that were built.
     """
-    stored = {table: blobs.list_by_source(run.store, table) for table in {shard.table for shard in shards}}
+    stored = {
+        table: index_files.list_by_source(run.store, table) for table in {shard.table for shard in shards}
+    }
     missing = [shard for shard in shards if shard.made_from not in stored[shard.table]]
     rows = [row for built in run.executor.stream(step, build, inputs(missing)) for row in built.to_pylist()]
     for row in rows:
@@ -86,7 +88,7 @@ def write_shard(
 ) -> pa.Table:
     """Write a shard. If it lacks failed items (item, error), the next run builds it again."""
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
-    part = blobs.write_blob(store, shard.table, made_from, data, shard.rows)
+    part = index_files.write_blob(store, shard.table, made_from, data, shard.rows)
     row = {"table": shard.table, "made_from": shard.made_from, "path": part.path, "bytes": part.bytes}
     return pa.Table.from_pylist([{**row, "derived": derived, "failed": failed}], schema=_BUILT)
 
@@ -171,7 +173,7 @@ def build_search_indexes(run: Run, results: Results) -> Result:
             earlier: list[_Earlier] = []
             parent = run.parent if missing and "search" not in run.forced_steps else None
             if parent is not None and {"read", "search"} <= parent.steps.keys():
-                stored = {blobs.source_hash(p.path): p for name in names for p in parent.parts(name)}
+                stored = {index_files.source_hash(p.path): p for name in names for p in parent.parts(name)}
                 embeddings = embed_stage.embeddings_of(run.parent_results.values())
                 before = shards_of(embed_stage.parent_texts(run.parent_results, columns), embeddings)
                 earlier = [(x, stored[x.made_from]) for x in before if x.made_from in stored]
@@ -268,10 +270,10 @@ def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table
     if data is None:
         failed.clear()
         if shard.by == "vector":
-            data = vectors.build(*_vectors(store, shard.parts), shard.signs)
+            data = vector_index.build(*_vectors(store, shard.parts), shard.signs)
         else:
             rows = pa.concat_tables(_rows(store, shard.texts))
-            data = keyword.build(*_ids_and_texts(rows), shard.language, on_error)
+            data = keyword_index.build(*_ids_and_texts(rows), shard.language, on_error)
     yield write_shard(store, shard, data, failed, is_derived)
 
 
@@ -283,20 +285,20 @@ def _derive(
     shared = shard.paths & before.paths
     gone, added = ([x for x in side.texts if _paths(x) not in shared] for side in (before, shard))
     try:
-        source = blobs.open_part(store, part)
+        source = index_files.open_part(store, part)
         if shard.by == "vector":
-            stored = vectors.read(source)
+            stored = vector_index.read(source)
             gone_parts = [p for x in gone for p in x.parts]
             ids = [id_ for p in gone_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
             if len(stored) != part.rows or stored.has_signs != shard.signs:
                 return None
-            return vectors.update(stored, ids, *_vectors(store, [p for x in added for p in x.parts]))
-        words = keyword.read(source)
+            return vector_index.update(stored, ids, *_vectors(store, [p for x in added for p in x.parts]))
+        words = keyword_index.read(source)
         if len(words) != part.rows or words.language != shard.language:
             return None
         rows = pa.concat_tables([embed_stage.TEXTS.empty_table(), *_rows(store, added)])
         ids, rows = _difference(_rows(store, gone), rows)
-        return keyword.update(words, ids, *_ids_and_texts(rows), on_error)
+        return keyword_index.update(words, ids, *_ids_and_texts(rows), on_error)
     except CorruptPart:
         return None
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.context_records import Reference, render_references
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound
-from graphrag_ray.base.records import Reference, render_references
 from graphrag_ray.graph.integer_arrays import Ints, id_hash64
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.store.files import Store, map_in_threads

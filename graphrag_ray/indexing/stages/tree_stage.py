@@ -20,19 +20,19 @@ from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph import summary_tree
+from graphrag_ray.graph.context_plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.nearest_neighbours import Vectors
-from graphrag_ray.graph.plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
 from graphrag_ray.graph.report_context import Count, count_record_tokens, source_record
-from graphrag_ray.graph.schedule import LevelSchedule
+from graphrag_ray.graph.report_schedule import LevelSchedule
 from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
 from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens
 from graphrag_ray.graph.summary_tree import Clusters, Keys, SummaryTree, TreeLevel
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import communities_stage, graph_hierarchy, reports_stage
+from graphrag_ray.indexing.stages import communities_stage, hierarchy_tables, reports_stage
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
-from graphrag_ray.indexing.stages.graph_hierarchy import LevelReports, Positions
+from graphrag_ray.indexing.stages.hierarchy_tables import LevelReports, Positions
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import ShortIds, id_keys, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, count_rows, join_results, parts_by_input
@@ -64,7 +64,7 @@ class TreeHierarchy:
         return self.tree.level
 
     def short_ids(self, run: Run) -> dict[str, ShortIds]:
-        return graph_hierarchy.short_ids_by_level(run, KIND, self.ids, self.level)
+        return hierarchy_tables.short_ids_by_level(run, KIND, self.ids, self.level)
 
     def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
         ids = pa.array(self.ids, pa.string())
@@ -76,13 +76,13 @@ class TreeHierarchy:
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
         every, sizes = np.ones(len(ids), np.bool_), self.tree.sizes()
         batches = reports_stage.community_batches(
-            self.ids, self.level, short_ids, every, sizes, graph_hierarchy.ELEMENTS_AT_ONCE
+            self.ids, self.level, short_ids, every, sizes, hierarchy_tables.ELEMENTS_AT_ONCE
         )
         make = partial(_cluster_table, positions, chunk_ids)
         written = run.map("finish", make, [np.array(batch) for batch in batches])
         clusters = Result(parts_by_input(written, KIND.communities_table))
         return join_results(
-            [clusters, graph_hierarchy.finish_reports(run, numbers, positions, KIND, self.reports)]
+            [clusters, hierarchy_tables.finish_reports(run, numbers, positions, KIND, self.reports)]
         )
 
 
@@ -128,7 +128,7 @@ class _Builder:
             built = _Levels(KIND, "summary {}")
             parts = self.corpus.parts("text_units")
             keys = id_keys(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
-            vectors = graph_hierarchy.vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
+            vectors = hierarchy_tables.vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
             # Tokens of the chunks' records, in the vocabulary of the model that writes summaries.
             counts: list[Any] = [np.zeros(0, np.int64)] * len(parts)
@@ -315,7 +315,7 @@ def _cluster_table(
     none: list[list[str]] = [[] for _ in chunks]
     columns: dict[str, Any] = {"entity_ids": none, "relationship_ids": none, "text_unit_ids": chunks}
     columns["packed"] = [False] * len(chunks)
-    yield {KIND.communities_table: graph_hierarchy.community_rows(positions(), wanted, "Summary", columns)}
+    yield {KIND.communities_table: hierarchy_tables.community_rows(positions(), wanted, "Summary", columns)}
 
 
 def _read_level(run: Run, parts: Sequence[Part]) -> tuple[TreeLevel, dict[str, Any]]:

@@ -21,11 +21,11 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.ids import name_id, stable_id
-from graphrag_ray.base.unforeseen import is_unexpected
+from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.corpus.document_titles import name_from_title
-from graphrag_ray.engine.drive import record_bug
-from graphrag_ray.graph.batches import stable_batches
+from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.graph.hierarchy import Ints
+from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.search_stage import build_shards, shard_failures, write_shard

@@ -11,15 +11,20 @@ from __future__ import annotations
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded, resolve_hierarchy
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
-from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.context_filling import Share, fill
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded, resolve_hierarchy
 from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES, relationships_in_order
-from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer, map_contexts, reduce_answers
 from graphrag_ray.query.methods.map_reduce import mapper, reduce_spec
 from graphrag_ray.query.methods.method import Hit, Kind, LevelSearch, Method, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.record_rows import load_records
+from graphrag_ray.query.methods.partial_answers import (
+    PartialAnswers,
+    combined_answer,
+    map_contexts,
+    reduce_answers,
+)
+from graphrag_ray.query.methods.record_loading import load_records
 
 NAME = "archrag"
 ADVICE = "Raise the budget, or lower query.archrag_k."

@@ -2,7 +2,8 @@
 
 These are bounds, not forecasts: every reply is assumed to reach its length limit, and contexts to be filled
 as badly as possible. Table sizes are in tokens of the indexing model; `recount_tokens` scales them by a
-sample if the answering model counts more. Corrections and resent calls are not included; `query/session.py`
+sample if the answering model counts more. Corrections and resent calls are not included;
+`query/model_calls.py`
 stops before these exceed the budget.
 """
 
@@ -19,7 +20,7 @@ from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHED_KINDS
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Price, Query
 from graphrag_ray.base.wording import plural, price_hint
-from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
+from graphrag_ray.graph.context_plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Count, content_for_context
 from graphrag_ray.query.methods.levels import Ints
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, mapper, prompt_variables, reduce_spec

@@ -12,8 +12,13 @@ import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from graphrag_ray.base.context_records import (
+    Reference,
+    drop_unclosed_reference,
+    references_in,
+    strip_references,
+)
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks, name_words
-from graphrag_ray.base.records import Reference, drop_unclosed_reference, references_in, strip_references
 
 MOST_LINKS = 12
 MOST_CHARACTERS = 500

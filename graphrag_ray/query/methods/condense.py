@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Count, longest_prefix_that_fits, sanitize
@@ -56,12 +56,12 @@ def with_history(
 def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
     """Render the end of a conversation as a table of at most `tokens`, without references."""
     lines: list[str] = []
-    heading = records.section_heading("Conversation", COLUMNS)
+    heading = context_records.section_heading("Conversation", COLUMNS)
     for question, answer in reversed(turns[-MAX_TURNS:]):
         cut = longest_prefix_that_fits(
             sanitize(answer[:MAX_CHARACTERS]), lambda text: count(text) <= ANSWER_TOKENS
         )
-        lines.insert(0, records.csv_line([sanitize(question[:MAX_CHARACTERS]), cut]))
+        lines.insert(0, context_records.csv_line([sanitize(question[:MAX_CHARACTERS]), cut]))
         if count(heading + "".join(lines)) > tokens:
             del lines[0]
             break

@@ -27,16 +27,15 @@ from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply,
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Context, sanitize
-from graphrag_ray.query.methods.asked_hierarchy import (
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
+from graphrag_ray.query.methods.hierarchy_choice import (
     check_embedded,
     communities_of,
     reports_of,
     resolve_hierarchy,
 )
-from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.local_search import DEFAULT_LEVEL, context_for
-from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer, reduce_answers
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
@@ -59,6 +58,7 @@ from graphrag_ray.query.methods.method import (
 )
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest_context
+from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_answer, reduce_answers
 
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150

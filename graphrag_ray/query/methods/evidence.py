@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphrag_ray.base.records import Reference, find_references, references_in
+from graphrag_ray.base.context_records import Reference, find_references, references_in
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.quotes import (
     MIN_WORDS,

@@ -30,7 +30,6 @@ from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.wording import plural
 from graphrag_ray.graph.report_context import Context, sanitize
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded, check_graph
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
     calls_bound,
@@ -39,9 +38,9 @@ from graphrag_ray.query.methods.budget import (
     instructions,
     reply_tokens,
 )
-from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.context_filling import Share, fill
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded, check_graph
 from graphrag_ray.query.methods.local_search import EDGES, by_importance, by_turns
-from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer, reduce_answers
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
@@ -67,9 +66,10 @@ from graphrag_ray.query.methods.method import (
     Steps,
 )
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import first_line, is_insufficient
+from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_answer, reduce_answers
 from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import Row, load_records
+from graphrag_ray.query.methods.record_loading import Row, load_records
+from graphrag_ray.query.methods.single_context import first_line, is_insufficient
 
 NAME = "fgrag"
 NEAREST = 20

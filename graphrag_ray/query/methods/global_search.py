@@ -14,7 +14,6 @@ from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import BudgetSpent
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.asked_hierarchy import communities_of, reports_of, resolve_hierarchy
 from graphrag_ray.query.methods.budget import (
     CostBound,
     budget_in_words,
@@ -23,11 +22,12 @@ from graphrag_ray.query.methods.budget import (
     map_reduce_bound,
     recount_tokens,
 )
-from graphrag_ray.query.methods.dynamic import Selection, select
+from graphrag_ray.query.methods.dynamic_selection import Selection, select
+from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
-from graphrag_ray.query.methods.map_parts import RecordsToRead, combined_answer, map_reduce
 from graphrag_ray.query.methods.method import Method, Question, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.partial_answers import RecordsToRead, combined_answer, map_reduce
 
 NAME = "global"
 ADVICE = "Raise the budget, or let it choose the level: --level auto."

@@ -36,9 +36,10 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.graph.report_context import Context, Record, sanitize
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded, check_graph
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
-from graphrag_ray.query.methods.filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.context_filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded, check_graph
 from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_importance, by_turns
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, answer_spec, build_spec, parsed_or_none
 from graphrag_ray.query.methods.method import (
@@ -53,9 +54,8 @@ from graphrag_ray.query.methods.method import (
     Steps,
 )
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import ADVICE, PHASE, answer_from
-from graphrag_ray.query.methods.record_rows import load_records, prefix_that_fits
-from graphrag_ray.query.methods.where import matching_chunks, matching_ids
+from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits
+from graphrag_ray.query.methods.single_context import ADVICE, PHASE, answer_from
 
 NAME = "lightrag"
 TOKENS = "lightrag_tokens"

@@ -6,7 +6,7 @@ a share of the context each.
 
 Departures: entities that the question mentions literally come first. A report is of one level (the entity's
 finest community down to that level that has a report), not of all levels above. Chunks are ranked by a random
-walk from the question (`walked_chunks.py`), which finds more: see "Walks" in benchmarks/RESULTS.md. Without
+walk from the question (`chunk_walk.py`), which finds more: see "Walks" in benchmarks/RESULTS.md. Without
 it (`query.local_walk`), and in an index made by an earlier version, chunks of the entities are ranked by how
 many of the mentioned entities they contain and by nearness to the question, so that a frequent entity does
 not use all the room.
@@ -27,17 +27,17 @@ from graphrag_ray.base.arrow_arrays import strings
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.schema import NAME_LINKS_TABLE, RELATIONSHIP_ENDS, search_index_table
 from graphrag_ray.graph.report_context import Context, Record, claim_record
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded, communities_of, resolve_hierarchy
-from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.chunk_walk import walk_chunks
+from graphrag_ray.query.methods.context_filling import Share, fill
+from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded, communities_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import is_auto, levels
 from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import add_neighbours, rank
-from graphrag_ray.query.methods.one_context import answer_from
 from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
-from graphrag_ray.query.methods.record_rows import Row, load_records, prefix_that_fits
-from graphrag_ray.query.methods.walked_chunks import walk_chunks
-from graphrag_ray.query.methods.where import matching_chunks, matching_ids
+from graphrag_ray.query.methods.record_loading import Row, load_records, prefix_that_fits
+from graphrag_ray.query.methods.single_context import answer_from
 
 NAME = "local"
 NO_REPORTS = "Community reports were left out, because they also draw on other documents."

@@ -20,14 +20,14 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from pydantic import Field
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.errors import DialogueFailed, SettingsError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.graph.about_corpus import about_line
-from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.corpus_overview import about_line
 from graphrag_ray.graph.report_context import (
     Context,
     Count,
@@ -148,7 +148,7 @@ class MapAnswer:
 
     text: str
     score: float
-    references: tuple[records.Reference, ...] = ()
+    references: tuple[context_records.Reference, ...] = ()
     truncated: bool = False
     dropped_references: int = 0
     place: int = 0
@@ -166,7 +166,7 @@ class Reduced:
     """The final text, with string ids. `found` is False if nothing answers the question."""
 
     text: str
-    references: tuple[records.Reference, ...] = ()
+    references: tuple[context_records.Reference, ...] = ()
     found: bool = True
     truncated: bool = False
     dropped_references: int = 0
@@ -251,27 +251,27 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
     )
     text, numbers, shown = (
-        records.section_heading("Answers", ANSWER_COLUMNS),
-        dict[records.Reference, int](),
+        context_records.section_heading("Answers", ANSWER_COLUMNS),
+        dict[context_records.Reference, int](),
         0,
     )
 
-    def append(answer: MapAnswer) -> tuple[str, dict[records.Reference, int]]:
+    def append(answer: MapAnswer) -> tuple[str, dict[context_records.Reference, int]]:
         known = dict(numbers)
 
-        def number(reference: records.Reference) -> int | None:
+        def number(reference: context_records.Reference) -> int | None:
             if reference not in answer.references:  # digits that only look like one of our ids
                 return None
             return known.setdefault(reference, 1 + sum(r.section == reference.section for r in known))
 
-        written = records.render_references(fold_control_characters(answer.text), number)
-        return text + records.csv_line([shown + 1, f"{answer.score:g}", written]), known
+        written = context_records.render_references(fold_control_characters(answer.text), number)
+        return text + context_records.csv_line([shown + 1, f"{answer.score:g}", written]), known
 
     first, cut = helpful[:1], 0
     if first and count(append(first[0])[0]) > context_tokens:
 
         def truncate(start: str) -> MapAnswer:
-            return replace(helpful[0], text=records.drop_unclosed_reference(start) + "…")
+            return replace(helpful[0], text=context_records.drop_unclosed_reference(start) + "…")
 
         start = longest_prefix_that_fits(
             first[0].text, lambda s: count(append(truncate(s))[0]) <= context_tokens
@@ -378,8 +378,8 @@ def resolve_answer(
     """Replace the numbers that a text cites by string ids."""
     truncated = reply.finish_reason == "length"
     if truncated:
-        text = records.drop_unclosed_reference(text)
-    out, references, dropped = records.resolve_references(text, numbering)
+        text = context_records.drop_unclosed_reference(text)
+    out, references, dropped = context_records.resolve_references(text, numbering)
     return MapAnswer(out.strip(), score, tuple(references), truncated, dropped)
 
 

@@ -104,7 +104,7 @@ class NameCounts:
 class Walk:
     """Request the k chunks that a random walk over names and chunks visits most often, best first.
 
-    Resolves to a `list[WalkHit]`; see `walk.py`.
+    Resolves to a `list[WalkHit]`; see `pagerank.py`.
 
     Attributes:
         names: Ids of the names where the walk starts -> positive weight.
@@ -171,7 +171,7 @@ class Question:
 
     Attributes:
         level: Level as the caller wrote it; None lets the method choose.
-        where: Conditions on documents, all of which must hold (see `where.py`).
+        where: Conditions on documents, all of which must hold (see `document_filters.py`).
         history: Earlier questions with their answers, oldest first.
     """
 

@@ -8,9 +8,9 @@ from typing import TypeAlias, TypeVar
 
 from graphrag_ray.base.declarations import SEARCHED_KINDS
 from graphrag_ray.graph.report_context import Context, Record, source_record
-from graphrag_ray.query.methods.filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
+from graphrag_ray.query.methods.context_filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv, Steps
-from graphrag_ray.query.methods.record_rows import load_records, prefix_that_fits, with_documents
+from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits, with_documents
 
 T = TypeVar("T")
 

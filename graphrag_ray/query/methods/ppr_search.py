@@ -3,7 +3,7 @@
 After HippoRAG 2 (Gutierrez et al. 2025).
 
 A walk starts at the names that the question mentions and the chunks that match its keywords
-(`walked_chunks.py`), and moves from names to the chunks that mention them and back (`walk.py`). So it finds
+(`chunk_walk.py`), and moves from names to the chunks that mention them and back (`pagerank.py`). So it finds
 passages that share no word with the question, such as the one about the husband of a person in it. The most
 visited chunks fill one context, and the answer ends with the chain of links that led to it.
 
@@ -30,19 +30,21 @@ from typing import Any
 
 from pydantic import Field
 
+from graphrag_ray.base.context_records import Reference, render_references, strip_references
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
-from graphrag_ray.base.records import Reference, render_references, strip_references
 from graphrag_ray.base.schema import NAME_LINKS_TABLE
 from graphrag_ray.graph.report_context import Context, sanitize, write_sections
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
 from graphrag_ray.query.methods.chain import check_link, split_chain
-from graphrag_ray.query.methods.filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.chunk_walk import FACT_WEIGHT, rarity, walk_chunks
+from graphrag_ray.query.methods.context_filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.document_filters import matching_chunks
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
@@ -65,7 +67,8 @@ from graphrag_ray.query.methods.method import (
     WalkHit,
 )
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import (
+from graphrag_ray.query.methods.record_loading import load_records
+from graphrag_ray.query.methods.single_context import (
     PHASE,
     build_answer,
     context_used,
@@ -73,9 +76,6 @@ from graphrag_ray.query.methods.one_context import (
     result_of,
     short_numbers,
 )
-from graphrag_ray.query.methods.record_rows import load_records
-from graphrag_ray.query.methods.walked_chunks import FACT_WEIGHT, rarity, walk_chunks
-from graphrag_ray.query.methods.where import matching_chunks
 
 NAME = "ppr"
 STEP_CHUNKS = 6

@@ -9,11 +9,11 @@
 from __future__ import annotations
 
 from graphrag_ray.base.ids import report_id
-from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.context_filling import Share, fill
 from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.record_rows import load_records
+from graphrag_ray.query.methods.record_loading import load_records
+from graphrag_ray.query.methods.single_context import answer_from
 from graphrag_ray.query.methods.trex_search import node_kinds, tree_of
 
 NAME = "raptor"

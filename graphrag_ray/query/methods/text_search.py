@@ -7,11 +7,11 @@ import numpy as np
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.budget import check_budget, map_reduce_bound, recount_tokens
-from graphrag_ray.query.methods.map_parts import RecordsToRead, combined_answer, map_reduce
+from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
 from graphrag_ray.query.methods.method import Method, Notice, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.record_rows import label_tokens
-from graphrag_ray.query.methods.where import matching_chunks, matching_ids
+from graphrag_ray.query.methods.partial_answers import RecordsToRead, combined_answer, map_reduce
+from graphrag_ray.query.methods.record_loading import label_tokens
 
 NAME = "text"
 ADVICE = (

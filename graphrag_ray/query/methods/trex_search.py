@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded, resolve_hierarchy
-from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.context_filling import Share, fill
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded, resolve_hierarchy
 from graphrag_ray.query.methods.hybrid_search import BOTH
 from graphrag_ray.query.methods.method import Hit, Kind, Method, Question, Search, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import fuse
-from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.record_rows import load_records
+from graphrag_ray.query.methods.record_loading import load_records
+from graphrag_ray.query.methods.single_context import answer_from
 
 NAME = "trex"
 TREE = "tree"

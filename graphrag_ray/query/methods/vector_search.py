@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded
+from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded
 from graphrag_ray.query.methods.method import Method, Question, Search, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import nearest_context
-from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.where import matching_chunks, matching_ids
+from graphrag_ray.query.methods.single_context import answer_from
 
 NAME = "vector"
 

@@ -13,7 +13,7 @@ from graphrag_ray.query.methods.budget import calls_bound, check_budget
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, ask_for_text, build_spec
 from graphrag_ray.query.methods.method import Dialogues, Method, Question, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.one_context import PHASE, build_answer, result_of
+from graphrag_ray.query.methods.single_context import PHASE, build_answer, result_of
 
 NAME = "none"
 PROMPT = "zero_shot"

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArray, join_halves
-from graphrag_ray.store.search.vectors import DIGITS, Floats, ScoredId, normalize
+from graphrag_ray.store.search.vector_index import DIGITS, Floats, ScoredId, normalize
 
 M, EF_BUILD = 32, 100  # The paper's values.
 EF = 20  # Nodes of a level that a search keeps.

@@ -1,4 +1,4 @@
-"""Which chunks contain a name, and which names a chunk contains: the graph that `walk.py` traverses.
+"""Which chunks contain a name, and which names a chunk contains: the graph that `pagerank.py` traverses.
 
 A shard of the index is one file, of which only the links of visited nodes are read. Names with the same words
 are one name (`base/ids.name_id`). A name that is in several shards has links in each of them.

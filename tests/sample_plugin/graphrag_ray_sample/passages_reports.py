@@ -1,14 +1,14 @@
 """Passages that hybrid search finds, and the reports on the communities of what they name, in one context."""
 
-from graphrag_ray.query.methods.asked_hierarchy import check_embedded
-from graphrag_ray.query.methods.filling import Share, fill
+from graphrag_ray.query.methods.context_filling import Share, fill
+from graphrag_ray.query.methods.document_filters import matching_ids
+from graphrag_ray.query.methods.hierarchy_choice import check_embedded
 from graphrag_ray.query.methods.local_search import reports_around
 from graphrag_ray.query.methods.method import Method, Question, Search, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import rank
-from graphrag_ray.query.methods.one_context import answer_from
-from graphrag_ray.query.methods.record_rows import load_records
-from graphrag_ray.query.methods.where import matching_ids
+from graphrag_ray.query.methods.record_loading import load_records
+from graphrag_ray.query.methods.single_context import answer_from
 
 NAME = "passages-reports"
 

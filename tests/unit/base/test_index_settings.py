@@ -12,7 +12,7 @@ import graphrag_ray
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
 from graphrag_ray.base.settings_file import load_settings, parse_settings
-from graphrag_ray.base.settings_text import setting_keys
+from graphrag_ray.base.settings_parsing import setting_keys
 
 ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
 

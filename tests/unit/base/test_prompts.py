@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import SECTIONS, references_in
 from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.prompts import (
     PLACEHOLDERS,
@@ -14,11 +15,10 @@ from graphrag_ray.base.prompts import (
     parse_prompt,
     reply_lengths,
 )
-from graphrag_ray.base.records import SECTIONS, references_in
 from graphrag_ray.corpus.quotes import quotation_parts
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
-from graphrag_ray.query.methods.dynamic import RATING_SCHEMA
+from graphrag_ray.query.methods.dynamic_selection import RATING_SCHEMA
 from graphrag_ray.query.methods.map_reduce import POINTS_SCHEMA
 
 

@@ -10,7 +10,7 @@ from graphrag_ray.base.errors import InputError, SettingsError
 from graphrag_ray.base.index_settings import Storage
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, resolve_storage
 from graphrag_ray.base.urls import protocol_of, secret_options
-from graphrag_ray.indexing.stages.list_input import scan_input
+from graphrag_ray.indexing.stages.input_listing import scan_input
 from graphrag_ray.store.files import Store
 
 HERE = {"endpoint_url": "http://127.0.0.1:9000", "options": {"anon": True}}

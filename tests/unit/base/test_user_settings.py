@@ -15,7 +15,7 @@ import graphrag_ray
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import OPENAI_URL, Endpoint, Model, Settings, without_machine_settings
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings
-from graphrag_ray.base.settings_text import setting_keys
+from graphrag_ray.base.settings_parsing import setting_keys
 from graphrag_ray.base.user_settings import (
     KnownModels,
     UserSettings,

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from driving import Snapshot
 
+from graphrag_ray.base.context_records import csv_line, section_heading
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, reply_lengths
-from graphrag_ray.base.records import csv_line, section_heading
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
@@ -32,7 +32,7 @@ from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse
 from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.llm.quirks import yes_no_bias
 from graphrag_ray.query.methods.drift_search import parse_step
-from graphrag_ray.query.methods.dynamic import parse_ratings
+from graphrag_ray.query.methods.dynamic_selection import parse_ratings
 from graphrag_ray.query.methods.fgrag_search import parse_names, parse_questions
 from graphrag_ray.query.methods.map_reduce import Scored, parse_points, parse_scored
 

@@ -14,7 +14,7 @@ from graphrag_ray import _observer
 from graphrag_ray.cli.console import duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.pace import RATE_OVER_S, Amount, RecentRates, StagePace, seconds_left
+from graphrag_ray.engine.sweep_pace import RATE_OVER_S, Amount, RecentRates, StagePace, seconds_left
 from graphrag_ray.llm.accounting import Accounts, CallTotals, CombinedLimits, InFlight
 
 

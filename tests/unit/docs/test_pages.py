@@ -179,7 +179,7 @@ def keys_named(page: Path) -> set[str]:
 
 def test_every_key_that_a_page_names_exists():
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.base.settings_text import setting_keys
+    from graphrag_ray.base.settings_parsing import setting_keys
 
     keys = {".".join(key) for key in setting_keys(Settings)}
     known = keys | {"models.*", "stages.*", *(f"{key.split('.')[0]}.*" for key in keys)}
@@ -224,7 +224,7 @@ def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
 
 def test_settings_that_a_page_shows_are_settings():
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.base.settings_text import validated
+    from graphrag_ray.base.settings_parsing import validated
     from graphrag_ray.base.user_settings import UserSettings
 
     shown = [

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Reply
-from graphrag_ray.base.unforeseen import REPORT_HINT
+from graphrag_ray.base.unexpected_errors import REPORT_HINT
 from graphrag_ray.engine.feed import Feed, label_item, start_item
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.work import DialogueIO, Outcome, Row, Work, replay_outcomes, run_item, start_items
 from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter
-from graphrag_ray.store.retries import find_failed
+from graphrag_ray.store.retry_rows import find_failed
 
 CALL = CallParameters("default", "m")
 ERRORS: Sequence[BaseException] = (ZeroDivisionError("by nothing"), MemoryError(), RecursionError("too deep"))

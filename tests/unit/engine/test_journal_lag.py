@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from graphrag_ray.engine.gateways import Gate, JournalGuard
+from graphrag_ray.engine.model_access import Gate, JournalGuard
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter

@@ -16,7 +16,7 @@ from served import until
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.unforeseen import describe_error
+from graphrag_ray.base.unexpected_errors import describe_error
 from graphrag_ray.engine.process_pool import ProcessPool
 
 

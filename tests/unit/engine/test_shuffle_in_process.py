@@ -11,8 +11,8 @@ import pytest
 
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.executor import PARTITION
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.store.files import Store
 
 PARTITIONS = 20

@@ -9,7 +9,7 @@ import pytest
 
 from graphrag_ray.base import schema
 from graphrag_ray.export.connected_records import RecordView, claim, entity
-from graphrag_ray.query.reading import Reader
+from graphrag_ray.query.row_reader import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 from graphrag_ray.store.snapshots import Manifest

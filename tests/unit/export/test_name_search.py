@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.export.find import containing, fold, near
+from graphrag_ray.export.record_lookup import containing, fold, near
 
 NAMES = ["MARA VENN", "TEODOR BRANIK", "ÅSA LÖVGREN", "HASK MARSH", "HASK MARSH INQUIRY", "VENN & SONS"]
 

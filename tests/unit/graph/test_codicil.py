@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.attributed import codicil
+from graphrag_ray.graph.attributed_communities import codicil
 from graphrag_ray.graph.leiden import canonical_edges
 from graphrag_ray.graph.nearest_neighbours import nearest_neighbours
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph import attributed as module
-from graphrag_ray.graph.attributed import common_neighbours, distinct_edges
+from graphrag_ray.graph import attributed_communities as module
+from graphrag_ray.graph.attributed_communities import common_neighbours, distinct_edges
 
 pairs = st.lists(st.tuples(st.integers(0, 11), st.integers(0, 11)).filter(lambda p: p[0] < p[1]), max_size=60)
 

@@ -141,7 +141,7 @@ def test_leiden_sees_the_same_edges_in_the_same_order(monkeypatch):
         seen.append((n, ends.tolist(), weight.tolist()))
         return leiden(n, ends, weight, *rest)
 
-    monkeypatch.setattr("graphrag_ray.graph.seeds.leiden", recording)
+    monkeypatch.setattr("graphrag_ray.graph.seeded_partition.leiden", recording)
     build(200, edges)
     first, seen = seen, []
     build(200, random.Random(1).sample(edges, len(edges)))

@@ -9,11 +9,11 @@ import quicktok
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.graph import report_context as ctx
-from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.context_plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
 from graphrag_ray.query.methods.map_reduce import parse_scored
 
 CL100K = quicktok.get_encoding("cl100k_base").count
@@ -75,7 +75,7 @@ def test_no_context_exceeds_its_budget_and_every_number_is_a_record(given_, budg
     assert context.left_out == left_out + len(given_) - len(context.numbering)
     kept = given_[: len(context.numbering)]
     assert sorted(context.numbering.values()) == sorted(r.id for r in kept), "the least important go first"
-    read = records.parse_sections(context.text)
+    read = context_records.parse_sections(context.text)
     assert {(s, int(row["id"])) for s, rows in read.items() for row in rows} == set(context.numbering)
 
 
@@ -85,7 +85,7 @@ def test_nothing_in_the_data_can_be_taken_for_a_reference_or_a_score(text: str) 
         [ctx.entity_record("a", text, text), ctx.report_record("b", text, text)], 4000, CL100K
     )
     numbering = {("Entities", 1): "a", ("Reports", 1): "b"}
-    _, cited, dropped = records.resolve_references(context.text, numbering)
+    _, cited, dropped = context_records.resolve_references(context.text, numbering)
     assert (cited, dropped) == ([], 0)
     assert isinstance(parse_scored(context.text), ReplyProblem)
 
@@ -121,13 +121,13 @@ def test_what_would_be_an_instruction_to_us_becomes_plain_text(hostile: str, har
 def test_a_very_long_gap_in_the_data_takes_no_quadratic_time() -> None:
     gap = " " * 400_000
     assert ctx.sanitize(f"a{gap}b") == "a b"
-    assert records.drop_unclosed_reference(f"a{gap}[Data: Rep") == "a"
+    assert context_records.drop_unclosed_reference(f"a{gap}[Data: Rep") == "a"
     assert isinstance(parse_scored("*" * 400_000 + gap), ReplyProblem)
 
 
 def test_a_heading_inside_a_description_opens_no_section() -> None:
     text = 'x\n-----Reports-----\nid,title,content\n1,"fake","fake"'
-    read = records.parse_sections(ctx.render([ctx.entity_record("a", "A", text)], 1000, rough).text)
+    read = context_records.parse_sections(ctx.render([ctx.entity_record("a", "A", text)], 1000, rough).text)
     assert list(read) == ["Entities"]
     assert len(read["Entities"]) == 1
 
@@ -156,7 +156,7 @@ def test_a_context_of_unconnected_groups_says_how_many_they_are() -> None:
     ]
     first, _, rest = ctx.render(apart, 1000, rough).text.partition("\n")
     assert first == ctx.SEPARATE_GROUPS_NOTE.format(2) and rest == ctx.write_sections(apart)[0]
-    assert list(records.parse_sections(f"{first}\n{rest}")) == ["Entities", "Relationships"]
+    assert list(context_records.parse_sections(f"{first}\n{rest}")) == ["Entities", "Relationships"]
     linked = [*apart, ctx.relationship_record("s", "TAJO", "MILL", "drives it")]
     below = [*apart, ctx.report_record("p", "Others", "Text.")]
     for connected in (linked, below):
@@ -187,7 +187,7 @@ def test_estimates_are_upper_bounds_in_every_vocabulary(vocabulary: str) -> None
     count = quicktok.get_encoding(vocabulary).count
     for reports in REPORT_SECTIONS:  # a context holds those of one hierarchy
         others = {s: c for s, c in ctx.COLUMNS.items() if s == reports or s not in REPORT_SECTIONS}
-        headings = "".join(records.section_heading(s, c) for s, c in others.items())
+        headings = "".join(context_records.section_heading(s, c) for s, c in others.items())
         assert count(headings) <= HEADING_TOKENS
     given_ = [
         ctx.entity_record(f"{i}", f'{i}ST "BANK, OF" Ö', "Holds 1,000 shares…\n\n🏦 ok") for i in range(600)

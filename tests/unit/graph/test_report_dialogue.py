@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import Reference, references_in
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_prompts, parse_prompt
-from graphrag_ray.base.records import Reference, references_in
 from graphrag_ray.graph.report_context import Context, report_record
 from graphrag_ray.graph.report_dialogue import (
     Report,

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.graph.hierarchy import Hierarchy
-from graphrag_ray.graph.plan import (
+from graphrag_ray.graph.context_plan import (
     CLAIM,
     ENTITY,
     HEADING_TOKENS,
@@ -29,7 +28,8 @@ from graphrag_ray.graph.plan import (
     max_report_tokens,
     order_elements,
 )
-from graphrag_ray.graph.schedule import HierarchySchedule
+from graphrag_ray.graph.hierarchy import Hierarchy
+from graphrag_ray.graph.report_schedule import HierarchySchedule
 
 MAX_CLAIMS = 2
 
@@ -126,7 +126,7 @@ def cases(draw) -> Case:
 
 
 class Naive:
-    """The rules of plan.py, read off the page."""
+    """The rules of context_plan.py, read off the page."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.h, self.e = case, case.hierarchy, case.elements

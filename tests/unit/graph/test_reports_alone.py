@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.plan import HEADING_TOKENS, NUMBER_TOKENS, REPORT, max_report_tokens
-from graphrag_ray.graph.schedule import LevelSchedule
+from graphrag_ray.graph.context_plan import HEADING_TOKENS, NUMBER_TOKENS, REPORT, max_report_tokens
+from graphrag_ray.graph.report_schedule import LevelSchedule
 
 
 def schedule(children, tokens, budget=1000):

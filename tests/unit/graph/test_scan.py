@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.attributed import scan
+from graphrag_ray.graph.attributed_communities import scan
 from graphrag_ray.graph.leiden import Edges, canonical_edges, canonical_labels
 
 pairs = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=45)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph import soft_clusters as module
 from graphrag_ray.graph.soft_clusters import check_installed, soft_clusters
-from graphrag_ray.store.search.vectors import normalize
+from graphrag_ray.store.search.vector_index import normalize
 
 UMAP_AND_PCA = pytest.mark.parametrize("reduction", ["umap", "pca"])
 

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Chunking, Tree
 from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.records import Reference
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.report_dialogue import full_content
 from graphrag_ray.graph.summary_dialogue import context_tokens, read_summary, summary, summary_spec

@@ -20,7 +20,7 @@ from graphrag_ray.graph.summary_tree import (
     split_large_sets,
     update_level,
 )
-from graphrag_ray.store.search.vectors import normalize
+from graphrag_ray.store.search.vector_index import normalize
 
 
 def vectors_of(n, seed=0, topics=12):

@@ -18,8 +18,8 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import COMPARED_TABLES
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.changes import count_changes

@@ -9,12 +9,12 @@ import pytest
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.repair import repair
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages import communities_stage, parent_reports
+from graphrag_ray.indexing.stages import communities_stage, reused_reports
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
@@ -61,7 +61,7 @@ def test_hierarchies_that_another_version_stored_otherwise_are_not_gone_on_from(
     run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=kept))
     assert communities_stage._previous_partition(run) is None
     none: dict[str, object] = {}
-    assert parent_reports.earlier_reports(run, Result(), none, "", none) is None  # type: ignore[arg-type]
+    assert reused_reports.earlier_reports(run, Result(), none, "", none) is None  # type: ignore[arg-type]
 
 
 def test_all_damaged_parts_of_a_journal_are_set_aside_at_once(tmp_path: Path):

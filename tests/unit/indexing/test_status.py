@@ -9,7 +9,7 @@ from faulty import Faults, FaultyFiles, InMemory, faulty
 
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.indexing import status
-from graphrag_ray.store import locks, runs
+from graphrag_ray.store import locks, run_records
 from graphrag_ray.store.files import Store
 
 AWAY = Faults(final_from=0)
@@ -37,8 +37,12 @@ def storage() -> tuple[FaultyFiles, Store]:
     return backend, store
 
 
-def begin(store: Store, lock: locks.Lock, outcome: str = runs.RUNNING, code: int | None = None) -> None:
-    runs.write(store, runs.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", outcome, exit_code=code))
+def begin(
+    store: Store, lock: locks.Lock, outcome: str = run_records.RUNNING, code: int | None = None
+) -> None:
+    run_records.write(
+        store, run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", outcome, exit_code=code)
+    )
 
 
 def test_a_run_is_watched_on_when_storage_answers_again(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphrag_ray.indexing.build import _changed
-from graphrag_ray.indexing.stages.list_input import InputFile
+from graphrag_ray.indexing.stages.input_listing import InputFile
 from graphrag_ray.store.snapshots import Manifest
 
 MADE = 1_800_000_000.0

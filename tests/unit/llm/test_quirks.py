@@ -4,7 +4,7 @@ import pytest
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.thoughts import family_of
+from graphrag_ray.base.reasoning import family_of
 from graphrag_ray.llm.call_failures import HttpRefusal
 from graphrag_ray.llm.quirks import NO, YES, YES_NO_TOKENS, EndpointQuirks, describe_quirks, yes_no_bias
 

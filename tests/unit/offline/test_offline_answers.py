@@ -5,12 +5,12 @@ import re
 
 import pytest
 
+from graphrag_ray.base.context_records import csv_line, section_heading
 from graphrag_ray.base.errors import PermanentCallError
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.base.records import csv_line, section_heading
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.question_terms import explain_no_match, read_question
-from graphrag_ray.offline.summarise import MARK, quotations_in, stands_alone
+from graphrag_ray.offline.quotations import MARK, quotations_in, stands_alone
 from graphrag_ray.query.methods.map_reduce import Scored, parse_scored
 
 REPORTS = [

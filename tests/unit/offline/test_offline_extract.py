@@ -10,8 +10,8 @@ from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, parse_c
 from graphrag_ray.offline import answer
 from graphrag_ray.offline.extraction_reply import CONVERSE, balanced, relations
 from graphrag_ray.offline.mentions import read
+from graphrag_ray.offline.name_types import CONCEPT, type_names
 from graphrag_ray.offline.sentences import split_sentences
-from graphrag_ray.offline.types import CONCEPT, type_names
 
 TYPES = "PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT"
 TOWN = (

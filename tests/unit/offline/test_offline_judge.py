@@ -15,7 +15,7 @@ from graphrag_ray.offline import answer
 from graphrag_ray.offline.digests import NOTHING_KNOWN
 from graphrag_ray.offline.evaluation_replies import QUESTIONS
 from graphrag_ray.offline.question_terms import read_question
-from graphrag_ray.offline.summarise import MARK
+from graphrag_ray.offline.quotations import MARK
 
 QUESTION = "Why is the harbour plan of Denholm disputed?"
 CRITERIA = load_criteria()

@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import csv_line, resolve_references, section_heading
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.base.records import csv_line, resolve_references, section_heading
 from graphrag_ray.graph.report_context import SEPARATE_GROUPS_NOTE
 from graphrag_ray.graph.report_dialogue import ReportDraft, parse_report
 from graphrag_ray.offline import answer
-from graphrag_ray.offline.summarise import JOIN, MARK, is_balanced, pieces, quotations_in, report_parts
+from graphrag_ray.offline.quotations import JOIN, MARK, is_balanced, pieces, quotations_in, report_parts
 
 SENTENCES = {
     "ORLA QUIST": "Orla Quist is the harbour engineer of Denholm, and has been for nine years.",

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.offline.summarise import bm25, content_stems, lexrank, mmr, similarities, stem
+from graphrag_ray.offline.quotations import bm25, content_stems, lexrank, mmr, similarities, stem
 
 SENTENCES = [content_stems(s) for s in (
     "The harbour plan would fill the marsh with sand.",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from graphrag_ray.base.records import csv_line, section_heading
+from graphrag_ray.base.context_records import csv_line, section_heading
 from graphrag_ray.offline.answerer import answer_with_chain, ask_next, facts_in_common
 from graphrag_ray.query.methods.ppr_search import INSUFFICIENT, LAST
 

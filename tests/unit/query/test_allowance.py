@@ -22,7 +22,7 @@ from graphrag_ray.base.messages import (
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.llm.model_client import CallResult
 from graphrag_ray.query.methods.budget import CostBound
-from graphrag_ray.query.session import QuestionBudget
+from graphrag_ray.query.model_calls import QuestionBudget
 
 PRICED = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=10))
 

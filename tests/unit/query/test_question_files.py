@@ -7,8 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 from web_server import serving
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods.answer import Answer, ContextUsed, Phase
 from graphrag_ray.query.question_files import (
     ANSWERS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query import sources
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.sources import Source, cited_records, rank_by_answer, sources_of

@@ -10,7 +10,7 @@ import orjson
 import pytest
 from markdown_it import MarkdownIt
 
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.sources import Cited

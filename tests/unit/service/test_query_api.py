@@ -8,9 +8,9 @@ import orjson
 import pytest
 from pydantic import ValidationError
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Query
-from graphrag_ray.base.records import Reference
 from graphrag_ray.query.answer_streams import StartsAgain
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.service.answering import AnsweringPhase, ServedAnswer

@@ -21,9 +21,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
-from graphrag_ray.store import blobs, damaged_files, parquet
-from graphrag_ray.store.blobs import BLOCK_BYTES, Blob
+from graphrag_ray.store import damaged_files, index_files, parquet
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.index_files import BLOCK_BYTES, Blob
 from graphrag_ray.store.parts import Part
 
 BLOCKS = 100
@@ -35,7 +35,7 @@ _example = itertools.count()
 @pytest.fixture(autouse=True)
 def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder."""
-    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "cache"))
+    monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -73,7 +73,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def written(store: Store, made_from: str = "ab12", data: bytes = DATA) -> Part:
-    return blobs.write_blob(store, "t", made_from, data, rows=3)
+    return index_files.write_blob(store, "t", made_from, data, rows=3)
 
 
 def needed(blob: Blob, *ranges: tuple[int, int]) -> list[bytes]:
@@ -100,7 +100,7 @@ def whole(blob: Blob) -> bytes:
 
 
 def copy_of(store: Store, part: Part) -> str:
-    return blobs._copy_name(store, part)
+    return index_files._copy_name(store, part)
 
 
 def flip(store: Store, path: str, at: int | None = None) -> None:
@@ -130,24 +130,24 @@ def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.
     wanted = data.draw(st.lists(st.lists(pair, max_size=10), max_size=5))
     for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
-            patch.setattr(blobs, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
-            patch.setattr(blobs, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
+            patch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
+            patch.setattr(index_files, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
+            patch.setattr(index_files, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
             part = written(at, data=whole_data)
             assert written(at, data=whole_data) == part and at.size(part.path) == part.bytes
-            blob = blobs.open_part(at, part)
+            blob = index_files.open_part(at, part)
             assert len(blob.data) == n
             for ranges in wanted:
                 assert needed(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
-            assert whole(blob) == whole(blobs.open_part(at, part)) == whole_data
+            assert whole(blob) == whole(index_files.open_part(at, part)) == whole_data
             parquet.check(at, part.path)
 
 
 def test_a_part_of_no_bytes_is_read_checked_and_known(either: Store):
     part = written(either, data=b"")
-    assert whole(blobs.open_part(either, part)) == b""
+    assert whole(index_files.open_part(either, part)) == b""
     parquet.check(either, part.path)
-    assert blobs.list_by_source(either, "t") == {"ab12": (part.path, part.bytes)}
+    assert index_files.list_by_source(either, "t") == {"ab12": (part.path, part.bytes)}
 
 
 @pytest.mark.parametrize("spoil", [cut, delete])
@@ -157,7 +157,7 @@ def test_a_part_that_lacks_something_is_named_when_it_is_opened(
     part = written(either)
     spoil(either, part.path)
     with pytest.raises(CorruptPart, match="again with --verify") as caught:
-        blobs.open_part(either, part)
+        index_files.open_part(either, part)
     assert caught.value.path == part.path and part.path in str(caught.value)
 
 
@@ -165,16 +165,16 @@ def test_a_part_that_has_more_than_was_written_is_named(either: Store):
     part = written(either)
     grow(either, part.path)
     if either.local_path(part.path) is None:  # elsewhere nothing behind its end is read
-        assert whole(blobs.open_part(either, part)) == DATA
+        assert whole(index_files.open_part(either, part)) == DATA
     else:
         with pytest.raises(CorruptPart, match="bytes"):
-            blobs.open_part(either, part)
+            index_files.open_part(either, part)
     assert damaged_files.find_damaged(either, [part.path]) == [part.path]
 
 
 def test_a_part_is_missing_that_is_deleted_while_it_is_open_elsewhere(far: Store):
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     far.delete(part.path)
     with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, though a snapshot needs it"):
         blocks(blob, 1)
@@ -183,7 +183,7 @@ def test_a_part_is_missing_that_is_deleted_while_it_is_open_elsewhere(far: Store
 def test_a_flipped_bit_is_found_in_what_is_looked_at_and_in_nothing_else(either: Store):
     part = written(either)
     flip(either, part.path, block(7)[0])
-    blob = blobs.open_part(either, part)
+    blob = index_files.open_part(either, part)
     for _ in range(2):
         assert blocks(blob, 6, 8) == right(6, 8)
         for wanted in ((7,), (3, 7, 11)):
@@ -198,11 +198,11 @@ def test_a_flipped_bit_at_the_end_is_found_when_a_part_is_opened(either: Store, 
     part = written(either)
     flip(either, part.path, part.bytes - back)
     with pytest.raises(CorruptPart, match="its end is not what was written"):
-        blobs.open_part(either, part)
+        index_files.open_part(either, part)
     flip(either, part.path, part.bytes - back)
     flip(either, part.path, part.bytes - 28 - 4 * BLOCKS + back)
     with pytest.raises(CorruptPart, match="its end is not what was written"):
-        blobs.open_part(either, part)
+        index_files.open_part(either, part)
 
 
 @pytest.mark.parametrize("spoil", [flip, cut])
@@ -212,7 +212,7 @@ def test_damage_is_found_without_a_reader_and_set_aside(either: Store, spoil: Ca
     assert damaged_files.find_damaged(either, [sound.path, spoilt.path]) == [spoilt.path]
     aside = spoilt.path.replace("/part", "/damaged/part")
     assert damaged_files.set_aside(either, [sound.path, spoilt.path]) == [aside]
-    assert blobs.list_by_source(either, "t") == {"ab12": (sound.path, sound.bytes)}
+    assert index_files.list_by_source(either, "t") == {"ab12": (sound.path, sound.bytes)}
 
 
 def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.MonkeyPatch):
@@ -226,9 +226,9 @@ def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.Mon
 
 def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     ((start, end),) = asked
-    assert end == part.bytes and end - start < blobs.TAIL_BYTES + BLOCK_BYTES
+    assert end == part.bytes and end - start < index_files.TAIL_BYTES + BLOCK_BYTES
     asked.clear()
     assert blocks(blob, 1, 50) == right(1, 50)
     assert sorted(asked) == [(n * BLOCK_BYTES, (n + 1) * BLOCK_BYTES) for n in (1, 50)]
@@ -244,14 +244,14 @@ def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list
 def test_of_a_local_part_nothing_is_asked_for_and_nothing_is_copied(
     store: Store, kept: Path, asked: list[tuple[int, int]]
 ):
-    assert whole(blobs.open_part(store, written(store))) == DATA
+    assert whole(index_files.open_part(store, written(store))) == DATA
     assert asked == [] and not kept.exists()
 
 
 def test_blocks_near_each_other_come_in_one_request_with_those_between(
     far: Store, asked: list[tuple[int, int]]
 ):
-    blob = blobs.open_part(far, written(far))
+    blob = index_files.open_part(far, written(far))
     asked.clear()
     assert blocks(blob, 12, 10, 15, 60) == right(12, 10, 15, 60)
     assert sorted(asked) == [(n * BLOCK_BYTES, (last + 1) * BLOCK_BYTES) for n, last in ((10, 15), (60, 60))]
@@ -264,8 +264,8 @@ def test_blocks_near_each_other_come_in_one_request_with_those_between(
 def test_checksums_that_are_longer_than_what_is_read_first_come_with_it(
     far: Store, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(blobs, "TAIL_BYTES", 30)
-    blob = blobs.open_part(far, written(far))
+    monkeypatch.setattr(index_files, "TAIL_BYTES", 30)
+    blob = index_files.open_part(far, written(far))
     assert len(asked) == 1 and blocks(blob, 0, 99) == right(0, 99)
 
 
@@ -273,11 +273,11 @@ def test_what_was_fetched_is_there_for_all_that_open_a_part_of_this_name(
     far: Store, asked: list[tuple[int, int]]
 ):
     part = written(far)
-    assert blocks(blobs.open_part(far, part), 1, 50) == right(1, 50)
+    assert blocks(index_files.open_part(far, part), 1, 50) == right(1, 50)
     asked.clear()
-    assert blocks(blobs.open_part(far, part), 1, 50) == right(1, 50)
+    assert blocks(index_files.open_part(far, part), 1, 50) == right(1, 50)
     far.delete(part.path)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     assert blocks(blob, 1, 50) == right(1, 50) and asked == []
     with pytest.raises(CorruptPart, match=r"is missing"):
         blocks(blob, 2)
@@ -289,8 +289,8 @@ def test_a_part_of_another_store_is_never_taken_for_one_of_ours(far: Store):
     hostile = another_far()
     lie = written(hostile, data=DATA[::-1])
     hostile.write(part.path, hostile.read(lie.path))
-    assert blocks(blobs.open_part(hostile, part), 4) != right(4)
-    assert blocks(blobs.open_part(far, part), 4) == right(4)
+    assert blocks(index_files.open_part(hostile, part), 4) != right(4)
+    assert blocks(index_files.open_part(far, part), 4) == right(4)
 
 
 def in_another_process(code: str, **env: str) -> str:
@@ -302,15 +302,15 @@ def in_another_process(code: str, **env: str) -> str:
 
 def test_what_was_fetched_is_there_for_another_process(far: Store):
     part = written(far)
-    blocks(blobs.open_part(far, part), 50)
+    blocks(index_files.open_part(far, part), 50)
     start, end = block(50)
     code = f"""
 import numpy as np
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
-blob = blobs.open_part(Store({far.url!r}), {part!r})
+blob = index_files.open_part(Store({far.url!r}), {part!r})
 blob.load(np.array([{start}]), np.array([{end}]))
 print(blob.data[{start}:{end}].tobytes().hex())
 """
@@ -320,29 +320,29 @@ print(blob.data[{start}:{end}].tobytes().hex())
 def test_every_process_makes_room_with_the_first_that_it_fetches(far: Store, kept: Path):
     """Commands that end soon fetch little each."""
     part = written(far)
-    blocks(blobs.open_part(far, part), 50)
+    blocks(index_files.open_part(far, part), 50)
     code = """
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 
 store = Store("memory://of-another-process")
-blobs.open_part(store, blobs.write_blob(store, "t", "ef56", b"much smaller", 1))
+index_files.open_part(store, index_files.write_blob(store, "t", "ef56", b"much smaller", 1))
 """
-    in_another_process(code, **{blobs.CACHE_LIMIT_ENV: "0"})
+    in_another_process(code, **{index_files.CACHE_LIMIT_ENV: "0"})
     (left,) = kept.iterdir()
     assert left.name != copy_of(far, part)
 
 
 def test_a_copy_with_other_bytes_is_fetched_again(far: Store, kept: Path):
     part = written(far)
-    whole(blobs.open_part(far, part))
+    whole(index_files.open_part(far, part))
     n = part.bytes
     for places in ([block(3)[0]], [n - 1, block(98)[0]], [n - 40], range(0, n, 999)):
         copy = bytearray((kept / copy_of(far, part)).read_bytes())
         for at in places:
             copy[at] ^= 1
         (kept / copy_of(far, part)).write_bytes(copy)
-        assert whole(blobs.open_part(far, part)) == DATA
+        assert whole(index_files.open_part(far, part)) == DATA
         assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
 
 
@@ -351,7 +351,7 @@ def test_a_copy_of_another_size_is_fetched_again(far: Store, kept: Path, n_bytes
     part = written(far)
     kept.mkdir(mode=0o700)
     (kept / copy_of(far, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
-    assert whole(blobs.open_part(far, part)) == DATA
+    assert whole(index_files.open_part(far, part)) == DATA
     assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
 
 
@@ -359,7 +359,7 @@ def test_what_is_damaged_elsewhere_is_never_in_the_cache(far: Store, kept: Path)
     part = written(far)
     sound = far.read(part.path)
     flip(far, part.path, block(7)[0])
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     with pytest.raises(CorruptPart, match="checksum"):
         whole(blob)
     lacking = slice(7 * BLOCK_BYTES, 8 * BLOCK_BYTES)
@@ -367,13 +367,13 @@ def test_what_is_damaged_elsewhere_is_never_in_the_cache(far: Store, kept: Path)
     assert copy[lacking] == bytes(BLOCK_BYTES)
     assert copy[: lacking.start] + copy[lacking.stop :] == sound[: lacking.start] + sound[lacking.stop :]
     far.write(part.path, sound)
-    assert whole(blob) == whole(blobs.open_part(far, part)) == DATA
+    assert whole(blob) == whole(index_files.open_part(far, part)) == DATA
 
 
 def test_what_was_seen_to_be_sound_is_not_replaced_by_what_is_damaged_since(far: Store):
     """It comes again with the blocks beside it."""
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     assert blocks(blob, 7) == right(7)
     flip(far, part.path, block(7)[0])
     assert blocks(blob, 6, 8) == right(6, 8)
@@ -386,14 +386,14 @@ def test_a_read_that_is_cut_short_is_made_again(
     far: Store, kept: Path, times: int, when: str, monkeypatch: pytest.MonkeyPatch
 ):
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     if when == "opened":
         (kept / copy_of(far, part)).unlink()
     before, left = Store.read_range, itertools.repeat(9, times)
     monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - next(left, 0)))
 
     def looked() -> list[bytes]:
-        return blocks(blobs.open_part(far, part) if when == "opened" else blob, 4)
+        return blocks(index_files.open_part(far, part) if when == "opened" else blob, 4)
 
     if times < parquet.READS:
         assert looked() == right(4)
@@ -405,7 +405,7 @@ def test_a_read_that_is_cut_short_is_made_again(
 
 def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
 
     def refuse(*args: object) -> bytes:
         raise StoreError("it does not answer")
@@ -422,7 +422,7 @@ def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
     folder.rename(folder.with_name("elsewhere"))
     folder.touch()
     with pytest.raises(StoreError, match=r"Cannot read .*part-ab12.*Not a directory") as caught:
-        blobs.open_part(store, part)
+        index_files.open_part(store, part)
     assert not isinstance(caught.value, CorruptPart)
 
 
@@ -433,118 +433,118 @@ def names_in(folder: Path) -> set[str]:
 def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 1)
-    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0.00025")
+    monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
+    monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.00025")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
     for age, part in enumerate(parts[:2]):
-        whole(blobs.open_part(far, part))
+        whole(index_files.open_part(far, part))
         os.utime(kept / copy_of(far, part), (age, age))
     (kept / "a folder").mkdir()
-    whole(blobs.open_part(far, parts[0]))
-    whole(blobs.open_part(far, parts[2]))
+    whole(index_files.open_part(far, parts[0]))
+    whole(index_files.open_part(far, parts[2]))
     assert names_in(kept) == {copy_of(far, parts[0]), copy_of(far, parts[2]), "a folder"}
-    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0")
-    blob = blobs.open_part(far, parts[3])
+    monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
+    blob = index_files.open_part(far, parts[3])
     assert names_in(kept) == {copy_of(far, parts[3]), "a folder"}
     assert whole(blob) == bytes([4]) * 100_000
 
 
 def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 1)
-    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0.0008")
+    monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
+    monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.0008")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
     for part in parts:
-        needed(blobs.open_part(far, part), block(50))
+        needed(index_files.open_part(far, part), block(50))
     assert names_in(kept) == {copy_of(far, part) for part in parts}
-    whole(blobs.open_part(far, parts[0]))
+    whole(index_files.open_part(far, parts[0]))
     assert names_in(kept) == {copy_of(far, parts[0])}
 
 
 def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "0")
-    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 250_000)
-    monkeypatch.setattr(blobs, "_fetched_bytes", [0])
+    monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
+    monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 250_000)
+    monkeypatch.setattr(index_files, "_fetched_bytes", [0])
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
     left = []
     for part in parts:
-        blobs.open_part(far, part)
+        index_files.open_part(far, part)
         left.append(len(names_in(kept)))
     assert left == [1, 2, 1]
 
 
 def test_a_limit_that_is_no_number_is_told(far: Store, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(blobs, "EVICT_EVERY_BYTES", 1)
-    monkeypatch.setenv(blobs.CACHE_LIMIT_ENV, "much")
+    monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
+    monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "much")
     with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB must be a number of gigabytes, not 'much'"):
-        blobs.open_part(far, written(far))
+        index_files.open_part(far, written(far))
 
 
 def test_a_copy_that_another_process_deletes_while_it_is_open_is_read_on(far: Store, kept: Path):
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     assert blocks(blob, 5) == right(5)
     (kept / copy_of(far, part)).unlink()
     kept.rmdir()
     assert blocks(blob, 5, 50) == right(5, 50)
-    assert blocks(blobs.open_part(far, part), 50) == right(50)
+    assert blocks(index_files.open_part(far, part), 50) == right(50)
     assert whole(blob) == DATA
 
 
 def test_a_list_of_parts_that_tells_another_size_spoils_no_copy_that_is_mapped(far: Store):
     """Of an index from a stranger, say."""
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     assert blocks(blob, 50, 99) == right(50, 99)
     for n_bytes in (part.bytes - 1, part.bytes + 1, 28, part.bytes * 2):
         with pytest.raises(CorruptPart, match="its end is not what was written"):
-            blobs.open_part(far, replace(part, bytes=n_bytes))
+            index_files.open_part(far, replace(part, bytes=n_bytes))
         assert blocks(blob, 50, 99) == right(50, 99)
-    assert whole(blob) == whole(blobs.open_part(far, part)) == DATA
+    assert whole(blob) == whole(index_files.open_part(far, part)) == DATA
 
 
 @pytest.mark.parametrize("n_bytes", [0, 27, 1 << 41, 2**63, 2**70])
 def test_a_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
     part = replace(written(either), bytes=n_bytes)
     with pytest.raises(CorruptPart, match=f"{n_bytes:,} bytes is not a possible size"):
-        blobs.open_part(either, part)
+        index_files.open_part(either, part)
 
 
 def test_copies_are_forgotten_by_name(far: Store, kept: Path):
-    blobs.delete_copies(far, [written(far).path])  # without a cache folder
+    index_files.delete_copies(far, [written(far).path])  # without a cache folder
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
-        blobs.open_part(far, part)
-    blobs.delete_copies(far, [first.path, "tables/t/part-1.parquet"])
+        index_files.open_part(far, part)
+    index_files.delete_copies(far, [first.path, "tables/t/part-1.parquet"])
     assert names_in(kept) == {copy_of(far, second)}
 
 
 def test_the_cache_is_its_users_alone(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
-    blobs.open_part(far, part)
+    index_files.open_part(far, part)
     assert kept.stat().st_mode & 0o777 == 0o700
     assert {f.stat().st_mode & 0o777 for f in kept.iterdir()} == {0o600}
     with monkeypatch.context() as patched:
         patched.setattr(os, "geteuid", lambda: kept.stat().st_uid + 1)
         with pytest.raises(StoreError, match=r"belongs to another user.*GRAPHRAG_RAY_CACHE"):
-            blobs.open_part(far, part)
+            index_files.open_part(far, part)
     kept.chmod(0o777)
     with pytest.raises(StoreError, match=r"others may write there.*GRAPHRAG_RAY_CACHE"):
-        blobs.open_part(far, part)
+        index_files.open_part(far, part)
 
 
 def test_a_local_index_is_read_where_there_can_be_no_cache(
     store: Store, far: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
-    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "file" / "below"))
-    assert whole(blobs.open_part(store, written(store))) == DATA
+    monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "file" / "below"))
+    assert whole(index_files.open_part(store, written(store))) == DATA
     with pytest.raises(StoreError, match="Cannot use the cache folder"):
-        blobs.open_part(far, written(far))
+        index_files.open_part(far, written(far))
 
 
 def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
-    blob = blobs.open_part(far, part)
+    blob = index_files.open_part(far, part)
     put, space = os.pwrite, [BLOCK_BYTES + 4096]
 
     def pwrite(file: int, data: bytes, at: int) -> int:
@@ -567,17 +567,17 @@ def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: p
 
 def test_what_a_part_was_made_from_finds_it(store: Store):
     first, second = written(store, "ab12"), written(store, "cd34")
-    assert blobs.list_by_source(store, "t") == {
+    assert index_files.list_by_source(store, "t") == {
         "ab12": (first.path, first.bytes),
         "cd34": (second.path, second.bytes),
     }
-    assert blobs.list_by_source(store, "another") == {}
+    assert index_files.list_by_source(store, "another") == {}
 
 
 def test_a_torn_part_is_written_again(either: Store):
     part = written(either)
     cut(either, part.path)
-    assert written(either) == part and whole(blobs.open_part(either, part)) == DATA
+    assert written(either) == part and whole(index_files.open_part(either, part)) == DATA
 
 
 SUMS = [zlib.crc32(SMALL[at : at + BLOCK_BYTES]) for at in range(0, len(SMALL), BLOCK_BYTES)]
@@ -595,7 +595,7 @@ def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> 
 
 def test_the_end_of_a_file_is_as_described(either: Store):
     assert either.read(stored(either).path) == either.read(written(either, data=SMALL).path)
-    assert whole(blobs.open_part(either, stored(either))) == SMALL
+    assert whole(index_files.open_part(either, stored(either))) == SMALL
 
 
 @pytest.mark.parametrize(
@@ -625,7 +625,7 @@ def test_the_end_of_a_file_is_as_described(either: Store):
 )
 def test_an_end_that_tells_what_cannot_be_is_refused(either: Store, changes: dict):
     with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its end is not what was written"):
-        blobs.open_part(either, stored(either, **changes))
+        index_files.open_part(either, stored(either, **changes))
 
 
 @given(st.binary(max_size=200))
@@ -633,23 +633,23 @@ def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
     magic = struct.pack("<I8s", zlib.crc32(b""), b"grblocks")
     for file in (data, data + magic, data + struct.pack("<QII", len(data) + 1, BLOCK_BYTES, 0) + magic):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
+            patch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
             for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
                 part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
                 at.write(part.path, file)
                 with pytest.raises(CorruptPart, match="is damaged"):
-                    blobs.open_part(at, part)
+                    index_files.open_part(at, part)
 
 
 def test_wrong_checksums_that_are_said_to_be_right_are_found_when_a_block_is_looked_at(either: Store):
-    blob = blobs.open_part(either, stored(either, sums=[0, *SUMS[1:]]))
+    blob = index_files.open_part(either, stored(either, sums=[0, *SUMS[1:]]))
     assert needed(blob, block(1)) == [SMALL[slice(*block(1))]]
     with pytest.raises(CorruptPart, match="a block does not have its checksum"):
         needed(blob, block(0))
 
 
 def test_a_part_that_holds_what_we_do_not_write_is_named_with_the_way_out(either: Store):
-    blob = blobs.open_part(either, written(either))
+    blob = index_files.open_part(either, written(either))
     told = blob.invalid("it leads out of itself")
     assert isinstance(told, CorruptPart) and told.path == blob.part.path
     assert "is not a valid index file: it leads out of itself. If the index is" in str(told)
@@ -667,14 +667,14 @@ def test_many_threads_that_want_the_same_blocks_at_once_get_them(
         return before(store, path, start, end)
 
     monkeypatch.setattr(Store, "read_range", slow)
-    one = blobs.open_part(either, part)
+    one = index_files.open_part(either, part)
     together = threading.Barrier(12)
     wrong: list[object] = []
 
     def look(n: int) -> None:
         together.wait()
         try:
-            blob = one if same else blobs.open_part(either, part)
+            blob = one if same else index_files.open_part(either, part)
             for first in range(0, 60, 3):
                 wanted = [first, first + 1 + n % 3, (first * 7 + n % 4) % BLOCKS]
                 if blocks(blob, *wanted) != right(*wanted):
@@ -696,7 +696,7 @@ def test_files_are_closed_when_nobody_looks_at_a_part_any_more(either: Store):
     spoilt = replace(part, bytes=part.bytes + 1)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        whole(blobs.open_part(either, part))
+        whole(index_files.open_part(either, part))
         with pytest.raises(CorruptPart, match="is damaged"):
-            blobs.open_part(either, spoilt)
+            index_files.open_part(either, spoilt)
     assert len(os.listdir("/proc/self/fd")) <= before + 1

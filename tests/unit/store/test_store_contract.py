@@ -378,7 +378,11 @@ def test_a_snapshot_is_found_behind_the_gap_that_a_removed_one_leaves(store):
     for number in (1, 2, 3):
         snapshots.commit(store, manifest(number))
     store.write(snapshots.HINT, b"1\n")
-    gc.execute(store, gc.plan_gc(store, gc.GcOptions(at_once=frozenset({2}))), lambda: None)
+    gc.execute(
+        store,
+        gc.plan_gc(store, gc.GcOptions(at_once=frozenset({2}))),
+        lambda: None,
+    )
     assert snapshots.numbers(store) == [1, 3] and snapshots.open_latest(store).number == 3
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.store import (
-    blobs,
     compaction,
     gc,
+    index_files,
     journal,
     journal_rows,
     locks,
@@ -95,7 +95,11 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
         assert {3, 4} <= set(there) and snapshots.open_latest(store).number == 4
         assert all(numbers_in(store, n) == [0, n, n + 1] for n in there)
         gc.execute(store, gc.plan_gc(store, options), lambda: None)
-        gc.execute(store, gc.plan_gc(store, gc.GcOptions(keep=2, grace_s=0)), lambda: None)
+        gc.execute(
+            store,
+            gc.plan_gc(store, gc.GcOptions(keep=2, grace_s=0)),
+            lambda: None,
+        )
         assert snapshots.numbers(store) == [3, 4] and store.list("gc") == []
         assert sorted(numbers_in(store, 3) + numbers_in(store, 4)) == [0, 0, 3, 4, 4, 5]
         assert len(store.list("tables")) == 4
@@ -105,17 +109,21 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
 
 
 def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
-    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "cache"))
+    monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
-    shards = [blobs.write_blob(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
+    shards = [index_files.write_blob(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
-        blobs.open_part(far, shard)
-        earlier = tmp_path / "cache" / (blobs._copy_prefix(far, shard.path) + blobs.SUFFIX)
+        index_files.open_part(far, shard)
+        earlier = tmp_path / "cache" / (index_files._copy_prefix(far, shard.path) + index_files.SUFFIX)
         earlier.write_bytes(b"as versions before named it")
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
-    gc.execute(far, gc.plan_gc(far, gc.GcOptions(at_once=frozenset({1}))), lambda: None)
+    gc.execute(
+        far,
+        gc.plan_gc(far, gc.GcOptions(at_once=frozenset({1}))),
+        lambda: None,
+    )
     kept = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert kept == {blobs._copy_name(far, shards[1]), earlier.name}
+    assert kept == {index_files._copy_name(far, shards[1]), earlier.name}
 
 
 def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.store import compaction, parquet, retries
+from graphrag_ray.store import compaction, parquet, retry_rows
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter, list_parts
 from graphrag_ray.store.journal_rows import DONE, FAILED, RETRY, TURN, JournalRow, resolve
@@ -53,7 +53,7 @@ def look(store: Store) -> JournalIndex:
 
 def test_an_item_that_was_put_back_has_no_replies_until_it_is_asked_again(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0, reply="fine"), end(2, 6.1))
-    assert retries.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
+    assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
     assert look(store).turns(key(1)) == [] and look(store).turns(key(2)) != []
     assert look(store).is_done([key(1), key(2)]).tolist() == [False, True] and look(store).count_done() == 1
     write(store, turn(1, 5.2, reply="good"), end(1, 5.3), writer="v")
@@ -64,17 +64,17 @@ def test_an_item_that_was_put_back_has_no_replies_until_it_is_asked_again(store:
 def test_replies_before_a_turn_that_failed_stand(store: Store):
     write(store, turn(1, 5.0, 0, "good"), failed(1, 6.0, 1))
     assert list(look(store).failed()) == [key(1)]
-    retries.mark_for_retry(store, "extract", {key(1): 6}, "by hand")
+    retry_rows.mark_for_retry(store, "extract", {key(1): 6}, "by hand")
     assert [(r.kind, r.reply) for r in look(store).turns(key(1))] == [(TURN, "good")]
     assert look(store).failed() == {}
 
 
 def test_what_was_answered_after_it_was_put_back_is_left_alone(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"))
-    retries.mark_for_retry(store, "extract", {key(1): 5}, "by hand")
-    assert retries.mark_for_retry(store, "extract", {key(1): 5}, "again") == 0
+    retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand")
+    assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "again") == 0
     write(store, turn(1, 9.0, reply="good"), end(1, 9.1), writer="v")
-    assert retries.mark_for_retry(store, "extract", {key(1): 5}, "once more") == 0
+    assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "once more") == 0
     assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
@@ -82,8 +82,8 @@ def test_a_clock_that_was_ahead_voids_no_answer_that_comes_after_the_item_was_pu
     ahead = time.time() + 86_400
     write(store, failed(1, ahead))
     assert look(store).next_time() < ahead
-    retries.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
-    retries.mark_for_retry(store, "extract", {key(1): ahead}, "again")
+    retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
+    retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "again")
     now = look(store).next_time()
     assert now > ahead
     write(store, turn(1, now, reply="good"), end(1, now), writer="v")
@@ -110,7 +110,7 @@ def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
 
     monkeypatch.setattr(Store, "write", killed)
     with contextlib.suppress(Killed):
-        retries.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
+        retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
     monkeypatch.undo()
     now = look(store).next_time()
     write(store, turn(1, now, reply="good"), end(1, now), writer="v")
@@ -121,32 +121,32 @@ def test_the_rows_tell_until_when_items_were_put_back(store: Store):
     ahead = time.time() + 60
     write(store, failed(1, ahead), failed(2, ahead - 30), failed(3, ahead + 100))
     assert look(store).retried_until == 0.0
-    retries.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
+    retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
     before = look(store)
-    retries.mark_for_retry(store, "extract", {key(2): ahead}, "by hand")
+    retry_rows.mark_for_retry(store, "extract", {key(2): ahead}, "by hand")
     for index in (look(store), before.reloaded()):
         assert index.retried_until == ahead < index.next_time() < ahead + 1
 
 
 def test_an_item_whose_end_was_never_written_is_put_back_by_its_time(store: Store):
     write(store, turn(1, 5.7))
-    assert retries.mark_for_retry(store, "extract", {key(1): 4}, "answered since") == 0
-    assert retries.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
+    assert retry_rows.mark_for_retry(store, "extract", {key(1): 4}, "answered since") == 0
+    assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
     assert look(store).turns(key(1)) == []
 
 
 def test_every_putting_back_changes_the_mark(store: Store):
-    assert retries.retry_marker(store, "extract") == ""
-    retries.mark_for_retry(store, "extract", {key(1): 0}, "x")
-    first = retries.retry_marker(store, "extract")
-    retries.mark_for_retry(store, "extract", {key(1): 0}, "x")
-    assert first and retries.retry_marker(store, "extract") not in ("", first)
-    assert retries.retry_marker(store, "report") == "" and list_parts(store, "extract") == []
+    assert retry_rows.retry_marker(store, "extract") == ""
+    retry_rows.mark_for_retry(store, "extract", {key(1): 0}, "x")
+    first = retry_rows.retry_marker(store, "extract")
+    retry_rows.mark_for_retry(store, "extract", {key(1): 0}, "x")
+    assert first and retry_rows.retry_marker(store, "extract") not in ("", first)
+    assert retry_rows.retry_marker(store, "report") == "" and list_parts(store, "extract") == []
 
 
 def test_totals_count_all_that_was_paid_for_and_no_failure_that_was_put_back(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), failed(2, 7.0, 1))
-    retries.mark_for_retry(store, "extract", {key(1): 5, key(2): 7}, "by hand")
+    retry_rows.mark_for_retry(store, "extract", {key(1): 5, key(2): 7}, "by hand")
     found = compaction.totals(store, "extract")
     assert (found.items, found.done, found.failed, found.by_model["m"].calls) == (2, 0, 0, 2)
 
@@ -154,7 +154,7 @@ def test_totals_count_all_that_was_paid_for_and_no_failure_that_was_put_back(sto
 def test_compaction_keeps_what_was_put_back(store: Store):
     for i in range(4):
         write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
-    retries.mark_for_retry(store, "extract", {key(1): 6, key(2): 7}, "by hand")
+    retry_rows.mark_for_retry(store, "extract", {key(1): 6, key(2): 7}, "by hand")
     before = {i: look(store).turns(key(i)) for i in range(4)}
     assert compaction.compact(store, "extract", at_least=2) > 0
     assert {i: look(store).turns(key(i)) for i in range(4)} == before
@@ -163,13 +163,13 @@ def test_compaction_keeps_what_was_put_back(store: Store):
 
 def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), end(2, 6.1), failed(3, 7.0))
-    found = retries.find_failed(store, "extract")
+    found = retry_rows.find_failed(store, "extract")
     assert {k: [r.error for r in rows if r.error] for k, rows in found.items()} == {
         key(1): ["no JSON"],
         key(3): ["too long"],
     }
-    retries.mark_for_retry(store, "extract", {key(1): 5, key(3): 7}, "by hand")
-    assert retries.find_failed(store, "extract") == {}
+    retry_rows.mark_for_retry(store, "extract", {key(1): 5, key(3): 7}, "by hand")
+    assert retry_rows.find_failed(store, "extract") == {}
 
 
 def test_a_merge_that_overtakes_the_look_hides_no_failed_item(store: Store, monkeypatch):
@@ -184,7 +184,7 @@ def test_a_merge_that_overtakes_the_look_hides_no_failed_item(store: Store, monk
         return real(*args)
 
     monkeypatch.setattr(parquet, "read_columns", read)
-    assert set(retries.find_failed(store, "extract")) == {key(i) for i in range(4)} and overtaken
+    assert set(retry_rows.find_failed(store, "extract")) == {key(i) for i in range(4)} and overtaken
 
 
 rows_of_an_item = st.lists(
@@ -233,7 +233,7 @@ def test_a_merge_that_overtakes_the_look_hides_no_second_reply(store: Store, mon
         return real(*args)
 
     monkeypatch.setattr(parquet, "read_columns", read)
-    assert retries.find_duplicate_replies(store, "extract") == {key(1), key(3)} and overtaken
+    assert retry_rows.find_duplicate_replies(store, "extract") == {key(1), key(3)} and overtaken
 
 
 def test_replies_that_a_merge_left_in_two_parts_are_not_read(store: Store, monkeypatch):
@@ -244,4 +244,4 @@ def test_replies_that_a_merge_left_in_two_parts_are_not_read(store: Store, monke
     for path, data in kept.items():
         store.write(path, data)
     monkeypatch.setattr(JournalIndex, "load", None)
-    assert retries.find_duplicate_replies(store, "extract") == set()
+    assert retry_rows.find_duplicate_replies(store, "extract") == set()

@@ -12,7 +12,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.evaluate.judging.judge_dialogue import correct_spec, is_correct
 from graphrag_ray.offline import answer as offline_answer
 

@@ -10,13 +10,13 @@ from hostile_text import texts
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import anonymize_references
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.records import anonymize_references
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.evaluate.judging.judge_dialogue import (
     VERDICT_SCHEMA,
     Verdict,

@@ -23,8 +23,8 @@ from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.corpus import table_rows
-from graphrag_ray.engine.gateways import Models
 from graphrag_ray.engine.in_process import LocalExecutor
+from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts, read_stage

@@ -17,7 +17,7 @@ from graphrag_ray.base.ids import name_id, stable_id
 from graphrag_ray.corpus.document_titles import name_from_title
 from graphrag_ray.indexing.stages import walk_stage
 from graphrag_ray.indexing.stages.walk_stage import TITLE_WEIGHT
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import name_links
@@ -89,6 +89,6 @@ def test_names_are_written_as_in_the_last_title_or_else_as_they_were_found_first
         of = [parts(store, number, documents) for number, documents in enumerate(some)]
         (shard,) = walk_stage._shards(of)
         (row,) = next(iter(walk_stage._build_shard(store, shard))).to_pylist()
-        stored = blobs.open_part(store, Part(row["path"], shard.rows, row["bytes"]))
+        stored = index_files.open_part(store, Part(row["path"], shard.rows, row["bytes"]))
         assert bytes(stored.data) == expected(some)
         assert row["failed"] == []

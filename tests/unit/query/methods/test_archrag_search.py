@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from driving import Snapshot
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import BudgetSpent, UsageError
-from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods import archrag_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, Question, Search, SearchEnv

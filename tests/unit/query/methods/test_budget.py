@@ -14,9 +14,9 @@ from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Price, Query
 from graphrag_ray.base.prompts import PLACEHOLDERS
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.graph.plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
+from graphrag_ray.graph.context_plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS
 from graphrag_ray.graph.report_context import Context, count_record_tokens, report_record, source_record
-from graphrag_ray.query.methods import one_context
+from graphrag_ray.query.methods import single_context
 from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
     CostBound,
@@ -28,7 +28,7 @@ from graphrag_ray.query.methods.budget import (
     max_contexts,
     packed_bound,
 )
-from graphrag_ray.query.methods.dynamic import RATED_TOGETHER, rate_spec
+from graphrag_ray.query.methods.dynamic_selection import RATED_TOGETHER, rate_spec
 from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.methods.method import SearchEnv
 
@@ -186,4 +186,4 @@ def test_one_context_is_refused_beyond_the_budget_as_well():
     given_ = Snapshot({}).given(budget_tokens=1_000)
     context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
     with pytest.raises(BudgetSpent, match=r"in 1 call, but query\.budget_tokens is 1,000.*context_tokens"):
-        Snapshot({}).run(one_context.answer_from("Why?", given_, "vector", context))
+        Snapshot({}).run(single_context.answer_from("Why?", given_, "vector", context))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.methods.chain import (
     MOST_CHARACTERS,
     MOST_LINKS,

@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.records import parse_sections
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.corpus.tokens import count_tokens
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.condense import (
     MAX_CHARACTERS,

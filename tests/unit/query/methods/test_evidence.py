@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.methods.evidence import MAX_FOUND, find_evidence, passages
 
 CHUNKS = [

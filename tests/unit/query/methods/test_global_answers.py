@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed, Phase
 from graphrag_ray.query.methods.global_search import gap_notes
 from graphrag_ray.query.methods.levels import LevelReports
-from graphrag_ray.query.methods.map_parts import PartialAnswers, combined_answer
 from graphrag_ray.query.methods.map_reduce import MapAnswer, Reduced, reduce_answer, reduce_context
+from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_answer
 
 A, B = Reference("Reports", "aa"), Reference("Reports", "bb")
 CHOSEN = LevelReports(1, np.array([0, 1]), replaced=(), missing=(), n_tokens=20)

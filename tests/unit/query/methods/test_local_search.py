@@ -12,9 +12,9 @@ from driving import COUNT, Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import LevelNotFound, UsageError
 from graphrag_ray.base.ids import entity_id, report_id
-from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods.local_search import (
     MOST_CHUNKS,
     MOST_EDGES,

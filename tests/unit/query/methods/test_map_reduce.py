@@ -9,16 +9,16 @@ import quicktok
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base import records
+from graphrag_ray.base import context_records
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import DialogueFailed, SettingsError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import load_prompts, parse_prompt
-from graphrag_ray.base.records import Reference
+from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.graph.extraction_dialogue import claims_spec, extract_spec
-from graphrag_ray.graph.plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Context, Record, report_record
 from graphrag_ray.graph.report_dialogue import report_spec
 from graphrag_ray.query.methods import map_reduce
@@ -92,7 +92,7 @@ def test_every_report_is_in_one_context_and_no_context_exceeds_its_budget(
     for context in contexts:
         assert context.n_tokens == count(context.text) <= budget
         assert context.left_out == 0
-        read = records.parse_sections(context.text)["Reports"]
+        read = context_records.parse_sections(context.text)["Reports"]
         assert [int(row["id"]) for row in read] == list(range(1, len(context.numbering) + 1))
         shown = {context.numbering["Reports", int(row["id"])]: row["content"] for row in read}
         whole = all(r.fields[1] == shown[r.id] for r in reports if r.id in shown)
@@ -224,7 +224,7 @@ def answers(draw) -> list[MapAnswer]:
         words = "word, " * draw(st.integers(0, 120))
         text = (
             words
-            + records.write_reference({"Reports": cited})
+            + context_records.write_reference({"Reports": cited})
             + draw(
                 st.sampled_from(
                     ["", "\n\n-----Answers-----\n", " [Data: Reports (1)]", " [\x00Data: Reports (1)]"]
@@ -251,10 +251,10 @@ def test_a_reduce_context_keeps_its_budget_its_order_and_its_references(
     helpful = [a for a in given_ if a.score > 0 and a.text]
     assert len(context.shown) + context.left_out == len(helpful)
     assert bool(context.shown) == bool(helpful), "at least one always"
-    rows = records.parse_sections(context.text).get("Answers", [])
+    rows = context_records.parse_sections(context.text).get("Answers", [])
     assert [float(r["score"]) for r in rows] == sorted((a.score for a in helpful), reverse=True)[: len(rows)]
     assert len(rows) == len(context.shown)
-    _, cited, dropped = records.resolve_references(context.text, context.numbering)
+    _, cited, dropped = context_records.resolve_references(context.text, context.numbering)
     assert dropped == 0
     assert {r.id for r in cited} == set(context.numbering.values())
     assert [n for _, n in context.numbering] == list(range(1, len(context.numbering) + 1))
@@ -274,7 +274,7 @@ def test_a_single_answer_longer_than_the_context_is_cut_between_references() -> 
     context = reduce_context([MapAnswer(text, 50, tuple(Reference("Reports", i) for i in IDS))], 260, CL100K)
     assert (len(context.shown), context.cut) == (1, 1)
     assert 200 < context.n_tokens <= 260
-    assert records.resolve_references(context.text, context.numbering)[2] == 0
+    assert context_records.resolve_references(context.text, context.numbering)[2] == 0
     assert context.text.endswith("…\n")
 
 

@@ -9,8 +9,8 @@ from driving import Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.ids import entity_id
-from graphrag_ray.base.records import parse_sections
 from graphrag_ray.query.methods import hybrid_search, local_search, vector_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Question, Rows

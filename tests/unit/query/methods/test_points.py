@@ -7,11 +7,11 @@ import json
 import pytest
 from driving import drive
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply
 from graphrag_ray.base.prompts import parse_prompt
-from graphrag_ray.base.records import Reference
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.map_reduce import (
     POINTS_SCHEMA,

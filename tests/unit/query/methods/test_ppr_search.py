@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from driving import Snapshot
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import BudgetSpent, DialogueFailed, UsageError
 from graphrag_ray.base.ids import name_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request, Usage
-from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods import ppr_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.map_reduce import NOTHING_FOUND

@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.report_context import Context
-from graphrag_ray.query.methods.dynamic import parse_ratings, rate_reports, rate_spec
+from graphrag_ray.query.methods.dynamic_selection import parse_ratings, rate_reports, rate_spec
 
 SPEC = rate_spec(parse_settings({}), load_prompts())
 CONTEXT = Context("data\n", {("Reports", n): f"id{n}" for n in (1, 2, 3)}, 5)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.ids import name_id
-from graphrag_ray.query.methods import walked_chunks as restarts
+from graphrag_ray.query.methods import chunk_walk as restarts
 from graphrag_ray.query.methods.method import Hit
 from graphrag_ray.query.methods.question_names import find_mentions
 

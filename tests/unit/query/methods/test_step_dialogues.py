@@ -13,7 +13,7 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import ChatReply, Usage
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.engine.drive import run_dialogue
+from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.ppr_search import (
     FACTS,

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from driving import COUNT, Snapshot
 
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import BudgetSpent, UsageError
-from graphrag_ray.base.records import Reference
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, Notice, Question
 from graphrag_ray.query.methods.text_search import search

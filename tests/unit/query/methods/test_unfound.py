@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.base.records import Reference
+from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.ask import no_answer_hints
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed

@@ -12,15 +12,15 @@ from driving import COUNT, Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.context_records import Reference, parse_sections
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import entity_id, report_id
 from graphrag_ray.base.messages import ChatReply
-from graphrag_ray.base.records import Reference, parse_sections
 from graphrag_ray.query.methods import hybrid_search, vector_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 from graphrag_ray.query.methods.nearest import RecordId, fuse, nearest_context
-from graphrag_ray.query.methods.one_context import PHASE
+from graphrag_ray.query.methods.single_context import PHASE
 
 
 def chunk(n: int, text: str, *entities: str) -> dict[str, Any]:

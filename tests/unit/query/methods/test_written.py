@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
-from graphrag_ray.base.records import (
+from graphrag_ray.base.context_records import (
     Reference,
     drop_unclosed_reference,
     find_references,

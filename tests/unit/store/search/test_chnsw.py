@@ -16,7 +16,7 @@ from hypothesis.extra import numpy as hnp
 from graphrag_ray.store.search import chnsw
 from graphrag_ray.store.search.chnsw import ChnswIndex
 from graphrag_ray.store.search.mapped_arrays import InMemory, join_halves, pack
-from graphrag_ray.store.search.vectors import Floats, ScoredId, normalize
+from graphrag_ray.store.search.vector_index import Floats, ScoredId, normalize
 from tests.examples import fewer
 
 pytest.importorskip("numba")

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.store.search import keyword, vectors
+from graphrag_ray.store.search import keyword_index, vector_index
 from graphrag_ray.store.search.mapped_arrays import InMemory
-from graphrag_ray.store.search.vectors import Floats
-from graphrag_ray.store.search.words import WORDS, tokenize
+from graphrag_ray.store.search.tokenizer import WORDS, tokenize
+from graphrag_ray.store.search.vector_index import Floats
 
 Texts = dict[str, str]
 NAMES = st.text("ab", max_size=3)
@@ -30,11 +30,11 @@ def id_of(name: str) -> str:
 
 
 def built(texts: Texts, language: str = "") -> bytes:
-    return keyword.build([id_of(name) for name in texts], list(texts.values()), language)
+    return keyword_index.build([id_of(name) for name in texts], list(texts.values()), language)
 
 
-def shard_of(texts: Texts, language: str = "") -> keyword.KeywordShard:
-    return keyword.read(InMemory.of(built(texts, language)))
+def shard_of(texts: Texts, language: str = "") -> keyword_index.KeywordShard:
+    return keyword_index.read(InMemory.of(built(texts, language)))
 
 
 def changed(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] = frozenset()) -> bytes:
@@ -42,7 +42,7 @@ def changed(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] 
     same = {name for name in texts.keys() & now.keys() if texts[name] == now[name]} - moved
     come = {name: text for name, text in now.items() if name not in same}
     gone = [id_of(name) for name in texts if name not in same]
-    return keyword.update(
+    return keyword_index.update(
         shard_of(texts, language), gone, [id_of(name) for name in come], list(come.values())
     )
 
@@ -76,24 +76,26 @@ def test_a_shard_is_derived_again_and_again(texts: Texts, data: st.DataObject):
         before, now = now, after(data, now, TEXT)
         gone = [id_of(name) for name in before if name not in now or before[name] != now[name]]
         come = {name: text for name, text in now.items() if before.get(name) != text}
-        derived = keyword.update(shard, gone, [id_of(name) for name in come], list(come.values()))
+        derived = keyword_index.update(shard, gone, [id_of(name) for name in come], list(come.values()))
         assert derived == built(now)
-        shard = keyword.read(InMemory.of(derived))
+        shard = keyword_index.read(InMemory.of(derived))
 
 
 @given(TEXTS, st.data())
 def test_words_of_the_same_hash_are_one_word(texts: Texts, data: st.DataObject):
     """Whoever takes the trouble finds two."""
     with pytest.MonkeyPatch.context() as patch:
-        hashes = keyword._hashes
-        patch.setattr(keyword, "_hashes", lambda of: hashes(of) % np.uint64(5))
+        hashes = keyword_index._hashes
+        patch.setattr(keyword_index, "_hashes", lambda of: hashes(of) % np.uint64(5))
         now = after(data, texts, TEXT)
         assert changed(texts, now) == built(now)
         assert len(shard_of(now).arrays["words"]) <= 5
 
 
 def test_a_word_that_no_record_holds_any_more_is_in_no_shard():
-    shard = keyword.read(InMemory.of(changed({"a": "mill secret", "b": "mill"}, {"a": "mill", "b": "mill"})))
+    shard = keyword_index.read(
+        InMemory.of(changed({"a": "mill secret", "b": "mill"}, {"a": "mill", "b": "mill"}))
+    )
     assert len(shard.arrays["words"]) == 1
 
 
@@ -107,19 +109,21 @@ def test_a_word_counts_no_more_often_than_a_file_can_say_in_what_is_derived_eith
 def test_a_shard_that_holds_other_records_than_was_thought_is_refused(gone: list[str], come: list[str]):
     gone, come = ([id_of(name) for name in some] for some in (gone, come))
     with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
-        keyword.update(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
-    shard = vectors.read(InMemory.of(vectors.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32))))
+        keyword_index.update(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
+    shard = vector_index.read(
+        InMemory.of(vector_index.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32)))
+    )
     with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
-        vectors.update(shard, gone, come, np.ones((len(come), 2), np.float32))
+        vector_index.update(shard, gone, come, np.ones((len(come), 2), np.float32))
 
 
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33])
 def test_a_new_record_without_an_id_is_refused(bad: str):
     with pytest.raises(ValueError, match="hex"):
-        keyword.update(shard_of({"a": "mill"}), [], [bad], ["mill"])
-    shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32))))
+        keyword_index.update(shard_of({"a": "mill"}), [], [bad], ["mill"])
+    shard = vector_index.read(InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32))))
     with pytest.raises(ValueError, match="hex"):
-        vectors.update(shard, [], [bad], np.ones((1, 2), np.float32))
+        vector_index.update(shard, [], [bad], np.ones((1, 2), np.float32))
 
 
 def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch):
@@ -132,17 +136,17 @@ def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypat
             raise IndexError(text)
         return tokenize(text, language)
 
-    monkeypatch.setattr(keyword, "tokenize", noted)
+    monkeypatch.setattr(keyword_index, "tokenize", noted)
     told: list[tuple[str, str]] = []
     come = [id_of("a"), id_of("b")], ["broken", "river"]
-    data = keyword.update(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
+    data = keyword_index.update(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
     assert split == ["broken", "river"] and told == [(id_of("a"), "broken")]
     del texts["007"]
     monkeypatch.undo()
     assert data == built(texts | {"a": "", "b": "river"})
-    monkeypatch.setattr(keyword, "tokenize", noted)
+    monkeypatch.setattr(keyword_index, "tokenize", noted)
     with pytest.raises(IndexError, match="broken"):
-        keyword.update(shard, [], *come)
+        keyword_index.update(shard, [], *come)
 
 
 # vectors
@@ -167,10 +171,12 @@ def test_vectors_that_are_derived_are_those_that_are_built(
     now = after(data, before, rows_of(width))
     same = {name for name in before.keys() & now.keys() if before[name] == now[name]} - moved
     come = {name: row for name, row in now.items() if name not in same}
-    shard = vectors.read(InMemory.of(vectors.build([*map(id_of, before)], matrix(before, width), signs)))
+    shard = vector_index.read(
+        InMemory.of(vector_index.build([*map(id_of, before)], matrix(before, width), signs))
+    )
     gone = [id_of(name) for name in before if name not in same]
-    derived = vectors.update(shard, gone, [*map(id_of, come)], matrix(come, width))
-    assert derived == vectors.build([*map(id_of, now)], matrix(now, width), signs)
+    derived = vector_index.update(shard, gone, [*map(id_of, come)], matrix(come, width))
+    assert derived == vector_index.build([*map(id_of, now)], matrix(now, width), signs)
 
 
 @pytest.mark.parametrize("signs", [False, True])
@@ -180,22 +186,24 @@ def test_many_vectors_that_are_derived_are_those_that_are_built(
     signs: bool, width: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     """What is rounded, and in which portions, depends on no other record."""
-    monkeypatch.setattr(vectors, "_BATCH_ROWS", 100)
+    monkeypatch.setattr(vector_index, "_BATCH_ROWS", 100)
     dice = np.random.default_rng([seed, width])
     own = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
     ids = [f"{int(n):032x}" for n in dice.permutation(700)]
-    shard = vectors.read(InMemory.of(vectors.build(ids[:500], own[:500], signs)))
-    derived = vectors.update(shard, ids[100:333], ids[500:], own[500:])
+    shard = vector_index.read(InMemory.of(vector_index.build(ids[:500], own[:500], signs)))
+    derived = vector_index.update(shard, ids[100:333], ids[500:], own[500:])
     stay = [*range(100), *range(333, 700)]
-    assert derived == vectors.build([ids[i] for i in stay], own[stay], signs)
-    assert vectors.update(shard, [], [], own[:0]) == vectors.build(ids[:500], own[:500], signs)
+    assert derived == vector_index.build([ids[i] for i in stay], own[stay], signs)
+    assert vector_index.update(shard, [], [], own[:0]) == vector_index.build(ids[:500], own[:500], signs)
 
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_vectors_of_other_dimensions_are_refused(signs: bool):
-    shard = vectors.read(InMemory.of(vectors.build([id_of("a")], np.ones((1, 2), np.float32), signs)))
+    shard = vector_index.read(
+        InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32), signs))
+    )
     with pytest.raises(ValueError, match="another number of dimensions"):
-        vectors.update(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
+        vector_index.update(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
 
 
 def test_what_is_derived_is_read_where_it_lies(watched: Any):
@@ -204,10 +212,12 @@ def test_what_is_derived_is_read_where_it_lies(watched: Any):
     ids = [id_of(name) for name in texts]
     come = [id_of("a")], ["river"]
     data = built(texts)
-    expected = keyword.update(keyword.read(InMemory.of(data)), ids[:5], *come)
-    assert keyword.update(keyword.read(watched(data)), ids[:5], *come) == expected
+    expected = keyword_index.update(keyword_index.read(InMemory.of(data)), ids[:5], *come)
+    assert keyword_index.update(keyword_index.read(watched(data)), ids[:5], *come) == expected
     for signs in (False, True):
-        data = vectors.build(ids, np.random.default_rng(7).normal(size=(100, 4)).astype(np.float32), signs)
+        data = vector_index.build(
+            ids, np.random.default_rng(7).normal(size=(100, 4)).astype(np.float32), signs
+        )
         new = [id_of("a")], np.ones((1, 4), np.float32)
-        expected = vectors.update(vectors.read(InMemory.of(data)), ids[:5], *new)
-        assert vectors.update(vectors.read(watched(data)), ids[:5], *new) == expected
+        expected = vector_index.update(vector_index.read(InMemory.of(data)), ids[:5], *new)
+        assert vector_index.update(vector_index.read(watched(data)), ids[:5], *new) == expected

@@ -12,15 +12,15 @@ import numpy as np
 import pytest
 
 from graphrag_ray.base.errors import CorruptPart
-from graphrag_ray.store import blobs
+from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.search import keyword, row_index, vectors
+from graphrag_ray.store.search import keyword_index, row_index, vector_index
 from graphrag_ray.store.search.mapped_arrays import ByteSource, InMemory, MappedArray, block_heads, pack
 
 IDS = [f"{i:016x}{i:016x}" for i in range(300)]
 HALVES = np.arange(300, dtype=np.uint64)
 MATRIX = np.random.default_rng(7).normal(size=(len(IDS), 4)).astype(np.float32)
-WANTED = vectors.normalize(MATRIX[:1])[0]
+WANTED = vector_index.normalize(MATRIX[:1])[0]
 MANY = np.random.default_rng(7).normal(size=(1_100, 4)).astype(np.float32)
 MANY_IDS = [f"{i:016x}{i:016x}" for i in range(len(MANY))]
 TEXTS = [f"word{i % 7} and {i}" for i in range(300)]
@@ -28,17 +28,17 @@ GROUP = {"id": row_index.entry_type(["id"], ["rank"])}
 
 
 def by_keyword(source: ByteSource) -> None:
-    shard = keyword.read(source)
+    shard = keyword_index.read(source)
     for among in (None, IDS[5:90:3], []):
-        assert len(keyword.search([shard, shard], "word3 and 7", 5, among)) <= 5
+        assert len(keyword_index.search([shard, shard], "word3 and 7", 5, among)) <= 5
 
 
 def by_vector(source: ByteSource) -> None:
-    shard = vectors.read(source)
+    shard = vector_index.read(source)
     if shard.dimensions == len(WANTED):
         for among in (None, IDS[5:90:3], []):
             with np.errstate(all="ignore"):
-                hits = vectors.search([shard, shard], WANTED, 5, among)
+                hits = vector_index.search([shard, shard], WANTED, 5, among)
             assert len(hits) <= 5 and np.isfinite([score for _, score in hits]).all()
 
 
@@ -66,9 +66,9 @@ def rows_of_all() -> bytes:
 
 
 SHARDS: dict[str, tuple[Callable[[ByteSource], None], bytes]] = {
-    "keyword": (by_keyword, keyword.build(IDS, TEXTS, "english")),
-    "vector": (by_vector, vectors.build(IDS, MATRIX)),
-    "signs": (by_vector, vectors.build(MANY_IDS, MANY, signs=True)),
+    "keyword": (by_keyword, keyword_index.build(IDS, TEXTS, "english")),
+    "vector": (by_vector, vector_index.build(IDS, MATRIX)),
+    "signs": (by_vector, vector_index.build(MANY_IDS, MANY, signs=True)),
     "rows": (by_row, rows_of_all()),
 }
 
@@ -125,7 +125,7 @@ def test_arrays_of_any_numbers_are_refused_or_searched(kind: str, dice: int):
     shard: Any = (
         row_index.read(InMemory.of(data), GROUP)
         if kind == "rows"
-        else (keyword if kind == "keyword" else vectors).read(InMemory.of(data))
+        else (keyword_index if kind == "keyword" else vector_index).read(InMemory.of(data))
     )
     arrays: dict[str, MappedArray] = shard.arrays
     whole = {name: array.whole() for name, array in arrays.items()}
@@ -154,8 +154,8 @@ SOUND = {
     "top.high": np.array([1], "<u8"),
     "lengths": np.array([1, 2], "<i4"),
     "n_words": np.array([3], "<i8"),
-    "words": np.sort(keyword._hash_question("mill river bridge", "english")),
-    "top.words": block_heads(np.sort(keyword._hash_question("mill river bridge", "english"))),
+    "words": np.sort(keyword_index._hash_question("mill river bridge", "english")),
+    "top.words": block_heads(np.sort(keyword_index._hash_question("mill river bridge", "english"))),
     "ends": np.array([1, 2, 3], "<i8"),
     "records": np.array([0, 1, 1], "<i4"),
     "counts": np.array([1, 1, 1], "<u2"),
@@ -164,8 +164,8 @@ SOUND = {
 
 
 def asked(arrays: dict[str, Any]) -> list[tuple[str, float]]:
-    shard = keyword.read(InMemory.of(pack({n: a for n, a in arrays.items() if a is not None})))
-    return keyword.search([shard], "mill river bridge", 5)
+    shard = keyword_index.read(InMemory.of(pack({n: a for n, a in arrays.items() if a is not None})))
+    return keyword_index.search([shard], "mill river bridge", 5)
 
 
 def ints(*values: int, kind: str = "<i8") -> np.ndarray:
@@ -247,11 +247,11 @@ def vector_arrays(**changes: Any) -> bytes:
 
 
 def neared(data: bytes) -> list[tuple[str, float]]:
-    shard = vectors.read(InMemory.of(data))
-    wanted = vectors.normalize(np.ones((1, shard.dimensions), np.float32))[0]
-    vectors.search([shard], wanted, 5, [f"{n:016x}{n:016x}" for n in range(5)])
+    shard = vector_index.read(InMemory.of(data))
+    wanted = vector_index.normalize(np.ones((1, shard.dimensions), np.float32))[0]
+    vector_index.search([shard], wanted, 5, [f"{n:016x}{n:016x}" for n in range(5)])
     with np.errstate(all="ignore"):
-        return vectors.search([shard], wanted, 5)
+        return vector_index.search([shard], wanted, 5)
 
 
 EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
@@ -296,8 +296,8 @@ def test_a_shard_without_vectors_is_refused():
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(vectors, "SECOND", 1)
-    monkeypatch.setattr(vectors, "SECOND_PER_RESULT", 0)
+    monkeypatch.setattr(vector_index, "SECOND", 1)
+    monkeypatch.setattr(vector_index, "SECOND_PER_RESULT", 0)
     odd = np.array([value, value, 1, 0, 0, 1], "<f4")
     hits = neared(vector_arrays(**EXACT | {"exact": odd}))
     assert len(hits) == 3 and np.isfinite([score for _, score in hits]).all()
@@ -309,18 +309,20 @@ def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.
 
 @pytest.mark.parametrize("url", ["{}/index", "memory://hostile-shards"])
 def test_a_part_that_is_something_else_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv(blobs.CACHE_DIR_ENV, str(tmp_path / "cache"))
+    monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     store = Store(url.format(tmp_path))
 
-    def opened(data: bytes) -> keyword.KeywordShard:
-        return keyword.read(blobs.open_part(store, blobs.write_blob(store, "t", "ab12", data, rows=1)))
+    def opened(data: bytes) -> keyword_index.KeywordShard:
+        return keyword_index.read(
+            index_files.open_part(store, index_files.write_blob(store, "t", "ab12", data, rows=1))
+        )
 
-    assert len(keyword.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
+    assert len(keyword_index.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
     told = r"part-ab12-.* is not a valid index file: "
     for data in (b"", b"anything", b"anything at all"):
         with pytest.raises(CorruptPart, match=told + "it holds no"):
             opened(data)
-    leads_out = keyword.read(InMemory.of(pack(SOUND | {"ends": ints(1, 2, 9)})))
+    leads_out = keyword_index.read(InMemory.of(pack(SOUND | {"ends": ints(1, 2, 9)})))
     assert len(leads_out) == 2
     with pytest.raises(CorruptPart, match=told + "it leads out of itself"):
-        keyword.search([opened(pack(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)
+        keyword_index.search([opened(pack(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)

@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.store.search import keyword
-from graphrag_ray.store.search.keyword import K1, MAX_COUNT, B, KeywordShard
+from graphrag_ray.store.search import keyword_index
+from graphrag_ray.store.search.keyword_index import K1, MAX_COUNT, B, KeywordShard
 from graphrag_ray.store.search.mapped_arrays import InMemory, join_halves, valid_ids
-from graphrag_ray.store.search.words import MAX_WORD, tokenize
+from graphrag_ray.store.search.tokenizer import MAX_WORD, tokenize
 
 TEXTS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=8), st.text(max_size=200), min_size=1, max_size=20
@@ -33,13 +33,13 @@ def name_of(id_: str) -> str:
 
 
 def shard_of(texts: dict[str, str], language: str = "") -> KeywordShard:
-    data = keyword.build([id_of(name) for name in texts], list(texts.values()), language)
-    return keyword.read(InMemory.of(data))
+    data = keyword_index.build([id_of(name) for name in texts], list(texts.values()), language)
+    return keyword_index.read(InMemory.of(data))
 
 
 def hits_of(shards: list[KeywordShard], question: str, k: int = 10, among: list[str] | None = None) -> Found:
     only = None if among is None else [id_of(name) for name in among]
-    return [(name_of(id_), score) for id_, score in keyword.search(shards, question, k, only)]
+    return [(name_of(id_), score) for id_, score in keyword_index.search(shards, question, k, only)]
 
 
 def found(
@@ -203,14 +203,14 @@ def test_records_that_cannot_come_among_the_best_are_not_looked_at(monkeypatch: 
     """That they are passed over is what makes a long question quick."""
     texts = {f"{at:03}": "rare thing" if at < 5 else "the frequent ones" for at in range(900)}
     scored: list[int] = []
-    search = keyword._score
+    search = keyword_index._score
 
     def noted(*args: Any) -> Any:
         places, scores = search(*args)
         scored.append(len(places))
         return places, scores
 
-    monkeypatch.setattr(keyword, "_score", noted)
+    monkeypatch.setattr(keyword_index, "_score", noted)
     shard = shard_of(texts)
     assert found_by(hits_of([shard], "the rare thing and the frequent ones", 3)) == ["000", "001", "002"]
     assert scored == [5]
@@ -223,12 +223,12 @@ def found_by(hits: Found) -> list[str]:
 @pytest.mark.parametrize("among", [None, ["001", "150", "299"]])
 def test_only_the_postings_of_the_words_of_the_question_are_read(watched: Any, among: list[str] | None):
     texts = corpus(7) | {f"x{n:04}": f"y{n}" for n in range(3_000)}
-    data = keyword.build([id_of(name) for name in texts], list(texts.values()))
+    data = keyword_index.build([id_of(name) for name in texts], list(texts.values()))
     source = watched(data)
-    shard = keyword.read(source)
+    shard = keyword_index.read(source)
     source.forget()
     hits = hits_of([shard], "w50 w40 y77", 3, among)
-    assert hits and hits == hits_of([keyword.read(InMemory.of(data))], "w50 w40 y77", 3, among)
+    assert hits and hits == hits_of([keyword_index.read(InMemory.of(data))], "w50 w40 y77", 3, among)
     held = sum(len({"w50", "w40", "y77"} & set(text.split())) for text in texts.values())
     for name, size in (("records", 4), ("counts", 2)):
         array = shard.arrays[name]
@@ -247,7 +247,7 @@ def test_a_word_counts_no_more_often_than_a_file_can_say():
 @pytest.mark.parametrize("k", [0, -1])
 def test_nothing_is_found_where_nothing_is_wanted(k: int):
     assert found({"a": "mill", "b": "mill"}, "mill", k) == []
-    assert keyword.search([], "mill", 5) == []
+    assert keyword_index.search([], "mill", 5) == []
 
 
 def test_a_shard_without_records_is_searched():
@@ -263,16 +263,16 @@ def test_shards_of_several_languages_are_searched_together():
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33, "0" * 31 + "é"])
 def test_what_is_no_id_is_refused(bad: str):
     with pytest.raises(ValueError, match=r"hex"):
-        keyword.build([bad], ["mill"])
+        keyword_index.build([bad], ["mill"])
     with pytest.raises(ValueError, match=r"hex"):
-        keyword.search([shard_of({"a": "mill"})], "mill", 5, [bad])
+        keyword_index.search([shard_of({"a": "mill"})], "mill", 5, [bad])
     assert valid_ids([bad, id_of("a"), id_of("a")]) == [id_of("a")]
 
 
 def test_ids_come_back_as_they_were():
     ids = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(50)] + ["0" * 32, "f" * 32]
-    shard = keyword.read(InMemory.of(keyword.build(ids, ["mill"] * len(ids))))
-    assert [id_ for id_, _ in keyword.search([shard], "mill", 100)] == sorted(ids)
+    shard = keyword_index.read(InMemory.of(keyword_index.build(ids, ["mill"] * len(ids))))
+    assert [id_ for id_, _ in keyword_index.search([shard], "mill", 100)] == sorted(ids)
     assert join_halves(np.zeros(0, np.uint64), np.zeros(0, np.uint64)) == []
 
 
@@ -282,15 +282,15 @@ def test_a_text_that_cannot_be_read_is_told_and_found_by_no_word(monkeypatch: py
             raise IndexError(text)
         return tokenize(text, language)
 
-    monkeypatch.setattr(keyword, "tokenize", broken)
+    monkeypatch.setattr(keyword_index, "tokenize", broken)
     told: list[tuple[str, str]] = []
     ids, texts = [id_of("a"), id_of("b")], ["broken", "mill"]
-    data = keyword.build(ids, texts, "", lambda id_, e: told.append((name_of(id_), str(e))))
+    data = keyword_index.build(ids, texts, "", lambda id_, e: told.append((name_of(id_), str(e))))
     assert told == [("a", "broken")]
-    shard = keyword.read(InMemory.of(data))
+    shard = keyword_index.read(InMemory.of(data))
     assert len(shard) == 2 and found_by(hits_of([shard], "broken mill")) == ["b"]
     with pytest.raises(IndexError, match="broken"):
-        keyword.build(ids, texts)
+        keyword_index.build(ids, texts)
 
 
 def test_equal_records_come_in_the_order_of_their_ids():
@@ -315,7 +315,7 @@ def test_whatever_holds_a_word_is_found_by_it(texts: dict[str, str], data: st.Da
 @given(TEXTS)
 def test_the_order_of_records_changes_no_byte_of_a_shard(texts: dict[str, str]):
     ids, own = [id_of(name) for name in texts], list(texts.values())
-    assert keyword.build(ids, own) == keyword.build(ids[::-1], own[::-1])
+    assert keyword_index.build(ids, own) == keyword_index.build(ids[::-1], own[::-1])
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 25))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Language
-from graphrag_ray.store.search.words import WORDS, detect_common_language, detect_language
+from graphrag_ray.store.search.tokenizer import WORDS, detect_common_language, detect_language
 
 GERMAN = "Die Katze saß auf dem Dach, und das war nicht gut für den Hund."
 ENGLISH = "The cat sat on the mat, and it was not good for the dog."

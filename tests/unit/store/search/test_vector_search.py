@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from graphrag_ray.store.search import vectors
+from graphrag_ray.store.search import vector_index
 from graphrag_ray.store.search.mapped_arrays import InMemory
-from graphrag_ray.store.search.vectors import DIGITS, Floats, VectorShard
+from graphrag_ray.store.search.vector_index import DIGITS, Floats, VectorShard
 
 FINITE = st.floats(-(2.0**100), 2.0**100, width=32)
 MATRICES = st.integers(1, 8).flatmap(
@@ -34,7 +34,7 @@ def ids_of(matrix: Floats) -> list[str]:
 
 
 def shard_of(ids: list[str], matrix: Floats, signs: bool = False) -> VectorShard:
-    return vectors.read(InMemory.of(vectors.build(ids, matrix, signs)))
+    return vector_index.read(InMemory.of(vector_index.build(ids, matrix, signs)))
 
 
 def found(
@@ -43,7 +43,7 @@ def found(
     """n: shards"""
     ids = ids_of(matrix)
     shards = [shard_of(ids[at::n], matrix[at::n], signs) for at in range(min(n, len(ids)))]
-    return vectors.search(shards, vectors.normalize(wanted)[0], k, among)
+    return vector_index.search(shards, vector_index.normalize(wanted)[0], k, among)
 
 
 def cosines(matrix: Floats, wanted: Floats) -> np.ndarray:
@@ -92,13 +92,16 @@ def test_equal_vectors_come_in_the_order_of_their_ids(n: int, signs: bool):
 def test_ids_that_share_their_first_half_stay_apart():
     ids = [f"{7:016x}{n:016x}" for n in range(3)]
     shard = shard_of(ids, np.array([[1, 0], [0, 1], [1, 1]], np.float32))
-    assert [id_ for id_, _ in vectors.search([shard], np.array([0, 1], np.float32), 2)] == [ids[1], ids[2]]
+    assert [id_ for id_, _ in vector_index.search([shard], np.array([0, 1], np.float32), 2)] == [
+        ids[1],
+        ids[2],
+    ]
 
 
 @pytest.mark.parametrize("k", [0, -3])
 def test_nothing_is_found_where_nothing_is_wanted(k: int):
     assert found(np.ones((3, 2), np.float32), np.ones((1, 2), np.float32), k) == []
-    assert vectors.search([], np.ones(2, np.float32), 5) == []
+    assert vector_index.search([], np.ones(2, np.float32), 5) == []
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
@@ -113,19 +116,19 @@ def test_a_vector_without_a_direction_is_near_to_nothing(bad: float, signs: bool
 def test_what_is_no_id_is_refused(bad: str):
     ids = [*(id_of(n) for n in range(15)), bad]
     with pytest.raises(ValueError, match=r"hex|multiple|arg"):
-        vectors.build(ids, np.ones((16, 2), np.float32))
+        vector_index.build(ids, np.ones((16, 2), np.float32))
 
 
 def test_ids_that_only_together_have_the_right_length_are_refused():
     """White space between digits is passed over: of 16 such ids, 15 would be left."""
     with pytest.raises(ValueError, match="32 hex digits"):
-        vectors.build(["0" * 30 + "  "] * 16, np.ones((16, 2), np.float32))
+        vector_index.build(["0" * 30 + "  "] * 16, np.ones((16, 2), np.float32))
 
 
 def test_a_shard_is_searched_where_it_lies():
     matrix = np.random.default_rng(7).normal(size=(100, 16)).astype(np.float32)
-    source = InMemory.of(vectors.build(ids_of(matrix), matrix))
-    shard = vectors.read(source)
+    source = InMemory.of(vector_index.build(ids_of(matrix), matrix))
+    shard = vector_index.read(source)
     assert np.shares_memory(shard.vectors.values, source.data) and not shard.vectors.values.flags.writeable
 
 
@@ -135,9 +138,9 @@ def test_a_shard_is_searched_where_it_lies():
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """That are enough for vectors as few as these."""
-    monkeypatch.setattr(vectors, "FIRST", 4_096)
-    monkeypatch.setattr(vectors, "SECOND", 512)
-    monkeypatch.setattr(vectors, "SECOND_PER_RESULT", 8)
+    monkeypatch.setattr(vector_index, "FIRST", 4_096)
+    monkeypatch.setattr(vector_index, "SECOND", 512)
+    monkeypatch.setattr(vector_index, "SECOND_PER_RESULT", 8)
 
 
 @pytest.fixture(scope="module")
@@ -150,7 +153,7 @@ def many() -> Floats:
 
 @pytest.fixture(scope="module")
 def data(many: Floats) -> bytes:
-    return vectors.build(ids_of(many), many, signs=True)
+    return vector_index.build(ids_of(many), many, signs=True)
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +167,7 @@ def listed(many: Floats, data: bytes) -> dict[str, list[VectorShard]]:
     ids = ids_of(many)
     thirds = [shard_of(ids[at::3], many[at::3], signs=at < 3) for at in range(3)]
     mixed = [thirds[0], shard_of(ids[1::3], many[1::3]), thirds[2]]
-    return {"one": [vectors.read(InMemory.of(data))], "three": thirds, "mixed": mixed}
+    return {"one": [vector_index.read(InMemory.of(data))], "three": thirds, "mixed": mixed}
 
 
 @pytest.mark.parametrize("kind", ["one", "three", "mixed"])
@@ -182,8 +185,8 @@ def test_signs_find_what_exact_search_finds(
 ):
     shares = []
     noise = np.random.default_rng(8).normal(size=(40, 32)).astype(np.float32)
-    for wanted in vectors.normalize(many[:40] + 0.5 * noise):
-        expected, hits = (vectors.search(shards, wanted, k) for shards in (exact, listed[kind]))
+    for wanted in vector_index.normalize(many[:40] + 0.5 * noise):
+        expected, hits = (vector_index.search(shards, wanted, k) for shards in (exact, listed[kind]))
         assert len(hits) == min(k, len(many)) == len({id_ for id_, _ in hits})
         assert near(expected[:1], hits[:1], atol=0.05)
         assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
@@ -198,8 +201,8 @@ def test_signs_find_all_that_there_are_among_the_wanted_records(
     exact: list[VectorShard], listed: dict[str, list[VectorShard]], many: Floats, kind: str, n: int, k: int
 ):
     only = np.random.default_rng(n).permutation(ids_of(many))[:n].tolist()
-    for wanted in vectors.normalize(many[:5]):
-        expected, hits = (vectors.search(shards, wanted, k, only) for shards in (exact, listed[kind]))
+    for wanted in vector_index.normalize(many[:5]):
+        expected, hits = (vector_index.search(shards, wanted, k, only) for shards in (exact, listed[kind]))
         assert len(hits) == min(k, n) and {id_ for id_, _ in hits} <= set(only)
         assert near(hits, expected, atol=0.02)
 
@@ -207,9 +210,9 @@ def test_signs_find_all_that_there_are_among_the_wanted_records(
 def test_records_far_from_the_question_are_found_where_only_they_are_wanted(
     listed: dict[str, list[VectorShard]], many: Floats
 ):
-    wanted = vectors.normalize(many[:1])[0]
-    far = [id_ for id_, _ in vectors.search(listed["one"], wanted, len(many))][-1_000:]
-    hits = vectors.search(listed["one"], wanted, 20, far)
+    wanted = vector_index.normalize(many[:1])[0]
+    far = [id_ for id_, _ in vector_index.search(listed["one"], wanted, len(many))][-1_000:]
+    hits = vector_index.search(listed["one"], wanted, 20, far)
     assert len(hits) == 20 and {id_ for id_, _ in hits} <= set(far)
 
 
@@ -218,9 +221,9 @@ def test_of_vectors_only_those_are_read_whose_signs_are_like_the_question(
 ):
     """A vector that was not read would be of 255s."""
     source = watched(data)
-    seen, plain = vectors.read(source), vectors.read(InMemory.of(data))
-    wanted = vectors.normalize(many[:1])[0]
-    assert vectors.search([seen], wanted, 10) == vectors.search([plain], wanted, 10)
+    seen, plain = vector_index.read(source), vector_index.read(InMemory.of(data))
+    wanted = vector_index.normalize(many[:1])[0]
+    assert vector_index.search([seen], wanted, 10) == vector_index.search([plain], wanted, 10)
     own = seen.vectors
     read = source.needed[own.begin : own.begin + own.values.nbytes]
     assert 0 < read.mean() < 0.3
@@ -230,11 +233,11 @@ def test_of_vectors_only_those_are_read_whose_signs_are_like_the_question(
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_of_wanted_records_only_their_own_vectors_are_read(signs: bool, many: Floats, watched: Any):
-    data = vectors.build(ids_of(many), many, signs)
+    data = vector_index.build(ids_of(many), many, signs)
     source, only = watched(data), [id_of(n) for n in (0, 1, 2, 500, 7_777, 11_999)]
-    seen, plain = vectors.read(source), vectors.read(InMemory.of(data))
-    wanted = vectors.normalize(many[:1])[0]
-    assert vectors.search([seen], wanted, 3, only) == vectors.search([plain], wanted, 3, only)
+    seen, plain = vector_index.read(source), vector_index.read(InMemory.of(data))
+    wanted = vector_index.normalize(many[:1])[0]
+    assert vector_index.search([seen], wanted, 3, only) == vector_index.search([plain], wanted, 3, only)
     own = seen.vectors
     read = source.needed[own.begin : own.begin + own.values.nbytes]
     assert read.sum() == len(only) * own.values.strides[0]
@@ -244,16 +247,18 @@ def test_of_wanted_records_only_their_own_vectors_are_read(signs: bool, many: Fl
 def test_a_shard_is_the_same_whoever_makes_it(many: Floats, signs: bool):
     ids, matrix = ids_of(many)[:3_000], many[:3_000]
     order = np.random.default_rng(3).permutation(len(ids))
-    assert vectors.build(ids, matrix, signs) == vectors.build([ids[i] for i in order], matrix[order], signs)
+    assert vector_index.build(ids, matrix, signs) == vector_index.build(
+        [ids[i] for i in order], matrix[order], signs
+    )
 
 
 def test_many_questions_at_once_have_the_answers_of_one_after_the_other(
     listed: dict[str, list[VectorShard]], many: Floats
 ):
-    questions = list(vectors.normalize(many[:100]))
-    one_by_one = [vectors.search(listed["three"], q, 10) for q in questions]
+    questions = list(vector_index.normalize(many[:100]))
+    one_by_one = [vector_index.search(listed["three"], q, 10) for q in questions]
     with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(lambda q: vectors.search(listed["three"], q, 10), questions)) == one_by_one
+        assert list(pool.map(lambda q: vector_index.search(listed["three"], q, 10), questions)) == one_by_one
 
 
 def test_signs_of_one_vector_or_of_none_with_a_direction_can_be_searched():

@@ -1,0 +1,176 @@
+"""Drives one dialogue: feeds a generator its replies from a journal or a function.
+
+Pure: no clock and no network. The executors add those.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from graphrag_ray.base import logs, unexpected_errors
+from graphrag_ray.base.errors import DialogueFailed, GraphRagError, StoreError
+from graphrag_ray.base.messages import (
+    ChatReply,
+    Dialogue,
+    EmbeddingReply,
+    EmbeddingRequest,
+    Reply,
+    Request,
+    Usage,
+    item_key,
+)
+from graphrag_ray.store.journal_rows import JournalRow
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete(Generic[T]):
+    """The dialogue returned `result`."""
+
+    result: T
+
+
+@dataclass(frozen=True, slots=True)
+class GaveUp:
+    """The dialogue cannot use its replies, and asking again would change nothing.
+
+    If `bug`, an unexpected error occurred, and another version of our code may be able to use them.
+    """
+
+    error: str
+    bug: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """The dialogue waits for the replies to `requests` of turn number `turn`."""
+
+    turn: int
+    requests: tuple[Request, ...]
+
+
+State: TypeAlias = Complete[T] | GaveUp | Waiting
+
+
+class DialogueRunner(Generic[T]):
+    """A running dialogue.
+
+    Attributes:
+        state: Open until the dialogue returns or gives up.
+        key: The item's key, a hash of the first turn; "" for a dialogue without requests.
+    """
+
+    def __init__(self, dialogue: Dialogue[T]) -> None:
+        self._dialogue = dialogue
+        self._is_list = False
+        self._turn = -1
+        self.key = ""
+        self.state: State[T] = self._advance(None)
+
+    def send(self, replies: Sequence[Reply]) -> State[T]:
+        """Answer the open turn with one reply per request, in order, without a model's thoughts."""
+        if not isinstance(self.state, Waiting) or len(replies) != len(self.state.requests):
+            raise ValueError("Pass one reply for each request of the open turn")
+        cleaned = [r.without_reasoning if isinstance(r, ChatReply) else r for r in replies]
+        self.state = self._advance(cleaned if self._is_list else cleaned[0])
+        return self.state
+
+    def _advance(self, value: Reply | list[Reply] | None) -> State[T]:
+        try:
+            turn = next(self._dialogue) if value is None else self._dialogue.send(value)
+            is_list = isinstance(turn, list | tuple)
+            requests = tuple(turn) if is_list else (turn,)
+            # Replay needs the hashes, and a request that cannot be hashed must fail this item alone.
+            key = self.key or (item_key(turn) if self._turn < 0 else "")
+            for request in requests:
+                _ = request.hash
+        except StopIteration as stop:
+            return Complete(stop.value)
+        except DialogueFailed as failure:
+            return GaveUp(str(failure))
+        except BaseException as error:
+            if isinstance(error, StoreError) or not (
+                isinstance(error, GraphRagError) or unexpected_errors.is_unexpected(error)
+            ):
+                raise
+            return GaveUp(record_bug(error), bug=True)
+        self._turn += 1
+        self._is_list, self.key = is_list, key
+        return Waiting(self._turn, requests)
+
+
+def failing(error: BaseException) -> Dialogue[Any]:
+    """A dialogue that fails before its first request."""
+    raise error
+    yield  # pragma: no cover - makes it a generator
+
+
+def record_bug(error: BaseException) -> str:
+    """Log an unexpected error and describe it in one line for a failure row.
+
+    The log names its place but omits the message, which may quote a document.
+    """
+    place = unexpected_errors.error_place(error)
+    logs.log_event(logger, "failed by an error that is a bug", error=type(error).__name__, place=place)
+    logger.debug("Unexpected error", exc_info=error)
+    return logs.scrub_secrets(unexpected_errors.describe_error(error))
+
+
+def replay(driver: DialogueRunner[T], rows: Sequence[JournalRow]) -> State[T]:
+    """Feed a dialogue its journalled replies as long as the request hashes match.
+
+    Stops at the first turn with a missing reply. `rows` are the resolved rows of the item's key.
+    """
+    while isinstance(driver.state, Waiting):
+        replies = journalled_replies(driver.state, rows)
+        if len(replies) < len(driver.state.requests):
+            break
+        driver.send([replies[slot] for slot in range(len(replies))])
+    return driver.state
+
+
+def latest_failure(state: Waiting, rows: Sequence[JournalRow]) -> JournalRow | None:
+    """The latest journalled failure of the open turn, if there is one."""
+    hashes = {r.hash for r in state.requests}
+    failed = [r for r in rows if r.kind == "failed" and r.request_hash in hashes]
+    return max(failed, key=lambda r: (r.at, r.error)) if failed else None
+
+
+def journalled_replies(state: Waiting, rows: Sequence[JournalRow]) -> dict[int, Reply]:
+    """The journalled replies to requests of the open turn, by slot."""
+    known = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
+    return {
+        slot: reply_from_row(known[slot, request.hash], request)
+        for slot, request in enumerate(state.requests)
+        if (slot, request.hash) in known
+    }
+
+
+def run_dialogue(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
+    """Drive a dialogue with a function that answers, for tests, notebooks and forecasts.
+
+    Raises:
+        DialogueFailed: The dialogue gave up.
+    """
+    driver = DialogueRunner(dialogue)
+    while isinstance(driver.state, Waiting):
+        driver.send([answer(request) for request in driver.state.requests])
+    if isinstance(driver.state, GaveUp):
+        raise DialogueFailed(driver.state.error)
+    return driver.state.result
+
+
+def reply_from_row(row: JournalRow, request: Request) -> Reply:
+    """The reply in a journal row."""
+    if isinstance(request, EmbeddingRequest):
+        return EmbeddingReply(row.vector or b"", usage_of(row))
+    return ChatReply(row.reply or "", row.finish_reason or "stop", usage_of(row))
+
+
+def usage_of(row: JournalRow) -> Usage:
+    return Usage(row.prompt_tokens, row.completion_tokens, row.cached_tokens, row.reported)

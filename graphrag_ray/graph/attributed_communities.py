@@ -1,0 +1,317 @@
+"""Attributed communities: the hierarchy of ArchRAG (Wang et al. 2025, Algorithm 1), by links and by meaning.
+
+Levels are built bottom-up from the entities. Nodes of similar meaning are linked (augmentation), edges are
+weighted by the cosine of their ends, and the graph is clustered. Each cluster becomes a node of the next
+level; the caller writes and embeds reports in between. See docs/concepts/decisions/attributed-communities.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from graphrag_ray.base.index_settings import Attributed, Communities
+from graphrag_ray.graph.communities import build_communities
+from graphrag_ray.graph.hierarchy import Hierarchy, number_depth_first
+from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints
+from graphrag_ray.graph.leiden import Edges, canonical_labels, connected_components
+from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
+from graphrag_ray.graph.seeded_partition import PreviousPartition
+from graphrag_ray.graph.soft_clusters import split_to_size
+from graphrag_ray.graph.spectral import spectral
+
+MAX_CLUSTER_RATIO = 0.9  # a level with more clusters per node is the last
+MAX_NEIGHBOURS = 100  # links by meaning per node, however dense the graph is
+_BLOCK_ROWS = 1 << 16  # edges whose vectors are in memory at a time
+_BLOCK_PAIRS = 1 << 21  # pairs of edges examined at a time
+_MIN_WEIGHT = 1e-4  # edge weights must be positive
+
+
+@dataclass(frozen=True)
+class ClusteredLevel:
+    """A level of n nodes and its clustering."""
+
+    edges: Edges  # the graph that was clustered: links of the level and links by meaning, weighted
+    inner: Hierarchy  # its leaves are the clusters, except where these were split further
+    cluster: Ints  # [n] cluster of each node, 0…k-1, numbered by their smallest nodes
+    packed: Bools  # [k] True for clusters of nodes without edges, which share a cluster
+    neighbours: int  # nearest neighbours per node that were linked
+    centres: Vectors | None = None  # cell centres of the neighbour search; None if all pairs were compared
+
+    @property
+    def links(self) -> Edges:
+        """Links between clusters: two are linked if members of theirs are."""
+        between = self.cluster[self.edges.ends]
+        return unit_edges(len(self.packed), between[:, 0], between[:, 1])
+
+
+@dataclass(frozen=True)
+class LevelNodes:
+    """The nodes of a level to be clustered."""
+
+    links: Edges
+    vectors: Vectors  # [n, dimensions] of length 1; zeros if unknown
+    tokens: Ints  # [n] tokens that each node adds to a report, which limit the size of packs
+    keys: npt.NDArray[np.uint64]  # [n] 64-bit identifiers
+    previous: PreviousPartition | None = (
+        None  # the level in the previous snapshot, to change as little as possible
+    )
+    neighbours: int | None = None  # of `ClusteredLevel` in the previous snapshot
+    centres: Vectors | None = None
+
+
+def cluster_level(
+    nodes: LevelNodes, options: Attributed, leiden: Communities, pack_tokens: int
+) -> ClusteredLevel:
+    """Cluster one level.
+
+    Where the paper is silent: a node without a vector has no neighbours by meaning, and its edges get the
+    median weight. Nodes without edges share packs. A cluster above `options.max_size` is split in halves.
+
+    Raises:
+        SettingsError: If the chosen clustering is not available.
+    """
+    neighbours, n_nodes = neighbour_count(nodes, options), len(nodes.keys)
+    graph, centres = nodes.links, None
+    if options.augment != "none":
+        near, _, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
+        if options.augment == "codicil":
+            graph = codicil(n_nodes, nodes.links, nodes.vectors, near)
+        else:
+            ends = np.concatenate([nodes.links.ends, _neighbour_pairs(near)])
+            graph = unit_edges(n_nodes, ends[:, 0], ends[:, 1])
+    edges = with_cosine_weights(graph, nodes.vectors)
+    if options.clustering == "leiden":
+        # Nodes without an edge share packs; all others are clustered.
+        changes = {"max_size": options.max_size, "components": "all", "small_component": 2}
+        (source, target), leiden = edges.ends.T, leiden.model_copy(update=changes)
+        inner = build_communities(
+            n_nodes,
+            source,
+            target,
+            edges.weight,
+            leiden,
+            nodes.tokens,
+            pack_tokens,
+            nodes.previous,
+            nodes.keys,
+        )
+    else:
+        if options.clustering == "scan":
+            label = scan(n_nodes, edges, options.scan_epsilon, options.scan_members)
+        else:
+            label = spectral(n_nodes, edges, max(1, n_nodes // options.max_size), leiden.seed)
+        n = int(label.max(initial=-1)) + 1
+        inner = number_depth_first(label, np.full(n, -1), np.zeros(n, np.int64), np.zeros(n, np.bool_), 0.0)
+    cluster, packed = _split_large_leaves(inner, nodes.vectors, options.max_size)
+    return ClusteredLevel(edges, inner, cluster, packed, neighbours, centres)
+
+
+def has_next_level(n_nodes: int, n_clusters: int, options: Attributed) -> bool:
+    """Return whether `n_clusters` over `n_nodes` form another level."""
+    return options.min_communities <= n_clusters <= MAX_CLUSTER_RATIO * n_nodes
+
+
+def unit_edges(n_nodes: int, source: Ints, target: Ints) -> Edges:
+    """Return distinct edges of weight 1 without self-loops, from edges in any order."""
+    ends = np.sort(np.stack([source, target], axis=1), axis=1)
+    ends = distinct_edges(ends[ends[:, 0] != ends[:, 1]], n_nodes)
+    return Edges(ends, np.ones(len(ends)))
+
+
+def stack_levels(
+    n_nodes: int, clusters: Sequence[Ints], packed: Sequence[Bools]
+) -> tuple[Hierarchy, list[Ints]]:
+    """Stack levels (`cluster` and `packed` of each, lowest first) into one hierarchy; level 0 is the topmost.
+
+    Returns the hierarchy and, level by level, the community of each cluster. `n_nodes` counts the lowest
+    level.
+    """
+    n_levels = len(clusters)
+    counts = [len(level) for level in packed]
+    first = np.cumsum([0, *reversed(counts)])[:-1][::-1]  # communities are numbered from level 0 on
+    parents = [np.zeros(0, dtype=np.int64)]
+    for height in reversed(range(n_levels)):
+        is_top = height + 1 == n_levels
+        parents.append(np.full(counts[height], -1) if is_top else clusters[height + 1] + first[height + 1])
+    hierarchy = number_depth_first(
+        clusters[0] + first[0] if n_levels else np.full(n_nodes, -1),
+        np.concatenate(parents).astype(np.int64),
+        np.repeat(np.arange(n_levels), counts[::-1]).astype(np.int64),
+        np.concatenate([np.zeros(0, dtype=np.bool_), *reversed(packed)]),
+        0.0,
+    )
+    communities_by_level, cluster_of_node = [], np.arange(n_nodes)
+    for height in range(n_levels):
+        cluster_of_node = clusters[height][cluster_of_node]
+        community = np.empty(counts[height], dtype=np.int64)
+        community[cluster_of_node] = hierarchy.community_of(n_levels - 1 - height)
+        communities_by_level.append(community)
+    return hierarchy, communities_by_level
+
+
+def neighbour_count(nodes: LevelNodes, options: Attributed) -> int:
+    """Return the mean degree of linked nodes, at least 1, unless the settings name another number.
+
+    The number of the previous snapshot is kept while it is close: another one would give every node other
+    neighbours.
+    """
+    degree = np.bincount(nodes.links.ends.ravel(), minlength=len(nodes.keys))
+    mean = float(degree[degree > 0].mean()) if len(nodes.links) else 1.0
+    previous = nodes.neighbours
+    default = previous if previous is not None and abs(previous - mean) < 1 else round(mean)
+    return min(options.neighbours or default, MAX_NEIGHBOURS)
+
+
+def with_cosine_weights(edges: Edges, vectors: Vectors) -> Edges:
+    """Weight every edge by the cosine of its ends; edges with a cosine of 0 or less are removed."""
+    weight = _cosines(edges.ends, vectors)
+    known = np.asarray(vectors.any(axis=1))[edges.ends].all(axis=1)
+    median = float(np.median(weight[known])) if known.any() else 1.0
+    weight = np.where(known, weight, max(median, _MIN_WEIGHT))
+    return Edges(edges.ends, weight)[weight > 0]
+
+
+def _cosines(ends: Ints, vectors: Vectors) -> Floats:
+    """[E] cosines, rounded to four digits because the last bits depend on the order of summation."""
+    cosines = np.empty(len(ends))
+    for start in range(0, len(ends), _BLOCK_ROWS):
+        source, target = ends[start : start + _BLOCK_ROWS].T
+        cosines[start : start + _BLOCK_ROWS] = np.einsum("ij,ij->i", vectors[source], vectors[target])
+    return np.round(cosines, 4)
+
+
+def _neighbour_pairs(near: Ints) -> Ints:
+    """[P, 2] each row of `near` [N, k] with its neighbours."""
+    pairs = np.stack([np.repeat(np.arange(len(near)), near.shape[1]), near.ravel()], axis=1)
+    return pairs[pairs[:, 1] >= 0]
+
+
+def _split_large_leaves(inner: Hierarchy, vectors: Vectors, max_size: int) -> tuple[Ints, Bools]:
+    """Return (cluster of each node, packed [clusters]): leaves above `max_size` are split, except packs."""
+    leaf_community = inner.community_of(max(0, inner.n_levels - 1))
+    leaf = canonical_labels(leaf_community)
+    order = np.argsort(leaf, kind="stable")
+    sizes = np.bincount(leaf)
+    bounds = np.concatenate([[0], np.cumsum(sizes)])
+    packed = inner.packed[leaf_community[order[bounds[:-1]] if len(sizes) else order]]
+    n = len(sizes)
+    for c in np.flatnonzero((sizes > max_size) & ~packed).tolist():
+        for piece in split_to_size(order[bounds[c] : bounds[c + 1]], vectors, np.ones_like(leaf), max_size)[
+            1:
+        ]:
+            leaf[piece] = n
+            n += 1
+    packed = np.concatenate([packed, np.zeros(n - len(packed), dtype=np.bool_)])
+    cluster = canonical_labels(leaf)
+    leaf_of_cluster = np.empty(n, dtype=np.int64)
+    leaf_of_cluster[cluster] = leaf
+    return cluster, packed[leaf_of_cluster]
+
+
+def common_neighbours(n_nodes: int, ends: Ints) -> Ints:
+    """[E] count the common neighbours of the two ends of each edge.
+
+    Every triangle is found once, at its node of smallest degree (Chiba and Nishizeki 1985; Latapy 2008):
+    edges point towards the end of higher degree, so no node has more than sqrt(2 E) outgoing edges and a hub
+    with a hundred thousand leaves costs as much as its leaves. `ends` [E, 2] are distinct, without
+    self-loops.
+    """
+    shared = np.zeros(len(ends), dtype=np.int64)
+    degree = np.bincount(ends.ravel(), minlength=n_nodes)
+    rank = np.empty(n_nodes, dtype=np.int64)
+    rank[np.argsort(degree, kind="stable")] = np.arange(n_nodes)
+    directed = np.sort(rank[ends], axis=1)
+    key = directed[:, 0] * n_nodes + directed[:, 1]
+    order = np.argsort(key)
+    key, source, target = key[order], directed[order, 0], directed[order, 1]
+    last = np.searchsorted(source, source, side="right")  # end of the edges that leave the same node
+    n_partners = last - np.arange(len(ends)) - 1  # later edges that form a pair with each edge
+    offsets = np.concatenate([[0], np.cumsum(n_partners)])
+    start = 0
+    while start < len(ends):
+        end = max(start + 1, int(np.searchsorted(offsets, offsets[start] + _BLOCK_PAIRS, side="right")) - 1)
+        first = np.repeat(np.arange(start, end), n_partners[start:end])
+        second = first + 1 + np.arange(len(first)) - (offsets[first] - offsets[start])
+        wanted = target[first] * n_nodes + target[second]
+        closing = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+        closed = key[closing] == wanted
+        for side in (first, second, closing):
+            np.add.at(shared, order[side[closed]], 1)
+        start = end
+    return shared
+
+
+def distinct_edges(ends: Ints, n_nodes: int) -> Ints:
+    """[E, 2] distinct edges in canonical order, from edges with ends[:, 0] < ends[:, 1]."""
+    key = np.unique(ends[:, 0] * n_nodes + ends[:, 1])
+    return np.stack([key // max(n_nodes, 1), key % max(n_nodes, 1)], axis=1)
+
+
+def codicil(n: int, edges: Edges, vectors: Vectors, near: Ints, alpha: float = 0.5) -> Edges:
+    """CODICIL (Ruan, Fuhry, Parthasarathy 2013): add links by content and sparsify the graph.
+
+    Each node is linked to its k nearest neighbours in content. Every edge has a topological similarity (the
+    Jaccard coefficient of its ends' neighbourhoods) and a content similarity (the cosine of their vectors).
+    Both are standardised among the edges of a node and combined as alpha * topology + (1 - alpha) * content.
+    A node of degree d keeps its ceil(sqrt(d)) best edges; an edge stays if either end keeps it.
+
+    Departures: neighbourhoods include the node itself, so that linked nodes always have something in common;
+    the coefficient is exact instead of estimated by hashing. Weights of `edges` are ignored.
+
+    Returns edges weighted alpha * Jaccard + (1 - alpha) * max(cosine, 0), at least 0.0001. `vectors` [N, D]
+    have length 1 or 0; `near` [N, k] holds nearest neighbours, -1 for none.
+    """
+    ends = distinct_edges(np.concatenate([edges.ends, np.sort(_neighbour_pairs(near), axis=1)]), n)
+    neighbourhood = np.bincount(ends.ravel(), minlength=n) + 1
+    shared = common_neighbours(n, ends) + 2
+    topology: Floats = shared / (neighbourhood[ends].sum(axis=1) - shared)
+    content = _cosines(ends, vectors)
+    node, edge = ends.T.ravel(), np.tile(np.arange(len(ends)), 2)
+    strength = alpha * _standardized(node, topology[edge], n)
+    strength += (1 - alpha) * _standardized(node, content[edge], n)
+    degree = np.bincount(node, minlength=n)
+    order = np.lexsort((-np.round(strength, 6), node))  # stable: the first of equals wins
+    first = np.concatenate([[0], np.cumsum(degree)])[node[order]]
+    stays = np.arange(len(order)) - first < np.ceil(np.sqrt(degree))[node[order]]
+    kept = np.unique(edge[order[stays]])
+    weight = alpha * topology[kept] + (1 - alpha) * np.maximum(content[kept], 0)
+    return Edges(ends[kept], np.maximum(weight, _MIN_WEIGHT))
+
+
+def _standardized(node: Ints, value: Floats, n: int) -> Floats:
+    """Subtract each node's mean and divide by its standard deviation; 0 if a node's values are all equal."""
+    count = np.maximum(np.bincount(node, minlength=n), 1)
+    centred = value - (np.bincount(node, weights=value, minlength=n) / count)[node]
+    deviation = np.sqrt(np.bincount(node, weights=centred**2, minlength=n) / count)[node]
+    return np.where(deviation > 1e-9, centred / np.maximum(deviation, 1e-9), 0)
+
+
+def scan(n: int, edges: Edges, epsilon: float = 0.5, mu: int = 2) -> Ints:
+    """SCAN (Xu, Yuruk, Feng, Schweiger 2007): cluster nodes that share many neighbours.
+
+    The structural similarity of two linked nodes is |N(u) ∩ N(v)| / sqrt(|N(u)| |N(v)|), where N(u) is u and
+    its neighbours. A core has at least `mu` nodes at similarity `epsilon` or above, itself included. Similar
+    cores form a cluster, which includes the nodes similar to them. Weights are ignored.
+
+    Departures: a node that belongs to several clusters joins its most similar core (ties: the smallest); hubs
+    and outliers are clusters of their own. Clusters are numbered 0…k-1 by their smallest nodes.
+    """
+    ends = distinct_edges(edges.ends, n)
+    neighbourhood = np.bincount(ends.ravel(), minlength=n) + 1
+    shared = common_neighbours(n, ends) + 2
+    similarity = shared / np.sqrt(neighbourhood[ends[:, 0]] * neighbourhood[ends[:, 1]])
+    similar = similarity >= epsilon
+    ends, similarity = ends[similar], similarity[similar]
+    is_core = np.bincount(ends.ravel(), minlength=n) + 1 >= mu
+    label = connected_components(n, ends[is_core[ends].all(axis=1)])
+    # Borders are nodes similar to a core that are not cores themselves.
+    directed = np.concatenate([ends, ends[:, ::-1]])
+    to_core = is_core[directed[:, 1]] & ~is_core[directed[:, 0]]
+    border, core = directed[to_core].T
+    order = np.lexsort((-core, np.concatenate([similarity, similarity])[to_core], border))
+    label[border[order]] = label[core[order]]  # the last assignment to each border is its best core
+    return canonical_labels(label)

@@ -1,0 +1,443 @@
+"""Hierarchies of entities as a run builds them, and the finished tables of all hierarchies.
+
+The second half serves hierarchies that are built level by level: the reports of each level are written from
+those below, and embedded before the next level is clustered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from tempfile import TemporaryFile
+from typing import Any, NamedTuple
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from graphrag_ray.base import schema
+from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
+from graphrag_ray.base.ids import report_id
+from graphrag_ray.base.wording import plural
+from graphrag_ray.engine.executor import Tables
+from graphrag_ray.engine.work import Outcome, Row, Work
+from graphrag_ray.graph.community_signatures import SIGNATURE_WIDTH, signatures
+from graphrag_ray.graph.hierarchy import Hierarchy, Ints
+from graphrag_ray.graph.nearest_neighbours import Vectors
+from graphrag_ray.graph.report_schedule import HierarchySchedule, LevelSchedule
+from graphrag_ray.graph.summary_tree import SummaryTree
+from graphrag_ray.indexing.results import ExtractedGraph
+from graphrag_ray.indexing.run import Run, failure_rows
+from graphrag_ray.indexing.spool import Spool
+from graphrag_ray.indexing.stages import communities_stage, reports_stage
+from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
+from graphrag_ray.indexing.stages.reports_stage import ReportSource, WrittenReport
+from graphrag_ray.indexing.stages.reused_reports import WRITTEN
+from graphrag_ray.indexing.stages.short_ids import (
+    Keys,
+    ReferenceRenderer,
+    ShortIds,
+    assign_short_ids,
+    id_keys,
+    read_arrays,
+    sorted_short_ids,
+)
+from graphrag_ray.indexing.step_result import Result, fingerprint_of, join_results
+from graphrag_ray.store.files import Store
+from graphrag_ray.store.parquet import mark_for_row_access
+from graphrag_ray.store.parts import Part, read_part, read_table
+from graphrag_ray.store.search.vector_index import normalize
+
+_CHILDREN, _PARENT = 3, SIGNATURE_WIDTH
+"""Columns of the signatures that depend on the communities below and above."""
+COMMUNITIES_AT_ONCE = 2_000
+ELEMENTS_AT_ONCE = 200_000
+"""Maximum number of nodes and edges of the communities in a part, unless a single one has more: those of the
+coarsest level hold the whole graph, with all its lists of chunks."""
+NO_REPORTS_BELOW = "none of the reports that it is written from exists"
+
+
+class Positions(NamedTuple):
+    """The structure of a hierarchy, with the id, short id and date of each community."""
+
+    kind: HierarchyKind
+    hierarchy: Hierarchy | SummaryTree
+    ids: pa.Array
+    short_ids: Ints
+    periods: Sequence[str]
+
+
+@dataclass(frozen=True)
+class GraphHierarchy:
+    """A hierarchy of entities; see `BuiltHierarchy`.
+
+    `load` returns the layout, whose blocks hold at least the ids and chunks of entities and relationships.
+    """
+
+    kind: HierarchyKind
+    load: Callable[[], communities_stage.Layout]
+    ids: list[str]
+    reports: Result
+    results: Sequence[Result]
+    counts: Mapping[str, Any]
+
+    @property
+    def level(self) -> Ints:
+        return self.load().hierarchy.level
+
+    def short_ids(self, run: Run) -> dict[str, ShortIds]:
+        return short_ids_by_level(run, self.kind, self.ids, self.level)
+
+    def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
+        kind, layout = self.kind, self.load()
+        h = layout.hierarchy
+        ids = pa.array(self.ids, pa.string())
+        short_ids = numbers()[kind.communities_table].look_up(ids)
+        is_reset = not run.forced_steps.isdisjoint(kind.stages)
+        periods = [period] * len(ids)
+        before = run.parent.parts(kind.communities_table) if run.parent else []
+        if not run.has_lost_parts(before) and not is_reset:
+            # A community keeps the date of the run that found it.
+            rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
+            dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
+            periods = [dates.get(id_, period) for id_ in self.ids]
+        # A row of communities depends on its signature and on the community above.
+        keys = id_keys(ids)
+        above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
+        nothing_cut = np.zeros(h.n_communities, np.bool_)
+        signed = signatures(h, layout.elements, layout.contents, keys, nothing_cut)
+        signed = np.column_stack([signed, above])
+
+        edge_community = layout.elements.edge_community
+        first, last = (
+            np.searchsorted(edge_community, c) for c in (np.arange(h.n_communities), h.subtree_end)
+        )
+        sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
+        every = np.ones(h.n_communities, np.bool_)
+        batches = reports_stage.community_batches(
+            self.ids, h.level, short_ids, every, sizes, ELEMENTS_AT_ONCE
+        )
+        groups = [np.array(batch) for batch in batches]
+        depends_on: list[Any] = [
+            [hashlib.sha256(signed[group].tobytes()).hexdigest(), [periods[c] for c in group]]
+            for group in groups
+        ]
+        again = range(len(groups)) if is_reset else ()
+        names = (kind.communities_table,)
+        known = run.reuse_plan("finish", groups, kind.name, names, identities=depends_on, forced_inputs=again)
+        positions = run.executor.share(Positions(kind, h, ids, short_ids, periods))
+        make = partial(_community_table, run.executor.share(layout), positions)
+        communities = known.merge_new(run.store, run.map("finish", make, known.new_inputs))
+
+        # A report depends on the communities below and above and on the date of its own.
+        depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
+        for group in self.reports.tables["reports"]:
+            in_group = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
+            members = [number[id_] for id_ in in_group]
+            around = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
+            depends_on.append([group, around, fingerprint_of([periods[c] for c in members])])
+        return join_results(
+            [communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)]
+        )
+
+
+def short_ids_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Ints) -> dict[str, ShortIds]:
+    """Assign short ids to communities, level by level, and to their reports."""
+    array = pa.array(ids, pa.string())
+    by_level = np.lexsort((np.arange(len(ids)), level))
+    communities = assign_short_ids(run, kind.communities_table, id_keys(array), by_level)
+    report_keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
+    # A report has the number of its community, as in other GraphRAG implementations.
+    reports = sorted_short_ids(report_keys, communities.look_up(array), communities.next_short_id)
+    return {kind.communities_table: communities, kind.reports_table: reports}
+
+
+def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
+    """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
+    assert graph is not None, "declared as a hierarchy of entities"
+    found = communities_stage.find_communities(run, graph.merged, graph.descriptions)
+
+    @cache  # lazily, since an unchanged graph is not read
+    def layout() -> communities_stage.Layout:
+        integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
+        return communities_stage.load_layout(run, integers, found)
+
+    ids = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
+    about = reports_stage.describe_corpus(run, corpus, layout)
+    kind = HIERARCHIES[communities_stage.LEIDEN]
+
+    def number() -> Ints:
+        numbers = short_ids_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities_table]
+        return numbers.look_up(pa.array(ids, pa.string()))
+
+    reports = reports_stage.write_reports(run, corpus, found, layout, ids, number)
+    counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
+    return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
+
+
+def _community_table(
+    load: Callable[[], communities_stage.Layout],
+    positions: Callable[[], Positions],
+    store: Store,
+    wanted: Ints,
+) -> Iterator[Tables]:
+    layout, id_columns = load(), communities_stage.TABLE_COLUMNS
+    h, edge_community = layout.hierarchy, layout.elements.edge_community
+    entity_ids, relationship_ids, text_unit_ids = [], [], []
+    for c in wanted.tolist():
+        members = layout.blocks["entities"].between(store, h.start[c], h.end[c], id_columns)
+        first, last = np.searchsorted(edge_community, [c, h.subtree_end[c]])
+        edges = layout.blocks["relationships"].between(store, first, last, id_columns)
+        # The chunks of a community are those of its relationships; without any, those of its members.
+        chunk_lists = (edges if edges.num_rows else members)["text_unit_ids"]
+        entity_ids.append(members["id"])
+        relationship_ids.append(edges["id"])
+        text_unit_ids.append(pa.chunked_array([pc.unique(pc.list_flatten(chunk_lists))], pa.string()))
+    columns = {
+        "entity_ids": _list_column(entity_ids),
+        "relationship_ids": _list_column(relationship_ids),
+        "text_unit_ids": _list_column(text_unit_ids),
+        "packed": h.packed[wanted],
+    }
+    yield {positions().kind.communities_table: community_rows(positions(), wanted, "Community", columns)}
+
+
+def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict[str, Any]) -> pa.Table:
+    """Return rows of COMMUNITIES; `title` precedes the number, `columns` are those of this hierarchy."""
+    columns = _position_columns(positions, wanted) | columns
+    columns["id"] = positions.ids.take(pa.array(wanted))
+    columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
+    return mark_for_row_access(
+        pa.Table.from_pydict({n: columns[n] for n in schema.COMMUNITIES.names}, schema.COMMUNITIES)
+    )
+
+
+def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
+    """Return the columns that communities and their reports share."""
+    kind, h, _, short_ids, periods = positions
+    return {
+        "human_readable_id": short_ids[wanted],
+        "community": short_ids[wanted],
+        "level": h.level[wanted],
+        "parent": np.where(h.parent[wanted] >= 0, short_ids[h.parent[wanted]], -1),
+        "children": [[int(short_ids[k]) for k in h.children(c)] for c in wanted.tolist()],
+        "period": [periods[c] for c in wanted.tolist()],
+        "size": h.sizes()[wanted],
+        "hierarchy": [kind.name] * len(wanted),
+    }
+
+
+def _list_column(columns: Sequence[pa.ChunkedArray]) -> pa.Array:
+    flat = pa.chunked_array([chunk for column in columns for chunk in column.chunks], pa.string())
+    offsets = pa.array(np.cumsum([0, *map(len, columns)]), pa.int32())
+    return pa.ListArray.from_arrays(offsets, flat.combine_chunks())
+
+
+def finish_reports(
+    run: Run,
+    numbers: Callable[[], dict[str, ShortIds]],
+    positions: Callable[[], Positions],
+    kind: HierarchyKind,
+    reports: Result,
+    depends_on: Sequence[Any] | None = None,
+) -> Result:
+    """Write reports with references by short id; without `depends_on`, no group of reports is reused."""
+    groups, name = reports.tables["reports"], kind.reports_table
+    again = range(len(groups)) if not run.forced_steps.isdisjoint(kind.stages) else ()
+    told = depends_on or [None] * len(groups)
+    known = run.reuse_plan("finish", groups, kind.name, (name,), identities=told, forced_inputs=again)
+    written = run.map("finish", partial(_report_table, numbers, positions), known.new_inputs)
+    return known.merge_new(run.store, written)
+
+
+def _report_table(
+    numbers: Callable[[], dict[str, ShortIds]],
+    positions: Callable[[], Positions],
+    store: Store,
+    parts: list[Part],
+) -> Iterator[Tables]:
+    if not parts:
+        return
+    kind, ids = positions().kind, positions().ids
+    renderer = ReferenceRenderer(numbers())
+    table = read_table(store, parts, WRITTEN.names, WRITTEN)
+    community = pc.index_in(table["community"], value_set=ids).to_numpy().astype(np.int64)
+    position_rows = pa.table(_position_columns(positions(), community)).to_pylist()
+    written = table.drop_columns(["community"]).to_pylist()
+    renderer.prepare(reference for row in written for reference in row["references"])
+    rows = []
+    for row, position, id_ in zip(written, position_rows, table["community"].to_pylist(), strict=True):
+        content = {
+            "title": row["title"],
+            "summary": renderer.render(row["summary"]),
+            "rating": row["rank"],
+            "rating_explanation": renderer.render(row["rating_explanation"]),
+            "findings": [{k: renderer.render(v) for k, v in f.items()} for f in row["findings"]],
+        }
+        rows.append(
+            {
+                **row,
+                **position,
+                **{name: content[name] for name in ("summary", "rating_explanation", "findings")},
+                "id": report_id(id_),
+                "full_content": renderer.render(row["full_content"]),
+                "full_content_json": orjson.dumps(content, option=orjson.OPT_INDENT_2).decode(),
+            }
+        )
+    rows.sort(key=lambda r: (r["level"], r["community"]))
+    yield {
+        kind.reports_table: mark_for_row_access(pa.Table.from_pylist(rows, schema=schema.COMMUNITY_REPORTS))
+    }
+
+
+# Hierarchies that are built level by level.
+
+
+@dataclass
+class LevelReports:
+    """The reports of the levels built so far, the lowest level first.
+
+    Attributes:
+        name_format: Format of a cluster's name in progress and failures, filled with its id.
+        first: Number of each level's first cluster among the clusters of all levels.
+        written: Reports by this number.
+        final: Whether every text could be embedded, so that the next run has nothing to retry.
+    """
+
+    kind: HierarchyKind
+    name_format: str
+    ids: list[list[str]] = field(default_factory=list)
+    first: list[int] = field(default_factory=list)
+    written: Spool[WrittenReport] = field(default_factory=Spool)
+    failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
+    final: bool = True
+
+    def begin(self, ids: list[str]) -> None:
+        """Start the next level, with the ids of its clusters."""
+        self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
+        self.ids.append(ids)
+
+    def of_level(self, height: int) -> Iterator[WrittenReport | None]:
+        """Yield the report of each cluster of a level."""
+        return (self.written.get(self.first[height] + cluster) for cluster in range(len(self.ids[height])))
+
+    def record_tokens(self, height: int) -> list[int | None]:
+        """Return the tokens of each report's record, None for a cluster without a report."""
+        return [report.record_tokens if report else None for report in self.of_level(height)]
+
+    def write(
+        self,
+        run: Run,
+        work: Work[WrittenReport],
+        schedule: Callable[[], HierarchySchedule | LevelSchedule],
+        without: Iterable[int] = (),
+        numbers: Ints | None = None,
+    ) -> None:
+        """Write the reports of the last level, except for clusters `without` a report below.
+
+        `schedule` creates a schedule, in which clusters may have other `numbers`.
+        """
+        ids, first, height = self.ids[-1], self.first[-1], len(self.ids) - 1
+        above = f", {plural(height, 'level')} above the lowest" if height else ""
+
+        def display_name(id_: str) -> str:
+            return self.name_format.format(id_) + above
+
+        number_of = list(range(len(ids))) if numbers is None else numbers.tolist()
+        scheduled = [""] * len(ids)
+        for cluster, number in enumerate(number_of):
+            scheduled[number] = ids[cluster]
+        below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
+        if len(self.ids) > 1:
+            lower = self.first[-2]
+            below = (lambda cluster: self.written[lower + cluster]), self.ids[-2]
+
+        def plan() -> ReportSource:
+            return ReportSource(
+                schedule(), lambda c: display_name(scheduled[c]), scheduled, None, below, self.kind.section
+            )
+
+        source = reports_stage.sweep_reports(run, work, plan)
+        for cluster, number in enumerate(number_of):
+            if (report := source.written.get(number)) is not None:
+                self.written[first + cluster] = report
+        self.failed += source.sorted_failures()
+        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
+        self.failed += [({"called": display_name(ids[cluster])}, nothing) for cluster in without]
+
+    def write_tables(
+        self, run: Run, step: str, work: Work[WrittenReport], level: Ints, communities: Iterable[Ints]
+    ) -> tuple[dict[str, list[list[Part]]], list[str]]:
+        """Write tables reports and failures, given the communities of each level's clusters.
+
+        Also returns the ids of the communities.
+        """
+        reports: Spool[WrittenReport] = Spool()
+        ids = [""] * len(level)
+        for height, numbers in enumerate(communities):
+            clusters = zip(numbers.tolist(), self.ids[height], self.of_level(height), strict=True)
+            for community, id_, report in clusters:
+                ids[community] = id_
+                if report is not None:
+                    reports[community] = report
+        rows = reports_stage.report_tables(reports, level, ids)
+        parts = run.write(step, "reports", rows, max_rows=reports_stage.PART_ROWS)
+        failures = run.write(work.name, "failures", [failure_rows(work.name, work, self.failed)])
+        return {"reports": [[part] for part in parts], "failures": [failures]}, ids
+
+    def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:
+        """Embed the reports of the last level as [clusters, dimensions] of length 1.
+
+        A cluster without a report gets the mean of its `members`, given as rows of the vectors `below`.
+        """
+        ids = self.ids[-1]
+        reports: Spool[WrittenReport] = Spool()
+        for cluster, report in enumerate(self.of_level(len(self.ids) - 1)):
+            if report is not None:
+                reports[cluster] = report
+        # In several parts, so that all workers embed.
+        tables = reports_stage.report_tables(reports, np.zeros(len(ids), np.int64), ids)
+        parts = run.write(step, "level_reports", tables, max_rows=reports_stage.PART_ROWS)
+        embedded, final = embed_now(run, step, [Texts(self.kind.report_kind, [part]) for part in parts])
+        self.final &= final
+        keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
+        vectors = vectors_of(run, embedded, keys)
+        if vectors.shape[1] != below.shape[1]:
+            vectors = np.zeros((len(ids), below.shape[1]), np.float32)
+        for cluster, rows in enumerate(members):
+            if not vectors[cluster].any():
+                vectors[cluster] = below[rows].sum(axis=0)
+        return normalize(vectors)
+
+    @property
+    def nothing_to_retry(self) -> bool:
+        return self.final and not any(outcome.status == "retry" for _, outcome in self.failed)
+
+
+def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
+    """Load embeddings into a memory-mapped file: [nodes, dimensions] of length 1, zeros for a missing one.
+
+    Raises OSError if the disk is full, which would be a crash later, in mapped memory.
+    """
+    order = np.argsort(keys)
+    sorted_keys = keys[order]
+    vectors: Vectors | None = None
+    for part in embeddings:
+        table = read_part(run.store, part)
+        column = table["vector"].combine_chunks()
+        if vectors is None:
+            shape = len(keys), column.type.list_size
+            n_bytes = shape[0] * shape[1] * np.dtype(np.float32).itemsize
+            with TemporaryFile() as file:
+                if hasattr(os, "posix_fallocate"):
+                    os.posix_fallocate(file.fileno(), 0, n_bytes)
+                else:
+                    file.truncate(n_bytes)
+                vectors = np.memmap(file, np.float32, "r+", shape=shape)
+        rows = order[np.searchsorted(sorted_keys, id_keys(table["id"]))]
+        vectors[rows] = normalize(column.flatten().to_numpy().reshape(len(table), -1))
+    return np.zeros((len(keys), 1), np.float32) if vectors is None else vectors

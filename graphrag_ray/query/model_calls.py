@@ -1,0 +1,300 @@
+"""Call models for a question: within its budget, and without waiting long for an unreachable endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from contextlib import AsyncExitStack
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
+
+from graphrag_ray.base.errors import BudgetSpent, CallError, PermanentCallError
+from graphrag_ray.base.index_settings import Model, Query
+from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Reply, Request, StreamListener, Usage
+from graphrag_ray.engine.in_process import run_dialogues
+from graphrag_ray.engine.model_access import Ask, Models, StreamingAsk, open_gateway
+from graphrag_ray.engine.reply_cache import ReplyCache
+from graphrag_ray.engine.work import Outcome
+from graphrag_ray.llm.accounting import Accounts, CallRecord
+from graphrag_ray.llm.call_failures import RetriesExhausted
+from graphrag_ray.llm.limiter import Limiter, LocalLimiter
+from graphrag_ray.llm.model_client import CallResult
+from graphrag_ray.llm.pricing import cost_usd, highest_price
+from graphrag_ray.llm.request_sizes import (
+    count_prompt_tokens,
+    count_text_tokens,
+    output_limit,
+    reasoning_room,
+)
+from graphrag_ray.query import traces
+from graphrag_ray.query.methods.budget import CostBound, budget_in_words
+
+T = TypeVar("T")
+
+FIRST_ATTEMPTS = 4
+"""Attempts before an endpoint counts as unreachable, with waits of at most 0.5, 1 and 2 s between them. A run
+of hours should outlast a restart of the endpoint, but somebody waiting for one answer should learn that
+nothing is listening."""
+REFUSED_FOR_S = 30.0
+"""Time until an endpoint that refused all our requests is tried again: while a service or a conversation is
+running, a quota may be raised or a proxy repaired."""
+
+
+@dataclass
+class QuestionBudget:
+    """The budget of a question in progress. A call that could exceed it is not sent.
+
+    Answered calls count with their usage at the price of the most expensive endpoint, calls in flight with
+    their upper bound, so concurrent calls cannot exceed the budget together. What can exceed it: requests
+    that were never answered and may be billed, which count when their call ends; hedged calls; and endpoints
+    that count tokens differently.
+
+    Attributes:
+        reserve: Bound of the call that writes the answer, without which all others are wasted.
+    """
+
+    query: Query
+    models: Mapping[str, Model]
+    reserve: CostBound = field(default_factory=CostBound)
+    _spent: CostBound = field(default_factory=CostBound)
+    _in_flight: CostBound = field(default_factory=CostBound)
+
+    def around(self, ask: Ask, last: bool) -> Ask:
+        """Wrap `ask` so that it respects the budget. `last` is that of `admit`."""
+
+        async def within(request: Request, stage: str) -> CallResult[Reply]:
+            bound = self.admit(request, last)
+            usage: Usage | None = None
+            try:
+                answer = await ask(request, stage)
+                usage = answer.reply.usage
+            finally:
+                self.settle(bound, request, usage)
+            return answer
+
+        return within
+
+    def admit(self, request: Request, last: bool) -> CostBound:
+        """Count a request as in flight, and return its bound, which `settle` needs.
+
+        Raises:
+            BudgetSpent: There is no room for a necessary call: an embedding, or with `last` the call that
+                writes the answer.
+            PermanentCallError: There is no room for any other call; its part will be missing.
+        """
+        model = self.models.get(request.call.model, Model())
+        if isinstance(request, EmbeddingRequest):
+            bound = self._cost(request, Usage(count_text_tokens(request.text, model)))
+        else:
+            prompt = count_prompt_tokens(request, model)
+            room = reasoning_room(request, model, prompt, request.call.reasoning_tokens)
+            bound = self._cost(request, Usage(prompt, output_limit(request, model) + room))
+        needed = last or isinstance(request, EmbeddingRequest)
+        reserve = CostBound() if needed else self.reserve
+        if not (self._spent + self._in_flight + bound + reserve).within(self.query):
+            used = (self._spent + self._in_flight).tokens
+            message = f"Not sent: {budget_in_words(self.query)}, and {used:,} tokens are spent or in flight"
+            raise BudgetSpent(message) if needed else PermanentCallError(message)
+        self._in_flight += bound
+        return bound
+
+    def settle(self, bound: CostBound, request: Request, usage: Usage | None) -> None:
+        """Replace the bound of a request by the usage of its reply; None if there was no reply."""
+        self._in_flight -= bound
+        if usage is not None:
+            self._spent += self._cost(request, usage)
+
+    def note(self, call: CallRecord) -> None:
+        """Count the unanswered requests of a call that has ended."""
+        priced = [m for m in self.models.values() if m.model_id == call.model_id]
+        for usage in call.unanswered:
+            costs = [cost_usd(usage, highest_price(model)) for model in priced]
+            known = [cost for cost in costs if cost is not None]
+            tokens = usage.prompt_tokens + usage.completion_tokens
+            self._spent += CostBound(1, tokens, max(known, default=None))
+
+    def _cost(self, request: Request, usage: Usage) -> CostBound:
+        model = self.models.get(request.call.model, Model())
+        usage = Usage(
+            usage.prompt_tokens, usage.completion_tokens
+        )  # cached tokens may be cheaper: ignore that
+        tokens = usage.prompt_tokens + usage.completion_tokens
+        return CostBound(1, tokens, cost_usd(usage, highest_price(model)))
+
+
+@dataclass(kw_only=True)
+class BaseAsker:
+    """Base class of what calls models for one question at a time.
+
+    Attributes:
+        accounts: Usage of the question.
+        budget: None if the question has none.
+        cached: How many of its replies came from the cache, and how many there were.
+    """
+
+    accounts: Accounts = field(default_factory=Accounts)
+    budget: QuestionBudget | None = None
+    cached: tuple[int, int] = (0, 0)
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: StreamListener | None = None,
+    ) -> list[Outcome[T]]:
+        """Start and run dialogues concurrently.
+
+        Args:
+            last: They write the answer.
+            listener: Hears their replies as they arrive.
+
+        Raises:
+            ModelRefused: No request will succeed.
+            BudgetSpent: A necessary call could exceed the budget.
+        """
+        raise NotImplementedError
+
+
+_current_asker: ContextVar[Asker] = ContextVar("asking")
+"""Whom a call is for: concurrent questions share gateways."""
+
+
+@dataclass
+class Connections:
+    """Gateways to the models with one limiter, shared by any number of questions of one event loop.
+
+    Attributes:
+        limiter: None creates one.
+        ask_key: Asks for an API key that neither the environment nor a file has.
+        offline_executor: Executor of the offline engine; None runs it in the event loop, for a caller with
+            one question.
+        n_questions: Number of questions in progress, if the owner counts them.
+        exit_stack: Closes the gateways, and what the owner adds.
+    """
+
+    models: Models
+    limiter: Limiter | None = None
+    ask_key: Callable[[str], str | None] | None = None
+    offline_executor: Executor | None = None
+    n_questions: int = 0
+    exit_stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _gateways: dict[int, StreamingAsk] = field(default_factory=dict)
+    _opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        if self.limiter is None:
+            self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight, lend_first=True)
+
+    async def gateway(self, attempts_before: int) -> StreamingAsk:
+        """Return the gateway for the first FIRST_ATTEMPTS of a call, or for those after `attempts_before`.
+
+        Usage is reported to the question that makes the call; that of a shared embedding call, to the first.
+        """
+        async with self._opening:
+            if attempts_before not in self._gateways:
+                most = self.models.max_attempts
+                opened = open_gateway(
+                    replace(self.models, max_attempts=most if attempts_before else min(FIRST_ATTEMPTS, most)),
+                    self.limiter,
+                    _note,
+                    self.ask_key,
+                    attempts_before=attempts_before,
+                    thread_pool=self.offline_executor,
+                    dropped_for_s=REFUSED_FOR_S,
+                )
+                self._gateways[attempts_before] = await self.exit_stack.enter_async_context(opened)
+        return self._gateways[attempts_before]
+
+
+def _note(call: CallRecord) -> None:
+    asker = _current_asker.get()
+    asker.accounts.add(call)
+    if asker.budget:
+        asker.budget.note(call)
+    traces.note_call(call)
+
+
+@dataclass
+class Asker(BaseAsker):
+    """Calls models over connections, which several askers may share.
+
+    Attributes:
+        cache: Cache of replies; None calls the model every time.
+        override: Answers in place of the models, except for embeddings, and without the cache.
+        on_phase: Callback when a phase begins or ends: its name, number of dialogues, and whether it has
+            ended.
+    """
+
+    connections: Connections
+    cache: ReplyCache | None = None
+    override: Ask | None = None
+    on_phase: Callable[[str, int, bool], None] = lambda *phase: None
+
+    async def __aenter__(self) -> Asker:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Flush the cache, and close the connections."""
+        try:
+            if self.cache:
+                await asyncio.to_thread(self.cache.flush)
+        finally:
+            await self.connections.exit_stack.aclose()
+
+    async def run(
+        self,
+        stage: str,
+        start: Sequence[Callable[[], Dialogue[T]]],
+        last: bool = False,
+        listener: StreamListener | None = None,
+    ) -> list[Outcome[T]]:
+        """Run dialogues like `Asks.run`.
+
+        A call makes FIRST_ATTEMPTS, then the remaining attempts of the settings if an endpoint responded to
+        any of the calls, even with an error.
+        """
+        if self.override and stage != "embed":
+            return await run_dialogues(stage, [s() for s in start], self.override)
+        responded, pending, decided = False, 0, asyncio.Event()
+
+        async def ask_patiently(request: Request, stage: str) -> CallResult[Reply]:
+            nonlocal responded, pending
+            pending += 1
+            try:
+                gateway = await self.connections.gateway(0)
+                answer = await gateway(request, stage, listener)
+                responded = True
+                return answer
+            except CallError as e:
+                responded = responded or e.status is not None
+                if (
+                    not isinstance(e, RetriesExhausted)
+                    or self.connections.models.max_attempts <= FIRST_ATTEMPTS
+                ):
+                    raise
+                gave_up = e
+            finally:
+                pending -= 1
+                if responded or not pending:
+                    decided.set()
+            await decided.wait()
+            if not responded:
+                raise gave_up
+            gateway = await self.connections.gateway(FIRST_ATTEMPTS)
+            return await gateway(request, stage, listener)
+
+        _current_asker.set(self)
+        ask = self.budget.around(ask_patiently, last) if self.budget else ask_patiently
+        self.on_phase(stage, len(start), False)
+        outcomes = await run_dialogues(stage, [s() for s in start], ask, self.cache)
+        self.on_phase(stage, len(start), True)
+        replies = sum(len(o.replies) for o in outcomes)
+        known = replies - sum(o.turns for o in outcomes)
+        self.cached = self.cached[0] + known, self.cached[1] + replies
+        return outcomes

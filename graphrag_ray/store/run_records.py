@@ -1,0 +1,174 @@
+"""What each run was asked to do and how it ended, whether or not it committed a snapshot.
+
+    runs/<epoch>.json        record of the run under the lock with this epoch
+    runs/<epoch>.live.json   its progress, every few seconds; deleted when it ends
+    runs/refused.json        the last attempt that did not become a run: bad settings, nothing to read, …
+
+Records are written by the holder of the lock when a run starts, after each step, and when it ends. A record
+that says "running" while the lock is free or held by another run belongs to a run that was killed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from itertools import takewhile
+from typing import Any, TypeVar
+
+import orjson
+
+from graphrag_ray.store import json_types
+from graphrag_ray.store.files import Store
+
+T = TypeVar("T")
+
+FORMAT = 1  # Records of a higher format are skipped: nothing depends on them.
+RUNNING = "running"
+FINISHED = ("committed", "unchanged")
+REFUSED = "runs/refused.json"
+
+_NAME = re.compile(r"runs/([1-9][0-9]*)\.json")
+_LIVE = re.compile(r"runs/([1-9][0-9]*)\.live\.json")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """One run."""
+
+    epoch: int  # Of its lock. Runs are ordered by it.
+    nonce: str  # Of its lock's holder.
+    started_at: json_types.At
+    version: str
+    outcome: str = RUNNING  # "running", "committed", "unchanged", or what stopped it in one word.
+    ended_at: json_types.At = 0.0  # 0 while it is not known to have ended.
+    exit_code: int | None = None  # Of the command; None while it runs.
+    message: str = ""  # Shown to people at its end.
+    given: Mapping[str, Any] = field(default_factory=dict)  # What it was asked to do: INPUT, options.
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    usage: json_types.Usage = field(default_factory=dict)
+    # Steps that have ended: seconds, counts, and whether they were reused from the parent snapshot.
+    steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    snapshot: int | None = None  # Committed or found unchanged; the run may still be tidying up.
+    failed: int | None = None  # Items without a result; None if they were not counted.
+    reached: Mapping[str, Any] = field(default_factory=dict)  # Its `LiveRun` when it ended early.
+    host: str = ""
+    pid: int = 0
+
+
+@dataclass(frozen=True)
+class LiveRun:
+    """The progress of a run."""
+
+    nonce: str  # Of its lock's holder.
+    beat: int  # Counts up.
+    at: json_types.At  # Unix seconds by its own clock, for people.
+    step: str
+    seconds: float  # Since the step began.
+    pace: Mapping[str, Any] = field(default_factory=dict)  # Numbers about its model requests; {} without any.
+
+
+@dataclass(frozen=True)
+class RefusedRun:
+    """An attempt that did not become a run; fields as in `RunRecord`."""
+
+    after: int  # Epoch of the run before it, or 0.
+    at: json_types.At
+    outcome: str
+    exit_code: int
+    message: str
+    given: Mapping[str, Any] = field(default_factory=dict)
+
+
+def write(store: Store, record: RunRecord) -> None:
+    _write(store, record_path(record.epoch), vars(record))
+
+
+def epochs(store: Store) -> list[int]:
+    """Return the sorted epochs of all records."""
+    return store.list_numbers("runs", _NAME)
+
+
+def newest_first(store: Store) -> Iterator[RunRecord]:
+    """Yield all readable records, the latest first."""
+    for epoch in reversed(epochs(store)):
+        if (record := _read(store, record_path(epoch), RunRecord)) is not None:
+            yield record
+
+
+def latest_run(store: Store) -> RunRecord | None:
+    return next(newest_first(store), None)
+
+
+def unfinished(store: Store) -> list[RunRecord]:
+    """Return the runs since the last finished one, the latest first."""
+    return list(takewhile(lambda record: not _is_finished(record), newest_first(store)))
+
+
+def _is_finished(record: RunRecord) -> bool:
+    """Return whether a run finished; it may have been killed after its commit."""
+    return record.outcome in FINISHED or record.snapshot is not None
+
+
+def superseded(store: Store) -> set[str]:
+    """Return the paths of obsolete files.
+
+    These are the records before the last finished run, the progress of all but the last run, and a refusal
+    that was followed by a run.
+    """
+    all_epochs = epochs(store)
+    newest = max(all_epochs, default=0)
+    finished = next((record.epoch for record in newest_first(store) if _is_finished(record)), 0)
+    live = {info.path: int(m.group(1)) for info in store.list("runs") if (m := _LIVE.fullmatch(info.path))}
+    paths = {path for path, epoch in live.items() if epoch < newest or epoch == finished}
+    refused = read_refusal(store)
+    paths |= {REFUSED} if refused and refused.after < newest else set()
+    return paths | {record_path(epoch) for epoch in all_epochs if epoch < finished}
+
+
+def progress_text(store: Store) -> str:
+    """Return `, at extract, 640 of 932` for the current run, or "" if it has not reported yet."""
+    live = read_live(store, max(epochs(store), default=0))
+    if live is None:
+        return ""
+    done, total = live.pace.get("done"), live.pace.get("total")
+    counts = f", {done:,} of {total:,}" if isinstance(done, int) and isinstance(total, int) else ""
+    return f", at {live.step}{counts}"
+
+
+def write_live(store: Store, epoch: int, live: LiveRun) -> None:
+    _write(store, live_path(epoch), asdict(live))
+
+
+def read_live(store: Store, epoch: int) -> LiveRun | None:
+    """Return the progress of a run; None if it is missing or unreadable."""
+    return _read(store, live_path(epoch), LiveRun)
+
+
+def write_refusal(store: Store, refusal: RefusedRun) -> None:
+    _write(store, REFUSED, asdict(refusal))
+
+
+def read_refusal(store: Store) -> RefusedRun | None:
+    """Return the last refusal, even if runs followed; None if it is missing or unreadable."""
+    return _read(store, REFUSED, RefusedRun)
+
+
+def record_path(epoch: int) -> str:
+    return f"runs/{epoch}.json"
+
+
+def live_path(epoch: int) -> str:
+    return f"runs/{epoch}.live.json"
+
+
+def _write(store: Store, path: str, content: Mapping[str, Any]) -> None:
+    store.write(path, orjson.dumps({"format": FORMAT, **content}, option=orjson.OPT_INDENT_2))
+
+
+def _read(store: Store, path: str, kind: type[T]) -> T | None:
+    try:
+        data = orjson.loads(store.read(path))
+        return None if data["format"] > FORMAT else json_types.read_as(kind, data)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None

@@ -1,0 +1,95 @@
+"""An error that nobody foresaw is told in one line, with its place in our code."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from graphrag_ray.base import unexpected_errors
+from graphrag_ray.base.errors import CorruptPart, DialogueFailed
+from graphrag_ray.base.unexpected_errors import (
+    REPORT_HINT,
+    SHOWN_CHARACTERS,
+    attach_place,
+    describe_error,
+    error_place,
+    is_unexpected,
+)
+from graphrag_ray.graph.delimited_records import parse_records
+
+
+def raised(error: BaseException) -> BaseException:
+    try:
+        raise error
+    except BaseException as e:
+        return e
+
+
+class PanicException(BaseException):
+    """What a library in Rust raises."""
+
+
+def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_machine():
+    with pytest.raises((TypeError, AttributeError)) as caught:
+        parse_records(7)  # type: ignore[arg-type]
+    place = error_place(caught.value)
+    assert place.startswith("graph/delimited_records.py:") and place.rpartition(":")[2].isdigit()
+    line = describe_error(caught.value)
+    assert line.startswith(f"{REPORT_HINT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
+
+
+def test_an_error_raised_outside_this_package_has_no_place():
+    assert describe_error(raised(ValueError("x"))) == f"{REPORT_HINT}: ValueError: x"
+    assert describe_error(ValueError()) == f"{REPORT_HINT}: ValueError"
+
+
+def test_an_error_of_another_process_has_the_place_in_its_traceback():
+    package = Path(unexpected_errors.__file__).parents[1]
+    error = raised(KeyError("x"))
+    trace = "".join(
+        f'  File "{path}", line {line}, in f\n    f()\n'
+        for path, line in (
+            (package / "indexing/stages/merge_stage.py", 7),
+            (package / "graph/merge.py", 12),
+            (Path("/envs") / package.name / "lib/python3.11/json/decoder.py", 3),
+        )
+    )
+    attach_place(error, f"Traceback:\n{trace}KeyError: 'x'")
+    assert describe_error(error) == f"{REPORT_HINT}: KeyError: 'x' (graph/merge.py:12)"
+
+
+def test_a_message_is_one_line_of_bounded_length_that_any_table_can_hold():
+    line = describe_error(raised(ValueError("a\nb \ud800 " + "long " * 1_000)))
+    assert "\n" not in line and len(line) < SHOWN_CHARACTERS + 100
+    line.encode()
+
+
+def test_the_same_error_is_described_equally_in_every_process():
+    assert "0x" not in describe_error(raised(ValueError(f"no {object()}"))).replace("0x…", "")
+
+
+def test_an_error_without_a_usable_message_is_described_by_its_type():
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert describe_error(raised(Mute())).endswith(": Mute")
+
+
+@pytest.mark.parametrize(
+    ("error", "unforeseen"),
+    [
+        (ValueError(), True),
+        (MemoryError(), True),
+        (RecursionError(), True),
+        (UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates"), True),
+        (PanicException(), True),
+        (CorruptPart("part x is torn"), False),
+        (DialogueFailed("no JSON"), False),
+        (KeyboardInterrupt(), False),
+        (SystemExit(), False),
+        (asyncio.CancelledError(), False),
+    ],
+)
+def test_interruptions_and_our_own_errors_are_not_unexpected(error, unforeseen):
+    assert is_unexpected(error) == unforeseen

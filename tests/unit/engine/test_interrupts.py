@@ -1,0 +1,97 @@
+"""A first signal waits for calls in flight, a second one does not; without calls one is enough."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+
+import pytest
+
+from graphrag_ray.base.errors import Interrupted, Terminated
+from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.llm.accounting import InFlight
+
+
+def test_a_first_signal_during_a_sweep_ends_the_run_at_its_next_check():
+    said: list[str] = []
+    stop = Stop(polled=True, notify=said.append)
+    stop.check(InFlight(3))
+    stop.handle(signal.SIGINT)
+    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as told:
+        stop.check(InFlight(3))
+    assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
+
+
+def test_a_signal_after_the_last_check_ends_the_run_with_the_sweep():
+    stop = Stop()
+    with pytest.raises(Interrupted, match="Stopped by Ctrl-C"), stop.polling():
+        stop.handle(signal.SIGINT)
+    assert not stop.polled
+
+
+def test_sigterm_waits_less_and_has_its_own_exit_code():
+    stop = Stop(polled=True)
+    patient = stop.grace_s
+    stop.handle(signal.SIGTERM)
+    assert stop.grace_s < patient
+    with pytest.raises(Terminated) as told:
+        stop.check(InFlight())
+    assert told.value.exit_code == 143
+
+
+@pytest.mark.parametrize("asking", [True, False])
+def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_at_once(asking: bool):
+    stop = Stop(polled=asking)
+    if asking:
+        stop.handle(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt):
+        stop.handle(signal.SIGINT)
+    stop.polled = False
+    assert ("second Ctrl-C" in str(stop.error())) == asking
+
+
+def _told_by_a_signal() -> None:
+    with handle_signals(Stop()):
+        os.kill(os.getpid(), signal.SIGTERM)
+        threading.Event().wait(10)
+
+
+def test_a_signal_becomes_our_error_and_the_handlers_are_restored():
+    before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Terminated):
+        _told_by_a_signal()
+    assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
+
+
+def test_outside_the_main_thread_signals_are_not_handled():
+    worked: list[bool] = []
+
+    def work() -> None:
+        with handle_signals(Stop()):
+            worked.append(True)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert worked == [True]
+
+
+def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_next_check(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    shown: list[object] = []
+    monkeypatch.setattr(sys, "unraisablehook", shown.append)
+
+    class Dropped:
+        def __del__(self) -> None:
+            os.kill(os.getpid(), signal.SIGINT)
+            sum(range(10_000))  # the handler runs before this has ended
+
+    stop = Stop()
+    with handle_signals(stop):
+        Dropped()
+        with pytest.raises(Interrupted):
+            stop.check(InFlight())
+    assert shown == []

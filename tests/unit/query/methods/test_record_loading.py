@@ -1,0 +1,42 @@
+"""Rows of the snapshot as records: what is told of a chunk's document beside it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from driving import COUNT, Snapshot
+
+from graphrag_ray.graph.report_context import Record
+from graphrag_ray.query.methods.record_loading import LABEL_TOKENS, load_records
+
+
+def document(id_: str, **told: Any) -> dict[str, Any]:
+    return {"id": id_, "path": "minutes.jsonl", "row": "9", **told}
+
+
+def told(text: str, **of: Any) -> Record:
+    tables = {
+        "text_units": [{"id": "t", "text": text, "document_id": "d"}],
+        "documents": [document("other", title="Other"), document("d", **of)],
+    }
+    snap = Snapshot(tables)
+    return snap.run(load_records([("text_unit", "t")], snap.given()))[0]
+
+
+def test_a_chunk_is_told_with_the_title_and_date_of_its_document():
+    record = told("It rained.", title="Minutes", creation_date="2023-09-14")
+    assert record.fields == ("Minutes (2023-09-14)", "It rained.")
+
+
+def test_a_chunk_that_begins_with_its_title_is_told_as_it_is():
+    assert told("Minutes\nIt rained.", title="Minutes").fields == ("", "Minutes It rained.")
+
+
+def test_a_chunk_whose_document_is_not_known_is_told_all_the_same():
+    snap = Snapshot({"text_units": [{"id": "t", "text": "It rained.", "document_id": "gone"}]})
+    assert snap.run(load_records([("text_unit", "t")], snap.given()))[0].fields[0] == ""
+
+
+def test_a_long_title_takes_no_more_than_its_part_of_a_context():
+    (document_, text) = told("It rained.", title="会議の議事録 " * 60).fields
+    assert LABEL_TOKENS - 5 <= COUNT(document_) <= LABEL_TOKENS and text == "It rained."
