@@ -387,13 +387,17 @@ def settings(record: Recording) -> None:
     demo_files(12)
     changed = ("chunking.size=150", "chunking.overlap=20")
     changed += (
-        "graph.weight=strength",
+        "graph.edge_weight=strength",
         "reports.context_tokens=600",
         "communities.max_size=4",
         "communities.library=leidenalg",
     )
     changed += ("hierarchies=[attributed,leiden,tree]", "attributed.max_size=4")
-    changed += ("attributed.clustering=spectral", "attributed.augment=codicil", "tree.reduction=pca")
+    changed += (
+        "attributed.clustering=spectral",
+        "attributed.similarity_links=codicil",
+        "tree.dimensionality_reduction=pca",
+    )
     record.index("index", *(word for one in changed for word in ("--set", one)))
     record.answers("index", DEMO_QUESTIONS[:2], asked_by(("global", "local", "archrag", "raptor")))
     scan = ("--set", "hierarchies=[attributed]", "--set", "attributed.clustering=scan")

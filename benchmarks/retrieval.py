@@ -8,7 +8,7 @@
 A corpus is a folder with `questions.jsonl`, or such a file, as those in benchmarks/questions: its rows hold
 `question`, and `supporting_titles` or `supporting_ids` (paths, where the documents are files), and maybe
 `also`: passages of which one is enough. INDEX holds the passages, made with `input.id_column=id`. A method
-may have settings behind it: local,local_walk=false. Chunks count in the order in which they stand in the
+may have settings behind it: local,local_pagerank=false. Chunks count in the order in which they stand in the
 context; "keyword" and "vector" beside the methods are the bare lists that the index finds.
 --half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting.
 

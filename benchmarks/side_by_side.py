@@ -107,7 +107,7 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
         "extraction.max_gleanings": 0,
         "chunking.size": 600,
         "chunking.overlap": 100,
-        "chunking.min_new_tokens": 0,  # the others keep short last chunks, too
+        "chunking.min_last_chunk_tokens": 0,  # the others keep short last chunks, too
         "models.default.tokenizer": "cl100k_base",
         "models.default.endpoints.0.api_key_env": "null",
         "models.embedding.provider": "openai",

@@ -140,7 +140,10 @@ class Bench:
         before = _community_ids(root) if root.exists() else set()
         run = self.settings.run
         executor = LocalExecutor(
-            Store(str(root)), Models.from_settings(self.settings), run.max_failed_fraction, run.flush_s
+            Store(str(root)),
+            Models.from_settings(self.settings),
+            run.max_failed_fraction,
+            run.journal_flush_s,
         )
         done = index(
             str(documents), executor, self.settings, Silent(), allow_deletes=True, reset_communities=afresh

@@ -67,7 +67,7 @@ def build_index(
         agree: Receives that cost instead. If it raises, the run ends before any model call.
         address: A Ray cluster. None: the one of this machine, else a private one.
         on_ray: Run on Ray (True) or in this process (False). None: in this process if no cluster is running
-            and INPUT is small (`run.in_process_mb`).
+            and INPUT is small (`run.in_process_max_mb`).
         storage: How index and INPUT are reached, as `settings.Storage`. None: as the settings, else the
             environment, say. It is never read from a snapshot.
 

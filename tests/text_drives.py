@@ -199,7 +199,7 @@ def decoded(text: str) -> Any:
 
 
 def cut(text: str) -> Any:
-    small = Chunking(size=60, overlap=10, min_new_tokens=20, prepend=("title", "date"))
+    small = Chunking(size=60, overlap=10, min_last_chunk_tokens=20, prepend_metadata=("title", "date"))
     whole = Chunking(size="document")
     tables = [text_units_table(document_of(text), options, VOCABULARY) for options in (small, whole)]
     return tables, cut_chunks(text, small, VOCABULARY, text[:50])
@@ -257,7 +257,7 @@ def described(text: str) -> Any:
     spec = describe_spec(PROMPTS, SETTINGS)
     pieces = [text, text[::2], *text.split("\n")]
     tokens = Tokenizer(lambda t: count_tokens(t, VOCABULARY), lambda t: token_ends(t, VOCABULARY).tolist())
-    plan_layer(pieces, replace(spec, batch_tokens=50, joined_tokens=20), tokens)
+    plan_layer(pieces, replace(spec, batch_tokens=50, concatenate_up_to_tokens=20), tokens)
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 
@@ -556,8 +556,8 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,
         "date": document_filters.iso_date,
-        "local search without a walk": asked("local", local_walk=False),
-        "picked facts": asked("ppr", ppr_facts=5),
+        "local search without a walk": asked("local", local_pagerank=False),
+        "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,
         "evidence": evidenced,
         "streamed": streamed,

@@ -43,7 +43,7 @@ TOWN = {
 """Texts in which the toy model finds ten people."""
 
 
-DEEP = {"communities": {"max_size": 3, "small_component": 1}}
+DEEP = {"communities": {"max_size": 3, "pack_components_below": 1}}
 """So that ten people make a hierarchy of several levels."""
 
 DEEPER = {**DEEP, "reports": {"context_tokens": 600}}
@@ -109,7 +109,7 @@ class World:
         """Of a model behind our endpoint. A change is a section (a mapping) or a value."""
         given = {"base_url": self.endpoint.base_url, "api_key_env": None, "max_in_flight": 16}
         model = {"provider": "openai", "model": "m", "endpoints": [given]}
-        base: dict[str, Any] = {"models": {"default": model}, "run": {"flush_s": 0.1}}
+        base: dict[str, Any] = {"models": {"default": model}, "run": {"journal_flush_s": 0.1}}
         for name, value in (self.changes | changes).items():
             base[name] = base.get(name, {}) | value if isinstance(value, dict) else value
         return parse_settings(base)
@@ -123,7 +123,9 @@ class World:
 
     def executor(self, settings: Settings) -> LocalExecutor:
         run = settings.run
-        return LocalExecutor(self.store, Models.from_settings(settings), run.max_failed_fraction, run.flush_s)
+        return LocalExecutor(
+            self.store, Models.from_settings(settings), run.max_failed_fraction, run.journal_flush_s
+        )
 
     def index(
         self,
@@ -206,7 +208,13 @@ def chain(n: int) -> dict[str, str]:
 
 def model_options(world: World) -> list[str]:
     short = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "16"]
-    return [*short, "--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.1"]
+    return [
+        *short,
+        "--set",
+        "models.default.endpoints.0.api_key_env=null",
+        "--set",
+        "run.journal_flush_s=0.1",
+    ]
 
 
 def index_command(world: World, *more: object) -> list[object]:

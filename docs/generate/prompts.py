@@ -109,7 +109,7 @@ SHOWN: Mapping[str, str] = {
     "fgrag_answer": "FG-RAG: the answer, from these summaries.",
     "walk_answer": "ppr search: the answer from passages, with the chain that leads to it.",
     "next_questions": "ppr search: what to look up next, where the passages do not suffice.",
-    "pick_facts": "ppr search with `query.ppr_facts`: which relationships could lead to the answer.",
+    "pick_facts": "ppr search (`query.ppr_candidate_facts`): relationships that could lead to the answer.",
     "condense": "A question that leans on the conversation before it, written out.",
     "zero_shot": "`evaluate`: the answer of the baseline `none`, which is shown no data.",
     "corpus_description": "`evaluate questions`: a description of the corpus, where none is given.",
@@ -158,7 +158,7 @@ def asked() -> list[ChatRequest]:
                 ("global", {"dynamic": True}),
                 ("local", {}),
                 ("fgrag", {}),
-                ("ppr", {"ppr_facts": 10}),
+                ("ppr", {"ppr_candidate_facts": 10}),
                 ("drift", {}),
             ):
                 query = built.query.model_copy(update=changes)

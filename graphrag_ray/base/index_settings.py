@@ -154,7 +154,7 @@ class Endpoint(_Strict):
         return self
 
 
-class Reach(_Strict):
+class ModelConnection(_Strict):
     """How this machine reaches a model. Not part of snapshots."""
 
     endpoints: OfMachine[tuple[Endpoint, ...]] = ()
@@ -163,11 +163,11 @@ class Reach(_Strict):
     """Prices of the model. null: as in the bundled price table."""
     timeout_s: OfMachine[PositiveFloat] = 180.0
     """Time limit for one request."""
-    embedding_batch: OfMachine[Annotated[int, Field(gt=0, le=2048)]] = 128
+    embedding_batch_size: OfMachine[Annotated[int, Field(gt=0, le=2048)]] = 128
     """Number of texts in one embedding call."""
 
 
-class Model(Reach):
+class Model(ModelConnection):
     """A model and the endpoints that serve it."""
 
     provider: str = "offline"
@@ -316,7 +316,7 @@ class Input(_Strict):
 
 
 class Corpus(_Strict):
-    about: Annotated[str, AfterValidator(normalize_description)] | None = None
+    description: Annotated[str, AfterValidator(normalize_description)] | None = None
     """What the corpus is about, in a sentence or two (at most 1,000 characters). Reports are rated and read
     in this light. null: kept from the index; for a new index, the report model describes the corpus once. A
     new text rewrites all reports. "": no description."""
@@ -329,15 +329,15 @@ class Chunking(_Strict):
     """Chunk size in tokens, or `document` for one chunk per document."""
     overlap: NonNegativeInt = 100
     """Overlap of consecutive chunks."""
-    min_new_tokens: NonNegativeInt = 50
+    min_last_chunk_tokens: NonNegativeInt = 50
     """A last chunk with fewer new tokens is merged into the one before, which may then exceed `size`."""
-    prepend: tuple[str, ...] | Literal["auto"] = "auto"
+    prepend_metadata: tuple[str, ...] | Literal["auto"] = "auto"
     """What to put above each chunk for extraction, counted in `size`: title, date and metadata columns by
     name. These columns also appear in search, contexts and sources, as title and date always do. auto: date
     and title, except a title that is the file name or that the chunk begins with. An index keeps its value
     until another one is set, which extracts the affected chunks again."""
 
-    @field_validator("prepend", mode="before")
+    @field_validator("prepend_metadata", mode="before")
     @classmethod
     def _split_words(cls, value: Any) -> Any:
         if value != "auto":
@@ -350,8 +350,8 @@ class Chunking(_Strict):
 
     @property
     def prepended_metadata(self) -> tuple[str, ...]:
-        """The metadata columns that `prepend` names."""
-        named = self.prepend if isinstance(self.prepend, tuple) else ()
+        """The metadata columns that `prepend_metadata` names."""
+        named = self.prepend_metadata if isinstance(self.prepend_metadata, tuple) else ()
         return tuple(n.removeprefix("metadata.") for n in named if n not in ("title", "date"))
 
     @model_validator(mode="after")
@@ -391,9 +391,9 @@ class Names(_Strict):
     """YAML file with lines of the form `CANONICAL NAME: [alias, …]`."""
     aliases: str | None = None
     """Content of an aliases file, if no file is named. Written to snapshots."""
-    block_file: OfMachine[KeptPlace] = None
+    blocklist_file: OfMachine[KeptPlace] = None
     """File with one name per line. These names never become entities."""
-    block: str | None = None
+    blocklist: str | None = None
     """Content of a block file, if no file is named. Written to snapshots."""
 
 
@@ -404,7 +404,7 @@ class Descriptions(_Strict):
     """Maximum length of a summary."""
     batch_tokens: PositiveInt = 6_000
     """Descriptions that fit into one call. More are summarised as a tree."""
-    joined_tokens: NonNegativeInt = 100
+    concatenate_up_to_tokens: NonNegativeInt = 100
     """Two or three descriptions with at most this many tokens in total (100 are about three sentences) are
     concatenated without a model call. 0: a model summarises wherever two descriptions differ. An index keeps
     its value until another one is set."""
@@ -413,7 +413,7 @@ class Descriptions(_Strict):
 class Graph(_Strict):
     """Edge weights and pruning."""
 
-    weight: Literal["count", "strength"] = "count"
+    edge_weight: Literal["count", "strength"] = "count"
     """count: chunks that state the relationship (paper 3.1.3); strength: sum of stated strengths."""
     prune: Literal["auto", "on", "off"] = "auto"
     """Remove accidental names and co-occurrences by statistics. auto: only with the offline engine."""
@@ -444,7 +444,7 @@ class Communities(_Strict):
     """Random seed. The same graph and seed give the same communities."""
     components: Literal["all", "largest"] = "all"
     """Connected components to partition."""
-    small_component: Annotated[int, Field(ge=1)] = 10
+    pack_components_below: Annotated[int, Field(ge=1)] = 10
     """Components with fewer nodes are packed together into shared reports."""
 
     @model_validator(mode="after")
@@ -459,10 +459,10 @@ class Communities(_Strict):
 class Attributed(_Strict):
     """Communities by links and meaning (ArchRAG, algorithm 1), the hierarchy `attributed`."""
 
-    augment: Literal["knn", "codicil", "none"] = "knn"
+    similarity_links: Literal["knn", "codicil", "none"] = "knn"
     """Links to add between similar entities. knn: link each entity to its nearest neighbours; codicil: as
     knn, then keep only the most significant links of each node (Ruan et al. 2013); none: no added links."""
-    neighbours: Annotated[int, Field(ge=1, le=100)] | None = None
+    n_neighbours: Annotated[int, Field(ge=1, le=100)] | None = None
     """Nearest neighbours to link. null: the average degree of the graph."""
     clustering: Literal["leiden", "spectral", "scan"] = "leiden"
     """leiden (settings of `communities`), scan (Xu et al. 2007) or spectral (small graphs, scikit-learn)."""
@@ -474,7 +474,7 @@ class Attributed(_Strict):
     """Maximum number of levels. Fewer are built if too few communities are left."""
     scan_epsilon: Annotated[float, Field(gt=0, le=1)] = 0.5
     """scan: minimum similarity of the neighbourhoods of two members."""
-    scan_members: Annotated[int, Field(ge=1)] = 2
+    scan_min_neighbours: Annotated[int, Field(ge=1)] = 2
     """scan: number of similar neighbours that make a member the core of a community."""
 
 
@@ -487,7 +487,7 @@ class Tree(_Strict):
     """Requested length of a summary. Summaries are cut at twice this length."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Maximum number of levels. No further level is built over 11 or fewer summaries."""
-    reduction: Literal["umap", "pca"] = "umap"
+    dimensionality_reduction: Literal["umap", "pca"] = "umap"
     """Dimensionality reduction: umap (from 150 chunks on), or pca (faster, but summarises more)."""
 
 
@@ -504,7 +504,7 @@ class Reports(_Strict):
     """What a report's rating measures, as told to the model."""
     max_claims_per_entity: NonNegativeInt = 10
     """Claims per entity in a report's context."""
-    keep_below: Annotated[float, Field(ge=0, le=0.5)] = 0.05
+    rewrite_threshold: Annotated[float, Field(ge=0, le=0.5)] = 0.05
     """An update keeps a report if a smaller share of its source data has changed, so the report may miss that
     much. Reports based on deleted documents are always rewritten. 0: rewrite reports after every change."""
 
@@ -519,8 +519,9 @@ class Embeddings(_Strict):
     used."""
     max_tokens: PositiveInt = 8_000
     """Longer texts are cut before embedding."""
-    with_titles: bool = True
-    """Embed chunks together with title, date and the columns in `chunking.prepend`, so that vector search can
+    include_titles: bool = True
+    """Embed chunks together with title, date and the columns in `chunking.prepend_metadata`, so that vector
+    search can
     tell documents apart by them (keyword search always can). An index keeps its value until another one is
     set, which embeds all chunks again, except those of documents without a date whose text begins with the
     title."""
@@ -564,15 +565,15 @@ class Query(_Strict):
     """ppr: chunks to retrieve."""
     ppr_steps: Annotated[int, Field(ge=0, le=10)] = 1
     """ppr: how often to search again for missing facts, with two calls each."""
-    ppr_facts: Annotated[int, Field(ge=0, le=100)] = 0
+    ppr_candidate_facts: Annotated[int, Field(ge=0, le=100)] = 0
     """ppr: nearest relationships from which a model picks relevant ones, in one extra call. 0: off."""
     trex_k: Annotated[int, Field(ge=1, le=100)] = 5
     """trex: chunks and summaries to retrieve."""
-    traversal: Literal["collapsed", "tree"] = "collapsed"
+    raptor_traversal: Literal["collapsed", "tree"] = "collapsed"
     """raptor: collapsed: all chunks and summaries at once; tree: level by level from the top."""
     raptor_k: Annotated[int, Field(ge=1, le=100)] = 10
     """raptor: chunks and summaries to retrieve; with `traversal: tree`, per level."""
-    raptor_tokens: Annotated[int, Field(ge=256)] = 3_500
+    raptor_context_tokens: Annotated[int, Field(ge=256)] = 3_500
     """raptor: token budget of the context with `traversal: collapsed`."""
     lightrag_mode: Literal["local", "global", "hybrid", "mix"] = "mix"
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
@@ -581,7 +582,7 @@ class Query(_Strict):
     """lightrag: token budget for entities."""
     lightrag_relationship_tokens: PositiveInt = 8_000
     """lightrag: token budget for relationships."""
-    lightrag_tokens: Annotated[int, Field(ge=256)] = 30_000
+    lightrag_context_tokens: Annotated[int, Field(ge=256)] = 30_000
     """lightrag: token budget for all of the context. `context_tokens` does not apply."""
     lightrag_chunks: PositiveInt = 20
     """lightrag: maximum number of chunks in the context."""
@@ -604,23 +605,23 @@ class Query(_Strict):
     """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""
     fgrag_entities: Annotated[int, Field(ge=1, le=50)] = 8
     """fgrag: maximum number of subjects of a question, with up to two calls each."""
-    fgrag_tokens: Annotated[int, Field(ge=256)] = 4_000
+    fgrag_context_tokens: Annotated[int, Field(ge=256)] = 4_000
     """fgrag: token budget of the context of one summary (about 150 short descriptions)."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
-    neighbours: NonNegativeInt = 3
+    adjacent_chunks: NonNegativeInt = 3
     """vector, hybrid, local, drift: top chunks that bring adjacent chunks, if there is room. 0: none."""
-    hybrid_over: Annotated[tuple[Searched, ...], Field(min_length=1), BeforeValidator(_split_commas)] = (
-        "text_unit",
-    )
+    hybrid_record_kinds: Annotated[
+        tuple[Searched, ...], Field(min_length=1), BeforeValidator(_split_commas)
+    ] = ("text_unit",)
     """hybrid: record kinds to search, fused into one list. On the command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
     """hybrid, trex: weight of vector against keyword search. Raise it for strong embedding models."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
     """local: share of the context for chunks. Defaults of `local_` are those of Microsoft GraphRAG."""
-    local_reports_share: Annotated[float, Field(ge=0, le=1)] = 0.15
+    local_report_share: Annotated[float, Field(ge=0, le=1)] = 0.15
     """local: share of the context for reports. The rest is for entities, relationships and claims."""
-    local_walk: bool = True
+    local_pagerank: bool = True
     """local: chunks by a random walk, as in ppr. false: nearest chunks of the retrieved entities."""
     local_entities: PositiveInt = 10
     """local: entities retrieved by similarity, after as many that the question names."""
@@ -628,13 +629,13 @@ class Query(_Strict):
     """local: outgoing relationships per retrieved entity. Those between retrieved ones are all used."""
     local_claims: NonNegativeInt = 10
     """local: claims per retrieved entity."""
-    memory_mb: NonNegativeInt = 256
+    cache_mb: NonNegativeInt = 256
     """Size in MB of the row cache for later questions. Memory-mapped indexes are not counted."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Query:
-        if self.local_text_share + self.local_reports_share > 1:
-            raise ValueError("local_text_share and local_reports_share must not exceed 1 together")
+        if self.local_text_share + self.local_report_share > 1:
+            raise ValueError("local_text_share and local_report_share must not exceed 1 together")
         return self
 
 
@@ -647,15 +648,15 @@ class Run(_Strict):
     """Stop if more than this share of items fails, from the first 20 items on."""
     workers_per_node: PositiveInt | None = None
     """Workers per node. null: two, fewer if rate limits cannot keep them busy; one per core offline."""
-    default_in_flight: PositiveInt = 64
+    initial_in_flight: PositiveInt = 64
     """Initial number of concurrent calls without known limits. It then follows the throughput."""
     hedge: bool = False
     """Send a hedged call if a call takes longer than 99% of the calls for its prompt, or longer than 75% once
     nothing else is left to send. The first reply counts. This repeats the cost of the slowest 1 to 8% of
     calls."""
-    flush_s: PositiveFloat = 2.0
+    journal_flush_s: PositiveFloat = 2.0
     """Interval between journal writes."""
-    in_process_mb: NonNegativeFloat = 4.0
+    in_process_max_mb: NonNegativeFloat = 4.0
     """If no cluster is running and INPUT has at most this many megabytes, `index` runs in its own process,
     without Ray. An update counts only files that may have changed. `--ray` and `--in-process` override this.
     The default is where Ray becomes faster with the offline engine on two cores (benchmarks/RESULTS.md)."""
@@ -668,7 +669,7 @@ class Budget(_Strict):
     """Maximum cost, calls in flight included. Needs the price of every model."""
     max_total_tokens: PositiveInt | None = None
     """Maximum number of tokens, prompts and replies together."""
-    max_wall_s: PositiveFloat | None = None
+    max_duration_s: PositiveFloat | None = None
     """Maximum duration."""
 
 
@@ -677,12 +678,41 @@ _OFFLINE = "(offline)"
 _NAMES_STAGES = ("extract", "claims", "describe")
 """Stages that use the offline engine with `build: names`."""
 _KEPT_BY_INDEX = (
-    *(("chunking", "prepend"), ("descriptions", "joined_tokens")),
-    *(("embeddings", "with_titles"), ("reports", "role")),
+    *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
+    *(("embeddings", "include_titles"), ("reports", "role")),
 )
 """Settings that an index keeps until another value is set, since a change repeats model calls."""
 _REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
 """Removed settings that stored indexes may still contain."""
+_RENAMED = {
+    "attributed": {
+        "augment": "similarity_links",
+        "neighbours": "n_neighbours",
+        "scan_members": "scan_min_neighbours",
+    },
+    "chunking": {"min_new_tokens": "min_last_chunk_tokens", "prepend": "prepend_metadata"},
+    "communities": {"small_component": "pack_components_below"},
+    "corpus": {"about": "description"},
+    "descriptions": {"joined_tokens": "concatenate_up_to_tokens"},
+    "embeddings": {"with_titles": "include_titles"},
+    "graph": {"weight": "edge_weight"},
+    "names": {"block": "blocklist"},
+    "query": {
+        "fgrag_tokens": "fgrag_context_tokens",
+        "hybrid_over": "hybrid_record_kinds",
+        "lightrag_tokens": "lightrag_context_tokens",
+        "local_reports_share": "local_report_share",
+        "local_walk": "local_pagerank",
+        "memory_mb": "cache_mb",
+        "neighbours": "adjacent_chunks",
+        "ppr_facts": "ppr_candidate_facts",
+        "raptor_tokens": "raptor_context_tokens",
+        "traversal": "raptor_traversal",
+    },
+    "reports": {"keep_below": "rewrite_threshold"},
+    "tree": {"reduction": "dimensionality_reduction"},
+}
+"""Settings of stored indexes that have another name today."""
 
 
 class Settings(_Strict):
@@ -790,7 +820,7 @@ class Settings(_Strict):
         Args:
             before: settings in the snapshot of the index, or in the record of its last run.
         """
-        before, update = before or {}, dict[str, Any]()
+        before, update = _with_current_keys(before or {}), dict[str, Any]()
         for name, key in _KEPT_BY_INDEX:
             section, kept = getattr(self, name), _kept_value(before, name, key)
             if kept is not None and key not in section.model_fields_set:
@@ -798,12 +828,12 @@ class Settings(_Strict):
                     data = {**section.model_dump(exclude_unset=True), key: kept}
                     update[name] = type(section).model_validate(data)
         by_offline = self.model(self.model_name("report")).provider == "offline"
-        if self.corpus.about is None and (by_offline or not _has_offline_reports(before)):
-            update["corpus"] = Corpus(about=corpus_description_in(before))
+        if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
+            update["corpus"] = Corpus(description=corpus_description_in(before))
         return self.model_copy(update=update)
 
     def with_description(self, text: str | None) -> Settings:
-        return self.model_copy(update={"corpus": Corpus(about=text)})
+        return self.model_copy(update={"corpus": Corpus(description=text)})
 
     @property
     def answer_language(self) -> str:
@@ -862,8 +892,8 @@ class Settings(_Strict):
 
 def corpus_description_in(kept: Mapping[str, Any]) -> str | None:
     """The corpus description in the settings of a snapshot, which may be malformed."""
-    about = _kept_value(kept, "corpus", "about")
-    return normalize_description(about) if isinstance(about, str) else None
+    text = _kept_value(_with_current_keys(kept), "corpus", "description")
+    return normalize_description(text) if isinstance(text, str) else None
 
 
 def _has_offline_reports(kept: Mapping[str, Any]) -> bool:
@@ -881,16 +911,25 @@ def _kept_value(kept: Mapping[str, Any], section: str, key: str) -> Any:
     return values.get(key) if isinstance(values, Mapping) else None
 
 
+def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings data of an index that may be older, without removed keys and with today's names."""
+    current = dict(settings)
+    for section in {*_RENAMED, *(name for name, _ in _REMOVED)}:
+        if isinstance(values := settings.get(section), Mapping):
+            names = _RENAMED.get(section, {})
+            renamed = {names[key]: value for key, value in values.items() if key in names}
+            rest = {key: value for key, value in values.items() if key not in names}
+            current[section] = {k: v for k, v in (renamed | rest).items() if (section, k) not in _REMOVED}
+    return current
+
+
 def without_machine_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Settings data without those of the machine.
 
     Apply it to all settings read from an index: those of earlier versions hold both, and the index may come
     from an untrusted source.
     """
-    kept: dict[str, Any] = _without_machine(settings, Settings)
-    for section, key in _REMOVED:
-        if isinstance(kept.get(section), dict):
-            kept[section].pop(key, None)
+    kept: dict[str, Any] = _without_machine(_with_current_keys(settings), Settings)
     models = settings.get("models")
     for name, model in models.items() if isinstance(models, Mapping) else ():
         if not isinstance(model, Mapping):

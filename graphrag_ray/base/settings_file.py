@@ -67,7 +67,7 @@ def read_settings(path: str | Path) -> dict[str, Any]:
     data = read_mapping(str(path))
     names, source = data.get("names"), data.get("input")
     paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
-    for section, key in (*paths, (names, "aliases_file"), (names, "block_file")):
+    for section, key in (*paths, (names, "aliases_file"), (names, "blocklist_file")):
         if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
             section[key] = resolve_beside(str(path), section[key])
     return data

@@ -120,7 +120,7 @@ def _explain(error: ValidationError, section: type[BaseModel]) -> str:
         elif key in _EXPECTED:
             lines.append(f"{key}: {_EXPECTED[key]}")
         elif problem["type"] == "model_type":
-            kind = getattr(index_settings, problem["ctx"]["class_name"], index_settings.Reach)
+            kind = getattr(index_settings, problem["ctx"]["class_name"], index_settings.ModelConnection)
             keys = [f"{key}.{name}" for name in kind.model_fields]
             more = ", …" if len(keys) > _MAX_KEYS else ""
             lines.append(f"{key} is a section: set {', '.join(keys[:_MAX_KEYS])}{more}")

@@ -22,7 +22,7 @@ import platformdirs
 from pydantic import BaseModel
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import Model, Reach, Settings, Storage
+from graphrag_ray.base.index_settings import Model, ModelConnection, Settings, Storage
 from graphrag_ray.base.settings_parsing import read_mapping, validated
 
 FILE_ENV = "GRAPHRAG_RAY_SETTINGS"
@@ -34,7 +34,7 @@ _MAX_QUOTED = 300
 """Characters of an index's text that a message quotes."""
 
 
-class KnownModel(Reach):
+class KnownModel(ModelConnection):
     """A model that this machine knows how to reach."""
 
     model: str | None = None
@@ -187,7 +187,7 @@ def remember_endpoints(root: str, settings: Settings) -> Path | None:
 
 
 def _reach(model: Model) -> dict[str, Any]:
-    reach = model.model_dump(mode="json", include=set(Reach.model_fields), exclude_defaults=True)
+    reach = model.model_dump(mode="json", include=set(ModelConnection.model_fields), exclude_defaults=True)
     # Include the address even if it is the default, which OPENAI_BASE_URL may change.
     return reach | {
         "endpoints": [

@@ -36,10 +36,11 @@ _SHORT = {
     "build": "build",
     "mode": "query.lightrag_mode",
     "steps": "query.ppr_steps",
+    "traversal": "query.raptor_traversal",
     **{
         name: f"query.{name}"
         for name in (
-            *("response_type", "general_knowledge", "dynamic", "hierarchy", "map_protocol", "traversal"),
+            *("response_type", "general_knowledge", "dynamic", "hierarchy", "map_protocol"),
             *("budget_tokens", "budget_usd"),
         )
     },

@@ -40,7 +40,8 @@ class Chunk:
 def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
     """Cut a text into windows of at most `size` tokens that overlap by about `overlap`, in linear time.
 
-    The last chunk may have up to `min_new_tokens` - 1 tokens more. Starts and ends both increase. Every
+    The last chunk may have up to `min_last_chunk_tokens` - 1 tokens more. Starts and ends both increase.
+    Every
     character that is not white space is in a chunk.
 
     Args:
@@ -61,7 +62,7 @@ def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, hea
         overlap = min(overlap, length - least_new)
     if len(ends) <= length:
         return [Chunk(0, len(text), len(ends))]
-    return list(_Cutter(text, ends, length, overlap, options.min_new_tokens, vocabulary).chunks())
+    return list(_Cutter(text, ends, length, overlap, options.min_last_chunk_tokens, vocabulary).chunks())
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,7 @@ def chunk_header(document: Document, options: index_settings.Chunking) -> Callab
     The header has a line for each field of `options.prepend` that the document has, then an empty line; it is
     "" if there is none.
     """
-    names, title = options.prepend or (), one_line(document.title)
+    names, title = options.prepend_metadata or (), one_line(document.title)
     auto_title = ""
     if names == "auto":
         names, title = ("title", "date"), own_title(title, document.path, document.row)

@@ -130,7 +130,7 @@ class Executor(ABC):
     """Runs table functions and dialogues.
 
     Attributes:
-        flush_s: Seconds between journal writes.
+        journal_flush_s: Seconds between journal writes.
         on_progress: Called a few times a second during a sweep.
         count_bad_replies: See `leases.FailureWatch`.
     """
@@ -138,7 +138,7 @@ class Executor(ABC):
     store: Store
     models: Models
     max_failed_fraction: float = 0.5
-    flush_s: float = 2.0
+    journal_flush_s: float = 2.0
     on_progress: Callable[[SweepProgress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
     stop: Stop = field(default_factory=Stop)

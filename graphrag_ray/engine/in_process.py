@@ -141,7 +141,7 @@ class _LocalSweep(RunningSweep[T]):
         executor = self.executor
         writer = JournalWriter(executor.store, self.work.name, f"local-{uuid.uuid4().hex[:12]}")
         models = executor.models.with_quirks(self.spending.earlier.quirks)
-        executor.limiter = executor.limiter or LocalLimiter(models.online, models.default_in_flight)
+        executor.limiter = executor.limiter or LocalLimiter(models.online, models.initial_in_flight)
         gate = Gate(executor.limiter)
         guard = JournalGuard(writer, gate)
         async with open_gateway(
@@ -204,8 +204,12 @@ class _LocalSweep(RunningSweep[T]):
                 await asyncio.sleep(0.005)
             # Flush sooner if the source may wait for these results.
             urgent = self.work.needs_results and self.unflushed and not exhausted and not self.queued
-            flush_s = min(self.executor.flush_s, URGENT_FLUSH_S) if urgent else self.executor.flush_s
-            if not self.running or time.monotonic() - flushed_at >= flush_s:
+            journal_flush_s = (
+                min(self.executor.journal_flush_s, URGENT_FLUSH_S)
+                if urgent
+                else self.executor.journal_flush_s
+            )
+            if not self.running or time.monotonic() - flushed_at >= journal_flush_s:
                 await guard.flush()
                 flushed_at = time.monotonic()
                 finished, self.unflushed = self.unflushed, []

@@ -62,7 +62,7 @@ class Models:
     """
 
     by_name: Mapping[str, Model]
-    default_in_flight: int = 64
+    initial_in_flight: int = 64
     max_attempts: int = 8
     force_yes_no: bool | None = None
     hedge: bool = False
@@ -74,7 +74,7 @@ class Models:
         """The models of these settings; `usages` are stored accounts of earlier runs."""
         run, force = settings.run, settings.extraction.force_yes_no
         models, quirks = dict(settings.models), stored_quirks(*usages)
-        return cls(models, run.default_in_flight, run.max_attempts, force, run.hedge, quirks)
+        return cls(models, run.initial_in_flight, run.max_attempts, force, run.hedge, quirks)
 
     def with_quirks(self, quirks: Quirks) -> Models:
         """A copy with quirks that were learned meanwhile."""
@@ -264,7 +264,7 @@ async def open_gateway(
     online = models.online
     gateway = Gateway(
         online,
-        limiter or LocalLimiter(online, models.default_in_flight, lend_first=True),
+        limiter or LocalLimiter(online, models.initial_in_flight, lend_first=True),
         {name: await asyncio.to_thread(connect_clients, models, name, ask_key) for name in online},
         {
             n: p

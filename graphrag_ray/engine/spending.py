@@ -41,11 +41,13 @@ class Spending:
         latency.
         """
         budget, calls = self.budget, in_flight.calls
-        if budget.max_wall_s is not None:
+        if budget.max_duration_s is not None:
             median_s = (accounts.total.latency.quantile(0.5) or 0.0) if calls else 0.0
             elapsed_s = now - self.started_at
-            if elapsed_s + median_s >= budget.max_wall_s:
-                raise _budget_spent("max_wall_s", f"{elapsed_s:.0f} s", calls, f"{budget.max_wall_s:g} s")
+            if elapsed_s + median_s >= budget.max_duration_s:
+                raise _budget_spent(
+                    "max_duration_s", f"{elapsed_s:.0f} s", calls, f"{budget.max_duration_s:g} s"
+                )
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return
         total = Accounts.merged([self.earlier, accounts]).total

@@ -49,7 +49,7 @@ _WEB_ADDRESS = re.compile(r"https?://[^/?#\s]", re.IGNORECASE)
 
 def write_page(index: Index, comparison: Comparison, url: str) -> None:
     """Write the page of a comparison to a file or URL. Raises StoreError."""
-    about = comparison.description or index.settings.corpus.about or ""
+    about = comparison.description or index.settings.corpus.description or ""
     store, file = Store.for_file(url, index.settings.storage.fsspec_options(url))
     store.write(file, report_page(replace(comparison, description=about)).encode("utf-8"))
 

@@ -39,8 +39,8 @@ def corpus_description_of(run: EvaluationRun, description: str | None) -> str:
     Raises UsageError for an empty description and for an index without reports.
     """
     if description is None:
-        if run.index.settings.corpus.about:
-            return run.index.settings.corpus.about
+        if run.index.settings.corpus.description:
+            return run.index.settings.corpus.description
         spec = description_spec(run.index.settings, run.index.env.prompts)
         dialogue = partial(corpus_description, top_reports(run.index), spec)
         (outcome,) = run.ask(STAGE, [("the description of the corpus", dialogue)], 1, "description")

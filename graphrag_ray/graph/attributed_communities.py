@@ -76,9 +76,9 @@ def cluster_level(
     """
     neighbours, n_nodes = neighbour_count(nodes, options), len(nodes.keys)
     graph, centres = nodes.links, None
-    if options.augment != "none":
+    if options.similarity_links != "none":
         near, _, centres = nearest_neighbours(nodes.vectors, neighbours, nodes.centres)
-        if options.augment == "codicil":
+        if options.similarity_links == "codicil":
             graph = codicil(n_nodes, nodes.links, nodes.vectors, near)
         else:
             ends = np.concatenate([nodes.links.ends, _neighbour_pairs(near)])
@@ -86,7 +86,7 @@ def cluster_level(
     edges = with_cosine_weights(graph, nodes.vectors)
     if options.clustering == "leiden":
         # Nodes without an edge share packs; all others are clustered.
-        changes = {"max_size": options.max_size, "components": "all", "small_component": 2}
+        changes = {"max_size": options.max_size, "components": "all", "pack_components_below": 2}
         (source, target), leiden = edges.ends.T, leiden.model_copy(update=changes)
         inner = build_communities(
             n_nodes,
@@ -101,7 +101,7 @@ def cluster_level(
         )
     else:
         if options.clustering == "scan":
-            label = scan(n_nodes, edges, options.scan_epsilon, options.scan_members)
+            label = scan(n_nodes, edges, options.scan_epsilon, options.scan_min_neighbours)
         else:
             label = spectral(n_nodes, edges, max(1, n_nodes // options.max_size), leiden.seed)
         n = int(label.max(initial=-1)) + 1
@@ -163,7 +163,7 @@ def neighbour_count(nodes: LevelNodes, options: Attributed) -> int:
     mean = float(degree[degree > 0].mean()) if len(nodes.links) else 1.0
     previous = nodes.neighbours
     default = previous if previous is not None and abs(previous - mean) < 1 else round(mean)
-    return min(options.neighbours or default, MAX_NEIGHBOURS)
+    return min(options.n_neighbours or default, MAX_NEIGHBOURS)
 
 
 def with_cosine_weights(edges: Edges, vectors: Vectors) -> Edges:

@@ -42,7 +42,8 @@ def build_communities(
 ) -> Hierarchy:
     """Build the hierarchy of communities of an undirected graph.
 
-    Components with fewer than `options.small_component` nodes would each get a report. They are left out of
+    Components with fewer than `options.pack_components_below` nodes would each get a report. They are left
+    out of
     Leiden and packed, several to a community of level 0. With `components: largest`, nodes outside the
     largest component are in no community.
 
@@ -64,7 +65,9 @@ def build_communities(
         component = np.where(component == np.bincount(component).argmax(), 0, -1)
     tokens = np.ones(n_nodes) if node_tokens is None else np.asarray(node_tokens)
     keys = np.arange(n_nodes, dtype=np.uint64) if node_keys is None else node_keys
-    label, packed = _pack(component, options.small_component, tokens.astype(np.int64), keys, pack_tokens)
+    label, packed = _pack(
+        component, options.pack_components_below, tokens.astype(np.int64), keys, pack_tokens
+    )
     seeds = None if previous is None else Seeds(previous, n_nodes, keys, edges)
     # Leiden divides the unlabelled components: all large ones at once for level 0.
     large = (label < 0) & (component >= 0)
@@ -111,12 +114,12 @@ def sort_edges_by_community(hierarchy: Hierarchy, source: Ints, target: Ints) ->
 
 
 def _pack(
-    component: Ints, small_component: int, tokens: Ints, keys: npt.NDArray[np.uint64], pack_tokens: int
+    component: Ints, pack_components_below: int, tokens: Ints, keys: npt.NDArray[np.uint64], pack_tokens: int
 ) -> tuple[Ints, Bools]:
     """Return (pack of each node of a small component, else -1; whether a pack holds several components)."""
     inside = np.flatnonzero(component >= 0)
     of_node = component[inside]
-    small = np.flatnonzero(np.bincount(of_node) < small_component)  # by their smallest nodes
+    small = np.flatnonzero(np.bincount(of_node) < pack_components_below)  # by their smallest nodes
     label = np.full(len(component), -1, dtype=np.int64)
     if len(small) == 0:
         return label, np.zeros(0, dtype=np.bool_)

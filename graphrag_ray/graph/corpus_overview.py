@@ -45,13 +45,13 @@ def about_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AboutSpec:
 
 def about_line(settings: Settings, prompt: Prompt) -> str:
     """Return the text for `{about}` in a prompt; "" if nothing is known or the prompt does not use it."""
-    text = sanitize(settings.corpus.about or "") if "about" in prompt.placeholders else ""
+    text = sanitize(settings.corpus.description or "") if "about" in prompt.placeholders else ""
     return f"What the corpus is about: {text}" if text else ""
 
 
 def needs_about(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
     """Return whether a run has to request the overview: it is missing and the report prompt uses it."""
-    return settings.corpus.about is None and "about" in prompts["report"].placeholders
+    return settings.corpus.description is None and "about" in prompts["report"].placeholders
 
 
 def about(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:

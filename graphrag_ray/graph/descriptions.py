@@ -44,7 +44,7 @@ class DescribeSpec:
     language: str
     max_output_tokens: int  # length of one summary, stated in the prompt
     batch_tokens: int  # maximum tokens of the descriptions in one call
-    joined_tokens: int = (
+    concatenate_up_to_tokens: int = (
         0  # up to MAX_JOINED_TEXTS descriptions of at most this many tokens together are joined
     )
 
@@ -60,7 +60,7 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
         language=settings.output_language,
         max_output_tokens=call.max_output_tokens or options.max_output_tokens,
         batch_tokens=options.batch_tokens,
-        joined_tokens=0 if offline else options.joined_tokens,
+        concatenate_up_to_tokens=0 if offline else options.concatenate_up_to_tokens,
     )
 
 
@@ -134,7 +134,7 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
         n = tokens.count(description)
         texts.append(description[: tokens.token_ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))
-    if 1 < len(texts) <= MAX_JOINED_TEXTS and sum(counts) <= spec.joined_tokens:
+    if 1 < len(texts) <= MAX_JOINED_TEXTS and sum(counts) <= spec.concatenate_up_to_tokens:
         # The longest first, so that the order of the descriptions does not matter.
         texts.sort(key=lambda text: (-len(text), text))
         return [[" ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in texts)]]

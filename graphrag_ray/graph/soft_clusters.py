@@ -46,7 +46,11 @@ def check_installed(reduction: Reduction) -> None:
         names = " and ".join(packages[name] for name in missing)
         raise SettingsError(
             f"Hierarchy tree needs {names}. Run pip install '.[tree]' in the project's folder"
-            + (", or set tree.reduction: pca, which needs no umap-learn." if "umap" in missing else ".")
+            + (
+                ", or set tree.dimensionality_reduction: pca, which needs no umap-learn."
+                if "umap" in missing
+                else "."
+            )
         )
 
 

@@ -54,7 +54,7 @@ def max_record_tokens(budget: int) -> int:
 def context_tokens(options: Tree, chunking: Chunking) -> int:
     """Token budget of a summary's context: enough for two whole chunks, unless these are documents."""
     size = chunking.size if isinstance(chunking.size, int) else 0
-    longest = size + chunking.min_new_tokens + _LABEL_TOKENS + NUMBER_TOKENS
+    longest = size + chunking.min_last_chunk_tokens + _LABEL_TOKENS + NUMBER_TOKENS
     return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 

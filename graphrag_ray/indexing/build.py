@@ -141,7 +141,7 @@ def _start(
         observer.message(f"The endpoints of this index cannot be saved on this machine ({e}).")
     run, stop = settings.run, Stop(notify=observer.message)
     spending = Spending(settings.budget, time.monotonic())
-    shared = (store, models, run.max_failed_fraction, run.flush_s, observer.progress, spending, stop)
+    shared = (store, models, run.max_failed_fraction, run.journal_flush_s, observer.progress, spending, stop)
     if in_process:
         logs.set_run(uuid.uuid4().hex[:12])
         pool = ProcessPool(None)
@@ -165,7 +165,7 @@ def _place(
     """
     if given is None:
         return False, "Starting Ray: INPUT is a dataset or a function."
-    limit_mb = settings.run.in_process_mb
+    limit_mb = settings.run.in_process_max_mb
     changed = None
     now = settings.for_snapshot()
     # Prompts, names and the corpus description may hold the content of files that are read later.
@@ -181,7 +181,7 @@ def _place(
     else:
         size = changed
         why = f"{changed / 1e6:,.1f} MB of text may have changed" if changed else "no file has changed"
-    limit = f"run.in_process_mb is {limit_mb:g}"
+    limit = f"run.in_process_max_mb is {limit_mb:g}"
     if size <= limit_mb * 1e6:
         return True, f"Running in this process: {why} ({limit}; pass --ray to use Ray)."
     return False, f"Starting Ray: {why} ({limit}; pass --in-process to run without it)."

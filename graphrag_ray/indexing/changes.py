@@ -121,7 +121,7 @@ def note_expected_work(run: Run, corpus: Result) -> None:
 
 
 def note_unknown_columns(run: Run, corpus: Result) -> None:
-    """Note columns in `chunking.prepend` that none of the first documents has."""
+    """Note columns in `chunking.prepend_metadata` that none of the first documents has."""
     names = run.settings.chunking.prepended_metadata
     if not names or not (parts := corpus.parts("documents")):
         return
@@ -131,8 +131,8 @@ def note_unknown_columns(run: Run, corpus: Result) -> None:
     if unknown := [name for name in names if all(column_at_path(row, name) is None for row in rows)]:
         known = ", ".join(sorted({name for row in rows for name in row})[:SHOWN_COLUMNS]) or "none"
         run.observer.message(
-            f"chunking.prepend names {', '.join(unknown)}, but none of the first {len(rows):,} documents has "
-            f"such metadata. Their columns: {known}"
+            f"chunking.prepend_metadata names {', '.join(unknown)}, but none of the first "
+            f"{len(rows):,} documents has such metadata. Their columns: {known}"
         )
 
 

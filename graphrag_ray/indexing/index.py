@@ -108,7 +108,7 @@ def index(
     if "attributed" in settings.built_hierarchies and settings.attributed.clustering == "spectral":
         spectral.check_installed()
     if "tree" in settings.built_hierarchies:
-        soft_clusters.check_installed(settings.tree.reduction)
+        soft_clusters.check_installed(settings.tree.dimensionality_reduction)
     store = executor.store
     # A URL may contain a password or signature, and the record keeps what is shown.
     shown_input = display_path(source) if isinstance(source, str) else str(source)

@@ -26,7 +26,7 @@ from graphrag_ray.store.files import Store
 def load_names(settings: Settings) -> EntityNames:
     """The aliases and blocked names of the settings. Raises SettingsError."""
     names = with_name_lists(settings).names
-    return parse_names(names.aliases or "", names.block or "")
+    return parse_names(names.aliases or "", names.blocklist or "")
 
 
 def with_name_lists(settings: Settings) -> Settings:
@@ -34,7 +34,7 @@ def with_name_lists(settings: Settings) -> Settings:
     names, texts = settings.names, dict[str, str]()
     for key, path, text in (
         ("aliases", names.aliases_file, names.aliases),
-        ("block", names.block_file, names.block),
+        ("blocklist", names.blocklist_file, names.blocklist),
     ):
         try:
             texts[key] = read_text(path) if path is not None else text or ""

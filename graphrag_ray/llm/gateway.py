@@ -68,7 +68,9 @@ class Gateway:
             model = client.model
             limits = (limit for e in model.endpoints if (limit := e.tokens_per_minute) is not None)
             size, max_tokens = partial(count_text_tokens, model=model), min(limits, default=math.inf)
-            self._packers[name] = Packer(client.embed, size, model.embedding_batch, PACK_HOLD_S, max_tokens)
+            self._packers[name] = Packer(
+                client.embed, size, model.embedding_batch_size, PACK_HOLD_S, max_tokens
+            )
         self._providers = dict(local or {})
         self._local_models: dict[str, LocalModelClient] = {}
 

@@ -56,13 +56,13 @@ class LocalLimiter:
 
     A limiter starts empty. With `lend_first`, the first request of this process to an endpoint goes at once,
     so that a single question does not wait. A shared limiter must not do this, as it may have been restarted.
-    `default_in_flight` is the initial number of concurrent calls without a known limit.
+    `initial_in_flight` is the initial number of concurrent calls without a known limit.
     """
 
     def __init__(
         self,
         models: Mapping[str, Model],
-        default_in_flight: int,
+        initial_in_flight: int,
         clock: Callable[[], float] = time.monotonic,
         lend_first: bool = False,
     ) -> None:
@@ -70,7 +70,7 @@ class LocalLimiter:
         self._clock = clock
         self.all_quirks: dict[tuple[str, int], frozenset[str]] = {}
         self._lines = {
-            name: _Line(LimiterState(model.endpoints, default_in_flight, now), clock)
+            name: _Line(LimiterState(model.endpoints, initial_in_flight, now), clock)
             for name, model in models.items()
             if not model.is_local
         }

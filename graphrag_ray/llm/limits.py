@@ -103,15 +103,15 @@ class _Gate:
     could use the endpoint, kept up to date since every settlement reads them.
     """
 
-    def __init__(self, endpoint: Endpoint, default_in_flight: int, now: float) -> None:
+    def __init__(self, endpoint: Endpoint, initial_in_flight: int, now: float) -> None:
         rpm, tpm = endpoint.requests_per_minute, endpoint.tokens_per_minute
         self.endpoint = endpoint
         self.bucket = Bucket(rpm, tpm, now)
         self.max_in_flight = endpoint.max_in_flight
         self.adaptive: AdaptiveBound | None = None
         if self.max_in_flight is None and not self.bucket.limited:
-            self.adaptive = AdaptiveBound(default_in_flight, now)
-            self.max_in_flight = default_in_flight
+            self.adaptive = AdaptiveBound(initial_in_flight, now)
+            self.max_in_flight = initial_in_flight
         self.largest = self.dearest = math.inf if tpm is None else tpm
         self.in_flight: Counter[str] = Counter()
         self.busy = 0
@@ -198,8 +198,8 @@ class LimiterState:
     may grant fewer places than wanted; the remaining waiters ask again.
     """
 
-    def __init__(self, endpoints: Sequence[Endpoint], default_in_flight: int, now: float) -> None:
-        self._gates = [_Gate(e, default_in_flight, now) for e in endpoints]
+    def __init__(self, endpoints: Sequence[Endpoint], initial_in_flight: int, now: float) -> None:
+        self._gates = [_Gate(e, initial_in_flight, now) for e in endpoints]
         self._queue: list[_Ticket] = []
         self._next = 0
         self._peak = 0

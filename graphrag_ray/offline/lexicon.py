@@ -3,7 +3,8 @@
 Two text files list base forms in `[sections]`; inflected forms are derived here. All words were written down
 from general knowledge of English. lexicon.txt has the closed word classes in full and common words of the
 open ones. cues.txt lists words by class (titles, kinship, legal forms, countries, verbs by object, …).
-Classes and the weights of name_types.py were tuned on the demo and podcast corpora and 30 Wikipedia passages, and
+Classes and the weights of name_types.py were tuned on the demo and podcast corpora and 30 Wikipedia
+passages, and
 evaluated on 60 others (benchmarks/offline_quality.py).
 """
 

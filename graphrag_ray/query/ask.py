@@ -125,7 +125,7 @@ class Index:
 
     @cached_property
     def reader(self) -> Reader:
-        cache = ColumnCache(self.settings.query.memory_mb << 20) if self.row_cache is None else self.row_cache
+        cache = ColumnCache(self.settings.query.cache_mb << 20) if self.row_cache is None else self.row_cache
         return Reader(self.store, self.manifest, cache)
 
     @cached_property

@@ -186,7 +186,7 @@ class Connections:
 
     def __post_init__(self) -> None:
         if self.limiter is None:
-            self.limiter = LocalLimiter(self.models.online, self.models.default_in_flight, lend_first=True)
+            self.limiter = LocalLimiter(self.models.online, self.models.initial_in_flight, lend_first=True)
 
     async def gateway(self, attempts_before: int) -> StreamingAsk:
         """Return the gateway for the first FIRST_ATTEMPTS of a call, or for those after `attempts_before`.

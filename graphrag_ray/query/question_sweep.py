@@ -74,8 +74,8 @@ def question_executor(
         "count_bad_replies": count_bad_replies,
     }
     if not (on_ray or address):
-        flush_s = min(run.flush_s, URGENT_FLUSH_S)
-        yield LocalExecutor(store, models, run.max_failed_fraction, flush_s, **shared)
+        journal_flush_s = min(run.journal_flush_s, URGENT_FLUSH_S)
+        yield LocalExecutor(store, models, run.max_failed_fraction, journal_flush_s, **shared)
         return
     # Importing Ray takes a second.
     from graphrag_ray.engine.ray.cluster import check_nodes, connect
@@ -83,7 +83,7 @@ def question_executor(
 
     with connect(address):
         shared["checked_nodes"] = set() if starts_private_ray(address) else check_nodes(store, [])
-        limits = run.max_failed_fraction, run.flush_s
+        limits = run.max_failed_fraction, run.journal_flush_s
         executor = RayExecutor(store, models, *limits, workers_per_node=run.workers_per_node, **shared)
         executor.start()
         try:

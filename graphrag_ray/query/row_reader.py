@@ -36,7 +36,7 @@ from graphrag_ray.store.snapshots import Manifest, detect_removal
 
 PARTS_AT_ONCE = 8
 CACHE_BYTES = 256 << 20
-"""Default size of the cache (`query.memory_mb`)."""
+"""Default size of the cache (`query.cache_mb`)."""
 LARGE_BYTES = 64 << 20
 """Tables stored in more bytes are not cached, since their columns would evict all others."""
 

@@ -93,7 +93,7 @@ def create_app(
 
     def connect(models: Models) -> Connections:
         shared = limiter(models) if limiter else None
-        own = LocalLimiter(models.online, models.default_in_flight, lend_first=True)
+        own = LocalLimiter(models.online, models.initial_in_flight, lend_first=True)
         connections = Connections(models, shared or own, ask_key, offline_pool)
         connections.exit_stack.callback(shared.close if shared else service.metrics.watch(models, own))
         return connections

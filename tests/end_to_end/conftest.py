@@ -50,7 +50,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 @pytest.fixture
 def town(world: World, built: Built) -> World:
     """An index of the town, whose two parts know nothing of one another."""
-    return world.take(built(TOWN, communities={"small_component": 1}))
+    return world.take(built(TOWN, communities={"pack_components_below": 1}))
 
 
 @pytest.fixture

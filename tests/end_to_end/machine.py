@@ -157,8 +157,8 @@ class Small(World):
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="graphrag-ray-crash-"))
         super().__init__(self.folder, Nobody())  # type: ignore[arg-type]
-        self.changes = {"embeddings": {"enabled": False}, "run": {"flush_s": 0.001}}
-        self.changes["communities"] = {"max_size": 2, "small_component": 1}
+        self.changes = {"embeddings": {"enabled": False}, "run": {"journal_flush_s": 0.001}}
+        self.changes["communities"] = {"max_size": 2, "pack_components_below": 1}
 
     def executor(self, settings: Any) -> in_process.LocalExecutor:
         executor = super().executor(settings)

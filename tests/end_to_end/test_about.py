@@ -15,7 +15,7 @@ from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.store.gc import GcOptions
 
-ONE_TRY = {"flush_s": 0.1, "max_attempts": 1}
+ONE_TRY = {"journal_flush_s": 0.1, "max_attempts": 1}
 ABOUT = "What the corpus is about: "
 
 
@@ -49,7 +49,7 @@ def stages(estimate: str) -> set[str]:
 
 
 def kept(world: World) -> str | None:
-    about: str | None = world.open().manifest.settings["corpus"]["about"]
+    about: str | None = world.open().manifest.settings["corpus"]["description"]
     return about
 
 
@@ -91,17 +91,17 @@ def test_it_outlives_a_journal_that_keeps_only_what_is_needed(small: World):
 
 
 def test_the_settings_say_it_instead(small: World):
-    small.index(corpus={"about": "A  harbour\ntown."})
+    small.index(corpus={"description": "A  harbour\ntown."})
     assert said(small)["about", ""] == 0 and ("report", "A harbour town.") in said(small)
     asked = small.asked()
     small.index()
     assert small.asked() == asked and kept(small) == "A harbour town."
-    small.index(corpus={"about": "A town of letters."})
+    small.index(corpus={"description": "A town of letters."})
     assert {name for name, _ in said(small, asked)} == {"report"} and kept(small) == "A town of letters."
 
 
 def test_nothing_is_asked_where_nothing_is_to_be_said(small: World):
-    small.index(corpus={"about": ""})
+    small.index(corpus={"description": ""})
     assert said(small)["about", ""] == 0 and said(small)["report", ""] > 0 and kept(small) == ""
 
 
@@ -112,7 +112,7 @@ def test_an_index_whose_prompt_of_reports_has_no_place_for_it_asks_nothing(small
     assert kept(small) is None and "about" not in small.prompts()
     asked = small.asked()
     assert not small.index().committed and small.asked() == asked
-    small.index(corpus={"about": "A harbour town."})
+    small.index(corpus={"description": "A harbour town."})
     assert small.asked() == asked, "questions alone are told"
 
 
@@ -124,7 +124,7 @@ def test_a_failure_is_told_and_reports_are_written_without(small: World, fault: 
         done.committed and done.failed == 1 and said(small)["report", ""] == done.manifest.counts["reports"]
     )
     assert [f["stage"] for f in small.table("failures")] == ["about"]
-    assert any("corpus.about" in note for note in small.observer.notes)
+    assert any("corpus.description" in note for note in small.observer.notes)
     small.endpoint.respond = toy_model.respond
     asked = small.asked()
     assert not small.index().committed and small.asked() == asked, "reports would all be asked for anew"

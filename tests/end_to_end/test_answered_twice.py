@@ -17,7 +17,7 @@ from graphrag_ray.store.journal_rows import DONE, TURN, JournalRow
 from graphrag_ray.store.retry_rows import find_duplicate_replies
 
 SMALL = {
-    "communities": {"max_size": 3, "small_component": 1},
+    "communities": {"max_size": 3, "pack_components_below": 1},
     "reports": {"context_tokens": 256},
     "embeddings": {"enabled": False},
 }

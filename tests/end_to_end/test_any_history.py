@@ -26,8 +26,8 @@ from graphrag_ray.store import snapshots
 PEOPLE = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
 SETTINGS = {
     "claims": {"enabled": True},
-    "communities": {"max_size": 3, "small_component": 3},
-    "reports": {"keep_below": 0},
+    "communities": {"max_size": 3, "pack_components_below": 3},
+    "reports": {"rewrite_threshold": 0},
 }
 GRAPH = ("documents", "text_units", "entity_instances", "relationship_instances", "entities", "relationships")
 NUMBERED = ("documents", "text_units", "entities", "relationships", "covariates", "communities")

@@ -10,8 +10,8 @@ from endpoint import Answer, Response, rate_limited
 from world import TOWN, World, everything
 
 SETTINGS = {
-    "chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2},
-    "communities": {"max_size": 3, "small_component": 1},
+    "chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2},
+    "communities": {"max_size": 3, "pack_components_below": 1},
     "reports": {"context_tokens": 400},
     "claims": {"enabled": True},
 }

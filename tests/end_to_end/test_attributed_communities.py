@@ -141,7 +141,7 @@ def test_other_clusterings_and_augmentations_divide_all_entities_too(
     world: World, clustering: str, augment: str
 ):
     world.write(chain(25))
-    world.index(**settings(world, clustering=clustering, augment=augment))
+    world.index(**settings(world, clustering=clustering, similarity_links=augment))
     entities = Counter(row["id"] for row in world.table("entities"))
     assert all(held == entities for held in members(world).values())
     assert not world.table("failures")

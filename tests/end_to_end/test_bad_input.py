@@ -90,9 +90,9 @@ def test_a_folder_that_cannot_be_listed_stops_the_run(world: World, monkeypatch)
 def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
     world.write(TOWN)
     world.root = world.input / "index"
-    world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
+    world.index(chunking={"size": 12, "overlap": 4, "min_last_chunk_tokens": 2})
     assert "The index is inside INPUT (index); its own files are not read" in world.observer.notes
-    again = world.index(chunking={"size": 12, "overlap": 4, "min_new_tokens": 2})
+    again = world.index(chunking={"size": 12, "overlap": 4, "min_last_chunk_tokens": 2})
     assert not again.committed and again.manifest.counts["documents"] == len(TOWN)
     world.input, before = world.root, world.input
     world.write({"docs/a.txt": "ALICE met BOB."})
@@ -472,7 +472,7 @@ def test_an_endpoint_that_is_not_there_is_told_and_what_was_done_is_kept(world: 
     world.write({f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(30)})
     gone = with_endpoint(world, base_url=f"http://127.0.0.1:{refused_port()}/v1", max_in_flight=64)
     with pytest.raises(TooManyFailures, match=r"No answer from http://127\.0\.0\.1.*kept"):
-        world.index(models=gone, run={"max_attempts": 2, "flush_s": 0.1})
+        world.index(models=gone, run={"max_attempts": 2, "journal_flush_s": 0.1})
     assert world.snapshots() == []
     done = world.index()
     assert done.failed == 0 and world.prompts()["extract"] == 30

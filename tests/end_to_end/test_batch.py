@@ -285,7 +285,7 @@ def test_only_new_questions_are_asked(town: World):
 
 def command(world: World, *texts: str) -> list[object]:
     files = ["--batch", questions(world, *texts), "--out", out(world), "--level", "C2"]
-    more = ["--set", "query.context_tokens=300", "--set", "run.flush_s=0.1"]
+    more = ["--set", "query.context_tokens=300", "--set", "run.journal_flush_s=0.1"]
     return ["query", "--root", world.root, *files, *more]
 
 

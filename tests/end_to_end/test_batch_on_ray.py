@@ -28,7 +28,7 @@ def test_a_batch_on_ray_is_answered_as_in_this_process_and_nothing_is_asked_agai
     wanted = world.prompts(asked)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
 
-    files = ["--root", world.root, "--batch", questions, "--out", there, "--set", "run.flush_s=0.1"]
+    files = ["--root", world.root, "--batch", questions, "--out", there, "--set", "run.journal_flush_s=0.1"]
     asked = world.asked()
     done = CliRunner().invoke(main, ["query", "--ray", *map(str, files)])
     assert done.exit_code == 0, done.stderr

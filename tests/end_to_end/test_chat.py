@@ -101,7 +101,7 @@ def test_sources_are_those_of_the_last_answer(town: World, run: Command):
 
 def test_another_snapshot_can_be_asked(town: World, run: Command):
     town.write({"zoo.txt": "ZOE feeds YURI."})
-    town.index(communities={"small_component": 1})
+    town.index(communities={"pack_components_below": 1})
     question = "What about YURI ?\n"
     done = run(
         "chat", "--root", town.root, said=f"/snapshot 1\n{question}/snapshot newest\n{question}/snapshot 9\n"
@@ -228,7 +228,7 @@ def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: Wor
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         town.write({"zoo.txt": "ZOE feeds YURI."})
-        town.index(communities={"small_component": 1})
+        town.index(communities={"pack_components_below": 1})
         remove_old(town)
         terminal.type("What about DAVE ?\n")
         terminal.wait_for("was removed while it was being read")

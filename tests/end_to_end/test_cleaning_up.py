@@ -45,7 +45,7 @@ from graphrag_ray.store.parts import list_parts
 MARKER = "XQJZVW"
 """A name in one document: toy extraction, descriptions, reports and embeddings all come to hold it."""
 HOUR = 3600.0
-FROM_THE_JOURNAL = {"reports": {"keep_below": 0}}
+FROM_THE_JOURNAL = {"reports": {"rewrite_threshold": 0}}
 """A report that an update keeps is the parent's; without such ones all are what the journal gives."""
 MORE = {f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(12)}
 SECRET = {"letters/secret.txt": f"{MARKER} met ALICE. {MARKER} owes BOB {MARKER.lower()} crowns."}
@@ -297,7 +297,10 @@ def test_what_failed_for_good_is_not_asked_again_after_a_purge(world: World, cla
     def respond(body: dict) -> Any:
         return REJECTED if "HEIDI" in body["messages"][-1]["content"] else toy_model.respond(body)
 
-    world.changes = {"claims": {"enabled": claims}, "run": {"flush_s": 0.1, "max_failed_fraction": 1.0}}
+    world.changes = {
+        "claims": {"enabled": claims},
+        "run": {"journal_flush_s": 0.1, "max_failed_fraction": 1.0},
+    }
     world.endpoint.respond = respond
     world.write(TOWN | SECRET)
     world.index()

@@ -178,7 +178,7 @@ def test_failed_items_return_3_until_they_are_repaired(run: Command, world: Worl
 def test_a_question_of_which_parts_got_no_answer_returns_3_and_says_so(run: Command, world: World):
     names = ("ALICE", "BOB", "CAROL", "DAVE")
     world.write({f"{n}.txt": f"{n} slept, as is told {'again and ' * 60}again." for n in names})
-    run(*index_command(world, "--set", "communities.small_component=1"))
+    run(*index_command(world, "--set", "communities.pack_components_below=1"))
     calls: list[str] = []
 
     def first_fails(body: dict):
@@ -200,7 +200,7 @@ def many(n: int) -> dict[str, str]:
     return {f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(n)}
 
 
-@pytest.mark.parametrize(("limit", "n"), [("max_total_tokens=20000", 80), ("max_wall_s=2", 300)])
+@pytest.mark.parametrize(("limit", "n"), [("max_total_tokens=20000", 80), ("max_duration_s=2", 300)])
 def test_a_budget_that_is_reached_returns_4_and_the_next_run_goes_on(
     run: Command, world: World, limit: str, n: int
 ):
@@ -366,7 +366,9 @@ def test_short_forms_set_the_one_endpoint_of_the_one_model(run: Command, world: 
     world.write(TOWN)
     short = ["--model", "m-1", "--base-url", world.endpoint.base_url, "--api-key-env", "MY_KEY"]
     limits = ["--rpm", "6000", "--tpm", "900000", "--max-in-flight", "3"]
-    result = run("index", world.input, "--root", world.root, *short, *limits, "--set", "run.flush_s=0.1")
+    result = run(
+        "index", world.input, "--root", world.root, *short, *limits, "--set", "run.journal_flush_s=0.1"
+    )
     assert result.exit_code == 0
     model = world.open().settings.models["default"]
     (endpoint,) = model.endpoints
@@ -392,7 +394,7 @@ def test_paths_in_a_settings_file_are_relative_to_it(run: Command, world: World,
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "block.txt").write_text("ALICE\n")
     file = tmp_path / "conf" / "mine.yaml"
-    file.write_text("names: {block_file: block.txt}\n")
+    file.write_text("names: {blocklist_file: block.txt}\n")
     assert run(*index_command(world, "--config", file)).exit_code == 0
     assert "ALICE" not in {e["title"] for e in world.table("entities")}
 

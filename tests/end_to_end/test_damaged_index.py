@@ -22,9 +22,9 @@ from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest
 
 DEEP = {
-    "communities": {"max_size": 3, "small_component": 1},
+    "communities": {"max_size": 3, "pack_components_below": 1},
     "claims": {"enabled": True},
-    "chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2},
+    "chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2},
 }
 
 
@@ -156,7 +156,7 @@ def of_steps(manifest: Manifest, kind: str) -> list[str]:
     ("kind", "more", "changes"),
     [
         ("documents", {"new.txt": "KARL wrote to LENA about ALICE."}, {}),
-        ("found_entities", {}, {"graph": {"weight": "strength"}}),
+        ("found_entities", {}, {"graph": {"edge_weight": "strength"}}),
         ("block_entities", {}, {"reports": {"max_claims_per_entity": 1}}),
     ],
 )

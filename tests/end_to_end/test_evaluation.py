@@ -423,7 +423,7 @@ def test_questions_are_written_by_persona_and_task(town: World):
 
 
 def test_without_a_description_one_is_written_from_the_reports(town: World):
-    index = town.open(corpus={"about": ""})
+    index = town.open(corpus={"description": ""})
     evaluate.questions(index, personas=1, tasks=1, questions=1)
     assert town.prompts()["corpus_description"] == 1
     with pytest.raises(UsageError, match="description of the corpus is empty"):
@@ -507,7 +507,7 @@ def test_a_comparison_that_was_killed_goes_on(town: World):
         process.wait()
     asked = town.prompts()
     assert asked["judge"] >= 20
-    found = compare(town, replicates=20, run={"flush_s": 0.1})
+    found = compare(town, replicates=20, run={"journal_flush_s": 0.1})
     assert found.failed == 0
     again = town.prompts()
     assert again["answer"] == asked["answer"] == 3

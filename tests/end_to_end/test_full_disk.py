@@ -16,7 +16,7 @@ from graphrag_ray.cli.command_line import main
 from graphrag_ray.store import compaction, locks
 
 SIZE = 2 << 20
-CHANGES = {"communities": {"max_size": 3, "small_component": 1}}
+CHANGES = {"communities": {"max_size": 3, "pack_components_below": 1}}
 
 
 class Disk:
@@ -98,7 +98,7 @@ def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_
     expected, calls = everything(world.open()), world.asked()
     world.root = disk.at / "index"
     disk.fill(120_000)
-    more = ["--set", "communities.max_size=3", "--set", "communities.small_component=1", "--ray"]
+    more = ["--set", "communities.max_size=3", "--set", "communities.pack_components_below=1", "--ray"]
     line = [*map(str, index_command(world, *more))]
 
     full = CliRunner().invoke(main, line)

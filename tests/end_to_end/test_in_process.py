@@ -50,9 +50,9 @@ def test_a_small_corpus_is_indexed_without_ray_being_imported(world: World):
     ("options", "variables", "started"),
     [
         ([], {}, False),
-        (["--set", "run.in_process_mb=0"], {}, True),
+        (["--set", "run.in_process_max_mb=0"], {}, True),
         (["--ray"], {}, True),
-        (["--set", "run.in_process_mb=0", "--in-process"], {}, False),
+        (["--set", "run.in_process_max_mb=0", "--in-process"], {}, False),
         ([], {"RAY_ADDRESS": "127.0.0.1:1"}, True),
         (["--in-process"], {"RAY_ADDRESS": "127.0.0.1:1"}, False),
         (["--address", "127.0.0.1:1"], {}, True),
@@ -77,7 +77,7 @@ def test_ray_is_used_for_much_input_or_where_it_is_asked_for(
 def test_a_small_update_of_a_large_index_is_a_small_run(run: Command, world: World, no_ray: None):
     long = {f"{n}.txt": f"ALICE met {'x' * n}BOB for the {n}th time. " * 40 for n in range(30)}
     world.write(TOWN | long)
-    small = index_command(world, "--set", "run.in_process_mb=0.01")
+    small = index_command(world, "--set", "run.in_process_max_mb=0.01")
     assert run(*index_command(world)).exit_code == 0
     for path in world.input.iterdir():
         os.utime(path, (1e9, 1e9))

@@ -74,7 +74,7 @@ class Site:
         """A settings file beside documents and index, which it names; its URL."""
         for file, text in texts.items():
             self.write(f"{name}/docs/{file}", text)
-        run = {"flush_s": 0.2, "workers_per_node": 1}
+        run = {"journal_flush_s": 0.2, "workers_per_node": 1}
         settings = {"root": "index", "input": {"url": "docs"}, "models": {"default": self.model}, "run": run}
         small = {"embeddings": {"enabled": False}}
         return self.write(f"{name}/settings.yaml", yaml.safe_dump(settings | small | changes))

@@ -43,8 +43,8 @@ def computer() -> Iterator[Machine]:
 def world(computer: Machine) -> Iterator[Small]:
     with Small() as made:
         made.changes |= {
-            "communities": {"max_size": 4, "small_component": 1},
-            "reports": {"keep_below": 0.05},
+            "communities": {"max_size": 4, "pack_components_below": 1},
+            "reports": {"rewrite_threshold": 0.05},
         }
         yield made
 
@@ -66,7 +66,7 @@ def test_a_document_that_changes_every_context_a_little_has_no_report_written_ag
     before = contents(world)
     assert update(world, entangled(range(41))) == (0, written)
     assert contents(world) == before
-    assert update(world, entangled(range(41)), reports={"keep_below": 0})[0] == written
+    assert update(world, entangled(range(41)), reports={"rewrite_threshold": 0})[0] == written
 
 
 def test_small_updates_add_up(world: Small):
@@ -120,8 +120,8 @@ def test_no_report_tells_of_a_document_that_is_gone_or_cites_what_is_not_there(
 ):
     with machine(), Small() as world:
         world.changes |= {
-            "communities": {"max_size": 3, "small_component": 1},
-            "reports": {"keep_below": below},
+            "communities": {"max_size": 3, "pack_components_below": 1},
+            "reports": {"rewrite_threshold": below},
         }
         for held in history:
             every = entangled(range(12))

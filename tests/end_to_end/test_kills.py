@@ -113,7 +113,14 @@ class Fired:
         self.cluster, self.closing, self.log = cluster, ExitStack(), folder / "log.jsonl"
         options = [f"--latency={LATENCY_S}", f"--embedding-s={LATENCY_S}", "--log", str(self.log)]
         self.url = self.closing.enter_context(endpoint(*options))
-        more = ["--max-in-flight", str(IN_FLIGHT), "--address", cluster.address, "--set", "run.flush_s=0.5"]
+        more = [
+            "--max-in-flight",
+            str(IN_FLIGHT),
+            "--address",
+            cluster.address,
+            "--set",
+            "run.journal_flush_s=0.5",
+        ]
         self.command = killing.index_command(corpus, folder / "index", self.url, *more)
         self.kills: list[float] = []
 

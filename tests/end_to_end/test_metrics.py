@@ -90,7 +90,7 @@ def test_prometheus_reads_what_endpoint_and_accounts_count_once_also_after_a_lim
     price = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}
     model = {"provider": "openai", "model": "m", "endpoints": [given], "price": price}
     settings = world.settings(models={"default": model})
-    executor = RayExecutor(world.store, Models.from_settings(settings), flush_s=0.1)
+    executor = RayExecutor(world.store, Models.from_settings(settings), journal_flush_s=0.1)
     spent: list[Accounts] = []
     try:
         for n in range(2):

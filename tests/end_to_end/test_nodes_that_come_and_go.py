@@ -34,7 +34,7 @@ SLOW_S = 2.5
 """A call's latency until the cluster has changed as it shall."""
 NOTICE_S = 20
 """Between a node's notice and its end."""
-SMALL_CHUNKS = {"size": 75, "overlap": 0, "min_new_tokens": 10}
+SMALL_CHUNKS = {"size": 75, "overlap": 0, "min_last_chunk_tokens": 10}
 """Some 60 of them, so that asking lasts."""
 
 DRAIN = """
@@ -115,7 +115,14 @@ def test_a_node_that_joins_helps_and_one_that_goes_with_notice_takes_nothing_wit
         expected = undisturbed(corpus, tmp_path / "undisturbed", url)
     first = cluster.start_node("--node-name=first")
     with endpoint(f"--latency={SLOW_S}", "--embedding-s=0.1", "--log", str(log)) as url:
-        more = ["--max-in-flight", str(IN_FLIGHT), "--address", cluster.address, "--set", "run.flush_s=0.5"]
+        more = [
+            "--max-in-flight",
+            str(IN_FLIGHT),
+            "--address",
+            cluster.address,
+            "--set",
+            "run.journal_flush_s=0.5",
+        ]
         more += ["--set=embeddings.enabled=false"]
         more += [f"--set=chunking.{name}={value}" for name, value in SMALL_CHUNKS.items()]
         command = killing.index_command(corpus, root, url, *more, small_partitions=False)

@@ -342,7 +342,7 @@ def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
     run: Command, cloud: Cloud, proxy: S3Proxy
 ):
     cloud.write(TOWN)
-    small = ("--set", "communities.small_component=1", *cloud.reached())
+    small = ("--set", "communities.pack_components_below=1", *cloud.reached())
     assert run(*cloud.index_command(*small)).exit_code == 0
     reached = (f"storage.endpoint_url={proxy.address}",)
     cache = f"s3://{cloud.at}/cache"

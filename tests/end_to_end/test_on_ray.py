@@ -32,7 +32,7 @@ pytestmark = pytest.mark.cluster
 
 DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 DEEP = {
-    "communities": {"max_size": 3, "small_component": 1},
+    "communities": {"max_size": 3, "pack_components_below": 1},
     "reports": {"context_tokens": 600},
     "claims": {"enabled": True},
 }
@@ -85,8 +85,8 @@ def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., IndexResult
 
     def build(watching: Callable[[Any], None] = lambda executor: None, **changes: Any) -> IndexResult:
         settings: Settings = world.settings(**changes)
-        limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
-        executor = RayExecutor(world.store, Models.from_settings(settings), limit, flush_s)
+        limit, journal_flush_s = settings.run.max_failed_fraction, settings.run.journal_flush_s
+        executor = RayExecutor(world.store, Models.from_settings(settings), limit, journal_flush_s)
         made.append(executor)
         executor.start()
         watching(executor)
@@ -121,7 +121,7 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(on_ray
 
 def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[..., IndexResult]):
     world.write(TOWN | people(20))
-    changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_new_tokens": 2}}
+    changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2}}
     expected = tables_in_process(world, **changes)
     done = on_cluster(**changes)
     assert done.failed == 0
@@ -220,7 +220,7 @@ def test_a_budget_stops_a_run_on_ray_with_exit_code_4(world: World, on_ray: None
     world.write(people(60))
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.05)
     options = ["--model", "m", "--base-url", world.endpoint.base_url, "--max-in-flight", "4"]
-    options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.flush_s=0.2"]
+    options += ["--set", "models.default.endpoints.0.api_key_env=null", "--set", "run.journal_flush_s=0.2"]
     command = ["index", str(world.input), "--root", str(world.root), "--ray", *options]
     result = CliRunner().invoke(main, [*command, "--set", "budget.max_total_tokens=30000"])
     assert result.exit_code == 4 and "budget.max_total_tokens" in result.stderr

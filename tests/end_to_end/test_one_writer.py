@@ -58,7 +58,7 @@ WRITE = """if True:
     given = json.loads(sys.argv[1])
     locks.HEARTBEAT_S, locks.STALE_S = given["beat_s"], given["stale_s"]
     settings = parse_settings(given["settings"])
-    executor = LocalExecutor(Store(given["root"]), Models.from_settings(settings), flush_s=0.2)
+    executor = LocalExecutor(Store(given["root"]), Models.from_settings(settings), journal_flush_s=0.2)
     try:
         index(given["input"], executor, settings, Observer())
     except GraphRagError as e:

@@ -170,7 +170,7 @@ def test_a_run_that_commits_meanwhile_does_not_disturb_an_opened_index(town: Wor
     opened = town.open()
     before = opened.ask("What are the THEMES?", 0)
     town.write({"zoo.txt": "ZOE feeds YURI."})
-    town.index(communities={"small_component": 1})
+    town.index(communities={"pack_components_below": 1})
     again = opened.ask("What are the THEMES?", 0)
     assert (again.text, again.references) == (before.text, before.references)
     assert "YURI" in town.open().ask("What are the THEMES?", 0).text

@@ -26,7 +26,7 @@ STRANGERS = ["", "no id", "0" * 32, "Ä" * 32, "F" * 32]
 ALL_TABLES = {
     "claims": {"enabled": True},
     "hierarchies": ("leiden", "attributed", "tree"),
-    "tree": {"reduction": "pca"},
+    "tree": {"dimensionality_reduction": "pca"},
 }
 
 

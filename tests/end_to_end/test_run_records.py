@@ -123,7 +123,7 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
 
     world.write(TOWN)
     executor = world.executor(world.settings())
-    executor.flush_s = 60.0
+    executor.journal_flush_s = 60.0
     executor.stop.notify = world.observer.message
 
     def respond(body: dict[str, Any]) -> Answer:

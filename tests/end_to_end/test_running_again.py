@@ -15,7 +15,7 @@ from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.parts import list_parts
 
-NO_RETRIES = {"run": {"flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
+NO_RETRIES = {"run": {"journal_flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
 CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
 
 
@@ -76,10 +76,10 @@ def test_an_added_document_costs_only_its_own_chunks(world: World, built: Built)
 
 
 def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world: World, built: Built):
-    world.take(built(TOWN, descriptions={"joined_tokens": 0}))
+    world.take(built(TOWN, descriptions={"concatenate_up_to_tokens": 0}))
     asked = world.asked()
     world.write({"zoo.txt": "JUDY feeds ALICE."})
-    world.index(descriptions={"joined_tokens": 0})
+    world.index(descriptions={"concatenate_up_to_tokens": 0})
     assert world.prompts(asked)["describe"] == 2, "JUDY's two, and ALICE's"
 
 
@@ -267,7 +267,7 @@ def test_a_failed_description_leaves_the_first_ones_and_is_summarised_by_the_nex
 
     world.write(TOWN)
     world.endpoint.respond = no_summaries
-    world.index(**NO_RETRIES, descriptions={"joined_tokens": 0})
+    world.index(**NO_RETRIES, descriptions={"concatenate_up_to_tokens": 0})
     alice = next(e for e in world.table("entities") if e["title"] == "ALICE")
     assert alice["description_failed"] and "CAROL thanked ALICE." in alice["description"]
     assert "ALICE" in {f["item"] for f in world.table("failures") if f["stage"] == "describe"}
@@ -312,7 +312,7 @@ def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
 def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
-    world.index(graph={"weight": weight})
+    world.index(graph={"edge_weight": weight})
     assert world.prompts(asked)["extract"] == 0
     together = next(r for r in world.table("relationships") if (r["source"], r["target"]) == ("ALICE", "BOB"))
     assert together["weight"] == {"count": 2, "strength": 10}[weight]
@@ -364,5 +364,5 @@ def test_a_new_index_asks_no_model_about_a_few_short_descriptions(world: World):
     world.index()
     assert "describe" not in world.prompts()
     assert {e["description"] for e in world.table("entities")} == {"ALICE met BOB. ALICE saw BOB."}
-    world.index(descriptions={"joined_tokens": 0})
+    world.index(descriptions={"concatenate_up_to_tokens": 0})
     assert world.prompts()["describe"] == 3

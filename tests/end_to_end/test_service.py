@@ -34,7 +34,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with Endpoint(respond=toy_model.respond) as endpoint:
         world = World(tmp_path_factory.mktemp("service"), endpoint)
         world.write(TOWN)
-        world.index(communities={"small_component": 1})
+        world.index(communities={"pack_components_below": 1})
         yield world
 
 
@@ -109,7 +109,7 @@ def test_fifty_questions_at_once_while_a_snapshot_comes(town: World, service: Ru
         asked = [pool.submit(service.ask, THEMES) for _ in range(50)]
         town.endpoint.respond = toy_model.respond
         town.write({"zoo.txt": "ZOE feeds YURI."})
-        town.index(communities={"small_component": 1})
+        town.index(communities={"pack_components_below": 1})
         answers = [one.result() for one in asked]
     assert {a.status_code for a in answers} == {200}
     told = [a.json() for a in answers]

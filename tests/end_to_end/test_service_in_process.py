@@ -60,7 +60,7 @@ def reducing(world: World, reply: Response) -> None:
 def grown(world: World) -> None:
     """Another snapshot, in which ZOE feeds YURI."""
     world.write({"zoo.txt": "ZOE feeds YURI."})
-    world.index(communities={"small_component": 1})
+    world.index(communities={"pack_components_below": 1})
 
 
 # POST /query
@@ -426,7 +426,7 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     assert live.now().connections is connections
     know(town.endpoint, "m", max_in_flight=3)
     town.write({"ferry.txt": "ZOE sailed with XENIA."})
-    town.index(communities={"small_component": 1})
+    town.index(communities={"pack_components_below": 1})
     until(lambda: live.now().number == 3)
     assert live.now().connections is not connections
     town.store.write("snapshots/4.json", b"{")
@@ -449,7 +449,7 @@ def test_a_service_without_an_index_waits_for_one(
     assert early.status_code == 503 and early.json()["error"]["code"] == "no_snapshot"
     assert served.client.get("/v1/models").status_code == 503
     world.write(TOWN)
-    world.index(communities={"small_component": 1})
+    world.index(communities={"pack_components_below": 1})
     until(lambda: served.client.get("/healthz").status_code == 200)
     assert served.ask(THEMES).status_code == 200
 

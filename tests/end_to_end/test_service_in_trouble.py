@@ -28,7 +28,7 @@ def town(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     with Endpoint(respond=toy_model.respond) as endpoint:
         world = World(tmp_path_factory.mktemp("attacked"), endpoint)
         world.write(TOWN)
-        world.index(communities={"small_component": 1})
+        world.index(communities={"pack_components_below": 1})
         yield world
 
 

@@ -62,7 +62,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     with Endpoint(respond=toy_model.respond) as model:
         world = World(tmp_path_factory.mktemp("cluster"), model)
         world.write(TOWN)
-        world.index(communities={"small_component": 1})
+        world.index(communities={"pack_components_below": 1})
         model.key = KEY
         with killing.cluster(sooner) as cluster:
             for name in ("OPENAI_API_KEY", "GRAPHRAG_RAY_TOKEN"):

@@ -154,7 +154,7 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     speakers = ["Thackwell", "Ogilvie", "Penhaligon", "Maddern"]
     minutes(world, [{"text": "ALICE met BOB.", "chair": {"name": name}} for name in speakers])
     by_words = {"hybrid_vector_weight": 0.0}
-    world.index(chunking={"prepend": ["chair.name", "auhtor"]}, query=by_words, **world.embedding)
+    world.index(chunking={"prepend_metadata": ["chair.name", "auhtor"]}, query=by_words, **world.embedding)
     told = "names auhtor, but none of the first 4 documents has such metadata. Their columns: chair"
     assert told in "".join(world.observer.notes)
     above = "chair.name: Ogilvie\n\nALICE met BOB."
@@ -183,9 +183,9 @@ def embedded(world: World) -> list[str]:
 
 def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_before(world: World):
     minutes(world)
-    world.index(chunking={"prepend": []}, embeddings={"with_titles": False}, **world.embedding)
+    world.index(chunking={"prepend_metadata": []}, embeddings={"include_titles": False}, **world.embedding)
     asked = world.asked()
-    world.index(chunking={"prepend": "auto"}, **world.embedding)
+    world.index(chunking={"prepend_metadata": "auto"}, **world.embedding)
     assert "none changed. Expected work: at most 12 chunks to extract" in "".join(world.observer.notes)
     above = "\n\nTitle: Minutes of May\nDate: 2023-05-14\n\n"
     assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
@@ -194,9 +194,9 @@ def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_be
 def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
     rows = [{"text": f"Passage {name}\nHe was {name}.", "title": f"Passage {name}"} for name in "AB"]
     minutes(world, rows)
-    world.index(embeddings={"with_titles": False}, **world.embedding)
+    world.index(embeddings={"include_titles": False}, **world.embedding)
     n_embedded = len(embedded(world))
-    world.index(embeddings={"with_titles": True}, **world.embedding)
+    world.index(embeddings={"include_titles": True}, **world.embedding)
     assert len(embedded(world)) == n_embedded
 
 
@@ -205,7 +205,7 @@ def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
     world: World, prepend: list[str] | str, chunks: int
 ):
     minutes(world)
-    world.index(chunking={"prepend": prepend}, **world.embedding)
+    world.index(chunking={"prepend_metadata": prepend}, **world.embedding)
     asked, n_embedded = world.asked(), len(embedded(world))
     minutes(world, [ROWS[0] | {"title": "Protocol of Epiphany"}, *ROWS[1:]])
     world.index(**world.embedding)

@@ -31,7 +31,7 @@ SHORT = {"chunking": {"size": 40, "overlap": 0}}
 
 
 def settings(*others: str, **more: Any) -> dict[str, Any]:
-    return {"hierarchies": (*others, "tree"), "tree": {"reduction": "pca"} | more}
+    return {"hierarchies": (*others, "tree"), "tree": {"dimensionality_reduction": "pca"} | more}
 
 
 @pytest.fixture
@@ -112,20 +112,20 @@ def test_a_small_tree_is_built_without_compiling_umap(world: World, monkeypatch:
     unused = SimpleNamespace(UMAP=unwanted, __spec__=ModuleSpec("umap", None))
     monkeypatch.setitem(sys.modules, "umap", unused)
     world.write(chain(24))
-    world.index(**settings(reduction="umap"))
+    world.index(**settings(dimensionality_reduction="umap"))
     assert len(world.table("tree_clusters")) > 1
     monkeypatch.setattr(tree_stage, "FEW_CHUNKS", 24)
     world.forget()
     with pytest.raises(AssertionError, match="UMAP is used"):
-        world.index(**settings(reduction="umap"))
+        world.index(**settings(dimensionality_reduction="umap"))
 
 
 def test_umap_gives_the_same_tree_again_too(world: World, umap_for_few: None):
     world.write(chain(24))
-    world.index(**settings(reduction="umap"))
+    world.index(**settings(dimensionality_reduction="umap"))
     first = world.table("tree_clusters")
     world.forget()
-    world.index(**settings(reduction="umap"))
+    world.index(**settings(dimensionality_reduction="umap"))
     assert world.table("tree_clusters") == first and max(row["level"] for row in first) == 0
 
 
@@ -170,7 +170,7 @@ def test_an_update_writes_few_summaries_anew(world: World):
 @pytest.mark.parametrize("n", [1, 2, 3, 11])
 def test_few_chunks_need_one_level_at_most(world: World, n: int, umap_for_few: None):
     world.write(chain(n))
-    world.index(**settings(reduction="umap"))
+    world.index(**settings(dimensionality_reduction="umap"))
     rows = world.table("tree_clusters")
     assert len(rows) == (n > 1) and not world.table("failures")
     assert world.open().ask("What about AAX ?", method="trex").found
@@ -231,7 +231,7 @@ def test_a_summary_that_fails_is_one_failure_and_the_level_above_is_written_with
     missing = rows.keys() - {row["community"] for row in world.table("tree_summaries")}
     assert len(failed) == len(missing) > 0
     assert all(row["item"].startswith("summary ") for row in failed)
-    assert world.open(query={"traversal": "tree"}).ask("What about AAX ?", method="raptor").found
+    assert world.open(query={"raptor_traversal": "tree"}).ask("What about AAX ?", method="raptor").found
 
 
 def test_tables_that_are_lost_are_made_from_the_journal_and_its_lost_part_is_asked_again(known: World):
@@ -279,7 +279,7 @@ def test_a_tree_needs_embeddings_and_its_libraries(world: World, monkeypatch: py
 
 
 @pytest.mark.parametrize(
-    ("method", "query"), [("trex", {}), ("raptor", {}), ("raptor", {"traversal": "tree"})]
+    ("method", "query"), [("trex", {}), ("raptor", {}), ("raptor", {"raptor_traversal": "tree"})]
 )
 def test_one_call_reads_chunks_and_summaries(known: World, method: str, query: dict[str, Any]):
     asked = known.asked()

@@ -31,7 +31,7 @@ from graphrag_ray.store import index_files, snapshots
 from graphrag_ray.store.snapshots import Manifest
 
 NAMES = ["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA", "HANS", "INGE", "JOHN", "KATE", "LARS"]
-SETTINGS = {"communities": {"max_size": 3, "small_component": 3}, "embeddings": {"enabled": True}}
+SETTINGS = {"communities": {"max_size": 3, "pack_components_below": 3}, "embeddings": {"enabled": True}}
 
 sentences = st.lists(st.sampled_from(NAMES), min_size=1, max_size=4, unique=True).map(
     lambda names: f"{' met '.join(names)} there. "
@@ -44,12 +44,12 @@ settings = st.sampled_from(
         {"graph": {"prune": "on"}},
         {"claims": {"enabled": True}},
         {"claims": {"enabled": True}, "graph": {"prune": "on", "min_log_likelihood": 0}},
-        {"chunking": {"prepend": ["title"]}},
-        {"reports": {"keep_below": 0}},
-        {"communities": {"max_size": 2, "small_component": 1}},
-        {"communities": {"max_size": 3, "small_component": 1}},
+        {"chunking": {"prepend_metadata": ["title"]}},
+        {"reports": {"rewrite_threshold": 0}},
+        {"communities": {"max_size": 2, "pack_components_below": 1}},
+        {"communities": {"max_size": 3, "pack_components_below": 1}},
         {"reports": {"context_tokens": 600}},
-        {"graph": {"weight": "strength"}},
+        {"graph": {"edge_weight": "strength"}},
         {"hierarchies": ["leiden", "attributed"]},
     ]
 )
@@ -184,7 +184,9 @@ def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, 
     world.write(PEOPLE)
     world.index()
     paths = {name: [p.path for p in parts] for name, parts in newest(world).tables.items()}
-    world.index(chunking={"size": 10, "overlap": 2, "min_new_tokens": 2}, reports={"keep_below": 0})
+    world.index(
+        chunking={"size": 10, "overlap": 2, "min_last_chunk_tokens": 2}, reports={"rewrite_threshold": 0}
+    )
     world.write({"00.txt": PEOPLE["00.txt"]})
     asked = world.asked()
     world.index()
@@ -284,7 +286,10 @@ def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(
 ):
     rows = [{"title": f"{n}", "author": author, "text": PEOPLE["00.txt"]} for n, author in enumerate(NAMES)]
     texts = {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)}
-    with_authors = {"embeddings": {"enabled": True}, "chunking": {"prepend": ["title", "metadata.author"]}}
+    with_authors = {
+        "embeddings": {"enabled": True},
+        "chunking": {"prepend_metadata": ["title", "metadata.author"]},
+    }
     world.write(texts)
     world.index(embeddings={"enabled": True})
     world.index(**with_authors)

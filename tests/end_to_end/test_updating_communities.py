@@ -7,7 +7,7 @@ from comparing import by_id
 from test_what_an_index_holds import chain
 from world import Built, World, everything, index_command
 
-DEEP = {"communities": {"max_size": 3, "small_component": 3}}
+DEEP = {"communities": {"max_size": 3, "pack_components_below": 3}}
 PEOPLE = 60
 
 
@@ -78,7 +78,7 @@ def test_a_description_that_changes_leaves_all_communities(grown: World):
 
 
 def test_communities_are_reset_on_the_command_line(grown: World, run):
-    few = ["--set", "communities.max_size=3", "--set", "communities.small_component=3"]
+    few = ["--set", "communities.max_size=3", "--set", "communities.pack_components_below=3"]
     assert run(*index_command(grown, *few, "--reset-communities", "--quiet")).exit_code == 0
     reset = everything(grown.open())
     grown.forget()

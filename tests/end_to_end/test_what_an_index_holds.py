@@ -46,7 +46,7 @@ def test_degrees_are_those_of_the_whole_graph(world: World, built: Built):
 
 
 def test_one_description_passes_through_and_several_are_summarised(world: World, built: Built):
-    world.take(built(TOWN, descriptions={"joined_tokens": 0}))
+    world.take(built(TOWN, descriptions={"concatenate_up_to_tokens": 0}))
     description = {e["title"]: e["description"] for e in world.table("entities")}
     assert description["JUDY"] == "GRACE bought flour from JUDY."
     assert description["ALICE"].startswith("ALICE: ")
@@ -55,7 +55,10 @@ def test_one_description_passes_through_and_several_are_summarised(world: World,
 
 
 def test_every_table_has_its_schema(world: World, built: Built):
-    all_of_them = {"hierarchies": ("leiden", "attributed", "tree"), "tree": {"reduction": "pca"}}
+    all_of_them = {
+        "hierarchies": ("leiden", "attributed", "tree"),
+        "tree": {"dimensionality_reduction": "pca"},
+    }
     world.take(built(TOWN, claims={"enabled": True}, **all_of_them))
     opened = world.open()
     for name, schema in TABLES.items():
@@ -65,7 +68,10 @@ def test_every_table_has_its_schema(world: World, built: Built):
 
 
 def test_finished_tables_alone_lie_in_their_folder_and_every_other_is_named(world: World, built: Built):
-    all_of_them = {"hierarchies": ("leiden", "attributed", "tree"), "tree": {"reduction": "pca"}}
+    all_of_them = {
+        "hierarchies": ("leiden", "attributed", "tree"),
+        "tree": {"dimensionality_reduction": "pca"},
+    }
     world.take(built(TOWN, claims={"enabled": True}, **all_of_them))
     intermediate = set()
     for info in list_parts(world.store):
@@ -79,7 +85,7 @@ def test_finished_tables_alone_lie_in_their_folder_and_every_other_is_named(worl
 
 def test_offsets_lead_from_every_chunk_to_its_place_in_its_document(world: World):
     world.write({"umlauts.txt": "ÄRGER über ALICE. 🌊 " * 200, **TOWN})
-    world.index(chunking={"size": 60, "overlap": 10, "min_new_tokens": 5})
+    world.index(chunking={"size": 60, "overlap": 10, "min_last_chunk_tokens": 5})
     documents = {d["id"]: d for d in world.table("documents")}
     units = world.table("text_units")
     assert len(units) > 40
@@ -302,7 +308,7 @@ def test_embeddings_can_be_switched_off(world: World, built: Built):
 
 def test_leidenalg_can_be_chosen_for_other_quality_functions(world: World):
     world.write(chain(40))
-    world.index(communities={"library": "leidenalg", "quality": "surprise", "small_component": 1})
+    world.index(communities={"library": "leidenalg", "quality": "surprise", "pack_components_below": 1})
     communities = world.table("communities")
     top = [e for c in communities if c["level"] == 0 for e in c["entity_ids"]]
     assert sorted(top) == sorted(e["id"] for e in world.table("entities")) and len(communities) > 1
@@ -312,7 +318,7 @@ def test_aliases_bring_two_names_together_and_blocked_names_never_appear(world: 
     (tmp_path / "aliases.yaml").write_text("ALICE: [CAROL]\n")
     (tmp_path / "block.txt").write_text("dave\n")
     world.write(TOWN)
-    names = {"aliases_file": str(tmp_path / "aliases.yaml"), "block_file": str(tmp_path / "block.txt")}
+    names = {"aliases_file": str(tmp_path / "aliases.yaml"), "blocklist_file": str(tmp_path / "block.txt")}
     done = world.index(names=names)
     titles = {e["title"] for e in world.table("entities")}
     assert titles == set(expected_entities(TOWN.values())) - {"CAROL", "DAVE"}

@@ -56,9 +56,9 @@ def test_cost_retries_latencies_and_use_of_the_limits_are_those_of_both_together
             )
         ]
         model = {"provider": "openai", "model": "m", "endpoints": ends}
-        settings = parse_settings({"models": {"default": model}, "run": {"flush_s": 0.2}})
+        settings = parse_settings({"models": {"default": model}, "run": {"journal_flush_s": 0.2}})
         store = Store(str(tmp_path / "index"))
-        executor = LocalExecutor(store, Models.from_settings(settings), flush_s=0.2)
+        executor = LocalExecutor(store, Models.from_settings(settings), journal_flush_s=0.2)
         work = Work("extract", once, lambda row: (row["text"], ""))
         swept = executor.sweep(work, Rows(60), JournalIndex.load(store, "extract"))
         asked = len(cheap.requests) - 1, len(dear.requests)

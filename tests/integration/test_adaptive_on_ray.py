@@ -115,7 +115,7 @@ def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow
     assert done.committed and done.failed == 0
     rows = {row["stage"]: row for row in status_of(store)["usage"]}
     assert rows["extract"]["requests"] == CHUNKS and rows["extract"]["rate_limited"] == 0
-    assert max(n for _, n, _ in server.seen) <= 4 * settings.run.default_in_flight
+    assert max(n for _, n, _ in server.seen) <= 4 * settings.run.initial_in_flight
     followed = server.in_flight(AFTER, 0, CHUNKS - 2 * AFTER)
     assert followed, ("never settled", server.in_flight(BEFORE, FIRST_ANSWERS))
     # For a while: what else keeps the machine busy slows replies, and fewer calls are right then.

@@ -81,17 +81,17 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
             "model": "m",
             "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 16}],
         }
-        settings = parse_settings({"models": {"default": model}, "run": {"flush_s": 0.2, **run}})
+        settings = parse_settings({"models": {"default": model}, "run": {"journal_flush_s": 0.2, **run}})
         store, models = Store(str(tmp_path / "index")), Models.from_settings(settings)
-        limit, flush_s = settings.run.max_failed_fraction, settings.run.flush_s
+        limit, journal_flush_s = settings.run.max_failed_fraction, settings.run.journal_flush_s
         if request.param == "local":
-            return LocalExecutor(store, models, limit, flush_s)
+            return LocalExecutor(store, models, limit, journal_flush_s)
         if request.param == "processes":
-            return LocalExecutor(store, models, limit, flush_s, pool=request.getfixturevalue("pool"))
+            return LocalExecutor(store, models, limit, journal_flush_s, pool=request.getfixturevalue("pool"))
         request.getfixturevalue("on_ray")
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-        made.append(RayExecutor(store, models, limit, flush_s))
+        made.append(RayExecutor(store, models, limit, journal_flush_s))
         return made[-1]
 
     yield build
@@ -349,7 +349,7 @@ def test_an_outcome_that_the_source_waits_for_is_told_while_other_calls_are_in_f
             super().on_finished(number, outcome)
 
     endpoint.respond = lambda body: Answer("x", delay_s=4.0 if "slow" in str(body["messages"]) else 0.0)
-    executor = make(flush_s=60.0)
+    executor = make(journal_flush_s=60.0)
     executor.sweep(ONCE, Waiting(["fast", "slow"]), JournalIndex.load(executor.store, "echo"))
     assert seen == {0: 1, 1: 0}
 

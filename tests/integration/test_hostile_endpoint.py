@@ -330,5 +330,5 @@ def test_embeddings_of_other_lengths_than_before_stop_the_run():
     def says(body: dict[str, Any]) -> list[bytes]:
         return answer(vectors(*((i, GOOD * len(body["input"])) for i in range(len(body["input"])))))
 
-    asked = Asked(says, *TEXTS, embedding_batch=2)
+    asked = Asked(says, *TEXTS, embedding_batch_size=2)
     assert any(isinstance(r, FatalCallError) and "dimensions" in str(r) for r in asked.results)

@@ -65,7 +65,7 @@ def root(tmp_path: Path, attacker: Canary, monkeypatch: pytest.MonkeyPatch) -> P
         settings["prompts_dir"] = f"{address}/prompts"
         settings["names"] = {
             "aliases_file": f"{address}/aliases.yaml",
-            "block_file": str(tmp_path / "secret"),
+            "blocklist_file": str(tmp_path / "secret"),
         }
         settings["input"] |= {"url": f"{address}/documents.jsonl", "storage": {"endpoint_url": address}}
         settings["storage"] = {"endpoint_url": address, "profile": "attacker"}
@@ -120,7 +120,7 @@ def test_indexing_again_follows_nothing(root: Path, attacker: Canary, killed: bo
     given = [root.parent / name for name in documents]
     refused = run("index", *given, "--root", root)
     assert refused.exit_code == 2
-    named = ["--base-url", OPENAI_URL, "--set", "names.aliases=", "--set", "names.block="]
+    named = ["--base-url", OPENAI_URL, "--set", "names.aliases=", "--set", "names.blocklist="]
     refused = run("index", *given, "--root", root, *named)
     assert refused.exit_code == 2
     with pytest.raises(SettingsError):

@@ -418,8 +418,8 @@ def test_a_prompt_that_the_endpoint_cut_is_a_failure_that_says_so():
 def test_embeddings_are_packed_and_come_back_in_order():
     texts = [f"text number {i}" for i in range(100)]
     with Endpoint(dimensions=16) as endpoint:
-        together = World(endpoint, embedding_batch=32).run(*[embedding(t) for t in texts])
-        alone = World(endpoint, embedding_batch=1).run(*[embedding(t) for t in texts[:5]])
+        together = World(endpoint, embedding_batch_size=32).run(*[embedding(t) for t in texts])
+        alone = World(endpoint, embedding_batch_size=1).run(*[embedding(t) for t in texts[:5]])
     packs = [len(b["input"]) for b in endpoint.bodies("/embeddings")]
     assert sorted(packs[:4]) == [4, 32, 32, 32]
     assert [r.vector for r in together[:5]] == [r.vector for r in alone]

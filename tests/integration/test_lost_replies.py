@@ -79,7 +79,7 @@ def main(*given: str) -> None:
     store, models = Store(root), Models.from_settings(parse_settings({"models": {"default": model}}))
     source = Listed([f"item {i}" for i in range(ITEMS)])
     with connect("local"):
-        executor = RayExecutor(store, models, flush_s=0.2, workers_per_node=2)
+        executor = RayExecutor(store, models, journal_flush_s=0.2, workers_per_node=2)
         executor.sweep(WORK, source, JournalIndex.load(store, WORK.name))
         executor.close()
     outcomes = source.outcomes.values()

@@ -57,7 +57,9 @@ def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[
             {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
         )
         store = Store(str(tmp_path / "index"))
-        made.append(RayExecutor(store, Models.from_settings(settings), flush_s=0.2, workers_per_node=2))
+        made.append(
+            RayExecutor(store, Models.from_settings(settings), journal_flush_s=0.2, workers_per_node=2)
+        )
         return made[-1]
 
     yield build

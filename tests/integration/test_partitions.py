@@ -61,7 +61,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
         "model": "m",
         "endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}],
     }
-    chunking = {"size": 30, "overlap": 5, "min_new_tokens": 5}
+    chunking = {"size": 30, "overlap": 5, "min_last_chunk_tokens": 5}
     given = {"models": {"default": model}, "claims": {"enabled": True}, "chunking": chunking}
     settings = parse_settings(given)
     executor = LocalExecutor(Store(root), Models.from_settings(settings))

@@ -43,7 +43,10 @@ def executor(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[RayEx
         {"models": {"default": {"provider": "openai", "model": "m", "endpoints": [given]}}}
     )
     made = RayExecutor(
-        Store(str(tmp_path / "index")), Models.from_settings(settings), flush_s=0.2, workers_per_node=2
+        Store(str(tmp_path / "index")),
+        Models.from_settings(settings),
+        journal_flush_s=0.2,
+        workers_per_node=2,
     )
     yield made
     made.close()

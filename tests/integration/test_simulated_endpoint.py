@@ -307,7 +307,9 @@ def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_pat
     given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}
     models = {"default": model, "embedding": model}
-    settings = parse_settings({"models": models, "claims": {"enabled": True}, "run": {"flush_s": 0.1}})
+    settings = parse_settings(
+        {"models": models, "claims": {"enabled": True}, "run": {"journal_flush_s": 0.1}}
+    )
     executor = LocalExecutor(Store(str(tmp_path)), Models.from_settings(settings), 0.1, 0.1)
     done = index(str(ROOT / "demo" / "corpus"), executor, settings, Observer())
     counts = done.manifest.counts

@@ -70,11 +70,11 @@ def make(
 
     def build() -> Executor:
         if request.param == "local":
-            return LocalExecutor(store, models, flush_s=0.2)
+            return LocalExecutor(store, models, journal_flush_s=0.2)
         request.getfixturevalue("on_ray")
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-        made.append(RayExecutor(store, models, flush_s=0.2, workers_per_node=1))
+        made.append(RayExecutor(store, models, journal_flush_s=0.2, workers_per_node=1))
         return made[-1]
 
     yield build

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     "--ray/--in-process",
     "on_ray",
     default=None,
-    help="Default: in this process if INPUT is small (`run.in_process_mb`) and no cluster is running.",
+    help="Default: in this process if INPUT is small (`run.in_process_max_mb`) and no cluster is running.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
 @options.as_json

@@ -104,14 +104,14 @@ class ModelLimiter:
         self,
         name: str,
         model: Model,
-        default_in_flight: int,
+        initial_in_flight: int,
         logging: LogConfig | None = None,
         unused_s: float | None = None,
         run: str = "",
     ) -> None:
         # Exits after `unused_s` without a heartbeat, and records endpoint metrics only if `run` labels them.
         logs.follow_driver(logging)
-        self._limiter = LocalLimiter({name: model}, default_in_flight)
+        self._limiter = LocalLimiter({name: model}, initial_in_flight)
         self._life = uuid.uuid4().hex
         self._seen_calls: defaultdict[str, SeenCalls] = defaultdict(SeenCalls)
         self._name = name
@@ -213,7 +213,7 @@ def start_limiters(
         unused_s = UNUSED_S
     return [
         _Actor.options(name=f"{prefix}-{name}", **options).remote(
-            name, model, models.default_in_flight, logging or logs.current_config(), unused_s, run
+            name, model, models.initial_in_flight, logging or logs.current_config(), unused_s, run
         )
         for name, model in models.online.items()
     ]

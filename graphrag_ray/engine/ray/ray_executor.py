@@ -128,7 +128,7 @@ class RayExecutor(RayTables):
             logs.set_run(self.run)
             fit = {ray.get_runtime_context().get_node_id(), *self.checked_nodes}
             self._pool = WorkerPool(
-                self.store, self.models, self.flush_s, self.workers_per_node, fit, self.run
+                self.store, self.models, self.journal_flush_s, self.workers_per_node, fit, self.run
             )
         return self._pool
 

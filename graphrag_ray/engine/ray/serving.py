@@ -108,7 +108,7 @@ class Replica:
         application starts.
         """
         limits = {name: model.model_dump(mode="json") for name, model in models.online.items()}
-        data = orjson.dumps([limits, models.default_in_flight], option=orjson.OPT_SORT_KEYS)
+        data = orjson.dumps([limits, models.initial_in_flight], option=orjson.OPT_SORT_KEYS)
         prefix = f"{self.application}-limiter-{hashlib.sha256(data).hexdigest()[:12]}"
         level = logging.getLevelName(logging.getLogger(PACKAGE_LOGGER).level).lower()
         known = cast(Level, level) if level in get_args(Level) else "warning"

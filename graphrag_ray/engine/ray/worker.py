@@ -68,7 +68,7 @@ class WorkerSettings:
     name: str
     store: Store
     models: Models
-    flush_s: float
+    journal_flush_s: float
     limiters: str
     logging: LogConfig | None = None
 
@@ -270,7 +270,7 @@ class WorkerSession:
             await asyncio.sleep(POLL_S)
             if time.monotonic() - self.called_at > DRIVER_TIMEOUT_S:
                 self.gate.hold("the driver")
-            due_s = self.settings.flush_s
+            due_s = self.settings.journal_flush_s
             if self.unflushed and self.starved:  # the next items may depend on these results
                 due_s = min(due_s, URGENT_FLUSH_S) if self.work.needs_results else due_s
                 due_s = due_s if self.running else 0.0

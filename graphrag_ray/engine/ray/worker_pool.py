@@ -87,13 +87,13 @@ class WorkerPool:
         self,
         store: Store,
         models: Models,
-        flush_s: float,
+        journal_flush_s: float,
         per_node: int | None,
         fit: Collection[str],
         run: str | None = None,
     ) -> None:
         self.members: dict[str, Member] = {}
-        self._store, self._models, self._flush_s, self._per_node = store, models, flush_s, per_node
+        self._store, self._models, self._flush_s, self._per_node = store, models, journal_flush_s, per_node
         self._run = run or uuid.uuid4().hex[:12]
         self._started = 0
         self._died: Counter[str] = Counter()

@@ -132,12 +132,12 @@ class Bound:
     limited_by: str
 
 
-def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: int) -> Bound | None:
+def bound_of(volume: Volume, model: Model, latency: Latency, initial_in_flight: int) -> Bound | None:
     """The time of a stage at its model's limits, with all endpoints working together; None for a local model.
 
     It is the minimum that limits allow, plus the slow ones of the last calls, plus the calls that wait for
     these: the rest of a chain, such as reports that contain others. Limits add up if every endpoint has one.
-    An endpoint without any limit works on `default_in_flight` calls at once.
+    An endpoint without any limit works on `initial_in_flight` calls at once.
     """
     if model.is_local:
         return None
@@ -146,7 +146,7 @@ def bound_of(volume: Volume, model: Model, latency: Latency, default_in_flight: 
     seconds, limits = latency.mean_s(volume), CombinedLimits.of(model)
     in_flight = sum_known(
         [
-            e.max_in_flight or (None if e.tokens_per_minute or e.requests_per_minute else default_in_flight)
+            e.max_in_flight or (None if e.tokens_per_minute or e.requests_per_minute else initial_in_flight)
             for e in model.endpoints
         ]
     )

@@ -159,7 +159,7 @@ class ChunkCounter:
         if not options.enabled or not texts:
             return 0
         sizes = count_tokens_of(texts, self._embed_vocabulary)
-        if options.with_titles:
+        if options.include_titles:
             fields = (document.title, document.date, document.path, document.row)
             more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
             headers = [title_header(*fields, text, more) for text in texts]

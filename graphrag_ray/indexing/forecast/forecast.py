@@ -268,13 +268,13 @@ def forecast(
         tokens += sum(v.completion_tokens for v in written) * REPORT_TEXT_SHARE
         model = settings.model(settings.model_name("embed"))
         limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute]
-        calls = max(texts / model.embedding_batch, tokens / min([PACK_TOKENS, *limits]))
+        calls = max(texts / model.embedding_batch_size, tokens / min([PACK_TOKENS, *limits]))
         volumes.append(basis.volume("embed", texts, math.ceil(calls), tokens, 0.0, exact="chunks exact"))
     graph["levels"] = max((round(v.chain) for v in written), default=0)
     latency = latency_of(learned.replies, assume.take, settings.run.hedge)
     stages, open_chunks = [], corpus.sent_chunks - corpus.answered
     for volume in volumes:
-        model, in_flight = settings.model(volume.model), settings.run.default_in_flight
+        model, in_flight = settings.model(volume.model), settings.run.initial_in_flight
         # Finished dialogues of later stages count only once every chunk is answered.
         share = _ratio(open_chunks, corpus.sent_chunks) if volume.stage == "extract" else 1.0
         if volume.stage != "extract" and open_chunks <= 0 and volume.items:
@@ -379,7 +379,7 @@ def count_names(
     titles = count_tokens_of([" ".join(name) for name in mentions_of], vocabulary) if mentions_of else n
     tokens = np.bincount(np.repeat(np.arange(len(n)), n), weights=sizes + 1, minlength=len(n))
     frequency = np.array([len(chunks) for chunks, _ in mentions_of.values()], dtype=np.int64)
-    asked = (n > 1) & ((n > MAX_JOINED_TEXTS) | (tokens > spec.joined_tokens))
+    asked = (n > 1) & ((n > MAX_JOINED_TEXTS) | (tokens > spec.concatenate_up_to_tokens))
     return NameCounts(
         chunks=len(extractions),
         distinct=len(n),
@@ -633,8 +633,8 @@ def _notes(settings: Settings, corpus: CorpusCounts, volumes: Sequence[Volume], 
     for model in map(settings.model, online):
         if not all(e.tokens_per_minute or e.requests_per_minute or e.max_in_flight for e in model.endpoints):
             notes.append(
-                f"No rate limit of {model.model} is known: times assume run.default_in_flight = "
-                f"{settings.run.default_in_flight} concurrent calls per endpoint."
+                f"No rate limit of {model.model} is known: times assume run.initial_in_flight = "
+                f"{settings.run.initial_in_flight} concurrent calls per endpoint."
             )
     if online and not measured:
         notes.append(

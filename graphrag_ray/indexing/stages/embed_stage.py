@@ -193,8 +193,8 @@ def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], 
 
 def _header_columns(run: Run) -> tuple[str, ...] | None:
     """Return the metadata columns that chunks are embedded with, see `current_texts`."""
-    with_titles = run.settings.embeddings.with_titles
-    return run.settings.chunking.prepended_metadata if with_titles else None
+    include_titles = run.settings.embeddings.include_titles
+    return run.settings.chunking.prepended_metadata if include_titles else None
 
 
 def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:

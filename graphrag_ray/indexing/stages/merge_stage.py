@@ -96,7 +96,7 @@ def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result
         run.settings.graph.prune == "auto"
         and run.settings.model(run.settings.model_name("extract")).provider == "offline"
     )
-    weight = run.settings.graph.weight
+    weight = run.settings.graph.edge_weight
     threshold = run.settings.graph.min_log_likelihood
     report_model = run.settings.model(run.settings.model_name("report"))
     vocabulary = vocabulary_for(report_model.model, report_model.tokenizer).name

@@ -88,11 +88,11 @@ class WrittenReport:
 
 @dataclass(frozen=True)
 class _Budget:
-    """Token budget of a context. `keep_below` as in settings.Reports, `longest` as in `render`."""
+    """Token budget of a context. `rewrite_threshold` as in settings.Reports, `longest` as in `render`."""
 
     tokens: int
     vocabulary: str
-    keep_below: float
+    rewrite_threshold: float
     longest: int | None = None
 
     def count(self, text: str) -> int:
@@ -108,9 +108,11 @@ class ReportWork:
     work: Work[WrittenReport]
 
     @classmethod
-    def for_reports(cls, run: Run, blocks: Mapping[str, ElementBlocks], keep_below: float) -> ReportWork:
+    def for_reports(
+        cls, run: Run, blocks: Mapping[str, ElementBlocks], rewrite_threshold: float
+    ) -> ReportWork:
         spec = report_spec(run.settings, run.prompts)
-        budget = _Budget(run.settings.reports.context_tokens, _vocabulary(run, "report"), keep_below)
+        budget = _Budget(run.settings.reports.context_tokens, _vocabulary(run, "report"), rewrite_threshold)
         start = partial(_start, partial(report, spec=spec), blocks, budget)
         return cls(spec, budget, Work("report", start, _label, needs_results=True))
 
@@ -146,7 +148,9 @@ def write_reports(
     `community_batches`) and failures.
     """
     options = run.settings.reports
-    requests = ReportWork.for_reports(run, element_blocks(found, ELEMENT_TABLES.values()), options.keep_below)
+    requests = ReportWork.for_reports(
+        run, element_blocks(found, ELEMENT_TABLES.values()), options.rewrite_threshold
+    )
     work, (spec, vocabulary) = requests.work, requests.depends_on
     spec_hash = fingerprint_of(spec)  # a report is kept only if it was requested with the same specification
 
@@ -163,7 +167,7 @@ def write_reports(
         planned = ~before.unchanged if before else np.ones(len(ids), np.bool_)
         run.item_totals["reports"] = len(ids), "reports"
         earlier = None
-        if options.keep_below and planned.any():
+        if options.rewrite_threshold and planned.any():
             earlier = reused_reports.earlier_reports(run, corpus, layout, spec_hash, planned)
         known_tokens = before.tokens if before else {}
         known_reports = _reports_below(run.store, before, h.parent) if before else Spool[WrittenReport]()
@@ -201,7 +205,7 @@ def write_reports(
         failures = run.write(work.name, "failures", [failed])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": int(has_report.sum()), "failed_reports": len(source.failed)}
-        if options.keep_below:
+        if options.rewrite_threshold:
             counts["kept_reports"] = source.kept
         made_from = result.made_from | {"signatures": [depends_on]}
         return Result(result.tables | {"failures": [failures]}, counts, final, made_from)
@@ -348,11 +352,13 @@ def _start(
     records = [record for record, _ in elements]
     context = report_context.render(records, budget.tokens, budget.count, row["left_out"], budget.longest)
     now: ContextSketch | None = None
-    if budget.keep_below:
+    if budget.rewrite_threshold:
         support = [sketch_evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
         now = sketch_context(context, records, support)
         earlier = row["earlier"]
-        if earlier and (kept := reusable_report(earlier, now, records, budget.keep_below, row["lost"])):
+        if earlier and (
+            kept := reusable_report(earlier, now, records, budget.rewrite_threshold, row["lost"])
+        ):
             sizes = _record_tokens(kept, budget), earlier.context_tokens, earlier.left_out
             return WrittenReport(kept, earlier.n_tokens, *sizes, earlier.sketch, now.evidence, kept=True)
     written = yield from dialogue(context)
@@ -441,7 +447,7 @@ def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]
 
 
 def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
-    """Ask once what the corpus is about, and store the answer in `corpus.about` of the run's settings.
+    """Ask once what the corpus is about, and store the answer in `corpus.description` of the run's settings.
 
     This is not a step, since later runs do not repeat it. If it fails, reports are written without it, and
     table failures is returned.
@@ -471,7 +477,7 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
             return Result()
         run.observer.message(
             f"Could not find out what the corpus is about ({outcome.error}). Reports are written without it, "
-            "now and later. Use --set corpus.about='…' to describe the corpus and to write all reports again."
+            "now and later. Use --set corpus.description='…' to describe the corpus and rewrite all reports."
         )
         # Also for a run that resumes this one, which would otherwise request all reports again.
         run.settings = run.settings.with_description("")

@@ -129,7 +129,7 @@ class _Builder:
             parts = self.corpus.parts("text_units")
             keys = id_keys(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
             vectors = hierarchy_tables.vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
-            reduction = options.reduction if len(keys) >= FEW_CHUNKS else "pca"
+            reduction = options.dimensionality_reduction if len(keys) >= FEW_CHUNKS else "pca"
             # Tokens of the chunks' records, in the vocabulary of the model that writes summaries.
             counts: list[Any] = [np.zeros(0, np.int64)] * len(parts)
             count = partial(_count_tokens, requests.budget.count)
@@ -248,7 +248,7 @@ class _Builder:
         written, _ = built.write_tables(run, STEP, requests.work, tree.level, communities)
         n_summaries = count_rows(written["reports"])
         counts: dict[str, Any] = {"summaries": n_summaries, "failed_summaries": len(built.failed)}
-        made_from = {"clusters": [run.settings.tree.reduction, str(requests.budget.tokens)]}
+        made_from = {"clusters": [run.settings.tree.dimensionality_reduction, str(requests.budget.tokens)]}
         return Result(tables | written, counts, built.nothing_to_retry, made_from)
 
 
@@ -331,7 +331,7 @@ def _parent_level(run: Run, height: int, budget: int) -> summary_tree.PreviousLe
         return None
     before = run.parent_results[STEP]
     levels = before.tables.get("levels", [])
-    is_same = before.made_from.get("clusters") == [run.settings.tree.reduction, str(budget)]
+    is_same = before.made_from.get("clusters") == [run.settings.tree.dimensionality_reduction, str(budget)]
     if not is_same or height >= len(levels) or run.has_lost_parts(levels[height]):
         return None
     level, arrays = _read_level(run, levels[height])

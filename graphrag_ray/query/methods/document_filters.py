@@ -84,7 +84,7 @@ def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] 
     if kind in REPORT_KINDS:
         raise UsageError(
             "Conditions on documents do not apply to reports, which are written from many documents. Remove "
-            f"the conditions, or remove {kind} from query.hybrid_over."
+            f"the conditions, or remove {kind} from query.hybrid_record_kinds."
         )
     column = f"{kind}_ids"
     units = yield Rows("text_units", [column], list(chunks))

@@ -10,7 +10,7 @@ Where we differ: entities that a query entity mentions literally come first in i
 embeddings, of name and description, need not be the nearest. A summary may say that its records are
 irrelevant, and is dropped then. If no query entity is found, the question is the only one, and its only
 question (the authors' code always adds it). The expansion has two more bounds (`expand`), and of its 150
-descriptions a summary sees the first that fit into `query.fgrag_tokens`.
+descriptions a summary sees the first that fit into `query.fgrag_context_tokens`.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ from graphrag_ray.query.methods.single_context import first_line, is_insufficien
 NAME = "fgrag"
 NEAREST = 20
 """Entities of the weak context, and of the strong one; as in the paper."""
-ADVICE = "Raise the budget, or lower query.fgrag_entities or query.fgrag_tokens."
+ADVICE = "Raise the budget, or lower query.fgrag_entities or query.fgrag_context_tokens."
 
 
 def search(question: Question, env: SearchEnv) -> Method:
@@ -136,10 +136,12 @@ def _check_costs(
     name_tokens = max(reply_tokens(env, entities), env.count(text))
     question_tokens = max(reply_tokens(env, questions), env.count(text))
     before = instructions(text, entities, env.count) + reply_tokens(env, entities) + MESSAGE_TOKENS
-    check_room(text, env, [summary], extra_tokens=name_tokens + question_tokens, setting="fgrag_tokens")
+    check_room(
+        text, env, [summary], extra_tokens=name_tokens + question_tokens, setting="fgrag_context_tokens"
+    )
     check_room(text, env, [final])
     n = query.fgrag_entities
-    shown = n * (query.fgrag_tokens + question_tokens) + name_tokens
+    shown = n * (query.fgrag_context_tokens + question_tokens) + name_tokens
     bound = calls_bound(text, env, STAGE, entities, 1, 0)
     bound += calls_bound(text, env, "reduce", final, 1, query.context_tokens)
     bound += calls_bound(text, env, STAGE, questions, n, n * before + name_tokens)
@@ -184,7 +186,7 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
         keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in own]
         share = Share([by_key[key] for key in keys if key in by_key])
         # What does not fit is farthest from the name: it is simply not among the nearest.
-        context = fill([share], env.settings.query.fgrag_tokens, env.count)
+        context = fill([share], env.settings.query.fgrag_context_tokens, env.count)
         contexts.append(replace(context, left_out=0))
     return contexts
 

@@ -1,6 +1,6 @@
 """Hybrid search: keyword (BM25) and vector search, fused by score, fill one context.
 
-It searches the kinds of `query.hybrid_over`: chunks, entities, relationships, reports.
+It searches the kinds of `query.hybrid_record_kinds`: chunks, entities, relationships, reports.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ BOTH: tuple[By, ...] = ("vector", "keyword")
 
 def search(question: Question, env: SearchEnv) -> Method:
     """Answer from what both searches find."""
-    kinds = list(dict.fromkeys(env.settings.query.hybrid_over))
+    kinds = list(dict.fromkeys(env.settings.query.hybrid_record_kinds))
     check_embedded(env, NAME, kinds)
     chunks = yield from matching_chunks(question.where)
     searches = []

@@ -58,7 +58,7 @@ from graphrag_ray.query.methods.record_loading import load_records, prefix_that_
 from graphrag_ray.query.methods.single_context import ADVICE, PHASE, answer_from
 
 NAME = "lightrag"
-TOKENS = "lightrag_tokens"
+TOKENS = "lightrag_context_tokens"
 """Key under `query` that limits the context."""
 TOP_K = 40
 """Entities per search by low-level keywords, and relationships by high-level keywords."""
@@ -81,7 +81,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     first, last = keywords_spec(env.settings, env.prompts), answer_spec(env.settings, env.prompts)
     check_room(text, env, [last], setting=TOKENS)
     bound = calls_bound(text, env, STAGE, first, 1, 0)
-    bound += calls_bound(text, env, PHASE, last, 1, query.lightrag_tokens)
+    bound += calls_bound(text, env, PHASE, last, 1, query.lightrag_context_tokens)
     check_budget(bound, query, ADVICE.format(TOKENS))
     chunks = yield from matching_chunks(question.where)
     # Search by the keywords of the mode's level, or the other level if that is empty, or the question itself.
@@ -126,7 +126,7 @@ def _context(
     hits = {one.kind: [hit.id for hit in own] for one, own in zip(searches, lists, strict=True)}
     near, related, near_chunks = (hits.get(kind, []) for kind in _KINDS)
     tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
-    budgets = [min(n, query.lightrag_tokens) for n in tokens]
+    budgets = [min(n, query.lightrag_context_tokens) for n in tokens]
     # Look up no more than may fit. The first of all relationships are among the first of each entity, unless
     # conditions exclude some of these.
     per_entity = 1 + tokens[1] // MIN_ELEMENT_TOKENS if chunks is None else None
@@ -160,10 +160,10 @@ def _context(
         cut += n_cut
     stating, n_stating = yield from _stating(text, shown[0], shown[1], ends, env, chunks)
     order = list(by_turns([near_chunks, stating]))[: query.lightrag_chunks]
-    chosen, _ = yield from prefix_that_fits(order, env, context_tokens=query.lightrag_tokens)
+    chosen, _ = yield from prefix_that_fits(order, env, context_tokens=query.lightrag_context_tokens)
     sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
     left_out += max(n_stating, len(order)) - len(sources)
-    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_tokens, count, left_out)
+    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_context_tokens, count, left_out)
     return replace(context, cut=context.cut + cut)
 
 

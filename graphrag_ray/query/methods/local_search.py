@@ -7,7 +7,8 @@ a share of the context each.
 Departures: entities that the question mentions literally come first. A report is of one level (the entity's
 finest community down to that level that has a report), not of all levels above. Chunks are ranked by a random
 walk from the question (`chunk_walk.py`), which finds more: see "Walks" in benchmarks/RESULTS.md. Without
-it (`query.local_walk`), and in an index made by an earlier version, chunks of the entities are ranked by how
+it (`query.local_pagerank`), and in an index made by an earlier version, chunks of the entities are ranked
+by how
 many of the mentioned entities they contain and by nearness to the question, so that a frequent entity does
 not use all the room.
 """
@@ -98,7 +99,7 @@ def context_for(
     pairs = zip_longest(related, map(claim_record, claims))
     elements += [record for pair in pairs for record in pair if record]
     most = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
-    if query.local_walk and NAME_LINKS_TABLE in env.n_rows:
+    if query.local_pagerank and NAME_LINKS_TABLE in env.n_rows:
         (hits,) = yield from walk_chunks([text], env, most, chunks)
         order, n_held = [hit.id for hit in hits], len(hits)
     else:
@@ -111,8 +112,8 @@ def context_for(
         reports = yield from load_records((yield from reports_around(near, env, communities, finest)), env)
     shares = [
         Share(sources, query.local_text_share),
-        Share(elements, 1 - query.local_text_share - query.local_reports_share),
-        Share(reports, query.local_reports_share),
+        Share(elements, 1 - query.local_text_share - query.local_report_share),
+        Share(reports, query.local_report_share),
     ]
     shares = [s for s in shares if s.of > 0]
     context = fill(shares, query.context_tokens, env.count, left_out)

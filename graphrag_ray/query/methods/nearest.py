@@ -91,10 +91,12 @@ def fuse(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T
 def add_neighbours(
     context: Context, shares: Sequence[Share], env: SearchEnv, left_out: int = 0
 ) -> Steps[Context]:
-    """Refill a context with the chunks around its first `query.neighbours` chunks, while there is room."""
+    """Refill a context with the chunks around its first `query.adjacent_chunks` chunks, while there is
+    room.
+    """
     query = env.settings.query
     sources = [id_ for (section, _), id_ in context.numbering.items() if section == "Sources"]
-    chunks = sources[: query.neighbours]
+    chunks = sources[: query.adjacent_chunks]
     if not chunks or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
         return context
     rows = (yield Rows("text_units", ["id", "document_id", "start", "end"], chunks)).to_pylist()

@@ -9,7 +9,8 @@ visited chunks fill one context, and the answer ends with the chain of links tha
 
 Steps: if the chunks do not suffice, one call says what is known and what to look up next ("Who was her
 husband?"). Each of these questions is walked, its chunks join the context, and the question is asked again.
-So a question makes at most 1 + 2 · `query.ppr_steps` calls, one more with `query.ppr_facts`, and a correction
+So a question makes at most 1 + 2 · `query.ppr_steps` calls, one more with `query.ppr_candidate_facts`, and
+a correction
 for each unusable reply.
 
 Facts: one call picks those of the relationships nearest to the question that could lead to the answer; the
@@ -101,7 +102,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     _check_costs(text, env, answer, next_, facts)
     chunks = yield from matching_chunks(question.where)
     state = _Walks()
-    names = (yield from _fact_names(text, env, facts, state)) if query.ppr_facts else {}
+    names = (yield from _fact_names(text, env, facts, state)) if query.ppr_candidate_facts else {}
     hits = yield from walk_chunks([text], env, query.ppr_k, chunks, names)
     state.add("", hits[0])
     step, last = 0, query.ppr_steps == 0
@@ -191,7 +192,7 @@ def _check_costs(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpe
         check_room(text, env, [next_], extra_tokens=before)
         shown = query.ppr_steps * (query.context_tokens + before)
         bound += calls_bound(text, env, STAGE, next_, query.ppr_steps, shown)
-    if query.ppr_facts:
+    if query.ppr_candidate_facts:
         check_room(text, env, [facts])
         bound += calls_bound(text, env, STAGE, facts, 1, query.context_tokens)
     check_budget(bound, query, ADVICE)
@@ -237,7 +238,7 @@ def _fact_names(text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks) -> S
     if not env.n_rows.get("embeddings_relationship"):
         state.notes.append("No facts were picked, because the index has no embeddings of relationships.")
         return {}
-    hits: list[Hit] = yield Search("relationship", "vector", text, env.settings.query.ppr_facts)
+    hits: list[Hit] = yield Search("relationship", "vector", text, env.settings.query.ppr_candidate_facts)
     near = yield from load_records((("relationship", hit.id) for hit in hits), env)
     shown, _ = first_fitting(near, env.settings.query.context_tokens, env.count)
     if not shown:

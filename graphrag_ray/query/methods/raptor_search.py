@@ -1,7 +1,7 @@
 """RAPTOR (Sarthi et al. 2024, section 3): search a summary tree by embeddings, in one call.
 
-`query.traversal` chooses the strategy:
-    collapsed   the nearest of all nodes, chunks and summaries alike, within `query.raptor_tokens`
+`query.raptor_traversal` chooses the strategy:
+    collapsed   the nearest of all nodes, chunks and summaries alike, within `query.raptor_context_tokens`
     tree        the nearest nodes of the highest level, then the nearest of their children, down to chunks,
                 within `query.context_tokens`; if they do not all fit, the nearest come first
 """
@@ -24,14 +24,14 @@ def search(question: Question, env: SearchEnv) -> Method:
     """Answer from the nearest nodes of the tree."""
     query, k = env.settings.query, env.settings.query.raptor_k
     kinds = node_kinds(env, NAME)
-    if query.traversal == "tree":
+    if query.raptor_traversal == "tree":
         hits, setting = (yield from _traverse(question.text, env)), "context_tokens"
     else:
         lists = yield tuple(Search(kind, "vector", question.text, k) for kind in kinds)
         hits = [(kind, hit) for kind, own in zip(kinds, lists, strict=True) for hit in own]
-        setting = "raptor_tokens"
+        setting = "raptor_context_tokens"
     nearest = sorted(hits, key=lambda hit: -hit[1].score)
-    first = nearest if query.traversal == "tree" else nearest[:k]
+    first = nearest if query.raptor_traversal == "tree" else nearest[:k]
     records = yield from load_records(((kind, hit.id) for kind, hit in first), env)
     context = fill([Share(records)], getattr(query, setting), env.count)
     return (yield from answer_from(question.text, env, NAME, context, setting=setting))
@@ -44,7 +44,7 @@ METHOD = MethodKind(
     hierarchy="tree",
     alternative="vector",
     suggestions=("trex", "hybrid"),
-    option=("traversal", "traversal"),
+    option=("traversal", "raptor_traversal"),
     reports=True,
 )
 

@@ -2,7 +2,7 @@
 
 If a question is restricted to some chunks (`--where`), an entity or relationship is described by what these
 chunks say about it, since its description is written from all chunks. A chunk is labelled with the title and
-date of its document and the metadata columns of `chunking.prepend`.
+date of its document and the metadata columns of `chunking.prepend_metadata`.
 """
 
 from __future__ import annotations

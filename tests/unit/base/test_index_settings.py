@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 import graphrag_ray
+from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
 from graphrag_ray.base.settings_file import load_settings, parse_settings
@@ -74,7 +75,7 @@ def test_an_invalid_base_url_with_a_password_is_not_repeated(url: str):
     assert "sk-" not in str(caught.value) and "cret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.block_file"])
+@pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.blocklist_file"])
 def test_an_address_with_a_password_is_refused_if_snapshots_would_store_it(place: str):
     with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:
         load_settings(None, [f"{place}=https://me:hunter2@host/names.yaml"])
@@ -102,7 +103,7 @@ def test_an_override_reaches_into_lists_and_mappings():
 
 
 def test_a_list_can_be_given_as_comma_separated_words():
-    assert load_settings(None, ["query.hybrid_over=entity, text_unit"]).query.hybrid_over == (
+    assert load_settings(None, ["query.hybrid_record_kinds=entity, text_unit"]).query.hybrid_record_kinds == (
         "entity",
         "text_unit",
     )
@@ -145,7 +146,7 @@ def limited(**limits):
         (limited(tokens_per_minute=0), "tokens_per_minute"),
         (limited(tokens_per_minute=-1), "tokens_per_minute"),
         (limited(max_in_flight=0), "max_in_flight"),
-        ({"run": {"default_in_flight": 0}}, "run.default_in_flight"),
+        ({"run": {"initial_in_flight": 0}}, "run.initial_in_flight"),
         ({"budget": {"max_cost_usd": -1}}, "budget.max_cost_usd"),
     ],
 )
@@ -307,39 +308,61 @@ def test_a_known_reasoning_model_has_extra_tokens_for_reasoning(name, room):
     [
         (None, None, None),
         (None, {}, None),
-        (None, {"corpus": {"about": "Mills."}}, "Mills."),
-        (None, {"corpus": {"about": "A\x00 mill.\n\n# Goal"}}, "A mill. # Goal"),
+        (None, {"corpus": {"description": "Mills."}}, "Mills."),
+        (None, {"corpus": {"description": "A\x00 mill.\n\n# Goal"}}, "A mill. # Goal"),
         (None, {"corpus": ["Mills."]}, None),
-        (None, {"corpus": {"about": 5}}, None),
+        (None, {"corpus": {"description": 5}}, None),
         ("Ships.", {"corpus": {"about": "Mills."}}, "Ships."),
         ("", {"corpus": {"about": "Mills."}}, ""),
     ],
 )
 def test_an_index_keeps_its_corpus_description(given, before, about):
-    settings = parse_settings({"corpus": {"about": given}})
-    assert settings.with_kept_settings(before).corpus.about == about
+    settings = parse_settings({"corpus": {"description": given}})
+    assert settings.with_kept_settings(before).corpus.description == about
 
 
 def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
-    offline = parse_settings({"corpus": {"about": "Mills."}}).for_snapshot()
+    offline = parse_settings({"corpus": {"description": "Mills."}}).for_snapshot()
     paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
-    assert Settings().with_kept_settings(offline).corpus.about == "Mills."
-    assert paid.with_kept_settings(offline).corpus.about is None
+    assert Settings().with_kept_settings(offline).corpus.description == "Mills."
+    assert paid.with_kept_settings(offline).corpus.description is None
     told = paid.with_description("Mills.")
-    assert paid.with_kept_settings(told.for_snapshot()).corpus.about == "Mills."
-    assert told.with_kept_settings(offline).corpus.about == "Mills."
+    assert paid.with_kept_settings(told.for_snapshot()).corpus.description == "Mills."
+    assert told.with_kept_settings(offline).corpus.description == "Mills."
+
+
+RENAMED = [(s, old, new) for s, keys in index_settings._RENAMED.items() for old, new in keys.items()]
+
+
+@pytest.mark.parametrize(("section", "old", "new"), RENAMED)
+def test_stored_settings_with_old_names_are_read_under_their_new_ones(section, old, new):
+    default = getattr(Settings(), section).model_dump(mode="json")[new]
+    stored = Settings().for_snapshot()
+    stored[section][old] = stored[section].pop(new)
+    assert index_settings.without_machine_settings(stored) == Settings().for_snapshot()
+    both = {section: {old: "ignored", new: default}}
+    assert index_settings.without_machine_settings(both) == {section: {new: default}}
+    with pytest.raises(SettingsError, match=f"{section}.{old}"):
+        parse_settings({section: {old: default}})
+
+
+@pytest.mark.parametrize("section", [None, 5, "a", ["a"], {}])
+def test_malformed_sections_of_stored_settings_are_left_for_validation(section):
+    assert index_settings.without_machine_settings({"query": section}) == {"query": section}
 
 
 def test_prepend_is_auto_or_column_names():
-    assert parse_settings({"chunking": {"prepend": ""}}).chunking.prepend == ()
+    assert parse_settings({"chunking": {"prepend_metadata": ""}}).chunking.prepend_metadata == ()
     with pytest.raises(SettingsError, match="cannot be combined"):
-        parse_settings({"chunking": {"prepend": "auto, title"}})
+        parse_settings({"chunking": {"prepend_metadata": "auto, title"}})
 
 
 def test_prepended_metadata_excludes_title_and_date():
-    chunking = parse_settings({"chunking": {"prepend": ["author", "title", "metadata.date"]}}).chunking
+    chunking = parse_settings(
+        {"chunking": {"prepend_metadata": ["author", "title", "metadata.date"]}}
+    ).chunking
     assert chunking.prepended_metadata == ("author", "date")
-    assert parse_settings({"chunking": {"prepend": "auto"}}).chunking.prepended_metadata == ()
+    assert parse_settings({"chunking": {"prepend_metadata": "auto"}}).chunking.prepended_metadata == ()
 
 
 @pytest.mark.parametrize(
@@ -357,7 +380,7 @@ def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, k
 
 
 def test_kept_settings_are_those_whose_change_would_cost_calls():
-    made = {"chunking": {"prepend": ["author"]}, "embeddings": {"with_titles": False}}
+    made = {"chunking": {"prepend_metadata": ["author"]}, "embeddings": {"include_titles": False}}
     settings = parse_settings({"chunking": {"size": 300}}).with_kept_settings(made)
-    assert settings.chunking.prepend == ("author",) and settings.chunking.size == 300
-    assert not settings.embeddings.with_titles
+    assert settings.chunking.prepend_metadata == ("author",) and settings.chunking.size == 300
+    assert not settings.embeddings.include_titles

@@ -28,7 +28,7 @@ def far() -> Iterator[fsspec.AbstractFileSystem]:
 
 def test_settings_at_a_url_resolve_relative_paths(far: fsspec.AbstractFileSystem):
     text = "root: index\ninput: {url: docs}\nprompts_dir: prompts\nstorage: {region: r}\n"
-    far.pipe_file("/project/settings.yaml", f"{text}names: {{block_file: no.txt}}".encode())
+    far.pipe_file("/project/settings.yaml", f"{text}names: {{blocklist_file: no.txt}}".encode())
     far.pipe_file("/project/prompts/map.txt", (bundled_prompts() / "map.txt").read_bytes() + b"In verse.")
     far.pipe_file("/project/no.txt", b"nobody\n")
     settings = load_settings(f"{FAR}/settings.yaml")

@@ -51,7 +51,7 @@ def test_snapshots_store_no_settings_of_the_machine():
             },
             "root": "s3://bucket/index",
             "input": {"url": "s3://bucket/documents", "storage": {"profile": "p"}, "text_column": "body"},
-            "names": {"aliases_file": "a.yaml", "block_file": "b.txt"},
+            "names": {"aliases_file": "a.yaml", "blocklist_file": "b.txt"},
             "storage": {"endpoint_url": "http://here:9000"},
             "budget": {"max_cost_usd": 3},
             "run": {"max_attempts": 3},
@@ -65,7 +65,7 @@ def test_snapshots_store_no_settings_of_the_machine():
     ]  # fmt: skip
     assert kept["input"]["text_column"] == "body" and kept["models"]["default"]["needs_address"]
     assert not {"root", "run", "budget", "storage", "prompts_dir"} & kept.keys()
-    assert not {"url", "storage", "aliases_file", "block_file"} & (
+    assert not {"url", "storage", "aliases_file", "blocklist_file"} & (
         kept["input"].keys() | kept["names"].keys()
     )
     assert without_machine_settings(kept) == kept == parse_settings(kept).for_snapshot()

@@ -24,7 +24,7 @@ def options(draw: st.DrawFn) -> Chunking:
     return Chunking(
         size=size,
         overlap=draw(st.integers(0, size - 1)),
-        min_new_tokens=draw(st.integers(0, 20)),
+        min_last_chunk_tokens=draw(st.integers(0, 20)),
     )
 
 
@@ -79,7 +79,7 @@ def test_a_pile_of_marks_longer_than_any_language_has_is_cut() -> None:
 
 def test_a_character_larger_than_the_window_stays_whole() -> None:
     text = "x😀y"
-    chunks = cut_chunks(text, Chunking(size=1, overlap=0, min_new_tokens=0), V)
+    chunks = cut_chunks(text, Chunking(size=1, overlap=0, min_last_chunk_tokens=0), V)
     assert [text[c.start : c.end] for c in chunks] == ["x", "😀", "y"]
 
 

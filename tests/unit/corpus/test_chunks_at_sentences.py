@@ -29,7 +29,7 @@ TEXTS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(ENDS)), max_s
 def options(draw: st.DrawFn) -> Chunking:
     size = draw(st.integers(24, 120))
     overlap = draw(st.integers(0, size // 2))
-    return Chunking(size=size, overlap=overlap, min_new_tokens=draw(st.integers(0, size // 4)))
+    return Chunking(size=size, overlap=overlap, min_last_chunk_tokens=draw(st.integers(0, size // 4)))
 
 
 def texts(text: str, chunks: list[Chunk]) -> list[str]:
@@ -57,7 +57,7 @@ def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
     assert isinstance(chunking.size, int)
     chunks = cut_chunks(text, chunking, V)
     for c in chunks:
-        most = chunking.size + (max(0, chunking.min_new_tokens - 1) if c is chunks[-1] else 0)
+        most = chunking.size + (max(0, chunking.min_last_chunk_tokens - 1) if c is chunks[-1] else 0)
         assert c.n_tokens == count_tokens(text[c.start : c.end], V) <= most
         assert not text[c.start - 1 : c.start].strip()
         assert not text[c.end : c.end + 1].strip()
@@ -82,9 +82,9 @@ def test_a_text_that_fits_is_one_chunk_as_it_stands() -> None:
 def test_what_is_left_joins_the_last_chunk_where_it_is_little() -> None:
     text = " ".join(SENTENCES[:30])
     n, sentence = count_tokens(text, V), count_tokens(SENTENCES[29], V)
-    (only,) = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_new_tokens=50), V)
+    (only,) = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=50), V)
     assert only == Chunk(0, len(text), n)
-    first, last = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_new_tokens=sentence - 5), V)
+    first, last = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=sentence - 5), V)
     assert (first.end, last.n_tokens) == (last.start - 1, sentence)
 
 
@@ -137,5 +137,5 @@ def test_white_space_longer_than_a_chunk_is_in_none() -> None:
 
 def test_a_rest_of_long_tokens_joins_too() -> None:
     text = ("a" + " " * 400 + "b") * 700
-    chunks = cut_chunks(text, Chunking(size=100, overlap=20, min_new_tokens=50), V)
+    chunks = cut_chunks(text, Chunking(size=100, overlap=20, min_last_chunk_tokens=50), V)
     assert count_tokens(text[chunks[-2].end :], V) >= 50

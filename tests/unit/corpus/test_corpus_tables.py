@@ -64,7 +64,7 @@ def test_text_units_are_cut_out_of_the_document_exactly(text: str, size: int) ->
 
 def test_chunks_with_the_same_text_have_ids_of_their_own() -> None:
     document = Document("a.txt", "", "A", "Item one was agreed. " * 60)
-    rows = text_units_table(document, Chunking(size=20, overlap=0, min_new_tokens=0), V).to_pylist()
+    rows = text_units_table(document, Chunking(size=20, overlap=0, min_last_chunk_tokens=0), V).to_pylist()
     assert len(rows) > 3
     assert len({r["text"] for r in rows}) == 1
     assert [r["id"] for r in rows] == [
@@ -96,7 +96,7 @@ def test_a_new_paragraph_at_the_end_keeps_the_ids_of_earlier_chunks() -> None:
 def test_the_header_has_a_line_for_each_field_that_is_there(
     prepend: tuple[str, ...], date: str | None, expected: str
 ) -> None:
-    options = Chunking(prepend=prepend)
+    options = Chunking(prepend_metadata=prepend)
     columns = {"author": ["Mara Venn", "Bo\nLind"], "title": "A pact", "place": {"town": "Bree"}}
     document = Document("a", "", " The\nAccord ", "Some text.", date, columns)
     assert chunk_header(document, options)("") == expected
@@ -104,7 +104,7 @@ def test_the_header_has_a_line_for_each_field_that_is_there(
 
 
 def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> None:
-    auto = Chunking(size=40, overlap=0, min_new_tokens=0, prepend="auto")
+    auto = Chunking(size=40, overlap=0, min_last_chunk_tokens=0, prepend_metadata="auto")
     accord = Document("a.csv", "3", "The Accord", "The Accord\n" + "They agreed on it. " * 12, "2014")
     first, *rest = text_units_table(accord, auto, V)["header"].to_pylist()
     assert first == "Date: 2014\n\n" and set(rest) == {"Title: The Accord\nDate: 2014\n\n"}
@@ -113,7 +113,7 @@ def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> Non
 
 
 def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:
-    header = chunk_header(Document("a", "", "word " * 1000, "x"), Chunking(prepend=("title",)))("")
+    header = chunk_header(Document("a", "", "word " * 1000, "x"), Chunking(prepend_metadata=("title",)))("")
     assert len(header) <= MAX_TITLE + len("Title: \n\n")
     assert header.endswith("…\n\n")
 

@@ -37,9 +37,9 @@ def test_a_cost_limit_stops_at_the_dollar():
 
 
 def test_time_counts_from_the_start_of_the_run():
-    spending = Spending(Budget(max_wall_s=10), started_at=100.0)
+    spending = Spending(Budget(max_duration_s=10), started_at=100.0)
     spending.check(spent(), InFlight(), 109.9)
-    with pytest.raises(BudgetSpent, match="max_wall_s"):
+    with pytest.raises(BudgetSpent, match="max_duration_s"):
         spending.check(spent(), InFlight(), 110.0)
 
 
@@ -54,14 +54,14 @@ def test_calls_in_flight_count_as_spent():
 
 
 def test_calls_in_flight_count_with_the_median_latency():
-    spending = Spending(Budget(max_wall_s=10))
+    spending = Spending(Budget(max_duration_s=10))
     latency = Latencies()
     for _ in range(3):
         latency.add(4.0)
     so_far = Accounts({("extract", "m"): CallTotals(calls=3, latency=latency)})
     spending.check(so_far, InFlight(), 7.0)
     spending.check(so_far, InFlight(1), 5.5)
-    with pytest.raises(BudgetSpent, match="max_wall_s"):
+    with pytest.raises(BudgetSpent, match="max_duration_s"):
         spending.check(so_far, InFlight(1), 7.0)
 
 

@@ -18,9 +18,12 @@ from graphrag_ray.evaluate.conditions import EvaluationCondition, parse_conditio
         ("C0=global:C0", EvaluationCondition("C0", "global", "C0")),
         ("a = vector ", EvaluationCondition("a", "vector")),
         (
-            "short=hybrid,query.context_tokens=4000,query.hybrid_over=text_unit,entity",
+            "short=hybrid,query.context_tokens=4000,query.hybrid_record_kinds=text_unit,entity",
             EvaluationCondition(
-                "short", "hybrid", None, ("query.context_tokens=4000", "query.hybrid_over=text_unit,entity")
+                "short",
+                "hybrid",
+                None,
+                ("query.context_tokens=4000", "query.hybrid_record_kinds=text_unit,entity"),
             ),
         ),
         (

@@ -57,14 +57,14 @@ def levels(draw):
 @given(levels(), st.sampled_from(["knn", "codicil", "none"]), st.sampled_from(["leiden", "scan", "spectral"]))
 @settings(deadline=None)
 def test_a_level_is_a_partition_into_clusters_that_are_not_too_large(level, augment, clustering):
-    found = cluster(level, max_size=3, augment=augment, clustering=clustering)
+    found = cluster(level, max_size=3, similarity_links=augment, clustering=clustering)
     n, k = len(level.keys), len(found.packed)
     assert found.cluster.shape == (n,) and set(found.cluster.tolist()) == set(range(k))
     sizes = np.bincount(found.cluster, minlength=k)
     assert (sizes[~found.packed] <= 3).all()
     smallest = [int(np.flatnonzero(found.cluster == c)[0]) for c in range(k)]
     assert smallest == sorted(smallest)
-    again = cluster(level, max_size=3, augment=augment, clustering=clustering)
+    again = cluster(level, max_size=3, similarity_links=augment, clustering=clustering)
     assert np.array_equal(found.cluster, again.cluster)
     links = found.links
     assert not len(links) or (links.ends.max() < k and (links.ends[:, 0] < links.ends[:, 1]).all())
@@ -72,8 +72,8 @@ def test_a_level_is_a_partition_into_clusters_that_are_not_too_large(level, augm
 
 def test_nodes_that_mean_the_same_are_together_though_nothing_links_them():
     level = nodes(12, [(0, 1), (2, 3)], about(12, 3))
-    assert groups(cluster(level, max_size=4, neighbours=3)) == [list(range(t, 12, 3)) for t in range(3)]
-    alone = cluster(level, max_size=4, augment="none")
+    assert groups(cluster(level, max_size=4, n_neighbours=3)) == [list(range(t, 12, 3)) for t in range(3)]
+    alone = cluster(level, max_size=4, similarity_links="none")
     assert not any(
         len(group) > 2 for group, packed in zip(groups(alone), alone.packed, strict=True) if not packed
     )
@@ -83,7 +83,12 @@ def test_links_count_by_what_their_ends_mean():
     """A ring whose links go from topic to topic but for one of each."""
     ends = [(i, (i + 1) % 8) for i in range(8)]
     vectors = np.repeat(np.eye(4), 2, axis=0)
-    assert groups(cluster(nodes(8, ends, vectors), augment="none")) == [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert groups(cluster(nodes(8, ends, vectors), similarity_links="none")) == [
+        [0, 1],
+        [2, 3],
+        [4, 5],
+        [6, 7],
+    ]
 
 
 def test_an_edge_weighs_the_cosine_of_its_ends_and_the_median_where_one_is_unknown():
@@ -118,7 +123,7 @@ def test_so_many_neighbours_are_linked_as_a_node_has_links_and_an_update_keeps_t
     assert neighbour_count(nodes(10, ring, about(10, 2), neighbours=1), Attributed()) == 2
     assert neighbour_count(nodes(10, [*ring, (0, 5)], about(10, 2), neighbours=3), Attributed()) == 3
     assert neighbour_count(nodes(10, [], about(10, 2)), Attributed()) == 1
-    assert neighbour_count(level, Attributed(neighbours=7)) == 7
+    assert neighbour_count(level, Attributed(n_neighbours=7)) == 7
 
 
 def test_a_level_that_comes_from_the_one_before_changes_little():

@@ -73,7 +73,7 @@ def graphs(draw):
 options = st.builds(
     Communities,
     max_size=st.sampled_from([None, 2, 5, 10]),
-    small_component=st.sampled_from([1, 3, 10]),
+    pack_components_below=st.sampled_from([1, 3, 10]),
     components=st.sampled_from(["all", "all", "largest"]),
 )
 
@@ -111,7 +111,7 @@ def test_a_community_is_connected_and_small_enough_or_cannot_be_split(graph, opt
         if h.packed[c]:
             assert h.level[c] == 0
             assert parts.max() > 0
-            assert np.bincount(parts).max() < options.small_component
+            assert np.bincount(parts).max() < options.pack_components_below
             assert len(h.children(c)) == 0
             continue
         assert parts.max() == 0
@@ -193,7 +193,7 @@ def test_leiden_runs_inside_every_community_again():
 
 def test_weights_decide():
     edges = [(0, 1, 9), (1, 2, 1), (2, 3, 9), (3, 0, 1)]
-    assert at(build(4, edges, Communities(small_component=1, max_size=4)), 0) == [[0, 1], [2, 3]]
+    assert at(build(4, edges, Communities(pack_components_below=1, max_size=4)), 0) == [[0, 1], [2, 3]]
 
 
 @pytest.mark.parametrize("quality", ["modularity", "cpm", "rb_configuration", "significance", "surprise"])
@@ -241,7 +241,7 @@ def test_only_the_largest_component_where_that_is_wanted():
 
 def test_modularity_is_that_of_level_zero():
     edges = random_edges(300, 900, 1)
-    h = build(300, edges, Communities(small_component=1))
+    h = build(300, edges, Communities(pack_components_below=1))
     graph = igraph.Graph(n=300, edges=[e[:2] for e in edges])
     expected = graph.modularity(h.community_of(0).tolist(), weights=[w for *_, w in edges])
     assert h.modularity == pytest.approx(expected)

@@ -36,7 +36,7 @@ OLD = parse_prompt("report", "{role} {rating_criterion} {context} {language} {ma
 
 
 def told(text: str) -> Settings:
-    return parse_settings({"corpus": {"about": text}})
+    return parse_settings({"corpus": {"description": text}})
 
 
 def asked(reply: ChatReply) -> str:

@@ -65,7 +65,7 @@ def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
 
 
 def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
-    few = replace(spec, joined_tokens=8)
+    few = replace(spec, concatenate_up_to_tokens=8)
     for texts in permutations(["He sings", "Bob bakes rye.", "彼はパン屋だ。"]):
         assert plan_layer(texts, few, TOKENS) == [["Bob bakes rye. He sings. 彼はパン屋だ。"]]
     assert plan_layer(["Bob bakes rye bread daily.", "Bob sold the old mill."], few, TOKENS) == [
@@ -76,8 +76,8 @@ def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
 
 
 def test_the_offline_engine_joins_in_its_own_way():
-    assert describe_spec(load_prompts(), Settings()).joined_tokens == 0
-    assert describe_spec(load_prompts(), parse_settings(PAID)).joined_tokens == 100
+    assert describe_spec(load_prompts(), Settings()).concatenate_up_to_tokens == 0
+    assert describe_spec(load_prompts(), parse_settings(PAID)).concatenate_up_to_tokens == 100
 
 
 @pytest.mark.parametrize("descriptions", [["Bob is a baker."], ["Bob is a baker.", " Bob is\na baker. ", ""]])

@@ -97,7 +97,7 @@ def histories(draw):
 options = st.builds(
     Communities,
     max_size=st.sampled_from([None, 2, 5, 10]),
-    small_component=st.sampled_from([1, 3, 10]),
+    pack_components_below=st.sampled_from([1, 3, 10]),
     components=st.sampled_from(["all", "all", "largest"]),
     iterations=st.sampled_from([1, 2]),
 )
@@ -119,7 +119,7 @@ def check(graph, h, options):
         assert h.packed[c] or connected_components(len(nodes), among).max() == 0
         if len(nodes) > limit and not len(h.children(c)) and not h.packed[c]:
             with seeded_igraph(0) as generator:
-                found = leiden(len(nodes), among, graph.weight[inside], options, generator)
+                found = leiden(len(nodes), among, graph.edge_weight[inside], options, generator)
             assert found.max() == 0, "what Leiden can divide is divided"
         assert len(nodes) > limit or not len(h.children(c))
 
@@ -150,7 +150,7 @@ def test_an_unchanged_graph_keeps_its_hierarchy_whatever_its_history(graphs, opt
 
 @given(histories(), st.sampled_from(["modularity", "surprise", "significance", "cpm", "rb_configuration"]))
 def test_every_quality_function_can_be_seeded(graphs, quality):
-    options = Communities(library="leidenalg", quality=quality, small_component=3, resolution=0.5)
+    options = Communities(library="leidenalg", quality=quality, pack_components_below=3, resolution=0.5)
     past = None
     for graph in graphs:
         h = graph.hierarchy(options, past)
@@ -160,7 +160,7 @@ def test_every_quality_function_can_be_seeded(graphs, quality):
 
 @given(histories())
 def test_igraphs_cpm_can_be_seeded(graphs):
-    options = Communities(quality="cpm", small_component=3, resolution=0.3)
+    options = Communities(quality="cpm", pack_components_below=3, resolution=0.3)
     past = None
     for graph in graphs:
         h = graph.hierarchy(options, past)

@@ -7,8 +7,8 @@ from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.llm.limits import MAX_GROUP, CallOutcome, LimiterState
 
 
-def state(*endpoints, default_in_flight=64, now=0.0):
-    return LimiterState(endpoints, default_in_flight, now)
+def state(*endpoints, initial_in_flight=64, now=0.0):
+    return LimiterState(endpoints, initial_in_flight, now)
 
 
 def ask(limits, wants, now=0.0, holder="w", usable=(0,)):
@@ -22,7 +22,7 @@ def ask(limits, wants, now=0.0, holder="w", usable=(0,)):
 
 
 def test_without_any_limit_the_default_bounds_calls_in_flight():
-    limits = state(Endpoint(), default_in_flight=3)
+    limits = state(Endpoint(), initial_in_flight=3)
     assert ask(limits, [10] * 5) == [0, 0, 0]
     assert ask(limits, [10]) == []
     limits.settle(0.0, "w", 0, 0)
@@ -62,7 +62,7 @@ def test_max_in_flight_bounds_all_holders_together():
 
 
 def test_known_rates_alone_bound_calls_in_flight():
-    limits = state(Endpoint(requests_per_minute=6_000_000), default_in_flight=3)
+    limits = state(Endpoint(requests_per_minute=6_000_000), initial_in_flight=3)
     limits.grants(0.0)
     assert len(ask(limits, [10] * 100, now=1.0)) == 100
 

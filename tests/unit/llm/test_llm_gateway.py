@@ -269,7 +269,7 @@ def test_a_cancelled_call_leaves_nothing_in_flight():
 
 def test_embedding_requests_are_packed_into_few_calls():
     client = FakeClient(vectors)
-    world = World(client, embedding_batch=8)
+    world = World(client, embedding_batch_size=8)
     replies = world.run(*[embedding(f"text {i}") for i in range(20)])
     assert [r.vector for r in replies] == [f"text {i}".encode() for i in range(20)]
     assert sorted(len(pack) for pack in client.seen) == [4, 8, 8]

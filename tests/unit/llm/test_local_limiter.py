@@ -9,7 +9,7 @@ from graphrag_ray.llm.limiter import LocalLimiter
 
 def limiter(**endpoint):
     model = Model(provider="openai", model="m", endpoints=(Endpoint(**endpoint),))
-    return LocalLimiter({"m": model, "off": Model()}, default_in_flight=2)
+    return LocalLimiter({"m": model, "off": Model()}, initial_in_flight=2)
 
 
 def test_a_place_is_given_when_another_call_ends():

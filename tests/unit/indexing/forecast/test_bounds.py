@@ -31,7 +31,7 @@ def model(*ends: Endpoint, price: Price | None = None) -> Model:
     ],
 )
 def test_the_tightest_limit_decides_and_is_named(ends: list[Endpoint], seconds: float, by: str):
-    bound = bound_of(VOLUME, model(*ends), LATENCY, default_in_flight=60)
+    bound = bound_of(VOLUME, model(*ends), LATENCY, initial_in_flight=60)
     assert bound is not None and bound.limited_by.startswith(by)
     # The last call is waited for: less than its two seconds, since others end after it by chance only.
     assert seconds <= bound.seconds <= seconds + 2.0

@@ -19,7 +19,7 @@ from graphrag_ray.llm.request_sizes import count_prompt_tokens
 SETTINGS = parse_settings(
     {
         "models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}},
-        "chunking": {"size": 20, "overlap": 5, "min_new_tokens": 3},
+        "chunking": {"size": 20, "overlap": 5, "min_last_chunk_tokens": 3},
     }
 )
 SPEC = extract_spec(load_prompts(), SETTINGS)

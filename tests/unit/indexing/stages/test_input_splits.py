@@ -48,7 +48,7 @@ def read(
 ) -> tuple[Store, Result]:
     """at: where INPUT is, if not in the folder; storage: how it is reached."""
     given = {"input": {**options, "storage": storage} if storage else options}
-    chunking = {"size": 20, "overlap": 4, "min_new_tokens": 2}
+    chunking = {"size": 20, "overlap": 4, "min_last_chunk_tokens": 2}
     read_as = parse_settings({**given, "chunking": chunking})
     store = Store(str(folder / f"index {split}"))
     executor = LocalExecutor(store, Models.from_settings(read_as))

@@ -163,7 +163,7 @@ def test_of_a_hub_few_relationships_are_asked_for_whatever_their_number():
         "relationships": [link("ALICE", s, n) for n, s in enumerate(spokes, 1)],
     }
     snap = snapshot(rows)
-    answer = ask(snap, "What about ALICE ?", fgrag_tokens=100_000)
+    answer = ask(snap, "What about ALICE ?", fgrag_context_tokens=100_000)
     asked = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
     assert asked and all(n.limit_per_id == MOST_LINKS and n.ids is not None for n in asked)
     assert all("description" not in n.columns for n in asked)

@@ -227,10 +227,10 @@ def test_an_index_without_embeddings_of_what_is_looked_up_is_refused():
 
 
 def test_a_question_that_could_exceed_its_budget_is_refused_before_keywords_are_asked_for():
-    with pytest.raises(BudgetSpent, match=r"lower query\.lightrag_tokens"):
+    with pytest.raises(BudgetSpent, match=r"lower query\.lightrag_context_tokens"):
         ask(budget_tokens=20_000)
-    with pytest.raises(UsageError, match=r"Set query\.lightrag_tokens to"):
-        ask(lightrag_tokens=127_900)
+    with pytest.raises(UsageError, match=r"Set query\.lightrag_context_tokens to"):
+        ask(lightrag_context_tokens=127_900)
 
 
 def test_where_nothing_is_near_nothing_is_asked():
@@ -292,7 +292,7 @@ def test_no_budget_is_exceeded_and_no_record_stands_twice(
 
     snap = Snapshot(town, lambda search: found[search.kind], answer)
     query = {"lightrag_entity_tokens": entity_tokens, "lightrag_relationship_tokens": relationship_tokens}
-    given_ = snap.given(lightrag_mode=mode, lightrag_tokens=tokens, **query)
+    given_ = snap.given(lightrag_mode=mode, lightrag_context_tokens=tokens, **query)
     result = snap.run(lightrag_search.search(Question("Who?"), given_))
     for used in result.contexts:
         assert len(set(used.records)) == len(used.records)

@@ -180,7 +180,7 @@ def test_a_level_that_does_not_exist_names_those_that_do():
 
 
 def test_a_share_of_nothing_leaves_its_records_out():
-    sections = shown(snapshot(near=("ALICE",)), "?", local_reports_share=0, local_text_share=0)
+    sections = shown(snapshot(near=("ALICE",)), "?", local_report_share=0, local_text_share=0)
     assert sections.keys() == {"Entities", "Relationships", "Claims"}
 
 
@@ -472,7 +472,7 @@ def test_no_local_context_is_above_its_budget(snap, budget, text_share, rest, en
     asked = snap.given(
         context_tokens=budget,
         local_text_share=text_share,
-        local_reports_share=rest * (1 - text_share),
+        local_report_share=rest * (1 - text_share),
         local_entities=entities,
     )
     context = snap.run(context_for("Who are P1 and P2?", asked))

@@ -82,10 +82,10 @@ def test_an_answer_may_cite_a_chunk_that_stands_beside_what_was_found():
 
 @pytest.mark.parametrize("way", WAYS)
 def test_only_the_first_chunks_bring_others_and_none_where_none_is_wanted(way: Any):
-    none, _, _ = ask(way, corpus(), "d0t2", neighbours=0)
+    none, _, _ = ask(way, corpus(), "d0t2", adjacent_chunks=0)
     assert [r.id for r in none.contexts[0].records if r.section == "Sources"] == ["d0t2"]
     tables = corpus(documents=4)
-    first, snap, _ = ask(vector_search, tables, *[f"d{d}t2" for d in range(4)], neighbours=2)
+    first, snap, _ = ask(vector_search, tables, *[f"d{d}t2" for d in range(4)], adjacent_chunks=2)
     assert {r.id for r in first.contexts[0].records} == {
         *("d0t1", "d0t2", "d0t3"), *("d1t1", "d1t2", "d1t3"), "d2t2", "d3t2"
     }  # fmt: skip
@@ -107,7 +107,7 @@ def test_the_beginning_of_what_comes_after_fills_what_room_is_left():
 @pytest.mark.parametrize("way", WAYS)
 def test_documents_of_one_chunk_have_no_neighbours(way: Any):
     found = [f"d{d}t0" for d in range(4)]
-    with_them, without = (ask(way, corpus(1, 4), *found, neighbours=n)[2] for n in (3, 0))
+    with_them, without = (ask(way, corpus(1, 4), *found, adjacent_chunks=n)[2] for n in (3, 0))
     assert with_them == without
 
 
@@ -116,7 +116,8 @@ def test_neighbours_push_nothing_out_and_keep_the_budget(budget: int, order: lis
     tables = corpus(4, 3, words=30)
     found = order[:5]
     with_them, without = (
-        ask(vector_search, tables, *found, neighbours=n, context_tokens=budget)[0].contexts[0] for n in (3, 0)
+        ask(vector_search, tables, *found, adjacent_chunks=n, context_tokens=budget)[0].contexts[0]
+        for n in (3, 0)
     )
     assert with_them.n_tokens <= budget and set(without.records) <= set(with_them.records)
     kept = [r for r in with_them.records if r in without.records]

@@ -239,7 +239,7 @@ def test_a_long_answer_keeps_its_references_and_needs_no_chain() -> None:
 def test_picked_facts_are_where_the_walk_begins_too() -> None:
     model = Replies(walk_answer=["x"], pick_facts=['{"facts": [1]}'])
     snap = snapshot(model, lambda search: [EDGE] if search.kind == "relationship" else [])
-    ask(snap, "Where is the grave?", ppr_facts=5)
+    ask(snap, "Where is the grave?", ppr_candidate_facts=5)
     assert model.prompts[0] == "pick_facts"
     assert set(walks(snap)[0].names) == {name_id("Lothair II"), name_id("Piacenza")}
 
@@ -247,7 +247,7 @@ def test_picked_facts_are_where_the_walk_begins_too() -> None:
 def test_no_fact_is_a_good_reply() -> None:
     model = Replies(walk_answer=["x"], pick_facts=['{"facts": []}'])
     snap = snapshot(model, lambda search: [EDGE] if search.kind == "relationship" else [])
-    ask(snap, ppr_facts=5)
+    ask(snap, ppr_candidate_facts=5)
     assert list(walks(snap)[0].names) == [name_id("Teutberga")]
 
 
@@ -287,5 +287,5 @@ def test_a_budget_is_kept_before_anything_is_asked() -> None:
     with pytest.raises(BudgetSpent, match=r"at most .* tokens in 3 calls"):
         ask(snapshot(model), budget_tokens=9_000)
     with pytest.raises(BudgetSpent, match="in 6 calls"):
-        ask(snapshot(model), budget_tokens=9_000, ppr_steps=2, ppr_facts=10)
+        ask(snapshot(model), budget_tokens=9_000, ppr_steps=2, ppr_candidate_facts=10)
     assert model.asked == []

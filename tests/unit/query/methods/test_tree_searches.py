@@ -66,7 +66,7 @@ def ask(way: Any, find: Any, without: tuple[str, ...] = (), **query: Any) -> Ans
 
 
 def descend(*names: str, without: tuple[str, ...] = (), k: int = 1) -> list[str]:
-    return names_of(ask(raptor_search, near(*names), without, traversal="tree", raptor_k=k))
+    return names_of(ask(raptor_search, near(*names), without, raptor_traversal="tree", raptor_k=k))
 
 
 def test_a_traversal_reads_the_nearest_of_each_level_among_the_children_of_those_above():
@@ -86,7 +86,7 @@ def test_chunks_are_reached_where_no_summary_above_them_is_found():
 
 def test_a_tree_without_summaries_is_read_by_its_chunks():
     snap = Snapshot({**tables(), "tree_clusters": [], "tree_summaries": []}, near("c3", "c1"))
-    given = given_of(snap, traversal="tree", raptor_k=1)
+    given = given_of(snap, raptor_traversal="tree", raptor_k=1)
     assert names_of(snap.run(raptor_search.search(Question("What about ALICE ?"), given))) == ["c3"]
 
 
@@ -94,10 +94,10 @@ def test_collapsed_all_nodes_compete_within_a_budget_of_their_own():
     every = near("right", "top", "c4", "c1")
     assert set(names_of(ask(raptor_search, every, raptor_k=3))) <= {"right", "c4", "top", "c1"}
     assert len(names_of(ask(raptor_search, every, raptor_k=3))) == 3
-    with pytest.raises(BudgetSpent, match=r"lower query\.raptor_tokens"):
+    with pytest.raises(BudgetSpent, match=r"lower query\.raptor_context_tokens"):
         ask(raptor_search, every, budget_tokens=10)
     with pytest.raises(BudgetSpent, match=r"lower query\.context_tokens"):
-        ask(raptor_search, every, budget_tokens=10, traversal="tree")
+        ask(raptor_search, every, budget_tokens=10, raptor_traversal="tree")
 
 
 def test_trex_reads_what_both_lists_have_in_front():

@@ -222,7 +222,9 @@ def test_hybrid_search_looks_through_all_kinds_that_are_asked_for():
         "Relationships": 1,
         "Sources": 2,
     }
-    answer = ask(snap, hybrid_search, "What did ALICE do?", hybrid_over=["entity", "text_unit", "entity"])
+    answer = ask(
+        snap, hybrid_search, "What did ALICE do?", hybrid_record_kinds=["entity", "text_unit", "entity"]
+    )
     assert [r.section for r in answer.contexts[0].records] == ["Entities", "Sources", "Sources"]
 
 
@@ -234,7 +236,7 @@ def test_entities_under_conditions_are_those_that_the_chunks_name_and_are_told_i
     ]
     snap = Snapshot(tables, lambda s: FINDS[s.kind])
     snap.answer = seen = Recording(snap.answer)
-    ask(snap, hybrid_search, "What did ALICE do?", "path=1.txt", hybrid_over=["entity", "text_unit"])
+    ask(snap, hybrid_search, "What did ALICE do?", "path=1.txt", hybrid_record_kinds=["entity", "text_unit"])
     (context,) = seen.contexts
     assert context["Entities"] == [{"id": "1", "entity": "ALICE", "description": "of t1"}]
     assert [r["text"][:20] for r in context["Sources"]] == ["ALICE wrote letter 1"]
@@ -243,7 +245,7 @@ def test_entities_under_conditions_are_those_that_the_chunks_name_and_are_told_i
 def test_reports_cannot_be_restricted_to_documents():
     snap = Snapshot(everything(), lambda s: FINDS[s.kind])
     with pytest.raises(UsageError, match=r"reports, which are written from many documents"):
-        ask(snap, hybrid_search, "?", "path=1.txt", hybrid_over=["community_report"])
+        ask(snap, hybrid_search, "?", "path=1.txt", hybrid_record_kinds=["community_report"])
 
 
 class Recording:
