@@ -162,7 +162,7 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
 ):
     """In an index that somebody else made a shard may be any other one."""
     other = afresh(people, tmp_path / "other", monkeypatch)
-    opened = search_stage.blobs.open_part
+    opened = search_stage.index_files.open_part
     words, near = (parts_of(people, "search", f"search_entity_{by}") for by in ("keyword", "vector"))
 
     def another(store: Any, part: Part) -> Any:
@@ -170,7 +170,7 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
             return opened(store, part)
         return opened(store, (words if "keyword" in part.path else near)[0])
 
-    monkeypatch.setattr(search_stage.blobs, "open_part", another)
+    monkeypatch.setattr(search_stage.index_files, "open_part", another)
     assert update(people)["derived"] <= 1
     assert stored(people) == stored(other)
 

@@ -109,7 +109,7 @@ def test_a_text_that_stands_alone_joins_the_nearest_cluster_with_room():
 def test_a_library_that_is_missing_is_named_with_what_brings_it(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "umap" else object())
     with pytest.raises(
-        SettingsError, match=r"needs umap-learn. Run pip install '\.\[tree\]' .*, or set tree.red"
+        SettingsError, match=r"needs umap-learn. Run pip install '\.\[tree\]' .*, or set tree.dim"
     ):
         check_installed("umap")
     check_installed("pca")

@@ -57,7 +57,7 @@ def read(
         patched.setattr(read_stage, "SCAN_BYTES", scan_bytes)
         patched.setattr(read_stage, "_LINE_BYTES", 7)
         if not split:
-            patched.setattr(read_stage.byte_ranges, "SPLITTABLE_EXTENSIONS", ())
+            patched.setattr(read_stage.input_splits, "SPLITTABLE_EXTENSIONS", ())
         run = Run(executor, read_as, PROMPTS, None, Observer())
         return store, read_step.read_input(run, at or str(folder / "in"), add=False, allow_deletes=False)
 
