@@ -55,12 +55,12 @@ def write_rows(passages: Path, folder: Path, tokens: int) -> int:
 def read_by(way: str, rows: str, root: str) -> None:
     """In a process of its own."""
     from graphrag_ray.base.settings_file import parse_settings
+    from graphrag_ray.corpus.parse import missing_column_fault
     from graphrag_ray.engine.input_rows import InputRows
     from graphrag_ray.engine.model_access import Models
     from graphrag_ray.engine.observer import Observer
     from graphrag_ray.engine.ray.cluster import connect
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
-    from graphrag_ray.indexing.build import open_rows
     from graphrag_ray.indexing.run import Run
     from graphrag_ray.indexing.stages.read_stage import read_input
     from graphrag_ray.store.files import Store
@@ -73,7 +73,7 @@ def read_by(way: str, rows: str, root: str) -> None:
             import ray.data
 
             given = InputRows(ray.data.read_parquet(rows))
-            open_rows(given, settings)
+            given.resolve(lambda columns: missing_column_fault(columns, settings.input))
         print("started", flush=True)
         began = time.monotonic()
         done = read_input(

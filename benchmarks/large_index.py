@@ -188,7 +188,10 @@ def repeated(shard: keyword_index.KeywordShard, table: Table, copies: range) -> 
     ends = np.cumsum(lengths * many)
     high, low = np.ascontiguousarray(ids[order].T)
     records, lengths = place[by].astype("<i4"), np.tile(arrays["lengths"], many)[order]
-    counted = keyword_index._Counted(high, low, arrays["words"], ends, records, counts[by], lengths)
+    counted = {
+        **{"high": high, "low": low, "words": arrays["words"], "ends": ends},
+        **{"records": records, "counts": counts[by], "lengths": lengths},
+    }
     return keyword_index._packed(counted, shard.language)
 
 

@@ -17,8 +17,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from graphrag_ray import open_index
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.methods import METHODS
@@ -49,8 +51,13 @@ def ways(index: Index) -> list[Asked]:
         if kind.hierarchy not in ("", *index.settings.hierarchies):
             continue
         setting = kind.option[1]
-        found += [Asked(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in kind.modes]
-        found += [] if kind.modes else [Asked(name, name)]
+        modes = (
+            [m for m in get_args(Query.model_fields[setting].annotation) if isinstance(m, str)]
+            if setting
+            else []
+        )
+        found += [Asked(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in modes]
+        found += [] if modes else [Asked(name, name)]
     return found
 
 

@@ -193,7 +193,7 @@ def write_reports(built: Built, prompts: Any, node_tokens: Any, edge_tokens: Any
     while not schedule.finished:
         for plan in schedule.take_ready():
             shown = report_context.render(
-                plan_records(built, plan, order, written), budget, tokens, plan.left_out.total
+                plan_records(built, plan, order, written), budget, tokens, plan.left_out
             )
             written[plan.community] = run_dialogue(report(shown, spec), answer)
             schedule.mark_done(
@@ -227,7 +227,7 @@ def ask(built: Built, question: str, level: int) -> tuple[map_reduce.Reduced, li
     rows = [report_row(int(c), built.reports) for c in built.hierarchy.communities_at_level(level)]
     spec = map_reduce.map_spec(built.settings, prompts)
     contexts = map_reduce.pack(rows, budget, built.settings.query.seed, tokens)
-    mapped = [run_dialogue(map_reduce.map_answer(question, c, spec), answer) for c in contexts]
+    mapped = [a for c in contexts for a in run_dialogue(map_reduce.map_answer(question, c, spec), answer)]
     to_reduce = map_reduce.reduce_context(mapped, budget, tokens)
     reduced = run_dialogue(
         map_reduce.reduce_answer(question, to_reduce, map_reduce.reduce_spec(built.settings, prompts)), answer
