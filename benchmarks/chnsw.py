@@ -232,12 +232,12 @@ def main() -> None:
                     way.recall.append(recall(found, truth))
         for way in ways:
             way.ms.append(min(times[way.name]))
-        cells = (f"{way.ms[-1]:.3f} {way.recall[-1]:.3f}".rjust(16) for way in ways)
-        print(str(ef).rjust(4), *cells, flush=True)
+        shown = (f"{way.ms[-1]:.3f} {way.recall[-1]:.3f}".rjust(16) for way in ways)
+        print(str(ef).rjust(4), *shown, flush=True)
     print("\nms of a question at a recall, and how many times as long as C-HNSW")
     for wanted in RECALLS:
         own = ways[0].at(wanted)
-        cells = []
+        cells: list[str] = []
         for way in ways:
             ms = way.at(wanted)
             times_own = f" ({ms / own:.1f})" if ms and own else ""

@@ -109,7 +109,7 @@ def one_run(path: Path, library: str) -> dict[str, Any]:
         graph["source"],
         graph["target"],
         graph["weight"],
-        Communities(library=library),
+        Communities.model_validate({"library": library}),
         graph["node_tokens"],
         4000,
         None,
@@ -181,7 +181,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for n_edges in options.edges:
             path = Path(folder, f"{n_edges}.npz")
-            np.savez(path, **planted_graph(n_edges, options.seed))
+            np.savez(path, **planted_graph(n_edges, options.seed))  # type: ignore[arg-type]
             for library in options.library:
                 print(measured_row(path, n_edges, library, options.limit_s), flush=True)
             os.remove(path)

@@ -385,19 +385,19 @@ def hierarchies(record: Recording) -> None:
 def settings(record: Recording) -> None:
     """Settings that take other paths: small chunks and contexts, strengths as weights, other libraries."""
     demo_files(12)
-    changed = ("chunking.size=150", "chunking.overlap=20")
-    changed += (
+    changed = [
+        "chunking.size=150",
+        "chunking.overlap=20",
         "graph.edge_weight=strength",
         "reports.context_tokens=600",
         "communities.max_size=4",
         "communities.library=leidenalg",
-    )
-    changed += ("hierarchies=[attributed,leiden,tree]", "attributed.max_size=4")
-    changed += (
+        "hierarchies=[attributed,leiden,tree]",
+        "attributed.max_size=4",
         "attributed.clustering=spectral",
         "attributed.similarity_links=codicil",
         "tree.dimensionality_reduction=pca",
-    )
+    ]
     record.index("index", *(word for one in changed for word in ("--set", one)))
     record.answers("index", DEMO_QUESTIONS[:2], asked_by(("global", "local", "archrag", "raptor")))
     scan = ("--set", "hierarchies=[attributed]", "--set", "attributed.clustering=scan")

@@ -254,7 +254,7 @@ def truth_table(built: Built, path: Path) -> list[tuple[str, str]]:
     hit = {c for c in of_title.values() if c}
     right = sum(c is not None for c in of_title.values())
     typed = [(n, of_title[n["title"]]) for n in names if of_title[n["title"]]]
-    good_type = sum(n["type"] == kinds[c] for n, c in typed)
+    good_type = sum(n["type"] == kinds[c] for n, c in typed if c)
     wanted = {pair(r["source"], r["target"]) for r in truth["relationships"]}
     found = set()
     for e in built.edges:

@@ -18,6 +18,7 @@ from pathlib import Path
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.corpus.document import Document
 from graphrag_ray.graph.extraction_dialogue import extract_spec
 from graphrag_ray.indexing.estimate import extract_offline
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts
@@ -176,6 +177,7 @@ def sample() -> tuple[ChunkCounter, Evidence, float]:
     counter = ChunkCounter(spec, settings, 1_000, None)
     for file in list_input(str(DEMO), "", {}):
         for document in read_file(file, settings, {}):
+            assert isinstance(document, Document), document
             counter.add(document)
     read = Evidence(extract_offline(counter.drawn, spec))
     c = counter.corpus

@@ -27,7 +27,6 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +39,7 @@ from graphrag_ray.base.settings_file import load_settings
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.model_access import Models
+from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.communities import build_communities
 from graphrag_ray.graph.integer_arrays import id_hash64
@@ -48,12 +48,6 @@ from graphrag_ray.store.files import Store
 
 STAGES = ("extract", "describe", "report", "embed")
 ENDPOINT = ("--speed", "200", "--jitter", "0.1")
-
-
-class Silent:
-    def step_started(self, name: str) -> None: ...
-    def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None: ...
-    def message(self, message: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -146,7 +140,7 @@ class Bench:
             run.journal_flush_s,
         )
         done = index(
-            str(documents), executor, self.settings, Silent(), allow_deletes=True, reset_communities=afresh
+            str(documents), executor, self.settings, Observer(), allow_deletes=True, reset_communities=afresh
         )
         return _cost(done, root, before, self.settings)
 
@@ -191,13 +185,13 @@ def _afresh(root: Path, settings: Settings) -> float:
         for row in rows
     ]
     places = (pc.index_in(edges[end], value_set=entities["id"]) for end in ("source_id", "target_id"))
-    ends = tuple(place.to_numpy().astype(np.int64) for place in places)
+    source, target = (place.to_numpy().astype(np.int64) for place in places)
     keys = id_hash64(entities["id"])
     weight = edges["weight"].cast(pa.float64()).to_numpy()
     half = settings.reports.context_tokens // 2
     n = entities.num_rows
     return build_communities(
-        n, *ends, weight, settings.communities, np.array(sizes), half, node_keys=keys
+        n, source, target, weight, settings.communities, np.array(sizes), half, node_keys=keys
     ).modularity
 
 

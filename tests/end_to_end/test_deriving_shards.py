@@ -33,7 +33,7 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """How each shard was made since."""
     found: list[str] = []
     for module in (keyword_index, vector_index):
-        for name in ("build", "changed"):
+        for name in ("build", "update"):
             monkeypatch.setattr(module, name, noted(found, name, getattr(module, name)))
     return found
 
@@ -106,7 +106,7 @@ def test_what_an_update_derives_is_what_it_would_make_of_everything(
     other = afresh(people, tmp_path / "other", monkeypatch)
     made.clear()
     told = update(people)
-    assert made.count("changed") == told["derived"] > 2
+    assert made.count("update") == told["derived"] > 2
     assert told["shards"] >= told["made"] >= told["derived"]
     assert stored(people) == stored(other)
 
@@ -114,7 +114,7 @@ def test_what_an_update_derives_is_what_it_would_make_of_everything(
 def test_both_words_and_vectors_are_derived(people: World, made: list[str], monkeypatch: pytest.MonkeyPatch):
     rows: list[tuple[str, int]] = []
     for module in (keyword_index, vector_index):
-        changed = module.changed
+        changed = module.update
 
         def counted(
             shard: Any, gone: Any, ids: Any, *more: Any, make: Any = changed, of: Any = module
@@ -125,13 +125,13 @@ def test_both_words_and_vectors_are_derived(people: World, made: list[str], monk
         monkeypatch.setattr(module, "update", counted)
     update(people)
     n_chunks = len(people.table("text_units"))
-    assert {of for of, _ in rows} == {"keyword", "vectors"}
+    assert {of for of, _ in rows} == {"keyword_index", "vector_index"}
     assert all(n < n_chunks / 2 for _, n in rows), "what stays is not read once more"
 
 
 def test_a_language_that_has_changed_makes_all_words_anew(people: World, made: list[str]):
     told = update(people, search={"language": "german"})
-    assert told["derived"] == made.count("changed") <= 1, "vectors of chunks alone"
+    assert told["derived"] == made.count("update") <= 1, "vectors of chunks alone"
 
 
 @pytest.mark.parametrize(
