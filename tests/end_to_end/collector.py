@@ -1,4 +1,4 @@
-"""Where traces are sent to: a server that keeps what it is given."""
+"""An HTTP server that records the traces sent to it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 @dataclass
 class Collector:
-    """environment: the variables that make a command send there; received: the bodies of all requests."""
+    """`environment` has the variables that make a command send traces here; `received` has the bodies of all
+    requests."""
 
     environment: dict[str, str]
     bodies: list[bytes] = field(default_factory=list)

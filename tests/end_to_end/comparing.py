@@ -1,4 +1,4 @@
-"""Comparing the tables of two indexes whose short ids differ."""
+"""Compare the tables of two indexes whose short ids differ."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def without_numbers(rows: Rows) -> Rows:
 
 
 def by_id(tables: Tables) -> dict[str, Rows]:
-    """Tables with ids instead of short ids, in texts too, in the order of ids."""
+    """Return tables sorted by id, with short ids replaced by ids, in texts too."""
     id_of = {name: {r["human_readable_id"]: r["id"] for r in tables[name]} for name in TABLE_OF.values()}
     community = {r["human_readable_id"]: r["id"] for r in tables["communities"]}
 

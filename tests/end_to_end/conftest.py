@@ -1,5 +1,4 @@
-"""Lets these tests import `world.py`, which stands beside this file, and what benchmarks share; gives each
-test a world of its own."""
+"""Make `world.py` and the shared modules importable, and give each test its own world."""
 
 import sys
 from collections.abc import Iterator, Mapping
@@ -32,7 +31,7 @@ def world(tmp_path: Path, endpoint: Endpoint) -> World:
 
 @pytest.fixture(scope="session")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
-    """Indexes with which many tests begin: each is built once, and every test takes a copy."""
+    """Indexes that many tests start from. Each is built once, and every test gets a copy."""
     worlds: dict[str, World] = {}
 
     def build(texts: Mapping[str, str], **changes: Any) -> World:
@@ -49,20 +48,22 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
 
 @pytest.fixture
 def town(world: World, built: Built) -> World:
-    """An index of the town, whose two parts know nothing of one another."""
+    """An index of two towns that do not mention each other."""
     return world.take(built(TOWN, communities={"pack_components_below": 1}))
 
 
 @pytest.fixture
 def deep(world: World, built: Built) -> World:
-    """An index of several levels."""
+    """An index with several levels."""
     return world.take(built(PEOPLE, **DEEPER))
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Runs a command line, in this process, whatever Ray other tests started; checks that an error is a
-    message and no trace. said: what comes by a pipe."""
+    """Run a command line in this process, and check that an error is a message without a traceback.
+
+    `said` is the standard input.
+    """
     monkeypatch.setattr("graphrag_ray.engine.ray.discovery._is_connected", lambda: False)
 
     def invoke(*arguments: object, said: str = "") -> Result:

@@ -1,4 +1,4 @@
-"""A model that finds names in every text which are made to harm whoever reads them."""
+"""A model that finds malicious names in every text."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ TOLD = f"=1+1{ESCAPE} <told> & of"
 
 
 def respond(body: dict[str, Any]) -> str:
-    """For `Endpoint(respond=…)`: a ring of these names in each text; otherwise the toy model."""
+    """For `Endpoint(respond=…)`: link these names in a ring in each text.
+
+    Everything else is answered by the toy model.
+    """
     name, _ = toy_model.recognise(body["messages"][-1]["content"])
     if name != "extract":
         return toy_model.respond(body)

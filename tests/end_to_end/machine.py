@@ -1,4 +1,4 @@
-"""A machine on which an index is built and which can fail: a model without HTTP, a disk, a process."""
+"""A simulated machine that builds an index and can fail: a model without HTTP, a disk, a process."""
 
 from __future__ import annotations
 
@@ -40,20 +40,16 @@ IN_FLIGHT = 3
 
 
 class Killed(BaseException):
-    """The process is no more: nothing catches this."""
+    """The simulated process was killed. Derived from BaseException so that no handler catches it."""
 
 
 class Machine:
-    """Where an index is built: answers by the toy rules, and can be made to die or to refuse.
+    """Builds an index with the toy model, and can be killed or made to fail.
 
-    asked        hashes of all requests sent
-    die_at       the store operation at which everything ends, and nothing is written any more
-    carried_out  that operation is still done: only its answer is lost
-    die_asking   the request at which everything ends
-    refuse_at    the request from which on the key is refused
-    full_at      the store operation from which on the disk is full
-    faults       a share of all operations of the file system says that it failed in passing, one half before
-                 and one half after it was carried out
+    `asked` has the hashes of all requests sent. `die_at` is the store operation and `die_asking` the request
+    at which the process is killed; with `carried_out`, that operation is done and only its result is lost.
+    From request `refuse_at` on, the key is refused. From operation `full_at` on, the disk is full. `faults`
+    is the share of file system operations that fail transiently, half of them after they were carried out.
     """
 
     def __init__(self) -> None:
@@ -72,21 +68,21 @@ class Machine:
 
     @asynccontextmanager
     async def gateway(self, *_: Any, **__: Any) -> AsyncIterator[Any]:
-        """Stands in for `open_gateway`."""
+        """Replaces `open_gateway`."""
         yield self._ask
 
     async def _ask(self, request: Request, stage: str) -> CallResult[Reply]:
         if self.refuse_at is not None and len(self.asked) >= self.refuse_at:
             raise FatalCallError("the key is refused", status=401)
         if self.die_asking is not None and len(self.asked) >= self.die_asking:
-            self.die_at, self.carried_out = self.operations, False  # nothing is flushed on the way out
+            self.die_at, self.carried_out = self.operations, False  # Nothing is flushed on exit.
             raise Killed
         self.asked.append(request.hash)
         await asyncio.sleep(0)
         return CallResult(toy_model.answer(request))
 
     def operate(self, operation: Callable[[], T]) -> T:
-        """Every operation that changes the store."""
+        """Called for every operation that changes the store."""
         self.operations += 1
         if self.die_at is not None and self.operations > self.die_at:
             if self.carried_out and self.operations == self.die_at + 1:
@@ -95,7 +91,7 @@ class Machine:
         return operation()
 
     def touch(self, operation: Callable[[], T], writes: bool) -> T:
-        """Every operation of the file system."""
+        """Called for every file system operation."""
         if writes and self.full_at is not None and self.operations > self.full_at:
             raise OSError(errno.ENOSPC, "No space left on device")
         draw = self.dice.random()
@@ -123,7 +119,10 @@ def machine() -> Iterator[Machine]:
 
 @contextmanager
 def tiny_parts(split_bytes: int = 1) -> Iterator[None]:
-    """As many parts as a large corpus has. split_bytes: of documents that stand in one."""
+    """Split tables into as many parts as those of a large corpus.
+
+    `split_bytes` applies to documents in one file.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(document_parts, "split_bytes", lambda total: split_bytes)
         patch.setattr(merge_stage, "n_ranges", lambda table, rows: 8)
@@ -132,12 +131,12 @@ def tiny_parts(split_bytes: int = 1) -> Iterator[None]:
         patch.setattr(embed_stage, "PART_ROWS", 2)
         patch.setattr(
             input_listing, "RECENT_S", -1.0
-        )  # files that were written just now are told by their time
+        )  # Compare files that were just written by their modification time.
         yield
 
 
 def _through(method: Any, way: Callable[[Callable[[], Any]], Any]) -> Any:
-    """The method, called by `way`; locks have tests of their own."""
+    """Wrap a method in `way`. Locks have their own tests."""
 
     def called(self: Any, path: str, *rest: Any) -> Any:
         if path.startswith("locks/"):
@@ -152,7 +151,7 @@ class Nobody:
 
 
 class Small(World):
-    """A world without HTTP, in a folder that goes when it is closed."""
+    """A world without HTTP, in a folder that is removed when it is closed."""
 
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="graphrag-ray-crash-"))
@@ -166,7 +165,7 @@ class Small(World):
         return executor
 
     def hold(self, corpus: Mapping[str, str]) -> None:
-        """INPUT holds these; a file that does not change is not touched."""
+        """Write the documents of INPUT without touching unchanged files."""
         for path in self.input.iterdir():
             if path.name not in corpus:
                 path.unlink()

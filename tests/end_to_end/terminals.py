@@ -1,4 +1,4 @@
-"""The program on a terminal: a process whose input and output are one, as somebody who sits there has it."""
+"""Run the program on a pseudo-terminal, as a user at a terminal would."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ main(sys.argv[1:])
 
 
 class Terminal:
-    """A command of ours, run on a pseudo-terminal. shown: all that it printed, without colours."""
+    """A command on a pseudo-terminal. `shown` is everything it printed, without colours."""
 
     def __init__(self, *arguments: object) -> None:
         self._ours, theirs = pty.openpty()
@@ -45,7 +45,7 @@ class Terminal:
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
     def wait_for(self, text: str, times: int = 1) -> None:
-        """Until it shows a text, so often."""
+        """Wait until it has printed a text `times` times."""
         until = time.monotonic() + WAIT_S
         while self.shown.count(text) < times:
             assert time.monotonic() < until, self.shown
@@ -55,26 +55,26 @@ class Terminal:
         os.write(self._ours, text.encode())
 
     def interrupt(self) -> None:
-        """Ctrl-C, as the terminal's driver passes it on, a moment after what is shown: `input` misses a
-        signal that comes while it works on a key."""
+        """Send Ctrl-C as the terminal driver does, a moment after the last output, because `input` misses a
+        signal that arrives while it handles a key."""
         time.sleep(0.3)
         os.killpg(self._process.pid, signal.SIGINT)
 
     def end(self) -> int:
-        """All that is still printed; the exit code."""
+        """Wait for the end. Returns the rest of the output and the exit code."""
         until = time.monotonic() + WAIT_S
         while self._read(0.1):
             assert time.monotonic() < until, self.shown
         return self._process.wait(WAIT_S)
 
     def _read(self, seconds: float) -> bool:
-        """False where it has ended."""
+        """Returns False at the end of the output."""
         ready, _, _ = select.select([self._ours], [], [], seconds)
         if not ready:
             return True
         try:
             more = os.read(self._ours, 65536)
-        except OSError:  # its last process is gone
+        except OSError:  # The last process with this terminal has ended.
             return False
         self._raw += more
         return bool(more)

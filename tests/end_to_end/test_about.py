@@ -1,4 +1,4 @@
-"""What the corpus is about is asked once, stands in the requests of reports and questions, and stays."""
+"""The corpus description is requested once, is part of report and answer prompts, and is kept."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ ABOUT = "What the corpus is about: "
 
 @pytest.fixture
 def small(world: World) -> World:
-    """Documents, and no index yet."""
+    """Documents without an index."""
     world.write(TOWN)
     world.changes = DEEP
     return world
 
 
 def said(world: World, start: int = 0) -> Counter[tuple[str, str]]:
-    """Prompts, with what they say of the corpus."""
+    """Prompts with the corpus description they contain."""
     found: Counter[tuple[str, str]] = Counter()
     for body in world.endpoint.bodies()[start:]:
         text = body["messages"][-1]["content"]
@@ -53,7 +53,7 @@ def kept(world: World) -> str | None:
     return about
 
 
-def test_every_report_is_written_by_what_was_asked_first(small: World):
+def test_every_report_prompt_contains_the_description(small: World):
     done = small.index()
     text = kept(small)
     assert text is not None and text.startswith("Letters between people")
@@ -64,14 +64,14 @@ def test_every_report_is_written_by_what_was_asked_first(small: World):
     assert "- council\n" in asked["messages"][-1]["content"]
 
 
-def test_questions_are_told_it_too_whoever_opens_the_index(small: World):
+def test_question_prompts_contain_the_description(small: World):
     small.index()
     text, asked = kept(small), small.asked()
     small.open(query={"dynamic": True}).ask("What are the THEMES?")
     assert text and said(small, asked)["rate", text] > 0
 
 
-def test_an_update_asks_nothing_again_for_its_sake(small: World):
+def test_an_update_does_not_request_the_description_again(small: World):
     small.index()
     text, asked = kept(small), small.asked()
     small.write({"zoo.txt": "ZOE feeds YURI. YURI feeds ZOE."})
@@ -83,14 +83,14 @@ def test_an_update_asks_nothing_again_for_its_sake(small: World):
     assert not small.index().committed
 
 
-def test_it_outlives_a_journal_that_keeps_only_what_is_needed(small: World):
+def test_the_description_survives_a_trimmed_journal(small: World):
     small.index()
     clean_up(small.store, GcOptions(keep=1, grace_s=0.0), journal=True, delete=True)
     asked = small.asked()
     assert not small.index().committed and small.asked() == asked
 
 
-def test_the_settings_say_it_instead(small: World):
+def test_settings_can_provide_the_description(small: World):
     small.index(corpus={"description": "A  harbour\ntown."})
     assert said(small)["about", ""] == 0 and ("report", "A harbour town.") in said(small)
     asked = small.asked()
@@ -100,12 +100,12 @@ def test_the_settings_say_it_instead(small: World):
     assert {name for name, _ in said(small, asked)} == {"report"} and kept(small) == "A town of letters."
 
 
-def test_nothing_is_asked_where_nothing_is_to_be_said(small: World):
+def test_an_empty_description_is_not_requested(small: World):
     small.index(corpus={"description": ""})
     assert said(small)["about", ""] == 0 and said(small)["report", ""] > 0 and kept(small) == ""
 
 
-def test_an_index_whose_prompt_of_reports_has_no_place_for_it_asks_nothing(small: World):
+def test_no_description_is_requested_if_the_report_prompt_has_no_placeholder(small: World):
     prompts = {n: p.source for n, p in load_prompts().items() if n == "report"}
     old = {"report": prompts["report"].replace("{about}\n", "")}
     small.index(prompts=old)
@@ -117,7 +117,7 @@ def test_an_index_whose_prompt_of_reports_has_no_place_for_it_asks_nothing(small
 
 
 @pytest.mark.parametrize("fault", [REJECTED, BROKEN], ids=["permanent", "transient"])
-def test_a_failure_is_told_and_reports_are_written_without(small: World, fault: Status):
+def test_a_failed_description_is_reported_and_reports_are_written_without_it(small: World, fault: Status):
     small.endpoint.respond = failing("about", fault)
     done = small.index(run=ONE_TRY)
     assert (
@@ -130,7 +130,7 @@ def test_a_failure_is_told_and_reports_are_written_without(small: World, fault: 
     assert not small.index().committed and small.asked() == asked, "reports would all be asked for anew"
 
 
-def test_a_run_that_goes_on_after_a_failure_pays_for_no_report_twice(small: World):
+def test_resuming_after_a_failed_description_pays_for_no_report_twice(small: World):
     written = 0
 
     def all_but_one(body: dict):
@@ -150,7 +150,7 @@ def test_a_run_that_goes_on_after_a_failure_pays_for_no_report_twice(small: Worl
     assert again == {("report", ""): done.manifest.counts["reports"] - paid}
 
 
-def test_a_run_that_was_stopped_goes_on_with_it(small: World):
+def test_a_resumed_run_keeps_the_description(small: World):
     small.endpoint.respond = failing("report", BROKEN)
     with pytest.raises(TooManyFailures):
         small.index(run=ONE_TRY)
@@ -161,7 +161,7 @@ def test_a_run_that_was_stopped_goes_on_with_it(small: World):
     assert said(small, asked)["about", ""] == 0 and kept(small)
 
 
-def test_inspect_shows_it_and_the_estimate_counts_it(run: Command, world: World):
+def test_inspect_shows_the_description_and_estimate_counts_it(run: Command, world: World):
     world.write(TOWN)
     options = ["--root", world.root, *model_options(world)]
     estimate = ["estimate", world.input, *options, "--json"]

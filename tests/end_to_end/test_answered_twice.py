@@ -1,4 +1,5 @@
-"""A request that was answered twice, by a worker that was thought dead: tables hold what the journal says."""
+"""Requests that were answered twice, by a worker that was presumed dead: tables contain the replies in the
+journal."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def chain(n: int) -> dict[str, str]:
 
 
 def answer_differently_and_earlier(store: Store) -> int:
-    """What a zombie wrote meanwhile: another reply to each request for a report, a second before."""
+    """Journal another, earlier reply to each report request, as a worker that was presumed dead might."""
     index = JournalIndex.load(store, "report")
     zombie = JournalWriter(store, "report", "zombie")
     written = [r for key in answered_keys(store) for r in index.turns(key) if r.kind == TURN]
@@ -54,7 +55,7 @@ def answered_keys(store: Store) -> list[str]:
     )
 
 
-def test_reports_are_written_from_the_replies_that_count(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_reports_use_the_valid_reply(world: World, monkeypatch: pytest.MonkeyPatch):
     world.write(chain(40))
     world.index(**SMALL)
     undisturbed = everything(world.open())["community_reports"]
@@ -87,7 +88,7 @@ def row(key: str, at: float, **changes: Any) -> JournalRow:
     return replace(JournalRow(key, 0, 0, "h", TURN, at, reply=f"at {at}"), **changes)
 
 
-def test_only_replies_to_one_request_that_both_stand_are_repeats(world: World):
+def test_only_two_valid_replies_to_one_request_are_repeats(world: World):
     store = world.store
     keys = [f"{i:064x}"[::-1] for i in range(6)]
     for writer, rows in (
@@ -95,7 +96,7 @@ def test_only_replies_to_one_request_that_both_stand_are_repeats(world: World):
         ("b", [row(keys[1], 6.0)]),
         ("c", [row(keys[2], 6.0, request_hash="another")]),
         ("d", [row(keys[3], 6.0, turn=1)]),
-        ("e", [row(keys[4], 5.0)]),  # written twice, as a merge that was killed leaves it
+        ("e", [row(keys[4], 5.0)]),  # Written twice, as by a compaction that was killed.
         ("f", [row(keys[5], 5.0, kind="retry", reply=None), row(keys[5], 7.0)]),
     ):
         journal = JournalWriter(store, "report", writer)

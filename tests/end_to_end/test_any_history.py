@@ -1,8 +1,8 @@
-"""Whatever happened to an index, it ends as an index of its documents that was built at once.
+"""Whatever happens to an index, it ends up equal to an index built from scratch.
 
-Documents are added, changed and deleted; runs are killed at a store operation or at a call of the model,
-refused a full disk, and run again; the file system fails in passing all the while. All of it with parts as
-many as those of a large corpus, too.
+Documents are added, changed and deleted; runs are killed at store operations and model calls, meet a full
+disk, and are resumed; the file system fails transiently throughout. Small part sizes stand in for a large
+corpus.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ NUMBERED = ("documents", "text_units", "entities", "relationships", "covariates"
 
 @dataclass(frozen=True)
 class Step:
-    """Documents that are written (None: deleted), then a run, and what befalls it."""
+    """Documents to write (None: delete), then a run and its faults."""
 
     documents: dict[str, str | None]
     trouble: str
@@ -60,7 +60,7 @@ first = st.dictionaries(files, texts, min_size=1, max_size=7)
 
 @given(first, st.lists(steps, min_size=1, max_size=3), st.sampled_from([tiny_parts, nullcontext]))
 @fewer(12)
-def test_any_history_ends_as_an_index_of_its_documents_built_at_once(
+def test_any_history_ends_like_an_index_built_from_scratch(
     corpus: dict[str, str], history: list[Step], parts: Callable[[], AbstractContextManager[None]]
 ):
     with parts(), machine() as computer, Small() as world:
@@ -89,7 +89,7 @@ def test_any_history_ends_as_an_index_of_its_documents_built_at_once(
 
 
 def attempt(computer: Machine, world: Small, step: Step) -> None:
-    """A run with its trouble; what had been journalled before is not asked again."""
+    """Run with faults, and check that nothing journalled before is requested again."""
     kept, before = world.journalled(), len(computer.asked)
     computer.faults = step.faults
     if step.trouble == "dies asking":
@@ -106,12 +106,12 @@ def attempt(computer: Machine, world: Small, step: Step) -> None:
             raise
         event(step.trouble)
     computer.heal()
-    shutil.rmtree(world.root / "locks", ignore_errors=True)  # the process is dead: its lock is taken over
+    shutil.rmtree(world.root / "locks", ignore_errors=True)  # The process is dead, so its lock is taken over.
     assert kept.isdisjoint(computer.asked[before:])
 
 
 class Known:
-    """Short ids as they were seen: each means one thing for ever, and what stays keeps its own."""
+    """Short ids seen so far: each keeps its meaning, and every record keeps its id."""
 
     def __init__(self) -> None:
         self.meant: dict[tuple[str, int], str] = {}
@@ -132,7 +132,7 @@ class Known:
 
 
 def as_good_as(world: Small, fresh: Tables, best: float) -> None:
-    """The same tables; communities another partition at most, a valid one, and as modular."""
+    """Check for equal tables, except that communities may be another valid partition of equal modularity."""
     opened = world.open()
     updated, counts = everything(opened), opened.manifest.counts
     for table in (*GRAPH, "covariates", "failures"):
@@ -156,13 +156,13 @@ def holds_every_entity_once(tables: Tables, level: int) -> None:
 
 
 def every_report_matches_its_context(world: Small) -> None:
-    """All reports asked for anew, of the same communities, are those that are there."""
+    """Check that requesting all reports again gives the same reports for the same communities."""
     newest = snapshots.read_latest(world.store)
     assert newest is not None
     path = world.root / "snapshots" / f"{newest.number}.json"
     manifest = orjson.loads(path.read_bytes())
     manifest["steps"]["reports"]["fingerprint"] = ""
-    del manifest["digest"]  # of the content as it was
+    del manifest["digest"]  # From the content before the update.
     path.write_bytes(snapshots.seal(manifest))
     shutil.rmtree(world.root / "work" / "report", ignore_errors=True)
     assert not world.index(allow_deletes=True).committed

@@ -1,4 +1,4 @@
-"""The same replies give the same tables, whatever the order in which they came."""
+"""The same replies give the same tables in any order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SETTINGS = {
 
 @pytest.fixture
 def calm(world: World) -> dict:
-    """The tables of an undisturbed run; the world is empty again afterwards."""
+    """The tables of an undisturbed run. Empties the world afterwards."""
     world.write(TOWN)
     world.index(**SETTINGS)
     tables = everything(world.open())
@@ -36,7 +36,7 @@ def test_tables_do_not_depend_on_which_call_returns_first(world: World, calm: di
     assert everything(world.open()) == calm
 
 
-def test_tables_do_not_depend_on_faults_that_passed(world: World, calm: dict):
+def test_tables_do_not_depend_on_transient_faults(world: World, calm: dict):
     dice = random.Random(7)
 
     def respond(body: dict) -> Response:
@@ -54,8 +54,8 @@ def test_tables_do_not_depend_on_how_many_items_run_at_once(world: World, calm: 
     assert everything(world.open()) == calm
 
 
-def test_tables_do_not_depend_on_how_rows_are_cut_into_files(world: World):
-    """Ids come from the path, so the same rows in one file are other documents; what they say is not."""
+def test_tables_do_not_depend_on_how_rows_are_split_into_files(world: World):
+    """Ids contain the path, so the same rows in one file are other documents with the same content."""
     import json
 
     rows = [json.dumps({"text": text, "id": name}) for name, text in TOWN.items()]

@@ -1,4 +1,4 @@
-"""Communities by links and meaning beside Leiden's, and questions that read them."""
+"""Attributed communities together with Leiden's, and questions that read them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def settings(world: World, hierarchies: tuple[str, ...] = BOTH, **more: Any) -> 
 
 @pytest.fixture
 def known(world: World) -> World:
-    """An index of a chain of people with both hierarchies, embedded by a model."""
+    """An index of a chain of people with both hierarchies and embeddings by a model."""
     world.write(chain(40))
     world.changes = settings(world)
     world.index()
@@ -35,14 +35,14 @@ def known(world: World) -> World:
 
 
 def members(world: World) -> dict[int, Counter[str]]:
-    """How often each level holds each entity."""
+    """How often each level contains each entity."""
     found: dict[int, Counter[str]] = {}
     for row in world.table("attributed_communities"):
         found.setdefault(row["level"], Counter()).update(row["entity_ids"])
     return found
 
 
-def test_each_level_holds_every_entity_once_and_each_community_has_a_report(known: World):
+def test_each_level_contains_every_entity_once_and_each_community_has_a_report(known: World):
     entities = Counter(row["id"] for row in known.table("entities"))
     of_level = members(known)
     assert len(of_level) >= 2 and all(held == entities for held in of_level.values())
@@ -70,7 +70,7 @@ def test_reports_above_the_first_level_are_written_from_those_below(known: World
     assert {section for level, section in sections if level < finest} == {"Themes"}
 
 
-def test_leiden_stays_as_it_was_and_nothing_is_asked_twice(world: World):
+def test_leiden_is_unchanged_and_nothing_is_requested_twice(world: World):
     world.write(chain(30))
     world.index()
     before, asked = everything(world.open()), world.asked()
@@ -83,13 +83,13 @@ def test_leiden_stays_as_it_was_and_nothing_is_asked_twice(world: World):
     assert not load(world.store, 2).counts["failures"]
 
 
-def test_settings_of_levels_are_those_of_the_next_run(known: World):
+def test_level_settings_apply_to_the_next_run(known: World):
     assert len(members(known)) > 1
     known.index(**settings(known, max_levels=1))
     assert len(members(known)) == 1 and max(members(known)[0].values()) == 1
 
 
-def test_where_all_reports_below_failed_nothing_is_asked_and_that_is_told(world: World):
+def test_a_report_is_not_requested_if_all_reports_below_failed(world: World):
     def respond(body: dict[str, Any]) -> Any:
         text = body["messages"][-1]["content"]
         return REJECTED if prompt_of(body) == "report" and "Themes" not in text else toy_model.respond(body)
@@ -104,7 +104,7 @@ def test_where_all_reports_below_failed_nothing_is_asked_and_that_is_told(world:
     assert above and all("none of the reports" in row["error"] for row in above)
 
 
-def test_it_may_stand_alone(world: World):
+def test_it_can_be_the_only_hierarchy(world: World):
     world.write(chain(20))
     world.index(**settings(world, ("attributed",)))
     assert world.open().manifest.hierarchies == ["attributed"]
@@ -113,7 +113,7 @@ def test_it_may_stand_alone(world: World):
     assert world.prompts()["about"] == 1
 
 
-def test_the_same_corpus_gives_the_same_communities_in_whatever_order_replies_come(world: World):
+def test_communities_do_not_depend_on_the_order_of_replies(world: World):
     world.write(chain(30))
     world.index(**settings(world))
     first = world.table("attributed_communities")
@@ -122,7 +122,7 @@ def test_the_same_corpus_gives_the_same_communities_in_whatever_order_replies_co
     assert world.table("attributed_communities") == first
 
 
-def test_an_update_asks_only_for_communities_that_changed(world: World):
+def test_an_update_requests_only_reports_of_changed_communities(world: World):
     world.write(chain(200))
     world.index(**settings(world, ("attributed",), max_size=15))
     before, asked = {row["id"] for row in world.table("attributed_communities")}, world.asked()
@@ -131,13 +131,13 @@ def test_an_update_asks_only_for_communities_that_changed(world: World):
     rows = world.table("attributed_communities")
     new = [row for row in rows if row["id"] not in before]
     assert 0 < len(new) < len(rows) / 3
-    # Those above are written again where a report below them is.
+    # Reports above a rewritten report are rewritten, too.
     assert world.prompts(asked)["report"] <= len(new) + 3
 
 
 @pytest.mark.parametrize("clustering", ["scan", "spectral"])
 @pytest.mark.parametrize("augment", ["none", "codicil"])
-def test_other_clusterings_and_augmentations_divide_all_entities_too(
+def test_every_clustering_and_link_option_partitions_all_entities(
     world: World, clustering: str, augment: str
 ):
     world.write(chain(25))
@@ -147,7 +147,7 @@ def test_other_clusterings_and_augmentations_divide_all_entities_too(
     assert not world.table("failures")
 
 
-def test_embeddings_come_from_a_model_once(world: World):
+def test_the_model_embeds_each_text_once(world: World):
     world.write(chain(20))
     world.index(**settings(world) | world.embedding)
     texts = [text for body in embedded(world) for text in body["input"]]
@@ -156,14 +156,14 @@ def test_embeddings_come_from_a_model_once(world: World):
     assert held == {row["id"] for row in world.table("attributed_reports")}
 
 
-def test_what_a_snapshot_needs_of_the_journal_is_found(known: World):
+def test_the_replies_a_snapshot_needs_are_found_in_the_journal(known: World):
     keys = keys_needed(known.store, load(known.store, 1))
     assert len(keys["report"]) == len(known.table("attributed_reports")) + len(
         known.table("community_reports")
     )
 
 
-def test_a_report_that_fails_is_one_failure_and_the_level_above_is_written_without_it(world: World):
+def test_a_failed_report_is_one_failure_and_is_left_out_above(world: World):
     refused: list[str] = []
 
     def respond(body: dict[str, Any]) -> Any:
@@ -184,14 +184,14 @@ def test_a_report_that_fails_is_one_failure_and_the_level_above_is_written_witho
     assert all(held == members(world)[0] for held in members(world).values())
 
 
-def test_communities_by_meaning_need_embeddings(world: World):
+def test_attributed_communities_need_embeddings(world: World):
     world.write(chain(5))
     with pytest.raises(SettingsError, match="hierarchies: attributed needs embeddings"):
         world.index(**settings(world) | {"embeddings": {"enabled": False}})
 
 
 @pytest.mark.parametrize("text", ["Nobody is here.", "ALICE sleeps.", "ALICE sleeps. BOB eats."])
-def test_an_index_without_edges_or_entities_has_as_many_communities_as_it_takes(world: World, text: str):
+def test_an_index_without_edges_or_entities_has_valid_communities(world: World, text: str):
     world.write({"a.txt": text})
     world.index(**settings(world))
     n = len(world.table("entities"))
@@ -206,24 +206,24 @@ def embedded(world: World) -> list[dict[str, Any]]:
     return [orjson.loads(body) if isinstance(body, bytes | str) else body for body in bodies]
 
 
-# questions
+# Questions
 
 
 @pytest.mark.parametrize("method", ["global", "local", "drift", "archrag"])
-def test_ways_of_answering_read_it(known: World, method: str):
+def test_search_methods_read_it(known: World, method: str):
     answer = known.open(query={"hierarchy": "attributed"}).ask("What are the THEMES ?", method=method)
     sections = {r.section for used in answer.contexts for r in used.records}
     assert answer.found and "Themes" in sections and "Reports" not in sections
 
 
-def test_reports_are_rated_from_the_top_of_it(known: World):
+def test_dynamic_selection_rates_reports_from_its_top_level(known: World):
     query = {"hierarchy": "attributed", "dynamic": True}
     answer = known.open(query=query).ask("What are the THEMES ?")
     assert answer.found and {used.phase for used in answer.contexts} >= {"rate", "map"}
     assert {r.section for used in answer.contexts for r in used.records} == {"Themes"}
 
 
-def test_archrag_reads_the_nearest_of_every_level_in_one_call_each(known: World):
+def test_archrag_reads_the_nearest_records_of_every_level_in_one_call_each(known: World):
     asked = known.asked()
     answer = known.open(query={"archrag_k": 3}).ask("What about AAX ?", method="archrag")
     levels = {row["level"] for row in known.table("attributed_communities")}
@@ -234,7 +234,7 @@ def test_archrag_reads_the_nearest_of_every_level_in_one_call_each(known: World)
     assert kinds[0]["Entities"] == 3 and all(1 <= kind["Themes"] <= 3 for kind in kinds[1:])
 
 
-def test_an_index_of_all_levels_finds_what_searches_level_by_level_find(
+def test_one_index_of_all_levels_finds_the_same_as_one_search_per_level(
     known: World, monkeypatch: pytest.MonkeyPatch
 ):
     def found() -> list[Any]:
@@ -252,7 +252,7 @@ def test_an_index_of_all_levels_finds_what_searches_level_by_level_find(
     assert found() == together
 
 
-def test_an_index_that_lacks_it_is_read_by_leiden_and_says_what_to_run(world: World):
+def test_without_it_leiden_is_read_and_the_command_to_build_it_is_shown(world: World):
     world.write(chain(20))
     world.index()
     answer = world.open().ask("What about AAX ?", method="archrag")
@@ -270,7 +270,7 @@ def test_an_index_that_lacks_it_is_read_by_leiden_and_says_what_to_run(world: Wo
         world.open().ask("What about AAX ?", 9)
 
 
-def test_commands_know_it(known: World, run: Command):
+def test_commands_support_it(known: World, run: Command):
     question = ["query", "What about AAX ?", "--root", known.root, *model_options(known)]
     assert "archrag search, 4 contexts" in run(*question, "--method", "archrag").output
     n = len(known.table("community_reports")) + len(known.table("attributed_reports"))

@@ -1,4 +1,4 @@
-"""Bad input gets a clear error, and nothing is lost: documents that are odd, endpoints that misbehave."""
+"""Bad input gives a clear error and loses nothing: odd documents, misbehaving endpoints."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def failures(world: World) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("where", ["missing", "empty", "*.txt"])
-def test_an_input_without_files_is_refused_and_says_what_it_may_be(world: World, where: str):
+def test_input_without_files_is_rejected_with_the_supported_formats(world: World, where: str):
     (world.input / "empty").mkdir()
     settings = world.settings()
     with pytest.raises(InputError, match=r"Nothing to read at INPUT .*\.csv, .*\.txt") as refused:
@@ -56,13 +56,13 @@ def test_an_input_without_files_is_refused_and_says_what_it_may_be(world: World,
     assert world.snapshots() == []
 
 
-def test_files_of_other_kinds_are_counted_where_none_can_be_read(world: World):
+def test_unsupported_files_are_counted_if_no_file_can_be_read(world: World):
     world.write({"a.docx": b"x", "b.pdf": b"y"})
     with pytest.raises(InputError, match="2 files of other types"):
         world.index()
 
 
-def test_an_input_behind_an_unknown_protocol_is_refused(world: World):
+def test_an_unknown_protocol_is_rejected(world: World):
     settings = world.settings()
     with pytest.raises(InputError, match="Cannot list INPUT 'nosuch://x'"):
         index("nosuch://x", world.executor(settings), settings, world.observer)
@@ -87,7 +87,7 @@ def test_a_folder_that_cannot_be_listed_stops_the_run(world: World, monkeypatch)
     assert world.snapshots() == [1]
 
 
-def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
+def test_an_index_inside_its_input_is_not_read(world: World):
     world.write(TOWN)
     world.root = world.input / "index"
     world.index(chunking={"size": 12, "overlap": 4, "min_last_chunk_tokens": 2})
@@ -101,7 +101,7 @@ def test_an_index_inside_its_own_input_does_not_read_itself(world: World):
     assert before.exists()
 
 
-def test_a_link_to_a_folder_is_followed_but_not_in_circles(world: World, tmp_path):
+def test_links_to_folders_are_followed_but_not_in_cycles(world: World, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "elsewhere" / "b.txt").write_text("CAROL met DAVE.")
     world.write({"sub/a.txt": "ALICE met BOB."})
@@ -111,14 +111,14 @@ def test_a_link_to_a_folder_is_followed_but_not_in_circles(world: World, tmp_pat
     assert sorted(d["path"] for d in world.table("documents")) == ["link/b.txt", "sub/a.txt"]
 
 
-def test_names_with_brackets_are_names_where_they_exist(world: World):
+def test_existing_names_with_brackets_are_not_patterns(world: World):
     world.write({"[old] files?/a [1].txt": "ALICE met BOB.", "other/b.txt": "CAROL met DAVE."})
     world.input = world.input / "[old] files?"
     world.index()
     assert [d["path"] for d in world.table("documents")] == ["a [1].txt"]
 
 
-def test_files_that_are_no_text_are_failures_and_the_others_are_indexed(world: World):
+def test_binary_files_are_failures_and_other_files_are_indexed(world: World):
     world.write(TOWN | UNREADABLE)
     done = world.index()
     found = failures(world)
@@ -129,7 +129,7 @@ def test_files_that_are_no_text_are_failures_and_the_others_are_indexed(world: W
     assert {e["title"] for e in world.table("entities")} == set(expected_entities(TOWN.values()))
 
 
-def test_an_empty_file_is_told_and_is_no_failure(world: World):
+def test_an_empty_file_is_reported_but_is_not_a_failure(world: World):
     world.write(TOWN | {"empty.txt": b"", "blank.md": b" \n\t\n"})
     done = world.index()
     assert done.failed == 0 and failures(world) == {}
@@ -138,7 +138,7 @@ def test_an_empty_file_is_told_and_is_no_failure(world: World):
     assert not world.index().committed
 
 
-def test_a_file_that_was_emptied_is_a_failure_for_as_long_as_its_document_is_kept(world: World, built: Built):
+def test_an_emptied_file_is_a_failure_while_its_document_is_kept(world: World, built: Built):
     world.take(built(TOWN))
     world.write({"harbour.txt": b""})
     for _ in range(2):
@@ -147,13 +147,13 @@ def test_a_file_that_was_emptied_is_a_failure_for_as_long_as_its_document_is_kep
     assert {f["kind"] for f in world.table("failures")} == {"permanent"}
 
 
-def test_an_input_of_empty_files_is_refused_with_the_reason(world: World):
+def test_input_of_empty_files_is_rejected_with_the_reason(world: World):
     world.write({"empty.txt": b""})
     with pytest.raises(InputError, match=r"The only file of INPUT cannot be read: empty.txt: empty"):
         world.index()
 
 
-def test_a_file_that_cannot_be_opened_is_a_failure(world: World):
+def test_an_unreadable_file_is_a_failure(world: World):
     world.write(TOWN)
     os.symlink(world.input / "gone", world.input / "dangling.txt")
     done = world.index()
@@ -161,13 +161,13 @@ def test_a_file_that_cannot_be_opened_is_a_failure(world: World):
     assert "cannot be read" in failures(world)["dangling.txt"]
 
 
-def test_an_input_of_which_nothing_can_be_read_is_refused_with_the_reasons(world: World):
+def test_input_without_readable_files_is_rejected_with_the_reasons(world: World):
     world.write(UNREADABLE)
     with pytest.raises(InputError, match=r"None of the 4 files of INPUT can be read: .*binary"):
         world.index()
 
 
-def test_files_that_are_not_utf_8_are_decoded(world: World):
+def test_files_in_other_encodings_are_decoded(world: World):
     text = "ALICE traf BOB in der Mühle, für fünf Groschen. Der Müller war über den Besuch nicht erfreut."
     world.write(
         {
@@ -183,7 +183,7 @@ def test_files_that_are_not_utf_8_are_decoded(world: World):
     assert {e["title"] for e in world.table("entities")} == {"ALICE", "BOB"}
 
 
-def test_a_document_that_cannot_be_read_today_keeps_its_last_version(world: World, built: Built):
+def test_a_document_that_becomes_unreadable_keeps_its_last_version(world: World, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
     world.write({"council.txt": bytes(range(256)) * 10, "harbour.txt": b""})
@@ -194,7 +194,7 @@ def test_a_document_that_cannot_be_read_today_keeps_its_last_version(world: Worl
     assert world.asked() == asked
 
 
-def test_a_broken_row_of_a_table_loses_only_itself(world: World):
+def test_only_the_broken_row_of_a_table_fails(world: World):
     good = '{"text": "ALICE met BOB."}\n'
     world.write({"rows.jsonl": good + "{broken\n" + '{"text": ""}\n' + '{"text": "CAROL met DAVE."}\n'})
     world.index()
@@ -202,8 +202,8 @@ def test_a_broken_row_of_a_table_loses_only_itself(world: World):
     assert {e["title"] for e in world.table("entities")} == {"ALICE", "BOB", "CAROL", "DAVE"}
 
 
-def test_a_line_of_megabytes_is_cut_into_chunks(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(read_stage, "WHOLE_BYTES", 1_000_000)  # the most that is fetched at once
+def test_a_line_of_megabytes_is_split_into_chunks(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(read_stage, "WHOLE_BYTES", 1_000_000)  # The most that is fetched in one call.
     sentence = "the harbour master wrote ALICE a letter about BOB and the tide, "
     line = sentence * (4_000_000 // len(sentence) + 1)
     world.write({"line.txt": line, "small.txt": "BOB met CAROL."})
@@ -219,7 +219,7 @@ def test_a_line_of_megabytes_is_cut_into_chunks(world: World, monkeypatch: pytes
     assert all(after[0] < before[1] < after[1] for before, after in pairwise(spans)), "no gap"
 
 
-def test_a_chunk_too_large_for_the_model_is_a_failure_and_is_not_sent(world: World):
+def test_a_chunk_that_exceeds_the_context_window_fails_without_a_call(world: World):
     world.write({"long.txt": "ALICE met BOB. " * 20_000, "short.txt": "BOB met CAROL."})
     model = world.settings().models["default"].model_dump(mode="json") | {"context_window": 16_000}
     done = world.index(chunking={"size": "document"}, models={"default": model})
@@ -228,10 +228,10 @@ def test_a_chunk_too_large_for_the_model_is_a_failure_and_is_not_sent(world: Wor
     assert {e["title"] for e in world.table("entities")} == {"BOB", "CAROL"}
 
 
-# graphs with little in them
+# Small graphs
 
 
-def test_a_document_without_any_entity_leaves_a_valid_index_of_it(world: World):
+def test_a_document_without_entities_gives_a_valid_index(world: World):
     world.write({"a.txt": TOWN["weather.txt"]})
     done = world.index()
     counts = done.manifest.counts
@@ -243,14 +243,14 @@ def test_a_document_without_any_entity_leaves_a_valid_index_of_it(world: World):
 
 
 @pytest.mark.parametrize(("text", "entities"), [("it rained and nobody came.", 0), ("Mr. Maddern slept.", 1)])
-def test_pruning_leaves_a_valid_index_where_there_is_nothing_to_prune(world: World, text: str, entities: int):
+def test_pruning_with_nothing_to_prune_gives_a_valid_index(world: World, text: str, entities: int):
     world.write({"a.txt": text})
     done = world.index(models={"default": {"provider": "offline"}})
     assert done.manifest.counts["entities"] == entities and done.failed == 0
     assert done.manifest.counts["relationships"] == 0
 
 
-def test_a_graph_without_an_edge_has_communities_reports_and_answers(world: World):
+def test_a_graph_without_edges_has_communities_reports_and_answers(world: World):
     texts = {f"{n}.txt": f"{n} slept." for n in ("ALICE", "BOB", "CAROL")}
     world.write(texts)
     done = world.index()
@@ -261,13 +261,13 @@ def test_a_graph_without_an_edge_has_communities_reports_and_answers(world: Worl
     assert world.open().sources(answer.references)[0].chunks, "without edges, by way of the entities"
 
 
-def test_one_single_chunk_with_one_single_entity_is_an_index(world: World):
+def test_one_chunk_with_one_entity_is_a_valid_index(world: World):
     world.write({"a.txt": "ALICE slept."})
     world.index()
     assert world.open().ask("Who is ALICE ?").text.startswith("- ALICE [Data: Reports (1)]")
 
 
-def test_an_entity_related_only_to_itself_has_no_relationship(world: World):
+def test_self_relationships_are_dropped(world: World):
     world.endpoint.respond = lambda body: (
         '("entity"<|>ALICE<|>PERSON<|>A.)##("relationship"<|>ALICE<|>alice<|>Herself.<|>5)##<|COMPLETE|>'
         if toy_model.recognise(body["messages"][-1]["content"])[0] == "extract"
@@ -279,7 +279,7 @@ def test_an_entity_related_only_to_itself_has_no_relationship(world: World):
     assert done.manifest.steps["extract"]["counts"]["self_relationships"] == 1
 
 
-# texts that look like ours
+# Texts that look like our formats
 
 ODD = {
     "braces": 'ALICE wrote {text} and {{examples}} and {"a": {"b": 1}} to BOB. {completion} {0} %s $x',
@@ -298,8 +298,8 @@ ODD = {
 
 
 @pytest.mark.parametrize("kind", ODD)
-def test_text_that_looks_like_ours_does_no_harm(world: World, kind: str):
-    """The model copies what it reads into its descriptions, which is worse than most do."""
+def test_text_that_imitates_our_formats_is_harmless(world: World, kind: str):
+    """The model copies what it reads into descriptions."""
     world.write({"odd.txt": ODD[kind], "plain.txt": "BOB met CAROL. CAROL met DAVE."})
     done = world.index(claims={"enabled": True})
     assert done.failed == 0
@@ -315,7 +315,7 @@ def test_text_that_looks_like_ours_does_no_harm(world: World, kind: str):
     assert answer.found and {r.id for r in answer.references} <= {r["id"] for r in reports}
 
 
-def test_names_that_look_like_ours_do_no_harm(world: World):
+def test_names_that_imitate_our_formats_are_harmless(world: World):
     odd = ["{text}", "id,entity", '"QUOTED" NAME', "[DATA: REPORTS (1)]", "-----Entities-----", "A\tB"]
     records = "##\n".join(f'("entity"<|>{name}<|>PERSON<|>One.)' for name in odd)
     world.endpoint.respond = lambda body: (
@@ -335,16 +335,16 @@ def test_names_that_look_like_ours_do_no_harm(world: World):
     assert len(rows) == len(odd) and [r["id"] for r in rows] == [str(i + 1) for i in range(len(odd))]
 
 
-# what is asked of an index that cannot answer
+# Questions to an index that cannot answer
 
 
-def test_a_question_on_an_index_that_is_not_there_says_how_to_make_one(world: World):
+def test_a_question_to_a_missing_index_says_how_to_build_one(world: World):
     with pytest.raises(IndexNotFound, match=r"here is no index at .*graphrag-ray index INPUT --root"):
         open_index(str(world.root))
     assert not world.root.exists(), "asking writes nothing"
 
 
-def test_a_question_on_a_half_built_index_says_how_to_go_on(world: World):
+def test_a_question_to_an_unfinished_index_says_how_to_finish_it(world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: (
         WRONG_KEY if "Write the report" in body["messages"][-1]["content"] else toy_model.respond(body)
@@ -355,7 +355,7 @@ def test_a_question_on_a_half_built_index_says_how_to_go_on(world: World):
         open_index(str(world.root))
 
 
-# settings and prompts
+# Settings and prompts
 
 
 @pytest.mark.parametrize(
@@ -369,12 +369,12 @@ def test_a_question_on_a_half_built_index_says_how_to_go_on(world: World):
         ("models.default.endpoint=x", "models.default.endpoint", "models.default.endpoints"),
     ],
 )
-def test_an_unknown_setting_is_refused_and_the_nearest_is_named(override: str, unknown: str, nearest: str):
+def test_an_unknown_setting_is_rejected_with_a_suggestion(override: str, unknown: str, nearest: str):
     with pytest.raises(SettingsError, match=re.escape(f"{unknown!r}; did you mean {nearest!r}")):
         load_settings(None, [override])
 
 
-def test_an_unknown_setting_in_a_file_is_refused_and_the_nearest_is_named(tmp_path):
+def test_an_unknown_setting_in_a_file_is_rejected_with_a_suggestion(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("chunking: {size: 300}\nextraction: {max_gleaning: 2}\n")
     with pytest.raises(SettingsError, match=r"'extraction.max_gleaning'; did you mean 'extraction.max_glean"):
@@ -392,7 +392,7 @@ def test_an_unknown_setting_in_a_file_is_refused_and_the_nearest_is_named(tmp_pa
         ({"input": {"strip_pattern": "("}}, "strip_pattern"),
     ],
 )
-def test_a_setting_that_makes_no_sense_is_refused_by_name(given: dict, told: str):
+def test_an_invalid_setting_is_rejected_by_name(given: dict, told: str):
     with pytest.raises(SettingsError, match=told):
         parse_settings(given)
 
@@ -408,7 +408,7 @@ def test_a_setting_that_makes_no_sense_is_refused_by_name(given: dict, told: str
     ],
     ids=["missing", "unknown"],
 )
-def test_a_prompt_with_a_wrong_placeholder_stops_the_run_before_anything_is_spent(
+def test_a_wrong_placeholder_in_a_prompt_stops_the_run_before_any_call(
     world: World, tmp_path, change, told: str
 ):
     prompts = tmp_path / "prompts"
@@ -421,7 +421,7 @@ def test_a_prompt_with_a_wrong_placeholder_stops_the_run_before_anything_is_spen
     assert world.asked() == 0
 
 
-# endpoints
+# Endpoints
 
 
 def with_endpoint(world: World, **given) -> dict:
@@ -430,7 +430,7 @@ def with_endpoint(world: World, **given) -> dict:
     return {"default": {"provider": "openai", "model": "m", "endpoints": [endpoint]}}
 
 
-def test_a_missing_key_variable_is_named_and_so_is_the_node(world: World, monkeypatch):
+def test_a_missing_key_variable_is_reported_with_the_node(world: World, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     world.write(TOWN)
     with pytest.raises(ModelRefused, match="NO_SUCH_KEY is not set") as refused:
@@ -439,7 +439,7 @@ def test_a_missing_key_variable_is_named_and_so_is_the_node(world: World, monkey
     assert world.asked() == 0
 
 
-def test_a_refused_key_stops_the_run_at_once_and_the_next_run_goes_on(world: World, monkeypatch):
+def test_a_rejected_key_stops_the_run_and_the_next_run_resumes(world: World, monkeypatch):
     monkeypatch.setenv("TEST_KEY", "sk-wrong-key-of-this-test")
     world.write(TOWN)
     world.endpoint.key = "right"
@@ -451,7 +451,7 @@ def test_a_refused_key_stops_the_run_at_once_and_the_next_run_goes_on(world: Wor
     assert world.index(models=models).failed == 0
 
 
-def test_a_key_is_nowhere_in_the_index_nor_in_an_error(world: World, monkeypatch):
+def test_keys_are_in_neither_the_index_nor_errors(world: World, monkeypatch):
     key = "sk-this-key-must-not-be-written"
     monkeypatch.setenv("TEST_KEY", key)
     world.endpoint.key = key
@@ -468,7 +468,7 @@ def refused_port() -> int:
         return int(s.getsockname()[1])
 
 
-def test_an_endpoint_that_is_not_there_is_told_and_what_was_done_is_kept(world: World):
+def test_an_unreachable_endpoint_is_reported_and_finished_work_is_kept(world: World):
     world.write({f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(30)})
     gone = with_endpoint(world, base_url=f"http://127.0.0.1:{refused_port()}/v1", max_in_flight=64)
     with pytest.raises(TooManyFailures, match=r"No answer from http://127\.0\.0\.1.*kept"):
@@ -478,7 +478,7 @@ def test_an_endpoint_that_is_not_there_is_told_and_what_was_done_is_kept(world: 
     assert done.failed == 0 and world.prompts()["extract"] == 30
 
 
-def test_an_endpoint_that_goes_away_in_the_middle_costs_nothing_twice(world: World):
+def test_nothing_is_paid_twice_if_an_endpoint_disappears(world: World):
     world.write({f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(60)})
     answered: list[str] = []
 
@@ -499,7 +499,7 @@ def test_an_endpoint_that_goes_away_in_the_middle_costs_nothing_twice(world: Wor
     assert world.table("failures") == []
 
 
-def test_an_endpoint_that_truncates_prompts_is_found_out(world: World):
+def test_an_endpoint_that_truncates_prompts_is_detected(world: World):
     def truncating(body: dict) -> Answer:
         usage = {"prompt_tokens": 90, "completion_tokens": 5, "total_tokens": 95}
         return Answer(toy_model.respond(body), usage=usage)
@@ -511,7 +511,7 @@ def test_an_endpoint_that_truncates_prompts_is_found_out(world: World):
     assert world.snapshots() == []
 
 
-def test_an_endpoint_that_answers_nonsense_to_everything_stops_the_run_and_its_replies_are_kept(world: World):
+def test_only_nonsense_replies_stop_the_run_and_are_journalled(world: World):
     world.endpoint.respond = lambda body: "Bananas are yellow."
     world.write({f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(40)})
     with pytest.raises(TooManyFailures, match=r"items of stage extract failed .*still not usable"):
@@ -519,7 +519,7 @@ def test_an_endpoint_that_answers_nonsense_to_everything_stops_the_run_and_its_r
     assert world.snapshots() == [] and world.store.list("work/extract")
 
 
-def test_a_model_that_answers_some_chunks_with_nonsense_loses_only_these(world: World):
+def test_nonsense_replies_fail_only_their_chunks(world: World):
     def sometimes(body: dict) -> str:
         return "Bananas." if "HEIDI" in str(body["messages"]) else toy_model.respond(body)
 
@@ -533,7 +533,7 @@ def test_a_model_that_answers_some_chunks_with_nonsense_loses_only_these(world: 
     assert {e["title"] for e in world.table("entities")} == set(expected_entities(rest.values()))
 
 
-def test_a_reply_that_was_cut_off_keeps_its_complete_records(world: World):
+def test_complete_records_of_a_truncated_reply_are_kept(world: World):
     def cut(body: dict):
         text = toy_model.respond(body)
         name, _ = toy_model.recognise(body["messages"][-1]["content"])
@@ -546,10 +546,10 @@ def test_a_reply_that_was_cut_off_keeps_its_complete_records(world: World):
     assert done.manifest.steps["extract"]["counts"]["unusable_records"] == 1
 
 
-# deletions
+# Deletions
 
 
-def test_an_input_that_would_delete_most_of_the_index_is_refused(world: World, tmp_path, built: Built):
+def test_input_that_would_delete_most_of_the_index_is_rejected(world: World, tmp_path, built: Built):
     world.take(built(TOWN))
     before = everything(world.open())
     world.input = tmp_path / "another"
@@ -561,7 +561,7 @@ def test_an_input_that_would_delete_most_of_the_index_is_refused(world: World, t
     assert world.snapshots() == [1] and everything(world.open()) == before
 
 
-def test_deletions_that_are_meant_are_made(world: World, tmp_path, built: Built):
+def test_allowed_deletions_are_made(world: World, tmp_path, built: Built):
     world.take(built(TOWN))
     world.input = tmp_path / "another"
     world.input.mkdir()
@@ -571,7 +571,7 @@ def test_deletions_that_are_meant_are_made(world: World, tmp_path, built: Built)
     assert {e["title"] for e in world.table("entities")} == {"ZOE", "YURI"}
 
 
-def test_adding_keeps_what_input_does_not_hold_and_pays_nothing_for_it(world: World, tmp_path, built: Built):
+def test_add_keeps_documents_missing_from_input_at_no_cost(world: World, tmp_path, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
     world.input = tmp_path / "another"
@@ -586,7 +586,7 @@ def test_adding_keeps_what_input_does_not_hold_and_pays_nothing_for_it(world: Wo
     assert not world.index(add=True).committed
 
 
-def test_two_endpoints_of_which_one_is_gone_serve_all_the_same(world: World):
+def test_one_of_two_endpoints_is_enough(world: World):
     world.write(TOWN)
     with Endpoint(respond=toy_model.respond) as other:
         gone = {"base_url": f"http://127.0.0.1:{refused_port()}/v1", "api_key_env": None}

@@ -1,5 +1,5 @@
-"""Baselines on the command line: LightRAG's modes with sources, and the model without data, which only an
-evaluation asks."""
+"""Baselines on the command line: LightRAG's modes with sources, and the model without data, which only
+evaluation uses."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ QUESTION = "Why did Hask Marsh protest against the harbour plan?"
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of nine documents by the offline engine."""
+    """An index of nine documents built by the offline engine."""
     from click.testing import CliRunner
 
     from graphrag_ray.cli.command_line import main
@@ -46,7 +46,7 @@ def test_each_mode_answers_with_sources(demo: Path, run: Command):
     assert "lightrag search" in shown and "Entities were looked up by: " in shown and ".md" in shown
 
 
-def test_a_mode_without_a_method_that_has_it_is_refused(demo: Path, run: Command):
+def test_a_mode_is_rejected_for_methods_without_modes(demo: Path, run: Command):
     done = run("query", QUESTION, "--root", demo, "--method", "local", "--mode", "mix")
     assert (
         done.exit_code == 2
@@ -55,7 +55,7 @@ def test_a_mode_without_a_method_that_has_it_is_refused(demo: Path, run: Command
 
 
 @pytest.mark.parametrize("command", [("query", QUESTION), ("chat",), ("serve",)])
-def test_the_model_without_data_is_refused_with_where_it_can_be_asked(
+def test_method_none_is_rejected_with_a_pointer_to_evaluate(
     demo: Path, run: Command, command: tuple[str, ...]
 ):
     done = run(*command, "--root", demo, "--method", "none")
@@ -63,7 +63,7 @@ def test_the_model_without_data_is_refused_with_where_it_can_be_asked(
     assert "`graphrag-ray evaluate` (--condition none=none)" in " ".join(done.stderr.split())
 
 
-def test_a_conversation_that_asks_for_it_goes_on_with_its_method(demo: Path, run: Command):
+def test_a_chat_keeps_its_method_if_method_none_is_requested(demo: Path, run: Command):
     done = run("chat", "--root", demo, said="/method none\n/method\n")
     assert "a baseline for `graphrag-ray evaluate`" in done.stderr
     assert (
@@ -72,7 +72,7 @@ def test_a_conversation_that_asks_for_it_goes_on_with_its_method(demo: Path, run
     )
 
 
-def test_a_batch_a_conversation_and_python_refuse_it_too(town: World):
+def test_batch_chat_and_python_reject_method_none(town: World):
     opened = town.open()
     with pytest.raises(UsageError, match="is a baseline"):
         opened.ask(QUESTION, method="none")
@@ -86,7 +86,7 @@ def test_a_batch_a_conversation_and_python_refuse_it_too(town: World):
         chat.stream("Who?")
 
 
-def test_the_keywords_have_a_model_of_their_own(town: World, run: Command):
+def test_keywords_can_use_their_own_model(town: World, run: Command):
     own = ["--set", "models.small.provider=openai", "--set", "models.small.model=small"]
     own += ["--set", f"models.small.endpoints.0.base_url={town.endpoint.base_url}"]
     own += ["--set", "models.small.endpoints.0.api_key_env=null", "--set", "stages.keywords.model=small"]

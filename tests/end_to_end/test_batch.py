@@ -1,4 +1,4 @@
-"""Many questions: as each alone would be answered, in one go, resumed after a kill, and paid for once."""
+"""Batches of questions: answered as single questions are, resumed after a kill, and paid for once."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def about(*names: str) -> list[str]:
     return [f"What about {name} ?" for name in names]
 
 
-# what a batch answers
+# Answers
 
 
 @pytest.mark.parametrize("method", WITHOUT_A_TREE)
@@ -76,15 +76,13 @@ def test_every_method_answers_in_a_batch_as_it_answers_alone(town: World, method
         assert [r["id"] for r in row["references"]] == [r.id for r in alone.references]
         assert row["found"] == alone.found and row["notes"] == list(alone.notes) and row["error"] is None
         calls = {name: phase.calls for name, phase in alone.phases.items()}
-        if method == "lightrag":  # alone, some of its three texts are embedded by one call
+        if method == "lightrag":  # Alone, some of its three texts are embedded by one call.
             calls["embed"] = 3
         assert row["calls"] == sum(calls.values())
         assert row["tokens"] == sum(p.prompt_tokens + p.completion_tokens for p in alone.phases.values())
 
 
-def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
-    town: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_bug_fails_only_the_row_of_its_question(town: World, monkeypatch: pytest.MonkeyPatch):
     answering = Index.prepare
 
     def failing(index: Index, ask: AskRequest) -> Any:
@@ -99,9 +97,7 @@ def test_a_question_on_which_we_fail_ourselves_is_one_failed_row(
     assert "ZeroDivisionError: seven by nothing (query/question_sweep.py:" in failed["error"]
 
 
-def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(
-    town: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_finished_answer_is_written_whatever_else_fails(town: World, monkeypatch: pytest.MonkeyPatch):
     def fail(*given: object) -> Any:
         raise KeyError("lost")
 
@@ -112,7 +108,7 @@ def test_an_answer_that_is_there_is_written_whatever_fails_beside_it(
 
 
 @pytest.mark.parametrize("method", WITHOUT_A_TREE)
-def test_what_a_batch_asks_can_travel_to_a_worker(town: World, method: str, monkeypatch: pytest.MonkeyPatch):
+def test_questions_of_a_batch_can_be_pickled(town: World, method: str, monkeypatch: pytest.MonkeyPatch):
     take = Feed.take
 
     def travelled(feed: Feed) -> Any:
@@ -128,7 +124,7 @@ def outcome(world: World) -> dict[str, Any]:
     return found
 
 
-def test_how_a_batch_ended_stands_beside_its_answers(town: World):
+def test_the_outcome_of_a_batch_is_written_next_to_its_answers(town: World):
     ask(town, *about("DAVE", "HEIDI"))
     told = outcome(town)
     assert (told["outcome"], told["exit_code"], told["exit_meaning"]) == ("answered", 0, "done")
@@ -141,9 +137,7 @@ def test_how_a_batch_ended_stands_beside_its_answers(town: World):
     assert sum(u["calls"] for u in told["usage"]["stages"]) > 0
 
 
-def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
-    town: World, run: Command, tmp_path: Path
-):
+def test_the_outcome_of_a_rejected_batch_replaces_an_earlier_one(town: World, run: Command, tmp_path: Path):
     ask(town, *about("DAVE"))
     password = "correct-horse"
     good = {"--root": town.root, "--batch": questions(town, *about("DAVE")), "--out": out(town)}
@@ -181,7 +175,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
         assert (refused.exit_code, told["exit_code"], told["outcome"]) == (2, 2, "usage"), message
         assert told["exit_meaning"] == "wrong usage or settings" and message in told["message"]
         assert not (told["usage"] or {}).get("stages") and told["ended_at"] and password not in str(told)
-    # The same where there was none before; what names no file of answers is told nowhere.
+    # The same without an earlier batch. Errors that name no answers file are written nowhere.
     fresh = tmp_path / "fresh" / "a.parquet"
     assert run("query", *line({"--batch": columns, "--out": fresh})).exit_code == 2
     assert json.loads(Path(f"{fresh}.work/outcome.json").read_text())["exit_code"] == 2
@@ -191,7 +185,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: World, run: Command):
+def test_a_rejected_batch_does_not_overwrite_the_outcome_of_a_running_one(town: World, run: Command):
     ask(town, *about("DAVE"))
     before = outcome(town)
     command = ["query", "--root", town.root, "--out", out(town), "--batch"]
@@ -203,7 +197,7 @@ def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: Worl
     assert outcome(town) == before
 
 
-def test_ctrl_c_before_the_first_question_is_told_too(town: World, monkeypatch: pytest.MonkeyPatch):
+def test_ctrl_c_before_the_first_question_is_recorded(town: World, monkeypatch: pytest.MonkeyPatch):
     ask(town, *about("DAVE"))
 
     def broken_off(*given: object) -> None:
@@ -215,7 +209,7 @@ def test_ctrl_c_before_the_first_question_is_told_too(town: World, monkeypatch: 
     assert (outcome(town)["outcome"], outcome(town)["exit_code"]) == ("interrupted", 130)
 
 
-def test_references_have_the_numbers_that_stand_in_the_text(town: World):
+def test_references_have_the_numbers_in_the_text(town: World):
     ask(town, "What are the THEMES?")
     (row,) = answers(town)
     assert len(row["references"]) > 1
@@ -223,7 +217,7 @@ def test_references_have_the_numbers_that_stand_in_the_text(town: World):
         assert f"[Data: Reports ({reference['human_readable_id']})]" in row["text"]
 
 
-def test_answers_stand_in_the_order_of_the_questions_whatever_returns_first(town: World):
+def test_answers_are_in_the_order_of_the_questions(town: World):
     delays = iter([0.2, 0.0, 0.1, 0.05] * 50)
     town.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=next(delays))
     ask(town, *about(*NAMES))
@@ -231,7 +225,7 @@ def test_answers_stand_in_the_order_of_the_questions_whatever_returns_first(town
     assert [r["question_id"] for r in answers(town)] == ["1", "2", "3", "4", "5"]
 
 
-def test_a_question_that_stands_there_twice_is_asked_once(town: World):
+def test_a_repeated_question_is_asked_once(town: World):
     asked = town.asked()
     ask(town, *about("DAVE", "HEIDI", "DAVE"))
     assert town.prompts(asked) == {"map": 2, "reduce": 2}
@@ -239,13 +233,13 @@ def test_a_question_that_stands_there_twice_is_asked_once(town: World):
     assert first["text"] == third["text"] and (first["question_id"], third["question_id"]) == ("1", "3")
 
 
-def test_the_questions_of_a_batch_are_asked_side_by_side(town: World):
+def test_questions_of_a_batch_are_asked_concurrently(town: World):
     town.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.3)
     ask(town, *about(*NAMES))
     assert town.endpoint.peak_in_flight >= 4
 
 
-def test_what_a_question_cost_is_in_its_row(town: World):
+def test_rows_contain_the_cost_of_their_question(town: World):
     price = {"price": {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 2.0}}
     models = {"default": town.settings().models["default"].model_dump() | price}
     done = ask(town, *about("DAVE", "HEIDI"), changes={"models": models})
@@ -264,10 +258,10 @@ def test_a_batch_writes_nothing_to_the_index(town: World):
     assert listing() == before
 
 
-# what was paid for
+# Payment
 
 
-def test_a_batch_that_is_asked_again_costs_nothing_and_gives_the_same(town: World):
+def test_repeating_a_batch_costs_nothing_and_gives_the_same_answers(town: World):
     ask(town, *about(*NAMES))
     first, asked = answers(town), town.asked()
     out(town).unlink()
@@ -290,7 +284,7 @@ def command(world: World, *texts: str) -> list[object]:
 
 
 class Started:
-    """The command in a process of its own."""
+    """The command in its own process."""
 
     def __init__(self, world: World, *texts: str) -> None:
         self.process = subprocess.Popen(
@@ -315,20 +309,20 @@ class Started:
 
 @pytest.fixture
 def slow(deep: World) -> Iterator[World]:
-    """Answers take a while, so that there is something to interrupt."""
+    """Slow replies, so that there is something to interrupt."""
     deep.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.1)
     yield deep
     deep.endpoint.respond = toy_model.respond
 
 
 def repeated(world: World, start: int) -> int:
-    """How many requests from `start` on had been sent before."""
+    """How many of the requests from number `start` on had been sent before."""
     seen = Counter(repr(b["messages"]) for b in world.endpoint.bodies()[start:])
     return sum(n - 1 for n in seen.values())
 
 
 @pytest.mark.cluster
-def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World, run: Command):
+def test_a_killed_batch_resumes(slow: World, run: Command):
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(20)]), slow.asked()
     killed = Started(slow, *texts)
     killed.wait_until(slow, before + 100)
@@ -340,13 +334,13 @@ def test_a_batch_that_is_killed_goes_on_where_it_was(slow: World, run: Command):
     done = run(*command(slow, *texts))
     assert done.exit_code == 0 and outcome(slow)["exit_code"] == 0, done.output
     assert len(answers(slow)) == 20 and all(r["text"] for r in answers(slow))
-    # In flight (16 at most), and answered since the last flush of the journal.
+    # Calls in flight (at most 16) and replies since the last journal flush.
     assert asked >= 100 and repeated(slow, before) <= 40
     done = run(*command(slow, *texts))
     assert done.exit_code == 0 and "no model calls" in done.stdout
 
 
-def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: World, run: Command):
+def test_ctrl_c_waits_for_calls_in_flight_and_the_same_command_resumes(slow: World, run: Command):
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(20)]), slow.asked()
     stopped = Started(slow, *texts)
     stopped.wait_until(slow, before + 60)
@@ -359,7 +353,7 @@ def test_ctrl_c_waits_for_what_is_in_flight_and_the_same_command_goes_on(slow: W
     assert done.exit_code == 0 and repeated(slow, before) == 0, done.output
 
 
-def test_a_budget_stops_a_batch_with_exit_code_4_and_the_next_one_goes_on(slow: World, run: Command):
+def test_a_budget_stops_a_batch_with_exit_code_4_and_the_next_one_resumes(slow: World, run: Command):
     texts, before = about(*[f"A{chr(65 + i)}X" for i in range(10)]), slow.asked()
     stopped = run(*command(slow, *texts), "--set", "budget.max_total_tokens=20000")
     assert stopped.exit_code == 4 and "budget.max_total_tokens is 20,000" in stopped.stderr
@@ -385,7 +379,7 @@ def test_two_batches_with_the_same_answers_do_not_both_pay(slow: World, run: Com
     assert first.ended()[0] == 0 and repeated(slow, before) == 0 and outcome(slow)["exit_code"] == 0
 
 
-# what fails
+# Failures
 
 
 def test_a_question_that_fails_is_a_row_with_its_error(town: World):
@@ -400,7 +394,7 @@ def test_a_question_that_fails_is_a_row_with_its_error(town: World):
     assert first["text"] and third["text"] and first["error"] is None
 
 
-def test_a_failure_in_passing_is_tried_again_by_the_next_run_and_one_for_good_is_not(town: World):
+def test_the_next_run_retries_transient_but_not_permanent_failures(town: World):
     def respond(body: dict[str, Any]) -> Any:
         asked = str(body)
         return REJECTED if "DAVE ?" in asked else BROKEN if "ERIN ?" in asked else toy_model.respond(body)
@@ -414,7 +408,7 @@ def test_a_failure_in_passing_is_tried_again_by_the_next_run_and_one_for_good_is
     assert town.prompts(asked) == {"map": 1, "reduce": 1}
 
 
-def test_a_part_that_is_missing_is_counted_and_told(deep: World):
+def test_missing_contexts_are_counted_and_reported(deep: World):
     first = iter([REJECTED])
     deep.endpoint.respond = lambda body: next(first, None) or toy_model.respond(body)
     done = ask(deep, "What are the THEMES?", changes=SMALL, level=2)
@@ -423,7 +417,7 @@ def test_a_part_that_is_missing_is_counted_and_told(deep: World):
     assert any("got no usable reply" in note for note in row["notes"])
 
 
-def test_a_row_that_holds_no_question_is_a_row_with_its_error(town: World):
+def test_a_row_without_a_question_has_an_error(town: World):
     done = ask(town, "What about DAVE ?", " ", "x" * 20_001)
     assert done.failed == 2
     assert [r["error"] for r in answers(town)] == [
@@ -431,20 +425,20 @@ def test_a_row_that_holds_no_question_is_a_row_with_its_error(town: World):
     ]  # fmt: skip
 
 
-def test_a_key_that_is_refused_ends_the_batch(town: World):
+def test_a_rejected_key_ends_the_batch(town: World):
     town.endpoint.respond = lambda body: WRONG_KEY
     with pytest.raises(Exception, match="401"):
         ask(town, *about(*NAMES))
     assert not out(town).exists()
 
 
-def test_an_endpoint_that_fails_most_ends_the_batch(town: World):
+def test_too_many_failures_end_the_batch(town: World):
     town.endpoint.respond = lambda body: Drop()
     with pytest.raises(TooManyFailures):
         ask(town, *about(*[f"A{i}" for i in range(30)]), changes={"run": {"max_attempts": 1}})
 
 
-def test_what_no_question_can_be_asked_with_is_told_before_anything_is_spent(town: World):
+def test_invalid_options_are_rejected_before_any_call(town: World):
     asked = town.asked()
     with pytest.raises(LevelNotFound, match="There is no level 'C9'"):
         ask(town, *about(*NAMES), level="C9")
@@ -455,16 +449,16 @@ def test_what_no_question_can_be_asked_with_is_told_before_anything_is_spent(tow
     assert town.asked() == asked and not out(town).exists()
 
 
-def test_a_budget_of_each_question_holds_in_a_batch(town: World):
+def test_the_budget_per_question_applies_in_a_batch(town: World):
     asked = town.asked()
     done = ask(town, *about("DAVE"), changes={"query": {"budget_tokens": 10}})
     assert done.failed == 1 and "budget" in answers(town)[0]["error"] and town.asked() == asked
 
 
-# on the command line
+# Command line
 
 
-def test_the_command_says_what_came_of_it(town: World, run: Command):
+def test_the_command_reports_the_outcome(town: World, run: Command):
     files = ["--batch", questions(town, *about("DAVE"), " "), "--out", out(town)]
     result = run("query", "--root", town.root, *files, *model_options(town))
     assert result.exit_code == 3
@@ -485,7 +479,7 @@ def test_the_command_says_what_came_of_it(town: World, run: Command):
         (["--batch", "q.csv", "--out", "a.csv"], "must name a .parquet file"),
     ],
 )
-def test_what_does_not_go_together_is_wrong_usage(
+def test_incompatible_options_are_usage_errors(
     town: World, run: Command, arguments: list[str], told: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(town.root.parent)
@@ -493,10 +487,10 @@ def test_what_does_not_go_together_is_wrong_usage(
     assert result.exit_code == 2 and told in result.stderr
 
 
-# from Python
+# Python
 
 
-def test_a_list_of_questions_has_its_answers_in_order_each_as_if_it_were_asked_alone(town: World):
+def test_a_list_of_questions_is_answered_in_order_as_single_questions(town: World):
     index, texts = town.open(), about("JUDY", "ALICE")
     found = index.ask_all([texts[0], {"id": "a", "question": texts[1]}, ""], method="hybrid")
     alone = [index.ask(text, method="hybrid").text for text in texts]
@@ -510,7 +504,7 @@ def test_a_list_of_questions_has_its_answers_in_order_each_as_if_it_were_asked_a
         index.ask_all(pa.table({"text": texts}))
 
 
-def test_a_table_is_a_frame_too_embeddings_included(town: World):
+def test_tables_convert_to_pandas_including_embeddings(town: World):
     index = town.open()
     frame = index.to_pandas("entities", ["title", "degree"])
     assert frame.to_dict("records") == index.table("entities", ["title", "degree"]).to_pylist()

@@ -1,4 +1,4 @@
-"""A batch on a real Ray; as a job: `test_jobs.py`."""
+"""A batch on a real Ray cluster. `test_jobs.py` runs it as a job."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphrag_ray.query.batch import answer_batch
 NAMES = ("ALICE", "HEIDI", "ERIN", "JUDY", "IVAN", "DAVE")
 
 
-def test_a_batch_on_ray_is_answered_as_in_this_process_and_nothing_is_asked_again(
+def test_a_batch_on_ray_gives_the_same_answers_and_pays_nothing_twice(
     town: World, on_ray: None, tmp_path: Path
 ):
     world = town

@@ -1,4 +1,4 @@
-"""Replies to questions that are kept: what was asked before is free, and says so."""
+"""Cached replies to questions: a repeated question is free, and the answer says so."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def cache(world: World) -> Path:
 
 
 def opened(world: World, cache: Path, **changes: object) -> Index:
-    """As somebody who comes anew."""
+    """Open the index anew, as another user would."""
     settings = world.settings(**changes) if changes else None
     return open_index(str(world.root), settings=settings, cache=str(cache))
 
 
 @pytest.mark.parametrize("method", WITHOUT_A_TREE)
-def test_a_question_that_was_asked_before_is_free_and_says_so(town: World, cache: Path, method: str):
+def test_a_repeated_question_is_free_and_says_so(town: World, cache: Path, method: str):
     first = opened(town, cache).ask(ABOUT_DAVE, method=method)
     asked = town.asked()
     again = opened(town, cache).ask(ABOUT_DAVE, method=method)
@@ -49,14 +49,14 @@ def test_a_question_that_was_asked_before_is_free_and_says_so(town: World, cache
     assert again.phases == {} and again.cost_usd == 0
 
 
-def test_it_is_free_in_the_same_session_too(town: World, cache: Path):
+def test_it_is_free_in_the_same_session(town: World, cache: Path):
     index = opened(town, cache)
     index.ask(ABOUT_DAVE)
     asked = town.asked()
     assert FREE in index.ask(ABOUT_DAVE).notes and town.asked() == asked
 
 
-def test_it_is_free_when_another_snapshot_is_asked_the_same(town: World, cache: Path):
+def test_it_is_free_for_another_snapshot_with_the_same_contexts(town: World, cache: Path):
     index = opened(town, cache)
     index.ask(ABOUT_DAVE)
     asked = town.asked()
@@ -67,7 +67,7 @@ def test_it_is_free_when_another_snapshot_is_asked_the_same(town: World, cache: 
     assert len(list(cache.rglob("*.parquet"))) == 1, "however many phases it had"
 
 
-def test_a_question_of_which_only_a_part_was_answered_pays_for_the_rest(town: World, cache: Path):
+def test_a_partially_answered_question_pays_only_for_the_rest(town: World, cache: Path):
     town.endpoint.respond = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)
     with pytest.raises(Exception, match="could not be combined"):
         opened(town, cache, run={"max_attempts": 1}).ask(ABOUT_DAVE)
@@ -84,20 +84,20 @@ def test_another_question_is_not_answered_from_the_cache(town: World, cache: Pat
     assert town.prompts(asked) == {"map": 1, "reduce": 1}
 
 
-def test_what_failed_for_good_is_not_asked_again(town: World, cache: Path):
+def test_permanent_failures_are_not_retried(town: World, cache: Path):
     town.endpoint.respond = lambda body: REJECTED
     first = opened(town, cache).ask(ABOUT_DAVE)
     asked = town.asked()
     assert opened(town, cache).ask(ABOUT_DAVE).text == first.text and town.asked() == asked
 
 
-def test_a_cached_answer_is_streamed_too(town: World, cache: Path):
+def test_a_cached_answer_is_streamed(town: World, cache: Path):
     first = opened(town, cache).ask(ABOUT_DAVE)
     with opened(town, cache).stream(ABOUT_DAVE) as stream:
         assert "".join(stream) == first.text and FREE in stream.answer.notes
 
 
-def test_the_index_is_only_read(town: World, cache: Path):
+def test_the_index_is_not_written(town: World, cache: Path):
     def listing() -> dict[str, bytes]:
         return {i.path: town.store.read(i.path) for i in town.store.list()}
 
@@ -106,7 +106,7 @@ def test_the_index_is_only_read(town: World, cache: Path):
     assert listing() == before and list(cache.rglob("*.parquet"))
 
 
-def test_many_questions_at_once_share_a_cache(town: World, cache: Path):
+def test_concurrent_questions_share_a_cache(town: World, cache: Path):
     async def all_of(names: tuple[str, ...]) -> list[str]:
         index = opened(town, cache)
         answers = await asyncio.gather(*(index.ask_async(f"What about {n} ?") for n in names))
@@ -118,7 +118,7 @@ def test_many_questions_at_once_share_a_cache(town: World, cache: Path):
     assert asyncio.run(all_of(names)) == first and town.asked() == asked
 
 
-def test_what_was_answered_before_a_question_was_stopped_is_kept(town: World, cache: Path):
+def test_replies_to_an_interrupted_question_are_kept(town: World, cache: Path):
     never = threading.Event()
 
     def respond(body: dict[str, Any]) -> Response:
@@ -135,7 +135,7 @@ def test_what_was_answered_before_a_question_was_stopped_is_kept(town: World, ca
     assert town.prompts(asked) == {"reduce": 1}
 
 
-def test_a_cache_that_cannot_be_read_is_told_before_anything_is_spent(town: World, cache: Path):
+def test_an_unreadable_cache_is_reported_before_any_call(town: World, cache: Path):
     cache.write_text("a file")
     asked = town.asked()
     with pytest.raises(StoreError, match="Cannot list"):
@@ -143,7 +143,7 @@ def test_a_cache_that_cannot_be_read_is_told_before_anything_is_spent(town: Worl
     assert town.asked() == asked
 
 
-def test_a_full_disk_costs_no_answer(town: World, cache: Path, monkeypatch: pytest.MonkeyPatch):
+def test_answers_survive_a_full_disk(town: World, cache: Path, monkeypatch: pytest.MonkeyPatch):
     def full(self: LocalFiles, path: str, data: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
@@ -153,7 +153,7 @@ def test_a_full_disk_costs_no_answer(town: World, cache: Path, monkeypatch: pyte
     assert any("could not be cached: Cannot write" in note for note in answer.notes)
 
 
-def test_the_journal_of_a_batch_is_a_cache_and_a_cache_is_one_for_a_batch(town: World, cache: Path):
+def test_batch_journals_and_caches_are_interchangeable(town: World, cache: Path):
     questions, out = cache.parent / "q.csv", cache.parent / "answers.parquet"
     questions.write_text(f"question\n{ABOUT_DAVE}\n")
     answer_batch(town.open(), str(questions), str(out))
@@ -165,7 +165,7 @@ def test_the_journal_of_a_batch_is_a_cache_and_a_cache_is_one_for_a_batch(town: 
     assert done.accounts.total.calls == 0 and town.prompts(asked) == {"map": 1, "reduce": 1}
 
 
-def test_the_command_line_keeps_replies_too(town: World, cache: Path, run: Command):
+def test_query_uses_the_cache(town: World, cache: Path, run: Command):
     line = ["query", ABOUT_DAVE, "--root", town.root, "--cache", cache, *model_options(town)]
     first, asked = run(*line), town.asked()
     again = run(*line)
@@ -173,7 +173,7 @@ def test_the_command_line_keeps_replies_too(town: World, cache: Path, run: Comma
     assert f"[{FREE}]" in again.stdout and "no cost]" in again.stdout and FREE not in first.stdout
 
 
-def test_a_conversation_keeps_them_from_one_day_to_the_next(town: World, cache: Path, run: Command):
+def test_chat_uses_the_cache(town: World, cache: Path, run: Command):
     said = f"{ABOUT_DAVE}\nWhat about HEIDI ?\n"
     run("chat", "--root", town.root, "--cache", cache, said=said)
     asked = town.asked()
@@ -181,7 +181,7 @@ def test_a_conversation_keeps_them_from_one_day_to_the_next(town: World, cache: 
     assert FREE in again.stdout and town.asked() == asked
 
 
-def test_a_batch_waits_while_a_service_merges_the_cache_and_not_for_longer(
+def test_a_batch_waits_only_while_a_service_compacts_the_cache(
     town: World, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     questions = tmp_path / "questions.csv"

@@ -1,4 +1,4 @@
-"""A conversation: from a pipe and on a terminal."""
+"""Conversations from a pipe and on a terminal."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def condensing(world: World, reply: Response) -> None:
     world.endpoint.respond = respond
 
 
-# from a pipe
+# From a pipe
 
 
-def test_every_line_of_a_pipe_is_a_question_and_gets_its_answer(town: World):
+def test_every_line_of_a_pipe_is_answered(town: World):
     command = [sys.executable, "-m", "graphrag_ray", "chat", "--root", str(town.root)]
     said = f"{ABOUT_DAVE}\n\n  What about HEIDI ?\n"
     done = subprocess.run(command, input=said, capture_output=True, text=True, timeout=60, check=False)
@@ -44,7 +44,7 @@ def test_every_line_of_a_pipe_is_a_question_and_gets_its_answer(town: World):
     assert done.stdout.startswith(f"{town.store.url}, snapshot 1, 6 documents. Method global.")
 
 
-def test_what_was_noted_once_is_not_said_again(town: World, run: Command):
+def test_notes_are_shown_once(town: World, run: Command):
     done = run(
         "chat",
         "--root",
@@ -56,7 +56,7 @@ def test_what_was_noted_once_is_not_said_again(town: World, run: Command):
     assert done.stdout.count(NOT_REWRITTEN) == 1
 
 
-def test_a_question_leans_on_those_before_it(town: World, run: Command):
+def test_follow_up_questions_use_the_conversation(town: World, run: Command):
     condensing(town, "What did DAVE do?")
     asked = town.asked()
     done = run("chat", "--root", town.root, said="What about ERIN ?\nAnd him?\n")
@@ -72,20 +72,20 @@ def test_a_question_leans_on_those_before_it(town: World, run: Command):
     assert "What did DAVE do?" in bodies[-1]["messages"][-1]["content"]
 
 
-def test_what_was_said_before_can_be_forgotten(town: World, run: Command):
+def test_the_conversation_can_be_cleared(town: World, run: Command):
     asked = town.asked()
     run("chat", "--root", town.root, said="What about ERIN ?\n/new\nWhat about DAVE ?\n")
     assert town.prompts(asked)["condense"] == 0
 
 
-def test_a_question_that_cannot_be_written_out_is_asked_as_it_stands(town: World, run: Command):
+def test_a_question_that_cannot_be_condensed_is_asked_as_it_is(town: World, run: Command):
     condensing(town, REJECTED)
     done = run("chat", "--root", town.root, said="What about ERIN ?\nWhat about DAVE ?\n")
     assert "could not be rewritten" in done.stdout
     assert "- DAVE, ERIN" in done.stdout.split("What about DAVE ?")[1]
 
 
-def test_commands_change_how_the_next_question_is_asked(town: World, run: Command):
+def test_commands_apply_to_the_next_question(town: World, run: Command):
     said = f"/level C0\n/where author = 'x'\n/where\n/method global\n{ABOUT_DAVE}\n/level auto\n"
     done = run("chat", "--root", town.root, said=said)
     assert "Method global, level C0\n" in done.stdout
@@ -93,13 +93,13 @@ def test_commands_change_how_the_next_question_is_asked(town: World, run: Comman
     assert "global search, level C0" in done.stdout and done.stdout.endswith("Method global\n")
 
 
-def test_sources_are_those_of_the_last_answer(town: World, run: Command):
+def test_sources_shows_those_of_the_last_answer(town: World, run: Command):
     done = run("chat", "--root", town.root, said=f"/sources\n{ABOUT_DAVE}\n/sources\n")
     assert "There is no answer yet" in done.stderr and done.exit_code == 3
     assert "harbour.txt, character" in done.stdout.split("/sources")[2]
 
 
-def test_another_snapshot_can_be_asked(town: World, run: Command):
+def test_the_snapshot_can_be_changed(town: World, run: Command):
     town.write({"zoo.txt": "ZOE feeds YURI."})
     town.index(communities={"pack_components_below": 1})
     question = "What about YURI ?\n"
@@ -113,7 +113,7 @@ def test_another_snapshot_can_be_asked(town: World, run: Command):
 
 
 @pytest.mark.parametrize("end", ["/quit", "/quit now", "exit"])
-def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command, end: str):
+def test_help_lists_the_commands_and_quit_ends_the_chat(town: World, run: Command, end: str):
     done = run("chat", "--root", town.root, said=f"/help\n{end}\n{ABOUT_DAVE}\n")
     assert done.exit_code == 0 and ABOUT_DAVE not in done.stdout
     for name in ("/method NAME", "/level C0..Cn", "/where CONDITION", "/sources", "/snapshot N|newest"):
@@ -130,29 +130,27 @@ def test_help_lists_what_can_be_said_and_quit_ends_it(town: World, run: Command,
         ("x" * 20_001, "has 20001 characters"),
     ],
 )
-def test_what_cannot_be_done_is_told_and_the_conversation_goes_on(
-    town: World, run: Command, said: str, told: str
-):
+def test_errors_are_shown_and_the_chat_continues(town: World, run: Command, said: str, told: str):
     done = run("chat", "--root", town.root, said=f"{said}\n/level auto\n{ABOUT_DAVE}\n")
     assert told in done.stderr and "Traceback" not in done.stderr
     assert done.exit_code == 3 and "- DAVE, ERIN, FRANK" in done.stdout
 
 
-def test_an_answer_that_lacks_a_part_counts_as_failed(town: World, run: Command):
+def test_an_incomplete_answer_counts_as_failed(town: World, run: Command):
     town.endpoint.respond = lambda body: REJECTED
     done = run("chat", "--root", town.root, said=f"{ABOUT_DAVE}\n")
     assert UNREADABLE in done.stdout and done.exit_code == 3
 
 
-def test_an_index_that_is_not_there_is_told_at_once(world: World, run: Command):
+def test_a_missing_index_is_reported_immediately(world: World, run: Command):
     done = run("chat", "--root", world.root, said=f"{ABOUT_DAVE}\n")
     assert done.exit_code == 2 and "here is no index at" in done.stderr
 
 
-# on a terminal
+# On a terminal
 
 
-def test_ctrl_c_ends_the_answer_and_not_the_conversation(town: World):
+def test_ctrl_c_stops_the_answer_but_not_the_chat(town: World):
     never = threading.Event()
 
     def respond(body: dict[str, Any]) -> Response:
@@ -174,7 +172,7 @@ def test_ctrl_c_ends_the_answer_and_not_the_conversation(town: World):
     never.set()
 
 
-def test_ctrl_c_at_the_prompt_begins_a_new_line(town: World):
+def test_ctrl_c_at_the_prompt_starts_a_new_line(town: World):
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         terminal.type("What about HE")
@@ -188,7 +186,7 @@ def test_ctrl_c_at_the_prompt_begins_a_new_line(town: World):
     assert "• DAVE, ERIN, FRANK" in terminal.shown
 
 
-def test_an_earlier_line_can_be_called_back(town: World):
+def test_the_line_history_can_be_recalled(town: World):
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         terminal.type("What about DAVE ?\n")
@@ -199,19 +197,19 @@ def test_an_earlier_line_can_be_called_back(town: World):
         assert terminal.end() == 0
 
 
-# from Python
+# From Python
 
 
-def test_a_chat_asks_over_the_same_connections(town: World):
+def test_a_chat_reuses_connections(town: World):
     with Chat(town.open()) as chat:
         for name in ("DAVE", "ERIN"):
             with chat.stream(f"What about {name} ?") as stream:
                 assert "".join(stream) == stream.answer.text
         assert [q for q, _ in chat.turns] == ["What about DAVE ?", "What about ERIN ?"]
-        assert stream.answer.phases["map"].calls == 1  # its own, not those before it
+        assert stream.answer.phases["map"].calls == 1  # Its own questions, not those before it.
 
 
-def test_a_question_that_failed_or_was_stopped_is_not_remembered(town: World):
+def test_failed_and_interrupted_questions_are_not_remembered(town: World):
     with Chat(town.open(run={"max_attempts": 1})) as chat:
         reduce_fails = lambda body: BROKEN if prompt_of(body) == "reduce" else toy_model.respond(body)  # noqa: E731
         town.endpoint.respond = reduce_fails
@@ -224,7 +222,7 @@ def test_a_question_that_failed_or_was_stopped_is_not_remembered(town: World):
             assert "ERIN" in "".join(stream)
 
 
-def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: World):
+def test_a_removed_snapshot_is_reported_with_what_to_do(town: World):
     with Terminal("chat", "--root", town.root) as terminal:
         terminal.wait_for("> ")
         town.write({"zoo.txt": "ZOE feeds YURI."})
