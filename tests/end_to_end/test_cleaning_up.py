@@ -1,4 +1,4 @@
-"""`gc` takes what no kept snapshot needs, and `--purge` every trace of a document; nothing else."""
+"""`gc` removes what no retained snapshot needs, and `--purge` every trace of a document, and nothing else."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SECRET = {"letters/secret.txt": f"{MARKER} met ALICE. {MARKER} owes BOB {MARKER.
 
 
 def aged(root: Path, seconds: float) -> None:
-    """As if everything had been written so long ago."""
+    """Make everything look as if it had been written that long ago."""
     for path in root.rglob("*"):
         if path.is_file():
             at = path.stat().st_mtime - seconds
@@ -61,7 +61,7 @@ def aged(root: Path, seconds: float) -> None:
 
 @pytest.fixture(scope="module")
 def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """An index of four snapshots, two hours old; the second alone holds SECRET. Not to be changed."""
+    """An index of four snapshots, two hours old. Only the second one contains SECRET. Not to be changed."""
     with Endpoint(respond=toy_model.respond) as endpoint:
         world = World(tmp_path_factory.mktemp("grown"), endpoint)
         world.changes = world.embedding | FROM_THE_JOURNAL
@@ -76,7 +76,7 @@ def grown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 
 @pytest.fixture
 def town(grown: World, tmp_path: Path) -> World:
-    """A copy of it."""
+    """A copy of the index."""
     shutil.copytree(grown.root.parent, tmp_path / "copy")
     copy = World(tmp_path / "copy", grown.endpoint)
     copy.changes = copy.embedding | FROM_THE_JOURNAL
@@ -94,7 +94,7 @@ def at(world: World, number: int) -> dict[str, Any]:
 
 
 def traces(world: World | Path, what: str) -> list[str]:
-    """Files in which a text stands, by name or content, whatever the case; parquet is unpacked."""
+    """Files that contain a text in their name or content, ignoring case. Parquet is decoded."""
     wanted, root = what.lower().encode(), world if isinstance(world, Path) else world.root
 
     def holds(path: Path) -> bool:
@@ -114,7 +114,7 @@ def files_of(world: World) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in world.root.rglob("*") if p.is_file()}
 
 
-def test_without_delete_nothing_is_touched_and_what_would_go_is_told(town: World):
+def test_without_delete_nothing_is_removed_and_the_plan_is_shown(town: World):
     before = files_of(town)
     found = clean_up(town.store, GcOptions(keep=2), journal=True)
     assert found.plan.snapshots == [1, 2] and found.plan.kept == [3, 4] and not found.deleted
@@ -124,7 +124,7 @@ def test_without_delete_nothing_is_touched_and_what_would_go_is_told(town: World
     assert files_of(town) == before
 
 
-def test_kept_snapshots_are_as_they_were_and_what_the_others_alone_needed_is_gone(town: World, held: dict):
+def test_retained_snapshots_are_unchanged_and_unneeded_parts_are_removed(town: World, held: dict):
     n_parts = len(list_parts(town.store))
     clean_up(town.store, GcOptions(keep=2, grace_s=0), delete=True)
     assert {n: at(town, n) for n in town.snapshots()} == {n: held[n] for n in (3, 4)}
@@ -134,7 +134,7 @@ def test_kept_snapshots_are_as_they_were_and_what_the_others_alone_needed_is_gon
     assert not town.index().committed and len(town.endpoint.requests) == asked
 
 
-def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World, held: dict):
+def test_readers_work_during_the_grace_period_and_get_an_error_after_it(town: World, held: dict):
     reader = open_index(str(town.root), snapshot=1)
     found = clean_up(town.store, GcOptions(keep=1), delete=True)
     assert town.snapshots() == [4] and found.plan.waiting and found.plan.waiting_until is not None
@@ -150,13 +150,13 @@ def test_a_reader_goes_on_for_the_grace_period_and_is_told_after_it(town: World,
     assert town.store.list("gc") == []
 
 
-def test_a_snapshot_that_is_looked_for_after_its_removal_is_not_found(town: World):
+def test_a_removed_snapshot_is_not_found(town: World):
     clean_up(town.store, GcOptions(keep=2), delete=True)
     with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3, 4"):
         open_index(str(town.root), snapshot=2)
 
 
-def test_a_young_snapshot_stays_where_only_older_ones_shall_go(town: World):
+def test_older_than_keeps_young_snapshots(town: World):
     for number, age in ((1, 5), (2, 4), (3, 1), (4, 0)):
         at = time.time() - age * HOUR
         os.utime(town.root / f"snapshots/{number}.json", (at, at))
@@ -165,7 +165,7 @@ def test_a_young_snapshot_stays_where_only_older_ones_shall_go(town: World):
     assert clean_up(town.store, GcOptions(keep=3, older_than_s=3 * HOUR)).plan.snapshots == [1]
 
 
-def test_what_a_killed_run_left_goes_when_it_is_old(town: World):
+def test_old_remains_of_a_killed_run_are_removed(town: World):
     clean_up(town.store, GcOptions(keep=9), delete=True)
     town.store.write("tables/entities/part-" + "0" * 32 + ".parquet", b"orphan")
     (town.root / "tables" / "entities" / ".tmp-1-abc").write_bytes(b"half")
@@ -178,7 +178,7 @@ def test_what_a_killed_run_left_goes_when_it_is_old(town: World):
     assert not list(town.root.rglob(".tmp-*"))
 
 
-def test_locks_go_but_for_the_last_and_one_whose_holder_may_only_be_paused(town: World):
+def test_locks_are_removed_except_the_last_and_one_whose_holder_may_be_paused(town: World):
     paused = locks.acquire(town.store, note="paused")
     data = orjson.loads(town.store.read(f"locks/{paused.epoch}.json")) | {"machine": "another"}
     town.store.write(f"locks/{paused.epoch}.json", orjson.dumps(data))
@@ -200,7 +200,7 @@ def test_a_running_writer_is_named_and_nothing_is_removed(town: World):
         assert {p: b for p, b in files_of(town).items() if "/locks/" not in p} == before
 
 
-def test_a_writer_that_lost_the_lock_deletes_nothing_more(town: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_process_that_lost_the_lock_stops_deleting(town: World, monkeypatch: pytest.MonkeyPatch):
     def take_over(lock: locks.Lock) -> None:
         town.store.write(f"locks/{lock.epoch + 1}.json", b"{}")
         check(lock)
@@ -220,15 +220,15 @@ def test_a_damaged_manifest_removes_nothing(town: World):
     assert len(list_parts(town.store)) == n and town.snapshots() == [1, 2, 3, 4]
 
 
-def test_an_index_that_is_half_built_is_left_alone(world: World):
+def test_an_unfinished_index_is_not_touched(world: World):
     world.store.write("work/extract/x", b"")
     with pytest.raises(IndexNotFound, match="is incomplete"):
         clean_up(world.store, GcOptions(), delete=True)
     assert [i.path for i in world.store.list()] == ["work/extract/x"]
 
 
-def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: World, held: dict):
-    """Also where nothing can be looked into: damaged parts, and files that were never finished."""
+def test_a_purge_removes_every_trace_of_a_document_and_nothing_else(town: World, held: dict):
+    """Damaged parts and unfinished files, whose content cannot be checked, are removed as well."""
     (part, *_) = town.store.list("work/extract")
     data = town.store.read(part.path) + MARKER.encode()
     town.store.write("work/extract/damaged/" + part.path.split("/")[-1], data)
@@ -245,8 +245,8 @@ def test_no_trace_of_a_purged_document_is_left_and_nothing_else_is_lost(town: Wo
 
 
 @pytest.mark.parametrize("method", WITHOUT_A_TREE)
-def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(town: World, method: str):
-    # The toy model answers global search with titles of reports: three names, and MARKER is none of them.
+def test_an_open_snapshot_does_not_reveal_a_purged_document(town: World, method: str):
+    # The toy model answers global search with three report titles, none of which is MARKER.
     name = "BOB" if method == "global" else MARKER
     reader, about = open_index(str(town.root), snapshot=2), f"What did {name} do ?"
     answer = reader.ask(about, method=method)
@@ -261,9 +261,7 @@ def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(to
 
 
 @pytest.mark.parametrize("when", ["map", "reduce"])
-def test_a_question_whose_snapshot_goes_under_it_says_what_it_had_come_to(
-    town: World, run: Command, when: str
-):
+def test_a_question_whose_snapshot_is_removed_reports_what_it_had_cost(town: World, run: Command, when: str):
     purged: list[Any] = []
 
     def respond(body: dict[str, Any]) -> Any:
@@ -280,7 +278,7 @@ def test_a_question_whose_snapshot_goes_under_it_says_what_it_had_come_to(
     assert when in asked and (when == "reduce") == ("reduce" in asked)
 
 
-def test_after_a_purge_an_index_built_anew_from_its_journal_asks_no_model(town: World, held: dict):
+def test_after_a_purge_the_index_can_be_rebuilt_from_its_journal(town: World, held: dict):
     clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True)
     for folder in ("tables", "snapshots"):
         shutil.rmtree(town.root / folder)
@@ -293,7 +291,7 @@ def test_after_a_purge_an_index_built_anew_from_its_journal_asks_no_model(town: 
 
 
 @pytest.mark.parametrize("claims", [False, True])
-def test_what_failed_for_good_is_not_asked_again_after_a_purge(world: World, claims: bool):
+def test_permanent_failures_are_not_retried_after_a_purge(world: World, claims: bool):
     def respond(body: dict) -> Any:
         return REJECTED if "HEIDI" in body["messages"][-1]["content"] else toy_model.respond(body)
 
@@ -313,7 +311,7 @@ def test_what_failed_for_good_is_not_asked_again_after_a_purge(world: World, cla
     assert world.index().failed == done.failed and len(world.endpoint.requests) == asked
 
 
-def test_a_document_that_the_newest_snapshot_holds_is_not_purged(town: World):
+def test_a_document_in_the_newest_snapshot_is_not_purged(town: World):
     before = files_of(town)
     with pytest.raises(DeletionRefused, match=r"Snapshot 4.*zoo.txt.*Delete them from INPUT"):
         clean_up(town.store, GcOptions(), purge=["letters/secret.txt", "zoo.txt"])
@@ -322,7 +320,7 @@ def test_a_document_that_the_newest_snapshot_holds_is_not_purged(town: World):
     assert files_of(town) == before
 
 
-def test_a_document_that_nobody_knows_is_told_with_the_nearest_name(town: World):
+def test_an_unknown_document_is_reported_with_a_suggestion(town: World):
     with pytest.raises(
         UsageError,
         match=r"no document 'letters/secrt.txt'|'letters/secrt.txt'.*Did you mean 'letters/secret.txt'",
@@ -331,13 +329,13 @@ def test_a_document_that_nobody_knows_is_told_with_the_nearest_name(town: World)
     assert town.snapshots() == [1, 2, 3, 4]
 
 
-def test_a_document_is_purged_by_its_id_and_by_a_glob(town: World, held: dict):
+def test_documents_are_purged_by_id_and_by_pattern(town: World, held: dict):
     (id_,) = (d["id"] for d in held[2]["documents"] if d["path"] in SECRET)
     assert list(clean_up(town.store, GcOptions(), purge=[id_]).documents) == list(SECRET)
     assert list(clean_up(town.store, GcOptions(), purge=["letters/*"]).documents) == list(SECRET)
 
 
-def test_files_outside_the_index_that_hold_text_or_names_of_a_purged_document_are_named(
+def test_files_outside_the_index_with_text_of_a_purged_document_are_listed(
     town: World, run: Command, tmp_path: Path, held: dict
 ):
     (document,) = (d for d in held[2]["documents"] if d["path"] in SECRET)
@@ -378,7 +376,7 @@ def test_files_outside_the_index_that_hold_text_or_names_of_a_purged_document_ar
     assert list(done.traces) == one and (other / "ids.csv").exists()
 
 
-def test_a_place_to_search_that_is_not_there_removes_nothing(town: World, tmp_path: Path):
+def test_nothing_is_removed_if_a_folder_to_search_does_not_exist(town: World, tmp_path: Path):
     before = files_of(town)
     with pytest.raises(UsageError, match=r"--also .*gone: No such file"):
         clean_up(town.store, GcOptions(), purge=list(SECRET), search=[str(tmp_path / "gone")], delete=True)
@@ -389,8 +387,8 @@ def test_a_place_to_search_that_is_not_there_removes_nothing(town: World, tmp_pa
     }
 
 
-def test_a_journal_that_does_not_give_what_the_snapshot_holds_is_not_trimmed(town: World):
-    """As after a change of a prompt: what the next run would need is not known."""
+def test_a_journal_that_does_not_reproduce_the_snapshot_is_not_trimmed(town: World):
+    """For example after a prompt was changed: the replies that the next run needs are not known."""
     for info in town.store.list("work/report"):
         town.store.delete(info.path)
     left = len(town.store.list("work"))
@@ -399,7 +397,7 @@ def test_a_journal_that_does_not_give_what_the_snapshot_holds_is_not_trimmed(tow
     assert len(town.store.list("work")) == left
 
 
-def test_the_journal_loses_only_what_the_newest_snapshot_does_not_replay(town: World):
+def test_only_replies_that_the_newest_snapshot_does_not_replay_are_removed(town: World):
     before = {
         n: compaction.plan_trim(town.store, n, np.empty(0, np.uint64)).items for n in ("extract", "report")
     }
@@ -417,11 +415,11 @@ def test_the_journal_loses_only_what_the_newest_snapshot_does_not_replay(town: W
 
 
 class Killed(BaseException):
-    """The process is no more."""
+    """The simulated process was killed."""
 
 
 def dying(patch: pytest.MonkeyPatch, store: Store, moment: int) -> None:
-    """Let the process end at one of its changes to a store."""
+    """End the process at one of its changes to a store."""
     left = [moment]
 
     def counted(operation: Any) -> Any:
@@ -440,7 +438,7 @@ def dying(patch: pytest.MonkeyPatch, store: Store, moment: int) -> None:
 
 @given(st.integers(0, 90), st.sampled_from([0.0, HOUR]), st.booleans())
 @fewer(5)
-def test_killed_at_any_moment_it_leaves_every_snapshot_whole_and_is_finished_by_the_next(
+def test_a_gc_killed_at_any_moment_leaves_snapshots_intact_and_the_next_one_finishes(
     grown: World,
     held: dict,
     tmp_path_factory: pytest.TempPathFactory,
@@ -458,7 +456,7 @@ def test_killed_at_any_moment_it_leaves_every_snapshot_whole_and_is_finished_by_
     there = snapshots.numbers(store)
     assert {3, 4} <= set(there)
     assert {n: everything(open_index(str(root), snapshot=n)) for n in there} == {n: held[n] for n in there}
-    shutil.rmtree(root / "locks")  # the process is dead: its lock is taken over
+    shutil.rmtree(root / "locks")  # The process is dead, so its lock is taken over.
     begun = store.exists("gc/purge.json")
     clean_up(store, options, purge=purge if begun else [], delete=True)
     assert snapshots.numbers(store) == [3, 4] and not store.exists("gc/purge.json")

@@ -1,7 +1,7 @@
-"""The command line: what it prints, what it returns, and the exit code that says how it went.
+"""The command line: output, effects and exit codes.
 
-Everything here is the real thing but for Ray, which `test_on_ray.py` has: the in-process executor takes
-its place, since a cluster takes seconds to start.
+Everything is real except Ray, which `test_on_ray.py` tests: the in-process executor replaces it, because a
+cluster takes seconds to start.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ QUESTION = "What are the THEMES?"
 COST = ["--set", "budget.max_cost_usd=1"]
 
 
-# exit codes
+# Exit codes
 
 
-def test_a_finished_run_returns_0_and_says_what_it_built_and_what_to_do_next(run: Command, world: World):
+def test_a_finished_run_returns_0_and_shows_what_it_built_and_next_steps(run: Command, world: World):
     world.write(TOWN)
     result = run(*index_command(world))
     assert result.exit_code == 0
@@ -40,7 +40,7 @@ def test_a_finished_run_returns_0_and_says_what_it_built_and_what_to_do_next(run
         assert step in result.stderr
 
 
-def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, world: World):
+def test_a_second_run_returns_0_and_reports_that_nothing_changed(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     result = run(*index_command(world))
@@ -70,7 +70,7 @@ def test_a_second_run_returns_0_and_says_that_nothing_has_changed(run: Command, 
     ],
     ids=lambda value: " ".join(value[:1] + value[4:]) if isinstance(value, list) else "",
 )
-def test_wrong_usage_or_settings_return_2_and_say_what_is_wrong(
+def test_usage_and_settings_errors_return_2_with_an_explanation(
     run: Command, world: World, arguments: list[str], told: str
 ):
     world.write(TOWN)
@@ -80,7 +80,7 @@ def test_wrong_usage_or_settings_return_2_and_say_what_is_wrong(
     assert told in " ".join(result.stderr.split()) and result.stdout == ""
 
 
-def test_wrong_settings_and_prompts_are_told_before_ray_is_started(
+def test_invalid_settings_and_prompts_are_reported_before_ray_starts(
     run: Command, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     from graphrag_ray.engine.ray import cluster
@@ -99,7 +99,7 @@ def test_wrong_settings_and_prompts_are_told_before_ray_is_started(
 
 @pytest.mark.parametrize("root", ["FILE", "FILE/below", "nosuch://bucket/index", ""])
 @pytest.mark.parametrize("command", [["index", "INPUT"], ["query", "Who?"], ["status"], ["failures"]])
-def test_a_root_that_can_be_no_index_returns_2_and_is_named(
+def test_an_invalid_root_returns_2_and_is_named(
     run: Command, world: World, tmp_path: Path, command: list[str], root: str
 ):
     world.write(TOWN)
@@ -109,7 +109,7 @@ def test_a_root_that_can_be_no_index_returns_2_and_is_named(
     assert result.exit_code == 2 and "--root" in result.stderr and root in result.stderr
 
 
-def test_a_level_or_a_snapshot_that_is_not_there_returns_2(run: Command, world: World):
+def test_an_unknown_level_or_snapshot_returns_2(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     result = run("query", QUESTION, "--root", world.root, "--level", "C7")
@@ -119,14 +119,14 @@ def test_a_level_or_a_snapshot_that_is_not_there_returns_2(run: Command, world: 
 
 
 @pytest.mark.parametrize("question", ["", "  \n", "why? " * 5000], ids=["empty", "blank", "endless"])
-def test_a_question_that_cannot_be_asked_returns_2(run: Command, world: World, question: str):
+def test_an_invalid_question_returns_2(run: Command, world: World, question: str):
     world.write(TOWN)
     run(*index_command(world))
     result = run("query", question, "--root", world.root)
     assert result.exit_code == 2 and "The question" in result.stderr
 
 
-def test_an_input_that_would_delete_most_returns_2_and_says_how_to_go_on(
+def test_input_that_would_delete_most_documents_returns_2_and_says_how_to_proceed(
     run: Command, world: World, tmp_path
 ):
     world.write(TOWN)
@@ -165,7 +165,7 @@ def test_failed_items_return_3_and_failures_lists_them(run: Command, world: Worl
     assert rows["binary.txt"]["stage"] == "read"
 
 
-def test_failed_items_return_3_until_they_are_repaired(run: Command, world: World):
+def test_failed_items_return_3_until_they_succeed(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: BROKEN if "HEIDI" in str(body) else toy_model.respond(body)
     assert run(*index_command(world, "--set", "run.max_attempts=1")).exit_code == 3
@@ -175,7 +175,7 @@ def test_failed_items_return_3_until_they_are_repaired(run: Command, world: Worl
     assert "No failed items" in run("failures", "--root", world.root).stdout
 
 
-def test_a_question_of_which_parts_got_no_answer_returns_3_and_says_so(run: Command, world: World):
+def test_a_partially_answered_question_returns_3_and_says_so(run: Command, world: World):
     names = ("ALICE", "BOB", "CAROL", "DAVE")
     world.write({f"{n}.txt": f"{n} slept, as is told {'again and ' * 60}again." for n in names})
     run(*index_command(world, "--set", "communities.pack_components_below=1"))
@@ -201,7 +201,7 @@ def many(n: int) -> dict[str, str]:
 
 
 @pytest.mark.parametrize(("limit", "n"), [("max_total_tokens=20000", 80), ("max_duration_s=2", 300)])
-def test_a_budget_that_is_reached_returns_4_and_the_next_run_goes_on(
+def test_an_exhausted_budget_returns_4_and_the_next_run_resumes(
     run: Command, world: World, limit: str, n: int
 ):
     world.write(many(n))
@@ -220,7 +220,7 @@ def test_a_budget_that_is_reached_returns_4_and_the_next_run_goes_on(
     )
 
 
-def test_a_cost_limit_counts_the_price_that_is_set(run: Command, world: World):
+def test_a_cost_limit_uses_the_configured_price(run: Command, world: World):
     world.write(many(80))
     world.endpoint.respond = slow
     price = ["--set", "models.default.price.input_usd_per_mtok=1000", "--set", "budget.max_cost_usd=20"]
@@ -228,42 +228,40 @@ def test_a_cost_limit_counts_the_price_that_is_set(run: Command, world: World):
     assert result.exit_code == 4 and "budget.max_cost_usd is $20" in result.stderr
 
 
-def test_a_budget_that_one_stage_used_up_stops_the_next_stage(run: Command, world: World):
+def test_a_budget_exhausted_by_one_stage_stops_the_next(run: Command, world: World):
     world.write(TOWN)
     result = run(*index_command(world, "--set", "budget.max_total_tokens=1"))
     assert result.exit_code == 4 and world.snapshots() == []
-    # Whether the one item that was let in gets its second turn is a matter of moments.
+    # Whether the item in progress gets its second turn depends on timing.
     assert "extract" in world.prompts() and set(world.prompts()) <= {"extract", "glean_check"}
 
 
-def test_a_budget_that_suffices_changes_nothing(run: Command, world: World):
+def test_a_sufficient_budget_changes_nothing(run: Command, world: World):
     world.write(TOWN)
     assert run(*index_command(world, "--set", "budget.max_total_tokens=10000000")).exit_code == 0
 
 
-def test_a_question_without_its_key_returns_2_as_a_run_does(
-    run: Command, town: World, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_question_without_an_api_key_returns_2(run: Command, town: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     result = run("query", "Who is DAVE?", "--root", town.root, "--model", "m", "--api-key-env", "NO_SUCH_KEY")
     assert result.exit_code == 2 and "NO_SUCH_KEY is not set" in result.stderr
 
 
-def test_a_refused_key_returns_1(run: Command, world: World):
+def test_a_rejected_key_returns_1(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: WRONG_KEY
     result = run(*index_command(world))
     assert result.exit_code == 1 and "Incorrect API key" in result.stderr
 
 
-def test_a_model_that_answers_nonsense_to_everything_returns_1(run: Command, world: World):
+def test_only_nonsense_replies_return_1(run: Command, world: World):
     world.write(many(40))
     world.endpoint.respond = lambda body: "Bananas."
     result = run(*index_command(world))
     assert result.exit_code == 1 and "max_failed_fraction" in result.stderr
 
 
-def test_an_index_that_somebody_else_writes_returns_1_and_says_who(run: Command, world: World):
+def test_a_locked_index_returns_1_and_names_the_writer(run: Command, world: World):
     world.write(TOWN)
     with locks.acquire(world.store, note="index of somebody else"):
         result = run(*index_command(world))
@@ -271,7 +269,7 @@ def test_an_index_that_somebody_else_writes_returns_1_and_says_who(run: Command,
     assert run(*index_command(world)).exit_code == 0
 
 
-def test_who_else_writes_is_told_before_anything_is_read_or_said(run: Command, world: World):
+def test_another_writer_is_reported_before_anything_is_read_or_printed(run: Command, world: World):
     world.write(many(40))
     assert run(*index_command(world, "--set", "budget.max_total_tokens=20000")).exit_code == 4
     unread = ["index", world.input / "nowhere", "--root", world.root, *model_options(world)]
@@ -284,7 +282,7 @@ def test_who_else_writes_is_told_before_anything_is_read_or_said(run: Command, w
     assert told.exit_code == 2 and "the previous run" in told.stderr
 
 
-def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):
+def test_tracebacks_are_shown_only_on_request(run: Command, world: World):
     from graphrag_ray.base.errors import IndexNotFound
 
     with pytest.raises(IndexNotFound):
@@ -293,7 +291,7 @@ def test_an_error_shows_its_trace_only_when_asked(run: Command, world: World):
         run("status", "--root", world.root, "--traceback")
 
 
-def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
+def test_an_unexpected_error_is_one_line_with_its_location_and_no_traceback(
     run: Command, world: World, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(*given: object, **more: object) -> None:
@@ -326,7 +324,7 @@ def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world
     assert world.prompts()["extract"] == len(TOWN)
 
 
-def test_what_init_writes_are_the_defaults(run: Command, tmp_path: Path):
+def test_init_writes_the_defaults(run: Command, tmp_path: Path):
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_file import load_settings
 
@@ -357,10 +355,10 @@ def test_init_overwrites_nothing_unless_forced(run: Command, tmp_path: Path):
     assert "{question}" in mine.read_text()
 
 
-# settings
+# Settings
 
 
-def test_short_forms_set_the_one_endpoint_of_the_one_model(run: Command, world: World, monkeypatch):
+def test_model_options_set_the_endpoint_of_the_default_model(run: Command, world: World, monkeypatch):
     monkeypatch.setenv("MY_KEY", "sk-mine-and-nobody-elses")
     world.endpoint.key = "sk-mine-and-nobody-elses"
     world.write(TOWN)
@@ -379,7 +377,9 @@ def test_short_forms_set_the_one_endpoint_of_the_one_model(run: Command, world: 
     assert {b["model"] for b in world.endpoint.bodies()} == {"m-1"}
 
 
-def test_set_goes_over_the_file_and_later_over_earlier(run: Command, world: World, tmp_path: Path):
+def test_set_overrides_the_file_and_later_options_override_earlier_ones(
+    run: Command, world: World, tmp_path: Path
+):
     world.write(TOWN)
     file = tmp_path / "mine.yaml"
     file.write_text("chunking: {size: 300, overlap: 40}\nquery: {seed: 5}\n")
@@ -402,7 +402,7 @@ def test_paths_in_a_settings_file_are_relative_to_it(run: Command, world: World,
 # JSON
 
 
-def test_index_as_json_holds_counts_seconds_and_usage(run: Command, world: World):
+def test_index_json_has_counts_seconds_and_usage(run: Command, world: World):
     world.write(TOWN)
     result = run(*index_command(world, "--json"))
     told = json.loads(result.stdout)
@@ -417,7 +417,7 @@ def test_index_as_json_holds_counts_seconds_and_usage(run: Command, world: World
     assert result.stderr == ""
 
 
-def test_status_as_json_holds_the_snapshot_the_journal_and_what_it_cost(run: Command, world: World):
+def test_status_json_has_the_snapshot_the_journal_and_the_cost(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world, "--set", "models.default.price.input_usd_per_mtok=2"))
     told = json.loads(run("status", "--root", world.root, "--json").stdout)
@@ -442,14 +442,14 @@ def test_status_of_an_index_without_a_snapshot_shows_the_work_in_progress(run: C
     assert told["snapshot"] is None and {j["stage"] for j in told["journal"]} == {"extract", "about"}
 
 
-def test_status_names_who_is_writing(run: Command, world: World):
+def test_status_names_the_writer(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     with locks.acquire(world.store, note="index of somebody else"):
         assert "index of somebody else" in run("status", "--root", world.root).stdout
 
 
-def test_a_question_as_json_holds_answer_references_contexts_and_sources(run: Command, world: World):
+def test_query_json_has_answer_references_contexts_and_sources(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     told = json.loads(run("query", QUESTION, "--root", world.root, "--json").stdout)
@@ -466,10 +466,10 @@ def test_a_question_as_json_holds_answer_references_contexts_and_sources(run: Co
         assert chunk["text"] == text[chunk["start"] : chunk["end"]]
 
 
-# people
+# Output for people
 
 
-def test_an_answer_shows_the_titles_it_cites_and_the_level_it_read(run: Command, world: World):
+def test_an_answer_shows_cited_titles_and_its_level(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     result = run("query", QUESTION, "--root", world.root)
@@ -490,7 +490,7 @@ def test_sources_lead_down_to_file_and_position(run: Command, world: World):
         assert TOWN[name][int(start) :].startswith(quote)
 
 
-def test_a_question_without_an_answer_in_the_index_says_so(run: Command, world: World):
+def test_an_unanswerable_question_is_reported(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     result = run("query", "Who is NOBODY ?", "--root", world.root)
@@ -499,7 +499,7 @@ def test_a_question_without_an_answer_in_the_index_says_so(run: Command, world: 
     assert "Read by global search: 1 report of C0." in shown and "Try --method local" in shown
 
 
-def test_a_question_may_be_written_without_quotation_marks(run: Command, world: World):
+def test_a_question_needs_no_quotation_marks(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     quoted = run("query", "Who is ALICE ?", "--root", world.root).stdout
@@ -521,12 +521,12 @@ def test_help_shows_an_example(run: Command, command: str):
     assert result.exit_code == 0 and "graphrag-ray" in result.stdout and "Example" in result.stdout
 
 
-def test_an_unknown_command_is_wrong_usage(run: Command):
+def test_an_unknown_command_is_a_usage_error(run: Command):
     result = run("quary")
     assert result.exit_code == 2 and "No such command 'quary'" in result.stderr
 
 
-def test_an_answer_of_the_offline_engine_waits_for_nothing_that_it_does_without(run: Command, world: World):
+def test_offline_answers_do_not_wait_for_unneeded_imports(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     offline = ["--set", "models.default={provider: offline}"]

@@ -1,6 +1,6 @@
-"""Killed at any moment and run again, an index is the one that an undisturbed run leaves.
+"""An index killed at any moment and resumed equals the index of an undisturbed run.
 
-The model answers without HTTP here, so that many corpora and many moments can be tried.
+The model answers without HTTP, so that many corpora and moments can be tried.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ corpora = st.dictionaries(st.sampled_from([f"{c}.txt" for c in "abcdef"]), texts
 
 
 def undisturbed(*corpora: dict[str, str]) -> tuple[dict[str, Any], Machine]:
-    """The tables after indexing one corpus after the other, and what it took."""
+    """The tables after indexing several corpora one after the other, and the calls it took."""
     with machine() as calm, Small() as world:
         for corpus in corpora:
             world.hold(corpus)
@@ -35,9 +35,7 @@ def undisturbed(*corpora: dict[str, str]) -> tuple[dict[str, Any], Machine]:
 
 @given(corpora, st.floats(0, 1))
 @fewer(5)
-def test_a_refused_key_at_any_call_costs_nothing_twice_but_what_was_in_flight(
-    corpus: dict[str, str], moment: float
-):
+def test_after_a_rejected_key_only_calls_in_flight_are_paid_twice(corpus: dict[str, str], moment: float):
     tables, calm = undisturbed(corpus)
     with machine() as world_machine, Small() as world:
         world.hold(corpus)
@@ -56,7 +54,7 @@ def test_a_refused_key_at_any_call_costs_nothing_twice_but_what_was_in_flight(
 
 @given(corpora, st.floats(0, 1))
 @fewer(5)
-def test_a_kill_at_any_write_leaves_no_trace_in_the_index(corpus: dict[str, str], moment: float):
+def test_a_kill_at_any_write_does_not_change_the_final_index(corpus: dict[str, str], moment: float):
     tables, calm = undisturbed(corpus)
     with machine() as world_machine, Small() as world:
         world.hold(corpus)
@@ -67,7 +65,7 @@ def test_a_kill_at_any_write_leaves_no_trace_in_the_index(corpus: dict[str, str]
             event("killed")
         world_machine.heal()
         kept, before = world.journalled(), len(world_machine.asked)
-        shutil.rmtree(world.root / "locks")  # the process is dead: its lock is taken over
+        shutil.rmtree(world.root / "locks")  # The process is dead, so its lock is taken over.
         world.index()
         assert kept.isdisjoint(world_machine.asked[before:]), "what is journalled is never asked again"
         assert everything(world.open()) == tables
@@ -75,7 +73,7 @@ def test_a_kill_at_any_write_leaves_no_trace_in_the_index(corpus: dict[str, str]
 
 @given(corpora, corpora, st.floats(0, 1))
 @fewer(5)
-def test_a_kill_during_an_update_leaves_the_old_snapshot_until_the_new_one_is_there(
+def test_a_killed_update_leaves_the_old_snapshot_until_the_new_one_is_committed(
     first: dict[str, str], second: dict[str, str], moment: float
 ):
     tables, calm = undisturbed(first, second)

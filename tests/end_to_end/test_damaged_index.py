@@ -1,5 +1,5 @@
-"""An index of which something was damaged: the same command names it, sets it aside and makes it anew; a
-question or `status` says what is damaged, and answers from no less than all."""
+"""Damaged indexes: `index` names damaged parts, sets them aside and rebuilds them; questions and `status`
+report the damage, and answers never leave anything out silently."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shared_endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory, shared_endpoint: Endpoint) -> World:
-    """Two snapshots: one document came later."""
+    """Two snapshots; the second has one more document."""
     world = World(tmp_path_factory.mktemp("built"), shared_endpoint)
     world.changes = DEEP | world.embedding
     *first, last = TOWN
@@ -86,7 +86,7 @@ def world(built: World, tmp_path: Path) -> World:
 
 
 def asked(world: World) -> int:
-    """Chat requests and embedded texts: how many of these go in one call is a matter of moments."""
+    """Chat requests and embedded texts. How many texts one call has depends on timing."""
     embedded = world.endpoint.bodies("/embeddings")
     return world.asked() + sum(len(body["input"]) for body in embedded)
 
@@ -100,7 +100,7 @@ def told(world: World, path: str) -> list[str]:
 
 
 def one_of_each_table(world: World) -> list[Part]:
-    """The largest part of each table that the newest snapshot names or its steps came to."""
+    """The largest part of each table in the newest snapshot or in the results of its steps."""
     largest: dict[str, Part] = {}
     for part in needed(world.open().manifest):
         folder = part.path.rsplit("/", 1)[0]
@@ -109,7 +109,8 @@ def one_of_each_table(world: World) -> list[Part]:
 
 
 def mended(world: World, paths: list[str], whole: dict[str, Any]) -> None:
-    """Index again: named, set aside, made anew for nothing, and whole, as the next run finds it."""
+    """Index again, and check that damaged parts are named, set aside and rebuilt without model calls, and
+    that the next run finds nothing to do."""
     made_anew(world, paths, whole)
     assert not world.index().committed and worries(world) == []
 
@@ -127,7 +128,7 @@ def made_anew(world: World, paths: list[str], whole: dict[str, Any]) -> None:
 
 
 @every_damage
-def test_damaged_parts_of_every_table_are_named_set_aside_and_made_anew(
+def test_damaged_parts_of_every_table_are_named_set_aside_and_rebuilt(
     world: World, whole: dict[str, Any], spoil: Damage
 ):
     paths = [part.path for part in one_of_each_table(world)]
@@ -137,7 +138,7 @@ def test_damaged_parts_of_every_table_are_named_set_aside_and_made_anew(
     mended(world, paths, whole)
 
 
-def test_a_damaged_part_of_any_one_table_is_made_anew(world: World, whole: dict[str, Any]):
+def test_a_damaged_part_of_any_table_is_rebuilt(world: World, whole: dict[str, Any]):
     paths = [part.path for part in one_of_each_table(world)]
     for i, path in enumerate(paths):
         DAMAGES[i % 4](world.root / path)
@@ -147,7 +148,7 @@ def test_a_damaged_part_of_any_one_table_is_made_anew(world: World, whole: dict[
 
 
 def of_steps(manifest: Manifest, kind: str) -> list[str]:
-    """Parts of a table that steps came to and that the snapshot's own tables do not have."""
+    """Parts in the results of steps that are not in the snapshot's own tables."""
     own = {part.path for parts in manifest.tables.values() for part in parts}
     return [p.path for p in needed(manifest) if p.path.split("/")[-2] == kind and p.path not in own]
 
@@ -160,7 +161,7 @@ def of_steps(manifest: Manifest, kind: str) -> list[str]:
         ("block_entities", {}, {"reports": {"max_claims_per_entity": 1}}),
     ],
 )
-def test_damage_that_shows_only_when_a_step_reads_it_sends_the_run_back(
+def test_damage_found_while_a_step_reads_restarts_the_run(
     world: World,
     tmp_path: Path,
     kind: str,
@@ -168,7 +169,7 @@ def test_damage_that_shows_only_when_a_step_reads_it_sends_the_run_back(
     changes: dict[str, Any],
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """Where an index is too large to be looked over: flipped bytes, and a change for which they are read."""
+    """An index too large to be verified first: flipped bytes, and a change that makes a step read them."""
     world.write(more)
     world.changes |= changes
     shutil.copytree(world.root, tmp_path / "damaged")
@@ -188,7 +189,7 @@ def test_damage_that_shows_only_when_a_step_reads_it_sends_the_run_back(
 
 
 @pytest.mark.parametrize("kind", ["text_units", "entities"])
-def test_short_ids_that_are_lost_with_a_part_are_counted_again_as_they_were(
+def test_short_ids_lost_with_a_part_are_assigned_again_unchanged(
     world: World, whole: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
@@ -200,7 +201,7 @@ def test_short_ids_that_are_lost_with_a_part_are_counted_again_as_they_were(
     assert any(told(world, path) for path in spoilt)
 
 
-def test_where_both_copies_of_the_documents_are_damaged_a_run_deletes_none_unasked(
+def test_no_document_is_deleted_unasked_if_both_copies_of_documents_are_damaged(
     world: World, whole: dict[str, Any]
 ):
     manifest = world.open().manifest
@@ -213,7 +214,7 @@ def test_where_both_copies_of_the_documents_are_damaged_a_run_deletes_none_unask
     assert len(world.table("documents")) == len(whole["documents"]) + 1
 
 
-def test_verify_finds_what_a_large_index_would_not_show(
+def test_verify_finds_damage_in_large_indexes(
     world: World, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
@@ -228,7 +229,7 @@ def test_verify_finds_what_a_large_index_would_not_show(
     assert any("byte by byte: none is damaged." in note for note in world.observer.notes)
 
 
-# journals
+# Journals
 
 
 DAMAGED_JOURNALS = [
@@ -236,16 +237,16 @@ DAMAGED_JOURNALS = [
     *(
         (dialogue, DAMAGES[i % 4])
         for i, dialogue in enumerate(JOURNALS)
-        if dialogue not in ("extract", "summary")  # there is no tree
+        if dialogue not in ("extract", "summary")  # There is no summary tree.
     ),
 ]
 
 
 @pytest.mark.parametrize(("dialogue", "spoil"), DAMAGED_JOURNALS)
-def test_of_a_damaged_journal_only_what_it_held_is_asked_again(
+def test_only_replies_lost_with_a_damaged_journal_are_requested_again(
     world: World, whole: dict[str, Any], dialogue: str, spoil: Damage
 ):
-    """Without a snapshot everything is made from the journal."""
+    """Without a snapshot, everything is built from the journal."""
     parts = {info.path: info.bytes for info in world.store.list(f"work/{dialogue}")}
     lost = max(parts, key=lambda path: parts[path])
     held = read_part(world.store, lost, ["kind", "request_hash"]).to_pylist()
@@ -259,7 +260,7 @@ def test_of_a_damaged_journal_only_what_it_held_is_asked_again(
     assert again > 0
     sent = world.endpoint.requests[before:]
     if dialogue == "about":
-        again = 0  # the record of the run has it, too
+        again = 0  # The run record reports it, too.
     assert sum(len(r.body.get("input", [0])) for r in sent) == again
     assert told(world, lost) or spoil is delete
     assert (world.root / f"work/{dialogue}/damaged/{lost.rsplit('/', 1)[1]}").exists() is (
@@ -271,7 +272,9 @@ def test_of_a_damaged_journal_only_what_it_held_is_asked_again(
     assert all(now[name] == whole[name] for name in names)
 
 
-def test_a_damaged_journal_of_a_whole_index_is_named_and_costs_nothing(world: World, whole: dict[str, Any]):
+def test_a_damaged_journal_of_a_complete_index_is_reported_and_costs_nothing(
+    world: World, whole: dict[str, Any]
+):
     lost = world.store.list("work/extract")[0].path
     truncate(world.root / lost)
     before = asked(world)
@@ -282,11 +285,11 @@ def test_a_damaged_journal_of_a_whole_index_is_named_and_costs_nothing(world: Wo
     assert worries(world) == []
 
 
-# manifests, the hint, locks
+# Manifests, the latest-snapshot hint, locks
 
 
 @every_damage
-def test_a_damaged_newest_snapshot_is_made_anew_from_the_one_before(
+def test_a_damaged_newest_snapshot_is_rebuilt_from_the_previous_one(
     world: World, whole: dict[str, Any], spoil: Damage
 ):
     spoil(world.root / "snapshots/2.json")
@@ -299,7 +302,7 @@ def test_a_damaged_newest_snapshot_is_made_anew_from_the_one_before(
 
 
 @every_damage
-def test_an_index_all_of_whose_snapshots_are_damaged_is_made_anew_for_nothing(
+def test_an_index_with_only_damaged_snapshots_is_rebuilt_without_calls(
     world: World, whole: dict[str, Any], spoil: Damage
 ):
     for path in (world.root / "snapshots").iterdir():
@@ -318,7 +321,7 @@ def _without(rows: list[dict[str, Any]], names: set[str]) -> list[dict[str, Any]
 
 
 @every_damage
-def test_a_damaged_hint_is_no_loss(world: World, whole: dict[str, Any], spoil: Damage):
+def test_a_damaged_hint_is_harmless(world: World, whole: dict[str, Any], spoil: Damage):
     spoil(world.root / "CURRENT")
     before = asked(world)
     world.index()
@@ -329,7 +332,7 @@ def test_a_damaged_hint_is_no_loss(world: World, whole: dict[str, Any], spoil: D
 
 @every_damage
 @pytest.mark.parametrize("name", ["2.json", "2.beat.json"])
-def test_damaged_lock_files_hold_nobody_up_for_ever(
+def test_damaged_lock_files_do_not_block_forever(
     world: World, whole: dict[str, Any], spoil: Damage, name: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(locks, "STALE_S", 0.2)
@@ -338,10 +341,10 @@ def test_damaged_lock_files_hold_nobody_up_for_ever(
     assert everything(world.open()) == whole
 
 
-# documents that INPUT does not hold any more
+# Documents that are no longer in INPUT
 
 
-def test_kept_documents_whose_parts_are_damaged_are_taken_from_the_other_table(
+def test_retained_documents_with_damaged_parts_are_restored_from_the_other_table(
     world: World, whole: dict[str, Any], tmp_path: Path
 ):
     more = tmp_path / "more"
@@ -357,11 +360,11 @@ def test_kept_documents_whose_parts_are_damaged_are_taken_from_the_other_table(
     assert worries(world) and everything(world.open()) == expected
 
 
-# readers
+# Readers
 
 
 @pytest.mark.parametrize("spoil", [truncate, flip, empty, delete])
-def test_a_question_about_a_damaged_index_says_what_is_damaged_and_what_to_do(
+def test_a_question_to_a_damaged_index_reports_the_damage_and_what_to_do(
     world: World, run: Command, spoil: Damage
 ):
     part = world.open().manifest.parts("community_reports")[0]
@@ -375,7 +378,7 @@ def test_a_question_about_a_damaged_index_says_what_is_damaged_and_what_to_do(
 
 
 @every_damage
-def test_a_question_is_not_answered_from_an_older_snapshot_unasked(world: World, run: Command, spoil: Damage):
+def test_questions_never_fall_back_to_an_older_snapshot(world: World, run: Command, spoil: Damage):
     spoil(world.root / "snapshots/2.json")
     for command in (["query", "Who met whom?"], ["failures"]):
         result = run(*command, "--root", world.root)
@@ -386,7 +389,7 @@ def test_a_question_is_not_answered_from_an_older_snapshot_unasked(world: World,
 
 @every_damage
 @pytest.mark.parametrize("what", ["snapshots/2.json", "work/report", "intermediate/reports/reports"])
-def test_status_lists_what_is_damaged(world: World, run: Command, spoil: Damage, what: str):
+def test_status_lists_the_damage(world: World, run: Command, spoil: Damage, what: str):
     path = what if what.endswith(".json") else world.store.list(what)[0].path
     spoil(world.root / path)
     result = run("status", "--root", world.root)

@@ -1,4 +1,5 @@
-"""Datasets of Ray Data as INPUT, on a real Ray: as tables in memory, whatever their blocks."""
+"""Ray Data datasets as INPUT, on a real Ray: the result equals that of a table in memory, whatever the
+blocks."""
 
 from __future__ import annotations
 
@@ -29,9 +30,7 @@ def build(world: World, rows: Any, on_ray: bool | None = None) -> IndexResult:
     return graphrag_ray.build_index(rows, str(world.root), settings=world.settings(**INPUT), on_ray=on_ray)
 
 
-def test_a_dataset_is_the_corpus_that_its_rows_are_whatever_its_blocks(
-    data: Any, world: World, tmp_path: Any
-):
+def test_a_dataset_gives_the_corpus_of_its_rows_whatever_its_blocks(data: Any, world: World, tmp_path: Any):
     build(world, ROWS, on_ray=False)
     data.from_items(ROWS[:2]).write_parquet(str(tmp_path / "rows"))
     others = data.from_items(ROWS[:1:-1], override_num_blocks=2)
@@ -52,7 +51,7 @@ def test_a_dataset_is_the_corpus_that_its_rows_are_whatever_its_blocks(
     }
 
 
-def test_blocks_may_have_other_columns_nulls_and_the_ids_of_others(data: Any, world: World):
+def test_blocks_may_differ_in_columns_and_repeat_ids(data: Any, world: World):
     blocks = [
         pa.Table.from_pylist(ROWS[:3]),
         pa.table({"id": ["a"], "text": ["KIM wrote to ALICE."], "rating": [4]}),
@@ -74,7 +73,7 @@ def test_blocks_may_have_other_columns_nulls_and_the_ids_of_others(data: Any, wo
     assert world.prompts(asked)["extract"] == 1
 
 
-def test_a_dataset_that_cannot_be_read_costs_nothing_and_says_what_it_lacks(data: Any, world: World):
+def test_an_unreadable_dataset_is_reported_before_any_call(data: Any, world: World):
     build(world, ROWS, on_ray=False)
     asked = world.asked()
 

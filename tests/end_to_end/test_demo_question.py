@@ -1,4 +1,4 @@
-"""What `make demo` asks of the demo corpus gets an answer, and its sources lead to the text."""
+"""The question of `make demo` has an answer on the demo corpus, and its sources lead to the text."""
 
 import io
 import re
@@ -44,7 +44,7 @@ def test_the_question_of_make_demo_is_answered_with_three_references(demo: Index
 
 
 @pytest.mark.parametrize("level", ["C0", "C1"])
-def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
+def test_quotations_of_an_answer_have_the_right_location(
     demo: Index, level: str, monkeypatch: pytest.MonkeyPatch
 ):
     answer = demo.ask(QUESTION, level)
@@ -65,7 +65,7 @@ def test_every_quotation_of_an_answer_is_printed_with_its_true_place(
 
 
 def whole(quotation: str) -> str:
-    """The longest stretch of a quotation with an omission."""
+    """The longest part of a quotation with an omission."""
     return max(quotation.split("[…]"), key=len).strip()
 
 
@@ -79,9 +79,7 @@ ASKED = [
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("question", ASKED)
-def test_every_record_behind_a_quotation_leads_to_the_place_where_it_stands(
-    demo: Index, way: str, question: str
-):
+def test_every_cited_record_leads_to_the_location_of_its_quotation(demo: Index, way: str, question: str):
     answer = demo.ask(question, method=way)
     sources = {
         (s.record["section"], str(s.record["human_readable_id"])): s
@@ -99,20 +97,20 @@ def test_every_record_behind_a_quotation_leads_to_the_place_where_it_stands(
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_looked_up_answers_a_plain_question(demo: Index, way: str):
+def test_lookup_methods_answer_a_plain_question(demo: Index, way: str):
     answer = demo.ask("Who is Professor Hedvika Sorley?", method=way)
     assert answer.found and "Hedvika Sorley" in answer.text
     assert answer.contexts[0].n_tokens <= demo.settings.query.context_tokens
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_what_is_looked_up_for_something_else_finds_nothing(demo: Index, way: str):
+def test_lookup_methods_find_nothing_for_an_unrelated_question(demo: Index, way: str):
     answer = demo.ask("How do I prune roses in winter?", method=way)
     assert not answer.found and answer.references == ()
     assert any("found too few of these: prune, roses, winter." in note for note in answer.notes)
 
 
-def test_sources_for_an_answer_begin_with_what_it_quotes(demo: Index):
+def test_sources_start_with_quoted_text(demo: Index):
     answer = demo.ask(QUESTION)
     for source in demo.sources(answer.references, answer):
         first, best = source.evidence[0], source.chunks[0]
@@ -121,7 +119,7 @@ def test_sources_for_an_answer_begin_with_what_it_quotes(demo: Index):
     assert all(s.evidence == [] for s in demo.sources(answer.references))
 
 
-def test_an_answer_in_other_words_leads_to_the_sentence_that_says_so(demo: Index):
+def test_a_paraphrased_answer_leads_to_the_supporting_sentence(demo: Index):
     answer = demo.ask(QUESTION)
     number = next(c.number for c in demo.cited_records(answer.references) if "Harbour Development" in c.name)
     told = replace(
@@ -131,17 +129,17 @@ def test_an_answer_in_other_words_leads_to_the_sentence_that_says_so(demo: Index
     assert re.search(r"guarantee a loan of (14|fourteen) million crowns", cited[0].evidence[0]["quote"])
 
 
-def test_a_plain_question_on_the_whole_corpus_is_answered(demo: Index):
+def test_a_plain_question_about_the_whole_corpus_is_answered(demo: Index):
     answer = demo.ask("Which people and organisations opposed each other, and why?")
     assert answer.found and "oppose" in answer.text
 
 
-def test_a_question_on_something_else_finds_nothing_and_is_told_why(demo: Index):
+def test_an_unrelated_question_finds_nothing_and_says_why(demo: Index):
     answer = demo.ask("How do I prune roses in winter?")
     assert not answer.found
     assert any("found too few of these: prune, roses, winter." in note for note in answer.notes)
 
 
-def test_a_question_about_the_whole_quotes_no_questions(demo: Index):
+def test_an_answer_about_the_whole_corpus_quotes_no_questions(demo: Index):
     answer = demo.ask("What are the main themes?")
     assert len(answer.references) >= 5 and "?" not in "".join(quotations_in(answer.text))

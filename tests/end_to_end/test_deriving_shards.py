@@ -1,4 +1,4 @@
-"""Shards for search that an update derives from those of the parent snapshot: the same, for less work."""
+"""Search shards that an update derives from those of the parent snapshot equal shards built from scratch."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ CHANGED = {
 
 @pytest.fixture
 def people(world: World, built: Built, monkeypatch: pytest.MonkeyPatch) -> World:
-    """An index whose documents lie in several parts, as those of a large one do."""
+    """An index whose documents are in several parts, as in a large index."""
     monkeypatch.setattr("graphrag_ray.indexing.stages.document_parts.split_bytes", lambda total: 64)
     return world.take(built(PEOPLE | TOWN))
 
 
 @pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """How each shard was made since."""
+    """How each shard was built."""
     found: list[str] = []
     for module in (keyword_index, vector_index):
         for name in ("build", "update"):
@@ -48,7 +48,7 @@ def noted(found: list[str], name: str, make: Callable[..., bytes]) -> Callable[.
 
 
 def update(world: World, **changes: Any) -> dict[str, int]:
-    """Some documents changed, one new, one gone: what step `search` counts then."""
+    """Change some documents, add one, delete one. Returns the counts of step `search`."""
     world.write(CHANGED)
     (world.input / "20.txt").unlink()
     assert world.index(allow_deletes=True, **changes).committed
@@ -60,13 +60,13 @@ def counts(world: World) -> dict[str, int]:
 
 
 def stored(world: World) -> dict[str, list[str]]:
-    """The shards of the newest snapshot; a part's name has the hash of its bytes."""
+    """The shards of the newest snapshot; the name of a part has the hash of its bytes."""
     tables = world.open().manifest.tables
     return {n: [part.path for part in parts] for n, parts in tables.items() if n.startswith("search_")}
 
 
 def afresh(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> World:
-    """The same world after the same update, in which nothing was derived."""
+    """The same world after the same update without any derivation."""
     other = World(folder, world.endpoint)
     other.take(world)
     with monkeypatch.context() as patch:
@@ -89,7 +89,7 @@ def damage(world: World, parts: list[Part]) -> None:
 
 @pytest.mark.parametrize("signs", [False, True])
 @pytest.mark.parametrize("shard_bytes", [1 << 13, 1 << 20])
-def test_what_an_update_derives_is_what_it_would_make_of_everything(
+def test_derived_shards_equal_shards_built_from_scratch(
     people: World,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -111,7 +111,9 @@ def test_what_an_update_derives_is_what_it_would_make_of_everything(
     assert stored(people) == stored(other)
 
 
-def test_both_words_and_vectors_are_derived(people: World, made: list[str], monkeypatch: pytest.MonkeyPatch):
+def test_both_keyword_and_vector_shards_are_derived(
+    people: World, made: list[str], monkeypatch: pytest.MonkeyPatch
+):
     rows: list[tuple[str, int]] = []
     for module in (keyword_index, vector_index):
         changed = module.update
@@ -129,7 +131,7 @@ def test_both_words_and_vectors_are_derived(people: World, made: list[str], monk
     assert all(n < n_chunks / 2 for _, n in rows), "what stays is not read once more"
 
 
-def test_a_language_that_has_changed_makes_all_words_anew(people: World, made: list[str]):
+def test_a_changed_language_rebuilds_all_keyword_shards(people: World, made: list[str]):
     told = update(people, search={"language": "german"})
     assert told["derived"] == made.count("update") <= 1, "vectors of chunks alone"
 
@@ -142,10 +144,10 @@ def test_a_language_that_has_changed_makes_all_words_anew(people: World, made: l
         ("describe", "entities"),
     ],
 )
-def test_an_earlier_shard_that_is_damaged_is_not_needed(
+def test_a_damaged_earlier_shard_is_not_needed(
     people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: str
 ):
-    """Nor what it was made from. A large index is not verified before each run."""
+    """Its sources are not needed either. A large index is not verified before each run."""
     monkeypatch.setattr(repair, "VERIFIED_BYTES", 0)
     other = afresh(people, tmp_path / "other", monkeypatch)
     sound = World(tmp_path / "sound", people.endpoint).take(people)
@@ -153,14 +155,14 @@ def test_an_earlier_shard_that_is_damaged_is_not_needed(
     damage(people, parts_of(people, step, table))
     told = update(people)
     assert told["derived"] < derived
-    if step == "search":  # else it is not known which reports are kept, and all are written again
+    if step == "search":  # Otherwise reports could not be reused and would all be written again.
         assert stored(people) == stored(other) and people.observer.notes == other.observer.notes
 
 
-def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
+def test_nothing_is_derived_from_a_shard_under_a_wrong_name(
     people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """In an index that somebody else made a shard may be any other one."""
+    """In an index from an untrusted source, a shard may be any other shard."""
     other = afresh(people, tmp_path / "other", monkeypatch)
     opened = search_stage.index_files.open_part
     words, near = (parts_of(people, "search", f"search_entity_{by}") for by in ("keyword", "vector"))
@@ -175,7 +177,7 @@ def test_a_shard_under_a_name_that_is_not_its_own_is_not_derived_from(
     assert stored(people) == stored(other)
 
 
-def test_where_a_text_could_not_be_read_the_next_run_makes_the_shard_of_everything(
+def test_a_shard_that_skipped_a_text_is_rebuilt_from_scratch_by_the_next_run(
     people: World, monkeypatch: pytest.MonkeyPatch, made: list[str]
 ):
     def broken(text: str, language: str, of: Any = keyword_index.tokenize) -> list[str]:

@@ -1,4 +1,4 @@
-"""`graphrag-ray estimate`, beside what an index of the same documents really asks for."""
+"""`graphrag-ray estimate` compared with what indexing the same documents really requests."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def everything_below(folder: Path) -> set[Path]:
 
 
 def sent_tokens(world: World, prompt: str) -> int:
-    """Tokens of all requests of a prompt that reached the model, by our count."""
+    """Tokens of all requests of one prompt that reached the model, counted by us."""
     return sum(
         count_tokens(m["content"], "o200k_base") + TOKENS_PER_MESSAGE
         for body in world.endpoint.bodies()
@@ -55,7 +55,7 @@ def sent_tokens(world: World, prompt: str) -> int:
     )
 
 
-def test_first_turns_are_exactly_those_that_a_run_sends(world: World):
+def test_estimated_first_turns_equal_those_of_a_run(world: World):
     world.write(TOWN)
     found = estimated(world, "--set", "extraction.max_gleanings=0")
     world.index(extraction={"max_gleanings": 0})
@@ -65,14 +65,14 @@ def test_first_turns_are_exactly_those_that_a_run_sends(world: World):
     assert extraction["exact"] == "first turns exact"
 
 
-def test_nothing_is_asked_and_nothing_is_written(world: World, tmp_path: Path):
+def test_an_estimate_calls_no_model_and_writes_nothing(world: World, tmp_path: Path):
     world.write(TOWN)
     before = everything_below(tmp_path)
     estimated(world, "--root", world.root)
     assert world.asked() == 0 and everything_below(tmp_path) == before
 
 
-def test_what_a_trial_came_to_takes_the_place_of_what_is_assumed(world: World, built: Built):
+def test_a_trial_replaces_assumptions(world: World, built: Built):
     world.take(built(TOWN))
     found = estimated(world, "--root", world.root)
     extraction = found["stages"]["extract"]
@@ -87,7 +87,7 @@ def test_what_a_trial_came_to_takes_the_place_of_what_is_assumed(world: World, b
     assert found["graph"]["entities"] == pytest.approx(len(world.table("entities")))
 
 
-def test_replies_of_another_model_teach_nothing_and_that_is_said(world: World, built: Built):
+def test_replies_of_another_model_are_not_used_and_that_is_reported(world: World, built: Built):
     world.take(built(TOWN))
     found = estimated(world, "--root", world.root, "--model", "another")
     assert found["stages"]["extract"]["left"]["calls"] == found["stages"]["extract"]["calls"]
@@ -95,7 +95,7 @@ def test_replies_of_another_model_teach_nothing_and_that_is_said(world: World, b
     assert any("nothing was learned" in note for note in found["notes"])
 
 
-def test_a_price_that_is_unknown_is_unknown_and_not_nothing(world: World):
+def test_an_unknown_price_is_not_zero(world: World):
     world.write(TOWN)
     found = estimated(world)
     assert found["stages"]["extract"]["cost_usd"] is None and found["total"]["cost_usd"] is None
@@ -110,11 +110,11 @@ def test_cost_and_time_follow_prices_and_limits(world: World):
     assert extraction["cost_usd"] == pytest.approx((tokens[0] + 2 * tokens[1]) / 1e6, rel=1e-3)
     assert extraction["bound_by"] == "tokens per minute"
     least = sum(tokens) / 10_000 * 60
-    assert least <= extraction["seconds"] <= least + 60.0  # the last calls are waited for
+    assert least <= extraction["seconds"] <= least + 60.0  # The last calls are waited for.
     assert found["total"]["cost_usd"] == pytest.approx(sum(s["cost_usd"] for s in found["stages"].values()))
 
 
-def test_an_assumption_of_ones_own_replaces_ours(world: World):
+def test_users_can_replace_assumptions(world: World):
     world.write(TOWN)
     found = estimated(world, "--assume", "glean_yes=1", "--assume", "reply_tokens.extract=450",
                       "--assume", "reply_tokens.glean=50")  # fmt: skip
@@ -132,20 +132,20 @@ def test_the_offline_engine_costs_nothing_and_has_no_time(world: World):
     assert "costs nothing" in shown and "unknown" in shown and "no calls" not in shown
 
 
-def test_claims_are_a_stage_only_where_they_are_wanted(world: World):
+def test_claims_are_a_stage_only_if_enabled(world: World):
     world.write(TOWN)
     assert "claims" not in estimated(world)["stages"]
     assert estimated(world, "--set", "claims.enabled=true")["stages"]["claims"]["calls"] <= len(TOWN)
 
 
-def test_the_table_names_stages_assumptions_and_their_sources(world: World):
+def test_the_table_has_stages_assumptions_and_their_sources(world: World):
     world.write(TOWN)
     shown = run(world.input, *model_options(world), *PRICE).stdout
     for said in ("6 files", "extract", "first turns exact", "total", "$", "glean_yes", "assumed", "--root"):
         assert said in shown
 
 
-def test_the_time_that_no_call_takes_is_named_so_that_the_total_is_its_column_s_sum(world: World):
+def test_time_without_calls_has_a_row_so_that_the_total_is_the_sum(world: World):
     world.write(TOWN)
     found = estimated(world, "--assume", "own_s=77")
     timed = [s["seconds"] for s in found["stages"].values() if s["seconds"] is not None]
@@ -164,7 +164,7 @@ def test_the_time_that_no_call_takes_is_named_so_that_the_total_is_its_column_s_
         (["EMPTY"], "could be read"),
     ],
 )
-def test_wrong_usage_returns_2_and_says_what_is_wrong(world: World, arguments: list[str], told: str):
+def test_usage_errors_return_2_with_an_explanation(world: World, arguments: list[str], told: str):
     world.write({**TOWN, "empty/e.txt": " "})
     places = {"INPUT": world.input, "NOWHERE": world.input / "no", "EMPTY": world.input / "empty"}
     result = run(*[places.get(a, a) for a in arguments])

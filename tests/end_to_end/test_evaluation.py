@@ -1,4 +1,4 @@
-"""Which way of answering is better: compared, counted, scored, and paid for once."""
+"""Comparing search methods: compared, counted, scored, and paid for once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def compare(
 
 
 def judged(world: World, respond: Any, **how: Any) -> Comparison:
-    """A comparison in which a judge of our own replies."""
+    """A comparison with a scripted judge."""
 
     def asked(body: dict[str, Any]) -> Any:
         return respond(body) if prompt_of(body) == "judge" else toy_model.respond(body)
@@ -70,10 +70,10 @@ def rates(found: Comparison) -> dict[tuple[str, str], float]:
     return {(r["first"], r["second"]): r["win_rate"] for r in found.tables["win_rates"].to_pylist()}
 
 
-# comparing
+# Comparisons
 
 
-def test_each_two_answers_are_compared_by_each_criterion_in_both_orders(town: World):
+def test_every_pair_is_judged_by_every_criterion_in_both_orders(town: World):
     found = compare(town, [*WAYS, "local=local"], ("comprehensiveness", "directness"))
     rows = found.tables["judgements"].to_pylist()
     assert len(rows) == 3 * 3 * 2 * 2
@@ -85,20 +85,20 @@ def test_each_two_answers_are_compared_by_each_criterion_in_both_orders(town: Wo
     assert set(rates(found)) == {("global", "vector"), ("global", "local"), ("vector", "local")}
 
 
-def test_what_was_answered_and_judged_is_not_asked_again(town: World):
+def test_answers_and_verdicts_are_not_requested_again(town: World):
     first = compare(town)
     asked = town.asked()
     assert compare(town).tables["judgements"].equals(first.tables["judgements"])
     assert town.asked() == asked
     compare(town, [*WAYS, "local=local"], replicates=3)
     new = town.prompts(asked)
-    # Two more pairs with three replicates, and a third one of the first pair; answers of one condition.
+    # Two more pairs with three replicates, and a third replicate of the first pair; answers of one condition.
     assert new["judge"] == 3 * (2 * 3 + 1) and not new["map"]
     compare(town, [*reversed(WAYS)], ("comprehensiveness", "diversity"))
     assert town.prompts(asked)["judge"] - new["judge"] == 3 * 2
 
 
-def test_a_judge_that_always_says_1_has_a_position_bias_and_nobody_wins(town: World):
+def test_a_judge_that_always_says_1_is_a_tie_with_position_bias(town: World):
     found = judged(town, lambda body: '{"reason": "so", "winner": 1}', replicates=5)
     assert rates(found) == {("global", "vector"): 50.0}
     (row,) = found.tables["reliability"].to_pylist()
@@ -106,7 +106,7 @@ def test_a_judge_that_always_says_1_has_a_position_bias_and_nobody_wins(town: Wo
     assert found.tables["win_rates"]["p_holm"].to_pylist() == [1.0]
 
 
-def test_a_judge_that_replies_nonsense_leaves_failures_and_no_ties(town: World):
+def test_nonsense_verdicts_are_failures_and_not_ties(town: World):
     found = judged(town, lambda body: "Both are nice!")
     rows = found.tables["judgements"].to_pylist()
     assert {row["winner"] for row in rows} == {None}
@@ -116,7 +116,7 @@ def test_a_judge_that_replies_nonsense_leaves_failures_and_no_ties(town: World):
     assert any("6 of 6 judgements are missing, mostly: judge: still not usable" in w for w in found.warnings)
 
 
-def test_a_judge_that_nobody_reaches_ends_a_comparison_and_what_was_answered_is_kept(town: World):
+def test_an_unreachable_judge_ends_a_comparison_and_answers_are_kept(town: World):
     questions = [f"What about {n} ?" for n in "abcdefghijkl"]
     with pytest.raises(TooManyFailures, match=r"of the first 2\d items of stage"):
         judged(town, lambda body: Status(500, "out of order"), questions=questions)
@@ -126,7 +126,7 @@ def test_a_judge_that_nobody_reaches_ends_a_comparison_and_what_was_answered_is_
     assert not town.prompts(asked)["answer"]
 
 
-def test_a_judge_is_asked_at_temperature_1_unless_told_otherwise(town: World):
+def test_the_default_temperature_of_the_judge_is_1(town: World):
     def temperatures() -> set[float]:
         return {b["temperature"] for b in town.endpoint.bodies() if prompt_of(b) == "judge"}
 
@@ -138,7 +138,7 @@ def test_a_judge_is_asked_at_temperature_1_unless_told_otherwise(town: World):
     assert temperatures() == {1.0, 0.3}
 
 
-def test_the_seconds_of_models_are_those_of_the_replies_whenever_they_came(town: World):
+def test_model_seconds_come_from_the_replies_also_if_replayed(town: World):
     first = compare(town).tables["conditions"]["model_seconds"].to_pylist()
     assert all(seconds > 0 for seconds in first)
     assert compare(town).tables["conditions"]["model_seconds"].to_pylist() == first
@@ -150,7 +150,7 @@ def test_a_condition_against_itself_wins_half(town: World):
     assert (row["win_rate"], row["p_holm"], row["ties"]) == (50.0, 1.0, 1.0)
 
 
-def test_a_judge_that_also_answers_is_warned_of(town: World):
+def test_a_judge_that_also_answers_gives_a_warning(town: World):
     assert any("also wrote the answers of global, vector. Models" in w for w in compare(town).warnings)
     given = {"base_url": town.endpoint.base_url, "api_key_env": None}
     models = {
@@ -162,7 +162,7 @@ def test_a_judge_that_also_answers_is_warned_of(town: World):
     assert {b["model"] for b in town.endpoint.bodies() if prompt_of(b) == "judge"} == {"m", "other"}
 
 
-def test_answers_of_another_tool_take_part(town: World):
+def test_answers_of_another_tool_can_be_compared(town: World):
     file = town.root.parent / "other.csv"
     file.write_text(
         "question,answer\nWhat about ALICE ?,ALICE and BOB and CAROL and DAVE and ERIN and FRANK\n"
@@ -177,7 +177,7 @@ def test_answers_of_another_tool_take_part(town: World):
     ]
 
 
-def test_the_model_without_data_takes_part_with_answers_that_cite_nothing(town: World):
+def test_method_none_can_be_compared_and_cites_nothing(town: World):
     estimate = evaluate.estimate(town.open(), QUESTIONS, ["vector=vector", "zero=none"], replicates=2)
     found = compare(town, ["vector=vector", "zero=none"])
     assert town.prompts()["zero_shot"] == 3 and found.failed == 0
@@ -188,7 +188,7 @@ def test_the_model_without_data_takes_part_with_answers_that_cite_nothing(town: 
     assert dict(zip(estimate["name"], estimate["calls"], strict=True))["zero"] == 3
 
 
-def test_the_model_without_data_has_answers_to_score_and_no_retrieval(town: World):
+def test_method_none_has_answer_scores_but_no_retrieval_scores(town: World):
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
         found = known_answers(run, gold(), ["vector=vector", "zero=none"])
         summary = {row["condition"]: row for row in found.tables["summary"].to_pylist()}
@@ -197,7 +197,7 @@ def test_the_model_without_data_has_answers_to_score_and_no_retrieval(town: Worl
             known_answers(run, gold(), ["zero=none"], retrieval_only=True)
 
 
-def test_settings_of_a_condition_are_its_own(town: World):
+def test_settings_of_a_condition_apply_to_it_only(town: World):
     found = compare(
         town, ["long=vector", "short=vector,query.response_type=one word,query.context_tokens=300"]
     )
@@ -221,16 +221,14 @@ def test_settings_of_a_condition_are_its_own(town: World):
         ({"conditions": ["a=global", "b=vector,budget.max_cost_usd=1"]}, "does not change how questions"),
     ],
 )
-def test_what_cannot_be_compared_is_refused_before_anything_is_asked(
-    town: World, how: dict[str, Any], told: str
-):
+def test_invalid_comparisons_are_rejected_before_any_call(town: World, how: dict[str, Any], told: str):
     asked = town.asked()
     with pytest.raises(UsageError, match=told):
         compare(town, **how)
     assert town.asked() == asked
 
 
-def test_criteria_are_text_files_that_people_add(town: World, tmp_path: Path):
+def test_users_can_add_criteria_as_text_files(town: World, tmp_path: Path):
     (tmp_path / "prompts" / "criteria").mkdir(parents=True)
     (tmp_path / "prompts" / "criteria" / "kindness.txt").write_text("Kindness: which answer is kinder?\n")
     found = compare(town, criteria=["kindness"], prompts_dir=str(tmp_path / "prompts"))
@@ -238,7 +236,7 @@ def test_criteria_are_text_files_that_people_add(town: World, tmp_path: Path):
     assert any("which answer is kinder?" in json.dumps(body) for body in town.endpoint.bodies())
 
 
-def test_a_budget_ends_a_comparison_and_what_was_paid_for_is_kept(town: World):
+def test_a_budget_ends_a_comparison_and_replies_are_kept(town: World):
     with pytest.raises(BudgetSpent, match="max_total_tokens"):
         compare(town, budget={"max_total_tokens": 6_000})
     asked = town.asked()
@@ -247,7 +245,7 @@ def test_a_budget_ends_a_comparison_and_what_was_paid_for_is_kept(town: World):
     assert max(town.prompts().values()) == town.prompts()["judge"] or town.prompts()["map"] <= 12
 
 
-def test_an_answer_whose_contexts_nobody_read_is_no_answer(town: World):
+def test_an_answer_without_any_successful_call_is_a_failure(town: World):
     """An outage is not judged as a bad answer."""
 
     def asked(body: dict[str, Any]) -> Any:
@@ -260,7 +258,7 @@ def test_an_answer_whose_contexts_nobody_read_is_no_answer(town: World):
     assert "No two conditions have answers to the same question, so nothing was judged" in found.warnings
 
 
-def test_a_judge_that_cannot_be_asked_is_told_of_before_any_answer(town: World):
+def test_an_unusable_judge_is_reported_before_any_answer(town: World):
     given = {"base_url": town.endpoint.base_url, "api_key_env": None}
     models = {
         "default": {"provider": "openai", "model": "m", "endpoints": [given]},
@@ -272,7 +270,7 @@ def test_a_judge_that_cannot_be_asked_is_told_of_before_any_answer(town: World):
     assert town.asked() == asked
 
 
-def test_the_index_itself_is_no_folder_for_results(town: World):
+def test_results_cannot_be_written_to_the_index(town: World):
     with (
         pytest.raises(UsageError, match="An evaluation needs a separate folder"),
         evaluation_run(town.open(), str(town.root), "test"),
@@ -280,7 +278,7 @@ def test_the_index_itself_is_no_folder_for_results(town: World):
         pass
 
 
-def test_the_folder_says_what_was_compared(town: World):
+def test_the_folder_records_what_was_compared(town: World):
     (judging,) = compare(town).tables["judging"].to_pylist()
     assert (judging["stage"], judging["calls"]) == ("judge", 6) and judging["tokens"] > 600
     about = json.loads((folder(town) / "evaluation.json").read_text())
@@ -288,10 +286,10 @@ def test_the_folder_says_what_was_compared(town: World):
     assert [c["name"] for c in about["conditions"]] == ["global", "vector"]
 
 
-# claims, known answers, communities
+# Claims, gold answers, communities
 
 
-def test_claims_of_answers_are_counted_once_each_and_agree_with_the_judge(town: World):
+def test_distinct_claims_of_answers_are_counted(town: World):
     with pytest.warns(UserWarning, match="prefer their own"):
         found = evaluate.compare(
             town.open(), QUESTIONS, WAYS, criteria=ONE, replicates=2, claims=True, out=str(folder(town))
@@ -313,7 +311,7 @@ def gold() -> list[GoldQuestion]:
     ]
 
 
-def test_known_answers_score_answers_and_retrieval(town: World):
+def test_gold_answers_score_answers_and_retrieval(town: World):
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
         found = known_answers(run, gold(), ["vector=vector", "local=local"])
     scores = {(s["condition"], s["question_id"]): s for s in found.tables["scores"].to_pylist()}
@@ -325,8 +323,8 @@ def test_known_answers_score_answers_and_retrieval(town: World):
     assert list(found.tables["summary"]["condition"].to_pylist()) == ["vector", "local"]
 
 
-def test_a_missing_answer_scores_nothing(town: World):
-    """Though the gold answer is a word that normalising takes out."""
+def test_a_missing_answer_scores_0(town: World):
+    """Even if the gold answer is a word that normalisation removes."""
 
     def asked(body: dict[str, Any]) -> Any:
         return REJECTED if prompt_of(body) == "answer" else toy_model.respond(body)
@@ -339,7 +337,7 @@ def test_a_missing_answer_scores_nothing(town: World):
     assert found.failed == 1 and "1 answer missing, scored 0" in found.warnings
 
 
-def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
+def test_retrieval_scores_alone_need_no_answers(town: World):
     asked = town.asked()
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
         found = known_answers(run, gold(), ["vector=vector", "words=keyword"], retrieval_only=True)
@@ -355,7 +353,7 @@ def test_retrieval_alone_asks_no_model_for_an_answer(town: World):
         known_answers(run, gold(), ["a" * 61 + "=keyword"], retrieval_only=True)
 
 
-def test_a_question_for_which_nothing_is_found_scores_0_and_reports_alone_nothing(town: World):
+def test_a_question_without_results_scores_0_and_reports_have_no_retrieval_score(town: World):
     asked = [*gold(), GoldQuestion(BatchQuestion("3", "Xyzzy ?"), ("ALICE",), ("council.txt",))]
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
         found = known_answers(run, asked, ["words=keyword", "reports=global"], retrieval_only=True)
@@ -364,7 +362,7 @@ def test_a_question_for_which_nothing_is_found_scores_0_and_reports_alone_nothin
     assert {scores["reports", q] for q in "123"} == {None}
 
 
-def test_a_model_of_claims_that_cannot_be_asked_is_told_of_before_any_answer(town: World, run: Command):
+def test_an_unusable_claim_model_is_reported_before_any_answer(town: World, run: Command):
     gone = ["--set", "models.c.provider=openai", "--set", "models.c.model=x"]
     gone += ["--set", "models.c.endpoints.0.base_url=http://127.0.0.1:9/v1"]
     gone += ["--set", "models.c.endpoints.0.api_key_env=NO_SUCH_KEY", "--set", "stages.answer_claims.model=c"]
@@ -376,7 +374,7 @@ def test_a_model_of_claims_that_cannot_be_asked_is_told_of_before_any_answer(tow
     assert town.asked() == asked
 
 
-def test_embeddings_of_questions_are_paid_for_once(world: World):
+def test_question_embeddings_are_paid_for_once(world: World):
     world.write(TOWN)
     world.index(**world.embedding)
     asked = len(world.endpoint.requests)
@@ -386,7 +384,7 @@ def test_embeddings_of_questions_are_paid_for_once(world: World):
     assert len(world.endpoint.requests) - asked in (1, 2), "a call may hold both questions"
 
 
-def test_frames_go_in_and_come_out(town: World):
+def test_pandas_frames_are_accepted_and_returned(town: World):
     given = pd.DataFrame({"question": ["Who met ALICE ?"], "answer": ["BOB"], "documents": [["council.txt"]]})
     found = evaluate.qa(town.open(), given, ["v=vector"], ks=(3,), out=str(folder(town)))
     assert found["summary"]["recall@3"].to_list() == [1.0]
@@ -412,17 +410,17 @@ def test_communities_are_measured_at_each_level(deep: World):
     assert found["calinski_harabasz"].notna().all()
 
 
-# questions and estimates
+# Questions and estimates
 
 
-def test_questions_are_written_by_persona_and_task(town: World):
+def test_questions_are_written_per_persona_and_task(town: World):
     found = evaluate.questions(town.open(), "Letters of a town", personas=2, tasks=3, questions=2)
     assert len(found) == 12 and list(found.columns) == ["question_id", "question", "persona", "task"]
     assert found["question_id"].iloc[-1] == "2.3.2"
     assert dict(town.prompts(town.asked() - 9)) == {"personas": 1, "tasks": 2, "corpus_questions": 6}
 
 
-def test_without_a_description_one_is_written_from_the_reports(town: World):
+def test_a_missing_corpus_description_is_written_from_the_reports(town: World):
     index = town.open(corpus={"description": ""})
     evaluate.questions(index, personas=1, tasks=1, questions=1)
     assert town.prompts()["corpus_description"] == 1
@@ -430,7 +428,7 @@ def test_without_a_description_one_is_written_from_the_reports(town: World):
         evaluate.questions(index, "  ")
 
 
-def test_an_estimate_tells_the_calls_of_a_comparison(town: World):
+def test_an_estimate_counts_the_calls_of_a_comparison(town: World):
     asked = town.asked()
     planned = evaluate.estimate(town.open(), QUESTIONS, WAYS, criteria=ONE, replicates=2, claims=True)
     assert town.asked() == asked, "nothing is asked for it"
@@ -442,7 +440,7 @@ def test_an_estimate_tells_the_calls_of_a_comparison(town: World):
     assert calls["global"] >= done["map"]
 
 
-# on the command line
+# Command line
 
 
 def options(world: World) -> list[object]:
@@ -467,7 +465,7 @@ def test_the_command_prints_win_rates_and_writes_tables_and_a_page(town: World, 
     assert told["win_rates"][0]["questions"] == 3
 
 
-def test_failed_verdicts_are_in_the_exit_code(town: World, run: Command):
+def test_failed_verdicts_set_the_exit_code(town: World, run: Command):
     town.endpoint.respond = lambda body: (
         "?" if prompt_of(body) in ("judge", "correct") else toy_model.respond(body)
     )
@@ -492,8 +490,8 @@ def test_questions_that_look_like_formulas_are_safe_in_a_spreadsheet(town: World
     assert row["question"] == "'=HYPERLINK(1)"
 
 
-def test_a_comparison_that_was_killed_goes_on(town: World):
-    """Killed while the judge is asked."""
+def test_a_killed_comparison_resumes(town: World):
+    """Killed during the calls of the judge."""
     with Endpoint(respond=toy_model.respond) as slow:
         slow.delay_s = 0.1
         command = [sys.executable, "-m", "graphrag_ray", "evaluate", "compare", *map(str, options(town))]
@@ -514,7 +512,7 @@ def test_a_comparison_that_was_killed_goes_on(town: World):
     assert again["judge"] <= 60 + 40, "at most what was in flight or not written yet is asked again"
 
 
-def test_a_comparison_on_the_offline_engine_says_that_no_model_judged(run: Command, tmp_path: Path):
+def test_an_offline_comparison_says_that_no_model_judged(run: Command, tmp_path: Path):
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.txt").write_text(
         "Mara Venn founded the Hask Trust in 1998. The Hask Trust owns a mill."

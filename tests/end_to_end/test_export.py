@@ -1,4 +1,4 @@
-"""An export says what the snapshot says, in the files of other programs, and no cell of it does harm."""
+"""Exports have the content of the snapshot in formats of other programs, and no cell is dangerous."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def cells(path: Path) -> list[dict[str, str]]:
 
 
 def communities_by_level(opened: Index) -> list[dict[int, int]]:
-    """For each level, the community of each entity's short id: C_k as questions read it."""
+    """For each level, the community of each entity by short id."""
     communities, numbers = opened.table("communities"), {}
     for row in opened.table("entities", ["id", "human_readable_id"]).to_pylist():
         numbers[row["id"]] = row["human_readable_id"]
@@ -135,7 +135,9 @@ def communities_by_level(opened: Index) -> list[dict[int, int]]:
 # microsoft/graphrag
 
 
-def test_graphrags_tables_have_its_columns_and_the_snapshots_rows(town: World, run: Command, tmp_path: Path):
+def test_graphrag_tables_have_its_columns_and_the_rows_of_the_snapshot(
+    town: World, run: Command, tmp_path: Path
+):
     told = export(run, town.root, "graphrag", tmp_path / "out")
     assert "output/entities.parquet 10 rows" in told and "graphrag query" in told
     for name, columns in MICROSOFTS.items():
@@ -146,7 +148,7 @@ def test_graphrags_tables_have_its_columns_and_the_snapshots_rows(town: World, r
         assert table.num_rows
 
 
-def test_vectors_of_each_record_stand_under_its_id(town: World, run: Command, tmp_path: Path):
+def test_vectors_are_stored_under_record_ids(town: World, run: Command, tmp_path: Path):
     lancedb = pytest.importorskip("lancedb")
     export(run, town.root, "graphrag", tmp_path / "out")
     database: Any = lancedb.connect(str(tmp_path / "out" / "output" / "lancedb"))
@@ -162,7 +164,7 @@ def test_vectors_of_each_record_stand_under_its_id(town: World, run: Command, tm
         assert database.open_table(name).search(wanted["vector"]).limit(1).to_list()[0]["id"] == wanted["id"]
 
 
-def test_without_lancedb_the_tables_are_exported_and_what_is_missing_is_told(
+def test_without_lancedb_tables_are_exported_and_missing_vectors_are_reported(
     town: World, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setitem(sys.modules, "lancedb", None)
@@ -173,7 +175,7 @@ def test_without_lancedb_the_tables_are_exported_and_what_is_missing_is_told(
     assert "vector_size" not in (out / "settings.yaml").read_text()
 
 
-def test_an_index_without_embeddings_says_that_vectors_are_missing(
+def test_missing_embeddings_are_reported(
     world: World,
     run: Command,
     tmp_path: Path,
@@ -184,9 +186,7 @@ def test_an_index_without_embeddings_says_that_vectors_are_missing(
     assert "The index has no embeddings" in told and "embeddings.enabled" in told
 
 
-def test_the_project_names_the_models_of_the_index_or_those_that_are_given(
-    town: World, run: Command, tmp_path: Path
-):
+def test_the_project_names_the_given_models_or_those_of_the_index(town: World, run: Command, tmp_path: Path):
     told = export(run, town.root, "graphrag", tmp_path / "one")
     assert "offline embedding" in told and "local, drift and basic" in told
     text = (tmp_path / "one" / "settings.yaml").read_text()
@@ -199,15 +199,13 @@ def test_the_project_names_the_models_of_the_index_or_those_that_are_given(
 # GraphML
 
 
-def test_the_graph_is_read_back_with_its_names_weights_and_communities(
-    world: World, run: Command, tmp_path: Path
-):
+def test_graphml_has_names_weights_and_communities(world: World, run: Command, tmp_path: Path):
     world.write(chain(24))
     world.index(**DEEP)
     _compare_with_graphml(world.open(), run, tmp_path)
 
 
-def test_the_graph_of_the_demo_is_read_back_too(demo: Index, run: Command, tmp_path: Path):
+def test_graphml_of_the_demo_can_be_read(demo: Index, run: Command, tmp_path: Path):
     _compare_with_graphml(demo, run, tmp_path)
 
 
@@ -237,7 +235,7 @@ def cleaned(text: str) -> str:
     return str(clean_text(pa.chunked_array([pa.array([text])]))[0])
 
 
-def test_hostile_names_reach_no_reader_as_markup(harmful: World, run: Command, tmp_path: Path):
+def test_malicious_names_are_escaped_in_graphml(harmful: World, run: Command, tmp_path: Path):
     export(run, harmful.root, "graphml", tmp_path / "out")
     text = (tmp_path / "out" / "graph.graphml").read_bytes()
     assert not re.search(rb"[\x00-\x08\x0b-\x1f\x7f]|\xc2[\x80-\x9f]", text)
@@ -249,7 +247,7 @@ def test_hostile_names_reach_no_reader_as_markup(harmful: World, run: Command, t
 # CSV
 
 
-def test_csv_files_hold_the_graph_and_its_communities(world: World, run: Command, tmp_path: Path):
+def test_csv_files_contain_the_graph_and_its_communities(world: World, run: Command, tmp_path: Path):
     world.write(chain(24))
     world.index(**DEEP)
     export(run, world.root, "csv", tmp_path / "out")
@@ -274,7 +272,7 @@ def test_csv_files_hold_the_graph_and_its_communities(world: World, run: Command
     }
 
 
-def test_no_cell_is_a_formula_and_every_other_is_as_it_was(harmful: World, run: Command, tmp_path: Path):
+def test_formulas_are_escaped_and_other_cells_are_unchanged(harmful: World, run: Command, tmp_path: Path):
     export(run, harmful.root, "csv", tmp_path / "out")
     found: set[str] = set()
     for path in (tmp_path / "out").glob("*.csv"):
@@ -299,7 +297,7 @@ def test_a_community_without_a_report_is_listed_without_a_title(world: World, ru
     assert (row["id"], row["size"], row["title"], row["rank"]) == ("1", "10", "", "")
 
 
-# all of them
+# All formats
 
 
 @pytest.mark.parametrize("format_", ["graphrag", "graphml", "csv"])
@@ -314,9 +312,7 @@ def test_an_index_without_entities_is_exported_as_empty_files(
 
 
 @pytest.mark.parametrize("format_", ["graphrag", "graphml", "csv"])
-def test_a_folder_with_files_is_refused_unless_overwritten(
-    town: World, run: Command, tmp_path: Path, format_: str
-):
+def test_a_folder_with_files_needs_overwrite(town: World, run: Command, tmp_path: Path, format_: str):
     out = tmp_path / "out"
     export(run, town.root, format_, out)
     before = {p for p in out.rglob("*") if p.is_file() and "lancedb" not in p.parts}
@@ -332,9 +328,7 @@ def test_a_folder_with_files_is_refused_unless_overwritten(
     }  # fmt: skip
 
 
-def test_vectors_of_an_earlier_export_are_not_read_as_those_of_a_later_one(
-    town: World, run: Command, tmp_path: Path
-):
+def test_overwriting_removes_the_vectors_of_an_earlier_export(town: World, run: Command, tmp_path: Path):
     lancedb = pytest.importorskip("lancedb")
     export(run, town.root, "graphrag", tmp_path / "out")
     town.write({"new.txt": "ZELDA met YVES."})
@@ -344,7 +338,7 @@ def test_vectors_of_an_earlier_export_are_not_read_as_those_of_a_later_one(
     assert table.count_rows() == 12
 
 
-def test_the_index_itself_and_what_is_no_folder_are_refused(town: World, run: Command, tmp_path: Path):
+def test_the_index_itself_and_files_are_rejected_as_targets(town: World, run: Command, tmp_path: Path):
     for place in (town.root, town.root / "below", town.root.parent):
         assert "Choose another folder" in refused(run, town.root, "csv", place, "--overwrite")
     (tmp_path / "file").write_text("x")
@@ -353,7 +347,7 @@ def test_the_index_itself_and_what_is_no_folder_are_refused(town: World, run: Co
     assert not (tmp_path / "out").exists()
 
 
-def test_an_export_that_meets_a_damaged_part_is_not_taken_for_a_whole_one(
+def test_an_export_that_fails_at_a_damaged_part_leaves_no_complete_export(
     town: World, run: Command, tmp_path: Path
 ):
     (part,) = town.open().manifest.parts("community_reports")

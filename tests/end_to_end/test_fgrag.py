@@ -1,4 +1,4 @@
-"""Questions by FG-RAG on finished indexes."""
+"""FG-RAG questions to finished indexes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEMO = Path(__file__).parents[2] / "demo" / "corpus"
 
 
 def test_the_command_line_answers_with_references_and_their_sources(run: Command, tmp_path: Path):
-    """By the offline engine."""
+    """With the offline engine."""
     root = tmp_path / "index"
     assert run("index", f"{DEMO}/0*", "--root", root).exit_code == 0
     question = "Why are the harbour plan and the strike disputed?"
@@ -28,7 +28,7 @@ def test_the_command_line_answers_with_references_and_their_sources(run: Command
         assert (DEMO / name).read_text("utf-8")[int(start) :].startswith(quote[:20])
 
 
-def test_a_question_takes_two_calls_and_two_for_each_thing_that_it_is_about(world: World, built: Built):
+def test_a_question_takes_two_calls_plus_two_per_subject(world: World, built: Built):
     town = world.take(built(TOWN))
     before = town.asked()
     answer = town.open().ask("What do ALICE and GRACE share ?", method="fgrag")
@@ -44,7 +44,7 @@ def test_a_question_takes_two_calls_and_two_for_each_thing_that_it_is_about(worl
     assert all([m["role"] for m in turn] == ["system", "user", "assistant", "user"] for turn in turns)
 
 
-def test_what_it_cannot_do_is_refused_before_anything_is_asked(world: World, built: Built, run: Command):
+def test_unsupported_options_are_rejected_before_any_call(world: World, built: Built, run: Command):
     town = world.take(built(TOWN))
     before = town.asked()
     with pytest.raises(UsageError, match=r"fgrag search does not support conditions.*--method local"):

@@ -1,4 +1,4 @@
-"""What `import graphrag_ray` gives to other programs."""
+"""The Python API of `import graphrag_ray`."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def test_an_index_is_built_and_asked_from_python(run: Command, world: World):
     assert graphrag_ray.open_index(str(world.root)).ask("What are the THEMES?").found
 
 
-def test_without_settings_those_of_the_newest_snapshot_count(run: Command, world: World):
+def test_settings_default_to_those_of_the_newest_snapshot(run: Command, world: World):
     world.write(TOWN)
     graphrag_ray.build_index(str(world.input), str(world.root), settings=world.settings())
     done = graphrag_ray.build_index(str(world.input), str(world.root))
     assert not done.committed and done.manifest.settings["models"]["default"]["model"] == "m"
 
 
-def test_wrong_settings_are_errors_of_ours(run: Command, world: World):
+def test_invalid_settings_raise_our_own_errors(run: Command, world: World):
     world.write(TOWN)
     with pytest.raises(SettingsError, match=r"chunking\.size"):
         graphrag_ray.build_index(str(world.input), str(world.root), settings={"chunking": {"sise": 3}})
 
 
-def test_importing_the_package_and_its_names_imports_no_library():
+def test_importing_the_package_imports_no_library():
     done = python(
         "import sys; before = set(sys.modules); from graphrag_ray import build_index, open_index\n"
         "imported = {m.partition('.')[0] for m in set(sys.modules) - before}\n"
@@ -57,14 +57,14 @@ print(done.committed, open_index(ROOT).ask("Who wrote to whom?", method="local")
 """
 
 
-def test_an_index_is_built_and_asked_where_nothing_of_a_terminal_is_installed(world: World):
+def test_the_api_works_without_terminal_libraries(world: World):
     world.write(TOWN)
     places = f"INPUT, ROOT = {str(world.input)!r}, {str(world.root)!r}\n"
     done = python(places + WITHOUT_A_TERMINAL)
     assert done.stdout == "True True\n", done.stderr
 
 
-def test_the_module_is_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+def test_the_module_runs_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     import runpy
 
     monkeypatch.setattr(sys, "argv", ["graphrag_ray", "--help"])

@@ -1,4 +1,4 @@
-"""A disk that is full: an index on a real file system of 2 MB, filled but for some kilobytes."""
+"""Full disks: an index on a real file system of 2 MB, filled except for some kilobytes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CHANGES = {"communities": {"max_size": 3, "pack_components_below": 1}}
 
 
 class Disk:
-    """free: bytes that are left to others."""
+    """`free`: bytes left for others."""
 
     def __init__(self, at: Path) -> None:
         self.at = at
@@ -56,7 +56,7 @@ def world(world: World) -> World:
 
 
 def journalled(world: World) -> int:
-    """Calls whose replies are kept."""
+    """Calls whose replies are journalled."""
     totals = [compaction.totals(world.store, name) for name in JOURNALS]
     return sum(m.calls for t in totals for m in t.by_model.values())
 
@@ -68,10 +68,10 @@ def told(message: str, world: World) -> None:
 
 
 @pytest.mark.parametrize("free", [0, 30_000, 90_000, 140_000, 180_000])
-def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
+def test_a_run_reports_a_full_disk_and_resumes_when_there_is_space(
     world: World, disk: Disk, free: int, monkeypatch: pytest.MonkeyPatch
 ):
-    # On a full disk nobody can say that the lock is free; and this process, which held it, lives.
+    # On a full disk the lock cannot be marked as free, and this process, which held it, is alive.
     monkeypatch.setattr(locks, "STALE_S", 1.0)
     done = world.index()
     expected, calls = everything(world.open()), world.asked()
@@ -90,7 +90,7 @@ def test_a_run_on_a_full_disk_says_so_and_goes_on_when_there_is_room(
     assert world.asked() - asked == calls - kept, "what is kept is not asked again, and what is lost is"
 
 
-def test_the_command_on_ray_ends_with_1_on_a_full_disk_and_with_0_when_there_is_room(
+def test_on_ray_a_full_disk_returns_1_and_the_next_run_0(
     world: World, disk: Disk, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(locks, "STALE_S", 1.0)

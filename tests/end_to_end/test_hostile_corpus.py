@@ -1,4 +1,4 @@
-"""A folder of documents that somebody made to stop whoever indexes it: each costs itself at most."""
+"""Documents made to stop an indexing run: each one fails at most itself."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ READ: dict[str, str] = {
 """Where people met, and something else stands."""
 
 
-def test_every_document_is_read_and_each_row_that_is_none_is_a_failure(world: World):
+def test_every_document_is_read_and_invalid_rows_are_failures(world: World):
     world.write(READ)
     done = world.index()
     met = {d["path"] for d in world.table("documents")}
@@ -54,7 +54,7 @@ def test_every_document_is_read_and_each_row_that_is_none_is_a_failure(world: Wo
     assert {"ALICE", "BOB", "CAROL", "DAVE"} <= {e["title"] for e in world.table("entities")}
 
 
-def test_what_is_no_regular_file_is_never_opened(world: World):
+def test_only_regular_files_are_opened(world: World):
     world.write(TOWN)
     os.mkfifo(world.input / "pipe.txt")
     os.symlink("pipe.txt", world.input / "link.md")
@@ -70,7 +70,7 @@ def test_what_is_no_regular_file_is_never_opened(world: World):
     assert done.manifest.counts["documents"] == len(TOWN)
 
 
-def test_folders_with_links_to_each_other_are_read_once_and_once_by_a_link(world: World):
+def test_folders_that_link_to_each_other_are_read_once_and_once_by_link(world: World):
     folders = [world.input / f"{i:02}" for i in range(12)]
     for folder in folders:
         world.write({f"{folder.name}/a.txt": f"ALICE met BOB in {folder.name}."})
@@ -81,7 +81,7 @@ def test_folders_with_links_to_each_other_are_read_once_and_once_by_a_link(world
     assert {len({d["path"] for d in documents if f.name in d["text"]}) for f in folders} == {2}
 
 
-def test_indexes_batches_and_caches_below_input_are_no_documents(world: World, tmp_path: Path):
+def test_indexes_batches_and_caches_in_input_are_not_documents(world: World, tmp_path: Path):
     world.write(TOWN)
     world.root = world.input / "old" / "index"
     world.index()
@@ -95,7 +95,7 @@ def test_indexes_batches_and_caches_below_input_are_no_documents(world: World, t
     assert any("2 indexes skipped (cache, old/index)" in note for note in world.observer.notes)
 
 
-def test_a_folder_named_as_those_of_an_index_is_read(world: World):
+def test_a_folder_with_the_name_of_an_index_folder_is_read(world: World):
     world.write(
         {
             "tables/a.txt": "ALICE met BOB.",
@@ -107,12 +107,12 @@ def test_a_folder_named_as_those_of_an_index_is_read(world: World):
 
 
 @pytest.mark.parametrize("name", ["a\udcff.txt", "-rf *.txt", "new\nline.txt", "\u202e.txt"])
-def test_files_of_any_name_are_read(world: World, name: str):
+def test_files_with_any_name_are_read(world: World, name: str):
     (world.input / name).write_text("ALICE met BOB.")
     assert world.index().failed == 0
 
 
-def test_what_nobody_foresaw_costs_the_document_or_row_and_is_told_with_its_place(
+def test_unexpected_errors_fail_one_document_or_row_with_their_location(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     def broken(of: Callable[..., Any]) -> Callable[..., Any]:

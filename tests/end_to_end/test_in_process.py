@@ -1,4 +1,4 @@
-"""Small corpora need no Ray: where an index is made, what says so, and what forces it."""
+"""Small corpora are indexed without Ray: when, what is reported, and how to force it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "connect", refuse)
 
 
-def test_a_small_corpus_is_indexed_without_ray_being_imported(world: World):
+def test_a_small_corpus_is_indexed_without_importing_ray(world: World):
     world.write(TOWN)
     done = python(
         "import sys\n"
@@ -58,7 +58,7 @@ def test_a_small_corpus_is_indexed_without_ray_being_imported(world: World):
         (["--address", "127.0.0.1:1"], {}, True),
     ],
 )
-def test_ray_is_used_for_much_input_or_where_it_is_asked_for(
+def test_ray_is_used_for_large_input_or_on_request(
     run: Command,
     world: World,
     no_ray: None,
@@ -74,7 +74,7 @@ def test_ray_is_used_for_much_input_or_where_it_is_asked_for(
     assert ("Ray was started" in result.stderr) == started and result.exit_code == started
 
 
-def test_a_small_update_of_a_large_index_is_a_small_run(run: Command, world: World, no_ray: None):
+def test_a_small_update_of_a_large_index_runs_in_process(run: Command, world: World, no_ray: None):
     long = {f"{n}.txt": f"ALICE met {'x' * n}BOB for the {n}th time. " * 40 for n in range(30)}
     world.write(TOWN | long)
     small = index_command(world, "--set", "run.in_process_max_mb=0.01")
@@ -89,9 +89,7 @@ def test_a_small_update_of_a_large_index_is_a_small_run(run: Command, world: Wor
     assert "Starting Ray: 0.1 MB of text may have changed" in told and "Ray was started" in told
 
 
-def test_a_cluster_that_was_started_on_this_machine_is_asked_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_a_cluster_started_on_this_machine_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
     monkeypatch.setattr(discovery, "_is_connected", lambda: False)
@@ -103,7 +101,7 @@ def test_a_cluster_that_was_started_on_this_machine_is_asked_for(
     assert discovery.starts_private_ray(), "it was killed, and left its file"
 
 
-def test_ray_itself_looks_for_that_cluster_in_the_same_file(monkeypatch: pytest.MonkeyPatch):
+def test_ray_looks_for_that_cluster_in_the_same_file(monkeypatch: pytest.MonkeyPatch):
     from ray._common.utils import get_ray_address_file
 
     for variables in ({}, {"TMPDIR": "/x"}, {"TMPDIR": "/x", "RAY_TMPDIR": "/y"}):
@@ -114,7 +112,7 @@ def test_ray_itself_looks_for_that_cluster_in_the_same_file(monkeypatch: pytest.
         assert str(discovery.address_file()) == get_ray_address_file(None)
 
 
-def test_an_index_is_built_where_an_event_loop_runs_as_in_a_notebook(world: World):
+def test_an_index_is_built_inside_a_running_event_loop(world: World):
     world.write(TOWN)
 
     async def cell() -> bool:
@@ -125,13 +123,13 @@ def test_an_index_is_built_where_an_event_loop_runs_as_in_a_notebook(world: Worl
     assert asyncio.run(cell())
 
 
-def test_a_cluster_and_none_at_once_is_wrong_usage(run: Command, world: World):
+def test_ray_and_in_process_exclude_each_other(run: Command, world: World):
     world.write(TOWN)
     result = run(*index_command(world, "--address", "127.0.0.1:1", "--in-process"))
     assert result.exit_code == 2 and "--in-process" in result.stderr and "--address" in result.stderr
 
 
-def test_a_ray_that_cannot_start_says_why_and_what_to_do_and_a_small_run_needs_none(
+def test_a_failed_start_of_ray_is_explained_and_small_runs_need_none(
     run: Command, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
@@ -145,7 +143,7 @@ def test_a_ray_that_cannot_start_says_why_and_what_to_do_and_a_small_run_needs_n
     assert run(*index_command(world)).exit_code == 0 and world.snapshots() == [1]
 
 
-def test_what_takes_long_is_computed_in_other_processes_with_the_same_result(tmp_path: Path):
+def test_long_computations_run_in_other_processes_with_the_same_result(tmp_path: Path):
     (tmp_path / "input").mkdir()
     for name, text in (TOWN | chain(12)).items():
         (tmp_path / "input" / name).write_text(text)

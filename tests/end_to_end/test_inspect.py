@@ -1,4 +1,4 @@
-"""Looking at an index: every record leads to what it is connected to, and a near miss to what was meant."""
+"""`inspect`: every record leads to connected records, and near misses to suggestions."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def complaint(run: Command, world: World, *arguments: object) -> str:
     return " ".join(result.stderr.split())
 
 
-# entities
+# Entities
 
 
-def test_an_entity_is_found_in_any_case_and_tells_what_it_is_connected_to(town: World, look):
+def test_an_entity_is_found_ignoring_case_and_shows_its_connections(town: World, look):
     found = look("entity", "alice")
     row = next(e for e in town.table("entities") if e["title"] == "ALICE")
     assert found["id"] == row["id"] and found["degree"] == row["degree"]
@@ -61,7 +61,7 @@ def test_an_entity_is_found_in_any_case_and_tells_what_it_is_connected_to(town: 
     assert [c["level"] for c in found["communities"]] == list(range(len(held)))
 
 
-def test_chunks_stand_with_the_place_and_the_sentence_that_names_the_entity(town: World, look):
+def test_chunks_have_their_location_and_the_sentence_that_names_the_entity(town: World, look):
     documents = {d["path"]: d["text"] for d in town.table("documents")}
     chunks = look("entity", "CAROL")["chunks"]
     assert {c["place"] for c in chunks} == {"council.txt", "bridge.txt"}
@@ -77,16 +77,16 @@ def test_numbers_and_ids_lead_to_the_same_entity_as_its_name(town: World, look):
     assert look("entity", found["human_readable_id"]) == look("entities", found["id"]) == found
 
 
-def test_a_near_name_is_suggested_with_its_number(town: World, run: Command):
+def test_similar_names_are_suggested_with_their_numbers(town: World, run: Command):
     numbers = {e["title"]: e["human_readable_id"] for e in town.table("entities")}
     assert f"Did you mean ALICE ({numbers['ALICE']})" in complaint(run, town, "entity", "alcie")
     assert "inspect search TEXT" in complaint(run, town, "entity", "qqqqqq")
 
 
-# communities
+# Communities
 
 
-def test_a_community_tells_its_report_members_parent_and_children(world: World, look):
+def test_a_community_shows_its_report_members_parent_and_children(world: World, look):
     world.write(chain(24))
     world.index(**DEEP)
     communities = {c["community"]: c for c in world.table("communities")}
@@ -110,7 +110,7 @@ def test_a_community_is_found_by_the_title_of_its_report(town: World, look):
     assert look("community", once.lower())["report"]["title"] == once
 
 
-def test_a_wrong_level_or_number_is_told(town: World, run: Command):
+def test_an_unknown_level_or_number_is_reported(town: World, run: Command):
     number = max(c["community"] for c in town.table("communities"))
     assert "is at level C" in complaint(run, town, "community", f"C9:{number}")
     assert f"Numbers go up to {number}" in complaint(run, town, "community", "999")
@@ -128,10 +128,10 @@ def test_a_community_whose_report_failed_says_so(world: World, run: Command):
     assert "Community 1" in shown(run, world)
 
 
-# other records
+# Other records
 
 
-def test_a_relationship_is_found_by_its_number_or_its_two_ends_in_any_order(town: World, look, run: Command):
+def test_a_relationship_is_found_by_number_or_by_its_ends_in_any_order(town: World, look, run: Command):
     found = look("relationship", "bob", "ALICE")
     assert {found["source"], found["target"]} == {"ALICE", "BOB"} and found["weight"] == 2
     assert look("relationship", found["human_readable_id"]) == look("relationship", "alice", "bob") == found
@@ -148,7 +148,7 @@ def test_a_claim_leads_to_the_text_that_states_it(town: World, look):
     assert found["subject_id"] == "ALICE" and found["chunks"][0]["quote"]
 
 
-def test_a_chunk_tells_its_text_its_neighbours_and_what_was_found_in_it(world: World, look):
+def test_a_chunk_shows_its_text_its_neighbours_and_its_records(world: World, look):
     world.write({"long.txt": " ".join(f"ANNA met BERTA on day {i}." for i in range(60))})
     world.index(chunking={"size": 120, "overlap": 20})
     units = sorted(world.table("text_units"), key=lambda u: u["position"])
@@ -160,7 +160,7 @@ def test_a_chunk_tells_its_text_its_neighbours_and_what_was_found_in_it(world: W
     assert look("chunk", units[0]["human_readable_id"])["before"] is None
 
 
-def test_a_document_is_found_by_path_place_number_or_title(town: World, look, run: Command):
+def test_a_document_is_found_by_path_location_number_or_title(town: World, look, run: Command):
     found = look("document", "council.txt")
     assert found["chunks"][0]["totals"]["entities"] == 3
     assert {e["title"] for e in found["chunks"][0]["entities"]} == {"ALICE", "BOB", "CAROL"}
@@ -170,17 +170,17 @@ def test_a_document_is_found_by_path_place_number_or_title(town: World, look, ru
     assert "Did you mean bridge.txt" in complaint(run, town, "document", "brigde.txt")
 
 
-def test_several_documents_of_one_name_are_listed_with_their_numbers(world: World, run: Command):
+def test_documents_with_the_same_name_are_listed_with_their_numbers(world: World, run: Command):
     world.write({"rows.csv": "text\nANNA met BERTA.\nANNA met CLARA.\n"})
     world.index()
     told = complaint(run, world, "document", "rows.csv")
     assert "2 documents are named 'rows.csv': rows.csv, row 1 (1), rows.csv, row 2 (2)" in told
 
 
-# overview, search, limits
+# Overview, search, limits
 
 
-def test_without_arguments_the_largest_of_everything_is_told_and_where_to_go(town: World, run: Command, look):
+def test_the_overview_shows_the_largest_records_and_next_steps(town: World, run: Command, look):
     found = look()
     degrees = [e["degree"] for e in town.table("entities")]
     assert [e["degree"] for e in found["entities"]] == sorted(degrees, reverse=True)
@@ -190,21 +190,21 @@ def test_without_arguments_the_largest_of_everything_is_told_and_where_to_go(tow
     assert "Look closer: graphrag-ray inspect community" in told and "7 documents" in told
 
 
-def test_a_search_finds_parts_of_names_without_regard_to_case_or_accents(town: World, look):
+def test_search_finds_parts_of_names_ignoring_case_and_accents(town: World, look):
     assert [e["title"] for e in look("search", "AL")["entities"]] == ["ALICE"]
     assert [d["place"] for d in look("search", "åSA")["documents"]] == ["letters/people.csv, row 1"]
     by_title = look("search", "alice")
     assert all("ALICE" in c["title"] for c in by_title["communities"]) and by_title["communities"]
 
 
-def test_a_search_that_finds_nothing_names_what_is_near(town: World, look, run: Command):
+def test_search_without_results_suggests_similar_names(town: World, look, run: Command):
     assert look("search", "alcie")["near"][0] == "ALICE"
     assert "Did you mean: ALICE" in shown(run, town, "search", "alcie")
     assert "No name contains 'qqqqqq'" in shown(run, town, "search", "qqqqqq")
     assert "Pass a text" in complaint(run, town, "search", " ")
 
 
-def test_a_limit_shortens_lists_and_tells_how_many_there_are(town: World, look):
+def test_a_limit_shortens_lists_and_shows_their_length(town: World, look):
     assert len(look("--limit", 2)["entities"]) == 2
     found = look("entity", "ALICE", "--limit", 1)
     assert [len(found[k]) for k in ("relationships", "chunks")] == [1, 1] and found["totals"]["chunks"] == 3
@@ -222,28 +222,28 @@ def test_a_limit_shortens_lists_and_tells_how_many_there_are(town: World, look):
         (["claim", "99"], "Unknown claim '99'"),
     ],
 )
-def test_wrong_usage_is_told_with_what_there_is(town: World, run: Command, arguments: list[str], told: str):
+def test_usage_errors_list_the_choices(town: World, run: Command, arguments: list[str], told: str):
     assert told in complaint(run, town, *arguments)
 
 
-def test_an_index_without_entities_can_be_looked_at(world: World, look, run: Command):
+def test_an_index_without_entities_can_be_inspected(world: World, look, run: Command):
     world.write({"weather.txt": TOWN["weather.txt"]})
     world.index()
     assert look()["entities"] == [] and look("document", 1)["chunks"][0]["entities"] == []
     assert "The index has no communities" in complaint(run, world, "community", "1")
 
 
-def test_an_older_snapshot_is_looked_at_by_its_number(town: World, look):
+def test_an_older_snapshot_is_inspected_by_number(town: World, look):
     town.write({"council.txt": "ZELDA met YVES."})
     town.index(**DEEP)
     assert look("entity", "ZELDA")["title"] == "ZELDA"
     assert look("search", "ZELDA", "--snapshot", 1)["entities"] == []
 
 
-# hostile texts
+# Malicious texts
 
 
-def test_hostile_names_are_found_and_never_steer_the_terminal(world: World, run: Command, look):
+def test_malicious_names_are_found_and_cannot_control_the_terminal(world: World, run: Command, look):
     world.endpoint.respond = hostile.respond
     world.write({"evil.txt": f"{hostile.WRITTEN[0]} and ANNA {hostile.ESCAPE} met." + " And so on." * 50})
     world.index()
@@ -262,7 +262,7 @@ def test_hostile_names_are_found_and_never_steer_the_terminal(world: World, run:
             )
 
 
-def test_a_message_with_a_hostile_name_does_not_steer_it_either(world: World, run: Command, built: Built):
+def test_messages_with_malicious_names_cannot_control_the_terminal(world: World, run: Command, built: Built):
     world.take(built(TOWN))
     told = run("inspect", "entity", f"x{hostile.ESCAPE}", "--root", world.root).stderr
     assert "Unknown entity" in told and not any(
@@ -270,7 +270,7 @@ def test_a_message_with_a_hostile_name_does_not_steer_it_either(world: World, ru
     )
 
 
-def test_looking_imports_neither_ray_nor_a_client_of_models(town: World):
+def test_inspect_imports_neither_ray_nor_model_clients(town: World):
     script = (
         "import sys\nfrom graphrag_ray.cli.command_line import main\n"
         f"main(['inspect', 'entity', 'ALICE', '--root', {str(town.root)!r}], standalone_mode=False)\n"

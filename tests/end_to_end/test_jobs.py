@@ -1,6 +1,6 @@
-"""Both jobs, submitted to a real cluster of two nodes, with everything in object storage: what is shipped,
-how a run is seen from outside, how each ending is told, and where keys are not. Cluster and jobs are started,
-and watched, with the command lines of the README."""
+"""Both jobs, submitted to a real cluster of two nodes with all data in object storage: what is shipped, how
+a run is observed, how every ending is reported, and where keys are absent. Clusters and jobs are started
+and watched with the commands of the README."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ for job in sys.argv[2:]:
 
 
 class Site:
-    """A cluster whose nodes hold the keys, and a corner of a bucket for its jobs."""
+    """A cluster whose nodes have the keys, and a prefix in a bucket for its jobs."""
 
     def __init__(
         self, cluster: killing.Cluster, server: S3Server, endpoint: Endpoint, dashboard: str
@@ -71,7 +71,7 @@ class Site:
         return f"s3://{self.at}/{path}"
 
     def project(self, name: str, texts: dict[str, str], **changes: Any) -> str:
-        """A settings file beside documents and index, which it names; its URL."""
+        """Write a settings file that names documents and index, next to them. Returns its URL."""
         for file, text in texts.items():
             self.write(f"{name}/docs/{file}", text)
         run = {"journal_flush_s": 0.2, "workers_per_node": 1}
@@ -80,7 +80,7 @@ class Site:
         return self.write(f"{name}/settings.yaml", yaml.safe_dump(settings | small | changes))
 
     def submit(self, *line: str) -> str:
-        """`ray job submit` of this checkout, which is not waited for; the name of the job."""
+        """Run `ray job submit` for this checkout without waiting. Returns the name of the job."""
         name = f"job-{uuid.uuid4().hex[:8]}"
         words = shlex.split(SUBMIT.replace("http://127.0.0.1:8265", self.dashboard))
         options = ["--submission-id", name, *words[3 : words.index("python")]]
@@ -95,8 +95,10 @@ class Site:
         return name
 
     def ended(self, *jobs: str) -> list[tuple[str, int]]:
-        """What the job server says of jobs, once all are over: status and exit code; their logs are kept. In
-        a process of its own: Ray keeps the first token that a process shows."""
+        """Wait for all jobs, and return their status and exit code; logs are stored.
+
+        It runs in its own process, because Ray keeps the first token that a process shows.
+        """
         done = subprocess.run(
             [sys.executable, "-c", ENDED, self.dashboard, *jobs],
             env=self.cluster.env,
@@ -112,7 +114,7 @@ class Site:
 
 
 def status(config: str) -> dict[str, Any]:
-    """`graphrag-ray status --json`, which knows nothing of the cluster."""
+    """`graphrag-ray status --json`, which has no access to the cluster."""
     done = CliRunner().invoke(main, ["status", "--config", config, "--json"])
     assert done.exit_code == 0, done.output
     found: dict[str, Any] = json.loads(done.stdout)
@@ -135,7 +137,7 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         port = killing.free_port()
         served = ["--include-dashboard=true", f"--dashboard-port={port}"]
         cluster.start_node("--node-name=head", "--num-cpus=1", *served, *shlex.split(HEAD)[2:])
-        # Two nodes of one machine would unpack what is shipped into the same folder, one over the other's.
+        # Two nodes on one machine would unpack the shipped files into the same folder.
         apart = ["--num-cpus=1", f"--temp-dir={cluster.folder / 'other'}"]
         joins = shlex.split(OTHER.replace("FIRST:6379", cluster.address))[2:]
         cluster.start_node("--node-name=other", *apart, *joins)
@@ -146,10 +148,10 @@ def site(s3_owner: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 @pytest.mark.timeout(480)
-def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(site: Site):
+def test_jobs_can_be_followed_to_their_end_with_the_index_alone(site: Site):
     site.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.5)
     good = site.project("good", people(24))
-    # One that is slow, watched by somebody who knows the index alone.
+    # A slow job, watched by an observer with access to the index only.
     long = site.submit("jobs/index.py", "--config", good)
     wrong = site.submit("jobs/index.py", "--config", site.project("wrong", TOWN, chunking={"sise": 300}))
     watch = shlex.split(WATCH.replace("s3://bucket", f"s3://{site.at}/good"))
@@ -167,7 +169,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     files = site.server.files()
     assert not [p for p in files.find(f"{site.at}/good/index/runs") if "live" in p]
 
-    # Those that end otherwise.
+    # Jobs with other endings.
     site.endpoint.respond = lambda body: (
         REJECTED if "bridge" in body["messages"][-1]["content"] else toy_model.respond(body)
     )
@@ -185,7 +187,7 @@ def test_jobs_on_a_cluster_are_followed_and_their_ends_told_by_the_index_alone(s
     assert (told["exit_code"], told["failed"], told["snapshot"]) == (3, 1, 1)
     assert told["exit_meaning"] == "done, but some items failed"
 
-    # The code is what was shipped, and no more than it needs; the key is nowhere.
+    # Only the needed code was shipped, and the key is nowhere.
     folder = site.cluster.folder
     resources = folder / "session_latest/runtime_resources/working_dir_files"
     for package in resources.glob("_ray_pkg_*/"):

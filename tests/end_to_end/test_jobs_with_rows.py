@@ -1,4 +1,4 @@
-"""The job that indexes what a function of its owner returns."""
+"""The job that indexes the rows that a user's function returns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def dataset():
 """
 
 
-def test_a_job_indexes_the_dataset_that_a_function_of_its_folder_returns(
+def test_a_job_indexes_the_dataset_returned_by_a_function_in_its_folder(
     world: World, on_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "articles.py").write_text(ARTICLES)
@@ -44,6 +44,6 @@ def test_a_job_indexes_the_dataset_that_a_function_of_its_folder_returns(
         (["--input", "json:loads"], "INPUT cannot be read (calling it): TypeError"),
     ],
 )
-def test_a_function_that_gives_no_rows_is_refused(run: Command, world: World, given: list[str], told: str):
+def test_a_function_that_returns_no_rows_is_rejected(run: Command, world: World, given: list[str], told: str):
     done = run("index", "--root", world.root, *given)
     assert done.exit_code == 2 and told in " ".join(done.output.split())
