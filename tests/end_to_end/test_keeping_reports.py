@@ -1,4 +1,5 @@
-"""An update keeps reports that little of it concerns, says what it will write, and forgets what is gone."""
+"""An update reuses reports whose evidence changed little, announces what it will write, and forgets deleted
+documents."""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ MARK = re.compile(r"mark\d+")
 
 
 def entangled(numbers: range) -> dict[str, str]:
-    """Documents that all name the same people, each with a word of its own."""
+    """Documents that all mention the same people, each with one word of its own."""
     found = {}
     for n in numbers:
         dice = random.Random(n)
@@ -50,7 +51,7 @@ def world(computer: Machine) -> Iterator[Small]:
 
 
 def update(world: Small, documents: Mapping[str, str], **changes: object) -> tuple[int, int]:
-    """Reports that were written, and that were kept."""
+    """Reports that were written, and reports that were reused."""
     world.hold(documents)
     manifest = world.index(allow_deletes=True, **changes).manifest
     return manifest.run["asked"].get("report", 0), manifest.steps["reports"]["counts"].get("kept_reports", 0)
@@ -60,7 +61,7 @@ def contents(world: Small) -> dict[str, str]:
     return {r["id"]: r["full_content"] for r in world.table("community_reports")}
 
 
-def test_a_document_that_changes_every_context_a_little_has_no_report_written_again(world: Small):
+def test_a_small_change_to_every_context_rewrites_no_report(world: Small):
     written, kept = update(world, entangled(range(40)))
     assert written > 1 and kept == 0
     before = contents(world)
@@ -69,15 +70,13 @@ def test_a_document_that_changes_every_context_a_little_has_no_report_written_ag
     assert update(world, entangled(range(41)), reports={"rewrite_threshold": 0})[0] == written
 
 
-def test_small_updates_add_up(world: Small):
+def test_small_changes_accumulate(world: Small):
     update(world, entangled(range(40)))
     written = [update(world, entangled(range(41 + n)))[0] for n in range(4)]
     assert written[0] == 0 and sum(written) > 0, "each brings a fortieth, and 5% may differ"
 
 
-def test_what_stands_stands_in_every_later_run_and_needs_nothing_of_the_journal(
-    world: Small, computer: Machine
-):
+def test_reused_reports_survive_later_runs_without_the_journal(world: Small, computer: Machine):
     update(world, entangled(range(40)))
     update(world, entangled(range(41)))
     before, asked = contents(world), len(computer.asked)
@@ -89,7 +88,7 @@ def test_what_stands_stands_in_every_later_run_and_needs_nothing_of_the_journal(
     assert sum("ZORA" in text for text in contents(world).values()) and len(computer.asked) > asked
 
 
-def test_everything_is_written_as_from_scratch_where_that_is_asked_for(world: Small):
+def test_reports_are_rewritten_from_scratch_on_request(world: Small):
     update(world, entangled(range(40)))
     update(world, entangled(range(41)))
     world.index(reset_communities=True)
@@ -99,7 +98,7 @@ def test_everything_is_written_as_from_scratch_where_that_is_asked_for(world: Sm
     assert by_id(reset) == by_id(everything(world.open()))
 
 
-def test_an_update_says_what_it_will_write_before_it_asks(world: Small):
+def test_an_update_announces_what_it_will_write_before_any_call(world: Small):
     update(world, entangled(range(40)))
     assert not any("Expected work" in note for note in world.observer.notes)
     changed = {**entangled(range(1, 41)), "005.txt": "ANNA met BERT at last."}
@@ -115,7 +114,7 @@ histories = st.lists(st.sets(st.integers(0, 11), min_size=1, max_size=9), min_si
 
 @given(histories, st.sampled_from([0.1, 0.3, 0.5]))
 @fewer(5)
-def test_no_report_tells_of_a_document_that_is_gone_or_cites_what_is_not_there(
+def test_no_report_mentions_a_deleted_document_or_cites_missing_records(
     history: list[set[int]], below: float
 ):
     with machine(), Small() as world:

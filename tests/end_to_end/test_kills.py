@@ -1,8 +1,6 @@
-"""Killed for good, at any moment: drivers, actors, whole nodes of a real cluster whose Python lacks us.
-
-Everything runs as processes of their own: nodes, the command, and the simulated endpoint of the benchmarks,
-whose log says what was paid twice. Processes are killed with SIGKILL.
-"""
+"""Drivers, actors and whole nodes of a real cluster, whose Python lacks this package, are killed at any
+moment. Nodes, the command and the simulated endpoint of the benchmarks, whose log shows what was paid
+twice, run as separate processes. They are killed with SIGKILL."""
 
 from __future__ import annotations
 
@@ -49,7 +47,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Sequence[str]]:
-    """The parts of each table of a run that nobody disturbs, in one process."""
+    """The parts of each table of an undisturbed run in one process."""
     root = tmp_path_factory.mktemp("undisturbed")
     with endpoint("--latency=0", "--embedding-s=0") as url, pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge_stage, "RANGE_ROWS", dict.fromkeys(merge_stage.RANGE_ROWS, 100))
@@ -64,17 +62,17 @@ def undisturbed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Mappi
 
 @pytest.fixture(scope="module")
 def bare_python(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A Python with all packages of this one but ours."""
+    """A Python with all packages of this one except ours."""
     return python_with(tmp_path_factory.mktemp("python"))
 
 
 def python_with(folder: Path, *without: str) -> str:
-    """A Python with the packages of this one, but ours and those whose names begin like `without`."""
+    """A Python with the packages of this one except ours and those whose names begin with `without`."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
     (site,) = folder.glob("lib/python*/site-packages")
     for packages in (Path(p) for p in sys.path if p.endswith("-packages")):
         for package in packages.iterdir():
-            # Of an editable install there is but a .pth file.
+            # An editable install has only a .pth file.
             if package.suffix != ".pth" and not package.name.startswith(("graphrag_ray", *without)):
                 (site / package.name).symlink_to(package)
     return str(folder / "bin" / "python")
@@ -86,7 +84,7 @@ def without_us() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def cluster(bare_python: str) -> Iterator[killing.Cluster]:
-    """One node, whose Python lacks us."""
+    """One node whose Python lacks this package."""
     with killing.cluster(without_us()) as made:
         made.start_node(python=bare_python)
         yield made
@@ -94,7 +92,7 @@ def cluster(bare_python: str) -> Iterator[killing.Cluster]:
 
 @pytest.fixture
 def more(cluster: killing.Cluster, bare_python: str) -> Iterator[Callable[[str], int]]:
-    """Starts one more node; its session."""
+    """Start one more node. Returns its session."""
     sessions: list[int] = []
 
     def start(name: str) -> int:
@@ -107,7 +105,7 @@ def more(cluster: killing.Cluster, bare_python: str) -> Iterator[Callable[[str],
 
 
 class Fired:
-    """An index that is built on the cluster while things are killed, and what was killed when."""
+    """An index built on the cluster while processes are killed, and a log of the kills."""
 
     def __init__(self, cluster: killing.Cluster, corpus: Path, folder: Path) -> None:
         self.cluster, self.closing, self.log = cluster, ExitStack(), folder / "log.jsonl"
@@ -137,8 +135,8 @@ class Fired:
         self.kills.append(at)
 
     def paid_late(self) -> list[str]:
-        """What was paid twice though it had been answered more than five seconds before the kill."""
-        self.closing.close()  # its log is whole then
+        """Calls paid twice although they had been answered more than five seconds before the kill."""
+        self.closing.close()  # The log is complete by then.
         return killing.paid_again(self.log, self.kills).late
 
     def kill_driver(self, run: killing.Run, step: str, share: float) -> None:
@@ -153,21 +151,21 @@ def fired(cluster: killing.Cluster, corpus: Path, tmp_path: Path) -> Iterator[Fi
     made.closing.close()
 
 
-def test_an_index_is_as_if_nothing_had_been_whatever_is_killed_in_each_step(
+def test_kills_in_any_step_do_not_change_the_index(
     fired: Fired,
     cluster: killing.Cluster,
     more: Callable[[str], int],
     undisturbed: Mapping[str, Sequence[str]],
     tmp_path: Path,
 ):
-    """Three runs: the first ends early, the second loses a node and actors and ends at its commit."""
+    """Three runs: the first ends early; the second loses a node and actors and ends at its commit."""
     rng, head, second = Random(20261122), cluster.nodes[0].pid, more("second")
     fired.kill_driver(fired.start(), "extract", rng.random() / 3)
     run = fired.start()
     fired.kill(run, "extract", rng.random() / 3, lambda: killing.processes([second]))
     for step, role in (("describe", "limiter"), ("reports", "worker"), ("embed", "worker")):
         found = lambda role=role: killing.one_of(killing.processes([head]), role, rng)  # noqa: E731
-        fired.kill(run, step, rng.random() / 3, found)  # a step may be over in a second
+        fired.kill(run, step, rng.random() / 3, found)  # A step may be over within a second.
     fired.kill_driver(run, "commit", rng.random())
     last = fired.start()
     assert last.wait() == 0, last.printed
@@ -175,7 +173,7 @@ def test_an_index_is_as_if_nothing_had_been_whatever_is_killed_in_each_step(
     assert fired.paid_late() == []
 
 
-def test_a_folder_that_is_another_one_on_a_node_is_told_before_anything_is_paid(
+def test_an_unshared_folder_is_reported_before_any_call(
     fired: Fired, cluster: killing.Cluster, bare_python: str, corpus: Path, tmp_path: Path
 ):
     alone = ["unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {tmp_path} && exec "$@"', "sh"]
@@ -192,7 +190,7 @@ def test_a_folder_that_is_another_one_on_a_node_is_told_before_anything_is_paid(
     assert list((tmp_path / "index").iterdir()) == []
 
 
-def test_a_node_that_lacks_a_package_is_named(
+def test_a_node_without_a_package_is_named(
     fired: Fired, cluster: killing.Cluster, bare_python: str, tmp_path: Path
 ):
     python = python_with(tmp_path / "python", "quicktok")

@@ -1,5 +1,5 @@
-"""The logs of a whole run, driver and Ray's session, with documents, a model and an environment that would
-like to stand in them."""
+"""The logs of a whole run, of the driver and the Ray session, with malicious documents, model and
+environment."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ HOSTILE = {
 
 @pytest.fixture
 def ray_folder() -> Iterator[Path]:
-    folder = Path(tempfile.mkdtemp(prefix="gr-", dir="/tmp"))  # a socket's path must be short
+    folder = Path(tempfile.mkdtemp(prefix="gr-", dir="/tmp"))  # The path of a socket must be short.
     yield folder
     shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.mark.cluster
-def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, ray_folder: Path):
+def test_logs_have_no_keys_or_texts_and_every_line_names_its_run(world: World, ray_folder: Path):
     number = count()
 
     def echo(body: dict[str, Any]) -> Response:
-        """An endpoint that quotes in its errors what it was asked."""
+        """An endpoint that quotes the request in its errors."""
         prompt = body["messages"][-1]["content"]
         n = next(number)
         if n % 9 == 4:
@@ -101,7 +101,7 @@ def test_no_log_holds_a_key_or_a_text_and_each_line_says_its_run(world: World, r
     assert any("asks to wait" in r["message"] for r in workers)
 
 
-def test_options_count_more_than_the_environment_and_both_for_one_command_only(
+def test_options_override_the_environment_and_apply_to_one_command(
     run: Command, world: World, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)

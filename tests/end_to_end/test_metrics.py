@@ -1,4 +1,4 @@
-"""What Prometheus reads of a run on Ray: the counts of the endpoint and of the accounts, and nothing else."""
+"""Prometheus metrics of a run on Ray equal the counts of the endpoint and of the accounts."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def scraped() -> str:
 
 
 class Read:
-    """The samples of one run. sum: of a metric, over all series with these labels."""
+    """The samples of one run. `sum` adds the values of a metric over all series with these labels."""
 
     def __init__(self, text: str, run: str) -> None:
         families = text_string_to_metric_families(text)
@@ -62,7 +62,7 @@ def read_when(run: str, there: Callable[[Read], bool]) -> Read:
         time.sleep(0.5)
 
 
-def test_prometheus_reads_what_endpoint_and_accounts_count_once_also_after_a_limiter_came_back(
+def test_metrics_equal_the_accounts_even_after_a_limiter_restart(
     world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     import ray
@@ -99,7 +99,7 @@ def test_prometheus_reads_what_endpoint_and_accounts_count_once_also_after_a_lim
             ray.kill(executor.start().limiters[0], no_restart=False)
         asked, refusals = len(world.endpoint.requests), next(refused)
 
-        def whole(read: Read) -> bool:  # the agent takes metrics one by one
+        def whole(read: Read) -> bool:  # The agent receives metrics one by one.
             items = read.sum("items_total", stage="extract")
             return read.sum("llm_requests_total") >= asked and items >= len(TOWN) + 2
 

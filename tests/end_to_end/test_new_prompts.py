@@ -1,5 +1,7 @@
-"""An index goes on with the prompts that it was made with. Others are taken when its owner asks for them, who
-is told first what that costs."""
+"""An index keeps the prompts that it was built with.
+
+New ones are used when its owner asks for them, after the cost was shown.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,7 @@ def improve(folder: Path, *names: str) -> None:
 
 
 def improved(world: World, start: int) -> int:
-    """Requests with an improved prompt, from request `start` on."""
+    """Requests with the improved prompt, from request `start` on."""
     return sum(BETTER in body["messages"][0]["content"] for body in world.endpoint.bodies()[start:])
 
 
@@ -50,7 +52,7 @@ def as_it_is(root: Path) -> None: ...
     [as_it_is, without_snapshot],
     ids=["snapshot", "first run cut short"],
 )
-def test_an_update_pays_for_nothing_when_prompts_of_the_package_have_improved(
+def test_new_package_prompts_cost_an_update_nothing(
     world: World, package: Path, left: Callable[[Path], None]
 ):
     world.write(TOWN)
@@ -69,9 +71,7 @@ def test_an_update_pays_for_nothing_when_prompts_of_the_package_have_improved(
     assert BETTER not in str(world.open().manifest.settings["prompts"])
 
 
-def test_new_prompts_are_taken_after_their_cost_was_told_and_confirmed(
-    run: Command, world: World, package: Path
-):
+def test_new_prompts_are_used_after_their_cost_was_confirmed(run: Command, world: World, package: Path):
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
     before = world.prompts()
@@ -94,7 +94,7 @@ def test_new_prompts_are_taken_after_their_cost_was_told_and_confirmed(
     )
 
 
-def test_only_the_stages_that_a_prompt_concerns_count(run: Command, world: World, package: Path):
+def test_only_stages_that_use_a_changed_prompt_are_counted(run: Command, world: World, package: Path):
     world.write(TOWN)
     run(*index_command(world))
     improve(package, "report")
@@ -103,7 +103,7 @@ def test_only_the_stages_that_a_prompt_concerns_count(run: Command, world: World
     assert "extract" not in told and "price" in told, "without a price the cost is not known"
 
 
-def test_a_no_at_a_terminal_leaves_the_index_as_it_is(run: Command, world: World, tmp_path: Path):
+def test_declining_at_a_terminal_leaves_the_index_unchanged(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     run(*index_command(world))
     shutil.copytree(bundled_prompts(), tmp_path / "mine")
@@ -119,7 +119,9 @@ def test_a_no_at_a_terminal_leaves_the_index_as_it_is(run: Command, world: World
     assert world.asked() == asked and world.snapshots() == [1]
 
 
-def test_what_edited_prompts_cost_is_told_too_and_needs_no_yes(run: Command, world: World, tmp_path: Path):
+def test_the_cost_of_edited_prompts_is_shown_and_needs_no_confirmation(
+    run: Command, world: World, tmp_path: Path
+):
     world.write(TOWN)
     run(*index_command(world))
     shutil.copytree(bundled_prompts(), tmp_path / "mine")
@@ -130,7 +132,7 @@ def test_what_edited_prompts_cost_is_told_too_and_needs_no_yes(run: Command, wor
     assert improved(world, asked) > 0
 
 
-def test_who_calls_from_python_may_say_no(run: Command, world: World, package: Path):
+def test_python_callers_can_decline(run: Command, world: World, package: Path):
     world.write(TOWN)
     world.index()
     improve(package, "extract")
@@ -145,7 +147,7 @@ def test_who_calls_from_python_may_say_no(run: Command, world: World, package: P
     assert "extract" in told[0] and world.asked() == asked
 
 
-def test_the_offline_engine_takes_new_prompts_for_nothing(run: Command, world: World, package: Path):
+def test_new_prompts_are_free_with_the_offline_engine(run: Command, world: World, package: Path):
     world.write(TOWN)
     offline = ["index", world.input, "--root", world.root]
     assert run(*offline).exit_code == 0
@@ -154,9 +156,7 @@ def test_the_offline_engine_takes_new_prompts_for_nothing(run: Command, world: W
     assert BETTER in world.open().manifest.settings["prompts"]["extract"]
 
 
-def test_a_forecast_goes_by_the_prompts_of_the_index_or_by_new_ones(
-    run: Command, world: World, package: Path
-):
+def test_an_estimate_uses_the_prompts_of_the_index_or_new_ones(run: Command, world: World, package: Path):
     world.write(TOWN)
     run(*index_command(world))
     improve(package, "extract")
@@ -171,7 +171,7 @@ def test_a_forecast_goes_by_the_prompts_of_the_index_or_by_new_ones(
     assert to_extract() == 0 and to_extract("--new-prompts") >= len(TOWN)
 
 
-def test_new_prompts_replace_those_that_cannot_be_used_any_more(run: Command, world: World):
+def test_new_prompts_replace_unusable_ones(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     rewrite(world.root, lambda settings: settings["prompts"].update(report="Of another {version}."))
@@ -180,9 +180,7 @@ def test_new_prompts_replace_those_that_cannot_be_used_any_more(run: Command, wo
     assert run(*index_command(world), "--new-prompts", "--yes").exit_code == 0
 
 
-def test_what_is_wrong_with_the_command_is_told_before_a_cost_is_to_be_confirmed(
-    run: Command, world: World, package: Path
-):
+def test_usage_errors_are_reported_before_a_cost_is_confirmed(run: Command, world: World, package: Path):
     world.write(TOWN)
     run(*index_command(world))
     improve(package, "extract")

@@ -1,7 +1,7 @@
-"""A cluster that changes under a run: a node joins, another is drained before it goes.
+"""Nodes join a cluster or are drained during a run.
 
-As in `test_kills.py`, which kills one without notice, everything runs as processes of their own, and the
-simulated endpoint's log says what was paid twice.
+As in `test_kills.py`, which kills a node without notice, everything runs as separate processes, and the log
+of the simulated endpoint shows what was paid twice.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def corpus(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cluster() -> Iterator[killing.Cluster]:
-    """A head without CPUs, as is usual on Kubernetes. The GCS takes a node for dead after two seconds."""
+    """A head without CPUs, as is usual on Kubernetes. The GCS considers a node dead after two seconds."""
     sooner = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
     with killing.cluster(sooner) as made:
         made.start_node("--num-cpus=0", "--node-name=head")
@@ -71,7 +71,7 @@ def cluster() -> Iterator[killing.Cluster]:
 
 
 class Journal:
-    """Which workers have journalled replies: they are numbered in the order in which they were started."""
+    """Which workers have journalled replies. They are numbered in the order in which they were started."""
 
     def __init__(self, root: Path) -> None:
         self._folder = root / "work"
@@ -107,7 +107,7 @@ def roles(session: int) -> set[str]:
     return {process.role for process in killing.processes([session])}
 
 
-def test_a_node_that_joins_helps_and_one_that_goes_with_notice_takes_nothing_with_it(
+def test_a_new_node_helps_and_a_drained_node_loses_nothing(
     cluster: killing.Cluster, corpus: Path, tmp_path: Path
 ):
     root, log = tmp_path / "index", tmp_path / "log.jsonl"
@@ -129,7 +129,7 @@ def test_a_node_that_joins_helps_and_one_that_goes_with_notice_takes_nothing_wit
         run = killing.Run(command, {**cluster.env, "PYTHONPATH": str(REPOSITORY)})
         journal = Journal(root)
         wait_for(lambda: journal.workers() == {0, 1}, run)
-        # A head without CPUs is left alone, but for what the driver needs beside it.
+        # A head without CPUs runs only what the driver needs on its node.
         assert "limiter" in roles(cluster.nodes[0].pid)
         assert "worker" not in roles(cluster.nodes[0].pid)
 

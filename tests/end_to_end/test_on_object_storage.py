@@ -1,4 +1,4 @@
-"""The whole way over object storage: INPUT and index behind a real S3 server (see s3_server.py)."""
+"""Everything on object storage: INPUT and index on a real S3 server (see s3_server.py)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ IN_FLIGHT = 4
 
 
 class Cloud:
-    """A corner of the bucket. docs, index: URLs; local: a world with the same documents and model."""
+    """A prefix in the bucket.
+
+    `docs` and `index` are URLs; `local` is a world with the same documents and model.
+    """
 
     def __init__(self, server: S3Server, local: World) -> None:
         self.server, self.local = server, local
@@ -58,7 +61,7 @@ class Cloud:
         return open_index(self.index, storage={"endpoint_url": address or self.server.address})
 
     def expected(self) -> dict[str, list[dict[str, object]]]:
-        """The tables of an index in a local folder. Asks the model."""
+        """The tables of an index in a local folder. Calls the model."""
         self.local.index(embeddings={"enabled": False})
         return tables(self.local.open())
 
@@ -68,7 +71,7 @@ def options(world: World) -> list[str]:
 
 
 def tables(opened: Index) -> dict[str, list[dict[str, object]]]:
-    """All rows, without the day on which they were written."""
+    """All rows, without the date on which they were written."""
     found = everything(opened)
     return {name: [{k: v for k, v in row.items() if k != "period"} for row in found[name]] for name in found}
 
@@ -91,7 +94,7 @@ def command(*arguments: object) -> list[str]:
 
 
 def in_a_process(*arguments: object) -> str:
-    """What a command prints, Ray and all; it must succeed."""
+    """The output of a command that runs with Ray in a process of its own and must succeed."""
     done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -102,7 +105,7 @@ def people(n: int) -> dict[str, str]:
     return {f"{i:02}.txt": f"{name[i]} wrote to {name[i + 1]} in year {i}." for i in range(n)}
 
 
-# whole runs, on a Ray of their own
+# Whole runs with their own Ray
 
 
 on_a_real_server = pytest.mark.skipif(
@@ -112,7 +115,7 @@ on_a_real_server = pytest.mark.skipif(
 
 @on_a_real_server
 @pytest.mark.timeout(600)
-def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_changed(cloud: Cloud):
+def test_an_index_on_object_storage_is_built_queried_and_not_rewritten(cloud: Cloud):
     cloud.write(TOWN)
     expected = cloud.expected()
     asked = cloud.local.asked()
@@ -128,7 +131,7 @@ def test_an_index_on_object_storage_is_made_asked_and_left_alone_when_nothing_ch
 
 @on_a_real_server
 @pytest.mark.timeout(600)
-def test_a_driver_that_is_killed_on_object_storage_pays_twice_only_for_the_last_seconds(cloud: Cloud):
+def test_a_killed_driver_pays_twice_only_for_the_last_seconds(cloud: Cloud):
     cloud.write(people(60))
     cloud.local.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
     slowly = ["--max-in-flight", IN_FLIGHT, *cloud.reached()]
@@ -158,17 +161,17 @@ def test_a_driver_that_is_killed_on_object_storage_pays_twice_only_for_the_last_
     assert len(twice) < paid
 
 
-# where storage is, and who may do what there
+# Addresses and permissions
 
 
-def test_the_environment_is_enough_and_a_question_only_reads(
+def test_the_environment_is_sufficient_and_questions_only_read(
     run: Command, cloud: Cloud, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("AWS_ENDPOINT_URL", cloud.server.address)
     cloud.write(TOWN)
     assert run(*cloud.index_command()).exit_code == 0
     monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.address)
-    monkeypatch.setattr(files, "_open_backends", {})  # those open go to the server itself
+    monkeypatch.setattr(files, "_open_backends", {})  # Open connections go to the server itself.
     for asked in (["query", QUESTION, "--sources"], ["status"], ["failures"], ["estimate", cloud.docs]):
         proxy.seen.clear()
         result = run(*asked, "--root", cloud.index)
@@ -176,7 +179,7 @@ def test_the_environment_is_enough_and_a_question_only_reads(
         assert {s.method for s in proxy.seen} in ({"GET"}, {"GET", "HEAD"})
 
 
-def test_every_command_reaches_storage_by_a_settings_file(run: Command, cloud: Cloud, tmp_path: Path):
+def test_every_command_uses_the_storage_settings_of_a_file(run: Command, cloud: Cloud, tmp_path: Path):
     cloud.write(TOWN)
     config = tmp_path / "s.yaml"
     config.write_text(f"storage: {{endpoint_url: '{cloud.server.address}', path_style: true}}\n")
@@ -188,7 +191,7 @@ def test_every_command_reaches_storage_by_a_settings_file(run: Command, cloud: C
     assert cloud.server.address not in kept, "it is about this machine, not about the index"
 
 
-def test_input_on_another_server_has_settings_of_its_own(run: Command, cloud: Cloud, proxy: S3Proxy):
+def test_input_on_another_server_has_its_own_settings(run: Command, cloud: Cloud, proxy: S3Proxy):
     cloud.write(TOWN)
     elsewhere = ["--set", f"input.storage.endpoint_url={proxy.address}"]
     assert run(*cloud.index_command(*cloud.reached(), *elsewhere)).exit_code == 0
@@ -198,7 +201,7 @@ def test_input_on_another_server_has_settings_of_its_own(run: Command, cloud: Cl
     assert {s.method for s in proxy.seen} <= {"GET", "HEAD"}
 
 
-def test_input_on_object_storage_goes_into_an_index_in_a_folder(run: Command, cloud: Cloud, tmp_path: Path):
+def test_input_on_object_storage_can_be_indexed_in_a_local_folder(run: Command, cloud: Cloud, tmp_path: Path):
     cloud.write(TOWN)
     root = tmp_path / "here"
     given = [*options(cloud.local), *cloud.reached()]
@@ -206,7 +209,7 @@ def test_input_on_object_storage_goes_into_an_index_in_a_folder(run: Command, cl
     assert open_index(str(root)).manifest.counts["documents"] == len(TOWN)
 
 
-def test_a_new_document_is_seen_by_the_same_process(run: Command, cloud: Cloud):
+def test_the_same_process_sees_a_new_document(run: Command, cloud: Cloud):
     cloud.write(TOWN)
     assert run(*cloud.index_command(*cloud.reached())).exit_code == 0
     cloud.write({"zoo.txt": "ZOE feeds YURI."})
@@ -214,7 +217,7 @@ def test_a_new_document_is_seen_by_the_same_process(run: Command, cloud: Cloud):
     assert cloud.open().manifest.counts["added"] == 1
 
 
-def test_only_objects_of_another_etag_are_read_and_those_that_are_as_they_were_are_no_change(
+def test_only_objects_with_a_changed_etag_are_read(
     run: Command, cloud: Cloud, proxy: S3Proxy, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)
@@ -237,7 +240,7 @@ def test_only_objects_of_another_etag_are_read_and_those_that_are_as_they_were_a
 
 
 def put_in_pieces(server: S3Server, path: str, text: str) -> None:
-    """As tools copy what is large: the ETag is no hash of the content then."""
+    """Upload in parts, as tools do for large files; the ETag is then no hash of the content."""
     files, (bucket, _, key) = server.files(), path.partition("/")
     before = files.info(path)["ETag"]
     of = {"Bucket": bucket, "Key": key}
@@ -251,7 +254,7 @@ def put_in_pieces(server: S3Server, path: str, text: str) -> None:
     assert files.cat_file(path) == text.encode() and files.info(path, refresh=True)["ETag"] != before
 
 
-def test_who_may_only_read_can_ask_everything_and_write_nothing(
+def test_read_only_credentials_can_query_but_not_write(
     run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch
 ):
     cloud.write(TOWN)
@@ -259,7 +262,7 @@ def test_who_may_only_read_can_ask_everything_and_write_nothing(
     assert run(*cloud.index_command(*cloud.reached())).exit_code == 0
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(files, "_open_backends", {})  # those open have the owner's keys
+    monkeypatch.setattr(files, "_open_backends", {})  # Open connections have the owner's keys.
     with pytest.raises(StoreError, match="Check the permissions"):
         cloud.open().store.write("x", b"")
     for asked in (["query", QUESTION, "--sources"], ["status"], ["failures"], ["estimate", cloud.docs]):
@@ -275,7 +278,7 @@ def test_who_may_only_read_can_ask_everything_and_write_nothing(
 
 
 @pytest.mark.parametrize("what", ["index", "query", "status", "failures", "estimate"])
-def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
+def test_wrong_keys_are_an_error_and_not_an_empty_index(
     run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch, what: str
 ):
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
@@ -287,7 +290,7 @@ def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
     assert "Check the permissions and credentials there" in result.stderr
 
 
-def test_a_server_that_is_not_there_is_told(run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch):
+def test_an_unreachable_server_is_reported(run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(files, "FIRST_DELAY_S", 0.001)
     monkeypatch.setattr(remote_files, "_INPUT_ATTEMPTS", 1)
     nobody = cloud.reached("http://127.0.0.1:9")
@@ -297,10 +300,10 @@ def test_a_server_that_is_not_there_is_told(run: Command, cloud: Cloud, monkeypa
     assert result.exit_code == 2 and f"Cannot list INPUT '{cloud.docs}'" in result.stderr
 
 
-# faults on the way
+# Transient faults
 
 
-def test_an_index_over_a_line_that_fails_now_and_then_is_the_same(run: Command, cloud: Cloud, proxy: S3Proxy):
+def test_transient_faults_do_not_change_the_index(run: Command, cloud: Cloud, proxy: S3Proxy):
     cloud.write(TOWN)
     expected = cloud.expected()
     proxy.fail_at_random(7, 0.1, ("500", "503", "hang up", "lose the answer"))
@@ -311,7 +314,7 @@ def test_an_index_over_a_line_that_fails_now_and_then_is_the_same(run: Command, 
     assert tables(cloud.open()) == expected
 
 
-def test_a_document_that_storage_does_not_give_out_is_a_failure(run: Command, cloud: Cloud, proxy: S3Proxy):
+def test_an_unreadable_object_is_a_failure(run: Command, cloud: Cloud, proxy: S3Proxy):
     cloud.write(TOWN)
     proxy.choose = lambda seen: "500" if seen.path.endswith("/mill.txt") else ""
     elsewhere = ["--set", f"input.storage.endpoint_url={proxy.address}"]
@@ -321,7 +324,7 @@ def test_a_document_that_storage_does_not_give_out_is_a_failure(run: Command, cl
     assert "read: mill.txt" in shown and "cannot be read" in shown
 
 
-def test_storage_by_python_is_a_section_or_plain_values(run: Command, cloud: Cloud):
+def test_python_accepts_storage_as_a_section_or_as_values(run: Command, cloud: Cloud):
     import graphrag_ray
 
     cloud.write(TOWN)
@@ -335,10 +338,10 @@ def test_storage_by_python_is_a_section_or_plain_values(run: Command, cloud: Clo
     assert Store(cloud.index, storage).list("snapshots")
 
 
-# the service
+# Service
 
 
-def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
+def test_a_service_follows_the_index_and_survives_storage_failures(
     run: Command, cloud: Cloud, proxy: S3Proxy
 ):
     cloud.write(TOWN)
@@ -359,12 +362,12 @@ def test_a_service_follows_the_index_there_and_outlives_storage_that_fails(
         cloud.write({"zoo.txt": "ZOE feeds YURI."})
         assert run(*cloud.index_command(*small)).exit_code == 0
         until(lambda: served.client.get("/healthz").json()["snapshot"] == 2)
-        # It takes nothing more: an answer that is paid for is given all the same.
+        # No further question is accepted. Answers that are paid for are still given.
         proxy.choose = lambda seen: "503" if seen.method == "PUT" else ""
         assert "ZOE" in served.ask("What about YURI ?").json()["text"]
-        # A reply is written within seconds, so it may be an answer after it that says so.
+        # A reply is written within seconds, so the failure may be reported by a later answer.
         until(lambda: "could not be cached" in " ".join(served.ask(QUESTION).json()["notes"]))
-        # It is gone: what was read already is asked, and the rest is told.
+        # After the index is removed, what was already read can still be used, and the rest is reported.
         proxy.choose = lambda seen: "hang up"
         until(lambda: "annot" in problem())
         assert served.ask(QUESTION, budget_tokens=100_000).status_code == 200

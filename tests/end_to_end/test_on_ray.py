@@ -1,4 +1,4 @@
-"""The whole way on a real Ray: a command in its own process, killed workers, killed drivers, keys."""
+"""Complete runs on a real Ray: the command in its own process, killed workers, killed drivers, keys."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def people(n: int) -> dict[str, str]:
 
 
 def asked_twice(world: World) -> list[float]:
-    """When those requests came first that came once more; time.monotonic(), a little late under load."""
+    """When requests that were sent twice came first, in time.monotonic(), a little late under load."""
     first: dict[str, float] = {}
     again = []
     for r in world.endpoint.requests:
@@ -78,7 +78,7 @@ def tables_in_process(world: World, **changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def on_cluster(on_ray: None, world: World) -> Iterator[Callable[..., IndexResult]]:
-    """Indexes the world on the session's cluster. `watching(executor)` is called before."""
+    """Index the world on the session's cluster. `watching(executor)` is called before."""
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
     made: list[Any] = []
@@ -119,7 +119,7 @@ def test_the_demo_corpus_through_the_command_line_with_the_offline_engine(on_ray
         assert source["chunks"] and {c["document"] for c in source["chunks"]} <= names
 
 
-def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[..., IndexResult]):
+def test_both_executors_give_the_same_tables(world: World, on_cluster: Callable[..., IndexResult]):
     world.write(TOWN | people(20))
     changes = DEEP | {"chunking": {"size": 12, "overlap": 4, "min_last_chunk_tokens": 2}}
     expected = tables_in_process(world, **changes)
@@ -130,7 +130,7 @@ def test_both_executors_make_the_same_tables(world: World, on_cluster: Callable[
     assert not on_cluster(**changes).committed and len(world.endpoint.requests) == asked
 
 
-def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
+def test_a_killed_worker_is_replaced_and_nothing_is_missing(
     world: World, on_cluster: Callable[..., IndexResult]
 ):
     import ray
@@ -160,7 +160,7 @@ def test_a_worker_that_is_killed_midway_is_replaced_and_nothing_is_missing(
     assert all(-5 < at < 1 for at in early), ("in flight, or not yet journalled", early)
 
 
-def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Callable[..., IndexResult]):
+def test_a_killed_run_resumes(world: World, on_cluster: Callable[..., IndexResult]):
     world.write(people(60))
     expected = tables_in_process(world, **NO_EMBEDDINGS)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=0.2)
@@ -178,7 +178,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Cal
     driver.kill()
     driver.wait()
     assert world.snapshots() == []
-    time.sleep(1.0)  # its workers die with it
+    time.sleep(1.0)  # Its workers die with it.
     found = status_of(world.store)
     assert found["writer"] is None and [j["stage"] for j in found["journal"]] == ["extract"]
     paid = world.asked()
@@ -190,7 +190,7 @@ def test_a_run_that_is_killed_goes_on_where_it_was(world: World, on_cluster: Cal
     assert len(asked_twice(world)) < paid
 
 
-def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhere(
+def test_a_key_of_the_driver_reaches_the_workers_and_is_written_nowhere(
     world: World, on_cluster: Callable[..., IndexResult], monkeypatch: pytest.MonkeyPatch
 ):
     key = "sk-only-the-driver-knows-this"
@@ -204,7 +204,7 @@ def test_a_key_that_only_the_driver_has_reaches_the_workers_and_is_written_nowhe
         assert key.encode() not in world.store.read(info.path), info.path
 
 
-def test_a_missing_key_names_the_variable_and_the_node(
+def test_a_missing_key_is_reported_with_variable_and_node(
     world: World, on_cluster: Callable[..., IndexResult], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("GRAPHRAG_TEST_NOWHERE", raising=False)

@@ -1,4 +1,4 @@
-"""One writer at a time: real processes that start together, are paused, are killed."""
+"""One writer at a time: real processes that start together, are paused, or are killed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ WRITE = """if True:
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    """Starts Python on a script; what is left is killed in the end."""
+    """Start Python scripts. Processes that are left are killed in the end."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(script: str, *arguments: object) -> subprocess.Popen[str]:
@@ -98,9 +98,7 @@ def heard(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().rstrip("\n")
 
 
-def test_of_two_writers_that_start_at_the_same_instant_one_works_and_the_other_is_told(
-    tmp_path: Path, start: Start
-):
+def test_of_two_simultaneous_writers_one_works_and_the_other_gets_an_error(tmp_path: Path, start: Start):
     both = [start(TAKE, tmp_path / "index") for _ in range(2)]
     assert [heard(p) for p in both] == ["ready", "ready"]
     for _ in range(ROUNDS):
@@ -118,7 +116,7 @@ def test_of_two_writers_that_start_at_the_same_instant_one_works_and_the_other_i
 
 
 class Slow:
-    """The toy model, which takes its time."""
+    """The toy model, slowed down."""
 
     def __init__(self, delay_s: float) -> None:
         self.delay_s = delay_s
@@ -133,7 +131,7 @@ def documents(n: int) -> dict[str, str]:
 
 @pytest.fixture
 def slow(world: World) -> World:
-    """A world in which a run takes seconds: 24 documents, four calls at a time, half a second each."""
+    """A world in which a run takes seconds: 24 documents, four concurrent calls of half a second each."""
     world.write(documents(24))
     world.endpoint.respond = Slow(0.5)
     endpoint = {"base_url": world.endpoint.base_url, "api_key_env": None, "max_in_flight": 4}
@@ -155,7 +153,7 @@ def until_asked(world: World, requests: int) -> None:
         time.sleep(0.02)
 
 
-def test_a_second_command_is_told_who_writes_since_when_and_what(slow: World, start: Start, run: Command):
+def test_a_second_command_reports_the_writer_its_start_and_its_step(slow: World, start: Start, run: Command):
     slow.write(documents(150))
     first = start(WRITE, writer(slow))
     until_asked(slow, 5)
@@ -169,7 +167,7 @@ def test_a_second_command_is_told_who_writes_since_when_and_what(slow: World, st
     assert f"being written by process {first.pid}" in told.output
 
 
-def test_a_writer_that_was_paused_cannot_commit_and_stops_spending_when_it_wakes(
+def test_a_paused_writer_cannot_commit_and_stops_spending_when_it_resumes(
     slow: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     slow.write(documents(60))
@@ -190,7 +188,7 @@ def test_a_writer_that_was_paused_cannot_commit_and_stops_spending_when_it_wakes
     assert slow.snapshots() == [1] and everything(slow.open()) == taken
 
 
-def test_a_killed_writer_on_this_machine_is_not_waited_for(
+def test_there_is_no_wait_for_a_killed_writer_on_this_machine(
     slow: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     first = start(WRITE, writer(slow))
@@ -202,7 +200,7 @@ def test_a_killed_writer_on_this_machine_is_not_waited_for(
     assert slow.index().committed
 
 
-def test_a_dead_writer_elsewhere_is_taken_over_after_the_time_it_has(
+def test_the_lock_of_a_dead_writer_elsewhere_expires(
     slow: World, start: Start, monkeypatch: pytest.MonkeyPatch
 ):
     first = start(WRITE, writer(slow))

@@ -1,4 +1,4 @@
-"""Indexes of other formats: a newer one is left as it is, the tables of an older one are made anew."""
+"""Indexes in other formats: a newer one is not touched, and the tables of an older one are rebuilt."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ def older(content: dict[str, Any]) -> None:
 
 
 def without_days(tables: dict[str, list[dict[str, Any]]]) -> dict[str, list[dict[str, Any]]]:
-    """Communities and reports say on which day their run was."""
+    """Drop the dates of communities and reports."""
     return {
         name: [{k: v for k, v in row.items() if k != "period"} for row in rows]
         for name, rows in tables.items()
     }
 
 
-def test_an_older_index_is_refused_and_made_anew_from_its_journal(run: Command, town: World):
+def test_an_older_index_is_rejected_and_rebuilt_from_its_journal(run: Command, town: World):
     before = without_days(everything(town.open()))
     reseal(town.root, older)
     for command in (["query", QUESTION], ["inspect"], ["export", "--format", "csv", "--out", "out"]):
@@ -53,7 +53,7 @@ def test_an_older_index_is_refused_and_made_anew_from_its_journal(run: Command, 
     ],
     ids=["format", "setting"],
 )
-def test_an_index_of_a_newer_program_is_left_as_it_is(
+def test_an_index_of_a_newer_version_is_not_touched(
     run: Command, town: World, newer: Callable[[dict[str, Any]], None], told: str
 ):
     reseal(town.root, newer)

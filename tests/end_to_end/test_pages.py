@@ -1,4 +1,4 @@
-"""Commands in the documentation run on a sample corpus, and so does the Python of two pages."""
+"""Commands in the documentation run on a sample corpus, and so does the Python code of two pages."""
 
 from __future__ import annotations
 
@@ -18,15 +18,20 @@ NEWS = '<meta name="date" content="2024-05-01"><p>The mayor of Varnmouth promise
 HERE = {"demo-index", "./my-index", "demo/corpus", "./documents"}
 """Indexes and inputs that the test makes; a command with another one needs what the test does not have."""
 NEEDS_MORE = {
-    *("chat", "serve"),  # do not end by themselves
-    *("--model", "--base-url", "--config", "--budget-usd"),  # an endpoint, a settings file, prices
+    *("chat", "serve"),  # These do not end by themselves.
+    *(
+        "--model",
+        "--base-url",
+        "--config",
+        "--budget-usd",
+    ),  # These need an endpoint, a settings file or prices.
     *("--ray", "--input", "--show", "--purge", "--format", "other=answers-of-another-tool.csv"),
 }
 
 
 @pytest.fixture
 def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a part of the demo corpus where pages expect all of it."""
+    """A working folder with a part of the demo corpus where the pages expect all of it."""
     corpus = tmp_path / "demo" / "corpus"
     letters = corpus / "letters"
     letters.mkdir(parents=True)
@@ -43,14 +48,14 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def runs_here(one: Typed) -> bool:
-    """Whether the command needs nothing but the corpus and its index, and ends by itself."""
+    """Whether a command needs only the corpus and its index, and ends by itself."""
     words = set(one.words)
-    if one.words[0] in ("init", "estimate"):  # a forecast asks no endpoint
+    if one.words[0] in ("init", "estimate"):  # An estimate calls no endpoint.
         return not words & {"--config", "--machine"}
     return bool(words & HERE) and not words & NEEDS_MORE
 
 
-def test_commands_of_the_pages_run(desk: Path, run: Command):
+def test_documented_commands_run(desk: Path, run: Command):
     commands = list(dict.fromkeys(one.words for one in typed() if runs_here(one)))
     first = ["init", "index", "evaluate"]
     commands.sort(key=lambda words: (words[0] == "gc", first.index(words[0]) if words[0] in first else 9))
@@ -64,7 +69,7 @@ def test_commands_of_the_pages_run(desk: Path, run: Command):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/python.md"])
-def test_the_python_of_a_page_runs(desk: Path, run: Command, capsys: pytest.CaptureFixture[str], page: str):
+def test_documented_python_code_runs(desk: Path, run: Command, capsys: pytest.CaptureFixture[str], page: str):
     (snippet,) = blocks((TOP / page).read_text("utf-8"), {"python"})
     names: dict[str, object] = {}
     exec(snippet.replace("s3://bucket/index", "snippet-index"), names)

@@ -1,4 +1,4 @@
-"""A password or a signature in the address of INPUT stays with whoever gave it."""
+"""Passwords and signatures in the address of INPUT are neither shown nor stored."""
 
 from __future__ import annotations
 
@@ -18,16 +18,14 @@ def index(run: Command, world: World, url: str, *more: str) -> tuple[int, str]:
 
 
 def told_of(run: Command, world: World) -> str:
-    """What people see of an index, and all that is stored of it."""
+    """Everything that is shown and stored of an index."""
     shown = [run(command, "--root", world.root).output for command in ("status", "failures")]
     stored = [p.read_bytes().decode("latin-1") for p in sorted(world.root.rglob("*")) if p.is_file()]
-    tables = (
-        str(everything(world.open())) if world.snapshots() else ""
-    )  # as they lie there they are compressed
+    tables = str(everything(world.open())) if world.snapshots() else ""  # Stored files are compressed.
     return "\n".join([*shown, *stored, tables])
 
 
-def test_a_password_in_the_address_of_documents_is_neither_told_nor_stored(run: Command, world: World):
+def test_a_password_in_the_address_of_input_is_neither_shown_nor_stored(run: Command, world: World):
     with serving({"/docs/": PAGE, "/docs/alice.txt": TEXT}) as web:
         url = f"http://me:{PASSWORD}@{web.host}/docs/*.txt"
         code, told = index(run, world, url, "--set", "run.max_failed_fraction=1.0")
@@ -42,7 +40,7 @@ def test_a_password_in_the_address_of_documents_is_neither_told_nor_stored(run: 
 
 
 @pytest.mark.parametrize("files", [{}, {"/rows.jsonl": b"not a row"}, {"/rows.bin": TEXT}])
-def test_what_cannot_be_read_is_told_without_a_signature(run: Command, world: World, files: dict[str, bytes]):
+def test_errors_do_not_show_signatures(run: Command, world: World, files: dict[str, bytes]):
     with serving({"/docs/alice.txt": TEXT}) as web:
         assert index(run, world, f"http://{web.host}/docs/alice.txt")[0] == 0
         web.files = files
@@ -52,7 +50,7 @@ def test_what_cannot_be_read_is_told_without_a_signature(run: Command, world: Wo
         assert SIGNATURE not in why + told_of(run, world)
 
 
-def test_a_signed_address_is_read_and_the_document_has_the_name_of_its_file(run: Command, world: World):
+def test_the_document_of_a_signed_address_is_named_after_its_file(run: Command, world: World):
     with serving({"/docs/alice.txt": TEXT}) as web:
         signed = f"http://{web.host}/docs/alice.txt?X-Amz-Credential=AK/eu/s3&X-Amz-Signature={SIGNATURE}"
         code, told = index(run, world, signed)

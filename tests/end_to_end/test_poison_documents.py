@@ -1,4 +1,4 @@
-"""Documents that kill what works on them, all the way: read, asked about, listed, put back. On a real Ray."""
+"""Documents that kill the processes that work on them, on a real Ray: read, queried, listed, put back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def run(*arguments: object) -> Result:
 
 
 def in_process(world: World) -> list[object]:
-    """The same command where nothing dies: without the workers of a cluster, which take long to start."""
+    """The same command without the workers of a cluster, which take long to start."""
     return index_command(world, "--in-process")
 
 
@@ -37,7 +37,7 @@ def scan_poison(*given: Any) -> Listing:
 
 
 @pytest.mark.timeout(480)
-def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
+def test_a_file_that_kills_its_reader_fails_alone(
     world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
@@ -51,8 +51,8 @@ def test_a_file_that_kills_its_reader_is_listed_and_all_others_are_read(
     assert run(*in_process(world)).exit_code == 0 and failures(world) == []
 
 
-@pytest.mark.timeout(480)  # processes die and start again, some ten of them
-def test_a_reply_that_kills_whoever_reads_it_costs_one_item(
+@pytest.mark.timeout(480)  # Some ten processes die and are restarted.
+def test_a_reply_that_kills_its_reader_fails_one_item(
     world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)

@@ -1,4 +1,4 @@
-"""Questions to a finished index: answered from the reports of one level, cited, and without a trace."""
+"""Questions to a finished index are answered from the reports of one level, cited, and leave no trace."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphrag_ray.query.model_calls import FIRST_ATTEMPTS
 
 
 def shown_reports(world: World, start: int) -> list[str]:
-    """Titles of the reports that map calls from request `start` on have read."""
+    """Titles of the reports that map calls have read from request `start` on."""
     contexts = [
         toy_model.recognise(b["messages"][-1]["content"])[1]["context"]
         for b in world.endpoint.bodies()[start:]
@@ -27,7 +27,7 @@ def shown_reports(world: World, start: int) -> list[str]:
     return [r["title"] for c in contexts for r in parse_sections(c)["Reports"]]
 
 
-def test_two_questions_get_two_answers_from_the_reports_that_bear_on_them(town: World):
+def test_questions_are_answered_from_relevant_reports(town: World):
     opened = town.open()
     about_dave, about_heidi = opened.ask("What did DAVE do?"), opened.ask("What about HEIDI ?")
     titles = {r["id"]: r["title"] for r in town.table("community_reports")}
@@ -38,13 +38,13 @@ def test_two_questions_get_two_answers_from_the_reports_that_bear_on_them(town: 
     assert set(about_dave.references).isdisjoint(about_heidi.references)
 
 
-def test_a_question_about_everything_cites_every_report_of_its_level(town: World):
+def test_a_question_about_everything_cites_all_reports_of_its_level(town: World):
     answer = town.open().ask("What are the THEMES?", level=0)
     top = {r["id"] for r in town.table("community_reports") if r["level"] == 0}
     assert {r.id for r in answer.references} == top and len(top) > 1
 
 
-def test_the_numbers_in_an_answer_are_the_short_ids_of_what_it_cites(town: World):
+def test_numbers_in_an_answer_are_short_ids_of_cited_records(town: World):
     answer = town.open().ask("What are the THEMES?", level=0)
     number = {r["id"]: r["human_readable_id"] for r in town.table("community_reports")}
     for reference in answer.references:
@@ -54,7 +54,7 @@ def test_the_numbers_in_an_answer_are_the_short_ids_of_what_it_cites(town: World
     ]
 
 
-def test_a_question_that_nothing_bears_on_is_answered_so_and_costs_no_reduce(town: World):
+def test_an_unanswerable_question_needs_no_reduce_call(town: World):
     asked = town.asked()
     answer = town.open().ask("Who is NOBODY ?")
     assert not answer.found and answer.references == ()
@@ -62,7 +62,7 @@ def test_a_question_that_nothing_bears_on_is_answered_so_and_costs_no_reduce(tow
 
 
 @pytest.mark.parametrize("written", ["C1", "c1", "1", 1])
-def test_a_level_is_the_communities_of_that_level_and_the_leaves_above_it(deep: World, written: str | int):
+def test_a_level_has_its_communities_and_the_leaves_above_it(deep: World, written: str | int):
     communities = deep.table("communities")
     parents = {c["parent"] for c in communities}
     wanted = {
@@ -76,7 +76,7 @@ def test_a_level_is_the_communities_of_that_level_and_the_leaves_above_it(deep: 
     assert sorted(shown_reports(deep, asked)) == sorted(titles) and answer.level == 1
 
 
-def test_every_level_can_be_asked_and_the_next_one_cannot(deep: World):
+def test_every_level_can_be_queried_and_no_further_one(deep: World):
     opened = deep.open()
     n_levels = len(opened.manifest.counts["levels"])
     assert n_levels >= 3
@@ -86,14 +86,14 @@ def test_every_level_can_be_asked_and_the_next_one_cannot(deep: World):
         opened.ask("What are the THEMES?", level=f"C{n_levels}")
 
 
-def test_without_a_level_the_coarsest_that_fills_a_context_is_read(deep: World):
+def test_the_default_level_is_the_coarsest_that_fills_a_context(deep: World):
     reports = deep.table("community_reports")
     top = sum(r["n_tokens"] for r in reports if r["level"] == 0)
     assert deep.open(query={"context_tokens": top - 1}).ask("What are the THEMES?").level == 0
     assert deep.open(query={"context_tokens": top + 1}).ask("What are the THEMES?").level > 0
 
 
-def test_no_map_context_is_above_its_budget_and_no_report_is_read_twice(deep: World):
+def test_map_contexts_keep_to_the_budget_and_read_each_report_once(deep: World):
     asked = deep.asked()
     answer = deep.open(query={"context_tokens": 300}).ask("What are the THEMES?", level=2)
     maps = [c for c in answer.contexts if c.phase == "map"]
@@ -102,8 +102,8 @@ def test_no_map_context_is_above_its_budget_and_no_report_is_read_twice(deep: Wo
     assert len(shown) == len(set(shown)) == sum(len(c.records) for c in maps)
 
 
-def test_sources_of_a_report_on_reports_lead_down_to_chunks(deep: World):
-    """A top report cites the reports that it was written from, and these cite the entities."""
+def test_sources_of_a_report_on_reports_lead_to_chunks(deep: World):
+    """A top report cites the reports that it was written from, and these cite entities."""
     reports = {r["id"]: r for r in deep.table("community_reports")}
     titles = {e["id"]: e["title"] for e in deep.table("entities")}
     documents = {d["path"]: d["text"] for d in deep.table("documents")}
@@ -125,7 +125,7 @@ def test_sources_of_a_report_on_reports_lead_down_to_chunks(deep: World):
             assert chunk["quote"] and chunk["text"][at:].startswith(chunk["quote"])
 
 
-def test_sources_name_only_what_a_report_rests_on(town: World):
+def test_sources_have_only_evidence_of_the_report(town: World):
     opened = town.open()
     (source,) = opened.sources(opened.ask("What about HEIDI ?").references)
     assert {"HEIDI", "IVAN"} <= {e["title"] for e in source.entities}
@@ -147,7 +147,7 @@ def test_a_question_writes_nothing(town: World):
     assert listing() == before
 
 
-def test_the_same_question_gets_the_same_answer_whatever_returns_first(deep: World):
+def test_answers_do_not_depend_on_the_order_of_replies(deep: World):
     opened = deep.open(query={"context_tokens": 300})
     calm = opened.ask("What are the THEMES?", level=2)
     delays = iter([0.15, 0.0, 0.1, 0.05] * 50)
@@ -156,7 +156,7 @@ def test_the_same_question_gets_the_same_answer_whatever_returns_first(deep: Wor
     assert (shaken.text, shaken.references, shaken.contexts) == (calm.text, calm.references, calm.contexts)
 
 
-def test_many_questions_can_be_asked_at_once(town: World):
+def test_questions_can_be_asked_concurrently(town: World):
     async def all_of(names: list[str]) -> list[str]:
         opened = town.open()
         answers = await asyncio.gather(*(opened.ask_async(f"What about {n} ?", 0) for n in names))
@@ -166,7 +166,7 @@ def test_many_questions_can_be_asked_at_once(town: World):
     assert asyncio.run(all_of(names)) == [town.open().ask(f"What about {n} ?", 0).text for n in names]
 
 
-def test_a_run_that_commits_meanwhile_does_not_disturb_an_opened_index(town: World):
+def test_a_commit_does_not_affect_an_open_index(town: World):
     opened = town.open()
     before = opened.ask("What are the THEMES?", 0)
     town.write({"zoo.txt": "ZOE feeds YURI."})
@@ -176,7 +176,7 @@ def test_a_run_that_commits_meanwhile_does_not_disturb_an_opened_index(town: Wor
     assert "YURI" in town.open().ask("What are the THEMES?", 0).text
 
 
-def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
+def test_a_failed_report_is_noted_and_replaced_by_those_below_it(deep: World):
     communities = {c["community"]: c for c in deep.table("communities")}
     lost = next(c for c in communities.values() if c["level"] == 0 and c["children"])
     title = next(r["title"] for r in deep.table("community_reports") if r["community"] == lost["community"])
@@ -196,7 +196,7 @@ def test_a_report_that_failed_is_told_and_those_below_it_stand_in(deep: World):
     assert {by_number[k] for k in lost["children"]} <= set(shown_reports(deep, asked))
 
 
-def test_a_question_starts_no_ray_and_takes_no_seconds(town: World):
+def test_a_question_does_not_start_ray(town: World):
     script = (
         "import sys; from graphrag_ray import open_index\n"
         f"print(open_index({str(town.root)!r}).ask('What are the THEMES?').found)\n"
@@ -207,10 +207,10 @@ def test_a_question_starts_no_ray_and_takes_no_seconds(town: World):
     assert done.stderr == ""
 
 
-# endpoints that do not answer
+# Failing endpoints
 
 
-def test_a_question_to_a_dead_endpoint_names_it_and_what_is_wrong(town: World):
+def test_an_unreachable_endpoint_is_named_with_the_error(town: World):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
@@ -221,17 +221,17 @@ def test_a_question_to_a_dead_endpoint_names_it_and_what_is_wrong(town: World):
     assert f"attempt {FIRST_ATTEMPTS}, the last" in answer.text
 
 
-def test_an_endpoint_that_answers_with_errors_gets_all_attempts(town: World):
+def test_failing_calls_are_retried_up_to_max_attempts(town: World):
     asked = town.asked()
     busy = Status(503, headers={"Retry-After": "0"})
     faults = iter([busy] * FIRST_ATTEMPTS)
     town.endpoint.respond = lambda body: next(faults, None) or toy_model.respond(body)
     answer = town.open().ask("What did DAVE do?")
     assert answer.found and not answer.failed_parts
-    assert town.asked() - asked == FIRST_ATTEMPTS + 2  # the map call that succeeds, and reduce
+    assert town.asked() - asked == FIRST_ATTEMPTS + 2  # The successful map call, and reduce.
 
 
-def test_parts_without_a_reply_are_told_with_the_most_frequent_error(deep: World):
+def test_contexts_without_a_reply_are_reported_with_the_most_frequent_error(deep: World):
     first = iter([REJECTED])
     deep.endpoint.respond = lambda body: next(first, None) or toy_model.respond(body)
     answer = deep.open(query={"context_tokens": 300}).ask("What are the THEMES?", level=2)
@@ -239,10 +239,10 @@ def test_parts_without_a_reply_are_told_with_the_most_frequent_error(deep: World
     assert any("your request was rejected" in note for note in answer.notes)
 
 
-# who answered
+# Which model answered
 
 
-def test_an_answer_tells_what_the_offline_engine_had_to_do_with_it(town: World):
+def test_an_answer_notes_the_part_of_the_offline_engine(town: World):
     by_model, offline = town.open(), town.open(models={"default": {"provider": "offline"}})
     question = "What did DAVE do?"
     assert not any("offline" in note for note in by_model.ask(question).notes)
@@ -254,21 +254,21 @@ def test_an_answer_tells_what_the_offline_engine_had_to_do_with_it(town: World):
     assert any(n.startswith("The index was built, and the question answered, by the offline") for n in notes)
 
 
-def test_a_question_can_be_asked_where_an_event_loop_runs(town: World):
+def test_a_question_can_be_asked_inside_a_running_event_loop(town: World):
     async def notebook() -> str:
         return town.open().ask("What did DAVE do?").text
 
     assert asyncio.run(notebook()) == town.open().ask("What did DAVE do?").text
 
 
-# the opened index
+# The open index
 
 
-def test_an_index_shows_itself_in_a_few_words(town: World):
+def test_the_repr_of_an_index_is_short(town: World):
     assert repr(town.open()) == f"<Index {town.root}, snapshot 1>"
 
 
-def test_a_table_or_column_that_is_not_there_is_answered_with_those_that_are(town: World):
+def test_an_unknown_table_or_column_lists_the_known_ones(town: World):
     with pytest.raises(UsageError, match=r"Unknown table 'nope'. Choose from: .*documents, .*communities"):
         town.open().table("nope")
     with pytest.raises(UsageError, match=r"entities has no column 'nope'. Choose from: id, .*title"):

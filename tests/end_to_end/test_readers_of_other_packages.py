@@ -1,4 +1,4 @@
-"""An index of a format that another package reads, with that package and without it."""
+"""Indexes with a format that a third-party package reads, with that package and without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def book(path: Path, *pages: str) -> None:
     path.write_bytes(out.getvalue())
 
 
-def test_an_index_keeps_what_a_package_read_and_says_what_to_install(tmp_path: Path):
+def test_without_its_reader_documents_are_kept_and_the_package_is_named(tmp_path: Path):
     site, source, root = tmp_path / "site", tmp_path / "input", tmp_path / "index"
     source.mkdir()
     (source / "a.txt").write_text("Alice met Bob in Vienna.", "utf-8")

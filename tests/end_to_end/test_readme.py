@@ -1,6 +1,6 @@
-"""Every command line of the README and of the pages that continue it, typed as it stands there, on small
-data: object storage, a model behind HTTP, the service; those of a cluster are typed by `test_jobs.py`. What a
-reader fills in stands in one table. Commands run in this process, in the reader's folder and environment."""
+"""Every command of the README and of the pages that continue it, run as written on small data, with object
+storage, a model behind HTTP and the service. Commands for a cluster are run by `test_jobs.py`. One table
+has what readers fill in. Commands run in this process, in the reader's folder and environment."""
 
 from __future__ import annotations
 
@@ -44,10 +44,7 @@ pytestmark = [
 
 
 class Reader:
-    """Somebody who follows the README, in a folder of their own.
-
-    filled_in   what stands for something of theirs, and what that is
-    """
+    """A reader who follows the README in a folder of their own. `filled_in` maps placeholders to values."""
 
     def __init__(self, folder: Path, s3: S3Server, endpoint: Endpoint, command: Command) -> None:
         self.folder, self.command = folder, command
@@ -59,7 +56,7 @@ class Reader:
             "AWS_SECRET_ACCESS_KEY=…": f"AWS_SECRET_ACCESS_KEY={s3.owner.secret}",
             "http://127.0.0.1:9000": s3.address,
             "http://127.0.0.1:8000": f"http://127.0.0.1:{self.port}",
-            # Others would find a service at a port that is always the same, and a model that costs.
+            # Other tests would find a service at a fixed port, and a model that costs money.
             "graphrag-ray serve": f"graphrag-ray serve --port {self.port}",
             "--model gpt-4o-mini": f"--model gpt-4o-mini --base-url {endpoint.base_url}",
         }
@@ -76,7 +73,7 @@ class Reader:
         self._write(s3)
 
     def _write(self, s3: S3Server) -> None:
-        """Documents, here and in the bucket, and the bundled corpus."""
+        """Documents in the folder and in the bucket, and the bundled corpus."""
         for name in DEMO:
             for folder in ("documents", "demo/corpus"):
                 (self.folder / folder).mkdir(parents=True, exist_ok=True)
@@ -87,7 +84,7 @@ class Reader:
         (self.folder / "questions.csv").write_text("question\nWho opposed the harbour?\n")
 
     def types(self, line: str) -> str:
-        """What it says. Every program has its way here: a line of another one fails."""
+        """Run a page. Commands of unknown programs fail the test."""
         words = shlex.split(self.fill_in(line))
         return {
             "git": self._clone,
@@ -111,19 +108,19 @@ class Reader:
         return ""
 
     def _clone(self, words: list[str]) -> str:
-        """Where the repository is, a reader knows; here: that the folder is the one that is entered."""
+        """Readers know where the repository is; check only that its folder is entered."""
         assert words == ["git", "clone", "URL", words[3], "&&", "cd", words[3]]
         return ""
 
     def _activate(self, words: list[str]) -> str:
-        """PATH has the environment's programs already; here: that it is the one of `make install`."""
+        """PATH already has the programs of the environment; check only that it is that of `make install`."""
         assert words[1:] == [".venv/bin/activate"] and "VENV ?= .venv" in (TOP / "Makefile").read_text(
             "utf-8"
         )
         return ""
 
     def _pip(self, words: list[str]) -> str:
-        """Installing is what `make install` and CI do; here: that what is named is there."""
+        """`make install` and CI install packages; check only that the named extra exists."""
         (named,) = [word for word in words[2:] if not word.startswith("-") and word != "constraints.txt"]
         extras = re.findall(r"\w+", named.removeprefix("."))
         project = (TOP / "pyproject.toml").read_text("utf-8")
@@ -188,14 +185,14 @@ SAYS: Mapping[str, str] = {
 """What is to be seen of a command that did what it is for."""
 
 
-def test_every_command_line_of_the_readme_runs(reader: Reader):
+def test_every_command_of_the_readme_runs(reader: Reader):
     for line in LINES:
         said = reader.types(line)
         expected = [words for start, words in SAYS.items() if line.startswith(start)]
         assert all(words in said for words in expected), (line, said)
 
 
-def test_a_line_that_nobody_thought_of_is_noticed(reader: Reader):
+def test_an_unknown_command_fails_the_test(reader: Reader):
     with pytest.raises(KeyError):
         reader.types("kubectl apply -f x.yaml")
     with pytest.raises(AssertionError, match="say in `filled_in`"):

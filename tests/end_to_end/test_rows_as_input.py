@@ -1,4 +1,4 @@
-"""Rows given as such: tables in memory and dictionaries are a corpus as files are, and updated like them."""
+"""Tables in memory and dictionaries as INPUT: indexed and updated like files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def documents(world: World) -> dict[str, dict[str, Any]]:
     return {row["row"]: row for row in world.table("documents")}
 
 
-def test_columns_are_text_id_title_and_date_and_the_rest_is_metadata(build: Any, world: World):
+def test_columns_are_text_id_title_date_and_metadata(build: Any, world: World):
     assert build(ROWS).manifest.counts["entities"] == 10
     mill = documents(world)["mill.txt"]
     assert (mill["text"], mill["title"], mill["creation_date"]) == (
@@ -53,7 +53,7 @@ def test_columns_are_text_id_title_and_date_and_the_rest_is_metadata(build: Any,
     assert set(documents(world)) == set(TOWN)
 
 
-def test_one_corpus_gives_one_index_whatever_holds_its_rows(build: Any, world: World):
+def test_every_kind_of_rows_gives_the_same_index(build: Any, world: World):
     table, frame = pa.Table.from_pylist(ROWS), pd.DataFrame(ROWS)
     build(ROWS)
     tables = everything(world.open())
@@ -69,7 +69,7 @@ def test_one_corpus_gives_one_index_whatever_holds_its_rows(build: Any, world: W
     assert everything(world.open()) == tables
 
 
-def test_an_update_asks_only_about_rows_that_have_changed(build: Any, world: World):
+def test_an_update_requests_only_changed_rows(build: Any, world: World):
     build(ROWS)
     asked = world.asked()
     changed = [
@@ -81,7 +81,7 @@ def test_an_update_asks_only_about_rows_that_have_changed(build: Any, world: Wor
     assert world.prompts(asked)["extract"] == 2
 
 
-def test_rows_that_are_gone_go_and_many_only_when_it_is_said(build: Any, world: World):
+def test_missing_rows_are_deleted_and_many_only_if_allowed(build: Any, world: World):
     rows = [{"id": str(n), "text": f"AX{chr(65 + n)} met BOB."} for n in range(20)]
     build(rows)
     assert build(rows[:-1]).manifest.counts["removed"] == 1
@@ -91,16 +91,16 @@ def test_rows_that_are_gone_go_and_many_only_when_it_is_said(build: Any, world: 
     assert build(rows[:10], allow_deletes=True).manifest.counts["documents"] == 10
 
 
-def test_without_an_id_column_a_row_is_named_by_what_it_holds(build: Any, world: World):
+def test_without_an_id_column_rows_are_identified_by_content(build: Any, world: World):
     rows = [{"text": row["text"], "place": None} for row in ROWS]
     build(rows, input={})
     ids = {row["id"] for row in world.table("documents")}
-    # Columns that are null for all rows, and the order, mean nothing.
+    # Null columns and the order of columns do not matter.
     again = build([{"text": row["text"]} for row in reversed(ROWS)] + rows[:1], input={})
     assert not again.committed and {row["id"] for row in world.table("documents")} == ids
 
 
-def test_of_rows_with_one_id_one_is_indexed_and_the_id_is_told(build: Any, world: World):
+def test_of_rows_with_the_same_id_one_is_indexed_and_the_id_is_reported(build: Any, world: World):
     twice = {"id": "mill.txt", "text": "KIM wrote to ALICE."}
     build([*ROWS, twice])
     first = documents(world)["mill.txt"]
@@ -111,7 +111,7 @@ def test_of_rows_with_one_id_one_is_indexed_and_the_id_is_told(build: Any, world
     assert "several rows have this id (column 'id')" in failure["error"]
 
 
-def test_rows_that_cannot_be_read_are_failures_and_keep_their_last_version(build: Any, world: World):
+def test_unreadable_rows_are_failures_and_keep_their_last_version(build: Any, world: World):
     build(ROWS)
     broken = [row | {"text": None} if row["id"] == "mill.txt" else row for row in ROWS]
     build([*broken, {"text": "no id", "id": None}, {"id": "bare"}])
@@ -129,7 +129,7 @@ WITHOUT_TEXT = [{"id": "1", "body": "ALICE met BOB."}, {"id": "2", "words": "x"}
     [pa.table({"id": ["1"], "body": ["x"]}), WITHOUT_TEXT, iter(WITHOUT_TEXT)],
     ids=["table", "list", "iterator"],
 )
-def test_rows_without_a_text_column_are_refused_and_the_columns_told(build: Any, world: World, rows: Any):
+def test_rows_without_a_text_column_are_rejected_with_their_columns(build: Any, world: World, rows: Any):
     with pytest.raises(
         InputError, match=r"no column 'text'; the columns are: id, body.* \(set input.text_column"
     ):
@@ -138,12 +138,12 @@ def test_rows_without_a_text_column_are_refused_and_the_columns_told(build: Any,
 
 
 @pytest.mark.parametrize("rows", [7, [1, 2], [], pa.table({"id": ["1"], "text": [None]}), {"text": ["x"]}])
-def test_what_holds_no_rows_is_refused(build: Any, rows: Any):
+def test_other_objects_are_rejected(build: Any, rows: Any):
     with pytest.raises(InputError, match="INPUT"):
         build(rows)
 
 
-def test_reading_that_fails_midway_says_where_and_changes_nothing(build: Any, world: World):
+def test_an_error_while_reading_rows_is_located_and_changes_nothing(build: Any, world: World):
     build(ROWS)
     asked = world.asked()
 

@@ -1,4 +1,4 @@
-"""Rows that are looked up by an index of rows are those that reading the whole table finds."""
+"""Lookups through row indexes find the same rows as reading whole tables."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def without_indexes(reader: Reader) -> Reader:
 
 
 def looked_through(whole: Reader, need: Rows) -> pa.Table:
-    """The rows without indexes, by one column after the other."""
+    """Rows found without indexes, by one column after the other."""
     if isinstance(need.by, str):
         return whole.rows(need)
     columns = list(dict.fromkeys(["id", *need.columns]))
@@ -74,7 +74,7 @@ def looked_through(whole: Reader, need: Rows) -> pa.Table:
     return found.take([first[id_] for id_ in sorted(first)]).select(list(need.columns))
 
 
-def test_they_are_the_same_rows_in_the_same_order(reader: Reader):
+def test_lookups_return_the_same_rows_in_the_same_order(reader: Reader):
     whole = without_indexes(reader)
     small = Reader(reader.store, reader.manifest, ColumnCache(limit_bytes=0))
     for need in needs(reader):
@@ -84,10 +84,8 @@ def test_they_are_the_same_rows_in_the_same_order(reader: Reader):
         assert small.rows(need).equals(expected), "not kept"
 
 
-def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were_read(
-    world: World, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)  # a document a part
+def test_an_update_reads_only_new_parts_for_row_indexes(world: World, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)  # One document per part.
     world.write(TOWN)
     world.index(**ALL_TABLES)
     before = world.open().manifest
@@ -115,7 +113,7 @@ def test_after_an_update_they_are_found_by_indexes_for_which_only_new_parts_were
         assert [afresh["path"]] == [part.path for part in reader.manifest.parts(schema.row_index_table(name))]
 
 
-def test_of_each_id_the_first_by_rank_are_among_those_that_are_found(reader: Reader):
+def test_the_first_rows_by_rank_are_found_for_every_id(reader: Reader):
     table = reader.table("relationships")
     for id_ in table["source_id"].unique().to_pylist():
         columns = ["id", "combined_degree", "weight"]
@@ -129,7 +127,7 @@ def test_of_each_id_the_first_by_rank_are_among_those_that_are_found(reader: Rea
         ]
 
 
-def test_lists_may_hold_only_what_was_asked_for(reader: Reader):
+def test_lists_are_reduced_to_requested_values(reader: Reader):
     ids = reader.table("entities", ["id"])["id"].to_pylist()[:3]
     need = Rows("communities", ["id", "entity_ids"], ids, by="entity_ids")
     whole, some = reader.rows(need), reader.rows(replace(need, trim_lists=True))

@@ -1,4 +1,4 @@
-"""Every run leaves a record of what it was given and how it ended, whether or not it came to a snapshot."""
+"""Every run leaves a record of its options and its outcome, with or without a snapshot."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def plain(run: Command, world: World) -> str:
     return " ".join(run("status", "--root", world.root).stdout.split())
 
 
-def test_a_run_that_ends_well_says_what_it_did(run: Command, world: World):
+def test_a_successful_run_records_what_it_did(run: Command, world: World):
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
     found = status(run, world)
@@ -38,7 +38,7 @@ def test_a_run_that_ends_well_says_what_it_did(run: Command, world: World):
     assert status(run, world)["outcome"] == "unchanged" and "nothing had changed" in plain(run, world)
 
 
-def test_a_run_with_failed_items_has_that_exit_code_in_its_record(run: Command, world: World):
+def test_the_record_of_a_run_with_failed_items_has_its_exit_code(run: Command, world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: (
         REJECTED if "bridge" in body["messages"][-1]["content"] else toy_model.respond(body)
@@ -47,7 +47,7 @@ def test_a_run_with_failed_items_has_that_exit_code_in_its_record(run: Command, 
     assert (status(run, world)["outcome"], status(run, world)["exit_code"]) == ("committed", 3)
 
 
-def test_a_run_that_its_budget_stopped_tells_what_it_spent_and_the_next_one_too(run: Command, world: World):
+def test_a_run_stopped_by_its_budget_records_its_cost_as_does_the_next_one(run: Command, world: World):
     world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
     stopped = run(*index_command(world, "--set", "budget.max_total_tokens=20000"))
     assert stopped.exit_code == 4
@@ -64,9 +64,7 @@ def test_a_run_that_its_budget_stopped_tells_what_it_spent_and_the_next_one_too(
     assert "The previous run" not in run(*index_command(world)).stderr
 
 
-def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_stopped(
-    run: Command, world: World
-):
+def test_without_a_snapshot_the_settings_of_the_stopped_run_are_reused(run: Command, world: World):
     world.write({f"{i}.txt": f"ANNA met B{chr(65 + i) * 3} there." for i in range(26)})
     first = ["--set", "chunking.size=300", "--set", "budget.max_total_tokens=20000"]
     assert run(*index_command(world, *first)).exit_code == 4
@@ -80,7 +78,7 @@ def test_a_root_without_a_snapshot_remembers_the_settings_of_the_run_that_was_st
     assert (settings.model("default").model, settings.chunking.size) == ("m", 300)
 
 
-def test_a_refused_key_is_told_by_the_record(world: World):
+def test_a_rejected_key_is_recorded(world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: WRONG_KEY
     with pytest.raises(ModelRefused):
@@ -91,10 +89,10 @@ def test_a_refused_key_is_told_by_the_record(world: World):
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 3600.0])
-def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(
+def test_a_killed_run_is_known_by_its_lock_and_its_cost_by_the_journal(
     run: Command, world: World, monkeypatch: pytest.MonkeyPatch, ahead_s: float
 ):
-    """Also where the clock of its machine was ahead."""
+    """Also if the clock of its machine was ahead."""
     world.write(TOWN)
     with monkeypatch.context() as patched:
         of_here = time.time
@@ -117,8 +115,8 @@ def test_a_killed_run_is_known_by_its_lock_and_the_journal_tells_what_it_paid(
     assert shown >= paid
 
 
-def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
-    """In this process: `test_signals.py` sends real signals."""
+def test_an_interrupted_run_waits_for_calls_in_flight(world: World):
+    """In this process. `test_signals.py` sends real signals."""
     import signal
 
     world.write(TOWN)
@@ -145,7 +143,7 @@ def test_a_run_that_was_told_to_stop_waits_for_what_is_in_flight(world: World):
     assert [r.outcome for r in run_records.newest_first(world.store)] == ["committed", "interrupted"]
 
 
-def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_step(world: World):
+def test_a_run_interrupted_between_stages_starts_no_further_step(world: World):
     import signal
 
     from graphrag_ray.indexing.index import index
@@ -154,7 +152,7 @@ def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_
     executor = world.executor(world.settings())
 
     def watch(progress: SweepProgress) -> None:
-        # nobody looks after this
+        # Nothing reads this.
         if progress.stage == "extract" and progress.done == len(TOWN) and executor.stop.received is None:
             executor.stop.handle(signal.SIGTERM)
 
@@ -164,7 +162,7 @@ def test_a_run_that_is_told_to_stop_when_a_stage_has_just_ended_begins_no_other_
     assert world.observer.reused.keys() == {"read"}, "the step of the stage is not done"
 
 
-def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World):
+def test_newer_and_damaged_records_are_skipped(world: World):
     world.store.write("runs/7.json", b'{"format": 99}')
     world.store.write("runs/9.json", b"{")
     run_records.write(world.store, run_records.RunRecord(3, "n", 1.0, "0", outcome="committed"))
@@ -173,7 +171,7 @@ def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World
     assert run_records.epochs(world.store) == [3, 7, 9]
 
 
-def test_a_run_that_was_killed_after_its_commit_came_to_its_end(town: World, run: Command):
+def test_a_run_killed_after_its_commit_counts_as_finished(town: World, run: Command):
     run_records.write(town.store, run_records.RunRecord(7, "n", 1.0, "0", snapshot=1))
     assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.superseded(town.store)
     assert "was killed, after it had committed snapshot 1" in plain(run, town)

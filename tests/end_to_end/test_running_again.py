@@ -1,4 +1,4 @@
-"""Resume, retry and update are one command: run again, and only what is new is asked for."""
+"""Resume, retry and update are the same command, and only new work is requested."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def numbers(world: World, table: str) -> dict[str, int]:
     return {r["id"]: r["human_readable_id"] for r in world.table(table)}
 
 
-def test_a_second_run_asks_no_model_and_commits_no_snapshot(world: World):
+def test_a_second_run_makes_no_call_and_no_snapshot(world: World):
     world.write(TOWN)
     first = world.index()
     asked, files = len(world.endpoint.requests), sorted(i.path for i in list_parts(world.store))
@@ -51,7 +51,7 @@ def test_a_second_run_asks_no_model_and_commits_no_snapshot(world: World):
     assert all(reused for step, reused in world.observer.reused.items() if step != "read")
 
 
-def test_an_index_built_anew_from_its_journal_asks_no_model(world: World, built: Built):
+def test_rebuilding_from_the_journal_makes_no_call(world: World, built: Built):
     world.take(built(TOWN))
     before = everything(world.open())
     asked = len(world.endpoint.requests)
@@ -63,7 +63,7 @@ def test_an_index_built_anew_from_its_journal_asks_no_model(world: World, built:
     assert everything(world.open()) == before
 
 
-def test_an_added_document_costs_only_its_own_chunks(world: World, built: Built):
+def test_an_added_document_requests_only_its_chunks(world: World, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
     world.write({"zoo.txt": "ZOE feeds YURI."})
@@ -75,7 +75,7 @@ def test_an_added_document_costs_only_its_own_chunks(world: World, built: Built)
     assert graph(world) == expected([*TOWN.values(), "ZOE feeds YURI."])
 
 
-def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world: World, built: Built):
+def test_an_added_document_updates_descriptions_it_adds_to(world: World, built: Built):
     world.take(built(TOWN, descriptions={"concatenate_up_to_tokens": 0}))
     asked = world.asked()
     world.write({"zoo.txt": "JUDY feeds ALICE."})
@@ -83,7 +83,7 @@ def test_an_added_document_pays_again_for_the_descriptions_that_it_adds_to(world
     assert world.prompts(asked)["describe"] == 2, "JUDY's two, and ALICE's"
 
 
-def test_a_changed_document_costs_only_what_changed_in_it(world: World, built: Built):
+def test_a_changed_document_requests_only_changed_chunks(world: World, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
@@ -95,7 +95,7 @@ def test_a_changed_document_costs_only_what_changed_in_it(world: World, built: B
     assert graph(world) == expected(texts.values())
 
 
-def test_a_changed_document_gives_what_a_fresh_index_of_it_gives(world: World, built: Built):
+def test_a_changed_document_gives_the_same_index_as_a_build_from_scratch(world: World, built: Built):
     world.take(built(TOWN))
     world.write({"mill.txt": "ALICE met BOB again. GRACE sold flour to KURT."})
     world.index()
@@ -106,7 +106,7 @@ def test_a_changed_document_gives_what_a_fresh_index_of_it_gives(world: World, b
 
 
 @pytest.mark.parametrize("bytes_of_a_pair", [1, 1_700, 1 << 19])
-def test_what_is_added_touches_no_part_of_what_is_kept(
+def test_an_added_document_changes_no_existing_part(
     world: World, monkeypatch: pytest.MonkeyPatch, bytes_of_a_pair: int
 ):
     kept: list[int] = []
@@ -134,7 +134,7 @@ def test_what_is_added_touches_no_part_of_what_is_kept(
     assert not kept and before < documents()
     world.write({"mill.txt": "JUDY lost the mill."})
     world.index(add=True)
-    # One that is replaced: of its pair the others are copied, and no other pair is looked at.
+    # A replaced part: the others of its pair are copied, and no other pair is compared.
     assert len(kept) <= 1 and sum(kept) < len(TOWN) and (bytes_of_a_pair > 1 or not kept)
     updated = without_numbers(everything(world.open()))
     world.write({n: text for n, text in TOWN.items() if n != "mill.txt"})
@@ -144,7 +144,7 @@ def test_what_is_added_touches_no_part_of_what_is_kept(
 
 
 def without_numbers(tables: dict) -> dict:
-    """Tables without short ids, which an update carries over and a fresh index does not."""
+    """Tables without short ids, which updates preserve and builds from scratch assign anew."""
     shown = {"human_readable_id", "community", "parent", "children", "title", "full_content"}
     shown |= {"full_content_json", "summary", "findings", "rating_explanation"}
     out = {}
@@ -155,7 +155,7 @@ def without_numbers(tables: dict) -> dict:
     return out
 
 
-def test_a_removed_document_takes_its_entities_along(world: World):
+def test_a_deleted_document_removes_its_entities(world: World):
     world.write({f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(15)})
     world.write(TOWN)
     world.index()
@@ -169,7 +169,7 @@ def test_a_removed_document_takes_its_entities_along(world: World):
     assert "brewery.txt" not in {d["path"] for d in world.table("documents")}
 
 
-def test_a_document_that_comes_back_costs_nothing(world: World):
+def test_a_restored_document_costs_nothing(world: World):
     world.write({f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(15)})
     world.write(TOWN)
     world.index()
@@ -183,7 +183,7 @@ def test_a_document_that_comes_back_costs_nothing(world: World):
     assert without_numbers(everything(world.open())) == before
 
 
-def test_a_copy_of_a_text_is_asked_for_once(world: World):
+def test_identical_texts_are_requested_once(world: World):
     world.write({"one.txt": TOWN["mill.txt"], "two.txt": TOWN["mill.txt"]})
     world.index()
     assert world.prompts()["extract"] == 1
@@ -192,7 +192,7 @@ def test_a_copy_of_a_text_is_asked_for_once(world: World):
     )
 
 
-def test_short_ids_are_carried_over_and_never_used_again(world: World):
+def test_short_ids_are_stable_and_never_reused(world: World):
     tables = ("documents", "text_units", "entities", "relationships", "communities", "community_reports")
     world.write({f"more{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(15)})
     world.write(TOWN)
@@ -212,7 +212,7 @@ def test_short_ids_are_carried_over_and_never_used_again(world: World):
         assert new and min(new) > max(first[t].values()), t
 
 
-def test_an_item_that_failed_in_passing_is_tried_again_and_the_snapshot_is_then_complete(world: World):
+def test_a_transient_failure_is_retried_and_completes_the_snapshot(world: World):
     world.write(TOWN)
     world.endpoint.respond = failing_on("HEIDI", BROKEN)
     done = world.index(**NO_RETRIES)
@@ -225,7 +225,7 @@ def test_an_item_that_failed_in_passing_is_tried_again_and_the_snapshot_is_then_
     assert graph(world) == expected(TOWN.values())
 
 
-def test_a_failure_that_passes_leaves_what_an_undisturbed_run_leaves(world: World):
+def test_after_transient_failures_the_index_equals_an_undisturbed_one(world: World):
     world.write(TOWN)
     world.endpoint.respond = failing_on("HEIDI", BROKEN)
     world.index(**NO_RETRIES)
@@ -237,7 +237,7 @@ def test_a_failure_that_passes_leaves_what_an_undisturbed_run_leaves(world: Worl
     assert without_numbers(everything(world.open())) == after
 
 
-def test_a_request_that_can_never_succeed_is_not_sent_twice(world: World):
+def test_a_permanent_failure_is_not_retried(world: World):
     world.write(TOWN)
     world.endpoint.respond = failing_on("HEIDI", REJECTED)
     world.index()
@@ -260,7 +260,7 @@ def test_a_failed_report_is_written_by_the_next_run(world: World):
     assert len(world.table("community_reports")) == len(world.table("communities"))
 
 
-def test_a_failed_description_leaves_the_first_ones_and_is_summarised_by_the_next_run(world: World):
+def test_a_failed_description_shows_its_parts_and_is_retried_by_the_next_run(world: World):
     def no_summaries(body: dict):
         name, _ = toy_model.recognise(body["messages"][-1]["content"])
         return BROKEN if name == "describe" else toy_model.respond(body)
@@ -277,7 +277,7 @@ def test_a_failed_description_leaves_the_first_ones_and_is_summarised_by_the_nex
     assert not alice["description_failed"] and alice["description"].startswith("ALICE: ")
 
 
-def test_another_model_asks_everything_again_and_the_old_answers_stay(world: World, built: Built):
+def test_another_model_requests_everything_again_and_old_replies_are_kept(world: World, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
     model = world.settings().models["default"].model_dump(mode="json")
@@ -288,7 +288,7 @@ def test_another_model_asks_everything_again_and_the_old_answers_stay(world: Wor
     assert world.asked() == asked, "back with the first model, its journal answers"
 
 
-def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World, built: Built):
+def test_an_offline_index_can_be_continued_with_a_model(world: World, built: Built):
     world.take(built(TOWN, models={"default": {"provider": "offline"}}))
     assert world.open().manifest.notes
     done = world.index()
@@ -296,7 +296,7 @@ def test_an_index_of_the_offline_engine_is_continued_by_a_model(world: World, bu
     assert graph(world) == expected(TOWN.values())
 
 
-def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
+def test_a_changed_report_prompt_requests_only_reports(world: World, tmp_path):
     from graphrag_ray.base.prompts import bundled_prompts
 
     world.write(TOWN)
@@ -309,7 +309,7 @@ def test_a_changed_report_prompt_costs_only_reports(world: World, tmp_path):
 
 
 @pytest.mark.parametrize("weight", ["strength", "count"])
-def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str, built: Built):
+def test_graph_settings_need_no_extraction(world: World, weight: str, built: Built):
     world.take(built(TOWN))
     asked = world.asked()
     world.index(graph={"edge_weight": weight})
@@ -318,14 +318,14 @@ def test_a_setting_of_the_graph_asks_for_no_extraction(world: World, weight: str
     assert together["weight"] == {"count": 2, "strength": 10}[weight]
 
 
-def test_embeddings_switched_off_leave_the_next_snapshot(world: World, built: Built):
+def test_disabled_embeddings_are_removed_from_the_next_snapshot(world: World, built: Built):
     world.take(built(TOWN))
     done = world.index(embeddings={"enabled": False})
     assert done.committed
     assert not any(parts for name, parts in done.manifest.tables.items() if name.startswith("embeddings_"))
 
 
-def test_changed_settings_of_questions_are_those_that_questions_are_asked_with(world: World, built: Built):
+def test_changed_query_settings_apply_to_questions(world: World, built: Built):
     world.take(built(TOWN))
     asked = len(world.endpoint.requests)
     assert world.index(query={"response_type": "one sentence"}).committed
@@ -334,13 +334,13 @@ def test_changed_settings_of_questions_are_those_that_questions_are_asked_with(w
     assert "one sentence" in str(world.endpoint.bodies()[-1])
 
 
-def test_claims_switched_off_leave_the_next_snapshot(world: World, built: Built):
+def test_disabled_claims_are_removed_from_the_next_snapshot(world: World, built: Built):
     world.take(built(TOWN, claims={"enabled": True}))
     world.index()
     assert world.table("covariates") == []
 
 
-def test_an_older_snapshot_stays_readable(world: World):
+def test_older_snapshots_stay_readable(world: World):
     from graphrag_ray import open_index
 
     world.write(TOWN)
@@ -353,13 +353,13 @@ def test_an_older_snapshot_stays_readable(world: World):
     assert "ZOE" in world.open().table("entities")["title"].to_pylist()
 
 
-def test_a_new_index_asks_no_model_about_descriptions_that_differ_by_marks_alone(world: World):
+def test_descriptions_that_differ_only_in_punctuation_need_no_call(world: World):
     world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE met “BOB”."})
     world.index()
     assert "describe" not in world.prompts()
 
 
-def test_a_new_index_asks_no_model_about_a_few_short_descriptions(world: World):
+def test_a_few_short_descriptions_need_no_call(world: World):
     world.write({"a.txt": "ALICE met BOB.", "b.txt": "ALICE saw BOB."})
     world.index()
     assert "describe" not in world.prompts()

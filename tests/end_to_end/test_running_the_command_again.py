@@ -1,4 +1,4 @@
-"""`index` a second time: whose settings count, what is refused, and what people are told."""
+"""`index` run again: which settings apply, what is rejected, and what is reported."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from world import TOWN, Command, World, index_command
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.ray import cluster, ray_executor
 
-# settings
+# Settings
 
 
-def test_index_without_options_takes_the_settings_of_the_newest_snapshot(run: Command, world: World):
+def test_index_defaults_to_the_settings_of_the_newest_snapshot(run: Command, world: World):
     world.write(TOWN)
     assert run(*index_command(world, "--set", "chunking.size=300")).exit_code == 0
     world.write({"zoo.txt": "ZOE feeds YURI."})
@@ -30,7 +30,7 @@ def test_index_without_options_takes_the_settings_of_the_newest_snapshot(run: Co
     assert "ZOE" in {e["title"] for e in world.table("entities")}
 
 
-def test_the_budget_of_one_run_does_not_bind_the_next(run: Command, world: World):
+def test_a_budget_applies_to_one_run_only(run: Command, world: World):
     world.write(TOWN)
     assert run(*index_command(world, "--set", "budget.max_total_tokens=1000000")).exit_code == 0
     result = run("index", world.input, "--root", world.root)
@@ -40,7 +40,7 @@ def test_the_budget_of_one_run_does_not_bind_the_next(run: Command, world: World
     assert world.open().settings.budget.max_total_tokens is None
 
 
-def test_the_way_back_to_the_offline_engine_is_told(run: Command, world: World):
+def test_switching_back_to_the_offline_engine_is_reported(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     again = ["index", world.input, "--root", world.root, "--set"]
@@ -51,7 +51,7 @@ def test_the_way_back_to_the_offline_engine_is_told(run: Command, world: World):
     assert result.exit_code == 0 and "Snapshot 1 was built with m" in result.stderr
 
 
-def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: World, tmp_path: Path):
+def test_a_model_missing_from_the_settings_file_is_reported(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     run(*index_command(world))
     (tmp_path / "s.yaml").write_text("chunking: {size: 300}\n")
@@ -59,7 +59,7 @@ def test_a_model_that_a_settings_file_leaves_out_is_told(run: Command, world: Wo
     assert "Snapshot 1 was built with m, but these settings name no model" in result.stderr
 
 
-def test_a_short_form_needs_a_model_or_a_snapshot_that_has_one(run: Command, world: World):
+def test_model_options_need_a_model_or_a_snapshot_with_one(run: Command, world: World):
     world.write(TOWN)
     result = run("index", world.input, "--root", world.root, "--rpm", 3)
     assert result.exit_code == 2 and "--rpm needs --model" in result.stderr
@@ -71,7 +71,7 @@ def test_a_short_form_needs_a_model_or_a_snapshot_that_has_one(run: Command, wor
     assert run("estimate", world.input, "--rpm", 6000).exit_code == 2
 
 
-# keys
+# Keys
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def no_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "connect", refuse)
 
 
-def test_a_key_that_is_missing_is_told_before_ray_is_started(
+def test_a_missing_key_is_reported_before_ray_starts(
     run: Command, world: World, no_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
@@ -92,7 +92,7 @@ def test_a_key_that_is_missing_is_told_before_ray_is_started(
     assert "MY_KEY is not set" in result.stderr and socket.gethostname() in result.stderr
 
 
-def test_a_base_url_that_is_no_address_is_told_and_not_that_it_lacks_a_key(
+def test_an_invalid_base_url_is_reported_instead_of_a_missing_key(
     run: Command, world: World, no_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     world.write(TOWN)
@@ -109,7 +109,7 @@ def test_a_base_url_that_is_no_address_is_told_and_not_that_it_lacks_a_key(
     ],
     ids=["another endpoint has one", "no stage asks that model"],
 )
-def test_a_key_that_is_missing_where_the_run_can_do_without_stops_nothing(
+def test_a_missing_key_that_is_not_needed_does_not_stop_a_run(
     run: Command, world: World, unused: list[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.delenv("MY_KEY", raising=False)
@@ -117,11 +117,9 @@ def test_a_key_that_is_missing_where_the_run_can_do_without_stops_nothing(
     assert run(*index_command(world, *unused)).exit_code == 0
 
 
-def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
-    run: Command, world: World, own_settings: Path
-):
+def test_endpoints_are_remembered_only_for_runs_of_their_own(run: Command, world: World, own_settings: Path):
     world.write(TOWN)
-    own_settings.unlink()  # which knows the way to the world's endpoint
+    own_settings.unlink()  # It knows the world's endpoint.
     kept = own_settings.with_name("reached.json")
     command = index_command(world)
     nowhere = [str(part).replace(world.endpoint.base_url, "http://127.0.0.1:9/v1") for part in command]
@@ -133,7 +131,7 @@ def test_how_models_are_reached_is_kept_of_a_run_that_goes_on_alone(
 
 
 class OnCluster(LocalExecutor):
-    """The in-process executor with the constructor and the life of the Ray executor."""
+    """The in-process executor with the interface of the Ray executor."""
 
     def __init__(self, *given, workers_per_node, checked_nodes) -> None:
         self.checked_nodes = checked_nodes
@@ -142,7 +140,7 @@ class OnCluster(LocalExecutor):
     def close(self) -> None: ...
 
 
-def test_on_a_cluster_the_nodes_have_the_keys_and_those_that_were_asked_get_workers(
+def test_on_a_cluster_nodes_with_keys_get_workers(
     run: Command, world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
@@ -169,7 +167,7 @@ def other_input(world: World, tmp_path: Path, texts: dict[str, str]) -> Path:
     return before
 
 
-def test_add_refuses_to_replace_documents_of_another_input(run: Command, world: World, tmp_path: Path):
+def test_add_does_not_replace_documents_of_another_input(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     run(*index_command(world))
     other_input(world, tmp_path, dict.fromkeys(("mill.txt", "new.txt", "bridge.txt"), "ZOE met YURI."))
@@ -181,7 +179,7 @@ def test_add_refuses_to_replace_documents_of_another_input(run: Command, world: 
     assert len(world.table("documents")) == len(TOWN) + 1
 
 
-def test_add_updates_documents_of_every_input_that_was_added(run: Command, world: World, tmp_path: Path):
+def test_add_updates_documents_of_every_added_input(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     run(*index_command(world))
     first = other_input(world, tmp_path, {"new.txt": "ZOE met YURI.", "mill.txt": TOWN["mill.txt"]})
@@ -193,16 +191,16 @@ def test_add_updates_documents_of_every_input_that_was_added(run: Command, world
     assert "XENIA" in {e["title"] for e in world.table("entities")}
 
 
-# what is told
+# Messages
 
 
-def test_files_of_other_kinds_are_told(run: Command, world: World):
+def test_unsupported_files_are_reported(run: Command, world: World):
     world.write(TOWN | {"a.png": b"x", "b.PNG": b"x", "c.pdf": b"x", "Makefile": b"x", ".hidden": b"x"})
     result = run(*index_command(world))
     assert "Skipped 4 files of other types (.png 2, no extension 1, .pdf 1)" in result.stderr
 
 
-def test_a_file_that_cannot_be_read_today_says_which_version_is_kept(run: Command, world: World):
+def test_a_file_that_became_unreadable_is_reported_with_its_retained_version(run: Command, world: World):
     world.write(TOWN | {"never.txt": b"\0\1" * 99})
     assert run(*index_command(world)).exit_code == 3
     world.write({"mill.txt": bytes(range(256)) * 9})
@@ -217,7 +215,7 @@ def test_a_file_that_cannot_be_read_today_says_which_version_is_kept(run: Comman
     assert "Nothing has changed" in result.stdout, "the first snapshot is named as long as it fails"
 
 
-def test_a_row_that_cannot_be_read_is_told_with_its_number(run: Command, world: World):
+def test_an_unreadable_row_is_reported_with_its_number(run: Command, world: World):
     world.write({"rows.jsonl": '{"text": "ALICE met BOB."}\n{broken\n{"text": "CAROL met DAVE."}\n'})
     result = run(*index_command(world))
     assert "1 item failed: " in result.stdout
@@ -226,16 +224,14 @@ def test_a_row_that_cannot_be_read_is_told_with_its_number(run: Command, world: 
     assert "1 failed item\n" in shown
 
 
-def test_quiet_tells_failed_items_on_stderr(run: Command, world: World):
+def test_quiet_reports_failed_items_on_stderr(run: Command, world: World):
     world.write(TOWN | {"binary.txt": b"\0\1" * 99})
     result = run(*index_command(world, "--quiet"))
     assert (result.exit_code, result.stdout) == (3, "")
     assert result.stderr.startswith("graphrag-ray: 1 item failed: ") and result.stderr.count("\n") == 1
 
 
-def test_a_document_that_moved_to_another_input_asks_nothing_and_leaves_the_graph(
-    world: World, tmp_path: Path
-):
+def test_a_document_moved_to_another_input_costs_nothing(world: World, tmp_path: Path):
     texts = {f"{i:03}.txt": f"ALICE met BOB, for the time number {i}." for i in range(10)}
     world.write(texts | {"bad.txt": b"\0\1" * 99})
     world.index()
@@ -249,9 +245,7 @@ def test_a_document_that_moved_to_another_input_asks_nothing_and_leaves_the_grap
     assert not world.index(add=True).committed
 
 
-def test_options_of_the_program_may_stand_after_the_command(
-    run: Command, world: World, caplog: pytest.LogCaptureFixture
-):
+def test_global_options_may_follow_the_command(run: Command, world: World, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.WARNING)
     world.write(TOWN)
     run(*index_command(world))

@@ -1,5 +1,5 @@
-"""A search method and an export format of another package: installed, listed, used by the command line and by
-the API; and what happens where such a package is broken."""
+"""Search methods and export formats of third-party packages: installed, listed, used on the command line and
+through the API; broken packages."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ BROKEN_EXPORTERS = {
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sample package, and packages that are broken, as pip leaves them."""
+    """The sample package and broken packages, installed as pip does."""
     folder = install(tmp_path_factory.mktemp("site") / "packages")
     for name, (code, _) in (BROKEN | BROKEN_EXPORTERS).items():
         module = name.replace("-", "_")
@@ -86,7 +86,7 @@ def test_it_is_listed_with_its_package(installed: Path):
     assert METHOD in run(installed, "-m", "graphrag_ray", "query", "--help").stdout
 
 
-def test_it_answers_on_the_command_line_and_by_the_api(installed: Path, town: World):
+def test_it_answers_on_the_command_line_and_through_the_api(installed: Path, town: World):
     asked = query(installed, town, METHOD)
     assert asked.returncode == 0 and "DAVE" in asked.stdout, asked.stderr
     script = (
@@ -112,7 +112,7 @@ def test_a_broken_package_is_named_and_breaks_no_other_method(installed: Path, t
     assert "Traceback" not in asked.stderr
 
 
-def test_a_built_in_method_wins_over_one_of_its_name(installed: Path, town: World):
+def test_a_built_in_method_wins_over_a_plugin_of_the_same_name(installed: Path, town: World):
     asked = query(installed, town, "hybrid")
     assert asked.returncode == 0 and "rival 0.4" in asked.stderr
 
@@ -122,7 +122,7 @@ def export(installed: Path | None, world: World, out: Path, format_: str) -> sub
     return run(installed, "-m", "graphrag_ray", *words)
 
 
-def test_an_export_format_is_listed_with_its_package_and_writes_its_files(
+def test_an_export_format_is_listed_with_its_package_and_writes_files(
     installed: Path, town: World, tmp_path: Path
 ):
     listed = run(installed, "-m", "graphrag_ray", "export", "--formats")
@@ -134,13 +134,13 @@ def test_an_export_format_is_listed_with_its_package_and_writes_its_files(
     assert lines and all(len(line.split("\t")) == 2 for line in lines)
 
 
-def test_without_its_package_an_export_format_is_unknown(town: World, tmp_path: Path):
+def test_without_its_package_the_export_format_is_unknown(town: World, tmp_path: Path):
     done = export(None, town, tmp_path / "out", "pairs")
     assert done.returncode == 2 and "'pairs' is not one of 'graphrag'" in done.stderr
 
 
 @pytest.mark.parametrize("name", BROKEN_EXPORTERS)
-def test_a_broken_export_format_is_named_with_its_package(
+def test_a_broken_export_format_is_reported_with_its_package(
     installed: Path, town: World, tmp_path: Path, name: str
 ):
     done = export(installed, town, tmp_path / "out", name)

@@ -1,4 +1,4 @@
-"""A model provider of another package: it is asked, named by an index, and missed by one that needs it."""
+"""A third-party model provider: called, named by an index, and reported if it is missing."""
 
 import sys
 from pathlib import Path
@@ -21,7 +21,7 @@ ECHO = {
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Registry:
-    """The registry as a process that begins now sees it."""
+    """The registry as a new process sees it."""
     monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
     monkeypatch.setattr(PROVIDERS, "_loaded", {})
     monkeypatch.delitem(PROVIDERS.__dict__, "_entries", raising=False)
@@ -40,16 +40,14 @@ def root(installed: Registry, tmp_path: Path) -> str:
     return root
 
 
-def test_an_index_is_written_embedded_and_asked_by_it(root: str):
+def test_it_extracts_embeds_and_answers(root: str):
     index = open_index(root)
     assert {"ALICE", "BOB"} <= set(index.table("entities")["title"].to_pylist())
     assert "Echo: Who met ALICE?" in index.ask("Who met ALICE?", method="vector").text
     assert len(index.table("community_reports")) and "Echo" in index.ask("Who?", method="local").text
 
 
-def test_an_index_whose_provider_is_not_installed_any_more_names_its_package(
-    root: str, monkeypatch: pytest.MonkeyPatch
-):
+def test_the_package_of_a_missing_provider_is_named(root: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not p.endswith("/site")])
     PROVIDERS.__dict__.pop("_entries", None)
     PROVIDERS._loaded.clear()
@@ -71,23 +69,23 @@ def test_a_missing_provider_of_one_model_does_not_stop_questions_to_another(tmp_
     assert open_index(root).ask("Who met ALICE?", method="text").text
 
 
-def test_a_provider_that_nobody_provides_is_a_mistake_in_the_settings(installed: Registry):
+def test_an_unknown_provider_is_a_settings_error(installed: Registry):
     with pytest.raises(ValueError, match=r"unknown provider 'ecko'\. Choose from: offline, openai, echo"):
         Model(provider="ecko")
 
 
-def test_a_provider_that_cannot_be_imported_is_named_with_its_package(tmp_path: Path, installed: Registry):
+def test_a_provider_that_cannot_be_imported_is_reported_with_its_package(tmp_path: Path, installed: Registry):
     (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("raise OSError('no driver')")
     with pytest.raises(PluginError, match=r"graphrag-ray-sample 1\.0.*OSError: no driver"):
         load_provider(Model(provider="echo"))
 
 
-def test_what_is_no_provider_is_refused(tmp_path: Path, installed: Registry):
+def test_other_objects_are_rejected_as_providers(tmp_path: Path, installed: Registry):
     (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("PROVIDER = 'echo'")
     with pytest.raises(PluginError, match="'echo' of the package graphrag-ray-sample"):
         load_provider(Model(provider="echo"))
 
 
-def test_the_built_in_providers_are_of_the_same_two_kinds():
+def test_built_in_providers_use_the_same_two_classes():
     assert isinstance(PROVIDERS["offline"], LocalProvider)
     assert isinstance(PROVIDERS["openai"], RemoteProvider)

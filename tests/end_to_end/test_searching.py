@@ -1,4 +1,4 @@
-"""Searching a snapshot, by vector and by keyword: what a way of answering asks for with `Search`."""
+"""Vector and keyword search in a snapshot, which search methods request with `Search`."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def copy(town: World, tmp_path: Path) -> World:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("by", ["vector", "keyword"])
-def test_every_record_of_every_kind_is_found_by_its_own_words(town: World, kind: Kind, by: str):
+def test_every_record_is_found_by_its_own_words(town: World, kind: Kind, by: str):
     index = town.open()
     rows = index.table(TABLES[kind]).to_pylist()
     for row in rows:
@@ -99,7 +99,7 @@ def test_vector_search_is_exact(town: World):
 
 
 @pytest.mark.parametrize("by", ["vector", "keyword"])
-def test_only_records_among_the_wanted_ones_are_found(town: World, by: str):
+def test_search_can_be_restricted_to_ids(town: World, by: str):
     index = town.open()
     all_ = ids(index, "text_unit", by, "ALICE met BOB at the mill", 10)
     assert ids(index, "text_unit", by, "ALICE met BOB at the mill", 10, all_[1:]) == all_[1:]
@@ -113,15 +113,15 @@ def test_only_records_among_the_wanted_ones_are_found(town: World, by: str):
 )
 def test_any_text_can_be_searched_for(town: World, by: str, text: str):
     hits = found(town.open(), Search("text_unit", by, text, 5))[0]
-    # Whatever has a vector has five texts that are nearest to it; only an empty text has none.
+    # Every text with a vector has five nearest texts. Only an empty text has none.
     assert len(hits) == (5 * bool(text) if by == "vector" else "boat" in text)
 
 
-def test_nothing_is_near_to_a_text_without_a_word(town: World):
+def test_a_text_without_words_finds_nothing(town: World):
     assert ids(town.open(), "entity", "vector", "", 5) == []
 
 
-# what is paid for
+# Payment
 
 
 def a_method(*searches: Search) -> Any:
@@ -141,7 +141,7 @@ def embedded_by(world: World, name: str = "e", **more: Any) -> dict[str, Any]:
     }
 
 
-def test_a_text_is_embedded_once_for_all_searches_and_accounted_for(
+def test_a_text_is_embedded_once_for_all_searches_and_accounted(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     models = embedded_by(world, embedding_dimensions=12, price={"input_usd_per_mtok": 1000})
@@ -160,7 +160,7 @@ def test_a_text_is_embedded_once_for_all_searches_and_accounted_for(
     assert answer.phases["embed"].calls == 1 and answer.phases["embed"].cost_usd > 0
 
 
-def test_keyword_search_asks_no_model(world: World):
+def test_keyword_search_makes_no_call(world: World):
     models = embedded_by(world)
     world.write(TOWN)
     world.index(models=models)
@@ -178,10 +178,10 @@ def test_a_question_that_cannot_be_embedded_is_an_error_and_not_an_empty_result(
         ids(world.open(), "entity", "vector", "Who?", 5)
 
 
-# what the snapshot lacks
+# Incomplete snapshots
 
 
-def test_another_embedding_model_than_the_indexs_is_refused(town: World):
+def test_another_embedding_model_is_rejected(town: World):
     models = embedded_by(town, "text-embedding-3-small", embedding_dimensions=256)
     other = town.open(models=models)
     with pytest.raises(
@@ -191,7 +191,7 @@ def test_another_embedding_model_than_the_indexs_is_refused(town: World):
     assert ids(other, "entity", "keyword", "ALICE", 5)
 
 
-def test_a_model_that_changed_its_dimensions_under_the_same_name_is_refused(world: World):
+def test_changed_embedding_dimensions_are_rejected(world: World):
     models = embedded_by(world)
     world.write(TOWN)
     world.index(models=models)
@@ -200,7 +200,7 @@ def test_a_model_that_changed_its_dimensions_under_the_same_name_is_refused(worl
         ids(world.open(), "entity", "vector", "Who?", 5)
 
 
-def test_without_embeddings_keywords_are_searched_and_vector_search_says_what_to_do(
+def test_without_embeddings_keyword_search_works_and_vector_search_says_what_to_do(
     world: World, built: Built
 ):
     world.take(built(TOWN, embeddings={"enabled": False}))
@@ -211,7 +211,7 @@ def test_without_embeddings_keywords_are_searched_and_vector_search_says_what_to
     assert ids(world.open(), "entity", "vector", "ALICE", 5)
 
 
-def test_a_snapshot_that_is_removed_while_it_is_searched_is_told(copy: World):
+def test_a_snapshot_removed_during_a_search_is_reported(copy: World):
     index = copy.open()
     copy.write({"new.txt": "KARL wrote to LENA."})
     copy.index()
@@ -220,10 +220,10 @@ def test_a_snapshot_that_is_removed_while_it_is_searched_is_told(copy: World):
         ids(index, "text_unit", "keyword", "ALICE", 5)
 
 
-def test_a_snapshot_that_is_removed_elsewhere_while_it_is_searched_is_told(
+def test_a_remote_snapshot_removed_during_a_search_is_reported(
     town: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is read of a shard is fetched when it is looked at."""
+    """Shards are fetched when they are read."""
     monkeypatch.setenv("GRAPHRAG_RAY_CACHE", str(tmp_path))
     monkeypatch.setattr(index_files, "TAIL_BYTES", 1)
     far = Store("memory://removed")
@@ -237,7 +237,7 @@ def test_a_snapshot_that_is_removed_elsewhere_while_it_is_searched_is_told(
         ids(index, "entity", "vector", "ALICE", 5)
 
 
-def test_what_was_opened_before_a_snapshot_was_removed_can_be_searched_on(copy: World):
+def test_shards_opened_before_a_removal_can_still_be_searched(copy: World):
     index = copy.open()
     before = ids(index, "text_unit", "keyword", "ALICE", 5)
     copy.write({"new.txt": "KARL wrote to LENA."})
@@ -246,9 +246,7 @@ def test_what_was_opened_before_a_snapshot_was_removed_can_be_searched_on(copy: 
     assert ids(index, "text_unit", "keyword", "ALICE", 5) == before
 
 
-def test_an_index_elsewhere_is_searched_from_copies_that_are_fetched_once(
-    town: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_remote_shards_are_fetched_once(town: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("GRAPHRAG_RAY_CACHE", str(tmp_path))
     far = Store("memory://searched")
     for info in town.store.list():
@@ -261,11 +259,11 @@ def test_an_index_elsewhere_is_searched_from_copies_that_are_fetched_once(
     assert len(list(tmp_path.glob("*.blocks"))) == 2, "only what was searched was fetched"
 
 
-# updates
+# Updates
 
 
 @pytest.mark.parametrize("by", ["vector", "keyword"])
-def test_a_document_that_is_added_is_found_and_one_that_is_removed_is_not(copy: World, by: str):
+def test_added_documents_are_found_and_deleted_ones_are_not(copy: World, by: str):
     new = {"zoo.txt": "ZOE feeds the zebras of YURI in the zoo."}
     copy.write(new)
     copy.index()
@@ -278,7 +276,7 @@ def test_a_document_that_is_added_is_found_and_one_that_is_removed_is_not(copy: 
     assert ids(copy.open(), "entity", "keyword", "ZOE", 3) == []
 
 
-def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monkeypatch: pytest.MonkeyPatch):
+def test_an_update_builds_few_shards_and_none_without_changes(copy: World, monkeypatch: pytest.MonkeyPatch):
     many = {f"more{i:02}.txt": f"ALICE{chr(65 + i)} met BOB{chr(65 + i)}, time {i}." for i in range(20)}
     monkeypatch.setattr("graphrag_ray.indexing.stages.document_parts.split_bytes", lambda total: 64)
     monkeypatch.setattr(steps_search, "SHARD_BYTES", {"keyword": 1 << 14, "vector": 1 << 14})
@@ -307,7 +305,7 @@ def test_nothing_new_makes_no_shard_and_what_is_new_makes_few(copy: World, monke
         assert text_of(copy, hits[0].id) == "KARL wrote to LENA."
 
 
-def test_above_a_size_vectors_are_found_by_their_signs(copy: World, monkeypatch: pytest.MonkeyPatch):
+def test_large_indexes_find_vectors_by_their_signs(copy: World, monkeypatch: pytest.MonkeyPatch):
     index = copy.open()
     expected = {kind: found(index, Search(kind, "vector", HARBOUR, 5))[0] for kind in KINDS}
     monkeypatch.setattr(steps_search, "EXACT_BYTES", 0)
@@ -324,7 +322,7 @@ def test_above_a_size_vectors_are_found_by_their_signs(copy: World, monkeypatch:
         assert [hit.score for hit in near] == pytest.approx([hit.score for hit in hits], abs=1e-2)
 
 
-def test_an_index_that_is_damaged_is_named_to_who_searches_and_made_anew_by_the_next_run(copy: World):
+def test_a_damaged_shard_is_reported_and_rebuilt_by_the_next_run(copy: World):
     for path in shards(copy):
         data = bytearray(copy.store.read(path))
         data[len(data) // 2] ^= 1
@@ -339,7 +337,7 @@ def test_an_index_that_is_damaged_is_named_to_who_searches_and_made_anew_by_the_
     assert ids(copy.open(), "entity", "keyword", "ALICE", 5)
 
 
-def test_an_empty_kind_is_found_empty(world: World):
+def test_a_record_kind_without_records_finds_nothing(world: World):
     world.write({"weather.txt": TOWN["weather.txt"]})
     world.index()
     for by in ("vector", "keyword"):
@@ -347,7 +345,7 @@ def test_an_empty_kind_is_found_empty(world: World):
         assert ids(world.open(), "text_unit", by, "the rain of spring", 5)
 
 
-def test_a_purged_document_is_in_no_index(copy: World):
+def test_a_purged_document_is_in_no_shard(copy: World):
     copy.write({"secret.txt": "XQJZVW met ALICE."})
     copy.index()
     (unit,) = (row["id"] for row in copy.table("text_units") if "XQJZVW" in row["text"])

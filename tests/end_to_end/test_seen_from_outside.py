@@ -1,4 +1,5 @@
-"""What somebody sees of a run who has the index alone: how it goes, how it ended, why none was started."""
+"""What observers with access to the index alone see of a run: its progress, its outcome, and why none was
+started."""
 
 from __future__ import annotations
 
@@ -34,12 +35,12 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def when_asked(world: World, number: int, look: Callable[[], Any]) -> list[Any]:
-    """What `look` finds while a request, the so many-th, waits for its answer."""
+    """The result of `look` while request number n waits for its answer."""
     found: list[Any] = []
 
     def respond(body: dict[str, Any]) -> Answer:
         if len(world.endpoint.requests) == number:
-            time.sleep(5 * OFTEN_S)  # no request is answered meanwhile
+            time.sleep(5 * OFTEN_S)  # No request is answered meanwhile.
             found.append(look())
         return Answer(toy_model.respond(body), delay_s=OFTEN_S / 2)
 
@@ -51,7 +52,7 @@ def live_files(world: World) -> list[str]:
     return [info.path for info in world.store.list("runs") if "live" in info.path]
 
 
-def test_a_run_tells_how_far_it_is_how_fast_and_at_what_cost_until_it_has_ended(
+def test_a_run_publishes_progress_rates_and_cost_until_it_ends(
     world: World, often: None, run: Command, caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level("INFO", "graphrag_ray")
@@ -83,7 +84,7 @@ def test_a_run_tells_how_far_it_is_how_fast_and_at_what_cost_until_it_has_ended(
     assert "running since" in shown[0] and f"process {last['pid']} on" in shown[0]
     lines = [line.split() for line in shown[0].splitlines()]
     assert ["read"] in [line[:1] for line in lines]
-    done = f"{pace['done']}/30"  # rates are shown after a second, which this may not have taken
+    done = f"{pace['done']}/30"  # Rates are shown after a second, which this may not have taken.
     assert [line for line in lines if line[:1] == ["extract"] and done in line]
     logged = [r.graphrag_ray_fields for r in caplog.records if r.message == "progress"]  # type: ignore[attr-defined]
     assert [fields for fields in logged if fields["step"] == "extract" and fields["total"] == 30]
@@ -93,7 +94,7 @@ def test_a_run_tells_how_far_it_is_how_fast_and_at_what_cost_until_it_has_ended(
     assert after["reached"] is None
 
 
-def test_a_short_run_tells_nothing_on_its_way(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_short_run_publishes_no_progress(world: World, monkeypatch: pytest.MonkeyPatch):
     written: list[str] = []
     write = LocalFiles.write
     monkeypatch.setattr(
@@ -106,7 +107,7 @@ def test_a_short_run_tells_nothing_on_its_way(world: World, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("fault", ["hangs", "fails"])
-def test_storage_that_does_not_take_a_heartbeat_holds_nothing_up(
+def test_failed_heartbeats_do_not_delay_a_run(
     world: World, often: None, monkeypatch: pytest.MonkeyPatch, fault: str
 ):
     again, write, tried = threading.Event(), LocalFiles.write, []
@@ -128,7 +129,7 @@ def test_storage_that_does_not_take_a_heartbeat_holds_nothing_up(
     again.set()
 
 
-def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None, run: Command):
+def test_a_killed_run_is_shown_with_its_last_progress(world: World, often: None, run: Command):
     world.write(chain(30))
     when_asked(world, 30, lambda: world.store.read("runs/1.live.json"))
     world.index()
@@ -148,7 +149,7 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     )
     plain = " ".join(run("status", "--root", world.root).stdout.split())
     assert "it was at: extract … 61 s" in plain
-    # It stays until another run has told more.
+    # It stays until another run publishes progress.
     with locks.acquire(world.store) as lock:
         assert gc.plan_gc(world.store, gc.GcOptions(), lock).others["runs"] == []
     world.endpoint.respond = toy_model.respond
@@ -158,7 +159,7 @@ def test_a_killed_run_shows_as_killed_and_where_it_was(world: World, often: None
     assert {"runs/2.live.json", "runs/2.json"} <= going and "runs/4.json" not in going
 
 
-def test_a_run_that_ended_early_says_where_it_was(world: World, run: Command):
+def test_a_run_that_ended_early_shows_its_last_progress(world: World, run: Command):
     world.write(chain(30))
     assert run(*index_command(world, "--set", "budget.max_total_tokens=20000")).exit_code == 4
     found = json.loads(run("status", "--root", world.root, "--json").stdout)["last_run"]
@@ -169,7 +170,7 @@ def test_a_run_that_ended_early_says_where_it_was(world: World, run: Command):
     assert run("status", "--root", world.root, "--watch").exit_code == 4
 
 
-def test_watching_shows_each_step_once_and_ends_with_the_run_and_its_exit_code(
+def test_watch_shows_each_step_once_and_returns_the_exit_code_of_the_run(
     world: World, often: None, run: Command
 ):
     world.write(chain(20))
@@ -189,10 +190,10 @@ def test_watching_shows_each_step_once_and_ends_with_the_run_and_its_exit_code(
     assert json.loads(run("status", "--root", world.root, "--watch", "--json").stdout)["snapshot"] == 1
 
 
-def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not_called_killed(
+def test_a_new_run_is_not_mistaken_for_the_killed_one_before_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    """The first one is killed, and while that is found out the same command is started again."""
+    """The first one is killed, and while that is being detected the same command is started again."""
     dead = locks.acquire(world.store)
     run_records.write(world.store, run_records.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
     begun: list[locks.Lock] = []
@@ -223,7 +224,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def later() -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Does something while a command waits."""
+    """Run a function while a command waits."""
     threads: list[threading.Thread] = []
 
     def do(what: Callable[[], object]) -> None:
@@ -246,12 +247,10 @@ def refuse(world: World) -> None:
     )
 
 
-def test_watching_ends_with_the_exit_code_of_an_attempt_that_was_refused_after_the_last_run(
-    world: World, run: Command
-):
+def test_watch_returns_the_exit_code_of_an_attempt_rejected_after_the_last_run(world: World, run: Command):
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
-    # While it ran, another one was refused: that is not its end.
+    # Another attempt was rejected during the run, which does not end the watch.
     refuse(world)
     record = world.store.url_of("runs/1.json")
     os.utime(record, (time.time() + 60, time.time() + 60))
@@ -266,11 +265,11 @@ def test_watching_ends_with_the_exit_code_of_an_attempt_that_was_refused_after_t
     assert [json.loads(line)["exit_code"] for line in watching.stdout.splitlines()] == [2]
 
 
-def test_the_next_run_is_waited_for_and_followed_to_its_end(
+def test_watch_can_wait_for_the_next_run(
     world: World, run: Command, quick: None, later: Callable[[Callable[[], object]], None]
 ):
     world.write(TOWN)
-    for outcome in ("committed", "unchanged"):  # there was no index yet; there is one
+    for outcome in ("committed", "unchanged"):  # There was no index before; now there is one.
         later(world.index)
         watching = run("status", "--root", world.root, "--watch", "--next", "--json")
         last = json.loads(watching.stdout.splitlines()[-1])
@@ -278,14 +277,14 @@ def test_the_next_run_is_waited_for_and_followed_to_its_end(
     later(lambda: refuse(world))
     watching = run("status", "--root", world.root, "--watch", "--next")
     assert watching.exit_code == 2 and "no such setting" in watching.stdout
-    # One that was there before is not the next.
+    # An earlier run is not the next one.
     later(lambda: refuse(world))
     before = run_records.read_refusal(world.store)
     assert run("status", "--root", world.root, "--watch", "--next").exit_code == 2
     assert run_records.read_refusal(world.store) != before
 
 
-def test_a_run_that_is_going_on_is_the_one_that_is_followed(
+def test_watch_follows_a_running_run(
     world: World, run: Command, quick: None, later: Callable[[Callable[[], object]], None]
 ):
     with locks.acquire(world.store) as lock:
@@ -296,7 +295,7 @@ def test_a_run_that_is_going_on_is_the_one_that_is_followed(
         assert run("status", "--root", world.root, "--watch", "--next").exit_code == 4
 
 
-def test_a_next_run_that_does_not_come_is_not_waited_for_for_ever(
+def test_waiting_for_the_next_run_times_out(
     world: World, run: Command, quick: None, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(status, "BEGUN_WITHIN_S", 2 * OFTEN_S)
@@ -305,7 +304,7 @@ def test_a_next_run_that_does_not_come_is_not_waited_for_for_ever(
     assert run("status", "--root", world.root, "--next").exit_code == 2
 
 
-def test_where_the_end_of_a_run_could_not_be_recorded_what_it_told_last_stays(
+def test_the_last_progress_stays_if_the_end_of_a_run_could_not_be_recorded(
     world: World, often: None, monkeypatch: pytest.MonkeyPatch
 ):
     write = LocalFiles.write
@@ -324,9 +323,7 @@ def test_where_the_end_of_a_run_could_not_be_recorded_what_it_told_last_stays(
     assert found is not None and found["outcome"] == "killed" and found["reached"]["step"]
 
 
-def test_an_attempt_that_comes_to_no_run_is_told_beside_the_index_until_one_follows(
-    world: World, run: Command, tmp_path: Path
-):
+def test_a_rejected_attempt_is_shown_until_a_run_follows(world: World, run: Command, tmp_path: Path):
     world.write(TOWN)
     assert run(*index_command(world)).exit_code == 0
     nowhere = tmp_path / "nowhere"
@@ -346,7 +343,7 @@ def test_an_attempt_that_comes_to_no_run_is_told_beside_the_index_until_one_foll
     assert status_of(world.store)["refused"] is None
 
 
-def test_a_run_that_was_stopped_is_told_once(world: World, run: Command):
+def test_a_stopped_run_is_reported_once(world: World, run: Command):
     world.write(TOWN)
     world.endpoint.respond = lambda body: Status(401, "this key may read, and not ask")
     assert run(*index_command(world)).exit_code == 1
@@ -356,7 +353,7 @@ def test_a_run_that_was_stopped_is_told_once(world: World, run: Command):
         world.index()
 
 
-def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
+def test_nothing_is_written_to_a_mistyped_root_except_by_jobs(
     world: World, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     attempt = ["index", tmp_path / "nowhere", "--root", world.root]
@@ -378,7 +375,7 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
         ("storage: {regoin: r}", "unknown setting 'storage.regoin'"),
     ],
 )
-def test_settings_that_do_not_say_how_the_index_is_reached_are_told_beside_it_by_a_job(
+def test_a_job_records_invalid_settings_next_to_the_index(
     world: World, run: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str | None, told: str
 ):
     config = tmp_path / "settings.yaml"
@@ -393,9 +390,7 @@ def test_settings_that_do_not_say_how_the_index_is_reached_are_told_beside_it_by
     assert run("status", "--root", world.root, "--watch").exit_code == 2
 
 
-def test_a_settings_file_that_names_input_and_root_is_all_that_a_command_needs(
-    world: World, run: Command, tmp_path: Path
-):
+def test_a_settings_file_with_input_and_root_is_sufficient(world: World, run: Command, tmp_path: Path):
     world.write(TOWN)
     given = {"base_url": world.endpoint.base_url, "api_key_env": None}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}

@@ -1,4 +1,4 @@
-"""`graphrag-ray serve` as a process, on a Ray of its own, with two replicas, asked over HTTP."""
+"""`graphrag-ray serve` as a process with its own Ray and two replicas, queried over HTTP."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def reducing(world: World, reply: Response) -> None:
     world.endpoint.respond = respond
 
 
-def test_front_ends_of_openai_are_served(town: World, service: Running):
+def test_openai_clients_are_served(town: World, service: Running):
     client = openai.OpenAI(base_url=f"{service.url}/v1", api_key=TOKEN, max_retries=0)
     assert "graphrag-ray/global/C0" in [model.id for model in client.models.list()]
     messages: Any = [{"role": "user", "content": THEMES}]
@@ -90,7 +90,7 @@ def test_front_ends_of_openai_are_served(town: World, service: Running):
         client.with_options(api_key="wrong").models.list()
 
 
-def test_pieces_come_while_the_model_writes(town: World, service: Running):
+def test_answers_are_streamed_while_the_model_writes(town: World, service: Running):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
     with service.client.stream("POST", "/query", json={"question": THEMES, "stream": True}) as got:
@@ -100,7 +100,7 @@ def test_pieces_come_while_the_model_writes(town: World, service: Running):
         assert [name for name, _ in coming][-1] == "answer"
 
 
-def test_fifty_questions_at_once_while_a_snapshot_comes(town: World, service: Running):
+def test_fifty_concurrent_questions_during_a_new_snapshot(town: World, service: Running):
     def respond(body: dict[str, Any]) -> Response:
         return Answer(toy_model.respond(body), delay_s=0.02)
 
@@ -132,7 +132,7 @@ def test_replicas_share_the_limits_of_the_model(town: World, service: Running):
     assert town.endpoint.peak_in_flight == IN_FLIGHT
 
 
-def test_a_client_that_goes_away_ends_its_question(town: World, service: Running):
+def test_a_disconnected_client_ends_its_question(town: World, service: Running):
     reducing(town, Hang(60))
     asked = town.asked()
 
@@ -144,11 +144,11 @@ def test_a_client_that_goes_away_ends_its_question(town: World, service: Running
         list(pool.map(leave, range(IN_FLIGHT)))
     assert town.prompts(asked)["reduce"] == IN_FLIGHT
     town.endpoint.respond = toy_model.respond
-    # They had all places at the model, and would have kept them for longer than this question may take.
+    # They had all slots at the model, and would have kept them for longer than this question may take.
     assert service.ask(THEMES, max_seconds=20).status_code == 200
 
 
-def test_what_a_client_may_not_is_refused(town: World, service: Running):
+def test_forbidden_requests_are_rejected(town: World, service: Running):
     assert httpx.post(f"{service.url}/query", json={"question": THEMES}).status_code == 401
     assert httpx.get(f"{service.url}/metrics").status_code == 401
     assert httpx.get(f"{service.url}/healthz").status_code == 200
@@ -161,14 +161,14 @@ def test_what_a_client_may_not_is_refused(town: World, service: Running):
     assert "graphrag_ray_service_questions_total" in service.client.get("/metrics").text
 
 
-def test_a_model_that_answers_429_is_asked_again(town: World, service: Running):
+def test_calls_answered_with_429_are_retried(town: World, service: Running):
     refusals = [rate_limited("0.05")]
     town.endpoint.respond = lambda body: refusals.pop() if refusals else toy_model.respond(body)
     assert service.ask(THEMES).status_code == 200 and not refusals
 
 
-def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World, service: Running):
-    """At the service's address one of the replicas answers, whichever: not what Prometheus can follow."""
+def test_ray_metrics_include_those_of_each_replica(town: World, service: Running):
+    """The service's own address reaches any one of the replicas, which Prometheus cannot follow."""
     told: dict[str, float] = {}
 
     def both() -> bool:
@@ -186,8 +186,8 @@ def test_prometheus_reads_with_ray_what_each_replica_tells_of_itself(town: World
     assert sum(count for labels, count in told.items() if "status=200" in labels) > 50
 
 
-def test_prometheus_reads_what_all_replicas_ask_of_models_once(town: World, service: Running):
-    """Of endpoints the limiter tells, which they share."""
+def test_metrics_count_model_calls_of_all_replicas_once(town: World, service: Running):
+    """Endpoints are measured by the limiter, which the replicas share."""
     (port,) = [p.read_text() for p in session_of(service).glob("metrics_export_port_*")]
     at = {"run": "graphrag", "model": "m", "endpoint": town.endpoint.base_url, "stage": "questions"}
 
@@ -210,7 +210,7 @@ def test_prometheus_reads_what_all_replicas_ask_of_models_once(town: World, serv
         return {name: round(value) for name, value in values.items()}
 
     def settled() -> dict[str, int]:
-        """What was told of the tests before: Ray hands it on every other second."""
+        """Wait for the metrics of earlier tests, which Ray forwards every two seconds."""
         while (before := told()) != (time.sleep(SETTLED_S), told())[1]:
             pass
         return before
@@ -230,7 +230,7 @@ def test_prometheus_reads_what_all_replicas_ask_of_models_once(town: World, serv
 
 
 def samples(page: str, prefix: str) -> dict[str, float]:
-    """How many questions have ended, by replica, method and status; and the snapshots that are asked."""
+    """How many questions have ended, by replica, method and status; and the snapshots in use."""
     found = [s for family in text_string_to_metric_families(page) for s in family.samples]
     names = (f"{prefix}service_questions_total", f"{prefix}service_snapshot")
     shown = ("replica", "method", "status")
@@ -240,7 +240,7 @@ def samples(page: str, prefix: str) -> dict[str, float]:
     }  # fmt: skip
 
 
-def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
+def test_shutdown_finishes_running_questions_and_no_secret_was_logged(
     town: World, service: Running, traced: Collector
 ):
     over = threading.Event()
@@ -271,11 +271,11 @@ def test_at_its_end_running_questions_are_answered_and_nothing_secret_was_said(
 
 
 def records_of(session: Path) -> list[dict[str, Any]]:
-    """What replicas logged, as JSON: every line of theirs, in order."""
+    """The JSON log lines of replicas, in order."""
     lines = [line for p in session.glob("logs/serve/replica_*.log") for line in p.read_text().splitlines()]
     return sorted(map(json.loads, lines), key=lambda record: record["timestamp_ns"])
 
 
 def session_of(service: Running) -> Path:
-    """The folder of its Ray."""
+    """The folder of its Ray session."""
     return max(Path("/tmp/ray").glob(f"session_*_{service.process.pid}"))

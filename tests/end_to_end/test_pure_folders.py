@@ -1,4 +1,4 @@
-"""Pure rooms stay pure: they can be imported where Ray, network and object stores do not exist."""
+"""Pure folders can be imported without Ray, network libraries and object stores."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ assert len(embed_many(["a text"])[0]) == 1024
 
 
 @pytest.mark.parametrize("room", ["corpus", "graph", "query.methods", "offline", "indexing.forecast"])
-def test_a_pure_room_imports_without_ray_network_or_object_store(room: str):
+def test_pure_folders_import_without_ray_network_or_object_store(room: str):
     script = SCRIPT.format(blocked=BLOCKED, room=room, more=OFFLINE if room == "offline" else "")
     done = python(script)
     assert done.returncode == 0, done.stderr
@@ -40,7 +40,7 @@ def test_a_pure_room_imports_without_ray_network_or_object_store(room: str):
     assert int(n) >= 3 and imported == "[]"
 
 
-def test_the_offline_engine_leaves_the_callers_logging_alone():
+def test_the_offline_engine_does_not_change_logging():
     script = (
         "import logging; before = logging.getLogger().level\n"
         "from graphrag_ray.offline import embed_many; embed_many(['a'])\n"
