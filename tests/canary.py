@@ -1,4 +1,4 @@
-"""A place that nothing may reach: it listens, and keeps what is said there."""
+"""A server that must never be contacted: it records what it receives."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from types import TracebackType
 
 
 class Canary:
-    """heard: what each connection said, up to 64 kB; it is answered with an HTTP error."""
+    """`heard` has up to 64 kB of what each connection sent, which is answered with an HTTP error."""
 
     def __init__(self) -> None:
         self.heard: list[bytes] = []

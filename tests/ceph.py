@@ -45,7 +45,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 class CephError(Exception):
-    """The server does not start; the message ends with what its programs logged."""
+    """The server did not start; the message ends with the log of its programs."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +59,15 @@ class Keys:
 
 
 def missing() -> list[str]:
-    """The packages to install before the server can be started."""
+    """Packages that must be installed before the server can be started."""
     return sorted({package for program, package in PACKAGES.items() if shutil.which(program) is None})
 
 
 class Ceph:
-    """The server, for as long as the block lasts. folder: an empty one, for what the programs keep.
+    """The server, running inside the `with` block.
 
-    address  http://127.0.0.1:port
-    owner    keys of a user who may make buckets
+    `folder` is an empty folder for its programs. `address` is http://127.0.0.1:port; `owner` has the keys of
+    a user who may create buckets.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -90,7 +90,7 @@ class Ceph:
         self.close()
 
     def close(self) -> None:
-        """End what was started, the gateway first; the folder may be removed afterwards."""
+        """End the processes, the gateway first. The folder may be removed afterwards."""
         for _, child in reversed(self._children):
             if child.poll() is None:
                 child.terminate()
@@ -102,7 +102,7 @@ class Ceph:
         self._children.clear()
 
     def new_user(self, name: str) -> Keys:
-        """A user without any bucket; policies name it `arn:aws:iam:::user/<name>`."""
+        """Create a user without buckets, whom policies name `arn:aws:iam:::user/<name>`."""
         keys = Keys(name, f"{name}-secret")
         named = ["--uid", name, "--display-name", name]
         given = ["--access-key", keys.access, "--secret", keys.secret]
@@ -136,14 +136,14 @@ class Ceph:
             "mon_data": at / "mon",
             "osd_data": at / "osd",
             "rgw_data": at / "gateway",
-            # Nothing listens outside of this machine.
+            # Nothing listens on other interfaces.
             "mon_host": f"v2:127.0.0.1:{self._monitor_port}",
             "mon_initial_members": "a",
             "public_addr": "127.0.0.1",
             "cluster_addr": "127.0.0.1",
             "ms_bind_ipv6": "false",
             "rgw_frontends": f"beast endpoint=127.0.0.1:{self._port}",
-            # One copy in memory, few placement groups: a cluster of one that starts at once.
+            # One copy in memory and few placement groups: a cluster of one that starts quickly.
             "osd_objectstore": "memstore",
             "memstore_device_bytes": STORE_BYTES,
             "osd_class_dir": _class_folder(),
@@ -155,7 +155,7 @@ class Ceph:
             "osd_crush_chooseleaf_type": 0,
             "mon_allow_pool_size_one": "true",
             "mon_max_pg_per_osd": 1000,
-            # A test machine's disk may be nearly full; nothing is stored there.
+            # The disk of a test machine may be nearly full, and nothing is stored there.
             "mon_data_avail_warn": 1,
             "mon_data_avail_crit": 1,
             "auth_allow_insecure_global_id_reclaim": "false",
@@ -237,12 +237,12 @@ class Ceph:
 
 
 def _end_with_parent() -> None:
-    """In the child, before its program starts."""
+    """Runs in the child before its program starts."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def _class_folder() -> str:
-    """Where the packages put the plug-ins of ceph-osd; its own default is another place."""
+    """Where the packages install the plugins of ceph-osd; its own default is another path."""
     found = sorted(Path("/usr/lib").glob("*/rados-classes")) or [Path("/usr/lib/rados-classes")]
     return str(found[0])
 
@@ -275,7 +275,7 @@ def _answers(address: str) -> bool:
 
 
 def read_only_policy(bucket: str, user: str) -> str:
-    """A bucket policy by which a user may list the bucket and get its objects, and no more."""
+    """A bucket policy that allows a user only to list the bucket and get its objects."""
     who = {"AWS": [f"arn:aws:iam:::user/{user}"]}
     may = ["s3:ListBucket", "s3:GetBucketLocation", "s3:GetObject"]
     on = [f"arn:aws:s3:::{bucket}", f"arn:aws:s3:::{bucket}/*"]

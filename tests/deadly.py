@@ -1,4 +1,4 @@
-"""What kills the process that works on it. Here, where workers of a Ray cluster can import it."""
+"""Objects that kill the process that handles them, in a module that Ray workers can import."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphrag_ray.indexing.stages.input_listing import InputFile
 
 
 class DeadlyFile(InputFile):
-    """Kills whoever opens it."""
+    """Kills the process that opens it."""
 
     def __getattribute__(self, name: str) -> Any:
         if name == "url":
@@ -21,7 +21,7 @@ class DeadlyFile(InputFile):
 
 @dataclass(frozen=True)
 class DeadlyNames(EntityNames):
-    """Kills whoever reads a reply that names JUDY, as a parser with a fault would."""
+    """Kills the process that parses a reply with the name JUDY, like a crashing parser."""
 
     def key(self, name: str) -> str | None:
         if "JUDY" in name:

@@ -1,5 +1,5 @@
-"""A hierarchy over chunks, as small as one can be: one level, a community a document, whose report is written
-from its chunks. It stands in for Leiden's where an index shall have no graph."""
+"""A minimal hierarchy over chunks: one level with a community per document, whose report is written from its
+chunks. It replaces Leiden's where an index should have no graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the Markdown pages of this repository say to type: the commands in their fenced blocks."""
+"""Commands in the fenced blocks of this repository's Markdown pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENVIRONMENT = re.compile(r"[A-Z_]+=")
 
 @dataclass(frozen=True)
 class Typed:
-    """A command line of a page. words: the arguments of `graphrag-ray`."""
+    """A command line of a page. `words` are the arguments of `graphrag-ray`."""
 
     page: Path
     line: str
@@ -38,21 +38,22 @@ class Typed:
 
 
 def blocks(text: str, languages: set[str]) -> Iterator[str]:
-    """The fenced blocks in one of these languages ("": in none)."""
+    """The fenced blocks in one of these languages ("": without a language)."""
     for indent, language, body in _FENCE.findall(text):
         if language in languages:
             yield re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
 
 
 def shell_lines(text: str) -> Iterator[str]:
-    """Command lines, continued ones joined, prompts of a terminal and comments taken off."""
+    """Command lines without prompts and comments, with continuation lines joined."""
     for block in blocks(text, SHELL):
         for line in block.replace("\\\n", " ").splitlines():
             yield re.sub(r"\s+#\s.*$", "", line.removeprefix("$ ")).strip()
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """Of a page's blocks: what follows a prompt, where there is one; what a program answers is none."""
+    """The command lines of a page: those after a prompt if there are prompts, because other lines are
+    output."""
     for block in blocks(text, SHELL):
         lines = [*shell_lines(f"```\n{block}```\n")]
         prompted = [line.startswith("$ ") for line in block.replace("\\\n", " ").splitlines()]
@@ -70,7 +71,7 @@ ON_A_CLUSTER = [
 
 
 def typed() -> list[Typed]:
-    """Every call of `graphrag-ray`, or of one of its jobs, in any page."""
+    """Every call of `graphrag-ray` or of one of its jobs in any page."""
     found = []
     for page in PAGES:
         for line in shell_lines(page.read_text("utf-8")):
@@ -81,7 +82,7 @@ def typed() -> list[Typed]:
 
 
 def arguments_in(line: str) -> list[str] | None:
-    """The arguments of `graphrag-ray` in a command line; None where it does not call it."""
+    """The arguments of `graphrag-ray` in a command line, or None if it does not call it."""
     try:
         words = shlex.split(line)
     except ValueError:

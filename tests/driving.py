@@ -1,4 +1,4 @@
-"""Drives a way of answering with tables and hits at hand: what `ask.py` does with a snapshot, without one."""
+"""Drive a search method with tables and hits from memory, as `ask.py` does with a snapshot."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ COUNT = quicktok.get_encoding("cl100k_base").count
 
 
 class Snapshot:
-    """tables: rows by table, with the columns that matter; what is not said of a row is null.
+    """An index in memory.
 
-    links  which chunks hold which names, by their ids and texts; None: there is no index for walks
-    find   ids by falling nearness for a search; None: a search finds nothing
-    needs  what was asked for, in order, in pairs of a tuple too
+    `tables` has rows by table; missing columns are null. `links` says which chunks contain which names, by id
+    and text (None: no walk index). `find` returns ids by descending similarity (None: nothing is found).
+    `needs` records what was requested, in order.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Snapshot:
         self.needs: list[Need] = []
 
     def given(self, **query: Any) -> SearchEnv:
-        """As for a snapshot with embeddings of everything. query: settings of that section."""
+        """Settings as for a snapshot with embeddings of everything. `query` has settings of that section."""
         n_rows = {name: len(rows) for name, rows in self.tables.items()}
         embedded = {f"embeddings_{kind}": 1 for kind in schema.EMBEDDINGS}
         embedded |= {schema.search_index_table(kind, "keyword"): 1 for kind in schema.EMBEDDINGS}
@@ -70,7 +70,7 @@ class Snapshot:
         return SearchEnv(settings, load_prompts(), COUNT, embedded | n_rows)
 
     def run(self, method: Generator[Any, Any, T]) -> T:
-        """Give it what it needs until it returns."""
+        """Fulfil its needs until it returns."""
         sent: Any = None
         while True:
             try:
@@ -132,7 +132,7 @@ class Snapshot:
         wanted: set[str],
         rank: Sequence[str],
     ) -> list[dict[str, Any]]:
-        """Of each id so many rows, those with the highest numbers, in their order."""
+        """Up to that many rows of each id, those with the highest numbers, in their order."""
 
         def number(value: Any) -> float:
             return -float(len(value) if isinstance(value, list) else value or 0)
@@ -143,7 +143,7 @@ class Snapshot:
 
 
 def drive(dialogue: Dialogue[T], *replies: ChatReply | str) -> tuple[T, list[ChatRequest]]:
-    """The result of a dialogue that gets these replies, and what it asked."""
+    """The result of a dialogue with these replies, and its requests."""
     requests: list[ChatRequest] = []
     try:
         requests.append(next(dialogue))

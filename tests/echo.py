@@ -1,4 +1,4 @@
-"""A dialogue of one call: the row's text."""
+"""A dialogue of one call that sends the text of its row."""
 
 from __future__ import annotations
 

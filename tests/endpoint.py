@@ -3,8 +3,8 @@
     with Endpoint(respond=lambda body: "Hello.") as endpoint:
         Model(provider="openai", model="m", endpoints=(settings.Endpoint(base_url=endpoint.base_url),))
 
-`respond` gets the decoded body of each chat call and returns the reply's text, an `Answer`, or one of
-the faults below; it runs in the server's thread. Every request is counted and its body remembered.
+`respond` gets the decoded body of each chat call and returns the text of the reply, an `Answer` or one of the
+faults below; it runs in the server's thread. All requests are recorded.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ from graphrag_ray.corpus.tokens import count_tokens
 
 @dataclass(frozen=True)
 class Answer:
-    """A chat reply. usage: what is reported; "count": the true numbers; None: nothing is reported.
+    """A chat reply.
 
-    until    of a stream: the last piece is not sent before this is set
+    `usage` is reported as given ("count": the true numbers; None: none). The last piece of a stream is not
+    sent before `until` is set.
     """
 
     text: str
@@ -42,8 +43,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Broken:
-    """A stream that fails after so many pieces of its text: the connection drops, the stream ends without an
-    end, an event says what went wrong, or is no JSON."""
+    """A stream that fails after some pieces: the connection drops, the stream ends without its end marker,
+    an event reports an error, or an event is not JSON."""
 
     text: str
     after: int
@@ -52,7 +53,7 @@ class Broken:
 
 @dataclass(frozen=True)
 class Status:
-    """An HTTP error with the protocol's error body."""
+    """An HTTP error with an error body of the protocol."""
 
     status: int
     message: str = "no"
@@ -71,14 +72,14 @@ class Raw:
 
 @dataclass(frozen=True)
 class Hang:
-    """No answer for so long."""
+    """No answer for some seconds."""
 
     seconds: float = 3600.0
 
 
 @dataclass(frozen=True)
 class Drop:
-    """The connection is closed instead of an answer."""
+    """Closes the connection instead of answering."""
 
 
 Response: TypeAlias = str | Answer | Broken | Status | Raw | Hang | Drop
@@ -107,7 +108,7 @@ GARBAGE = Raw(b"<html>bad gateway</html>")
 
 
 def in_turn(*responses: Response) -> Respond:
-    """Gives each response once, in order, and the last one for ever."""
+    """Give each response once, in order, and the last one repeatedly."""
     left = list(responses)
 
     def respond(body: dict[str, Any]) -> Response:
@@ -123,8 +124,9 @@ LISTED = ("m", "m-1", "e", "x", "cheap", "dear", "other", "another", "simulated"
 
 @dataclass(frozen=True)
 class Received:
-    """A request as it came: path under /v1, decoded body, headers (their case does not matter),
-    time.monotonic()."""
+    """A request as received: path under /v1, decoded body, headers (case-insensitive), and
+    time.monotonic().
+    """
 
     path: str
     body: dict[str, Any]
@@ -133,11 +135,11 @@ class Received:
 
 
 class Endpoint:
-    """respond          chat calls; embed: what to do instead of embedding
-    key              the key that is demanded; None: any
-    dimensions       of embeddings, where the request names none
-    streams          False: what is asked for as a stream is answered at once
-    lists            the models that it says it has
+    """The server.
+
+    `respond` answers chat calls, and `embed` replaces embedding. `key` is the required key (None: any).
+    `dimensions` are those of embeddings unless a request names others. Without `streams`, streams are
+    answered in one reply. `lists` has the models that it lists.
     """
 
     def __init__(
@@ -193,7 +195,7 @@ class Endpoint:
         self._port = runner.addresses[0][1]
         self._ready.set()
         self._loop.run_forever()
-        for task in asyncio.all_tasks(self._loop):  # hanging requests
+        for task in asyncio.all_tasks(self._loop):  # Hanging requests.
             task.cancel()
         self._loop.run_until_complete(runner.cleanup())
         self._loop.close()
@@ -243,7 +245,7 @@ class Endpoint:
             await say(_event(body, {"content": piece}))
         if isinstance(answer, Broken):
             if answer.how == "drop" and request.transport is not None:
-                await asyncio.sleep(0.05)  # what was written shall be read before
+                await asyncio.sleep(0.05)  # Let clients read what was written before.
                 request.transport.abort()
             elif answer.how == "error":
                 await say({"error": {"message": "The server had an error", "type": "server_error"}})
@@ -273,7 +275,7 @@ class Endpoint:
         ]
         tokens = sum(count_tokens(text, "cl100k_base") for text in texts)
         usage = {"prompt_tokens": tokens, "total_tokens": tokens}
-        data.reverse()  # the protocol numbers them; the order is not promised
+        data.reverse()  # The protocol numbers embeddings and does not promise their order.
         return web.json_response({"object": "list", "model": body["model"], "data": data, "usage": usage})
 
     async def _receive(self, request: web.Request) -> dict[str, Any]:
@@ -302,7 +304,7 @@ async def _misbehave(request: web.Request, fault: Status | Raw | Hang | Drop) ->
 
 
 def pieces_of(text: str) -> list[str]:
-    """A text as a stream brings it: cut where nobody would, some characters each."""
+    """Split a text into stream pieces of a few characters, also inside words."""
     return [text[i : i + 7] for i in range(0, len(text), 7)] or [""]
 
 

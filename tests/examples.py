@@ -1,4 +1,4 @@
-"""How many examples a property test draws, by what one costs: see `make test` and `make fuzz`."""
+"""How many examples property tests draw, by the cost of an example; see `make test` and `make fuzz`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,6 @@ def register() -> None:
 
 
 def fewer(times: int) -> settings:
-    """For a test whose every example takes long: so many times fewer than others draw."""
+    """For a test with slow examples: draw that many times fewer than others."""
     n = max(2, settings.default.max_examples // times)
     return settings(max_examples=n, suppress_health_check=list(HealthCheck))

@@ -1,10 +1,7 @@
-"""Storage that fails: a backend of `store/files.py` around another one, whose faults follow from a seed.
+"""Failing storage: a backend for `store/files.py` that wraps another one and fails as a seed decides.
 
-    store = faulty(Faults(seed=1, refused=0.1, unanswered=0.1), InMemory())
-
-What it does stays within what real storage does: an operation that was acknowledged was carried out, one that
-was answered by a fault may have been, or will be. Only `cut_reads` and `torn_writes` go further, for what
-checks its own bytes.
+Faults stay within what real storage does: an acknowledged operation was carried out, and one that failed may
+have been carried out, or will be. Only `cut_reads` and `torn_writes` go further, for formats with checksums.
 """
 
 from __future__ import annotations
@@ -32,27 +29,23 @@ LATE_BY = 6
 
 
 class Busy(Exception):
-    """A fault that may pass."""
+    """A transient fault."""
 
 
 class Killed(BaseException):
-    """The process is no more: nothing catches this, and nothing it does afterwards has an effect."""
+    """The process was killed: nothing catches this, and nothing it does afterwards has an effect."""
 
 
 @dataclass
 class Faults:
-    """What goes wrong; the shares are of operations.
+    """Faults; shares are of operations.
 
-    refused      not carried out, a fault that may pass
-    unanswered   carried out, and then a fault
-    late         a write: a fault, and carried out some operations later
-    torn_writes  part of the bytes is stored, and then a fault
-    cut_reads    part of the bytes comes, and nothing is said
-    delay_s      each operation takes up to so long
-    out_until    up to this operation nothing is answered
-    final_from   from this operation on nothing is permitted
-    die_at       the change at which the process dies: before it, after it, or, where torn_writes is not 0, in
-                 the middle of it
+    `refused`: a transient fault, not carried out. `unanswered`: carried out, then a fault. `late`: a write
+    that fails and is carried out some operations later. `torn_writes`: part of the bytes is stored, then a
+    fault. `cut_reads`: part of the bytes is returned without an error. `delay_s`: each operation takes up to
+    that long. `out_until`: operations up to this one get no answer. `final_from`: operations from this one on
+    are denied. `die_at`: the change at which the process dies, before or after it, or in the middle if
+    `torn_writes` is not 0.
     """
 
     seed: int = 0
@@ -69,7 +62,7 @@ class Faults:
 
 @dataclass
 class InMemory:
-    """A backend that keeps the contract, for many examples."""
+    """A backend in memory that keeps the contract, for many examples."""
 
     can_create = True
 
@@ -123,7 +116,7 @@ class InMemory:
 
 
 class FaultyFiles:
-    """between: called in the middle of every listing, which has seen a part of the files by then."""
+    """`between` is called in the middle of every listing, when part of the files has been seen."""
 
     def __init__(self, faults: Faults, inner: Backend | None = None) -> None:
         self.faults, self.inner = faults, inner or InMemory()
@@ -137,7 +130,7 @@ class FaultyFiles:
         self._lock = threading.RLock()
 
     def heal(self) -> None:
-        """No more faults, in a new process. What was still on its way arrives."""
+        """Continue without faults in a new process. Delayed writes are carried out."""
         self.faults, self.dead, self.between = Faults(), False, lambda: None
         for _, path, data in self._late:
             self.inner.write(path, data)
@@ -166,7 +159,7 @@ class FaultyFiles:
         return found
 
     def list(self, folder: str) -> Iterator[Any]:
-        """In any order, and in two looks between which others go on working."""
+        """List in any order, in two steps between which others continue to work."""
         seen = self._do("list", folder, lambda: [*self.inner.list(folder)])
         self._random.shuffle(seen)
         half = seen[: len(seen) // 2]
@@ -262,7 +255,7 @@ class FaultyFiles:
 
 
 class _Below:
-    """A folder of a backend as one of its own."""
+    """A folder of a backend as a backend."""
 
     def __init__(self, backend: FaultyFiles, folder: str) -> None:
         self._backend, self._folder = backend, folder
@@ -288,7 +281,7 @@ files.BACKENDS["faulty"] = _open
 
 
 def faulty(faults: Faults | None = None, inner: Backend | None = None) -> tuple[Store, FaultyFiles]:
-    """A store with such faults, and its backend. For this process only."""
+    """A store with these faults, and its backend. For this process only."""
     number = str(next(_number))
     _made[number] = FaultyFiles(faults or Faults(), inner)
     return Store(f"faulty://{number}"), _made[number]
@@ -299,11 +292,11 @@ def on_disk(folder: str) -> LocalFiles:
 
 
 class Outage(LocalFiles):
-    """A local folder to which nothing can be written, for now, while a file named OUT lies beside it."""
+    """A local folder that cannot be written while a file named OUT is next to it."""
 
     def __init__(self, url: str, options: Any) -> None:
         super().__init__(url.removeprefix("outage://"), options)
-        files.FIRST_DELAY_S = 0.02  # some 3 s of patience
+        files.FIRST_DELAY_S = 0.02  # About 3 s of retries.
 
     def write(self, path: str, data: bytes) -> None:
         if os.path.exists(f"{self.root}/../OUT"):
@@ -315,7 +308,7 @@ class Outage(LocalFiles):
 
 
 class OutageStore(Store):
-    """A store on `Outage`, in workers too: what unpickles it imports this file."""
+    """A store on `Outage`, in workers too: unpickling it imports this file."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return OutageStore, (self.url, self.options)

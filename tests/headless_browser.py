@@ -1,4 +1,4 @@
-"""Chromium without a window, by its DevTools protocol."""
+"""Headless Chromium through its DevTools protocol."""
 
 from __future__ import annotations
 
@@ -20,8 +20,11 @@ HOW_TO_INSTALL = "needs Chromium: apt-get install chromium"
 
 
 class BrowserPage:
-    """One page; complaints has what its console and its log say, requests the URLs that it asked for, by
-    number, without those that its policy refused."""
+    """One page.
+
+    `complaints` has the messages of its console and log; `requests` has the URLs that it requested, by
+    number, without those its policy blocked.
+    """
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self.complaints: list[str] = []
@@ -46,14 +49,14 @@ class BrowserPage:
         await asyncio.wait_for(self._loaded.wait(), 120)
 
     async def run(self, script: str) -> Any:
-        """The value of an expression, as JSON has it."""
+        """The value of an expression, converted from JSON."""
         found = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise AssertionError(found["exceptionDetails"])
         return found["result"].get("value")
 
     async def look(self, width: int, height: int, dark: bool = False, media: str = "screen") -> None:
-        """Give the page this size and colour scheme."""
+        """Set the size and the colour scheme of the page."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         await self.call("Emulation.setDeviceMetricsOverride", **metrics)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -105,7 +108,7 @@ _KEYS = {"Tab": 9, "ArrowDown": 40, "ArrowUp": 38}
 
 @asynccontextmanager
 async def browser_page(profile: Path) -> AsyncIterator[BrowserPage]:
-    """profile: a folder that the browser may use."""
+    """`profile` is a folder for the browser."""
     assert CHROMIUM
     options = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
     quiet = [

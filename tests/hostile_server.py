@@ -16,10 +16,8 @@ Says: TypeAlias = Callable[[dict[str, Any]], Iterable[bytes]]
 
 
 class HostileServer:
-    """says: what is written for a request's body, piece by piece, until the other side hangs up.
-
-    sent   bytes that were written; asked: bodies of requests
-    """
+    """`says` yields what is written in response to a request body, piece by piece, until the client
+    disconnects. `sent` counts written bytes, and `asked` has the bodies of requests."""
 
     def __init__(self, says: Says) -> None:
         self._says = says
@@ -75,7 +73,7 @@ def _request_body(connection: socket.socket) -> bytes:
 
 
 def answer(body: bytes | dict[str, Any], status: str = "200 OK", **headers: str) -> list[bytes]:
-    """A whole response."""
+    """A complete response."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
     said = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
     said |= {name.replace("_", "-"): value for name, value in headers.items()}
@@ -84,7 +82,7 @@ def answer(body: bytes | dict[str, Any], status: str = "200 OK", **headers: str)
 
 
 def begins(content_type: str = "application/json", **headers: str) -> bytes:
-    """The head of a response that ends when the connection does."""
+    """The head of a response that ends with the connection."""
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nConnection: close\r\n{more}\r\n".encode()
 

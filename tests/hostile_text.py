@@ -1,7 +1,7 @@
-"""Text that nobody here chose, as Hypothesis draws it: what corpora, models and strangers may send.
+"""Arbitrary text for property tests: what corpora, models and strangers may send.
 
-`texts()` is for whatever reads text. It holds no lone surrogates, as decoded files and replies do not, but
-JSON escapes of them. `SURROGATES` may be joined to it where a parser meets text that nothing has decoded.
+`texts()` is for code that reads text. It has no lone surrogates, like decoded files and replies, but JSON
+escapes of them. Combine it with `SURROGATES` for parsers of undecoded text.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ SURROGATES = st.sampled_from(["\ud800", "\udfff", "\udc80", "\udc41", "\ud83d"])
 
 
 def passages(real: bool = False) -> list[str]:
-    """Pieces of the demo's documents; real: of the corpora beside the repository, where they are there."""
+    """Pieces of the demo documents; with `real`, also of the corpora next to the repository, if present."""
     files = sorted((TOP / "demo" / "corpus").rglob("*.*"))
     found = [p.read_text("utf-8") for p in files if p.suffix in (".txt", ".md", ".html")]
     for path in sorted(CORPORA.glob("*/passages.jsonl.gz")) if real else ():
@@ -215,7 +215,7 @@ def _json() -> st.SearchStrategy[str]:
 
 @st.composite
 def _changed(draw: st.DrawFn, whole: st.SearchStrategy[str]) -> str:
-    """A text with pieces taken out, doubled or put in."""
+    """A text with pieces removed, repeated or inserted."""
     text = draw(whole)
     for _ in range(draw(st.integers(0, 4))):
         at = draw(st.integers(0, len(text)))
@@ -232,7 +232,7 @@ def _long() -> st.SearchStrategy[str]:
 
 
 def texts(real: bool = False) -> st.SearchStrategy[str]:
-    """real: with pieces of the corpora beside the repository."""
+    """Arbitrary texts; with `real`, including pieces of the corpora next to the repository."""
     return st.one_of(
         st.text(max_size=200),
         joined(WORDS),

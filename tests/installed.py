@@ -1,4 +1,4 @@
-"""Installs the sample package with pip."""
+"""Install the sample package with pip."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SAMPLE = Path(__file__).parent / "sample_plugin"
 def install(target: Path, project: Path = SAMPLE) -> Path:
     """Install a project without its dependencies into a folder. Returns `target`, for sys.path."""
     with tempfile.TemporaryDirectory() as folder:
-        # A build writes into the project's folder, and several tests may build at once.
+        # A build writes to the folder of the project, and several tests may build concurrently.
         copied = shutil.copytree(project, Path(folder) / "project")
         pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"]
         subprocess.run([*pip, "--target", str(target), str(copied)], check=True, timeout=300)

@@ -1,4 +1,4 @@
-"""How the time of code grows with the length of what it is given, told apart from noise."""
+"""Measure how run time grows with the length of the input, despite noise."""
 
 from __future__ import annotations
 
@@ -18,11 +18,9 @@ SURE_S = 0.3
 
 
 def too_slow(do: Callable[[T], object], make: Callable[[int], T], n: int) -> str:
-    """How much longer `do` takes for make(FACTOR * n) than for make(n); "" where that is fair.
-
-    What is slow is tried again, and then with longer inputs: a limit that only the longer one reaches makes
-    one step, and no growth.
-    """
+    """Return how much longer `do` takes for make(FACTOR * n) than for make(n), or "" if growth is about
+    linear. A slow result is repeated, and then measured with longer inputs: a limit that only the longer
+    input exceeds is one step and no growth."""
 
     def cpu_s(length: int) -> float:
         given = make(length)

@@ -1,4 +1,4 @@
-"""Shards of the index for walks, of links that are written down."""
+"""Shards of the walk index from a literal list of links."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def data_of(
     seed: int = 0,
     id_of: Callable[[str], str] = chunk_id,
 ) -> bytes:
-    """id_of: a chunk."""
+    """`id_of` returns the id of a chunk."""
     pairs = list(links.items())
     random.Random(seed).shuffle(pairs)
     chunks = list(dict.fromkeys([*(c for (c, _), _ in pairs), *more_chunks]))

@@ -1,4 +1,4 @@
-"""What a sweep is to do, from a list."""
+"""Work for a sweep from a list."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from graphrag_ray.engine.work import Outcome, Row
 
 
 class Listed:
-    """A source of rows {"text": …}; `outcomes`, by the texts' numbers, is what it is told, of each once."""
+    """A source of rows {"text": …}.
+
+    `outcomes` records what it is told about each of them, by number, once.
+    """
 
     def __init__(self, texts: Sequence[str]) -> None:
         self._rows: list[Row] | None = [{"text": t} for t in texts]

@@ -1,9 +1,8 @@
-"""Texts on which a regular expression takes long if it can: built from the pieces of the expression itself.
+"""Texts that make a regular expression slow if that is possible, built from the expression itself.
 
-For each unbounded repetition in a pattern, a text begins with what the pattern wants before it, goes on with
-what the repetition takes, and ends with characters that hardly any pattern expects. Characters that several
-classes of the pattern accept come first: neighbouring repetitions that share one try every way to divide a
-run of it between them.
+For each unbounded repetition, a text starts with what the pattern needs before it, repeats what the
+repetition matches, and ends with characters that hardly any pattern expects. Characters that several classes
+accept come first, because neighbouring repetitions that share one try every way to divide it between them.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _ONE_CHARACTER = (sre.LITERAL, sre.NOT_LITERAL, sre.ANY, sre.IN)
 
 
 def growing(pattern: str, flags: int = 0) -> list[Callable[[int], str]]:
-    """Makers of texts of about so many characters."""
+    """Functions that make texts of about a given length."""
     found = []
     for before, unit in _repetitions(_parser.parse(pattern, flags)):
 
@@ -57,7 +56,7 @@ def growing(pattern: str, flags: int = 0) -> list[Callable[[int], str]]:
 
 
 def patterns_of(module: ModuleType) -> dict[str, re.Pattern[str]]:
-    """The patterns that a module holds or calls functions of `re` with, by their text."""
+    """The patterns in a module and those that it passes to functions of `re`, by text."""
     found = {p.pattern: p for p in _compiled(vars(module).values()) if _can_be_parsed(p.pattern)}
     with open(str(module.__file__), encoding="utf-8") as file:
         tree = ast.parse(file.read())
@@ -80,7 +79,7 @@ def _compiled(values: Iterable[Any], depth: int = 2) -> Iterator[Any]:
 
 
 def _can_be_parsed(pattern: str) -> bool:
-    r"""Not where it has what only the `regex` module knows, such as \X."""
+    """Whether `re` can parse it: some syntax, such as \\X, is known only to the `regex` module."""
     try:
         _parser.parse(pattern)
     except re.error:
@@ -89,7 +88,7 @@ def _can_be_parsed(pattern: str) -> bool:
 
 
 def _repetitions(pattern: Iterable[Node]) -> dict[tuple[str, str], None]:
-    """What comes before each unbounded repetition, and what it takes."""
+    """What comes before each unbounded repetition, and what it matches."""
     classes = list(_classes(pattern))
     alphabet = {*SAMPLES, *(c for one in classes for c in _named(one))}
     wide = [one for one in classes if one[0] is not sre.LITERAL]
@@ -112,9 +111,9 @@ def _repetitions(pattern: Iterable[Node]) -> dict[tuple[str, str], None]:
 
 
 def _example(nodes: Iterable[Node], alphabet: list[str], choice: int, groups: dict[int, str]) -> str:
-    """A text that these nodes match; other choices take other characters, branches and options.
+    """A text that these nodes match; other choices use other characters, branches and options.
 
-    groups: what earlier groups matched, to which those of these nodes are added.
+    `groups` has what earlier groups matched, and is extended.
     """
     text = ""
     for kind, value in nodes:
@@ -157,7 +156,7 @@ def _classes(nodes: Iterable[Node]) -> Iterator[Node]:
 
 
 def _named(one: Node) -> list[str]:
-    """Characters that a class names itself."""
+    """Characters that a class names explicitly."""
     kind, value = one
     if kind is sre.IN:
         return [c for item in value for c in _named(item)]

@@ -1,4 +1,4 @@
-"""A comparison of conditions as `evaluate compare` makes it, with verdicts by a formula."""
+"""A comparison of conditions in the format of `evaluate compare`, with verdicts from a formula."""
 
 from __future__ import annotations
 
@@ -45,8 +45,10 @@ def table(schema: pa.Schema, rows: Sequence[dict[str, Any]]) -> pa.Table:
 def sample(
     names: Sequence[str] = ("C0", "TS", "SS"), questions: int = 3, replicates: int = 2, **changes: Any
 ) -> Comparison:
-    """Of two conditions the later one wins more, and significantly where another one is between them. The
-    second has no answers. The first judgement by each criterion brought no verdict."""
+    """Of two conditions, the later one wins more often, significantly if there is another one between them.
+
+    The second has no answers, and the first judgement of each criterion has no verdict.
+    """
     pairs = list(itertools.combinations(range(len(names)), 2))
     judgements = [
         {

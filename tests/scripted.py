@@ -1,4 +1,4 @@
-"""A gateway whose endpoints are fakes that follow a script; everything else of it is real."""
+"""A gateway whose clients follow a script. Everything else is real."""
 
 import asyncio
 import random
@@ -24,7 +24,7 @@ HELLO = ChatReply("Hello.", usage=Usage(100, 50))
 
 
 class FakeClient:
-    """Answers with each of `script` in turn, the last for ever; errors are raised, functions called."""
+    """Answer with each item of `script` in turn, the last one repeatedly; raise errors, call functions."""
 
     def __init__(self, *script, display_address="http://a/v1", price=PRICE):
         self.script, self.display_address, self.price = list(script), display_address, price
@@ -56,7 +56,7 @@ class FakeClient:
 
 
 class Limiter(LocalLimiter):
-    """The real one, which also remembers what it was told."""
+    """A real limiter that records what it was told."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -77,7 +77,7 @@ class Limiter(LocalLimiter):
 
 
 class Answers(LocalProvider):
-    """Answers by functions."""
+    """Answer by functions."""
 
     def __init__(self, chat=None, embed=None):
         self.chat_by, self.embed_by = chat, embed
@@ -90,7 +90,7 @@ class Answers(LocalProvider):
 
 
 class World:
-    """A gateway with one model `default` whose endpoints are fakes."""
+    """A gateway with one model `default` and scripted clients."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class World:
         await asyncio.sleep(0)
 
     def run(self, *requests):
-        """The replies, errors as values."""
+        """The replies, with errors as values."""
 
         async def all_of_them():
             asked = [self.gateway.ask(r, "stage") for r in requests]

@@ -1,4 +1,4 @@
-"""The service in this process, behind real HTTP, without Ray; and as the command that runs it on Ray."""
+"""The service in this process behind real HTTP without Ray, and as the command that runs it on Ray."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KEY = "key-of-the-model-91bc"
 
 
 class Served:
-    """url: of the service; client: that sends the token; service: what it knows of itself."""
+    """`url` of the service, a `client` that sends the token, and the `service` object."""
 
     def __init__(self, token: str | None = None, **options: Any) -> None:
         app = create_app(ServiceOptions(**options), SecretStr(token) if token else None)
@@ -52,7 +52,7 @@ class Served:
             yield from events(got)
 
     def measured(self, name: str, of: str = "service") -> dict[str, float]:
-        """The samples of a metric, by their labels."""
+        """The samples of a metric by label."""
         lines = self.client.get("/metrics").text.splitlines()
         full = f"graphrag_ray_{of}_{name}"
         found = (line.rpartition(" ") for line in lines if line.startswith((full + "{", full + " ")))
@@ -65,9 +65,9 @@ class Served:
 
 
 class Running:
-    """`graphrag-ray serve` as a process, from its first word to its end.
+    """`graphrag-ray serve` as a process, from its first output to its end.
 
-    environment: in place of this process's, with the token and the model's key
+    `environment` replaces that of this process with the token and the key of the model.
     """
 
     def __init__(

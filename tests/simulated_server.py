@@ -1,7 +1,7 @@
-"""A model server as a discrete event simulation: seconds of it cost milliseconds, and no clock is read.
+"""A model server as a discrete event simulation, in which seconds take milliseconds and no clock is read.
 
-Up to `slots` requests run at once and all at the same pace, the others queue in order: fixed slots,
-processor sharing and continuous batching differ only in how the pace depends on how many run.
+Up to `slots` requests run concurrently at the same pace, and others queue in order. Fixed slots, processor
+sharing and continuous batching differ only in how the pace depends on the number of running requests.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 @dataclass(frozen=True)
 class Server:
-    """slots: requests that run at once; pace: tokens per second of each of n running requests;
-    first_tokens: what the prompt costs, as tokens of the reply; bounces_at: requests in flight from
-    which on further ones are refused with a 503."""
+    """`slots`: concurrent requests.
+
+    `pace`: tokens per second of each of n running requests. `first_tokens`: cost of the prompt in tokens of
+    the reply. `bounces_at`: number of requests in flight from which further ones get a 503.
+    """
 
     slots: int
     pace: Callable[[int], float]
@@ -29,11 +31,11 @@ class Server:
     bounces_at: float = math.inf
 
     def best(self, mean_tokens: float) -> float:
-        """The highest throughput in requests per second at any number in flight."""
+        """The highest throughput in requests per second for any number in flight."""
         return max(n * self.pace(n) for n in range(1, self.slots + 1)) / (mean_tokens + self.first_tokens)
 
     def needed(self, share: float = 0.9) -> int:
-        """The smallest number in flight that gives so much of the highest throughput."""
+        """The smallest number in flight that reaches this share of the highest throughput."""
         totals = [n * self.pace(n) for n in range(1, self.slots + 1)]
         return next(n for n, t in enumerate(totals, 1) if t >= share * max(totals))
 
@@ -43,17 +45,17 @@ def fixed(slots: int, tokens_per_s: float = 60.0) -> Server:
 
 
 def sharing(total_tokens_per_s: float, tokens_per_s: float = 60.0) -> Server:
-    """Runs everything at once; from total / tokens_per_s requests on, each gets a share."""
+    """Run everything concurrently; from total / tokens_per_s requests on, each gets a share."""
     return Server(2_000, lambda n: min(tokens_per_s, total_tokens_per_s / n))
 
 
 def batching(slots: int, step_s: float = 0.015, per_request_s: float = 0.0001) -> Server:
-    """Continuous batching: each step makes a token for everyone, and takes longer with each of them."""
+    """Continuous batching: each step makes a token for every request, and takes longer with each of them."""
     return Server(slots, lambda n: 1.0 / (step_s + per_request_s * n))
 
 
 def mixture(rng: random.Random) -> int:
-    """Tokens of a reply: half yes or no, half long."""
+    """Tokens of a reply: half of the replies are yes or no, half are long."""
     return 1 if rng.random() < 0.5 else rng.randint(100, 800)
 
 
@@ -63,11 +65,10 @@ WORKERS = 8
 
 @dataclass
 class World:
-    """An unlimited number of requests that go to one server through the limiter.
+    """An unlimited number of requests to one server through the limiter.
 
-    tail   share of replies that take eight times as long to make
-    fails  share of replies that are lost, whatever the load
-    lag_s  workers tell the limiter of the calls that have ended in batches, each so long after its first
+    `tail` is the share of replies that take eight times as long, and `fails` the share of lost replies.
+    Workers report finished calls to the limiter in batches, each `lag_s` after its first call.
     """
 
     server: Server

@@ -1,4 +1,4 @@
-"""Time that passes only by sleeping, for the lock of writers."""
+"""A clock that advances only by sleeping, for the writer lock."""
 
 from unittest.mock import patch
 
@@ -6,7 +6,7 @@ from graphrag_ray.store import locks
 
 
 class Clock:
-    """`each` is done at every sleep."""
+    """Calls `each` at every sleep."""
 
     def __init__(self, each=lambda: None):
         self.seconds, self.each = 0.0, each

@@ -1,6 +1,6 @@
-"""A small index that is made once a test process, and ways of changing what its snapshots say.
+"""A small index that is built once per test process, and functions that change the content of its snapshots.
 
-Two documents of the town of `world.py`, the model `m`, embeddings by the model `e`.
+It has two documents of the town of `world.py`, model `m`, and embeddings by model `e`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from graphrag_ray.store.files import Store
 
 
 def copied(folder: Path) -> Path:
-    """The index, in `folder`/index; its documents are in `folder`/input."""
+    """The index in `folder`/index, with its documents in `folder`/input."""
     shutil.copytree(_made(), folder, dirs_exist_ok=True)
     return folder / "index"
 
@@ -38,7 +38,7 @@ def _made() -> Path:
 
 
 def rewrite(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Change the settings in all snapshots and records of runs of an index, and seal them again."""
+    """Change the settings in all snapshots and run records of an index, and update their checksums."""
 
     def change_settings(content: dict[str, Any]) -> None:
         if "settings" in content:
@@ -48,14 +48,14 @@ def rewrite(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
 
 
 def without_snapshot(root: Path) -> None:
-    """As if its one run had been killed before the end."""
+    """Make the index look as if its only run had been killed before the end."""
     store = Store(str(root))
     for path in ("CURRENT", "snapshots/1.json"):
         store.delete(path)
 
 
 def reseal(root: Path, change: Callable[[dict[str, Any]], None], *names: str) -> None:
-    """Change what its snapshots, or files of these names, say."""
+    """Change the content of its snapshots, or of the named files."""
     for path in (path for name in names or ["snapshots/*.json"] for path in root.glob(name)):
         content = orjson.loads(path.read_bytes())
         content.pop("digest", None)

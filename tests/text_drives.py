@@ -1,7 +1,7 @@
-"""Every way by which text from outside reaches the pure rooms, as a function of one text.
+"""Every function through which outside text reaches the pure folders, as a function of one text.
 
-`DRIVES` holds them by room. The tests that fuzz and time them (`tests/unit/test_any_text.py`) also see to it
-that every public function of these rooms that takes text is reached by one.
+`DRIVES` has them by folder. The tests that fuzz and time them (`tests/unit/test_any_text.py`) also check that
+every public function of these folders that takes text is covered.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def plainly(text: str) -> bytes:
 
 
 def quietly(run: Callable[[], Any]) -> Any:
-    """What comes of it; None where it raises an error of ours, which somebody handles."""
+    """The result, or None if it raises one of our errors, which callers handle."""
     try:
         return run()
     except GraphRagError:
@@ -131,7 +131,7 @@ def quietly(run: Callable[[], Any]) -> Any:
 
 
 def played(dialogue: Generator[Any, Any, Any], text: str, ended: str = "stop") -> Any:
-    """The result of a dialogue whose every reply is this text."""
+    """The result of a dialogue all of whose replies are this text."""
     try:
         request = next(dialogue)
         while True:
@@ -147,7 +147,7 @@ def played(dialogue: Generator[Any, Any, Any], text: str, ended: str = "stop") -
 
 
 def titled(text: str) -> Any:
-    """A title, a date, a path, a row and a text, each of which is the text."""
+    """A title, a date, a path, a row and a text, all equal to the text."""
     names = ((text, text, "a.txt", ""), (text, None, text, text), (text[:9], text, "a.txt", ""))
     told = [f(*name, text) for f in (document_header, document_label) for name in names]
     own = [
@@ -161,7 +161,7 @@ def document_of(text: str) -> Document:
 
 
 def read_as(name: str, wrap: Callable[[str], str | bytes] = str) -> Drive:
-    """Documents of a file that holds the text, and their tables."""
+    """Documents and tables of a file with the text."""
 
     def drive(text: str) -> Any:
         data = wrap(text)
@@ -231,7 +231,7 @@ def claims_of(text: str) -> Any:
 
 
 def merged(text: str) -> Any:
-    """What is written of a text's records, with the text itself for a name and a description."""
+    """Records and reports built from a text, with the text itself as a name and a description."""
     told = text.replace("<|>", "")
     reply = f'("entity"<|>{told}<|>{told}<|>{told})##\n("relationship"<|>{told}<|>B<|>{told}<|>3)##\n' + text
     unit = ExtractionSource("unit", "document", 0)
@@ -304,7 +304,7 @@ def summarised(text: str) -> Any:
 
 
 def told_of(text: str) -> Any:
-    """What the corpus is about, of titles and names as in the text, and where that is the reply."""
+    """The corpus description, with the text as titles, names and reply."""
     titles, entities = title_lines([text, text[1:]], COUNT), entity_lines([(text, text)], COUNT)
     found = [
         played(about(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e) for e in ("stop", "length")
@@ -357,7 +357,7 @@ def tables_of(text: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def asked(method: str, **query: Any) -> Drive:
-    """A question to an index that holds the text everywhere, whose models answer with it."""
+    """A question to an index full of the text, whose models reply with it."""
 
     def drive(text: str) -> Any:
         links = {(ROW, f"{text} a"): 10}
@@ -371,7 +371,7 @@ def asked(method: str, **query: Any) -> Drive:
 
 
 def online(given: Any) -> Any:
-    """The same settings, whose models are asked over HTTP: so conversations are condensed."""
+    """The same settings with models over HTTP, so that conversations are condensed."""
     from dataclasses import replace
 
     settings = given.settings.model_copy(update={"models": SETTINGS.models})
@@ -398,7 +398,7 @@ def evidenced(text: str) -> Any:
 
 
 def stepped(text: str) -> Any:
-    """The text as a chain, as what is to be looked up next, and as the reply that says so."""
+    """The text as a chain, as a follow-up question, and as the reply that has them."""
     split_chain(f"{text}\nchain\n" * 9)
     answer, links = split_chain(f"{text}\n\nChain:\n- {text} -> {text} [Data: Sources ({ROW})]\n{text}")
     found = [check_link(link, {ROW: text}) for link in links], occurs_in(text, text[::-1])
@@ -414,17 +414,17 @@ def stepped(text: str) -> Any:
 
 
 def streamed(text: str) -> str:
-    """As pieces of a reply come: of one character, then of a hundred."""
+    """Pieces of a streamed reply: one character each, then a hundred."""
     number = {context_records.Reference(section, id_): 1 for (section, _), id_ in NUMBERING.items()}
     written = StreamedText(NUMBERING, number)
     return "".join(written.add(text[at : at + 100]) for at in range(0, len(text), 100))
 
 
-# judging
+# Judging
 
 
 def judged(text: str) -> Any:
-    """What the text is asked for as a question and answers, and read as where it is the reply."""
+    """The text as question and answers of a comparison, and as the reply."""
     reason = json.dumps({"winner": 1, "reason": text})
     dialogues = (
         lambda: judge(text, text, (text, text[1:]), judge_spec(SETTINGS, PROMPTS), 1),
@@ -440,7 +440,7 @@ def judged(text: str) -> Any:
 
 
 def claimed(text: str) -> Any:
-    """The claims of an answer, where the text is the reply, and where a reply lists it."""
+    """The claims of an answer, with the text as the reply and inside it."""
     listed = json.dumps({"claims": [{"claim": text}, text, {"claim": text[::-1]}]})
     spec = answer_claims_spec(SETTINGS, PROMPTS)
     replies = (text, listed, json.dumps({"claims": [text]}))
@@ -450,7 +450,7 @@ def claimed(text: str) -> Any:
 
 
 def corpus_asked(text: str) -> Any:
-    """Questions on a corpus that the text describes, where it stands in every list."""
+    """Questions about a corpus described by the text, with the text in every list."""
     specs = question_specs(SETTINGS, PROMPTS)
 
     def reply(request: ChatRequest) -> ChatReply:
@@ -467,13 +467,13 @@ def corpus_asked(text: str) -> Any:
 
 
 def measured(text: str) -> Any:
-    """An answer and what was retrieved, against what is right."""
+    """An answer and its retrieved records, scored against gold answers."""
     scores = answer_scores(text, [text[::2], "Orla Quist"]), answer_scores("Orla Quist", [text])
     return scores, retrieval_scores([text, "b"], {text}, [text, text[1:]], ["Orla Quist"], [text, text[1:]])
 
 
 def compared(text: str) -> Any:
-    """Verdicts on a question, criterion and conditions that are called so."""
+    """Verdicts for a question, criterion and conditions with this name."""
     row = {"question_id": text, "criterion": text, "replicate": 0, "winner": text, "reason": text}
     row |= {"first": text, "second": f"{text}2", "swapped": is_swapped(text, 0)}
     judgements = pa.Table.from_pylist([row, row | {"winner": "", "replicate": 1}], JUDGEMENTS)
@@ -482,12 +482,11 @@ def compared(text: str) -> Any:
     return [table.to_pylist() for table in figures], agreement(counts, judgements, text)
 
 
-# offline, forecast
+# Offline engine, forecast
 
 
 def offline(prompt: str, **given: str) -> Drive:
-    """The offline engine's reply to a prompt that is filled with the text; contexts, and what is given, are
-    written by us."""
+    """The offline engine's reply to a prompt filled with the text; contexts and other inputs are ours."""
 
     def drive(text: str) -> str:
         variables = dict.fromkeys(PLACEHOLDERS[prompt], text) | DELIMITERS

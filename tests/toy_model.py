@@ -1,7 +1,7 @@
-"""A model for tests: it recognises our bundled prompts and answers each by simple rules.
+"""A model for tests: it recognises the bundled prompts and answers each by simple rules.
 
-Names are words in capitals; two names in one sentence are related. So a test can say what an index of
-its texts must hold. It reads the messages only, as a model behind HTTP does.
+Names are words in capitals, and two names in one sentence are related, so tests can state what an index of
+their texts must contain. It reads only the messages, like a model behind HTTP.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     seen: set[str] = set()
 
     def group(part: str) -> str:
-        if part == "{about}\n" and "about" not in seen:  # a line of its own, which goes with an empty value
+        if (
+            part == "{about}\n" and "about" not in seen
+        ):  # A line of its own, which is removed if the value is empty.
             seen.add("about")
             return "(?:(?P<about>[^\n]*)\n)?"
         name = part[1:-1]
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
-            return re.sub(r"\\ $", " ?", re.escape(part))  # it goes with an empty value
+            return re.sub(r"\\ $", " ?", re.escape(part))  # Removed if the value is empty.
         if name in seen:
             return rf"(?P={name})"
         seen.add(name)
@@ -50,7 +52,7 @@ _PATTERNS = [(name, _pattern(p)) for name, p in load_prompts().items() if name !
 
 
 def recognise(text: str) -> tuple[str, dict[str, str]]:
-    """The named prompt whose user part this is, and what its placeholders were filled with."""
+    """The prompt of which this is the user message, and the values of its placeholders."""
     for name, pattern in _PATTERNS:
         if match := pattern.fullmatch(text):
             return name, match.groupdict()
@@ -58,14 +60,14 @@ def recognise(text: str) -> tuple[str, dict[str, str]]:
 
 
 def respond(body: dict[str, Any]) -> str:
-    """For `Endpoint(respond=…)`: answers a chat call's body."""
+    """For `Endpoint(respond=…)`: answer the body of a chat call."""
     messages = body["messages"]
     name, variables = recognise(messages[-1]["content"])
     return globals()[f"answer_{name}"](variables)
 
 
 def answer(request: Request) -> Reply:
-    """For `engine.drive.run` and executors without HTTP."""
+    """For `run_dialogue` and executors without HTTP."""
     if isinstance(request, EmbeddingRequest):
         return EmbeddingReply(bytes(4 * 4))
     assert isinstance(request, ChatRequest)
@@ -185,7 +187,7 @@ def answer_drift_local(variables: dict[str, str]) -> str:
 
 
 def _step(variables: dict[str, str], section: str, score: int) -> str:
-    """Names of the answer's records become follow-up questions, unless the question has them."""
+    """Names in the records of the answer become follow-up questions, unless the question has them."""
     names = {
         r["id"]: NAME.findall("; ".join(r.values())) for r in parse_sections(variables["context"])[section]
     }
@@ -202,7 +204,7 @@ def _step(variables: dict[str, str], section: str, score: int) -> str:
 
 
 def _points(variables: dict[str, str]) -> list[str]:
-    """Records whose title, or text, has a word in capitals of the question; at most ten."""
+    """Records whose title or text has a capitalised word of the question; at most ten."""
     sections, wanted = parse_sections(variables["context"]), _asked(variables)
     name, reports = _reports(sections)
     shown = [(name, r["title"], r["id"]) for r in reports]
@@ -216,7 +218,7 @@ def _points(variables: dict[str, str]) -> list[str]:
 
 
 def _reports(sections: Mapping[str, list[dict[str, str]]]) -> tuple[str, list[dict[str, str]]]:
-    """The section of reports that there is, and its rows."""
+    """The section of reports, if there is one, and its rows."""
     return next(((name, sections[name]) for name in REPORT_SECTIONS if name in sections), ("Reports", []))
 
 
@@ -225,7 +227,7 @@ def _asked(variables: dict[str, str]) -> set[str]:
 
 
 def answer_answer(variables: dict[str, str]) -> str:
-    """The first three records of each table that hold a name of the question."""
+    """The first three records of each table with a name of the question."""
     asked = set(variables["question"].upper().strip("?").split())
     points: list[str] = []
     for section, rows in parse_sections(variables["context"]).items():
@@ -238,7 +240,7 @@ def answer_answer(variables: dict[str, str]) -> str:
 
 
 def answer_keywords(variables: dict[str, str]) -> str:
-    """Names are low, all else is high."""
+    """Names are low-level keywords, everything else is high-level."""
     names = NAME.findall(variables["question"])
     other = NAME.sub("", variables["question"]).strip(" ?")
     return json.dumps({"high_level": [other] if other else [], "low_level": names})
@@ -287,7 +289,7 @@ def answer_pick_facts(variables: dict[str, str]) -> str:
 
 
 def answer_judge(variables: dict[str, str]) -> str:
-    """More people are better, whatever the criterion."""
+    """The answer with more people wins, whatever the criterion."""
     first, second = (len(set(NAME.findall(variables[name]))) for name in ("answer_1", "answer_2"))
     winner = 0 if first == second else 1 if first > second else 2
     return json.dumps({"reason": f"{first} against {second}", "winner": winner})

@@ -1,4 +1,4 @@
-"""A web server on this machine, as people put documents behind: pages of links and files by name."""
+"""A local web server for documents: pages of links, and files by name."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from urllib.parse import urlsplit
 
 
 class WebServer(ThreadingHTTPServer):
-    """files: by path, "/docs/a.txt"; a path that ends in a slash is a page. ranges: whether it sends a part
-    of one where it is asked for a part; asked: (path, range) of each GET."""
+    """`files` by path, such as "/docs/a.txt"; a path that ends in a slash is a page.
+
+    `ranges`: whether it supports range requests. `asked` has (path, range) of each GET.
+    """
 
     daemon_threads = True
 

@@ -69,7 +69,7 @@ Built = Callable[..., "World"]
 
 
 class Silent(Observer):
-    """An observer that keeps what it is told. A run that gives up what is there has met a bug of ours."""
+    """An observer that records messages. A run that discards existing results has found a bug of ours."""
 
     def __init__(self) -> None:
         self.reused: dict[str, bool] = {}
@@ -84,7 +84,9 @@ class Silent(Observer):
 
 
 class World:
-    """input: where the documents are; root: where the index is; changes: settings over the small ones."""
+    """`input` is the folder of documents, `root` the index, and `changes` settings on top of the small
+    ones.
+    """
 
     def __init__(self, folder: Path, endpoint: Endpoint) -> None:
         self.input = folder / "input"
@@ -106,7 +108,7 @@ class World:
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
     def settings(self, **changes: Any) -> Settings:
-        """Of a model behind our endpoint. A change is a section (a mapping) or a value."""
+        """Settings of a model at our endpoint. A change is a section (a mapping) or a value."""
         given = {"base_url": self.endpoint.base_url, "api_key_env": None, "max_in_flight": 16}
         model = {"provider": "openai", "model": "m", "endpoints": [given]}
         base: dict[str, Any] = {"models": {"default": model}, "run": {"journal_flush_s": 0.1}}
@@ -116,7 +118,7 @@ class World:
 
     @property
     def embedding(self) -> dict[str, Any]:
-        """A change: embeddings by our endpoint, too, which are journalled."""
+        """A change: embeddings by our endpoint, which are journalled."""
         given = {"base_url": self.endpoint.base_url, "api_key_env": None}
         model = {"provider": "openai", "model": "e", "endpoints": [given], "embedding_dimensions": 12}
         return {"models": {"embedding": model}}
@@ -154,16 +156,18 @@ class World:
         )
 
     def take(self, built: World) -> World:
-        """A copy of another one's documents and index, as if this world's model had been asked for it."""
+        """Copy another world's documents and index as if this world's model had built it."""
         for ours, theirs in ((self.input, built.input), (self.root, built.root)):
             shutil.copytree(theirs, ours, dirs_exist_ok=True)
         self.observer = built.observer
-        know(self.endpoint, "m", "e", max_in_flight=16)  # building it has told this user of another
+        know(
+            self.endpoint, "m", "e", max_in_flight=16
+        )  # Building it stored its endpoint in the user's settings.
         self.endpoint.requests.extend(built.endpoint.requests)
         return self
 
     def open(self, **changes: Any) -> Index:
-        """The newest snapshot; with changes, asked with these settings."""
+        """Open the newest snapshot, with these changed settings if any."""
         return open_index(str(self.root), settings=self.settings(**changes) if changes else None)
 
     def table(self, name: str) -> list[dict[str, Any]]:
@@ -177,16 +181,16 @@ class World:
         return len(self.endpoint.bodies())
 
     def prompts(self, start: int = 0) -> Counter[str]:
-        """How often each named prompt was asked, from request `start` on."""
+        """How often each named prompt was sent, from request `start` on."""
         return Counter(prompt_of(body) for body in self.endpoint.bodies()[start:])
 
     def forget(self) -> None:
-        """An empty root again."""
+        """Empty the root."""
         shutil.rmtree(self.root, ignore_errors=True)
 
 
 def know(endpoint: Endpoint, *models: str, **more: Any) -> None:
-    """This test's user knows models at an endpoint, without a key."""
+    """Let this test's user know models at an endpoint without a key."""
     path = Path(os.environ["GRAPHRAG_RAY_SETTINGS"])
     at = {"endpoints": [{"base_url": endpoint.base_url, "api_key_env": None, **more}]}
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -198,7 +202,7 @@ WITHOUT_A_TREE = tuple(name for name in METHODS if not METHODS[name].hierarchy)
 
 
 def chain(n: int) -> dict[str, str]:
-    """n documents in which each of n people knows the next, and some others: a graph with structure."""
+    """n documents in which each of n people knows the next and some others: a graph with structure."""
     name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 3)]
     return {
         f"{i:02}.txt": f"{name[i]} knows {name[i + 1]}. {name[i]} wrote to {name[i + 1 + i % 3]}."
@@ -222,7 +226,7 @@ def index_command(world: World, *more: object) -> list[object]:
 
 
 def python(script: str, within_s: float = 60) -> subprocess.CompletedProcess[str]:
-    """Runs a script in a process of its own, which has imported nothing yet."""
+    """Run a script in a new process, which has imported nothing yet."""
     return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, timeout=within_s, check=False
     )
@@ -241,19 +245,20 @@ def people(text: str) -> list[set[str]]:
 
 
 def expected_entities(texts: Iterable[str]) -> dict[str, int]:
-    """Names, and in how many of the texts they occur."""
+    """Names, and the number of texts in which they occur."""
     return dict(Counter(name for text in texts for name in set().union(*people(text))))
 
 
 def expected_relationships(texts: Iterable[str]) -> dict[tuple[str, str], int]:
-    """Pairs of names that share a sentence, and in how many of the texts."""
+    """Pairs of names that share a sentence, and the number of texts."""
     pairs = ({pair for names in people(text) for pair in combinations(sorted(names), 2)} for text in texts)
     return dict(Counter(pair for found in pairs for pair in found))
 
 
 def everything(opened: Index) -> dict[str, list[dict[str, Any]]]:
-    """All tables of a snapshot as rows, without the times that stand in failures; and without those that only
-    say where rows lie."""
+    """All tables of a snapshot as rows, without the times in failures and the tables that only locate
+    rows.
+    """
     out = {}
     for name in sorted(opened.manifest.tables):
         if name.startswith("rows_"):

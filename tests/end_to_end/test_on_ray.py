@@ -68,7 +68,7 @@ def asked_twice(world: World) -> list[float]:
 
 
 def tables_in_process(world: World, **changes: Any) -> dict[str, Any]:
-    """What the in-process executor makes of the world's documents; the world is empty again afterwards."""
+    """The tables of the in-process executor for the documents of the world. Empties the world afterwards."""
     world.index(**changes)
     tables = everything(world.open())
     world.forget()

@@ -58,7 +58,7 @@ def reducing(world: World, reply: Response) -> None:
 
 
 def grown(world: World) -> None:
-    """Another snapshot, in which ZOE feeds YURI."""
+    """Commit another snapshot, in which ZOE feeds YURI."""
     world.write({"zoo.txt": "ZOE feeds YURI."})
     world.index(communities={"pack_components_below": 1})
 
@@ -66,7 +66,7 @@ def grown(world: World) -> None:
 # POST /query
 
 
-def test_an_answer_is_that_of_the_index_with_names_of_what_it_cites(town: World, serve: Start):
+def test_an_answer_is_that_of_the_index_with_names_of_cited_records(town: World, serve: Start):
     answer = serve().ask(THEMES)
     told, asked = answer.json(), town.open().ask(THEMES)
     assert answer.status_code == 200 and told["text"] == asked.text and told["snapshot"] == 1
@@ -76,12 +76,12 @@ def test_an_answer_is_that_of_the_index_with_names_of_what_it_cites(town: World,
     assert told["seconds"] > 0 and "sources" not in told and "contexts" not in told
 
 
-def test_sources_are_told_where_they_are_asked_for(town: World, serve: Start):
+def test_sources_are_returned_on_request(town: World, serve: Start):
     told = serve().ask("What did DAVE do?", method="local", sources=True).json()
     assert any(c["document"] == "harbour.txt" for s in told["sources"] for c in s["chunks"])
 
 
-def test_a_stream_tells_phases_then_pieces_then_the_whole(town: World, serve: Start):
+def test_a_stream_sends_phases_then_pieces_then_the_answer(town: World, serve: Start):
     said = list(serve().stream(THEMES))
     names = [name for name, _ in said]
     assert names[0] == "phase" and names[-1] == "answer" and names.count("text") > 3
@@ -91,7 +91,7 @@ def test_a_stream_tells_phases_then_pieces_then_the_whole(town: World, serve: St
     assert begun == ["map", "reduce"]
 
 
-def test_who_accepts_events_gets_them(town: World, serve: Start):
+def test_accept_event_stream_gets_a_stream(town: World, serve: Start):
     served = serve()
     headers = {"Accept": "text/event-stream"}
     answer = served.client.post("/query", json={"question": THEMES}, headers=headers)
@@ -99,7 +99,7 @@ def test_who_accepts_events_gets_them(town: World, serve: Start):
     assert answer.text.rpartition("event: ")[2].startswith("answer")
 
 
-def test_a_question_may_lean_on_those_before_it(town: World, serve: Start):
+def test_follow_up_questions_use_the_conversation(town: World, serve: Start):
     asked = town.asked()
     told = serve().ask("And him?", history=[{"question": "Who is ERIN?", "answer": "DAVE sold her a boat."}])
     assert told.status_code == 200
@@ -122,7 +122,7 @@ def test_a_question_may_lean_on_those_before_it(town: World, serve: Start):
         ({"max_seconds": 9_999}, 400, "max_seconds can be at most 300"),
     ],
 )
-def test_what_cannot_be_asked_is_refused_with_a_reason(
+def test_invalid_questions_are_rejected_with_a_reason(
     town: World, serve: Start, given: dict[str, Any], status: int, said: str
 ):
     answers = [serve().ask(**({"question": THEMES} | given | {"stream": stream})) for stream in (False, True)]
@@ -130,15 +130,15 @@ def test_what_cannot_be_asked_is_refused_with_a_reason(
         assert answer.status_code == status and said in answer.json()["error"]["message"]
 
 
-def test_a_body_that_is_no_json_or_too_large_is_refused(town: World, serve: Start):
+def test_invalid_and_oversized_bodies_are_rejected(town: World, serve: Start):
     client = serve(max_body_bytes=1_000).client
     assert (
         client.post("/query", content=b"{", headers={"Content-Type": "application/json"}).status_code == 400
     )
-    # A page of a browser can send this to another address without being asked.
+    # A page in a browser can send this to another address without a preflight request.
     simple = client.post("/query", content=b'{"question": "x"}', headers={"Content-Type": "text/plain"})
     assert simple.status_code == 400
-    # As `curl -d hello` sends it.
+    # As sent by `curl -d hello`.
     form = client.post(
         "/query", content=b"hello", headers={"Content-Type": "application/x-www-form-urlencoded"}
     )
@@ -156,7 +156,7 @@ def test_a_body_that_is_no_json_or_too_large_is_refused(town: World, serve: Star
     assert client.get("/nowhere").json()["error"]["code"] == "http_error"
 
 
-def test_whoever_comes_without_a_question_is_told_what_there_is(town: World, serve: Start):
+def test_the_root_lists_the_endpoints(town: World, serve: Start):
     served = serve()
     told = served.client.get("/").json()
     assert {*told["POST"], *told["GET"], "/"} == {*PATHS}
@@ -166,7 +166,7 @@ def test_whoever_comes_without_a_question_is_told_what_there_is(town: World, ser
         assert "GET / lists the endpoints" in served.client.request(method, path).json()["error"]["message"]
 
 
-def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start):
+def test_the_service_describes_its_index_and_health(town: World, serve: Start):
     served = serve(token=TOKEN)
     index = served.client.get("/index").json()
     assert index["snapshot"] == 1 and index["counts"]["documents"] == 6 and index["levels"][0]["name"] == "C0"
@@ -185,7 +185,7 @@ def test_the_service_says_what_it_serves_and_how_it_is(town: World, serve: Start
     assert served.measured("questions_running") == {'{replica=""}': 0}
 
 
-def test_each_answered_request_is_counted_by_its_status_refused_ones_too(town: World, serve: Start):
+def test_requests_are_counted_by_status_including_rejected_ones(town: World, serve: Start):
     served = serve(token=TOKEN, max_body_bytes=1_000)
     client, json_ = served.client, {"Content-Type": "application/json"}
     served.ask(THEMES)
@@ -205,7 +205,7 @@ def test_each_answered_request_is_counted_by_its_status_refused_ones_too(town: W
     assert counted == {f'{{path="{p}",replica="",status="{s}"}}': n for (p, s), n in expected.items()}
 
 
-def test_what_clients_make_up_is_no_label(town: World, serve: Start):
+def test_values_from_clients_do_not_become_labels(town: World, serve: Start):
     served = serve()
     for n in range(3):
         served.ask(THEMES, method=f"made-up-{n}")
@@ -216,7 +216,7 @@ def test_what_clients_make_up_is_no_label(town: World, serve: Start):
     assert served_at == {*PATHS}
 
 
-def test_what_models_are_asked_is_measured_as_a_run_measures_it(town: World, serve: Start):
+def test_model_calls_are_measured_as_in_a_run(town: World, serve: Start):
     refusals = [rate_limited("0.01"), Status(500), WRONG_KEY]
 
     def respond(body: dict[str, Any]) -> Response:
@@ -245,10 +245,10 @@ def test_what_models_are_asked_is_measured_as_a_run_measures_it(town: World, ser
     assert measured("prompt_tokens_total")['{model="m",replica="",stage="map"}'] > 0
 
 
-# limits
+# Limits
 
 
-def test_a_question_that_takes_too_long_is_given_up(town: World, serve: Start):
+def test_a_question_that_takes_too_long_is_cancelled(town: World, serve: Start):
     reducing(town, Hang(30))
     served = serve(max_seconds=60)
     late = served.ask(THEMES, max_seconds=0.5)
@@ -259,12 +259,12 @@ def test_a_question_that_takes_too_long_is_given_up(town: World, serve: Start):
     assert served.ask(THEMES).json()["text"] == "All is well."
 
 
-def test_questions_beyond_those_that_may_wait_are_told_when_to_come_again(town: World, serve: Start):
+def test_a_full_queue_rejects_questions_with_retry_after(town: World, serve: Start):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
     served = serve(max_running=1, max_waiting=1)
     with ThreadPoolExecutor(2) as pool:
-        # A stream waits for its end; the other for its place.
+        # A stream waits for its end; the other question waits for its slot.
         first = pool.submit(lambda: list(served.stream(THEMES)))
         until(lambda: served.service.places.running == 1)
         second = pool.submit(served.ask, THEMES)
@@ -276,7 +276,7 @@ def test_questions_beyond_those_that_may_wait_are_told_when_to_come_again(town: 
         assert first.result()[-1][0] == "answer" and second.result().status_code == 200
 
 
-def test_the_budget_of_the_service_can_be_lowered_and_not_raised(town: World, serve: Start):
+def test_a_request_can_lower_but_not_raise_the_budget(town: World, serve: Start):
     served = serve(overrides=("query.budget_tokens=100000",))
     assert served.ask(THEMES, budget_tokens=99_999).status_code == 200
     assert served.ask(THEMES, budget_tokens=100_001).status_code == 400
@@ -284,11 +284,11 @@ def test_the_budget_of_the_service_can_be_lowered_and_not_raised(town: World, se
     assert low["error"]["code"] == "budget_exceeded"
 
 
-def test_questions_at_once_share_one_limiter_and_keep_their_own_accounts(town: World, serve: Start):
+def test_concurrent_questions_share_a_limiter_and_have_their_own_accounts(town: World, serve: Start):
     served = serve(overrides=("models.default.endpoints.0.max_in_flight=2",))
     reducing(town, Answer("All is well.", delay_s=0.1))
     alone = served.ask(THEMES).json()["usage"]
-    left = town.endpoint.in_flight  # of tests before this one, whose clients went away
+    left = town.endpoint.in_flight  # Questions of earlier tests, whose clients disconnected.
     town.endpoint.peak_in_flight = 0
     with ThreadPoolExecutor(12) as pool:
         answers = list(pool.map(lambda _: served.ask(THEMES).json(), range(12)))
@@ -296,11 +296,11 @@ def test_questions_at_once_share_one_limiter_and_keep_their_own_accounts(town: W
     assert len({a["text"] for a in answers}) == 1 and 2 <= town.endpoint.peak_in_flight <= left + 2
 
 
-# a client that goes away
+# Disconnected clients
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_ends_its_question(town: World, serve: Start, stream: bool):
+def test_a_disconnected_client_ends_its_question(town: World, serve: Start, stream: bool):
     reducing(town, Hang(60))
     served = serve(overrides=("models.default.endpoints.0.max_in_flight=1",))
     asked = town.asked()
@@ -309,16 +309,16 @@ def test_a_client_that_goes_away_ends_its_question(town: World, serve: Start, st
     until(lambda: served.service.places.running == 0)
     assert town.prompts(asked)["reduce"] == 1
     assert served.measured("questions_total") == {'{method="global",replica="",status="499"}': 1}
-    # What the model was asked is counted, and the place at it is free again.
+    # Calls made so far are counted, and the slot at the model is free again.
     assert served.measured("calls_total", "llm")['{model="m",replica="",stage="reduce"}'] == 1
     reducing(town, "All is well.")
     assert served.ask(THEMES).json()["text"] == "All is well."
 
 
-# what fails
+# Failures
 
 
-def test_a_model_that_refuses_is_told_with_a_status(town: World, serve: Start):
+def test_a_rejected_key_is_reported_with_a_status(town: World, serve: Start):
     town.endpoint.respond = lambda body: WRONG_KEY
     served = serve()
     answer = served.ask(THEMES)
@@ -327,7 +327,7 @@ def test_a_model_that_refuses_is_told_with_a_status(town: World, serve: Start):
     assert name == "error" and told["status"] == 503 and told["error"]["code"] == "model_refused"
 
 
-def test_an_answer_that_its_model_breaks_off_begins_again(town: World, serve: Start):
+def test_an_interrupted_answer_starts_again(town: World, serve: Start):
     replies = [Broken("One thing, another thing, and a last thing.", after=4), "All is well."]
 
     def respond(body: dict[str, Any]) -> Response:
@@ -342,7 +342,7 @@ def test_an_answer_that_its_model_breaks_off_begins_again(town: World, serve: St
 
 
 @pytest.mark.parametrize("error", [ValueError("as DAVE wrote"), TimeoutError("as DAVE wrote")])
-def test_a_bug_is_told_logged_and_counted_as_such(
+def test_a_bug_is_reported_logged_and_counted(
     town: World,
     serve: Start,
     error: Exception,
@@ -360,11 +360,12 @@ def test_a_bug_is_told_logged_and_counted_as_such(
     assert list(served.stream(THEMES))[-1][1]["status"] == 500
     assert served.measured("questions_total") == {'{method="global",replica="",status="500"}': 2}
     bugs = [r for r in caplog.records if r.exc_info]
-    # Ours, which leave out what an exception quotes; none of the server, which would tell it.
+    # Only our log lines, which leave out the text of exceptions, and none of the server, which would include
+    # it.
     assert {r.name for r in bugs} == {"graphrag_ray.service.answering"} and len(bugs) == 2
 
 
-def test_a_paid_answer_is_given_whatever_fails_beside_it(
+def test_a_paid_answer_is_returned_whatever_else_fails(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
     def fail(*given: object) -> None:
@@ -380,9 +381,7 @@ def test_a_paid_answer_is_given_whatever_fails_beside_it(
     assert "answer" in dict(served.stream(THEMES))
 
 
-def test_of_what_others_raise_at_a_snapshot_only_the_type_is_told(
-    town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_the_type_of_storage_errors_is_shown(town: World, serve: Start, monkeypatch: pytest.MonkeyPatch):
     served = serve()
 
     def fail(number: int) -> None:
@@ -394,10 +393,10 @@ def test_of_what_others_raise_at_a_snapshot_only_the_type_is_told(
     assert "bucket-of-us" not in served.client.get("/index").text
 
 
-# snapshots
+# Snapshots
 
 
-def test_new_snapshots_are_asked_and_running_questions_finish_on_theirs(town: World, serve: Start):
+def test_new_snapshots_are_used_and_running_questions_finish_on_theirs(town: World, serve: Start):
     over = threading.Event()
     reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
     served = serve()
@@ -430,7 +429,7 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     until(lambda: live.now().number == 3)
     assert live.now().connections is not connections
     town.store.write("snapshots/4.json", b"{")
-    until(lambda: live.failed_refreshes >= 2)  # each look closes what is not used any more
+    until(lambda: live.failed_refreshes >= 2)  # Every look closes unused connections.
     over.set()
     rest = list(coming)
     assert "restart" not in [name for name, _ in rest]
@@ -443,7 +442,7 @@ def test_a_service_without_an_index_waits_for_one(
     monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", TOKEN)
     served = serve(token=TOKEN)
     health = served.client.get("/healthz")
-    assert health.status_code == 503 and health.json() == {"status": "no snapshot"}  # anybody may read it
+    assert health.status_code == 503 and health.json() == {"status": "no snapshot"}  # Readable by everyone.
     assert "There is no snapshot at" in _problem(served.service.options, served.url)
     early = served.ask(THEMES)
     assert early.status_code == 503 and early.json()["error"]["code"] == "no_snapshot"
@@ -454,11 +453,11 @@ def test_a_service_without_an_index_waits_for_one(
     assert served.ask(THEMES).status_code == 200
 
 
-def test_a_snapshot_that_is_removed_under_a_question_is_told_and_the_next_is_asked(
+def test_a_snapshot_removed_during_a_question_is_reported_and_the_next_is_used(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
     served = serve()
-    # It has not seen the new snapshot when the old one goes, nor read all of the old one.
+    # The question has not seen the new snapshot when the old one is removed, nor read all of the old one.
     with monkeypatch.context() as blind:
         blind.setattr(served.service.live, "refresh", _never)
         grown(town)
@@ -473,7 +472,7 @@ def test_a_snapshot_that_is_removed_under_a_question_is_told_and_the_next_is_ask
 async def _never() -> None: ...
 
 
-def test_a_snapshot_that_cannot_be_opened_leaves_the_one_that_is_open(town: World, serve: Start):
+def test_a_snapshot_that_cannot_be_opened_leaves_the_current_one_in_use(town: World, serve: Start):
     served = serve()
     town.store.write("snapshots/2.json", b"{")
     until(lambda: "damaged" in served.client.get("/index").json()["problem"])
@@ -481,9 +480,7 @@ def test_a_snapshot_that_cannot_be_opened_leaves_the_one_that_is_open(town: Worl
     assert served.measured("snapshot_looks_failed")['{replica=""}'] >= 1
 
 
-def test_a_snapshot_that_was_removed_is_not_asked_though_the_newest_cannot_be_opened(
-    town: World, serve: Start
-):
+def test_a_removed_snapshot_is_not_used_even_if_the_newest_cannot_be_opened(town: World, serve: Start):
     served = serve()
     assert served.ask(THEMES).status_code == 200
     town.store.write("snapshots/2.json", b"{")
@@ -495,10 +492,10 @@ def test_a_snapshot_that_was_removed_is_not_asked_though_the_newest_cannot_be_op
     assert refused.status_code == 503 and "damaged" in refused.json()["error"]["message"]
 
 
-# OpenAI's protocol
+# OpenAI protocol
 
 
-def test_a_chat_front_end_works_unchanged(town: World, serve: Start, caplog: pytest.LogCaptureFixture):
+def test_a_chat_client_works_unchanged(town: World, serve: Start, caplog: pytest.LogCaptureFixture):
     caplog.set_level(logging.INFO)
     served = serve(token=TOKEN)
     client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
@@ -531,7 +528,7 @@ def test_a_chat_front_end_works_unchanged(town: World, serve: Start, caplog: pyt
     )
 
 
-def test_errors_are_those_that_the_client_knows(town: World, serve: Start):
+def test_errors_have_the_format_of_the_client(town: World, serve: Start):
     served = serve(token=TOKEN)
     client = openai.OpenAI(base_url=f"{served.url}/v1", api_key=TOKEN, max_retries=0)
     messages: Any = [{"role": "user", "content": THEMES}]
@@ -548,7 +545,7 @@ def test_errors_are_those_that_the_client_knows(town: World, serve: Start):
         list(client.chat.completions.create(model="graphrag-ray", messages=messages, stream=True))
 
 
-def test_the_examples_of_its_page_run(
+def test_the_examples_of_the_documentation_run(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     page = (TOP / "docs" / "guides" / "service.md").read_text("utf-8")
@@ -563,7 +560,7 @@ def test_the_examples_of_its_page_run(
     ServiceOptions.model_validate(config["applications"][0]["args"])
 
 
-# what is kept to itself
+# Privacy
 
 
 def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogCaptureFixture):
@@ -580,14 +577,16 @@ def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogC
 
 
 def questions_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
-    """What there is to know of each question that has ended."""
+    """The log records of finished questions."""
     return [r.graphrag_ray_fields for r in caplog.records if r.message == "Question ended"]  # type: ignore[attr-defined]
 
 
-# before it starts
+# Start-up
 
 
-def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkeypatch: pytest.MonkeyPatch):
+def test_addresses_beyond_this_machine_need_a_token(
+    town: World, run: Command, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
     done = run("serve", "--root", town.root, "--host", "0.0.0.0")
     assert done.exit_code == 2 and "GRAPHRAG_RAY_TOKEN is not set" in done.output
@@ -604,19 +603,21 @@ def test_beyond_this_machine_a_token_is_wanted(town: World, run: Command, monkey
         (["--root", "/nowhere/at/all"], "here is no index"),
     ],
 )
-def test_what_cannot_be_served_is_told_at_once(town: World, run: Command, options: list[str], said: str):
+def test_an_index_that_cannot_be_served_is_reported_immediately(
+    town: World, run: Command, options: list[str], said: str
+):
     done = run("serve", "--root", town.root, *options)
     assert done.exit_code == 2 and said in done.output
 
 
-def test_a_port_that_is_taken_is_told_at_once(town: World):
+def test_a_port_in_use_is_reported_immediately(town: World):
     port = town.endpoint.base_url.split(":")[2].split("/")[0]
     command = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(town.root), "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and f"Cannot listen at 127.0.0.1:{port}" in done.stderr
 
 
-def test_commands_do_not_wait_for_what_the_service_needs():
+def test_commands_do_not_import_the_service():
     done = python(
         "import sys; from click.testing import CliRunner; from graphrag_ray.cli.command_line import main\n"
         "for given in (['--help'], ['query', 'x', '--root', '/nowhere']): CliRunner().invoke(main, given)\n"

@@ -1,4 +1,4 @@
-"""The service without Ray, over models and storage that fail, and what its operator forgot."""
+"""The service without Ray, with failing models and storage and with mistakes of its operator."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def serve(town: World) -> Iterator[Start]:
         served.close()
 
 
-# models that fail
+# Failing models
 
 
-def test_a_model_that_refused_is_asked_again_after_a_while(
+def test_a_model_that_rejected_calls_is_tried_again_later(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(model_calls, "REFUSED_FOR_S", 1.0)
@@ -62,12 +62,12 @@ def test_a_model_that_refused_is_asked_again_after_a_while(
         assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_refused"
     assert town.asked() < asked + 3
     town.endpoint.respond = toy_model.respond
-    while served.ask(THEMES).status_code == 503:  # for as long as a test may take
+    while served.ask(THEMES).status_code == 503:  # For as long as a test may take.
         pass
     assert served.ask(THEMES).json()["found"]
 
 
-def test_an_answer_of_which_every_call_failed_is_an_error(town: World, serve: Start):
+def test_an_answer_without_any_successful_call_is_an_error(town: World, serve: Start):
     town.endpoint.respond = lambda body: Drop()
     served = serve(max_seconds=60)
     with ThreadPoolExecutor(3) as pool:
@@ -87,17 +87,17 @@ def test_an_answer_of_which_every_call_failed_is_an_error(town: World, serve: St
     assert failed == 3
 
 
-def test_a_question_that_429s_keep_from_its_end_says_so(town: World, serve: Start):
+def test_a_question_that_times_out_because_of_429s_says_so(town: World, serve: Start):
     town.endpoint.respond = lambda body: rate_limited("1")
     late = serve(max_seconds=2.5).ask(THEMES)
     assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
     assert "429, too many requests" in late.json()["error"]["message"]
 
 
-# what its operator forgot
+# Mistakes of the operator
 
 
-def test_a_service_without_the_key_of_its_model_says_so_before_it_is_asked(
+def test_a_missing_key_is_reported_before_the_first_question(
     town: World, serve: Start, caplog: pytest.LogCaptureFixture
 ):
     endpoint = f"{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}"
@@ -110,7 +110,7 @@ def test_a_service_without_the_key_of_its_model_says_so_before_it_is_asked(
     assert served.ask(THEMES).status_code == 503
 
 
-def test_a_model_that_writes_no_answer_may_lack_its_key(town: World, serve: Start):
+def test_a_model_without_answer_stages_may_lack_its_key(town: World, serve: Start):
     endpoint = f"[{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}]"
     builder = f"models.builder={{provider: openai, model: m, endpoints: {endpoint}}}"
     served = serve(overrides=(builder, "stages.extract.model=builder"))
@@ -118,7 +118,7 @@ def test_a_model_that_writes_no_answer_may_lack_its_key(town: World, serve: Star
     assert served.client.get("/index").json()["problem"] == ""
 
 
-def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Path):
+def test_a_key_added_later_is_found(town: World, serve: Start, tmp_path: Path):
     key = tmp_path / "key"
     endpoint = f"[{{base_url: '{town.endpoint.base_url}', api_key_env: null, api_key_file: '{key}'}}]"
     served = serve(overrides=(f"models.default.endpoints={endpoint}",), follow_s=0.05)
@@ -126,7 +126,7 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
     assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
     live = served.service.live
     before = live.now().connections
-    before.n_questions += 1  # as if that question were under way still
+    before.n_questions += 1  # As if that question were still running.
     key.write_text("key-that-came-later")
     until(lambda: served.client.get("/healthz").status_code == 200)
     assert served.ask(THEMES).status_code == 200
@@ -136,9 +136,7 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
     until(lambda: before not in live._retired)
 
 
-def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(
-    town: World, serve: Start, run: Command
-):
+def test_a_budget_in_usd_without_a_price_is_a_server_error(town: World, serve: Start, run: Command):
     told = "query.budget_usd is set, but the price of a model is unknown"
     served = serve(overrides=("query.budget_usd=0.1",))
     assert served.client.get("/healthz").status_code == 503

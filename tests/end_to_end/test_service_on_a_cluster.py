@@ -1,4 +1,4 @@
-"""`graphrag-ray serve --address`: on a running cluster of two nodes, of which processes are killed."""
+"""`graphrag-ray serve --address` on a running cluster of two nodes, some of whose processes are killed."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ class Site:
         self.port = killing.free_port()
 
     def serve(self) -> Running:
-        """Nodes have neither the token nor the model's key."""
+        """Nodes have neither the token nor the key of the model."""
         key = "models.default.endpoints.0.api_key_env=OPENAI_API_KEY"
         options = ["--replicas", "2", "--set", key, *self.cluster.options]
         return Running(self.world.root, *options, environment=self.cluster.env, port=self.port)
 
     def replicas(self) -> set[int]:
-        """Process ids of those that run."""
+        """Process ids of running processes."""
         found = killing.processes([node.pid for node in self.cluster.nodes])
         return {p.pid for p in found if is_replica(p.pid)}
 
@@ -57,7 +57,7 @@ def is_replica(pid: int) -> bool:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    # The GCS takes a node for dead after two seconds.
+    # The GCS considers a node dead after two seconds.
     sooner = {"RAY_health_check_period_ms": "500", "RAY_health_check_failure_threshold": "3"}
     with Endpoint(respond=toy_model.respond) as model:
         world = World(tmp_path_factory.mktemp("cluster"), model)
@@ -73,7 +73,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
 
 
 @pytest.mark.timeout(480)
-def test_a_service_on_a_cluster_outlives_a_replica_and_the_command_that_started_it(site: Site):
+def test_a_service_survives_a_killed_replica_and_the_end_of_its_command(site: Site):
     service = site.serve()
     try:
         until(lambda: len(site.replicas()) == 2)
@@ -102,7 +102,7 @@ def _kill_a_replica(site: Site, service: Running) -> None:
         until(lambda: model.in_flight == IN_FLIGHT)
         os.kill(min(before), signal.SIGKILL)
         told = [one.result() for one in asked]
-    # Those that it had are lost: the others have been asked of both.
+    # The questions of the killed replica are lost; the others were asked of both.
     assert {status for status, _ in told} <= {200, 500, 0}
     assert 0 < [status for status, _ in told].count(200) < ASKED
     model.respond = toy_model.respond
@@ -113,7 +113,7 @@ def _kill_a_replica(site: Site, service: Running) -> None:
         seen.update(re.findall(r'replica="([^"]+)"', service.client.get("/metrics").text))
         return len(seen) == 2
 
-    until(both_answer)  # so the new one has the key, which nobody holds when the command is gone
+    until(both_answer)  # The new one has the key, which no process holds once the command has ended.
     assert {service.ask(THEMES).status_code for _ in range(10)} == {200}
 
 
@@ -125,7 +125,7 @@ def _kill_the_command(site: Site, service: Running) -> None:
     try:
         assert "taking over" in "".join(again.said)
         assert {service.ask(THEMES).status_code for _ in range(10)} == {200}
-        # While it runs, there is one that nobody takes over.
+        # While the command runs, one service is left that nobody takes over.
         with pytest.raises(AssertionError, match="already serves 'graphrag'"):
             site.serve()
         code, told = again.end()
@@ -211,8 +211,8 @@ many answers again as it asks at once."""
 
 
 @pytest.mark.timeout(480)
-def test_a_limiter_whose_node_is_lost_goes_on_elsewhere_and_lets_no_burst_through(site: Site):
-    """The endpoint counts in windows of 3 s; who waits at the limiter is more than such a window admits."""
+def test_a_limiter_moved_from_a_lost_node_allows_no_burst(site: Site):
+    """The endpoint counts in windows of 3 s; more calls wait at the limiter than such a window admits."""
     window, at_once = 300, 250
     with endpoint("--speed=20", f"--rpm={window}", "--no-headers", "--latency=2") as url:
         line = [sys.executable, "-c", HOLDERS, site.cluster.address, url, str(12 * window), str(at_once)]
@@ -229,6 +229,6 @@ def test_a_limiter_whose_node_is_lost_goes_on_elsewhere_and_lets_no_burst_throug
             holders.kill()
             holders.wait()
         seen = get(url)
-    answered = int(told.rpartition("answered ")[2].split()[0])  # Ray's own words stand around it
+    answered = int(told.rpartition("answered ")[2].split()[0])  # Ray adds its own text around it.
     assert answered == seen["total"]["answered"] and answered > window + 2 * at_once
     assert seen["refused_429"]["all"] == 0

@@ -1,5 +1,4 @@
-"""Ctrl-C and SIGTERM, sent to a real process as terminals and job managers send them: with a Ray of its own
-and without."""
+"""Ctrl-C and SIGTERM, sent to a real process as terminals and job managers do, with and without Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +22,10 @@ NO_EMBEDDINGS = {"embeddings": {"enabled": False}}
 
 
 class Driver:
-    """A command in a session of its own, as a terminal starts it; its group hears what a terminal sends."""
+    """A command in its own session, as a terminal starts it.
+
+    Its process group receives the terminal's signals.
+    """
 
     def __init__(self, world: World, where: str) -> None:
         options = index_command(world, "--set", "embeddings.enabled=false", where)
@@ -75,7 +77,7 @@ def answered(world: World, stage: str) -> int:
 
 
 def go_on(world: World, asked: int, at_most_again: int) -> None:
-    """The same run once more, to its end."""
+    """Run the same command again, to its end."""
     world.endpoint.respond = toy_model.respond
     before = [repr(b["messages"]) for b in world.endpoint.bodies()]
     assert len(before) == asked
@@ -85,7 +87,7 @@ def go_on(world: World, asked: int, at_most_again: int) -> None:
 
 
 @pytest.mark.parametrize("start", ["--in-process"], indirect=True)
-def test_one_ctrl_c_waits_for_what_is_in_flight_and_pays_nothing_twice(
+def test_one_ctrl_c_waits_for_calls_in_flight_and_nothing_is_paid_twice(
     world: World, start: Callable[[], Driver]
 ):
     world.write(people(60))
@@ -101,7 +103,7 @@ def test_one_ctrl_c_waits_for_what_is_in_flight_and_pays_nothing_twice(
     go_on(world, asked, at_most_again=0)
 
 
-def test_a_second_ctrl_c_stops_at_once_and_what_was_answered_before_is_kept(
+def test_a_second_ctrl_c_stops_immediately_and_earlier_replies_are_kept(
     world: World, start: Callable[[], Driver]
 ):
     world.write(people(60))
@@ -122,7 +124,7 @@ def test_a_second_ctrl_c_stops_at_once_and_what_was_answered_before_is_kept(
 
 
 @pytest.mark.parametrize("start", ["--in-process"], indirect=True)
-def test_sigterm_while_reports_are_written_waits_too_and_has_its_own_exit_code(
+def test_sigterm_waits_for_reports_in_flight_and_has_its_own_exit_code(
     world: World, start: Callable[[], Driver]
 ):
     world.write(people(20))
@@ -141,7 +143,7 @@ def test_sigterm_while_reports_are_written_waits_too_and_has_its_own_exit_code(
     go_on(world, world.asked(), at_most_again=0)
 
 
-def test_ctrl_c_while_tables_are_made_stops_without_a_wait(world: World, start: Callable[[], Driver]):
+def test_ctrl_c_between_calls_stops_without_waiting(world: World, start: Callable[[], Driver]):
     world.write(people(60))
     driver = start()
     driver.wait_until((world.root / "locks").exists)

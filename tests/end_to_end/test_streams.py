@@ -1,4 +1,4 @@
-"""An answer that is read while it is written: the same text, in pieces, and an honest word where it fails."""
+"""Streamed answers: the same text in pieces, and clear errors."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OFFLINE = {"default": {"provider": "offline"}}
 
 
 def reducing(world: World, *replies: Response) -> None:
-    """The reduce calls get these, the last for ever; all others what they always get."""
+    """Reduce calls get these responses, the last one repeatedly; all other calls get the usual ones."""
     left = list(replies)
 
     def respond(body: dict[str, Any]) -> Response:
@@ -32,7 +32,7 @@ def reducing(world: World, *replies: Response) -> None:
     world.endpoint.respond = respond
 
 
-def test_what_is_streamed_is_the_answer(town: World):
+def test_the_streamed_text_is_the_answer(town: World):
     asked = town.open().ask(THEMES)
     with town.open().stream(THEMES) as stream:
         pieces = list(stream)
@@ -42,7 +42,7 @@ def test_what_is_streamed_is_the_answer(town: World):
     assert stream.answer.phases["reduce"].completion_tokens > 0 and stream.answer.seconds is not None
 
 
-def test_pieces_come_before_the_reply_has_ended(town: World):
+def test_pieces_arrive_before_the_reply_ends(town: World):
     told = threading.Event()
     reducing(town, Answer("One thing, and another thing, and a last thing.", until=told))
     with town.open().stream(THEMES) as stream:
@@ -55,7 +55,7 @@ def test_pieces_come_before_the_reply_has_ended(town: World):
     assert stream.answer.text.startswith("One thing")
 
 
-def test_references_are_short_ids_and_only_those_that_hold(town: World):
+def test_streamed_references_are_valid_short_ids(town: World):
     (top,) = [r for r in town.table("community_reports") if r["level"] == 0][:1]
     reducing(town, "Sold [Data: Reports (1, 99)] and gone [Data: Reports (77)] for good.")
     with town.open().stream("What did DAVE do?") as stream:
@@ -67,7 +67,7 @@ def test_references_are_short_ids_and_only_those_that_hold(town: World):
 
 
 @pytest.mark.parametrize("how", ["drop", "end", "error", "garbage"])
-def test_an_endpoint_that_fails_midway_is_told_and_the_answer_begins_again(town: World, how: str):
+def test_a_failure_midway_is_reported_and_the_answer_restarts(town: World, how: str):
     reducing(town, Broken("The ferry was sold, and nobody", 3, how), "All is well.")
     with town.open().stream(THEMES) as stream:
         pieces = list(stream)
@@ -76,13 +76,13 @@ def test_an_endpoint_that_fails_midway_is_told_and_the_answer_begins_again(town:
     assert "".join(pieces[at + 1 :]) == stream.answer.text == "All is well."
 
 
-def test_an_endpoint_that_fails_before_its_first_word_is_no_news(town: World):
+def test_a_failure_before_the_first_word_is_not_reported(town: World):
     reducing(town, BROKEN, "All is well.")
     with town.open().stream(THEMES) as stream:
         assert "".join(stream) == "All is well."
 
 
-def test_an_endpoint_that_always_fails_midway_ends_the_stream_with_what_is_wrong(town: World):
+def test_repeated_failures_midway_end_the_stream_with_the_error(town: World):
     reducing(town, Broken("The ferry was sold", 2))
     pieces = []
     stream = town.open(run={"max_attempts": 2}).stream(THEMES)
@@ -92,14 +92,14 @@ def test_an_endpoint_that_always_fails_midway_ends_the_stream_with_what_is_wrong
         _ = stream.answer
 
 
-def test_a_reply_cut_at_its_limit_shows_no_half_of_a_reference(town: World):
+def test_a_truncated_reply_shows_no_partial_reference(town: World):
     reducing(town, Answer("All is sold [Data: Reports (1", finish_reason="length"))
     with town.open().stream(THEMES) as stream:
         assert "".join(stream) == stream.answer.text == "All is sold"
 
 
-def test_a_text_that_turns_out_otherwise_is_corrected_openly(town: World):
-    """A reference within a reference, which nothing but malice writes."""
+def test_a_changed_text_is_corrected_visibly(town: World):
+    """A reference within a reference, which only malicious replies have."""
     reducing(town, "x [Data: Re [Data: Reports (99)]ports (1)] y")
     with town.open().stream(THEMES) as stream:
         pieces = list(stream)
@@ -107,7 +107,7 @@ def test_a_text_that_turns_out_otherwise_is_corrected_openly(town: World):
     assert isinstance(pieces[at], StartsAgain) and "".join(pieces[at + 1 :]) == stream.answer.text
 
 
-def test_an_answer_that_nothing_wrote_is_streamed_too(town: World):
+def test_an_answer_without_a_model_call_is_streamed(town: World):
     with town.open().stream("Who is NOBODY ?") as stream:
         assert "".join(stream) == stream.answer.text and not stream.answer.found
     town.endpoint.respond = lambda body: REJECTED
@@ -121,7 +121,7 @@ def test_the_offline_engine_is_streamed(town: World):
         assert "".join(stream) == stream.answer.text == opened.ask(THEMES).text
 
 
-def test_an_endpoint_that_cannot_stream_is_heard_at_once(town: World):
+def test_an_endpoint_without_streaming_works(town: World):
     town.endpoint.streams = False
     with town.open().stream(THEMES) as stream:
         assert "".join(stream) == stream.answer.text
@@ -135,7 +135,7 @@ def test_only_the_last_reply_is_streamed(town: World):
     assert streamed == {"map": False, "reduce": True}
 
 
-def test_an_async_stream_is_the_same(town: World):
+def test_an_async_stream_gives_the_same_events(town: World):
     async def read() -> tuple[list[str], str]:
         async with town.open().stream_async(THEMES) as stream:
             pieces = [piece async for piece in stream]
@@ -145,7 +145,7 @@ def test_an_async_stream_is_the_same(town: World):
     assert len(pieces) > 3 and "".join(pieces) == text == town.open().ask(THEMES).text
 
 
-def test_async_streams_run_side_by_side(town: World):
+def test_async_streams_run_concurrently(town: World):
     async def read(stream: Any) -> str:
         async with stream:
             return "".join([piece async for piece in stream])
@@ -159,7 +159,7 @@ def test_async_streams_run_side_by_side(town: World):
     assert asyncio.run(both()) == [town.open().ask(f"What about {n} ?").text for n in ("DAVE", "HEIDI")]
 
 
-def test_a_stream_can_be_read_where_an_event_loop_runs(town: World):
+def test_a_stream_can_be_read_inside_a_running_event_loop(town: World):
     async def notebook() -> str:
         with town.open().stream(THEMES) as stream:
             return "".join(stream)
@@ -167,7 +167,7 @@ def test_a_stream_can_be_read_where_an_event_loop_runs(town: World):
     assert asyncio.run(notebook()) == town.open().ask(THEMES).text
 
 
-def test_a_stream_that_is_left_early_ends_what_is_in_flight(town: World):
+def test_closing_a_stream_early_cancels_calls_in_flight(town: World):
     never = threading.Event()
     reducing(town, Answer("One thing, and another thing.", until=never))
     with town.open().stream(THEMES) as stream:
@@ -176,7 +176,7 @@ def test_a_stream_that_is_left_early_ends_what_is_in_flight(town: World):
     never.set()
 
 
-def test_an_async_stream_that_is_left_early_ends_too(town: World):
+def test_closing_an_async_stream_early_cancels_calls_in_flight(town: World):
     never = threading.Event()
     reducing(town, Answer("One thing, and another thing.", until=never))
 
@@ -190,14 +190,14 @@ def test_an_async_stream_that_is_left_early_ends_too(town: World):
     never.set()
 
 
-def test_what_cannot_be_asked_is_told_before_anything_is_streamed(town: World):
+def test_invalid_questions_are_reported_before_streaming(town: World):
     with pytest.raises(UsageError, match="The question is empty"):
         town.open().stream("  \n")
     with pytest.raises(UsageError, match="Unknown search method 'nope'"):
         town.open().stream_async(THEMES, method="nope")
 
 
-def test_what_fails_is_raised_by_the_iteration(town: World):
+def test_failures_are_raised_by_the_iterator(town: World):
     town.endpoint.respond = lambda body: WRONG_KEY
     stream: AnswerStream = town.open().stream(THEMES)
     with pytest.raises(ModelRefused):
@@ -206,7 +206,7 @@ def test_what_fails_is_raised_by_the_iteration(town: World):
         list(town.open().stream(THEMES, "C9"))
 
 
-# on the command line
+# Command line
 
 
 def test_a_terminal_shows_the_text_while_it_is_written(town: World):
@@ -224,14 +224,14 @@ def test_a_terminal_shows_the_text_while_it_is_written(town: World):
     assert "global search, level C0" in terminal.shown
 
 
-def test_a_terminal_shows_the_text_as_it_is_to_whoever_wants_it_raw(town: World):
+def test_raw_output_shows_the_text_unchanged(town: World):
     reducing(town, "The ferry was **sold**\x1b[2J in the autumn.")
     with Terminal("query", THEMES, "--root", town.root, "--raw") as terminal:
         assert terminal.end() == 0
     assert terminal.shown.count("The ferry was **sold**\\x1b[2J in the autumn.\n") == 1
 
 
-def test_a_terminal_that_wants_no_stream_and_a_pipe_get_the_whole_answer(town: World, run: Command):
+def test_no_stream_and_pipes_get_the_whole_answer(town: World, run: Command):
     reducing(town, Answer("The ferry was **sold**."))
     asked = town.asked()
     with Terminal("query", THEMES, "--root", town.root, "--no-stream") as terminal:
@@ -241,7 +241,7 @@ def test_a_terminal_that_wants_no_stream_and_a_pipe_get_the_whole_answer(town: W
     assert not any(b.get("stream") for b in town.endpoint.bodies()[asked:])
 
 
-def test_a_terminal_is_told_that_the_answer_begins_again(town: World):
+def test_a_terminal_shows_that_the_answer_restarts(town: World):
     reducing(town, Broken("The ferry was sold", 2), "All is well.")
     with Terminal("query", THEMES, "--root", town.root) as terminal:
         assert terminal.end() == 0
@@ -249,7 +249,7 @@ def test_a_terminal_is_told_that_the_answer_begins_again(town: World):
     assert "The ferry" in before and "All is well.\n" in after
 
 
-def test_ctrl_c_ends_a_question(town: World):
+def test_ctrl_c_cancels_a_question(town: World):
     never = threading.Event()
     reducing(town, Answer("The ferry was sold in the autumn.", until=never))
     with Terminal("query", THEMES, "--root", town.root) as terminal:

@@ -1,4 +1,4 @@
-"""Documents that only their titles and dates tell apart are found by these."""
+"""Documents that differ only in title and date are found by these."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ def minutes(world: World, rows: list[dict[str, Any]] = ROWS) -> None:
 
 
 def titles_of(world: World, chunks: Iterable[str]) -> list[str]:
-    """The titles of the documents that these chunks are of."""
+    """The titles of the documents that these chunks belong to."""
     title = {d["id"]: str(d["title"]) for d in world.table("documents")}
     of = {u["id"]: title[u["document_id"]] for u in world.table("text_units")}
     return [of[chunk] for chunk in chunks]
 
 
 def sources_of(world: World, question: str, method: str) -> list[str]:
-    """The titles of the documents whose chunks stand in the context, in order."""
+    """The titles of the documents whose chunks are in the context, in order."""
     (used,) = world.open().ask(question, method=method).contexts
     return titles_of(world, [r.id for r in used.records if r.section == "Sources"])
 
@@ -49,7 +49,7 @@ def first(world: World, question: str, method: str) -> str:
 
 
 @pytest.mark.parametrize("method", ["hybrid", "vector", "local"])
-def test_a_month_is_found_that_stands_only_in_a_title(world: World, method: str):
+def test_a_month_that_occurs_only_in_a_title_is_found(world: World, method: str):
     minutes(world)
     world.index(models=OFFLINE)
     for month in ("September", "March"):
@@ -57,7 +57,7 @@ def test_a_month_is_found_that_stands_only_in_a_title(world: World, method: str)
 
 
 @pytest.mark.parametrize("method", ["hybrid", "vector"])
-def test_a_month_is_found_that_stands_only_in_a_date(world: World, method: str):
+def test_a_month_that_occurs_only_in_a_date_is_found(world: World, method: str):
     minutes(world, [row | {"title": f"Minutes {n * 7 % 12}"} for n, row in enumerate(ROWS)])
     world.index(models=OFFLINE)
     assert first(world, "What did the Harbour Board hear in September 2023?", method) == "Minutes 8"
@@ -66,14 +66,14 @@ def test_a_month_is_found_that_stands_only_in_a_date(world: World, method: str):
 CHANGED = "How did the dues of the harbour change from March to September?"
 
 
-def test_vectors_alone_find_both_months_among_the_first(world: World):
+def test_vector_search_alone_ranks_both_months_first(world: World):
     minutes(world)
     world.index(models=OFFLINE)
     assert {"Minutes of March", "Minutes of September"} <= set(sources_of(world, CHANGED, "vector")[:3])
 
 
 @pytest.mark.parametrize("method", ["hybrid", "local", "auto"])
-def test_a_change_between_two_months_is_told_from_the_minutes_of_these(world: World, method: str):
+def test_a_change_between_two_months_is_answered_from_their_minutes(world: World, method: str):
     minutes(world)
     world.index(models=OFFLINE)
     wanted = ["Minutes of March", "Minutes of September"]
@@ -84,7 +84,7 @@ def test_a_change_between_two_months_is_told_from_the_minutes_of_these(world: Wo
 
 
 @pytest.mark.parametrize("method", ["global", "drift", "text"])
-def test_what_is_read_as_a_whole_says_of_each_passage_when_it_was_so(world: World, method: str):
+def test_method_text_shows_the_date_of_every_passage(world: World, method: str):
     minutes(world, [row | {"text": f"ALICE set the dues for BOB at {n}."} for n, row in enumerate(ROWS)])
     world.endpoint.respond = remembering_all(world.endpoint.respond)
     world.index()
@@ -98,8 +98,7 @@ def test_what_is_read_as_a_whole_says_of_each_passage_when_it_was_so(world: Worl
 
 
 def remembering_all(respond: Respond) -> Respond:
-    """A model that tells of which document each thing is, and leaves out nothing where it writes one
-    description of many."""
+    """A model that names the document of everything it extracts, and keeps all descriptions in a summary."""
 
     def remembers(body: dict[str, Any]) -> Any:
         if prompt_of(body) not in ("extract", "describe"):
@@ -121,11 +120,11 @@ def test_a_file_is_found_by_a_part_of_its_name(world: World):
         assert first(world, f"What about the dues in {asked}?", "hybrid") == "TranscriptFY24Q1"
 
 
-# what a model and people are shown
+# Contexts and output
 
 
 @pytest.mark.parametrize("method", ["hybrid", "vector", "local", "text"])
-def test_a_model_reads_of_which_document_each_passage_is(world: World, method: str):
+def test_contexts_name_the_document_of_every_passage(world: World, method: str):
     minutes(world, [row | {"text": "ALICE met BOB on the harbour board."} for row in ROWS])
     world.index()
     asked = world.asked()
@@ -135,7 +134,7 @@ def test_a_model_reads_of_which_document_each_passage_is(world: World, method: s
 
 
 @pytest.mark.parametrize("method", ["hybrid", "text"])
-def test_a_title_is_named_beside_a_quotation_and_never_quoted(world: World, method: str):
+def test_titles_are_shown_with_quotations_and_never_quoted(world: World, method: str):
     minutes(world)
     world.index(models=OFFLINE)
     opened = world.open()
@@ -150,7 +149,7 @@ def test_a_title_is_named_beside_a_quotation_and_never_quoted(world: World, meth
     assert "Minutes of September (2023-09-14): minutes.jsonl, row 9, characters 0–" in "".join(names)
 
 
-def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
+def test_chosen_metadata_is_found_and_shown_like_titles(world: World):
     speakers = ["Thackwell", "Ogilvie", "Penhaligon", "Maddern"]
     minutes(world, [{"text": "ALICE met BOB.", "chair": {"name": name}} for name in speakers])
     by_words = {"hybrid_vector_weight": 0.0}
@@ -162,7 +161,7 @@ def test_chosen_metadata_are_found_and_shown_wherever_titles_are(world: World):
     extracted = [b["messages"][-1]["content"] for b in world.endpoint.bodies()]
     assert any("\n\nchair.name: Ogilvie\n\n" in text for text in extracted)
 
-    # Also with settings that say nothing of columns: the index has them.
+    # Also with settings without columns, because the index has them.
     opened, asked = world.open(query=by_words, **world.embedding), world.asked()
     answer = opened.ask("What did Ogilvie hear of ALICE?", method="hybrid")
     (used,) = answer.contexts
@@ -181,7 +180,7 @@ def embedded(world: World) -> list[str]:
     return [text for body in world.endpoint.bodies("/embeddings") for text in body["input"]]
 
 
-def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_before(world: World):
+def test_extraction_with_titles_is_announced_and_done_on_request(world: World):
     minutes(world)
     world.index(chunking={"prepend_metadata": []}, embeddings={"include_titles": False}, **world.embedding)
     asked = world.asked()
@@ -191,7 +190,7 @@ def test_an_index_is_extracted_with_titles_when_that_is_asked_for_and_says_so_be
     assert any(above in b["messages"][-1]["content"] for b in world.endpoint.bodies()[asked:])
 
 
-def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
+def test_a_title_repeated_by_its_text_is_not_paid_twice(world: World):
     rows = [{"text": f"Passage {name}\nHe was {name}.", "title": f"Passage {name}"} for name in "AB"]
     minutes(world, rows)
     world.index(embeddings={"include_titles": False}, **world.embedding)
@@ -201,7 +200,7 @@ def test_a_title_that_its_text_begins_with_is_not_paid_for_again(world: World):
 
 
 @pytest.mark.parametrize(("prepend", "chunks"), [([], 0), ("auto", 1)])
-def test_a_title_that_changes_is_found_and_only_its_own_chunks_are_paid_for(
+def test_a_changed_title_is_found_and_only_its_chunks_are_requested(
     world: World, prepend: list[str] | str, chunks: int
 ):
     minutes(world)

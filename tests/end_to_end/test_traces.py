@@ -1,4 +1,4 @@
-"""The trace of a question: who waited for what, and what it used. No text."""
+"""Traces of questions: what waited for what, and what was used, without texts."""
 
 from __future__ import annotations
 
@@ -26,12 +26,14 @@ QUESTION = "What are the SECRETIVE THEMES?"
 def spans(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "get_tracer", provider.get_tracer)  # a process has one provider for good
+    monkeypatch.setattr(
+        trace, "get_tracer", provider.get_tracer
+    )  # A process has one provider for its lifetime.
     return exporter
 
 
 def parents(spans: tuple[ReadableSpan, ...]) -> dict[str, set[str]]:
-    """By each span's name, those of the spans above."""
+    """The names of the enclosing spans, by span name."""
     names = {s.context.span_id: s.name for s in spans if s.context}
     out: dict[str, set[str]] = {}
     for span in spans:
@@ -43,7 +45,7 @@ def total(spans: tuple[ReadableSpan, ...], name: str) -> int:
     return sum(int((s.attributes or {})[name]) for s in spans)  # type: ignore[call-overload]
 
 
-def test_a_question_s_trace_is_a_tree_whose_calls_sum_up_to_what_the_answer_used(
+def test_the_calls_in_a_trace_add_up_to_the_usage_of_the_answer(
     world: World,
     spans: InMemorySpanExporter,
     built: Built,
@@ -77,9 +79,7 @@ def test_a_question_s_trace_is_a_tree_whose_calls_sum_up_to_what_the_answer_used
     assert "SECRETIVE" not in told and "ALICE" not in told and answer.text[:20] not in told
 
 
-def test_a_search_and_its_embedding_stand_below_the_question_that_needs_them(
-    world: World, spans: InMemorySpanExporter
-):
+def test_searches_and_embeddings_are_children_of_their_question(world: World, spans: InMemorySpanExporter):
     world.write(TOWN)
     changes = {"models": world.settings().model_dump()["models"] | world.embedding["models"]}
     world.index(**changes)
@@ -90,7 +90,7 @@ def test_a_search_and_its_embedding_stand_below_the_question_that_needs_them(
     assert above["retrieval text_unit"] == {"invoke_workflow graphrag vector"}
 
 
-def test_a_call_that_fails_says_how_and_not_what_the_endpoint_said(
+def test_a_failed_call_has_its_error_type_without_the_endpoints_text(
     world: World, spans: InMemorySpanExporter, built: Built
 ):
     world.take(built(TOWN))
@@ -103,9 +103,7 @@ def test_a_call_that_fails_says_how_and_not_what_the_endpoint_said(
     assert "rejected" not in " ".join(s.to_json() for s in failed)
 
 
-def test_where_nobody_listens_a_question_does_not_even_import_opentelemetry(
-    world: World, run: Command, built: Built
-):
+def test_without_an_exporter_opentelemetry_is_not_imported(world: World, run: Command, built: Built):
     world.take(built(TOWN))
     options = [str(o) for o in ("query", QUESTION, "--root", world.root)]
     script = f"""
@@ -118,7 +116,7 @@ print([m for m in sys.modules if m.startswith("opentelemetry")])
     assert done.stdout.splitlines()[-1] == "[]", done.stderr
 
 
-def test_commands_send_their_traces_where_the_standard_variables_say(world: World, built: Built):
+def test_commands_export_traces_according_to_the_standard_variables(world: World, built: Built):
     world.take(built(TOWN))
     ours, of = [sys.executable, "-m", "graphrag_ray"], ["--root", str(world.root)]
     command, chat = [*ours, "query", QUESTION, *of], [*ours, "chat", "--method", "global", *of]
@@ -147,7 +145,7 @@ def test_commands_send_their_traces_where_the_standard_variables_say(world: Worl
     assert "phase map" in {line["name"] for line in lines}
 
 
-def test_an_exporter_that_is_not_known_is_told_as_wrong_usage(
+def test_an_unknown_exporter_is_a_usage_error(
     world: World,
     run: Command,
     monkeypatch: pytest.MonkeyPatch,

@@ -1,4 +1,4 @@
-"""An update makes what has changed, and comes to what a run that makes everything comes to."""
+"""Updates rebuild only what changed, and give the same result as a build from scratch."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ changes = st.dictionaries(files, st.one_of(texts, texts, st.none()), min_size=1,
 
 @contextmanager
 def everything_anew() -> Iterator[None]:
-    """Of the parent snapshot no part is taken over, and no index is derived from one of its."""
+    """Disable the reuse of parts of the parent snapshot and of derived indexes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Run, "parent_result", lambda self, name: None)
         patch.setattr(search_stage, "_derive", lambda *given: None)
@@ -80,10 +80,8 @@ def newest(world: World) -> Manifest:
     st.sampled_from([1, 200]),
 )
 @fewer(12)
-def test_an_update_comes_to_what_a_run_comes_to_that_takes_nothing_over(
-    corpus, history, taking_turns, split_bytes
-):
-    """taking_turns: settings of the runs, in turn; parts that they share are in the same store."""
+def test_an_update_equals_a_run_without_reuse(corpus, history, taking_turns, split_bytes):
+    """`taking_turns` has the settings of consecutive runs, whose shared parts are in the same store."""
     with machine() as computer, Small() as world, Small() as other, tiny_parts(split_bytes):
         own = world.changes | SETTINGS
         world.changes = own | taking_turns[0]
@@ -116,7 +114,7 @@ def _copy(world: World, to: World) -> None:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
-    """Which files are read, and how often."""
+    """Counts how often each file is read."""
     read = Counter[str]()
     inner = read_stage.read_file
 
@@ -139,14 +137,14 @@ def test_only_files_that_changed_are_read(world: World, seen: Counter[str]):
     assert seen == dict.fromkeys(TOWN, 1) | {"mill.txt": 2, "quay.txt": 1}
 
 
-def test_a_file_that_is_written_again_as_it_was_is_read_and_no_change(world: World, seen: Counter[str]):
+def test_a_rewritten_identical_file_is_read_but_is_no_change(world: World, seen: Counter[str]):
     world.write(TOWN)
     world.index()
-    os.utime(world.input / "mill.txt", (1e9, 1e9))  # by a clock that went back
+    os.utime(world.input / "mill.txt", (1e9, 1e9))  # By a clock that was set back.
     assert not world.index().committed and seen["mill.txt"] == 2 and seen.total() == len(TOWN) + 1
 
 
-def test_a_file_of_equal_size_and_time_is_read_where_input_is_verified(world: World, seen: Counter[str]):
+def test_verify_input_reads_files_with_equal_size_and_time(world: World, seen: Counter[str]):
     world.write(TOWN)
     world.index()
     path = world.input / "weather.txt"
@@ -158,7 +156,7 @@ def test_a_file_of_equal_size_and_time_is_read_where_input_is_verified(world: Wo
     assert seen == dict.fromkeys(TOWN, 2)
 
 
-def test_files_of_another_folder_are_read_though_names_sizes_and_times_are_the_same(
+def test_files_of_another_folder_are_read_even_if_names_sizes_and_times_match(
     world: World, seen: Counter[str]
 ):
     for folder, names in (("one", ["ANNA", "BERT"]), ("other", ["CORA", "DIRK"])):
@@ -173,14 +171,14 @@ def test_files_of_another_folder_are_read_though_names_sizes_and_times_are_the_s
     assert seen == {"0.txt": 2, "1.txt": 2}
 
 
-def test_a_file_that_cannot_be_read_is_tried_by_every_run(world: World, seen: Counter[str]):
+def test_every_run_tries_to_read_an_unreadable_file(world: World, seen: Counter[str]):
     world.write({**TOWN, "torn.parquet": b"PAR1 and no more"})
     world.index()
     assert not world.index().committed
     assert seen == dict.fromkeys(TOWN, 1) | {"torn.parquet": 2}
 
 
-def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, seen: Counter[str]):
+def test_settings_changed_and_restored_give_the_same_index(world: World, seen: Counter[str]):
     world.write(PEOPLE)
     world.index()
     paths = {name: [p.path for p in parts] for name, parts in newest(world).tables.items()}
@@ -195,7 +193,7 @@ def test_settings_that_are_changed_and_changed_back_give_what_was(world: World, 
         assert [p.path for p in newest(world).parts(name)] == paths[name], name
 
 
-def test_rows_in_another_order_with_other_metadata_change_no_entity(world: World):
+def test_reordered_rows_with_other_metadata_change_no_entity(world: World):
     rows = [{"id": "a", "text": "ANNA met BERT there.", "x": 1}, {"id": "b", "text": "ANNA met CORA there."}]
     world.write({"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)})
     world.index(input={"id_column": "id"})
@@ -206,9 +204,7 @@ def test_rows_in_another_order_with_other_metadata_change_no_entity(world: World
     assert newest(world).steps["merge"]["tables"] == before.steps["merge"]["tables"]
 
 
-def test_a_row_of_which_not_even_the_id_can_be_read_lets_no_document_of_its_file_go(
-    world: World, seen: Counter[str]
-):
+def test_a_row_without_a_readable_id_keeps_all_documents_of_its_file(world: World, seen: Counter[str]):
     rows = [json.dumps({"id": f"{9 - n}", "text": f"{name} met INGE."}) for n, name in enumerate(NAMES[:4])]
     world.write({"rows.jsonl": "\n".join(rows)})
     world.index(input={"id_column": "id"})
@@ -219,7 +215,7 @@ def test_a_row_of_which_not_even_the_id_can_be_read_lets_no_document_of_its_file
 
 
 def rows_of_people(*broken: int) -> str:
-    """Four rows with two columns of ids; those of which the second is missing are broken."""
+    """Four rows with two id columns; rows without the second are broken."""
     rows = [
         {"id": f"a{n}", "name": None if n in broken else f"b{n}", "text": f"{name} met INGE."}
         for n, name in enumerate(NAMES[:4])
@@ -228,7 +224,7 @@ def rows_of_people(*broken: int) -> str:
 
 
 @pytest.mark.parametrize("id_column", ["id", None])
-def test_rows_named_by_another_id_column_are_not_kept_for_a_row_without_an_id(
+def test_documents_of_another_id_column_are_not_kept_for_a_row_without_an_id(
     world: World, id_column: str | None
 ):
     world.write({"rows.jsonl": rows_of_people(2)})
@@ -240,7 +236,7 @@ def test_rows_named_by_another_id_column_are_not_kept_for_a_row_without_an_id(
     assert "keeping its version" not in world.table("failures")[0]["error"]
 
 
-def test_a_file_of_which_nothing_can_be_read_keeps_its_documents_under_another_id_column(world: World):
+def test_an_unreadable_file_keeps_its_documents_under_another_id_column(world: World):
     world.write({"rows.jsonl": rows_of_people(0, 1, 2, 3)})
     world.index(input={"id_column": "id"})
     world.index(input={"id_column": "name"})
@@ -248,7 +244,7 @@ def test_a_file_of_which_nothing_can_be_read_keeps_its_documents_under_another_i
     assert all("keeping its version" in row["error"] for row in world.table("failures"))
 
 
-def test_a_document_that_was_kept_and_can_be_read_again_has_chunks_of_the_settings_of_now(
+def test_a_document_that_is_readable_again_is_chunked_with_current_settings(
     built: Built, world: World, seen: Counter[str]
 ):
     documents = {"a.txt": " ".join(PEOPLE.values()), "b.txt": PEOPLE["00.txt"]}
@@ -265,7 +261,7 @@ def test_a_document_that_was_kept_and_can_be_read_again_has_chunks_of_the_settin
     assert ids[0] == ids[1]
 
 
-def test_communities_that_did_not_change_and_their_reports_keep_their_date(world: World, seen: Counter[str]):
+def test_unchanged_communities_and_reports_keep_their_date(world: World, seen: Counter[str]):
     world.changes |= {"communities": {"max_size": 3}}
     for at, documents in (
         (1_700_000_000.0, PEOPLE),
@@ -281,9 +277,7 @@ def test_communities_that_did_not_change_and_their_reports_keep_their_date(world
     assert set(dates["communities"].values()) == {"2023-11-14", "2024-03-09"}
 
 
-def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(
-    built: Built, world: World, seen: Counter[str]
-):
+def test_changed_header_columns_embed_chunks_again(built: Built, world: World, seen: Counter[str]):
     rows = [{"title": f"{n}", "author": author, "text": PEOPLE["00.txt"]} for n, author in enumerate(NAMES)]
     texts = {"rows.jsonl": "".join(f"{json.dumps(row)}\n" for row in rows)}
     with_authors = {
@@ -311,9 +305,7 @@ def test_vectors_are_made_anew_where_other_columns_are_said_above_chunks(
         ("finish", "text_units"),
     ],
 )
-def test_damaged_parts_are_made_anew_and_the_others_kept(
-    world: World, seen: Counter[str], step: str, table: str
-):
+def test_damaged_parts_are_rebuilt_and_others_kept(world: World, seen: Counter[str], step: str, table: str):
     world.write(PEOPLE)
     settings: dict[str, Any] = {"graph": {"prune": "on"}, "claims": {"enabled": True}}
     world.index(**settings)
@@ -354,7 +346,7 @@ def twice_as_many(groups: list[Any]) -> list[Any]:
         ("finish", "text_units"),
     ],
 )
-def test_an_update_of_an_index_that_lacks_groups_or_has_them_twice_comes_to_its_end(
+def test_an_update_of_an_index_with_missing_or_repeated_groups_succeeds(
     built: Built,
     world: World,
     seen: Counter[str],
@@ -391,7 +383,7 @@ class Trusting(Silent):
 
 
 class Counting(Silent):
-    """An observer that keeps what each step came to."""
+    """An observer that records the result of every step."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -401,7 +393,7 @@ class Counting(Silent):
         self.told[name] = counts
 
 
-def test_each_step_keeps_nearly_all_of_its_parts_where_one_document_of_many_changes(
+def test_a_changed_document_leaves_nearly_all_parts_of_every_step(
     world: World, seen: Counter[str], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(merge_stage, "n_ranges", lambda table, rows: 64)

@@ -1,10 +1,10 @@
-"""What an update does to communities and their reports: as little as may be."""
+"""Updates change communities and reports as little as possible."""
 
 from __future__ import annotations
 
 import pytest
 from comparing import by_id
-from test_what_an_index_holds import chain
+from test_index_contents import chain
 from world import Built, World, everything, index_command
 
 DEEP = {"communities": {"max_size": 3, "pack_components_below": 3}}
@@ -13,14 +13,14 @@ PEOPLE = 60
 
 @pytest.fixture
 def grown(world: World, built: Built) -> World:
-    """An index of a long chain of people, to which one more document came, about one of them."""
+    """An index of a long chain of people, and one more document about one of them."""
     world.take(built(chain(PEOPLE), **DEEP))
     world.changes |= DEEP
     world.write({"new.txt": "ABX met ZORA. ZORA sang."})
     return world
 
 
-def test_only_reports_whose_context_changed_are_written_again(grown: World):
+def test_only_reports_with_changed_contexts_are_rewritten(grown: World):
     before = everything(grown.open())
     asked = grown.asked()
     grown.index()
@@ -39,7 +39,7 @@ def test_only_reports_whose_context_changed_are_written_again(grown: World):
     assert 0 < grown.prompts(asked)["report"] <= len(of) - len(untouched)
 
 
-def test_communities_that_are_reset_are_those_of_an_index_from_scratch(grown: World):
+def test_reset_communities_equal_those_of_a_build_from_scratch(grown: World):
     grown.index()
     grown.index(reset_communities=True)
     reset = everything(grown.open())
@@ -48,7 +48,7 @@ def test_communities_that_are_reset_are_those_of_an_index_from_scratch(grown: Wo
     assert by_id(reset) == by_id(everything(grown.open()))
 
 
-def test_resetting_communities_of_an_index_from_scratch_changes_nothing(world: World):
+def test_resetting_communities_of_a_new_index_changes_nothing(world: World):
     world.changes |= DEEP
     world.write(chain(20))
     world.index()
@@ -59,7 +59,7 @@ def test_resetting_communities_of_an_index_from_scratch_changes_nothing(world: W
     assert world.observer.reused["communities"]
 
 
-def test_communities_of_other_settings_are_no_start(grown: World):
+def test_communities_with_other_settings_are_not_a_starting_point(grown: World):
     other = {"communities": DEEP["communities"] | {"seed": 7, "max_size": 4}}
     grown.index(**other)
     updated = everything(grown.open())
@@ -68,8 +68,8 @@ def test_communities_of_other_settings_are_no_start(grown: World):
     assert by_id(updated) == by_id(everything(grown.open()))
 
 
-def test_a_description_that_changes_leaves_all_communities(grown: World):
-    """The graph is the same: another sentence about somebody whom the index knows."""
+def test_a_changed_description_keeps_all_communities(grown: World):
+    """The graph is the same: another sentence about a known person."""
     (grown.input / "new.txt").unlink()
     before = {c["id"] for c in grown.table("communities")}
     grown.write({"more.txt": "ABX is old."})

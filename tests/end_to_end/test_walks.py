@@ -1,4 +1,4 @@
-"""Indexes for walks, indexes of names alone, and answers that hop, from the command line to the replies."""
+"""Walk indexes, indexes built with `--build names`, and multi-hop answers."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ def holders(world: World, *names: str) -> dict[str, int]:
     return {name: found.get(name_id(name), 0) for name in names}
 
 
-# the index
+# The walk index
 
 
-def test_a_chunk_holds_what_was_extracted_from_it_and_the_name_of_its_document(world: World):
+def test_a_chunk_is_linked_to_its_entities_and_the_name_of_its_document(world: World):
     world.write(HOPS)
     world.index()
     assert holders(world, "Teutberga", "LOTHAR", "mill", "Nobody") == {
@@ -54,7 +54,7 @@ def test_a_chunk_holds_what_was_extracted_from_it_and_the_name_of_its_document(w
     }
 
 
-def test_ray_makes_the_same_index_for_walks(world: World, on_ray: None):
+def test_ray_builds_the_same_walk_index(world: World, on_ray: None):
     world.write(PEOPLE)
     paths = []
     for ray in (False, True):
@@ -64,7 +64,7 @@ def test_ray_makes_the_same_index_for_walks(world: World, on_ray: None):
     assert paths[0] == paths[1] != []
 
 
-def test_only_the_shards_are_made_anew_whose_documents_changed(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_only_shards_of_changed_documents_are_rebuilt(world: World, monkeypatch: pytest.MonkeyPatch):
     from graphrag_ray.indexing.stages import walk_stage
 
     monkeypatch.setattr("graphrag_ray.indexing.stages.document_parts.split_bytes", lambda total: 64)
@@ -83,7 +83,7 @@ def test_only_the_shards_are_made_anew_whose_documents_changed(world: World, mon
     assert {Path(p).name for p in known} == {Path(p).name for p in after}
 
 
-def test_a_name_that_cannot_be_read_is_one_failure_and_the_next_run_reads_it(
+def test_an_unreadable_name_is_one_failure_and_is_read_by_the_next_run(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     from graphrag_ray.indexing.stages import walk_stage
@@ -105,13 +105,11 @@ def test_a_name_that_cannot_be_read_is_one_failure_and_the_next_run_reads_it(
     assert holders(world, "LOTHAR")["LOTHAR"] == 2
 
 
-# questions
+# Questions
 
 
-def test_the_command_line_answers_with_the_chain_and_how_its_passages_were_reached(
-    run: Command, tmp_path: Path
-):
-    """By the offline engine."""
+def test_the_answer_shows_the_chain_and_how_passages_were_found(run: Command, tmp_path: Path):
+    """With the offline engine."""
     root = tmp_path / "index"
     assert run("index", DEMO, "--root", root, "--build", "names").exit_code == 0
     asked = ("query", "Who owns the Thackwell Brewery?", "--root", root, "--method", "ppr")
@@ -122,7 +120,7 @@ def test_the_command_line_answers_with_the_chain_and_how_its_passages_were_reach
     assert told["chain"] and told["chain"][0]["stands"] and told["paths"]
 
 
-def test_what_is_missing_is_looked_up_once_unless_the_question_says_otherwise(world: World, run: Command):
+def test_missing_facts_are_looked_up_in_the_configured_number_of_steps(world: World, run: Command):
     world.write(HOPS)
     world.index()
     before = world.asked()
@@ -136,7 +134,7 @@ def test_what_is_missing_is_looked_up_once_unless_the_question_says_otherwise(wo
     assert refused.exit_code == 2 and "steps is an option of ppr search" in refused.output
 
 
-def test_the_passage_that_shares_no_word_with_the_question_is_read(world: World, built: Built):
+def test_a_passage_without_a_word_of_the_question_is_found(world: World, built: Built):
     world.write(HOPS)
     world.index()
     index = world.open()
@@ -147,7 +145,7 @@ def test_the_passage_that_shares_no_word_with_the_question_is_read(world: World,
     assert texts[:2] == [HOPS["teutberga.txt"], HOPS["lothar.txt"]]
 
 
-def test_conditions_hold_for_all_that_is_read(world: World):
+def test_conditions_apply_to_everything_that_is_read(world: World):
     world.write(HOPS)
     world.index()
     answer = world.open().ask("What of LOTHAR ?", method="ppr", where=["path~lothar*"])
@@ -165,17 +163,17 @@ def test_conditions_hold_for_all_that_is_read(world: World):
     ],
     ids=["no name", "one node", "one name everywhere", "titles that are words and sentences"],
 )
-def test_odd_graphs_are_walked(world: World, texts: dict[str, str]):
+def test_walks_work_on_unusual_graphs(world: World, texts: dict[str, str]):
     world.write(texts)
     world.index()
     for question in ("Who is ALICE ?", "what ?", " ".join(f"NAME{n}" for n in range(60)), "the"):
         assert world.open().ask(question, method="ppr").text
 
 
-# names alone
+# Indexes of names
 
 
-def test_names_alone_cost_nothing_and_make_no_reports(world: World):
+def test_building_names_costs_nothing_and_writes_no_reports(world: World):
     world.write(TOWN)
     done = world.index(build="names")
     manifest = world.open().manifest
@@ -185,7 +183,7 @@ def test_names_alone_cost_nothing_and_make_no_reports(world: World):
     assert done.manifest.counts["entities"] > 5 and done.manifest.counts["communities"] == 0
 
 
-def test_a_model_answers_on_names_alone(world: World):
+def test_a_model_answers_from_an_index_of_names(world: World):
     world.write(TOWN)
     world.index(build="names")
     for method in ("ppr", "hybrid", "trex", "fgrag"):
@@ -195,7 +193,7 @@ def test_a_model_answers_on_names_alone(world: World):
         assert world.asked() > before, method
 
 
-def test_ways_that_read_reports_say_what_is_missing(world: World, run: Command):
+def test_methods_that_read_reports_say_what_is_missing(world: World, run: Command):
     world.write(TOWN)
     world.index(build="names")
     for method in ("global", "local", "drift", "archrag", "raptor"):
@@ -208,7 +206,7 @@ def test_ways_that_read_reports_say_what_is_missing(world: World, run: Command):
         assert told.exit_code == 2 and "--build names" in told.output
 
 
-def test_names_alone_are_looked_into_exported_served_and_answered_in_batches(
+def test_an_index_of_names_supports_inspect_export_serve_and_batch(
     world: World, run: Command, tmp_path: Path
 ):
     world.write(TOWN)
@@ -236,7 +234,7 @@ def test_names_alone_are_looked_into_exported_served_and_answered_in_batches(
     assert done.exit_code == 0, done.output
 
 
-def test_a_document_is_purged_from_names_alone(world: World):
+def test_a_document_is_purged_from_an_index_of_names(world: World):
     world.write(TOWN | {"secret.txt": "ZEBEDEE met ALICE in secret."})
     world.index(build="names")
     (world.input / "secret.txt").unlink()
@@ -247,7 +245,7 @@ def test_a_document_is_purged_from_names_alone(world: World):
     assert world.open().ask("What about ALICE ?", method="ppr").found
 
 
-def test_the_rest_is_added_later_and_nothing_is_paid_again(world: World):
+def test_the_rest_can_be_built_later_and_nothing_is_paid_twice(world: World):
     world.write(TOWN)
     world.index(build="names", **world.embedding)
     chunks = world.table("text_units")
@@ -260,7 +258,7 @@ def test_the_rest_is_added_later_and_nothing_is_paid_again(world: World):
     assert not {t for t in TOWN.values() if any(t in one for one in again)}, "chunks are embedded once"
 
 
-def test_names_alone_after_a_whole_index_lose_nothing_that_was_paid_for(world: World):
+def test_building_names_after_a_full_index_keeps_all_replies(world: World):
     world.write(TOWN)
     world.index()
     reports = world.table("community_reports")
@@ -273,7 +271,7 @@ def test_names_alone_after_a_whole_index_lose_nothing_that_was_paid_for(world: W
     assert [r["id"] for r in world.table("community_reports")] == [r["id"] for r in reports]
 
 
-def test_the_estimate_of_names_alone_is_that_nothing_is_paid(world: World, run: Command, tmp_path: Path):
+def test_the_estimate_for_names_is_free(world: World, run: Command, tmp_path: Path):
     world.write(TOWN)
     url = world.endpoint.base_url
     options = ("--model", "m", "--base-url", url, "--api-key-env", "null", "--json")

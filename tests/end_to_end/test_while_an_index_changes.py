@@ -1,5 +1,5 @@
-"""Readers see one whole snapshot while a writer works, unchanged parts are shared, and status tells what a
-run changed."""
+"""During updates readers see whole snapshots, unchanged parts are shared, and `status` shows what a run
+changed."""
 
 from __future__ import annotations
 
@@ -56,9 +56,7 @@ print("saw", *sorted(seen), flush=True)
 """
 
 
-def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(
-    world: World, tmp_path: Path, built: Built
-):
+def test_readers_see_whole_snapshots_during_updates_and_gc(world: World, tmp_path: Path, built: Built):
     world.take(built(TOWN))
     stop = tmp_path / "stop"
     command = [sys.executable, "-c", READER, str(world.root), str(stop)]
@@ -80,7 +78,7 @@ def test_a_reader_sees_whole_snapshots_during_updates_and_cleaning(
 
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A document a part, and as many partitions as a large corpus would have."""
+    """One document per part, and as many partitions as in a large corpus."""
     monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1)
     monkeypatch.setattr(merge_stage, "n_ranges", lambda table, rows: 16)
 
@@ -112,13 +110,13 @@ def rows_as_lines(rows: Mapping[str, str]) -> bytes:
 
 
 def pairs_of(world: World, number: int) -> list[tuple[str, ...]]:
-    """The groups of a snapshot's documents and chunks: paths of their parts."""
+    """The groups of documents and chunks of a snapshot, as paths of their parts."""
     tables = snapshots.load(world.store, number).steps["read"]["tables"]
     groups = zip(tables["documents"], tables["text_units"], strict=True)
     return [tuple(path for path, *_ in (*documents, *units)) for documents, units in groups]
 
 
-def test_one_large_file_is_many_groups_and_a_row_more_changes_few(
+def test_a_large_file_has_many_groups_and_a_new_row_changes_few(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(document_parts, "split_bytes", lambda total: 3000)
@@ -126,7 +124,7 @@ def test_one_large_file_is_many_groups_and_a_row_more_changes_few(
     items = list(rows.items())
     world.write({"all.jsonl": rows_as_lines(rows)})
     world.index(input={"id_column": "id"})
-    # Somewhere in the middle, and a document that goes.
+    # A row in the middle, and a deleted document.
     world.write({"all.jsonl": rows_as_lines(dict([*items[:50], ("new", "ZOE met NAMEA."), *items[51:]]))})
     world.index(input={"id_column": "id"})
     before, after = pairs_of(world, 1), pairs_of(world, 2)
@@ -141,7 +139,7 @@ def test_one_large_file_is_many_groups_and_a_row_more_changes_few(
         assert unit["id"] in documents[unit["document_id"]]["text_unit_ids"]
 
 
-def test_updates_of_a_document_each_share_groups(world: World):
+def test_consecutive_updates_share_groups(world: World):
     world.write({"0.txt": "NAMEA met NAMEB."})
     world.index()
     for i in range(1, 6):
@@ -152,7 +150,7 @@ def test_updates_of_a_document_each_share_groups(world: World):
     assert [len(group) for group in pairs_of(world, 6)] == [12]
 
 
-def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_changes_are_reported_with_correct_counts(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(comparing, "ROWS_AT_ONCE", 1)
     world.write(MANY | TOWN)
     first = world.index().manifest.run
@@ -187,7 +185,7 @@ def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch:
     assert 0 < items["report"] < len(after["community_reports"])
 
 
-def test_status_shows_what_the_last_run_changed_and_which_snapshots_are_kept(run: Command, world: World):
+def test_status_shows_the_last_changes_and_the_snapshots(run: Command, world: World):
     world.write(MANY | TOWN)
     assert run(*index_command(world)).exit_code == 0
     world.write({"zoo.txt": "ZOE feeds ALICE."})
@@ -223,7 +221,7 @@ def test_an_older_snapshot_is_read_by_every_command(run: Command, world: World):
         assert missing.exit_code == 2 and "no snapshot 7. Existing snapshots: 1, 2" in missing.output
 
 
-def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World, built: Built):
+def test_gc_shows_its_plan_and_carries_it_out(run: Command, world: World, built: Built):
     world.take(built(TOWN))
     for text in ("ZOE feeds YURI.", "ZOE left.", "ZOE came back."):
         world.write({"zoo.txt": text})

@@ -1,4 +1,5 @@
-"""An index whose hierarchy is over chunks has no graph: nothing is extracted, and all else works."""
+"""An index whose only hierarchy is over chunks has no graph: nothing is extracted, and everything else
+works."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ def over_documents(monkeypatch: pytest.MonkeyPatch) -> None:
     document_hierarchy.instead_of_leiden(monkeypatch)
 
 
-def test_only_reports_are_asked_for_and_global_search_reads_them(world: World):
+def test_only_reports_are_requested_and_global_search_reads_them(world: World):
     world.write(TOWN)
     done = world.index()
     counts, tables = done.manifest.counts, done.manifest.tables
@@ -34,7 +35,7 @@ def test_only_reports_are_asked_for_and_global_search_reads_them(world: World):
     assert [u.name for u in opened.levels()] == ["C0", "TS"]
 
 
-def test_the_ways_that_need_no_graph_find_chunks_and_reports_and_the_others_say_what_is_missing(world: World):
+def test_methods_that_need_a_graph_say_what_is_missing_and_others_work(world: World):
     world.write(TOWN)
     world.index()
     opened = world.open()
@@ -46,7 +47,7 @@ def test_the_ways_that_need_no_graph_find_chunks_and_reports_and_the_others_say_
             opened.ask("Who met BOB?", method=method)
 
 
-def test_an_update_asks_only_for_what_is_new_and_keeps_the_numbers(world: World):
+def test_an_update_requests_only_new_reports_and_keeps_short_ids(world: World):
     world.write(TOWN)
     before = world.index()
     numbers = dict(
@@ -60,7 +61,7 @@ def test_an_update_asks_only_for_what_is_new_and_keeps_the_numbers(world: World)
     assert numbers.items() < now.items() and before.committed
 
 
-def test_a_document_whose_report_fails_is_a_failure_and_the_rest_goes_on(world: World):
+def test_a_failed_report_is_one_failure(world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: (
         TOO_LONG if "council" in str(body["messages"]) else toy_model.respond(body)
@@ -69,7 +70,7 @@ def test_a_document_whose_report_fails_is_a_failure_and_the_rest_goes_on(world: 
     assert done.failed and done.manifest.counts["reports"] == len(TOWN) - done.failed
 
 
-def test_commands_work_on_it(run: Command, world: World, tmp_path: Path):
+def test_commands_support_it(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     world.index()
     root = ["--root", str(world.root)]

@@ -1,7 +1,7 @@
-"""Text that nobody here chose, through every public function of the pure rooms that takes text.
+"""Arbitrary text through every public function of the pure folders that takes text.
 
-No text brings an error that is not ours, or leaves what cannot be stored, and none takes more than about
-linear time. `make fuzz` is the second tier: as many rounds as one likes, on passages of real corpora too.
+No text may raise an error that is not ours, give a result that cannot be stored, or take more than about
+linear time. `make fuzz` runs more rounds, also on passages of real corpora.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ PURE = [room for room in DRIVES if (TOP / "graphrag_ray" / room).is_dir()]
 OF_TEXT = ("str", "bytes", "BinaryIO")
 
 
-# errors
+# Errors
 
 
 def storable(value: Any) -> None:
-    """Raises UnicodeEncodeError where a text inside a result cannot be written anywhere."""
+    """Raises UnicodeEncodeError if a text in a result cannot be encoded."""
     if isinstance(value, str):
         value.encode()
     elif dataclasses.is_dataclass(value):
@@ -56,7 +56,7 @@ def storable(value: Any) -> None:
 
 
 def through(drives: Mapping[str, Drive], rounds: int, block: int) -> None:
-    """Texts through every drive. An error says which one raised it, and Hypothesis the shortest such text."""
+    """Send texts through all functions. An error names the function, and Hypothesis shrinks the text."""
 
     @seed(block)
     @settings(max_examples=rounds, deadline=None, database=None, suppress_health_check=list(HealthCheck))
@@ -74,14 +74,14 @@ def through(drives: Mapping[str, Drive], rounds: int, block: int) -> None:
 
 @pytest.mark.timeout(0 if ROUNDS else 240)
 @pytest.mark.parametrize("room", DRIVES)
-def test_no_text_brings_an_error_that_is_not_ours(room: str):
+def test_no_text_raises_a_foreign_error(room: str):
     if not ROUNDS:
         through(DRIVES[room], FIRST_ROUNDS, 0)
     for block in range(1, 1 + -(-ROUNDS // BLOCK)):
         through(DRIVES[room], min(BLOCK, ROUNDS), block)
 
 
-# time
+# Time
 
 SMALL = 4_000 if ROUNDS else 1_000
 SHARE = 1 if ROUNDS else 8
@@ -91,7 +91,7 @@ OWN = ("graph: names",)
 
 
 def numbered(length: int) -> str:
-    """Sentences of which each names others, so that nothing is passed over as said before."""
+    """Sentences with different names, so that none is skipped as a repetition."""
     return "".join(f"Name{i} Surname met Other{i} Person in Place{i}.\n" for i in range(length // 45))
 
 
@@ -103,7 +103,7 @@ def timed() -> list[Any]:
 
 @pytest.mark.timeout(0 if ROUNDS else 240)
 @pytest.mark.parametrize(("drive", "units"), timed())
-def test_a_text_that_is_four_times_as_long_takes_about_four_times_as_long(drive: Drive, units: list[str]):
+def test_time_grows_linearly_with_the_text(drive: Drive, units: list[str]):
     drive("Warm.")
     slow = [
         f"{unit!r} × {told}"
@@ -114,7 +114,7 @@ def test_a_text_that_is_four_times_as_long_takes_about_four_times_as_long(drive:
     assert not slow, "; ".join(slow)
 
 
-# time, on texts that are built from the patterns of each module
+# Time for texts built from the patterns of each module
 
 NO_TEXT = frozenset(("logs", "prompts", "settings_file", "settings_text", "text_files", "user_settings"))
 """Modules of `base` whose functions of one string are given places or names, and do I/O."""
@@ -128,7 +128,7 @@ def modules_of(rooms: Iterable[str]) -> Iterator[tuple[Path, ModuleType]]:
 
 
 def functions_of_one_text() -> Iterator[Any]:
-    """All functions of the pure rooms, private ones too, that need one argument, which is a text."""
+    """All functions of the pure folders, private ones too, whose only required argument is a text."""
     for path, module in modules_of((*PURE, "base", "store/search")):
         if path.stem in NO_TEXT:
             continue
@@ -149,7 +149,7 @@ def _needs_one_text(function: ast.FunctionDef) -> bool:
 
 
 def whatever(function: Callable[[str], Any]) -> Callable[[str], None]:
-    """Without errors, which other tests look for, and with all that a generator yields."""
+    """Call it, ignoring errors, which other tests check, and consuming generators."""
 
     def run(text: str) -> None:
         with suppress(Exception):
@@ -161,7 +161,7 @@ def whatever(function: Callable[[str], Any]) -> Callable[[str], None]:
 
 
 def slow_texts(do: Callable[[str], Any], makers: Iterable[Callable[[int], str]], sizes: Sequence[int]) -> str:
-    """Short texts come first: on a long one, what is worse than quadratic would take hours."""
+    """Short texts first: on a long one, anything worse than quadratic would take hours."""
     for make in makers:
         for size in sizes:
             if told := too_slow(do, make, size):
@@ -170,16 +170,14 @@ def slow_texts(do: Callable[[str], Any], makers: Iterable[Callable[[int], str]],
 
 
 @pytest.mark.parametrize(("function", "module"), list(functions_of_one_text()))
-def test_no_text_that_fits_the_patterns_of_a_function_takes_it_long(
-    function: Callable[[str], Any], module: ModuleType
-):
+def test_no_text_built_from_a_functions_patterns_is_slow(function: Callable[[str], Any], module: ModuleType):
     makers = [m for p in patterns_of(module).values() for m in growing(p.pattern, p.flags & re.VERBOSE)]
     assert not slow_texts(whatever(function), makers, (6, 50, 250, 1_000))
 
 
 @pytest.mark.parametrize("room", sorted(p.parent.name for p in (TOP / "graphrag_ray").glob("*/__init__.py")))
-def test_no_pattern_tries_many_ways_to_match_at_one_place(room: str):
-    """As neighbouring repetitions do that accept the same character, in every room."""
+def test_no_pattern_backtracks_exponentially(room: str):
+    """As neighbouring repetitions do that accept the same character, in every folder."""
     slow = []
     for path, module in modules_of([room]):
         for pattern in patterns_of(module).values():
@@ -190,11 +188,11 @@ def test_no_pattern_tries_many_ways_to_match_at_one_place(room: str):
     assert not slow, "\n".join(slow)
 
 
-# that nothing is left out
+# Completeness
 
 
 def functions_of_text() -> Iterator[tuple[str, CodeType]]:
-    """Public functions and methods of the pure rooms with a parameter in whose type a text occurs."""
+    """Public functions and methods of the pure folders with a parameter whose type contains text."""
     for room in PURE:
         for path in sorted((TOP / "graphrag_ray" / room).glob("*.py")):
             module = importlib.import_module(
@@ -248,7 +246,7 @@ NOT_REACHED = {
 """Files with functions whose text cannot come from outside."""
 
 
-def test_every_function_that_takes_text_is_reached_by_a_drive():
+def test_every_function_that_takes_text_is_driven():
     wanted = dict(functions_of_text())
     reached: set[CodeType] = set()
 

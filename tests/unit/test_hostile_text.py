@@ -1,4 +1,4 @@
-"""What others wrote (replies, questions, conditions, the corpus) is read in linear time, whatever it is."""
+"""Text from others (replies, questions, conditions, the corpus) is read in linear time."""
 
 from __future__ import annotations
 

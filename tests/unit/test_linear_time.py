@@ -1,4 +1,4 @@
-"""The helper by which tests tell code whose time grows too fast."""
+"""The helper that detects super-linear run time."""
 
 from linear_time import too_slow
 
@@ -12,7 +12,7 @@ def quadratic(items: list[int]) -> int:
 
 
 def with_a_limit(items: list[int]) -> int:
-    """A search that only inputs of more than 1,000 items make, and then up to a fixed size."""
+    """A search that only inputs of more than 1,000 items need, up to a fixed size."""
     return quadratic(items[:1_500]) if len(items) > 1_000 else linear(items)
 
 
@@ -20,13 +20,13 @@ def make(n: int) -> list[int]:
     return list(range(n))
 
 
-def test_linear_code_is_fair() -> None:
+def test_linear_code_passes() -> None:
     assert too_slow(linear, make, 20_000) == ""
 
 
-def test_quadratic_code_is_told() -> None:
+def test_quadratic_code_is_detected() -> None:
     assert "times that of a quarter" in too_slow(quadratic, make, 1_200)
 
 
-def test_one_step_is_no_growth() -> None:
+def test_a_single_step_is_not_growth() -> None:
     assert too_slow(with_a_limit, make, 500) == ""

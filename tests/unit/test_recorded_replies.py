@@ -1,5 +1,5 @@
-"""What a strong model replied to recorded requests is read without a correction or a loss, and the dialogues
-end as they did. The recording is no part of the project: without it these tests are skipped."""
+"""Replies of a strong model to recorded requests are read without corrections or losses, and the dialogues
+end as they did. The recording is not part of the project; without it these tests are skipped."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ pytestmark = pytest.mark.skipif(not FILE.exists(), reason=f"there are no recorde
 
 @dataclass(frozen=True)
 class Recorded:
-    """kind: of the request; messages: their contents; asked: the last of them."""
+    """`kind` of the request, `messages` with their contents, and `asked`, the last of them."""
 
     id: int
     kind: str
@@ -70,7 +70,7 @@ class Recorded:
 
     @property
     def context(self) -> Context:
-        """What it shows: its tables, and an id for each record of them."""
+        """Its tables, and an id for each of their records."""
         tables = self.asked[re.search(r"^-----\w+-----$", self.asked, re.M).start() :]
         text = tables[: tables.index("\n----- end of the ")]
         shown = parse_sections(text)
@@ -99,7 +99,7 @@ def of(recorded: Sequence[Recorded], kind: str) -> Iterator[Recorded]:
 
 
 def result(dialogue: Dialogue[T], *replies: Recorded) -> T:
-    """What the dialogue comes to with these replies, which are all that it asks for."""
+    """The result of the dialogue with these replies, which are all that it requests."""
     driver = DialogueRunner(dialogue)
     for reply in replies:
         assert isinstance(driver.state, Waiting), f"{reply.id}: {driver.state}"
@@ -112,7 +112,7 @@ def result(dialogue: Dialogue[T], *replies: Recorded) -> T:
 
 
 def extracted(recorded: Sequence[Recorded], first: Recorded) -> tuple[ExtractedRecords, str]:
-    """What came of an extraction with the turns that followed it, and all that was written in them."""
+    """The result of an extraction with its following turns, and all of their text."""
     later = [r for r in recorded if r.kind.startswith("glean") and r.messages[:2] == first.messages]
     turns = [first, *(r for r in later if r.messages[2].strip() == first.reply.strip())]
     spec = replace(extract_spec(PROMPTS, SETTINGS), max_gleanings=min(1, len(turns) - 1))
@@ -135,12 +135,12 @@ def test_every_record_of_an_extraction_is_read(recorded):
 
 
 @pytest.mark.parametrize("kind", ["entity", "relationship"])
-def test_a_description_is_taken_as_it_is(recorded, kind):
+def test_a_description_is_used_unchanged(recorded, kind):
     for one in of(recorded, f"describe_{kind}"):
         name = re.search(rf"^The {kind}: (.*)$", one.asked, re.M).group(1)
         texts = one.asked.partition("to the end of this message:\n\n")[2].split("\n")
         spec = describe_spec(PROMPTS, SETTINGS)
-        # Texts that differ by quotation marks alone need no call; the model's text is one of them.
+        # Texts that differ only in quotation marks need no call; the model's text is one of them.
         replies = [one] if len(distinct_descriptions(texts)) > 1 else []
         assert result(describe(kind, name, texts, spec), *replies) == " ".join(one.reply.split())
 
@@ -152,13 +152,13 @@ def test_every_claim_is_read_and_quotes_its_passage(recorded):
         assert (read.unusable, read.blocked) == (0, 0)
         assert len(read.claims) == one.reply.count('("claim"') > 0
         assert {c.object for c in read.claims} <= {*names, "NONE"}
-        for claim in read.claims:  # interjections of others may be left out
+        for claim in read.claims:  # Interjections of other speakers may be left out.
             words = iter(re.findall(r"\w+", one.passage.casefold()))
             assert all(word in words for word in re.findall(r"\w+", claim.source_text.casefold()))
             assert claim.source_text and claim.description
 
 
-def test_a_report_is_whole_and_cites_nothing_that_its_context_lacks(recorded):
+def test_a_report_is_complete_and_cites_only_its_context(recorded):
     cited = 0
     for one in of(recorded, "report"):
         written = result(report(one.context, report_spec(SETTINGS, PROMPTS)), one)
@@ -180,13 +180,13 @@ def whole(answer: MapAnswer) -> bool:
     return bool(answer.text and answer.references) and not answer.truncated and answer.dropped_references == 0
 
 
-def test_an_answer_from_one_context_cites_what_stands_there(recorded):
+def test_an_answer_from_one_context_cites_its_records(recorded):
     for one in of(recorded, "answer"):
         said = result(answer_context(QUESTION, one.context, answer_spec(SETTINGS, PROMPTS)), one)
         assert said.found and said.references and said.dropped_references == 0
 
 
-def test_a_final_answer_cites_what_the_answers_before_it_cite(recorded):
+def test_a_final_answer_cites_records_of_the_partial_answers(recorded):
     for one in of(recorded, "reduce"):
         cited = references_in(one.context.text)
         numbering = {(r.section, int(r.id)): f"{r.section} {r.id}" for r in cited}
@@ -203,7 +203,7 @@ def test_every_report_is_rated(recorded):
         assert all(0 <= rating <= HIGHEST for rating in ratings.values())
 
 
-def test_a_step_of_drift_has_an_answer_and_no_more_follow_ups_than_asked_for(recorded):
+def test_a_drift_step_has_an_answer_and_at_most_the_requested_follow_ups(recorded):
     def steps() -> Iterator[Any]:
         for one in of(recorded, PRIMER):
             spec = drift_spec(PRIMER, SETTINGS, PROMPTS)
@@ -217,7 +217,7 @@ def test_a_step_of_drift_has_an_answer_and_no_more_follow_ups_than_asked_for(rec
         assert len(step.follow_ups) <= 3 and all(0 < f.score <= 100 for f in step.follow_ups)
 
 
-def test_a_follow_up_question_is_written_out(recorded):
+def test_a_follow_up_question_is_condensed(recorded):
     for one in of(recorded, "condense"):
         asked = one.asked.rstrip().rpartition("\n")[2]
         call = CallParameters("default", "m")

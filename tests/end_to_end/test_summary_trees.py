@@ -1,4 +1,4 @@
-"""Trees of summaries over chunks, without a graph and beside one, and questions that read them."""
+"""Summary trees over chunks, with and without a graph, and questions that read them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settings(*others: str, **more: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def known(world: World) -> World:
-    """An index of short documents with a tree alone."""
+    """An index of short documents with only a tree."""
     world.write(chain(150))
     world.changes = settings() | SHORT
     world.index()
@@ -51,7 +51,7 @@ def chunks(world: World) -> set[str]:
     return {row["id"] for row in world.table("text_units")}
 
 
-def test_an_index_of_a_tree_alone_pays_for_no_extraction(known: World):
+def test_an_index_with_only_a_tree_needs_no_extraction(known: World):
     assert set(known.prompts()) == {"summary"}
     manifest = known.open().manifest
     assert manifest.hierarchies == ["tree"] and "entities" not in manifest.tables
@@ -78,7 +78,7 @@ def test_every_chunk_is_a_leaf_and_every_summary_leads_to_its_leaves(known: Worl
         assert sections == expected and row["rank"] is None and row["full_content"].startswith("# ")
 
 
-def test_the_same_corpus_gives_the_same_tree_in_whatever_order_replies_come(world: World):
+def test_the_tree_does_not_depend_on_the_order_of_replies(world: World):
     world.write(chain(30))
     world.index(**settings())
     first = everything(world.open())
@@ -87,8 +87,8 @@ def test_the_same_corpus_gives_the_same_tree_in_whatever_order_replies_come(worl
     assert everything(world.open()) == first
 
 
-def test_ray_makes_the_same_tree(world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(table_tasks, "STREAMED_ROWS", 3)  # tables come in pieces
+def test_ray_builds_the_same_tree(world: World, on_ray: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(table_tasks, "STREAMED_ROWS", 3)  # Tables have several parts.
     world.write(chain(60))
     tables = []
     for ray in (False, True):
@@ -105,7 +105,7 @@ def umap_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tree_stage, "FEW_CHUNKS", 0)
 
 
-def test_a_small_tree_is_built_without_compiling_umap(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_a_small_tree_does_not_compile_umap(world: World, monkeypatch: pytest.MonkeyPatch):
     def unwanted(**_: Any) -> None:
         raise AssertionError("UMAP is used")
 
@@ -120,7 +120,7 @@ def test_a_small_tree_is_built_without_compiling_umap(world: World, monkeypatch:
         world.index(**settings(dimensionality_reduction="umap"))
 
 
-def test_umap_gives_the_same_tree_again_too(world: World, umap_for_few: None):
+def test_umap_is_deterministic(world: World, umap_for_few: None):
     world.write(chain(24))
     world.index(**settings(dimensionality_reduction="umap"))
     first = world.table("tree_clusters")
@@ -129,7 +129,7 @@ def test_umap_gives_the_same_tree_again_too(world: World, umap_for_few: None):
     assert world.table("tree_clusters") == first and max(row["level"] for row in first) == 0
 
 
-def test_a_tree_beside_communities_shares_chunks_and_embeddings(world: World):
+def test_a_tree_and_communities_share_chunks_and_embeddings(world: World):
     world.write(chain(30))
     world.index(**world.embedding)
     before, asked = everything(world.open()), world.asked()
@@ -151,7 +151,7 @@ def embedded(world: World) -> list[str]:
     return [text for body in bodies for text in body["input"]]
 
 
-def test_an_update_writes_few_summaries_anew(world: World):
+def test_an_update_rewrites_few_summaries(world: World):
     world.write(chain(200))
     world.index(**settings())
     before, asked = {row["id"] for row in world.table("tree_clusters")}, world.asked()
@@ -177,7 +177,7 @@ def test_few_chunks_need_one_level_at_most(world: World, n: int, umap_for_few: N
     assert world.open().ask("What about AAX ?", method="raptor").found
 
 
-def test_documents_longer_than_a_context_are_read_without_their_ends(world: World):
+def test_documents_longer_than_a_context_are_truncated(world: World):
     world.write({f"{n}.txt": f"ALICE knows BOB. Page {n}. " + "MALLORY came again. " * 900 for n in range(6)})
     world.index(**settings() | {"chunking": {"size": "document"}})
     rows = world.table("tree_clusters")
@@ -186,7 +186,7 @@ def test_documents_longer_than_a_context_are_read_without_their_ends(world: Worl
     assert {row["context_left_out"] for row in world.table("tree_summaries")} == {0}
 
 
-def test_what_deletions_leave_is_a_tree_again(world: World):
+def test_deletions_leave_a_valid_tree(world: World):
     texts = chain(120)
     world.write(texts)
     world.index(**settings() | SHORT)
@@ -197,7 +197,7 @@ def test_what_deletions_leave_is_a_tree_again(world: World):
     assert 0 < len(rows) <= 10 and {id_ for row in rows for id_ in row["text_unit_ids"]} == chunks(world)
 
 
-def test_equal_chunks_make_a_tree_that_ends(world: World):
+def test_equal_chunks_give_a_finite_tree(world: World):
     world.write({f"{n}.txt": "ALICE knows BOB." for n in range(60)})
     world.index(**settings(context_tokens=256))
     rows = world.table("tree_clusters")
@@ -205,7 +205,7 @@ def test_equal_chunks_make_a_tree_that_ends(world: World):
     assert not world.table("failures")
 
 
-def test_many_chunks_are_clustered_in_groups_by_tasks(world: World, monkeypatch: pytest.MonkeyPatch):
+def test_many_chunks_are_clustered_in_groups(world: World, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("graphrag_ray.graph.summary_tree.MAX_NODES", 20)
     monkeypatch.setattr("graphrag_ray.graph.summary_tree._PER_GROUP", 10)
     world.write(chain(60))
@@ -217,7 +217,7 @@ def test_many_chunks_are_clustered_in_groups_by_tasks(world: World, monkeypatch:
     }
 
 
-def test_a_summary_that_fails_is_one_failure_and_the_level_above_is_written_without_it(world: World):
+def test_a_failed_summary_is_one_failure_and_is_left_out_above(world: World):
     def respond(body: dict[str, Any]) -> Any:
         text = body["messages"][-1]["content"]
         refused = prompt_of(body) == "summary" and "AAX" in text and "Summaries" not in text
@@ -234,7 +234,7 @@ def test_a_summary_that_fails_is_one_failure_and_the_level_above_is_written_with
     assert world.open(query={"raptor_traversal": "tree"}).ask("What about AAX ?", method="raptor").found
 
 
-def test_tables_that_are_lost_are_made_from_the_journal_and_its_lost_part_is_asked_again(known: World):
+def test_lost_tables_are_rebuilt_and_lost_replies_requested_again(known: World):
     tables, asked = everything(known.open()), known.asked()
     for folder in ("tables", "snapshots"):
         shutil.rmtree(known.root / folder)
@@ -250,7 +250,7 @@ def test_tables_that_are_lost_are_made_from_the_journal_and_its_lost_part_is_ask
     assert everything(known.open()) == tables and known.asked() == asked + held
 
 
-def test_prose_instead_of_a_title_is_a_summary_too(world: World):
+def test_a_reply_without_a_title_is_a_summary(world: World):
     def respond(body: dict[str, Any]) -> Any:
         return "It is all about letters." if prompt_of(body) == "summary" else toy_model.respond(body)
 
@@ -261,7 +261,7 @@ def test_prose_instead_of_a_title_is_a_summary_too(world: World):
     assert not world.table("failures")
 
 
-def test_what_a_snapshot_needs_of_the_journal_is_found(known: World):
+def test_the_replies_a_snapshot_needs_are_found_in_the_journal(known: World):
     keys = keys_needed(known.store, load(known.store, 1))
     assert len(keys["summary"]) == len(known.table("tree_summaries"))
 
@@ -275,13 +275,13 @@ def test_a_tree_needs_embeddings_and_its_libraries(world: World, monkeypatch: py
         world.index(**settings())
 
 
-# questions
+# Questions
 
 
 @pytest.mark.parametrize(
     ("method", "query"), [("trex", {}), ("raptor", {}), ("raptor", {"raptor_traversal": "tree"})]
 )
-def test_one_call_reads_chunks_and_summaries(known: World, method: str, query: dict[str, Any]):
+def test_chunks_and_summaries_are_read_in_one_call(known: World, method: str, query: dict[str, Any]):
     asked = known.asked()
     answer = known.open(query=query).ask("What about AAX ?", method=method)
     assert answer.found and known.prompts(asked) == {"answer": 1}
@@ -290,7 +290,7 @@ def test_one_call_reads_chunks_and_summaries(known: World, method: str, query: d
 
 
 @pytest.mark.parametrize("method", ["trex", "raptor"])
-def test_asked_again_or_in_a_batch_it_answers_the_same_for_nothing(known: World, method: str, tmp_path: Path):
+def test_repeated_and_batched_questions_give_the_same_answer(known: World, method: str, tmp_path: Path):
     opened = open_index(str(known.root), settings=known.settings(), cache=str(tmp_path / "cache"))
     first, asked = opened.ask("What about AAX ?", method=method), known.asked()
     again = opened.ask("What about AAX ?", method=method)
@@ -298,12 +298,12 @@ def test_asked_again_or_in_a_batch_it_answers_the_same_for_nothing(known: World,
     assert again.text == first.text == row["text"] and known.asked() == asked
 
 
-def test_trex_reads_as_many_as_the_settings_say(known: World):
+def test_trex_reads_the_configured_number_of_records(known: World):
     (context,) = known.open(query={"trex_k": 3}).ask("What about AAX ?", method="trex").contexts
     assert len(context.records) == 3
 
 
-def test_a_cited_summary_leads_to_sentences_of_its_documents(known: World):
+def test_cited_summaries_lead_to_sentences_of_their_documents(known: World):
     opened = known.open()
     answer = opened.ask("What about AAX ?", method="trex")
     summaries = [r for r in answer.references if r.section == "Summaries"]
@@ -334,14 +334,14 @@ def test_an_index_without_a_tree_says_how_to_add_it(world: World):
             world.open().ask("What about AAX ?", method=method, where=["path=01.txt"])
 
 
-def test_archrag_does_not_take_a_tree_for_communities_of_entities(world: World):
+def test_archrag_does_not_read_a_tree(world: World):
     world.write(chain(20))
     world.index(**settings("leiden"))
     answer = world.open().ask("What about AAX ?", method="archrag")
     assert answer.found and "--set hierarchies=leiden,tree,attributed" in " ".join(answer.notes)
 
 
-def test_commands_know_it(known: World, run: Command, tmp_path: Path):
+def test_commands_support_it(known: World, run: Command, tmp_path: Path):
     question = ["query", "What about AAX ?", "--root", known.root, *model_options(known)]
     assert "raptor search" in run(*question, "--method", "raptor", "--traversal", "tree").output
     refused = run(*question, "--method", "trex", "--traversal", "tree")
@@ -364,7 +364,7 @@ def config(world: World, folder: Path) -> Path:
     return path
 
 
-def test_it_is_exported_as_a_graph_of_what_was_written_from_what(known: World, run: Command, tmp_path: Path):
+def test_graphml_has_the_tree_as_a_graph(known: World, run: Command, tmp_path: Path):
     export = ["export", "--root", known.root, "--format"]
     assert run(*export, "graphml", "--out", str(tmp_path / "g")).exit_code == 0
     graph = igraph.Graph.Read_GraphML(str(tmp_path / "g" / "graph.graphml"))

@@ -1,4 +1,4 @@
-"""An index built end to end holds exactly what its documents and the model's rules say."""
+"""An end-to-end index contains exactly what its documents and the rules of the toy model imply."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TABLE_OF = {
 }
 
 
-def test_entities_and_relationships_are_exactly_those_of_the_texts(world: World, built: Built):
+def test_entities_and_relationships_are_those_of_the_texts(world: World, built: Built):
     world.take(built(TOWN))
     entities = world.table("entities")
     assert {e["title"]: e["frequency"] for e in entities} == expected_entities(TOWN.values())
@@ -45,7 +45,7 @@ def test_degrees_are_those_of_the_whole_graph(world: World, built: Built):
         assert r["combined_degree"] == degree[r["source"]] + degree[r["target"]]
 
 
-def test_one_description_passes_through_and_several_are_summarised(world: World, built: Built):
+def test_several_descriptions_are_summarised_and_a_single_one_is_kept(world: World, built: Built):
     world.take(built(TOWN, descriptions={"concatenate_up_to_tokens": 0}))
     description = {e["title"]: e["description"] for e in world.table("entities")}
     assert description["JUDY"] == "GRACE bought flour from JUDY."
@@ -67,7 +67,7 @@ def test_every_table_has_its_schema(world: World, built: Built):
         assert (table.num_rows == 0) == (name == "failures"), name
 
 
-def test_finished_tables_alone_lie_in_their_folder_and_every_other_is_named(world: World, built: Built):
+def test_only_finished_tables_are_in_their_folder_and_others_are_documented(world: World, built: Built):
     all_of_them = {
         "hierarchies": ("leiden", "attributed", "tree"),
         "tree": {"dimensionality_reduction": "pca"},
@@ -83,7 +83,7 @@ def test_finished_tables_alone_lie_in_their_folder_and_every_other_is_named(worl
     assert intermediate - INTERMEDIATE_TABLES.keys() == set()
 
 
-def test_offsets_lead_from_every_chunk_to_its_place_in_its_document(world: World):
+def test_offsets_locate_every_chunk_in_its_document(world: World):
     world.write({"umlauts.txt": "ÄRGER über ALICE. 🌊 " * 200, **TOWN})
     world.index(chunking={"size": 60, "overlap": 10, "min_last_chunk_tokens": 5})
     documents = {d["id"]: d for d in world.table("documents")}
@@ -97,7 +97,7 @@ def test_offsets_lead_from_every_chunk_to_its_place_in_its_document(world: World
         assert d["text_unit_ids"] == [u["id"] for u in sorted(mine, key=lambda u: u["position"])]
 
 
-def test_chunks_name_what_was_found_in_them(world: World, built: Built):
+def test_chunks_list_their_records(world: World, built: Built):
     world.take(built(TOWN, claims={"enabled": True}))
     names = {e["id"]: e["title"] for e in world.table("entities")}
     pairs = {r["id"]: (r["source"], r["target"]) for r in world.table("relationships")}
@@ -109,7 +109,7 @@ def test_chunks_name_what_was_found_in_them(world: World, built: Built):
         assert bool(u["covariate_ids"]) == bool(u["entity_ids"])
 
 
-def test_instances_say_which_chunk_said_what(world: World, built: Built):
+def test_instances_name_their_chunks(world: World, built: Built):
     world.take(built(TOWN))
     texts = {u["id"]: " ".join(u["text"].split()) for u in world.table("text_units")}
     instances = world.table("entity_instances") + world.table("relationship_instances")
@@ -124,7 +124,7 @@ def test_a_document_as_one_chunk(world: World):
     assert world.prompts()["extract"] == 2
 
 
-def test_every_level_of_communities_holds_every_entity_once(world: World):
+def test_every_level_contains_every_entity_once(world: World):
     world.write(chain(40))
     done = world.index(**DEEP)
     everyone = {e["id"] for e in world.table("entities")}
@@ -142,7 +142,7 @@ def test_every_level_of_communities_holds_every_entity_once(world: World):
         assert done.manifest.counts["levels"][f"C{k}"] == len(at_level)
 
 
-def test_communities_know_their_parents_children_and_inner_relationships(world: World):
+def test_communities_have_parents_children_and_inner_relationships(world: World):
     world.write(chain(40))
     world.index(**DEEP)
     communities = {c["community"]: c for c in world.table("communities")}
@@ -179,7 +179,7 @@ def toy_references(text: str) -> set[tuple[str, int]]:
     return {(section, int(n)) for section, listed in found for n in listed.split(",")}
 
 
-def test_no_report_context_is_above_its_budget(world: World):
+def test_report_contexts_keep_to_their_budget(world: World):
     world.write(chain(40))
     world.index(reports={"context_tokens": 600}, **DEEP)
     reports = world.table("community_reports")
@@ -194,7 +194,7 @@ def test_no_report_context_is_above_its_budget(world: World):
     )
 
 
-def test_columns_of_tables_become_metadata_that_citations_reach(world: World):
+def test_table_columns_become_metadata_of_cited_documents(world: World):
     world.write(
         {
             "letters.csv": "text,title,date,author,page\n"
@@ -224,7 +224,7 @@ def test_columns_of_tables_become_metadata_that_citations_reach(world: World):
     assert json.loads(chunks["notes.jsonl", "1"]["metadata"]) == {"tags": ["x", "y"]}
 
 
-def test_the_columns_of_tables_can_be_named(world: World):
+def test_table_columns_can_be_configured(world: World):
     world.write({"a.jsonl": '{"body": "ALICE met BOB.", "ref": "R7", "head": "T", "when": "2001"}\n'})
     world.index(
         input={"text_column": "body", "id_column": "ref", "title_column": "head", "date_column": "when"}
@@ -233,7 +233,7 @@ def test_the_columns_of_tables_can_be_named(world: World):
     assert (d["row"], d["title"], d["creation_date"], d["raw_data"]) == ("R7", "T", "2001", None)
 
 
-def test_every_kind_of_file_is_read(world: World):
+def test_every_file_format_is_read(world: World):
     out = io.BytesIO()
     pa.parquet.write_table(pa.table({"text": ["FAYE met GUS."], "title": ["p"]}), out)
     world.write(
@@ -255,7 +255,7 @@ def test_every_kind_of_file_is_read(world: World):
     assert "sub/folder/g.txt" in {d["path"] for d in world.table("documents")}
 
 
-def test_claims_are_kept_with_their_subject_and_their_chunks(world: World):
+def test_claims_have_their_subject_and_chunks(world: World):
     world.write(TOWN)
     done = world.index(claims={"enabled": True})
     claims = world.table("covariates")
@@ -271,7 +271,7 @@ def test_claims_are_kept_with_their_subject_and_their_chunks(world: World):
     assert world.prompts()["claims"] == 5
 
 
-def test_claims_are_off_unless_asked_for(world: World, built: Built):
+def test_claims_are_disabled_by_default(world: World, built: Built):
     world.take(built(TOWN))
     assert world.prompts()["claims"] == 0 and world.table("covariates") == []
 
@@ -299,14 +299,14 @@ def test_embeddings_come_from_a_configured_model(world: World):
     assert {len(e["vector"]) for e in tables["embeddings_entity"]} == {12}
 
 
-def test_embeddings_can_be_switched_off(world: World, built: Built):
+def test_embeddings_can_be_disabled(world: World, built: Built):
     world.take(built(TOWN, embeddings={"enabled": False}))
     tables = everything(world.open())
     assert [t for t in tables if t.startswith("embeddings_") and tables[t]] == []
     assert world.open().ask("What are the THEMES?").found
 
 
-def test_leidenalg_can_be_chosen_for_other_quality_functions(world: World):
+def test_leidenalg_supports_other_quality_functions(world: World):
     world.write(chain(40))
     world.index(communities={"library": "leidenalg", "quality": "surprise", "pack_components_below": 1})
     communities = world.table("communities")
@@ -314,7 +314,7 @@ def test_leidenalg_can_be_chosen_for_other_quality_functions(world: World):
     assert sorted(top) == sorted(e["id"] for e in world.table("entities")) and len(communities) > 1
 
 
-def test_aliases_bring_two_names_together_and_blocked_names_never_appear(world: World, tmp_path):
+def test_aliases_are_merged_and_blocked_names_removed(world: World, tmp_path):
     (tmp_path / "aliases.yaml").write_text("ALICE: [CAROL]\n")
     (tmp_path / "block.txt").write_text("dave\n")
     world.write(TOWN)
@@ -342,7 +342,7 @@ def test_a_gleaned_record_is_kept(world: World):
     assert {i["turn"] for i in world.table("entity_instances") if i["title"] == "ZELDA"} == {1}
 
 
-def test_an_index_without_key_or_network_says_that_no_model_wrote_it(world: World):
+def test_an_offline_index_says_that_no_model_wrote_it(world: World):
     world.write({"a.txt": "Mara Venn is the mayor of Tolsey. Mayor Mara Venn met Ines Calloway in Tolsey."})
     done = world.index(models={"default": {"provider": "offline"}})
     assert "offline engine" in done.manifest.notes["offline"]
@@ -350,7 +350,7 @@ def test_an_index_without_key_or_network_says_that_no_model_wrote_it(world: Worl
     assert world.asked() == 0
 
 
-def test_a_level_that_is_not_there_is_answered_with_those_that_are(world: World):
+def test_an_unknown_level_lists_the_known_ones(world: World):
     world.write(chain(40))
     world.index(**DEEP)
     n_levels = max(c["level"] for c in world.table("communities")) + 1

@@ -1,5 +1,5 @@
-"""Ways of answering that read corpus-wide, over HTTP, by the offline engine and from the command line: the
-source text, levels within a budget, dynamic selection, scored points, DRIFT."""
+"""Search methods that read the whole corpus, over HTTP, with the offline engine and on the command line:
+method `text`, levels within a budget, dynamic selection, scored points, DRIFT."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def tokens(answer: Answer) -> int:
     return sum(p.prompt_tokens + p.completion_tokens for p in answer.phases.values())
 
 
-# the source text
+# Method `text`
 
 
-def test_the_source_text_is_read_whole_and_its_chunks_are_cited(deep: World):
+def test_text_reads_all_chunks_and_cites_them(deep: World):
     start = deep.asked()
     answer = asked(deep, "What about AAX ?", method="text", context_tokens=300)
     chunks = {c["id"]: c["text"] for c in deep.table("text_units")}
@@ -53,7 +53,7 @@ def test_the_source_text_is_read_whole_and_its_chunks_are_cited(deep: World):
     assert deep.prompts(start)["map"] == answer.phases["map"].calls == len(answer.contexts) - 1
 
 
-def test_the_sources_of_an_answer_from_the_source_text_are_its_chunks(deep: World):
+def test_the_sources_of_method_text_are_its_chunks(deep: World):
     opened = deep.open()
     answer = opened.ask("What about AAX ?", method="text")
     documents = {d["path"]: d["text"] for d in deep.table("documents")}
@@ -63,10 +63,10 @@ def test_the_sources_of_an_answer_from_the_source_text_are_its_chunks(deep: Worl
             assert documents[chunk["document"]][chunk["start"] : chunk["end"]] == chunk["text"]
 
 
-# levels and budgets
+# Levels and budgets
 
 
-def test_a_budget_picks_the_finest_level_and_the_question_stays_within_it(deep: World):
+def test_a_budget_selects_the_finest_affordable_level(deep: World):
     n_levels = len(deep.open().manifest.counts["levels"])
     most: list[int] = []
     for k in range(n_levels):
@@ -81,7 +81,7 @@ def test_a_budget_picks_the_finest_level_and_the_question_stays_within_it(deep: 
         assert answer.notes[0].startswith(f"C{answer.level} is the finest level within the budget")
 
 
-def test_a_question_beyond_its_budget_is_refused_and_asks_nothing(deep: World):
+def test_a_question_beyond_its_budget_makes_no_call(deep: World):
     start = deep.asked()
     for method in ("text", "global", "drift"):
         with pytest.raises(BudgetSpent, match=r"query\.budget_tokens is 3,000"):
@@ -89,13 +89,13 @@ def test_a_question_beyond_its_budget_is_refused_and_asks_nothing(deep: World):
     assert deep.asked() == start
 
 
-def test_a_budget_in_dollars_needs_the_price_of_the_model(deep: World):
+def test_a_budget_in_usd_needs_the_price_of_the_model(deep: World):
     with pytest.raises(SettingsError, match="price of a model is unknown"):
         asked(deep, level="auto", budget_usd=1.0)
 
 
-def test_what_corrections_take_beyond_the_budget_is_not_asked_and_told(deep: World):
-    """The first reply to every map call is as long as it may be and of no use, which no forecast knows of."""
+def test_corrections_beyond_the_budget_are_not_sent_and_reported(deep: World):
+    """The first reply to every map call is as long as possible and invalid, which no forecast includes."""
     with pytest.raises(BudgetSpent) as refused:
         asked(deep, level="C1", budget_tokens=1, **SMALL)
     forecast = int(re.search(r"at most ([\d,]+)", str(refused.value))[1].replace(",", ""))
@@ -114,10 +114,10 @@ def test_what_corrections_take_beyond_the_budget_is_not_asked_and_told(deep: Wor
     assert f"query.budget_tokens is {forecast:,}" in " ".join(answer.notes)
 
 
-# dynamic selection
+# Dynamic selection
 
 
-def test_only_what_lies_below_relevant_reports_is_rated_and_read(deep: World):
+def test_only_reports_below_relevant_ones_are_rated_and_read(deep: World):
     start = deep.asked()
     answer = asked(deep, "What about AAX ?", dynamic=True)
     reports = {r["id"]: r for r in deep.table("community_reports")}
@@ -147,7 +147,7 @@ def test_another_model_can_rate(deep: World):
     assert used == {("rate", "cheap"), ("map", "m"), ("reduce", "m")}
 
 
-def test_a_rating_call_that_fails_leaves_its_reports_relevant_and_is_told(deep: World):
+def test_reports_of_a_failed_rating_call_count_as_relevant(deep: World):
     first = iter([REJECTED])
 
     def one_fails(body: dict[str, Any]) -> Any:
@@ -159,20 +159,20 @@ def test_a_rating_call_that_fails_leaves_its_reports_relevant_and_is_told(deep: 
     assert any("got no rating and counted as relevant" in n and "rejected" in n for n in answer.notes)
 
 
-# points
+# Points
 
 
 @pytest.mark.parametrize("method", ["global", "text"])
-def test_points_are_weighed_one_by_one(deep: World, method: str):
+def test_points_are_ranked_individually(deep: World, method: str):
     start = deep.asked()
     answer = asked(deep, "What about AAX ?", method=method, map_protocol="points")
     assert answer.found and answer.references and not answer.failed_parts
     assert set(deep.prompts(start)) == {"map_points", "reduce"}
 
 
-def test_a_map_call_without_json_is_asked_once_more_and_then_told_as_missing(deep: World):
+def test_a_map_reply_without_json_is_requested_once_more_and_then_reported_missing(deep: World):
     def one_in_prose(body: dict[str, Any]) -> str:
-        """The first context of all, again when it is corrected."""
+        """Prose for the first context, and again for its correction."""
         text = str(body["messages"][1]["content"])
         return "They get on." if "Reports" in text and marker in text else toy_model.respond(body)
 
@@ -197,7 +197,7 @@ def test_a_map_call_without_json_is_asked_once_more_and_then_told_as_missing(dee
 # DRIFT
 
 
-def test_drift_looks_up_what_its_primer_leaves_open(deep: World):
+def test_drift_follows_the_questions_of_its_primer(deep: World):
     start = deep.asked()
     answer = asked(deep, "What about AAX ?", method="drift", drift_depth=2, drift_breadth=2)
     prompts = deep.prompts(start)
@@ -210,11 +210,11 @@ def test_drift_looks_up_what_its_primer_leaves_open(deep: World):
     assert answer.notes[0].startswith("Looked up: What about ")
 
 
-# questions that cannot be asked
+# Invalid questions
 
 
 @pytest.mark.parametrize("method", ["global", "text", "drift", "vector", "local"])
-def test_a_question_that_fills_the_window_is_refused_before_it_is_sent(deep: World, method: str):
+def test_a_question_that_fills_the_context_window_is_rejected_before_it_is_sent(deep: World, method: str):
     small = deep.settings().models["default"].model_copy(update={"context_window": 9_500})
     opened = deep.open(models={"default": small.model_dump(mode="json")})
     start = deep.asked()
@@ -224,7 +224,7 @@ def test_a_question_that_fills_the_window_is_refused_before_it_is_sent(deep: Wor
 
 
 @pytest.mark.parametrize("method", ["global", "text", "drift"])
-def test_a_question_in_another_language_is_asked_as_it_is(deep: World, method: str):
+def test_a_question_in_another_language_is_not_changed(deep: World, method: str):
     question = "Кто писал AAX ? 谁写信给 AAX ?"
     start = deep.asked()
     answer = deep.open().ask(question, method=method)
@@ -232,7 +232,7 @@ def test_a_question_in_another_language_is_asked_as_it_is(deep: World, method: s
     assert all(question in b["messages"][-1]["content"] for b in deep.endpoint.bodies()[start:])
 
 
-# the offline engine
+# The offline engine
 
 
 @pytest.fixture(scope="module")
@@ -259,7 +259,7 @@ def offline(root: str, **query: Any) -> Index:
         ("drift", {}),
     ],
 )
-def test_the_offline_engine_answers_every_way(demo: str, method: str, query: dict[str, Any]):
+def test_the_offline_engine_supports_every_method(demo: str, method: str, query: dict[str, Any]):
     answer = offline(demo, **query).ask("Who opposed the tidal barrage, and why?", method=method)
     assert answer.found and len(answer.references) >= 3 and not answer.failed_parts
     assert "barrage" in answer.text.lower() and answer.cost_usd == 0
@@ -267,17 +267,17 @@ def test_the_offline_engine_answers_every_way(demo: str, method: str, query: dic
     assert "Source " not in answer.text.replace("Sources (", "")
 
 
-def test_the_offline_engine_selects_what_concerns_the_question(demo: str):
+def test_the_offline_engine_selects_relevant_reports(demo: str):
     answer = offline(demo, dynamic=True).ask("What happened at the rowing race?")
     n_rated = sum(len(c.records) for c in answer.contexts if c.phase == "rate")
     n_read = sum(len(c.records) for c in answer.contexts if c.phase == "map")
     assert answer.found and 0 < n_read < n_rated / 2
 
 
-# the command line
+# Command line
 
 
-def test_options_of_a_question_reach_its_prompts(run: Command, world: World):
+def test_query_options_are_part_of_the_prompts(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     start = world.asked()
@@ -290,7 +290,7 @@ def test_options_of_a_question_reach_its_prompts(run: Command, world: World):
     assert set(world.prompts(start)) == {"map_points", "reduce"}
 
 
-def test_options_of_a_question_need_no_model(run: Command, world: World):
+def test_query_options_work_with_the_offline_engine(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     offline_again = ["--set", "models.default={provider: offline}"]
@@ -302,12 +302,12 @@ def test_options_of_a_question_need_no_model(run: Command, world: World):
     assert "C0 is the coarsest level with enough reports" in result.stdout
 
 
-def test_dynamic_selection_of_another_method_is_refused(run: Command, world: World):
+def test_dynamic_selection_is_rejected_for_other_methods(run: Command, world: World):
     result = run("query", ALL, "--root", world.root, "--dynamic", "--method", "text")
     assert result.exit_code == 2 and "not supported by text search" in result.stderr
 
 
-def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Command, world: World):
+def test_an_insufficient_budget_returns_4_and_names_a_sufficient_one(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     for more in (
@@ -324,7 +324,7 @@ def test_a_budget_that_does_not_suffice_returns_4_and_says_what_would(run: Comma
     assert result.exit_code == 2 and "query.budget_tokens" in result.stderr
 
 
-def test_levels_shows_what_each_level_holds(run: Command, deep: World):
+def test_levels_shows_the_content_of_each_level(run: Command, deep: World):
     told = json.loads(run("levels", "--root", deep.root, "--json").stdout)
     counts = deep.open().manifest.counts["levels"]
     reports = deep.table("community_reports")
@@ -339,7 +339,7 @@ def test_levels_shows_what_each_level_holds(run: Command, deep: World):
     assert "100.0%" in shown and f"{rows['TS']['n_tokens']:,}" in shown
 
 
-def test_levels_of_nothing_are_refused_and_of_an_empty_index_are_empty(run: Command, world: World):
+def test_levels_needs_an_index_and_shows_nothing_for_an_empty_one(run: Command, world: World):
     assert run("levels", "--root", world.root).exit_code == 2
     world.write({"weather.txt": "It rained in the whole of the spring, and nobody of note was seen."})
     run(*index_command(world))
