@@ -37,7 +37,10 @@ WINDOW_S = 60.0
 
 @dataclass(frozen=True)
 class Server:
-    """seconds: of a call, at the median; slots: at the start; phase_s: until they are halved, and doubled."""
+    """`seconds`: median latency of a call.
+
+    `slots`: initial number of concurrent calls. `phase_s`: time until they are halved, and doubled again.
+    """
 
     seconds: float
     slots: int
@@ -48,7 +51,7 @@ class Server:
         return self.seconds * math.exp(JITTER**2 / 2.0)
 
     def slots_at(self, t: float) -> float:
-        """t: seconds since the first call."""
+        """`t`: seconds since the first call."""
         return self.slots / 2 if self.phase_s <= t < 2 * self.phase_s else self.slots
 
     def slot_seconds(self, start: float, end: float) -> float:
@@ -72,7 +75,7 @@ class Window:
 
 
 def change_slots(url: str, server: Server, over: threading.Event) -> None:
-    """Halve them and double them again, by the time of the first call."""
+    """Halve and double the slots, timed from the first call."""
     while not get(url)["in_flight"]["now"]:
         if over.wait(0.1):
             return
@@ -84,7 +87,7 @@ def change_slots(url: str, server: Server, over: threading.Event) -> None:
 
 
 def index(server: Server, source: Path, root: Path, url: str) -> tuple[int, float]:
-    """Exit code and seconds of the command."""
+    """Returns exit code and seconds of the command."""
     command = [
         sys.executable, "-m", "graphrag_ray", "index", str(source), "--root", str(root), "--ray", "--quiet",
         "--model", "simulated", "--base-url", url, "--set", "models.default.endpoints.0.api_key_env=null",
@@ -96,7 +99,7 @@ def index(server: Server, source: Path, root: Path, url: str) -> tuple[int, floa
 
 
 def windows(log: Path, server: Server) -> list[Window]:
-    """Whole minutes of extraction while there was work for every slot."""
+    """Whole minutes of extraction with work for every slot."""
     calls = [json.loads(line) for line in log.read_bytes().splitlines()[1:]]
     calls = [c for c in calls if c["kind"] == "extract"]
     first = min(c["arrived"] for c in calls)
@@ -124,7 +127,7 @@ def run(server: Server) -> tuple[list[Window], int, float]:
             over.set()
             changing.join()
             get(url)
-            time.sleep(1.5)  # the log is written once a second
+            time.sleep(1.5)  # The log is written once a second.
         return windows(log, server), code, wall
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the command line does
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # As the command line does.
 
 from graphrag_ray import open_index
 from graphrag_ray.query.ask import Index

@@ -1,8 +1,6 @@
-"""A corpus of `corpus.py` after a change: folders of .jsonl files, a document a line, known by its title.
-
-Files that a change does not concern are hard links to those of the corpus, so they keep their size and time.
-A changed file is written anew. Everything is drawn by a seed.
-"""
+"""Change a corpus of `corpus.py`: folders of .jsonl files with one document per line, identified by its
+title. Unchanged files are hard links to the original files, so they keep their size and time. Changed
+files are rewritten. Everything is determined by a seed."""
 
 from __future__ import annotations
 
@@ -27,14 +25,14 @@ _SENTENCE = re.compile(r".+?(?:\.\s+|\Z)", re.DOTALL)
 
 
 class Place(NamedTuple):
-    """Where a document stands: the numbers of its file, in the order of names, and of its line."""
+    """Position of a document: number of its file, in the order of names, and number of its line."""
 
     file: int
     line: int
 
 
 class Corpus:
-    """The files of a folder, and how many documents each holds."""
+    """The files of a folder and their numbers of documents."""
 
     def __init__(self, folder: Path) -> None:
         self.files = sorted(folder.glob("*.jsonl"))
@@ -44,7 +42,7 @@ class Corpus:
         return [Place(file, line) for file, n in enumerate(self.sizes) for line in range(n)]
 
     def rows(self, places: Iterable[Place]) -> dict[Place, dict[str, str]]:
-        """The documents that stand there."""
+        """The documents at these positions."""
         wanted = defaultdict(set)
         for place in places:
             wanted[place.file].add(place.line)
@@ -56,14 +54,14 @@ class Corpus:
         }
 
     def from_file(self, file: int) -> Iterator[dict[str, str]]:
-        """All documents from a file on, and then again from the first file."""
+        """All documents from a file on, then again from the first file."""
         for path in self.files[file:] + self.files[:file]:
             yield from map(json.loads, _lines(path))
 
 
 def link_files(folder: Path, to: Path) -> None:
-    """The files of a folder, and of those in it, under other names: hard links, or copies with the same time
-    where there can be none."""
+    """Link the files of a folder into another one under other names, or copy them with their time where
+    links are impossible."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to, copy_function=_link)
 
@@ -76,7 +74,7 @@ def _link(source: str, to: str) -> None:
 
 
 def edit(corpus: Corpus, folder: Path, changed: int, added: int, deleted: int, seed: int) -> None:
-    """Change, add and delete so many documents in `folder`, which holds the corpus's files."""
+    """Change, add and delete documents in `folder`, which has the files of the corpus."""
     dice = random.Random(seed)
     drawn = dice.sample(corpus.places(), changed + deleted)
     edited, gone = drawn[:changed], set(drawn[changed:])
@@ -99,7 +97,7 @@ def edit(corpus: Corpus, folder: Path, changed: int, added: int, deleted: int, s
 
 
 def replace_file(corpus: Corpus, folder: Path, other: Corpus) -> None:
-    """Give the documents of the middle file in `folder` the texts of another corpus."""
+    """Give the documents of the middle file in `folder` texts of another corpus."""
     file = len(corpus.files) // 2
     places = [Place(file, line) for line in range(corpus.sizes[file])]
     texts = islice(cycle(other.from_file(min(file, len(other.files) - 1))), len(places))
@@ -109,7 +107,7 @@ def replace_file(corpus: Corpus, folder: Path, other: Corpus) -> None:
 
 
 def with_passage(text: str, source: str, dice: random.Random) -> str:
-    """A text with a fifth of its sentences, at one place, replaced by sentences of another."""
+    """Replace a fifth of the sentences of a text, at one position, by sentences of another text."""
     sentences = _SENTENCE.findall(text)
     n = max(1, round(len(sentences) * PASSAGE))
     at = dice.randint(0, len(sentences) - n)
@@ -137,7 +135,7 @@ def _rewrite(
     more: Sequence[Mapping[str, str]],
 ) -> None:
     path = folder / corpus.files[file].name
-    path.unlink()  # it is a link to the corpus's own file
+    path.unlink()  # It is a hard link to the original file.
     with path.open("w", encoding="utf-8") as out:
         for line, text in enumerate(_lines(corpus.files[file])):
             place = Place(file, line)

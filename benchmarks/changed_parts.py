@@ -1,16 +1,11 @@
-"""What an update costs in the indexes of a large snapshot, where it changes some parts of many.
+"""The cost of an update in the indexes of a large snapshot that changes a few of many parts.
 
-    python benchmarks/changed_parts.py --rows 500_000 --chunks 131_072
-
-Makes relationships and entities of random ids and words in parts of 1,000 rows, and prints CPU seconds of
-this process:
-
-- an index of rows made afresh, and derived from the one before a share of the parts changed;
-- what changed is counted, where all relationships have other degrees and those of each tenth part other
-  descriptions;
-- a shard of the index for walks over chunks in groups of 160, with names drawn as in `walks.py`.
-
-Asserts only that what is derived is what is made afresh.
+Usage: python benchmarks/changed_parts.py --rows 500_000 --chunks 131_072. Makes relationships and entities
+with random ids and words in parts of 1,000 rows, and prints the CPU seconds of this process for (1) a row
+index, built from scratch and derived from the one before a share of the parts changed; (2) counting changes
+when all relationships have other degrees and a tenth of the parts other descriptions; (3) a shard of the walk
+index over chunks in groups of 160, with names drawn as in `walks.py`. Asserts only that derived indexes equal
+those built from scratch.
 """
 
 from __future__ import annotations
@@ -163,7 +158,7 @@ def of_walks(store: Store, n_chunks: int, rng: np.random.Generator) -> None:
 
 
 def full(name: str, columns: dict[str, list[Any]]) -> pa.Table:
-    """A table with nulls in the columns that it lacks."""
+    """Add missing columns as nulls."""
     of, (first, *_) = schema.TABLES[name], columns.values()
     return pa.table([columns.get(f.name) or pa.nulls(len(first), f.type) for f in of], schema=of)
 

@@ -51,7 +51,7 @@ LEAST = 12
 
 @dataclass
 class Way:
-    """How the nearest are found: [questions, levels, K] places within levels, for an ef."""
+    """A way to find nearest neighbours: [questions, levels, K] positions within levels, for an ef."""
 
     name: str
     ask: Callable[[int], np.ndarray]
@@ -61,7 +61,7 @@ class Way:
     recall: list[float]
 
     def at(self, recall: float) -> float | None:
-        """ms of a question at a recall."""
+        """Milliseconds per question at a recall."""
         if recall > max(self.recall):
             return None
         rising = np.maximum.accumulate(self.recall)
@@ -69,7 +69,7 @@ class Way:
 
 
 def given_vectors(path: Path) -> np.ndarray:
-    """[n, dimensions] of a .npy file, or of the column `vector` of the Parquet files of a folder."""
+    """Returns [n, dimensions] from a .npy file or the column `vector` of the Parquet files of a folder."""
     if path.is_file():
         return np.load(path).astype(np.float32, copy=False)
     columns = [pq.read_table(part, columns=["vector"])["vector"] for part in sorted(path.glob("*.parquet"))]
@@ -100,7 +100,7 @@ def nearest_centre(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
 
 
 def grouped(nodes: np.ndarray, of_each: int, rng: Any) -> np.ndarray:
-    """Centroids of groups of near nodes: two rounds of k-means within each cell."""
+    """Centroids of groups of near nodes, by two rounds of k-means within each cell."""
     cells = nodes[np.sort(rng.choice(len(nodes), max(1, len(nodes) // CELL), replace=False))]
     cell_of = nearest_centre(nodes, cells)
     order = np.argsort(cell_of, kind="stable")
@@ -130,13 +130,15 @@ def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argpars
     starts = np.cumsum([0, *map(len, levels)])
     ids = [[f"{at:032x}" for at in range(start, end)] for start, end in pairwise(starts)]
     few = chnsw.build([(ids[0][:100], levels[0][:100])], exact=10)
-    chnsw.read(InMemory.of(few)).places(questions, K)  # is compiled
+    chnsw.read(InMemory.of(few)).places(questions, K)  # Compiles it.
     started = time.process_time()
     data = chnsw.build(list(zip(ids, levels, strict=True)), given.m, given.ef_build)
     took = time.process_time() - started
     index = chnsw.read(InMemory.of(data))
     parts = [(at, at + 1) for at in np.flatnonzero(index.firsts >= 0)]
-    parts[-1:] = [(start, len(levels)) for start, _ in parts[-1:]]  # and all of those that have no links
+    parts[-1:] = [
+        (start, len(levels)) for start, _ in parts[-1:]
+    ]  # The last span includes all nodes without links.
     alone = [
         replace(index, starts=index.starts[start : end + 1], firsts=index.firsts[start:end])
         for start, end in parts
@@ -153,7 +155,7 @@ def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argpars
 
 
 def filled(places: np.ndarray) -> np.ndarray:
-    """[..., K] where a level has fewer."""
+    """Pads levels with fewer nodes to K."""
     return np.pad(places, [(0, 0), (0, 0), (0, K - places.shape[2])], constant_values=-1)
 
 
@@ -187,7 +189,7 @@ def by_faiss(
 
 
 def recall(found: np.ndarray, truth: Sequence[np.ndarray]) -> float:
-    """truth: of each level [questions, K or fewer]"""
+    """`truth`: for each level [questions, K or fewer]."""
     shares = []
     for level, exact in enumerate(truth):
         both = [np.intersect1d(a, b).size for a, b in zip(found[:, level], exact, strict=True)]

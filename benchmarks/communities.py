@@ -1,10 +1,9 @@
-"""Hierarchical Leiden as an index runs it, on planted graphs: seconds and memory by size and library.
+"""Time and memory of hierarchical Leiden on planted graphs by size and library, run as an index runs it.
 
-    python benchmarks/communities.py --edges 100_000 1_000_000 --limit-s 600
-
-Every graph has two edges a node, communities whose sizes are a power law, preferred members within each,
-CROSS of the edges between communities, weights from 1 on, one hub that is tied to a fiftieth of all nodes,
-and a few small components. Each run is a process of its own, which is stopped after --limit-s.
+Usage: python benchmarks/communities.py --edges 100_000 1_000_000 --limit-s 600. Every graph has two edges per
+node, communities with power-law sizes, preferred members within each, a share CROSS of edges between
+communities, integer weights, one hub connected to a fiftieth of all nodes, and some small components. Each
+run is a separate process that is stopped after --limit-s.
 """
 
 from __future__ import annotations
@@ -38,7 +37,8 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def planted_graph(n_edges: int, seed: int) -> Arrays:
-    """source, target, weight [E] (about n_edges), node_tokens and node_keys [N], planted [N] (community)."""
+    """Returns source, target and weight [E] (about n_edges), node_tokens and node_keys [N], and planted [N]
+    (the community)."""
     rng = np.random.default_rng(seed)
     n = max(10, n_edges // 2)
     n_alone = int(ALONE * n)
@@ -47,7 +47,7 @@ def planted_graph(n_edges: int, seed: int) -> Arrays:
     sizes = sizes[: int(np.searchsorted(np.cumsum(sizes), inside)) + 1]
     planted = np.repeat(np.arange(len(sizes)), sizes)[:inside]
     start = np.concatenate([[0], np.cumsum(sizes)])
-    # A ring within each community keeps it in one piece, other edges prefer its first members.
+    # A ring keeps each community connected; other edges prefer its first members.
     node = np.arange(inside)
     after = np.where(planted[np.minimum(node + 1, inside - 1)] == planted, node + 1, start[planted])
     more = int(n_edges - inside - HUB_SHARE * inside)
@@ -61,7 +61,7 @@ def planted_graph(n_edges: int, seed: int) -> Arrays:
     target = np.concatenate([np.minimum(after, inside - 1), other, hub, alone + 1])
     low, high = np.minimum(source, target), np.maximum(source, target)
     key = np.unique((low * n + high)[low != high])
-    # Nodes are numbered by the hashes of their names: neighbours do not stand together.
+    # Nodes are numbered by hashes of their names, so neighbours have distant numbers.
     shuffled = rng.permutation(n)
     return {
         "source": shuffled[key // n],
@@ -90,7 +90,7 @@ class Timed:
 
 
 def one_run(path: Path, library: str) -> dict[str, Any]:
-    """The hierarchy of a stored graph, and what it took. For a process of its own."""
+    """Build the hierarchy of a stored graph and measure it. Runs in its own process."""
     graph = dict(np.load(path))
     n_nodes = len(graph["node_keys"])
     timed = Timed(igraph.Graph.community_leiden if library == "igraph" else leidenalg.find_partition)

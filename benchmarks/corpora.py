@@ -31,7 +31,7 @@ CLI = [sys.executable, "-m", "graphrag_ray"]
 
 
 def unpacked(corpus: Path, to: Path) -> tuple[Path, list[str]]:
-    """INPUT and the settings with which it is to be read."""
+    """INPUT, and the settings to read it with."""
     if (passages := corpus / "passages.jsonl.gz").exists():
         to.mkdir()
         with gzip.open(passages) as packed, (to / "passages.jsonl").open("wb") as out:
@@ -43,7 +43,7 @@ def unpacked(corpus: Path, to: Path) -> tuple[Path, list[str]]:
 
 
 def question_of(corpus: Path) -> str:
-    """The first of its questions."""
+    """The first question of the corpus."""
     if (lines := corpus / "questions.jsonl").exists():
         return str(json.loads(lines.read_text("utf-8").partition("\n")[0])["question"])
     with (corpus / "questions.csv").open(encoding="utf-8-sig", newline="") as rows:
@@ -51,7 +51,7 @@ def question_of(corpus: Path) -> str:
 
 
 def called(*words: str) -> tuple[int, float, dict[str, Any], str]:
-    """Exit code, seconds, what it printed as JSON, and what it complained of."""
+    """Returns exit code, seconds, JSON output and standard error."""
     before = time.monotonic()
     done = subprocess.run([*CLI, *words, "--json"], capture_output=True, text=True, check=False)
     seconds = time.monotonic() - before
@@ -63,7 +63,7 @@ def called(*words: str) -> tuple[int, float, dict[str, Any], str]:
 
 
 def tried(corpus: Path, work: Path, limit_s: float) -> list[str]:
-    """Prints the rows of one corpus; what was wrong with it."""
+    """Print the rows of one corpus. Returns its problems."""
     source, overrides = unpacked(corpus, work / "input")
     set_ = [word for override in overrides for word in ("--set", override)]
     root = str(work / "index")

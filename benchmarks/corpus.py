@@ -70,7 +70,7 @@ class Name:
 
 @dataclass(slots=True)
 class Community:
-    """members: name numbers; ends: the ends of its ties, a name as often as it has ties; ties: pairs."""
+    """`members`: numbers of names. `ends`: the ends of its ties, with repetitions. `ties`: pairs."""
 
     members: list[int] = field(default_factory=list)
     ends: list[int] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Document:
 
 
 class Planted:
-    """The graph so far. dealt: the community of each document."""
+    """The graph so far. `dealt` has the community of each document."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -95,7 +95,7 @@ class Planted:
         self.n_ties = 0
 
     def community_for_document(self) -> int:
-        """A community that others are about, or a new one."""
+        """An existing community that documents are about, or a new one."""
         rng, k, n = self.rng, len(self.communities), len(self.dealt)
         if rng.random() * (CONCENTRATION + n) < CONCENTRATION + DISCOUNT * k:
             self.communities.append(Community())
@@ -105,7 +105,7 @@ class Planted:
         return self.dealt[-1]
 
     def add(self, community: int) -> tuple[int, list[tuple[int, int]]]:
-        """A new name in a community, and its ties: (number, pairs)."""
+        """A new name in a community, and its ties as (number, pairs)."""
         rng = self.rng
         number = len(self.names)
         text, kind = spell(number, rng)
@@ -131,7 +131,7 @@ class Planted:
 
 
 def spell(number: int, rng: random.Random) -> tuple[str, str]:
-    """The name with a number, no two alike, and its kind. Two of five are people."""
+    """The unique name with this number, and its kind. Two of five are people."""
     stem = _stem(number)
     kind = rng.random()
     if kind < 0.4:
@@ -142,11 +142,11 @@ def spell(number: int, rng: random.Random) -> tuple[str, str]:
 
 
 def _stem(number: int) -> str:
-    """An invented word: a mixed-radix numeral whose digits are syllables, hence different for each."""
+    """An invented word: a mixed-radix numeral with syllables as digits, so it is unique."""
     n_syllables = len(ONSETS) * len(VOWELS)
     span = n_syllables * n_syllables * len(CODAS)
     high, low = divmod(number, span)
-    low = low * 100_003 % span  # prime, so that neighbours do not look alike
+    low = low * 100_003 % span  # Prime, so that consecutive numbers do not look alike.
     low, coda = divmod(low, len(CODAS))
     parts = [_syllable(d) for d in (*divmod(low, n_syllables), *_digits(high, n_syllables))]
     return ("".join(parts) + CODAS[coda]).capitalize()
@@ -164,7 +164,7 @@ def _syllable(digit: int) -> str:
 
 
 class Writer:
-    """Documents of a planted graph, one after the other."""
+    """Writes documents of a planted graph, one after the other."""
 
     def __init__(self, seed: int, exponent: float) -> None:
         self.rng = random.Random(seed)
@@ -173,12 +173,13 @@ class Writer:
         self.characters = 0
         self.hub_sentences = 0
         self.born: list[tuple[int, list[tuple[int, int]]]] = []
-        # P(no hub in a chunk) = (1 - p)^(sentences of a chunk) = 1/2; a sentence has some 80 characters,
+        # P(no hub in a chunk) = (1 - p)^(sentences per chunk) = 1/2. A sentence has about 80 characters, and
+        # introducing a name takes several.
         # and one that is born brings several.
         self._hub = 1 - 0.5 ** (102 / (CHUNK_TOKENS * CHARACTERS_PER_TOKEN))
 
     def wanted_names(self) -> float:
-        """How many names the text so far should have brought."""
+        """The number of names that a text of this length should contain."""
         return NAMES_SCALE * (self.characters / CHARACTERS_PER_TOKEN + 1) ** self.exponent
 
     def document(self, number: int) -> Document:
@@ -215,7 +216,7 @@ class Writer:
             one, other = (own.members[int(random_() * len(own.members))] for _ in range(2))
             return self._fact(one, other) if one != other else self._filler(community)
         if at < self._hub + FACTS and own.ties:
-            # The older a tie, the oftener it is told.
+            # Older ties are mentioned more often.
             return self._fact(*own.ties[int(random_() ** 2 * len(own.ties))])
         return self._filler(community)
 
@@ -230,7 +231,7 @@ class Writer:
         random_ = self.rng.random
         adjective, noun, other = _one(ADJECTIVES, random_), _one(NOUNS, random_), _one(NOUNS, random_)
         if random_() < 0.12:
-            # A document's own terms: neighbours of its community's number.
+            # Terms of the document itself: neighbours of its community's number.
             term = TERMS[(community + int(random_() * 3)) % len(TERMS)]
             return f"{_one(OPENINGS, random_)} {adjective} {noun} {_one(DID, random_)} the {term}."
         return (
@@ -244,7 +245,7 @@ def _one(words: list[str], random_: Callable[[], float]) -> str:
 
 
 def documents(tokens: int, seed: int, exponent: float = 0.65) -> Iterator[tuple[Document, Writer]]:
-    """Documents until there are so many tokens, each with the state of their writer after it."""
+    """Yield documents until the number of tokens is reached, each with the state of the writer after it."""
     writer = Writer(seed, exponent)
     number = 0
     while writer.characters < tokens * CHARACTERS_PER_TOKEN:
@@ -253,7 +254,7 @@ def documents(tokens: int, seed: int, exponent: float = 0.65) -> Iterator[tuple[
 
 
 def write_corpus(out: Path, tokens: int, seed: int, exponent: float = 0.65) -> dict[str, object]:
-    """Write the corpus and what was planted in it; returns the summary."""
+    """Write the corpus and its planted graph. Returns the summary."""
     truth = out.with_name(out.name + ".truth")
     for folder in (out, truth):
         folder.mkdir(parents=True)

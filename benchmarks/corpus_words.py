@@ -1,4 +1,4 @@
-"""The words of the corpus of `corpus.py`."""
+"""Words for the corpus of `corpus.py`."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ TOKENS_PER_WORD = 1.35
 
 
 def write_corpus(path: Path, chunks: int, tokens: int, seed: int = 1) -> None:
-    """A .jsonl file of texts of some so many tokens each, without meaning."""
+    """Write a .jsonl file of meaningless texts with about this many tokens each."""
     rng = random.Random(seed)
     syllables = ("ba", "den", "far", "gol", "hin", "kel", "lor", "mas", "nor", "pet", "sil", "tor", "ven")
     words = ["".join(rng.choices(syllables, k=rng.randint(1, 3))) for _ in range(3000)]
@@ -54,7 +54,7 @@ def run(given: argparse.Namespace, folder: Path) -> int:
 
 def report(given: argparse.Namespace, used: Totals, stats: dict[str, Any], series: dict[str, Any]) -> None:
     requests = max(1, stats["requests"])
-    # while there is enough to do: at least half of what is allowed is in flight
+    # While there is enough work: at least half of the allowed calls are in flight.
     at_work = [
         n
         for n, flying in zip(series["admitted_requests"], series["mean_in_flight"], strict=True)

@@ -1,12 +1,9 @@
-"""The same parquet files read by path and as a dataset of Ray Data: CPU and the driver's memory (Linux only).
-
-    python benchmarks/dataset_input.py ../shared/data/2wiki/passages.jsonl.gz --tokens 2000000 10000000
-
-The passages (.jsonl or .jsonl.gz with columns id, title and text) are repeated, each time with another salt,
-until there are so many tokens, in parquet files of 5,000 rows. Only the step `read` is measured, documents to
-chunks in the store, since all that follows is the same: CPU of all processes from when Ray has started,
-private memory of the driver at its peak. How that is measured: `processes.py`.
-"""
+"""Compare reading the same Parquet files by path and as a Ray Data dataset: CPU time and driver memory
+(Linux only). Usage: python benchmarks/dataset_input.py ../shared/data/2wiki/passages.jsonl.gz --tokens
+2000000 10000000. The passages (.jsonl or .jsonl.gz with columns id, title and text) are repeated with
+different salts until the number of tokens is reached, in Parquet files of 5,000 rows. Only step `read` is
+measured, from documents to stored chunks, because all later steps are the same: CPU time of all processes
+after the start of Ray, and the driver's peak private memory. `processes.py` explains how."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ WAYS = ("path", "dataset")
 
 
 def write_rows(passages: Path, folder: Path, tokens: int) -> int:
-    """Returns how many there are."""
+    """Returns the number of rows."""
     from graphrag_ray.corpus.tokens import count_tokens
 
     with (gzip.open if passages.suffix == ".gz" else open)(passages, "rt") as stream:
@@ -53,7 +50,7 @@ def write_rows(passages: Path, folder: Path, tokens: int) -> int:
 
 
 def read_by(way: str, rows: str, root: str) -> None:
-    """In a process of its own."""
+    """Runs in its own process."""
     from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.corpus.parse import missing_column_fault
     from graphrag_ray.engine.input_rows import InputRows

@@ -82,14 +82,17 @@ DEMO_QUESTIONS = (
 
 VOLATILE = re.compile(
     r".*_(?:at|until)|latency_.*|(?:model_)?seconds|(?:mean|peak)_in_flight|share_of_limit|host|pid|created|period"
-    r"|versions?|code|inputs|waiting|others|parts"  # the last three: of `gc`, sizes of stored files
+    r"|versions?|code|inputs|waiting|others|parts"  # The last three are sizes of stored files, from `gc`.
 )
 """Keys whose values vary from run to run, or with the version of the code alone."""
 MEASURED = ("ttft_s", "tokens_per_s", "slow_share", "slow_factor")
 """Assumptions of `estimate` that come from an earlier run's times."""
 _TEXT = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?"), "<time>"),
-    (re.compile(r"\b(chatcmpl-)?[0-9a-f]{24}\b"), r"\1<id>"),  # of a reply; ids of records have 32 digits
+    (
+        re.compile(r"\b(chatcmpl-)?[0-9a-f]{24}\b"),
+        r"\1<id>",
+    ),  # Ids of replies; ids of records have 32 digits.
     (re.compile(r"[\d.,]+ CPU seconds"), "<duration> CPU seconds"),
 )
 _DURATION = re.compile(r"\d+(?:[.,]\d+)? ?(?:ms|s|min|h|seconds?|minutes?)\b")
@@ -104,20 +107,20 @@ def text_of(text: str, work: Path) -> str:
 
 
 def printed(text: str, work: Path) -> str:
-    """Output for people: durations and the width of columns that hold them vary."""
+    """Output for people: durations vary, and so does the width of their columns."""
     text = _DURATION.sub("<duration>", text_of(text, work))
     return re.sub(r"(?m)[ \t]+$", "", re.sub(r" {2,}<duration>|<duration> {2,}", "  <duration>  ", text))
 
 
 def normal(value: Any, work: Path, within: str = "") -> Any:
-    """A value of JSON without what legitimately varies. within: the key that it stands under."""
+    """A JSON value without what legitimately varies. `within` is the key that holds it."""
     if isinstance(value, Mapping):
         # Questions that are embedded at the same time share a call.
         embeds = within == "embed" or value.get("stage") == "answer"
         varies = {"calls", "requests", "unreported"} if embeds else set()
         varies |= {"value"} if value.get("name") in MEASURED else set()
         found = {}
-        for key in sorted(set(value) - {"compact"}):  # this step depends on how often a run flushed
+        for key in sorted(set(value) - {"compact"}):  # This step depends on how often a run flushed.
             hidden = value[key] is not None and (key in varies or VOLATILE.fullmatch(key))
             found[key] = "<varies>" if hidden else normal(value[key], work, key)
         return found
@@ -133,7 +136,7 @@ def normal(value: Any, work: Path, within: str = "") -> Any:
 
 
 def _hashed(vectors: Any) -> Iterator[dict[str, Any]]:
-    """Rows of a DataFrame, with a hash of each rounded vector in its place."""
+    """Rows of a DataFrame, with a hash of each rounded vector in place of the vector."""
     for row in vectors.to_dict("records"):
         rounded = ",".join(f"{round(float(x), 3) + 0.0:.3f}" for x in row["vector"])
         yield row | {"vector": hashlib.sha256(rounded.encode()).hexdigest()[:16]}
@@ -151,14 +154,14 @@ class Recording:
         path.write_text(text, "utf-8")
 
     def rows(self, name: str, rows: Iterable[Any], in_order: bool = False) -> None:
-        """One JSON object a line, sorted by id (or as a whole where there is none)."""
+        """Write one JSON object per line, sorted by id, or as a whole if there is none."""
         found = [normal(row, self.work) for row in rows]
         if not in_order:
             found.sort(key=lambda row: (str(row.get("id", "")), json.dumps(row, ensure_ascii=False)))
         self.text(f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
 
     def run(self, *words: str) -> tuple[int, str, str]:
-        """Runs a command in this process: exit code, standard output, standard error."""
+        """Run a command in this process. Returns exit code, standard output and standard error."""
         out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", newline="", write_through=True) for _ in range(2))
         argv, sys.argv = sys.argv, ["graphrag-ray", *words]
         code: Any = 0
@@ -172,7 +175,7 @@ class Recording:
         return int(code or 0), *(one.buffer.getvalue().decode() for one in (out, err))  # type: ignore
 
     def called(self, *words: str) -> dict[str, Any]:
-        """What a command prints as JSON, its exit code, and what it says on standard error."""
+        """The JSON output of a command, its exit code and its standard error."""
         code, out, err = self.run(*words, "--json")
         told: dict[str, Any] = {"exit_code": code, "stderr": printed(err, self.work).splitlines()}
         try:
@@ -182,18 +185,18 @@ class Recording:
         return told | (shown if isinstance(shown, dict) else {"rows": shown})
 
     def command(self, name: str, *words: str) -> dict[str, Any]:
-        """Records what a command prints as JSON, a line for each key."""
+        """Record the JSON output of a command, one line per key."""
         told = self.called(*words)
         self.rows(name, ({"id": key, "value": {key: value}} for key, value in told.items()))
         return told
 
     def shown(self, name: str, *words: str) -> None:
-        """Records what a command prints for people."""
+        """Record the output of a command for people."""
         code, out, err = self.run(*words)
         self.text(f"{name}.txt", printed(f"{out}--- standard error\n{err}--- exit code {code}\n", self.work))
 
     def index(self, root: str, *words: str, name: str = "", expect: int = 0) -> None:
-        """Indexes the folder `input`; records every finished table, and the commands that show the index."""
+        """Index the folder `input`. Records every finished table and the commands that show the index."""
         from graphrag_ray import open_index
 
         to = name or root
@@ -204,14 +207,14 @@ class Recording:
         for table in TABLES:
             self.rows(f"{to}/tables/{table}", opened.table(table).to_pylist())
         for kind in EMBEDDED:
-            with suppress(Exception):  # an index of names alone has no reports
+            with suppress(Exception):  # An index of names has no reports.
                 self.rows(f"{to}/tables/embeddings_{kind}", _hashed(opened.to_pandas(f"embeddings_{kind}")))
         for command in COMMANDS:
             self.command(f"{to}/commands/{command}", command, "--root", root)
         self.command(f"{to}/commands/snapshots", "status", "--root", root, "--snapshots")
 
     def looks(self, root: str) -> None:
-        """`inspect` of records of each kind, and what commands print for people."""
+        """Record `inspect` for records of each kind, and the output of commands for people."""
         from graphrag_ray import open_index
 
         opened = open_index(root)
@@ -252,7 +255,7 @@ class Recording:
                     self.text(f"{name}/{path.relative_to(to)}", text)
 
     def service(self, root: str, questions: tuple[str, ...]) -> None:
-        """The HTTP service in this process: /query, its stream, OpenAI's protocol, and refusals."""
+        """Record the HTTP service in this process: /query, its stream, OpenAI's protocol, and rejections."""
         local = {"question": questions[0], "method": "local"}
         chat = {
             "model": "graphrag-ray/hybrid",
@@ -282,7 +285,7 @@ def _said(*turns: str) -> list[dict[str, str]]:
 
 
 def _replied(url: str, body: Any) -> Iterator[dict[str, Any]]:
-    """A row for the status, then one for each key of a reply or line of a stream."""
+    """One row for the status, then one for each key of a reply or line of a stream."""
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"})
     try:
@@ -295,7 +298,7 @@ def _replied(url: str, body: Any) -> Iterator[dict[str, Any]]:
     if text.startswith("{"):
         yield from ({key: value} for key, value in json.loads(text).items())
         return
-    for line in text.splitlines():  # server-sent events
+    for line in text.splitlines():  # Server-sent events.
         kind, _, value = line.partition(": ")
         yield {kind: json.loads(value) if value.startswith(("{", '"')) else value}
 
@@ -314,7 +317,7 @@ def _lance(path: Path) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def _served(root: str) -> Iterator[str]:
-    """The URL of the service in this process, while the context lasts."""
+    """Context manager for the service in this process. Yields its URL."""
     import uvicorn
 
     from graphrag_ray.service.app import create_app
@@ -344,7 +347,7 @@ def asked_by(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def tiny(record: Recording) -> None:
-    """For the test of this program."""
+    """Used by the test of this program."""
     demo_files(2)
     record.index("index")
     record.answers("index", DEMO_QUESTIONS[:1], asked_by(["local"]))
@@ -383,7 +386,9 @@ def hierarchies(record: Recording) -> None:
 
 
 def settings(record: Recording) -> None:
-    """Settings that take other paths: small chunks and contexts, strengths as weights, other libraries."""
+    """Settings that use other code paths: small chunks and contexts, strengths as weights, other
+    libraries.
+    """
     demo_files(12)
     changed = [
         "chunking.size=150",
@@ -414,7 +419,7 @@ def names(record: Recording) -> None:
 
 
 def update(record: Recording) -> None:
-    """Two documents added, one changed, one deleted, and a file that cannot be read; of everything."""
+    """Two added documents, one changed, one deleted, and an unreadable file, with every kind of record."""
     files = sorted(DEMO.iterdir())
     demo_files(10)
     record.index("index", *ALL_HIERARCHIES, name="0_first")
@@ -437,7 +442,7 @@ def update(record: Recording) -> None:
 
 
 def command_line(record: Recording) -> None:
-    """Help of every command, and messages about wrong usage."""
+    """The help of every command, and messages about usage errors."""
     record.shown("help/graphrag-ray", "--help")
     others = ("init", "index", "query", "chat", "export", "evaluate", "serve", "gc", "estimate")
     for command in (*COMMANDS, *others):
@@ -451,7 +456,7 @@ def command_line(record: Recording) -> None:
 
 
 def shared(corpus: str) -> Path | None:
-    """The folder of a corpus outside the repository; None, with a message, where there is none."""
+    """The folder of a corpus outside the repository, or None, with a message, if it does not exist."""
     found = Path(os.environ.get("GRAPHRAG_RAY_SHARED_DATA", REPOSITORY.parent / "shared" / "data")) / corpus
     if found.is_dir():
         return found
@@ -508,11 +513,11 @@ DEFAULT = tuple(name for name in CASES if name != "tiny")
 
 
 def record_case(name: str, directory: Path) -> None:
-    """Replaces DIR/CASE by what this version of the code produces."""
+    """Replace DIR/CASE by the results of this version of the code."""
     out = (directory / name).absolute()
     shutil.rmtree(out, ignore_errors=True)
     started = time.process_time()
-    # The folder's name has a fixed length: it is shown in wrapped lines.
+    # The name of the folder has a fixed length, because it is shown in wrapped lines.
     with tempfile.TemporaryDirectory(prefix="end-to-end-") as temporary:
         os.environ.update(ENVIRONMENT, GRAPHRAG_RAY_SETTINGS=f"{temporary}/user.yaml")
         os.environ.setdefault("GRAPHRAG_RAY_CACHE", f"{temporary}/cache")
@@ -525,7 +530,7 @@ def record_case(name: str, directory: Path) -> None:
 
 
 def compare(before: Path, after: Path, only: Iterable[str], most: int = 3) -> list[str]:
-    """What differs between two recordings, as lines to print; empty if nothing does."""
+    """Return the differences between two recordings as lines to print; empty if there are none."""
     found: list[str] = []
     cases = list(only) or [name for name in CASES if (before / name).is_dir() and (after / name).is_dir()]
     if not cases:
@@ -548,7 +553,7 @@ def compare(before: Path, after: Path, only: Iterable[str], most: int = 3) -> li
 
 
 def differences(name: str, old: str, new: str, most: int) -> list[str]:
-    """Counts of what differs in a file, and the first examples."""
+    """Count the differences in a file, and show the first examples."""
     lines = old.split("\n"), new.split("\n")
     if not name.endswith(".jsonl"):
         changed = list(difflib.unified_diff(*lines, lineterm="", n=0))[2:]
@@ -577,7 +582,7 @@ def differences(name: str, old: str, new: str, most: int) -> list[str]:
 
 
 def _by_key(lines: list[str]) -> dict[str, dict[str, Any]]:
-    """Rows by their ids, if these are unique, else by their place."""
+    """Rows by id if ids are unique, otherwise by position."""
     rows = [json.loads(line) for line in lines if line]
     ids = [row.get("id") for row in rows]
     if None in ids or len(set(map(str, ids))) < len(ids):

@@ -1,11 +1,9 @@
-"""How near `graphrag-ray estimate` comes: its forecast of an index beside what that index took.
+"""The accuracy of `graphrag-ray estimate`: its forecast of an index compared with the real index.
 
-    python benchmarks/estimate.py INPUT --index ROOT [--learn ROOT] [--sample N]
-
-ROOT of --index: an index of INPUT that was built in one run; its settings are taken. ROOT of --learn: a
-trial index of a few documents of INPUT, from whose replies the forecast learns; without it, the
-forecast rests on what is assumed. Seconds are those of the steps, and in all with the steps that ask
-nothing; the process's start before the first of them is not in the index.
+Usage: python benchmarks/estimate.py INPUT --index ROOT [--learn ROOT] [--sample N]. --index is an index of
+INPUT that was built in one run, whose settings are used. --learn is a trial index of a few documents of
+INPUT, from whose replies the forecast learns; without it, the forecast uses its assumptions. Seconds are
+those of the steps; the total includes steps without calls, but not the start of the process.
 """
 
 from __future__ import annotations

@@ -34,14 +34,16 @@ MB = 1e6
 
 
 def lap_of(line: str) -> str | None:
-    """The step that a line of `graphrag-ray index` says has ended. What is done within a step, as merging its
-    journal, has a line of its own and is part of it."""
+    """The step that a line of `graphrag-ray index` reports as finished.
+
+    Compacting the journal has its own line and is part of its step.
+    """
     match = _STEP.match(line)
     return match.group(1) if match and match.group(1) in STAGES else None
 
 
 def corpus(work: Path, tokens: int, seed: int, exponent: float) -> tuple[Path, Mapping[str, Any]]:
-    """A corpus of so many tokens, written unless it is there; 0: one short document."""
+    """A corpus of this many tokens, written unless it exists; 0: one short document."""
     out = work / (f"corpus-{tokens}-{seed}" + (f"-{exponent}" if exponent != 0.65 else ""))
     summary = work / f"{out.name}.truth" / "summary.json"
     if not tokens:
@@ -56,7 +58,10 @@ def corpus(work: Path, tokens: int, seed: int, exponent: float) -> tuple[Path, M
 
 
 def index(folder: Path, root: Path, extra: Sequence[str]) -> tuple[Totals, dict[str, Any]]:
-    """Index a corpus afresh: what it used, and the counts of its snapshot and the bytes of its folders."""
+    """Index a corpus from scratch.
+
+    Returns the resources used, the counts of the snapshot and the bytes per folder.
+    """
     shutil.rmtree(root, ignore_errors=True)
     env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | {"RAY_USAGE_STATS_ENABLED": "0"}
     command = [
@@ -83,7 +88,7 @@ def _bytes(folder: Path) -> int:
 
 
 def summary_row(tokens: int, totals: Totals, found: Mapping[str, Any], constant: Totals | None) -> str:
-    """A row of the table of runs, `HEADER` above it."""
+    """A row of the table of runs under `HEADER`."""
     counts, sizes = found["counts"], found["bytes"]
     millions = tokens / 1e6
     cpu = totals.total_cpu_s
@@ -117,7 +122,7 @@ HEADER = (
 
 
 def steps_table(runs: Sequence[tuple[int, Totals]]) -> str:
-    """Wall, CPU per million tokens, and the driver's peak memory, by step and run."""
+    """Wall time, CPU per million tokens and the driver's peak memory, by step and run."""
     names = list(dict.fromkeys(name for _, totals in runs for name in totals.laps))
     head = " | ".join(f"{tokens:,}: wall s | CPU s per million | driver MB" for tokens, _ in runs)
     lines = [f"| step | {head} |", "|" + " --- |" * (1 + 3 * len(runs))]

@@ -1,7 +1,7 @@
-"""Starting nodes and index runs as processes of their own, and killing parts of them. Linux only.
+"""Start nodes and index runs as separate processes, and kill some of them.
 
-Whatever is started here gets a session of its own (`setsid`), which all that it starts stays in, also when
-its parent has died. Only processes of such sessions are ever looked at, and killed.
+Linux only. Every process gets its own session (`setsid`), which its children stay in even after it died. Only
+processes of such sessions are inspected and killed.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _RAYS_OWN = ("DashboardAgent", "RuntimeEnvAgent", "_StatsActor", "_AutoscalingCo
 
 @dataclass(frozen=True)
 class Process:
-    """role: leader (of the session: a driver, or what started a node), worker, limiter (our
-    actors), task (a process of Ray Data's), idle, raylet, gcs, other."""
+    """`role`: leader (of the session: a driver, or the process that started a node), worker, limiter (our
+    actors), task (a process of Ray Data), idle, raylet, gcs or other."""
 
     pid: int
     role: str
@@ -71,7 +71,7 @@ def _role(pid: int) -> str:
 
 
 def kill(victims: Iterable[Process]) -> list[int]:
-    """SIGKILL to each, all at once; returns when they are dead."""
+    """Send SIGKILL to all of them, and return when they are dead."""
     killed = []
     for process in victims:
         with suppress(ProcessLookupError):
@@ -90,7 +90,7 @@ def _state(pid: int) -> str:
 
 
 def kill_sessions(sessions: Sequence[int]) -> None:
-    """SIGKILL to all that there is in them, until there is nothing left."""
+    """Send SIGKILL to all processes of these sessions until none is left."""
     until = time.monotonic() + 60
     while (left := processes(sessions)) and time.monotonic() < until:
         kill(left)
@@ -98,7 +98,7 @@ def kill_sessions(sessions: Sequence[int]) -> None:
 
 
 class Run:
-    """A command that prints its steps to standard error, in a session of its own."""
+    """A command that prints its steps to standard error, in its own session."""
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str] | None = None) -> None:
         self.began = time.monotonic()
@@ -123,14 +123,14 @@ class Run:
         return self.process.poll() is None
 
     def wait(self) -> int:
-        """The exit code. Raises TimeoutExpired for one that hangs."""
+        """Wait for the exit code. Raises TimeoutExpired if it hangs."""
         code = self.process.wait(ENDS_WITHIN_S)
         self._reader.join(10)
         return code
 
     def wait_for(self, step: str, share: float, usual_s: Mapping[str, float]) -> bool:
-        """Until so large a share of a step's usual time has passed, "start" and "commit" being the times
-        before the first and after the last step. False where the run ended before."""
+        """Wait for this share of the usual time of a step; "start" and "commit" are the times before the
+        first and after the last step. Returns False if the run ended before."""
         names = ("start", *STEPS, "commit")
         before = names[max(0, names.index(step) - 1)]
         until = time.monotonic() + ENDS_WITHIN_S
@@ -165,8 +165,10 @@ main()
 
 
 def index_command(corpus: Path, root: Path, url: str, *more: str, small_partitions: bool = True) -> list[str]:
-    """`graphrag-ray index` with the model at `url`. small_partitions: the merge has several, however small
-    the corpus, so that its shuffle is one."""
+    """`graphrag-ray index` with the model at `url`.
+
+    With `small_partitions`, even a small corpus has several merge partitions, so its shuffle is real.
+    """
     program = ["-c", _SMALL_PARTITIONS] if small_partitions else ["-m", "graphrag_ray"]
     command = [sys.executable, *program, "index", str(corpus), "--root", str(root), "--ray"]
     command += ["--model", "simulated", "--base-url", url]
@@ -174,7 +176,7 @@ def index_command(corpus: Path, root: Path, url: str, *more: str, small_partitio
 
 
 def parts_of(root: Path) -> dict[str, list[str]]:
-    """The parts of each table of the newest snapshot: they are named by the hash of their content."""
+    """The parts of each table of the newest snapshot, which are named by the hash of their content."""
     manifest = read_latest(Store(str(root)))
     assert manifest is not None, f"{root} has no snapshot"
     return {name: [part.path for part in parts] for name, parts in manifest.tables.items()}
@@ -182,9 +184,9 @@ def parts_of(root: Path) -> dict[str, list[str]]:
 
 @dataclass
 class Again:
-    """What was answered more than once: requests and texts to embed, the tokens of the later answers.
+    """What was answered more than once: requests and texts to embed, and the tokens of repeated answers.
 
-    late      of them, what had been answered more than KEPT_S before each kill that could excuse it
+    `late` counts those that had been answered more than KEPT_S before every kill that could explain them.
     """
 
     answers: int = 0
@@ -193,7 +195,7 @@ class Again:
 
 
 def paid_again(log: Path, kills: Sequence[float]) -> Again:
-    """What the endpoint's log says. kills: Unix times."""
+    """What the endpoint's log shows. `kills` are Unix times."""
     first, *lines = log.read_bytes().splitlines()
     zero = json.loads(first)["unix"]
     answered: defaultdict[str, list[tuple[float, float, int, str]]] = defaultdict(list)
@@ -219,7 +221,7 @@ def paid_again(log: Path, kills: Sequence[float]) -> Again:
 
 
 class Private:
-    """No cluster: each run starts a Ray of its own, which lies in the session of its driver."""
+    """No cluster: each run starts its own Ray, in the session of its driver."""
 
     def __init__(self) -> None:
         ours = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"}
@@ -231,12 +233,13 @@ class Private:
 
 
 class Cluster:
-    """A Ray cluster of nodes on this machine, each a session; `processes` of a node are found by it."""
+    """A Ray cluster of nodes on this machine, each with its own session, by which `processes` of a node are
+    found."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
         self.env = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", **(env or {})}
-        # A private Ray of this process leaves word that it joins no others (`engine/ray/cluster.py`).
+        # A local Ray started by this process tells others not to join it (`engine/ray/cluster.py`).
         self.env.pop("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", None)
         self.env |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
         self.address = f"127.0.0.1:{free_port()}"
@@ -244,7 +247,7 @@ class Cluster:
 
     @property
     def options(self) -> list[str]:
-        """Of a command that is to join it: where it is now."""
+        """Environment of a command that is to join the cluster at its current address."""
         return ["--address", self.address]
 
     def start_node(
@@ -254,7 +257,10 @@ class Cluster:
         within: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
     ) -> int:
-        """Start a node, the first one being the head; its session. within: a command that runs commands."""
+        """Start a node, the first one as the head.
+
+        Returns its session. `within`: a command that runs commands.
+        """
         command = [*within, python, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
         command += ["--node-ip-address=127.0.0.1", "--min-worker-port=0", "--max-worker-port=0"]
         command += ["--dashboard-agent-listen-port=0", "--num-cpus=2", "--object-store-memory=100000000"]
@@ -280,7 +286,7 @@ class Cluster:
         return node.pid
 
     def keep(self, n: int) -> list[int]:
-        """Start what is missing of so many nodes, all of them where the head is dead; their sessions."""
+        """Start missing nodes, or all of them if the head is dead. Returns their sessions."""
         alive = [n for n in self.nodes if any(p.role == "raylet" for p in processes([n.pid]))]
         if not alive or alive[0] is not self.nodes[0]:
             self.stop()
@@ -291,7 +297,7 @@ class Cluster:
         return [node.pid for node in self.nodes]
 
     def kill_node(self, session: int) -> None:
-        """The raylet, its workers and all else of a node."""
+        """The raylet, its workers and all other processes of a node."""
         kill_sessions([session])
         for node in self.nodes:
             if node.pid == session:
@@ -305,7 +311,7 @@ class Cluster:
 
 @contextmanager
 def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
-    """A cluster that ends with the block, also at SIGTERM. Ray's sockets want a folder with a short path."""
+    """A cluster that ends with the block, also on SIGTERM. Ray's sockets need a folder with a short path."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
         made = Cluster(Path(folder), env)
@@ -324,6 +330,6 @@ def free_port() -> int:
 
 
 def one_of(found: Sequence[Process], role: str, rng: Random) -> list[Process]:
-    """A random process of a role; [] where there is none."""
+    """A random process of a role, or [] if there is none."""
     having = [p for p in found if p.role == role]
     return [rng.choice(having)] if having else []

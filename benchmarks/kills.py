@@ -49,7 +49,10 @@ class Kill:
 
 @dataclass
 class Campaign:
-    """Roots that were built under fire. outcomes: how runs in which something was killed ended."""
+    """Indexes that were built while processes were killed.
+
+    `outcomes` counts the outcomes of disturbed runs.
+    """
 
     kills: list[Kill] = field(default_factory=list)
     outcomes: Counter[str] = field(default_factory=Counter)
@@ -59,7 +62,7 @@ class Campaign:
 
 
 def victims(role: str, driver: int, nodes: Sequence[int], rng: Random) -> list[killing.Process]:
-    """Who is to die; [] where there is none of that role now. driver, nodes: sessions."""
+    """The processes to kill, or [] if the role has none now. `driver` and `nodes` are sessions."""
     if role == "driver":
         return [killing.Process(driver, role)]
     if role == "node":
@@ -77,7 +80,7 @@ def under_fire(
     campaign: Campaign,
     most: int,
 ) -> int:
-    """One run with at most so many kills; its exit code."""
+    """One run with at most this many kills. Returns its exit code."""
     nodes = cluster.keep(2)
     run = killing.Run([*command, *cluster.options], cluster.env)
     campaign.runs += 1
@@ -126,7 +129,7 @@ def calm(
     more: Sequence[str],
     small_partitions: bool = True,
 ) -> tuple[float, int]:
-    """Seconds and calls of a run that nobody disturbs."""
+    """Seconds and calls of an undisturbed run."""
     cluster.keep(2)
     with endpoint(*options) as url:
         started = time.monotonic()

@@ -1,7 +1,7 @@
-"""How well the offline engine reads passages that were labelled by hand: names, types, pairs.
+"""The quality of the offline engine on passages labelled by hand: names, types, pairs.
 
-Labels are YAML (tests/unit/offline/labelled/2wiki.yaml says how they are written), passages .jsonl or
-.jsonl.gz with `id` and `text`.
+Labels are YAML (their format is described in tests/unit/offline/labelled/2wiki.yaml), and passages are .jsonl
+or .jsonl.gz with `id` and `text`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,12 @@ _TITLED = re.compile(r"^(?:THE|SIR|KING|QUEEN|MR|MRS|MS|DR) ")
 
 @dataclass
 class Scores:
-    """Sums over passages. names: labelled, found: by the engine (terms left out), right: of those found,
-    recalled: labelled names that were found, typed: right ones of the right type; pairs likewise, those
-    found between labelled names."""
+    """Sums over passages.
+
+    `names`: labelled; `found`: by the engine, without terms; `right`: correct ones of those found;
+    `recalled`: labelled names that were found; `typed`: correct ones with the correct type. Pairs likewise,
+    between labelled names.
+    """
 
     n: Counter[str] = field(default_factory=Counter)
     mistakes: list[str] = field(default_factory=list)
@@ -52,13 +55,13 @@ class Scores:
 
 
 def read_labels(path: Path) -> dict[str, dict[str, Any]]:
-    """Split -> id of a passage -> its labels."""
+    """Map from split to passage id to labels."""
     labels: dict[str, dict[str, Any]] = yaml.safe_load(path.read_text("utf-8"))
     return labels
 
 
 def read_passages(path: Path) -> dict[str, str]:
-    """Id -> text."""
+    """Map from id to text."""
     data = path.read_bytes()
     lines = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8").strip().split("\n")
     return {row["id"]: row["text"] for row in map(json.loads, lines)}
@@ -75,7 +78,7 @@ def score(labels: Mapping[str, Mapping[str, Any]], passages: Mapping[str, str]) 
 
 
 def plain(name: str) -> str:
-    """A name as it is compared: in capitals, without article, honorific and the space behind a hyphen."""
+    """A name in comparable form: in capitals, without article, honorific and the space after a hyphen."""
     return _TITLED.sub("", entity_key(_SPACED_HYPHEN.sub("-", name)).replace("’", "'"))
 
 

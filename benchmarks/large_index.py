@@ -70,7 +70,7 @@ SEARCHED = {"text_unit": "text_units", "entity": "entities"}
 
 @dataclass(frozen=True)
 class Table:
-    """A table of the index that is copied, and the ids of all copies: [copies, rows, 2] halves."""
+    """A table of the copied index, and the ids of all copies: [copies, rows, 2] halves."""
 
     name: str
     rows: pa.Table
@@ -81,7 +81,7 @@ class Table:
         return {id_: at for at, id_ in enumerate(self.rows["id"].to_pylist())}
 
     def places(self, column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-        """Of ids in this table, -1 for null."""
+        """Positions of ids in this table, -1 for null."""
         return np.array([self.place.get(id_, -1) for id_ in column.to_pylist()], np.int64)
 
 
@@ -104,7 +104,7 @@ def id_strings(ids: npt.NDArray[np.uint64]) -> pa.Array:
 def taken(
     tables: Mapping[str, Table], table: Table, copy: npt.NDArray[Any], row: npt.NDArray[Any]
 ) -> pa.Table:
-    """Rows of copies, as a table."""
+    """Rows of some copies as a table."""
     found = table.rows.take(pa.array(row))
     columns: dict[str, Any] = {name: found[name] for name in found.column_names}
     columns["id"] = id_strings(table.ids[copy, row])
@@ -143,7 +143,7 @@ def taken(
 
 
 def batches(table: Table) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
-    """Copy and row of the rows of each part, in the table's order."""
+    """Copy and row number of the rows of each part, in the order of the table."""
     copies, n = table.ids.shape[:2]
     if table.name in SORTED:
         order = np.argsort(table.ids[:, :, 0].reshape(-1), kind="stable")
@@ -171,7 +171,7 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
 
 
 def repeated(shard: keyword_index.KeywordShard, table: Table, copies: range) -> bytes:
-    """A shard of these copies: the postings of the first, again and again."""
+    """A shard of these copies, which repeats the postings of the first."""
     base = [table.place[id_] for id_ in shard.ids.at(np.arange(len(shard)))]
     n, many = len(base), len(copies)
     ids = table.ids[copies.start : copies.stop][:, base].reshape(-1, 2)
@@ -261,7 +261,7 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
         parts[schema.search_index_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
         parts[schema.search_index_table(kind, "vector")] = vector_shards(out, index, kind, table, signs)
         told(f"search {kind}: {time.monotonic() - started:.0f} s")
-        # Only how many there are is asked for.
+        # Only its length is used.
         parts[f"embeddings_{kind}"] = [Part("tables/none", copies * table.rows.num_rows, 0)]
     counts = {name: sum(p.rows for p in of_table) for name, of_table in parts.items() if name in tables}
     return replace(index.manifest, number=1, parent=None, tables=parts, counts=counts, steps={}, usage={})

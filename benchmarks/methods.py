@@ -28,7 +28,10 @@ from graphrag_ray.query.methods.methods import METHODS
 
 @dataclass(frozen=True)
 class Asked:
-    """One line of the table: how the questions are asked. changes: to the section `query` of the settings."""
+    """One row of the table: how the questions are asked.
+
+    `changes` apply to the section `query` of the settings.
+    """
 
     name: str
     method: str
@@ -37,7 +40,7 @@ class Asked:
 
 
 def ways(index: Index) -> list[Asked]:
-    """Those that the index can be asked in; a way with modes in each of them."""
+    """All methods that the index supports, with each of their modes."""
     found = []
     if index.settings.has_graph:
         levels = [name for name in index.manifest.counts["levels"] if int(name[1:]) < 4]
@@ -64,7 +67,7 @@ def ways(index: Index) -> list[Asked]:
 def answers_of(index: Index, way: Asked, questions: Sequence[str]) -> list[Answer]:
     query = index.settings.query.model_copy(update=dict(way.changes))
     changed = Index(index.store, index.manifest, index.settings.model_copy(update={"query": query}))
-    changed.ask(questions[0], way.level, method=way.method)  # what is loaded once is loaded now
+    changed.ask(questions[0], way.level, method=way.method)  # Loads what is loaded once.
     return [changed.ask(q, way.level, method=way.method) for q in questions]
 
 

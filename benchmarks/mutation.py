@@ -21,7 +21,7 @@ CAUGHT = ("killed", "timeout", "segfault")
 
 
 def verdicts(room: str) -> dict[str, str]:
-    """Name of each mutant of the room -> what mutmut says of it; empty before its first run."""
+    """Map from each mutant of the folder to its status in mutmut; empty before its first run."""
     told = subprocess.run([*MUTMUT, "results", "--all", "true"], capture_output=True, text=True, check=False)
     lines = (line.strip().partition(": ") for line in told.stdout.splitlines())
     return {name: verdict for name, _, verdict in lines if name.startswith(f"graphrag_ray.{room}.")}
@@ -39,7 +39,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=14)
     options = parser.parse_args()
     if not verdicts(options.room):
-        run(["graphrag_ray.no_such_mutant"])  # Makes the mutants.
+        run(["graphrag_ray.no_such_mutant"])  # Creates the mutants.
     names = sorted(verdicts(options.room))
     if 0 < options.sample < len(names):
         names = sorted(random.Random(options.seed).sample(names, options.sample))

@@ -1,8 +1,6 @@
-"""An index in memory: the whole way of the data in a plain loop in this process, for benchmarks of quality.
-
-No Ray, no storage, one process: extraction, merge, pruning, descriptions, communities, reports, questions,
-each by the same pure functions that the steps of a run use.
-"""
+"""An index in memory, built in a plain loop in this process, for benchmarks of quality: extraction, merge,
+pruning, descriptions, communities, reports and questions by the same pure functions that a run uses,
+without Ray and storage."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ VOCABULARY = "cl100k_base"
 
 @dataclass
 class Built:
-    """An index in memory. `nodes`, `edges`: lists of rows in id order."""
+    """An index in memory. `nodes` and `edges` are lists of rows in id order."""
 
     settings: Settings
     texts: dict[str, str]
@@ -120,7 +118,7 @@ def build(chunks: Sequence[tuple[merge.ExtractionSource, str]], settings: Settin
 def merged(
     extractions: Sequence[tuple[merge.ExtractionSource, ExtractedRecords]], n_units: int, settings: Settings
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Merged and pruned rows with their `descriptions`, as `merge_stage.py` does it by partition."""
+    """Merged and pruned rows with their `descriptions`, as `merge_stage.py` computes them by partition."""
     instances = merge.sort_instances(merge.entity_instance_rows(extractions))
     links = merge.sort_instances(merge.relationship_instance_rows(extractions))
     entities, relationships = merge.merge_entities(instances), merge.merge_relationships(links)
@@ -144,7 +142,7 @@ def merged(
 
 
 def node_numbers(ids: pa.Array | pa.ChunkedArray, ends: pa.Array | pa.ChunkedArray) -> Any:
-    """The position of each end of relationships among the ids of entities."""
+    """The positions of the ends of relationships among the ids of entities."""
     return pc.index_in(ends, value_set=ids).to_numpy().astype(np.int64)
 
 
@@ -153,7 +151,7 @@ def lists(instances: pa.Table) -> pa.ChunkedArray:
 
 
 def described(kind: Any, name: str, descriptions: Sequence[str], spec: Any) -> str:
-    """As a tree of the plainest kind: batches of 150 descriptions."""
+    """The simplest tree of summaries: batches of 150 descriptions."""
     texts = list(descriptions)
     while len(texts) > 150:
         texts = [

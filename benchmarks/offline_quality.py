@@ -73,7 +73,7 @@ def folded(text: str) -> str:
 
 
 def quotations(text: str) -> list[str]:
-    """What a report or an answer puts in quotation marks before a reference, with nested marks."""
+    """Texts in quotation marks before a reference in a report or answer, with nested marks."""
     out, depth, start = [], 0, 0
     for at, c in enumerate(text):
         if c == "“":
@@ -87,7 +87,7 @@ def quotations(text: str) -> list[str]:
 
 
 def report_table(built: Built) -> list[tuple[str, str]]:
-    """Are quotations verbatim at their place, none twice, and do findings name a member?"""
+    """Whether quotations are verbatim and unique, and whether findings name a member."""
     units = {u: folded(t) for u, t in built.texts.items()}
     places = {("Entities", n["id"]): n["text_unit_ids"] for n in built.nodes}
     places |= {("Relationships", e["id"]): e["text_unit_ids"] for e in built.edges}
@@ -181,12 +181,12 @@ _WHO = re.compile(r"(?i)\b(neuroscientist|bioengineering|chief|ceo|sci[ -]fi|yea
 
 
 def guests_of(names: Iterable[str]) -> list[str]:
-    """The guests that file names of the podcast name, as written there, without what is said of them."""
+    """The guests in file names of the podcast, as written there, without their descriptions."""
     guests = set()
     for name in {re.sub(r"-part\d+$", "", n) for n in names}:
         spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", name.replace("_", " ").replace("-", " "))
         words = re.sub(r"\W+(?!\S)", " ", _WHO.sub(" ", _SHOW.sub(" ", spaced))).replace("(", " ").split()
-        if words == ["Collier", "Bloomberg"]:  # the one episode with two
+        if words == ["Collier", "Bloomberg"]:  # The only episode with two guests.
             guests |= {"Collier", "Bloomberg"}
         elif words:
             guests.add(" ".join(words))
@@ -194,7 +194,8 @@ def guests_of(names: Iterable[str]) -> list[str]:
 
 
 def podcast_table(built: Built, files: Sequence[str]) -> list[tuple[str, str]]:
-    """Guests are found by the last word of their name, among persons and others, whatever the spelling."""
+    """Guests are matched by the last word of their name, among persons and others, ignoring spelling
+    variants."""
     by_title = {n["title"]: n for n in built.nodes}
     host = by_title.get("KEVIN SCOTT")
     friends = set()
@@ -228,8 +229,8 @@ STAGE = re.compile(r"LAUGH|CROSSTALK|INAUDIBLE|^MUSIC$|\.TXT|PART\d|TRANSCRIPT|^
 
 
 def match(person: str, by_title: Mapping[str, Any]) -> str | None:
-    """The node for a guest: the name itself, else the most frequent one that ends with the last word and
-    has two words or more."""
+    """The node for a guest: the name itself, or else the most frequent name of two or more words that ends
+    with the last word."""
     key = entity_key(person)
     plain = {re.sub(r"[^A-ZÀ-Þ]", "", t): t for t in by_title}
     if (exact := plain.get(re.sub(r"[^A-ZÀ-Þ]", "", key))) is not None:
@@ -240,8 +241,11 @@ def match(person: str, by_title: Mapping[str, Any]) -> str | None:
 
 
 def truth_table(built: Built, path: Path) -> list[tuple[str, str]]:
-    """Recall and precision against a hand-written list. A found entity counts as true where its key is a
-    name or an alias of one in the list; precision leaves terms (type CONCEPT) out, which it does not list."""
+    """Recall and precision against a hand-written list.
+
+    An entity is correct if its key is a name or an alias in the list. Precision leaves out terms (type
+    CONCEPT), which the list does not have.
+    """
     truth = yaml.safe_load(path.read_text("utf-8"))
     canonical: dict[str, str] = {}
     kinds: dict[str, str] = {}

@@ -39,7 +39,7 @@ WIDTHS = (10, 8, 7, 8, 7, 7, 7, 11, 7)
 
 @dataclass(frozen=True)
 class Records:
-    """drawn: [records, sentences of each]"""
+    """`drawn`: [records, sentences of each]"""
 
     sentences: Sequence[str]
     drawn: np.ndarray
@@ -49,7 +49,7 @@ class Records:
         return [f"{i:032x}" for i in np.random.default_rng(0).permutation(len(self.drawn))]
 
     def vectors(self, rows: range) -> np.ndarray:
-        """A text's is the direction of the sum of its sentences' here as it is of its words'."""
+        """The direction of a text is the sum of those of its sentences, as it is of those of its words."""
         return self._of_sentences[self.drawn[rows.start : rows.stop]].sum(axis=1)
 
     def texts(self, rows: range) -> list[str]:
@@ -62,7 +62,7 @@ class Records:
 
 @dataclass(frozen=True)
 class Way:
-    """A way of searching: how a shard is made of some rows and read, how it is asked, and what."""
+    """A kind of search: how a shard is built from rows and read, how it is queried, and with what."""
 
     name: str
     build: Callable[[range], bytes]
@@ -88,7 +88,7 @@ def ways(records: Records, questions: Records) -> list[Way]:
 
 
 def measured(way: Way, size: int, folder: Path, truth: list[list[ScoredId]] | None) -> list[list[ScoredId]]:
-    """Prints a row; returns the 100 best of each question."""
+    """Print a row. Returns the 100 best records of each question."""
     shards, n_bytes, made_s = [], 0, 0.0
     for start in range(0, size, SHARD_ROWS):
         path, took = folder / f"{way.name}-{size}-{start}", folder / f"{way.name}-{size}-{start}.s"

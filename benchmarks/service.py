@@ -55,7 +55,7 @@ def main() -> None:
     questions = _questions(given.file)
     with serving(given.root, given.replicas) as (url, pid):
         body = {"method": given.method, "level": given.level, "stream": given.stream}
-        asyncio.run(load(url, questions, 2 * given.replicas, 1, body))  # what is loaded once is loaded now
+        asyncio.run(load(url, questions, 2 * given.replicas, 1, body))  # Loads what is loaded once.
         print("".join(name.rjust(width) for name, width in zip(COLUMNS, WIDTHS, strict=True)))
         for clients in given.clients:
             before, began = cpu_s(pid), time.monotonic()
@@ -74,7 +74,7 @@ def _questions(file: str | None) -> Sequence[str]:
 
 @contextmanager
 def serving(root: str, replicas: int) -> Iterator[tuple[str, int]]:
-    """Address and process of the service, as long as the block lasts."""
+    """Address and process of the service, as a context manager."""
     command = [sys.executable, "-m", "graphrag_ray", "serve", "--root", root, "--port", "0"]
     process = subprocess.Popen(
         [*command, "--replicas", str(replicas)], stdout=subprocess.PIPE, text=True, start_new_session=True
@@ -95,7 +95,7 @@ def serving(root: str, replicas: int) -> Iterator[tuple[str, int]]:
 async def load(
     url: str, questions: Sequence[str], n: int, clients: int, body: dict[str, object]
 ) -> tuple[list[float], Counter[str]]:
-    """Seconds of each question that was answered; how questions ended."""
+    """Seconds of each answered question, and the outcomes of all questions."""
     left, seconds, statuses = iter(range(n)), list[float](), Counter[str]()
     bound = httpx.Limits(max_connections=clients)
 
@@ -119,7 +119,7 @@ async def load(
 
 
 def cpu_s(service: int) -> dict[str, float]:
-    """Seconds of CPU so far, of replicas and of the proxy below the service's process."""
+    """CPU seconds so far of replicas and of the proxy, which are children of the service's process."""
     used = {"replicas": 0.0, "proxy": 0.0}
     session = os.getsid(service)
     for path in Path("/proc").glob("[0-9]*"):

@@ -43,7 +43,7 @@ COLUMNS = ("tool", "version", "exit code", "wall s", "from first request to last
 
 @dataclass(frozen=True)
 class Peer:
-    """A tool of others: its virtual environment, what pip installs there, and the script that drives it."""
+    """Another tool: its virtual environment, the packages to install there, and the script that runs it."""
 
     name: str
     packages: tuple[str, ...]
@@ -63,7 +63,10 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Measured:
-    """One tool's run. stats: the endpoint's; built: how many of each of KINDS that the tool has."""
+    """One tool's run.
+
+    `stats` are the endpoint's; `built` counts records of each of KINDS that the tool has.
+    """
 
     tool: str
     totals: Totals
@@ -82,14 +85,14 @@ def how_to_install(peer: Peer, venvs: Path) -> str:
 
 
 def choose(only: Sequence[str], venvs: Path) -> tuple[list[Peer], list[str]]:
-    """The peers that are there, among those asked for; and for each of the others, how to install it."""
+    """The installed peers among those requested, and how to install each of the others."""
     asked = [p for p in PEERS if not only or p.name in only]
     there = [p for p in asked if p.python(venvs).exists()]
     return there, [how_to_install(p, venvs) for p in asked if p not in there]
 
 
 def first_files(corpus: Path, n: int, out: Path) -> int:
-    """Copies the first n .txt files in sorted order; how many there were."""
+    """Copy the first n .txt files in sorted order. Returns how many there were."""
     paths = sorted(corpus.glob("*.txt"))[:n]
     out.mkdir(parents=True)
     for path in paths:
@@ -107,7 +110,7 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
         "extraction.max_gleanings": 0,
         "chunking.size": 600,
         "chunking.overlap": 100,
-        "chunking.min_last_chunk_tokens": 0,  # the others keep short last chunks, too
+        "chunking.min_last_chunk_tokens": 0,  # The other tools keep short last chunks, too.
         "models.default.tokenizer": "cl100k_base",
         "models.default.endpoints.0.api_key_env": "null",
         "models.embedding.provider": "openai",
@@ -124,7 +127,9 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
 
 
 def environment(ours: bool, url: str) -> dict[str, str]:
-    """A peer sees no PYTHONPATH of ours, no key, no address but the endpoint's, and reports to nobody."""
+    """Peers get none of our PYTHONPATH, no key, no address except the endpoint's, and telemetry is
+    disabled.
+    """
     dropped = {"RAY_ADDRESS"} if ours else {"PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME"}
     env = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith("OPENAI_")}
     if ours:
@@ -134,7 +139,7 @@ def environment(ours: bool, url: str) -> dict[str, str]:
 
 
 def built_by_peer(printed: str) -> dict[str, Any]:
-    """What its script says at its end; nothing where it did not come so far."""
+    """The final JSON of its script, or nothing if it did not get that far."""
     lines = [line for line in printed.splitlines() if line.startswith(BUILT)]
     return json.loads(lines[-1].removeprefix(BUILT)) if lines else {}
 
@@ -156,15 +161,17 @@ def run(
     options: Sequence[str],
     timeout_s: float | None = None,
 ) -> Measured:
-    """command: for an address of the endpoint. It is measured below another process than the endpoint, and
-    killed after timeout_s."""
+    """`command` makes the command for an address of the endpoint.
+
+    It is measured as a child of another process than the endpoint, and killed after timeout_s.
+    """
     with endpoint("--dimensions", str(DIMENSIONS), *options) as url:
         totals, printed = measured_beside(command(url), environment(tool == OURS, url), timeout_s)
         return Measured(tool, totals, get(url), built(printed), printed)
 
 
 def row(m: Measured) -> list[str]:
-    """One tool's line of the table, as COLUMNS."""
+    """The cells of one tool, as in COLUMNS."""
     stats, total = m.stats, m.stats["total"]
     embeddings = stats["by_kind"].get("embeddings", {}).get("requests", 0)
     return [
@@ -187,7 +194,7 @@ def row(m: Measured) -> list[str]:
 
 
 def table(rows: Sequence[Measured]) -> str:
-    """Markdown: a column for each tool."""
+    """A Markdown table with a column per tool."""
     columns = [COLUMNS, *(row(m) for m in rows)]
     lines = ["| " + " | ".join(cells) + " |" for cells in zip(*columns, strict=True)]
     lines.insert(1, "| " + " | ".join("---" for _ in columns) + " |")

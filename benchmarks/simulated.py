@@ -1,4 +1,4 @@
-"""Starting the simulated endpoint (`endpoint/`) for a benchmark, and asking it what it saw."""
+"""Start the simulated endpoint (`endpoint/`) for a benchmark, and read its statistics."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from processes import Totals, measured
 
 @contextmanager
 def endpoint(*options: str) -> Iterator[str]:
-    """The endpoint as a process, for as long as the block lasts; gives its base URL."""
+    """Context manager for the endpoint as a process. Yields its base URL."""
     command = [sys.executable, str(Path(__file__).resolve().parent / "endpoint"), *options]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
@@ -46,7 +46,9 @@ def measured_beside(
     timeout_s: float | None = None,
     lap_of: Callable[[str], str | None] = no_laps,
 ) -> tuple[Totals, str]:
-    """`processes.measured`, below another process than the endpoint, which does not count. lap_of: a function
-    of a module, since that other process imports it."""
+    """`processes.measured` as a child of another process than the endpoint, which does not count.
+
+    `lap_of` must be a function of a module, because that other process imports it.
+    """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measured, command, lap_of, env, timeout_s).result()

@@ -63,7 +63,8 @@ START_S = 25.0
 
 @dataclass(frozen=True)
 class Case:
-    """tokens_per_minute, requests_per_minute: of all endpoints together; nodes: workers; vcpus: of each."""
+    """`tokens_per_minute` and `requests_per_minute` are those of all endpoints together; `nodes` are workers
+    with `vcpus` each."""
 
     tokens: float
     tokens_per_minute: float
@@ -89,7 +90,7 @@ class Sized:
     found: Forecast
 
     def asked(self, what: str) -> float:
-        """Of all calls to the model: calls, prompt_tokens or completion_tokens. Embeddings are offline."""
+        """Sum over all model calls of calls, prompt_tokens or completion_tokens. Embeddings are offline."""
         return float(sum(getattr(s.volume, what) for s in self.found.stages if s.volume.stage != "embed"))
 
     @property
@@ -110,7 +111,7 @@ class Sized:
 
     @property
     def in_flight(self) -> float:
-        """By Little's law: calls a second times seconds a call, at the assumed latency."""
+        """Little's law: calls per second times seconds per call, at the assumed latency."""
         latency = {a.name: a.value for a in self.found.assumptions}
         reply = self.asked("completion_tokens") / self.calls
         return self.calls / self.asking_s * (latency["ttft_s"] + reply / latency["tokens_per_s"])
@@ -171,7 +172,7 @@ def sized(cases: Sequence[Case] = CASES) -> list[Sized]:
 
 
 def sample() -> tuple[ChunkCounter, Evidence, float]:
-    """The demo corpus, read by the offline engine; and the tokens of a first prompt besides its chunk."""
+    """The demo corpus read by the offline engine, and the tokens of a first prompt without its chunk."""
     settings = settings_of(CASES[0])
     spec = extract_spec(load_prompts(), settings, load_names(settings).key)
     counter = ChunkCounter(spec, settings, 1_000, None)
@@ -212,14 +213,14 @@ def forecast_of(case: Case, read: Evidence, empty: float, embed: float) -> Forec
 
 
 def sizing_table(found: Sequence[Sized]) -> str:
-    """The cases side by side, as Markdown."""
+    """The cases as columns of a Markdown table."""
     head = ["corpus, tokens", *(short(s.case.tokens) for s in found)]
     lines = [head, ["---"] * len(head), *([name, *(show(s) for s in found)] for name, show in ROWS.items())]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
 def short(number: float) -> str:
-    """Two digits that count: 1,234 is 1,200, and 8,564,000 is 8.6M."""
+    """Round to two significant digits: 1,234 is 1,200, and 8,564,000 is 8.6M."""
     for unit, name in ((1e9, "B"), (1e6, "M")):
         if number >= unit:
             return f"{float(f'{number / unit:.2g}'):,g}{name}"

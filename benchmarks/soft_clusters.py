@@ -75,7 +75,7 @@ def main() -> None:
     frame = index.to_pandas("embeddings_text_unit")[: args.nodes]
     vectors = normalize(np.stack(frame["vector"].to_numpy()).astype(np.float32))
     tokens = np.array([sizes[id_] + NUMBER_TOKENS for id_ in frame["id"]], dtype=np.int64)
-    soft_clusters(vectors[:60], tokens[:60], args.tokens)  # UMAP is compiled now
+    soft_clusters(vectors[:60], tokens[:60], args.tokens)  # Compiles UMAP.
     print(f"{args.root}: {len(vectors):,} chunks\n")
     print("| reduced by | mixtures | CPU s | clusters | clusters a chunk | cosine | Calinski-Harabasz |")
     print("| --- " * 7 + "|")

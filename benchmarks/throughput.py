@@ -48,7 +48,7 @@ FAULTS = ("errors", "drops", "hangs", "garbage", "truncate")
 
 @dataclass(frozen=True)
 class Limits:
-    """Per minute of the clock on the wall."""
+    """Per minute of wall-clock time."""
 
     requests: float
     tokens: float
@@ -105,7 +105,7 @@ def stages(log: Path) -> list[Stage]:
 
 
 def index(args: argparse.Namespace, url: str, root: Path, limits: Limits) -> tuple[float, int]:
-    """Seconds and exit code of the command."""
+    """Returns seconds and exit code of the command."""
     command = [sys.executable, "-m", "graphrag_ray", "index", args.input, "--root", str(root), "--ray"]
     command += ["--model", "simulated", "--base-url", url]
     command += ["--set", "models.default.endpoints.0.api_key_env=null"]
@@ -179,7 +179,7 @@ def main() -> None:
     options += [f"--tokens-per-s={args.tokens_per_s}", f"--tail={args.tail}", "--tail-factor=8"]
     options += [f"--{fault}={getattr(args, fault)}" for fault in FAULTS]
     if args.speed != 1:
-        options.append("--no-headers")  # which would tell the limits of a whole minute
+        options.append("--no-headers")  # The headers would reveal the limits of a whole minute.
     with tempfile.TemporaryDirectory() as scratch:
         root, log = args.root or Path(scratch) / "index", Path(scratch) / "log.jsonl"
         with endpoint("--log", str(log), *options) as url:

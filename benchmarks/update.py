@@ -68,11 +68,10 @@ BY_TITLE = "input.id_column=title"
 
 @dataclass(frozen=True)
 class Figures:
-    """What a run used and did.
+    """The resources used by a run and its effects.
 
-    calls     of models, by stage
-    changes   rows that were changed, added and removed, by table; {} where nothing was
-    requests  of object storage, by kind: how many, bytes sent with them and bytes answered
+    `calls` of models by stage; `changes`: changed, added and deleted rows by table, {} if there were none;
+    `requests` to object storage by kind: number, bytes sent, bytes received.
     """
 
     used: Totals
@@ -91,27 +90,28 @@ class Folder:
         self.env: dict[str, str] = {}
 
     def put(self, kept: Path | None) -> None:
-        """Make the root a copy of a kept index, or empty."""
+        """Make the root a copy of a stored index, or empty."""
         shutil.rmtree(self.root, ignore_errors=True)
         if kept:
-            # Hard links do: a store writes a file under another name and renames it, never in its place
+            # Hard links suffice: a store writes a new file and renames it, and never changes a file in place
+            # (store/local_files.py), so the stored index does not change.
             # (store/local_files.py), so the kept index stays as it is.
             link_files(kept, Path(self.root))
 
     def take(self, to: Path) -> None:
-        """Keep the index at the root."""
+        """Store the index at the root."""
         link_files(Path(self.root), to)
 
     def store(self) -> Store:
         return Store(self.root)
 
     def requests(self) -> dict[str, tuple[int, int, int]]:
-        """What was asked of it since `put`."""
+        """Requests since `put`."""
         return {}
 
 
 class Bucket:
-    """A bucket of an S3 server, behind a proxy. server, proxy: of the tests."""
+    """A bucket of an S3 server behind a proxy; both are those of the tests."""
 
     def __init__(self, work: Path, bucket: str, server: Any, proxy: Any) -> None:
         self.root, self._at = f"s3://{bucket}/index", f"{bucket}/index"
@@ -164,7 +164,7 @@ def bucket(work: Path) -> Iterator[Bucket]:
 
 
 class Bench:
-    """Updates of the index of one corpus. options: of every run."""
+    """Updates of the index of one corpus. `options` apply to every run."""
 
     def __init__(
         self, given: argparse.Namespace, tokens: int, at: Folder | Bucket, model: Sequence[str]
@@ -174,14 +174,14 @@ class Bench:
         kind = ("-endpoint" if given.endpoint else "") + ("-s3" if given.s3 else "")
         self.name = f"{self.folder.name}{kind}"
         self.kept = given.work / f"made-{self.name}"
-        # The same for all runs: another address would be another INPUT.
+        # The same for all runs, because another address would be another INPUT.
         self.input = given.work / f"input-{self.name}"
         self.settings = [BY_TITLE, *given.set]
         self.options = [w for s in (BY_TITLE, *model, *given.set) for w in ("--set", s)]
         self.options += ["--ray"] if given.ray else []
 
     def changes(self) -> dict[str, Callable[[], None]]:
-        """What is done to INPUT, by the name of the change."""
+        """Functions that change INPUT, by name of the change."""
         files, seed = Corpus(self.folder), self.given.seed
         some = max(1, round(SHARE * sum(files.sizes)))
 
@@ -197,7 +197,7 @@ class Bench:
         }
 
     def made(self) -> Figures:
-        """The full index, and what it took; it is kept."""
+        """The full index, which is stored, and its figures."""
         figures = self.kept.with_suffix(".json")
         if figures.exists() and self.kept.exists() and not self.given.afresh:
             found = json.loads(figures.read_text("utf-8"))
@@ -213,7 +213,7 @@ class Bench:
         return made
 
     def updated(self, change: Callable[[], None]) -> Figures:
-        """The update of a copy of the full index after a change."""
+        """Update a copy of the full index after a change."""
         link_files(self.folder, self.input)
         change()
         self.at.put(self.kept)
@@ -223,7 +223,7 @@ class Bench:
         command = [sys.executable, "-m", "graphrag_ray", "index", str(self.input), "--root", self.at.root]
         command += [*self.at.options, *self.options]
         env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | self.at.env
-        # What another run has learned about this machine's models is not for this one.
+        # Do not use what another run learned about the endpoint.
         env |= {
             "RAY_USAGE_STATS_ENABLED": "0",
             "GRAPHRAG_RAY_SETTINGS": str(self.given.work / "settings.yaml"),
@@ -251,7 +251,7 @@ HEADER = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|"
 
 
 def figures_row(name: str, of: Figures, made: Figures) -> str:
-    """A row of the table of runs, `HEADER` above it."""
+    """A row of the table of runs under `HEADER`."""
     used = of.used
     cells = [
         name,
@@ -271,7 +271,7 @@ def figures_row(name: str, of: Figures, made: Figures) -> str:
 
 
 def requests_table(found: Mapping[str, Figures]) -> str:
-    """Requests of object storage by run, and the bytes of their bodies."""
+    """Requests to object storage by run, and the bytes of their bodies."""
     kinds = sorted({kind for figures in found.values() for kind in figures.requests})
     lines = [f"| | {' | '.join(kinds)} | all | MB sent | MB received |", "| --- " * (len(kinds) + 4) + "|"]
     for name, figures in found.items():
@@ -283,7 +283,7 @@ def requests_table(found: Mapping[str, Figures]) -> str:
 
 
 def laps_table(found: Mapping[str, Figures]) -> str:
-    """Seconds of wall and of CPU by step and run."""
+    """Wall time and CPU seconds by step and run."""
     names = list(dict.fromkeys(lap for figures in found.values() for lap in figures.used.laps))
     head = " | ".join(f"{name}: wall s | CPU s" for name in found)
     lines = [f"| step | {head} |", "| --- " * (1 + 2 * len(found)) + "|"]
@@ -295,7 +295,7 @@ def laps_table(found: Mapping[str, Figures]) -> str:
 
 
 def model_settings(url: str | None) -> list[str]:
-    """Of the simulated endpoint at an address; None: the offline engine."""
+    """Options for the simulated endpoint at an address; None: the offline engine."""
     at = "models.default.endpoints.0"
     asked = [f"{at}.base_url={url}", f"{at}.api_key_env=null", f"{at}.max_in_flight=32"]
     return ["models.default.provider=openai", "models.default.model=m", *asked] if url else []

@@ -52,7 +52,7 @@ ENDPOINT = ("--speed", "200", "--jitter", "0.1")
 
 @dataclass(frozen=True)
 class Cost:
-    """Calls and tokens by stage, and what became of the communities."""
+    """Calls and tokens by stage, and counts of communities."""
 
     calls: Counter[str]
     tokens: Counter[str]
@@ -88,7 +88,7 @@ def main() -> None:
 
 @contextmanager
 def _model(simulated: bool) -> Iterator[list[str]]:
-    """Options of the model to ask."""
+    """Options of the model."""
     with endpoint(*ENDPOINT) if simulated else nullcontext() as url:
         at = "models.default.endpoints.0"
         yield (
@@ -105,7 +105,7 @@ def _model(simulated: bool) -> Iterator[list[str]]:
 
 
 class Bench:
-    """Indexes in a folder, all by the same settings."""
+    """Indexes in a folder, all with the same settings."""
 
     def __init__(self, folder: Path, settings: Settings) -> None:
         self.folder, self.settings = folder, settings
@@ -125,7 +125,7 @@ class Bench:
             shutil.rmtree(self.folder / name)
 
     def run(self, name: str, texts: Mapping[str, str], afresh: bool = False) -> Cost:
-        """Bring the index of this name up to date with these documents."""
+        """Update the index of this name with these documents."""
         documents, root = self.folder / "documents", self.folder / name
         shutil.rmtree(documents, ignore_errors=True)
         documents.mkdir()
@@ -172,7 +172,7 @@ def _community_ids(root: Path) -> set[str]:
 
 
 def _afresh(root: Path, settings: Settings) -> float:
-    """The modularity of a partition of an index's graph made without its past."""
+    """The modularity of a new partition of the index's graph."""
     opened = open_index(str(root))
     entities, edges = opened.table("entities"), opened.table("relationships")
     model = settings.model(settings.model_name("report"))
@@ -202,7 +202,7 @@ def _line(cost: Cost, full: Cost) -> str:
 
 
 def _print(full: Cost, costs: Mapping[str, Sequence[Cost]]) -> None:
-    """A table of means over the seeds; shares are of the full index's tokens."""
+    """A table of means over the seeds. Shares are relative to the tokens of the full index."""
 
     def row(name: str, of_full: str, cells: Sequence[str]) -> None:
         print(f"| {' | '.join([name, of_full, *cells])} |")

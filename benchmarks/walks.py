@@ -89,7 +89,7 @@ def question(of: Any, names: list[str], n: int) -> tuple[dict[str, float], dict[
 
 
 def peak_kb() -> int:
-    """Of memory that is this process's own, not mapped files."""
+    """Private memory of this process, without mapped files."""
     told = Path("/proc/self/status").read_text()
     return int(told.split("RssAnon:")[1].split()[0])
 

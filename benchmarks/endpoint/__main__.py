@@ -5,7 +5,7 @@ from pathlib import Path
 
 if __package__:
     from .main import main
-else:  # run as a folder
+else:  # For running the folder.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
     from benchmarks.endpoint.main import main
 

@@ -1,8 +1,8 @@
-"""How fast a server works on many calls at once: slots with a queue, and sharing beyond a batch size.
+"""The speed of a server with many concurrent calls: slots with a queue, and sharing beyond a batch size.
 
-Calls progress in virtual time, which passes at `rate` seconds a second: at 1 up to `batch` calls and at
-batch/n with n of them (egalitarian processor sharing). So a change of n, of the settings or of the speed
-acts at once on all calls that are running.
+Calls progress in virtual time, which passes at `rate` seconds per second: 1 for up to `batch` calls, and
+batch/n for n calls (egalitarian processor sharing). So a change of n, of the settings or of the speed applies
+immediately to all running calls.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Capacity:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """A place to work in; waits in order of arrival."""
+        """A slot. Waits in order of arrival."""
         if self._slots is not None and (self._held >= self._slots or self._queue):
             place = self._loop.create_future()
             self._queue.append(place)
@@ -63,7 +63,7 @@ class Capacity:
             self._release()
 
     async def work(self, seconds: float) -> None:
-        """So many seconds of work at full speed."""
+        """Work for this many seconds at full speed."""
         if seconds <= 0:
             return
         done = self._loop.create_future()
@@ -102,7 +102,7 @@ class Capacity:
         self._at = now
 
     def _set_timer(self, anew: bool = False) -> None:
-        while self._work and self._work[0][2].done():  # given up by its caller
+        while self._work and self._work[0][2].done():  # Cancelled by its caller.
             heapq.heappop(self._work)
         if self._timer is not None:
             if self._work and self._work[0][0] == self._timer_for and not anew:

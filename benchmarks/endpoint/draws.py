@@ -1,7 +1,6 @@
-"""What happens to a call, drawn from the seed, its body and how often that body has come.
+"""The fate of a call, drawn from the seed, its body and how often that body has come.
 
-So a run has the same faults and latencies whatever the order in which its calls arrive, and a call that
-is repeated draws anew.
+A run therefore has the same faults and latencies in any order of its calls, and a repeated call draws again.
 """
 
 from __future__ import annotations
@@ -29,7 +28,10 @@ EATS_ANSWER = frozenset(("garbage_body", "garbage_text", "truncated_body", "trun
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """fault: one of FAULTS or ""; at: share of the time or text at which it strikes; slowness: factor."""
+    """`fault`: one of FAULTS or "".
+
+    `at`: the share of time or text at which it strikes. `slowness`: a factor.
+    """
 
     fault: str
     at: float
@@ -37,7 +39,7 @@ class Draw:
 
 
 def draw(key: bytes, arrival: int, options: Options) -> Draw:
-    """key: of the body; arrival: 1 for its first, 2 for the second, …"""
+    """`key`: of the body. `arrival`: 1 for its first call, 2 for the second, and so on."""
     digest = hashlib.blake2b(
         key + arrival.to_bytes(8, "big"), digest_size=24, key=str(options.seed).encode()[:64]
     )
@@ -67,7 +69,7 @@ def _fault(u: float, first_form: bool, options: Options) -> str:
 
 
 def call_seconds(completion_tokens: int, slowness: float, options: Options) -> tuple[float, float]:
-    """Seconds to the first token, and from there to the last, at speed 1."""
+    """Seconds to the first token, and from the first to the last, at speed 1."""
     if options.latency is not None:
         return options.latency * slowness, 0.0
     return options.ttft * slowness, completion_tokens / options.tokens_per_s * slowness

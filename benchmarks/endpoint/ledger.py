@@ -32,7 +32,7 @@ CLIENT_LEFT = 499
 
 @dataclass(slots=True)
 class Call:
-    """One call; filled in as it goes."""
+    """One call, filled in while it runs."""
 
     kind: str
     key: bytes
@@ -52,7 +52,10 @@ class Call:
 
 @dataclass(slots=True)
 class _Answers:
-    """admitted: how often this body was let in; good, eaten: whole 200s sent without and with a fault."""
+    """`admitted`: how often this body was admitted.
+
+    `good`, `eaten`: complete 200 responses sent without and with a fault.
+    """
 
     admitted: int = 0
     good: int = 0
@@ -99,7 +102,7 @@ class _InFlight:
 
 
 class Ledger:
-    """now: a monotonic clock, in seconds. Times are given and kept as seconds since the start."""
+    """`now` is a monotonic clock in seconds. Times are stored as seconds since the start."""
 
     def __init__(self, now: Callable[[], float], log: IO[bytes] | None, options: Mapping[str, Any]) -> None:
         self._now = now
@@ -114,7 +117,7 @@ class Ledger:
         return self._now() - self._zero
 
     def reset(self) -> None:
-        """Forget everything but what is in flight."""
+        """Forget everything except calls in flight."""
         self._in_flight = _InFlight(self.time(), self._in_flight.now, self._in_flight.now)
         self._since = self.time()
         self._first: float | None = None
@@ -134,7 +137,7 @@ class Ledger:
         self._embedded_twice = 0
 
     def admit(self, call: Call, charged: int) -> int:
-        """A call was let in. How often its body has been, this time included."""
+        """Record an admitted call. Returns how often its body has been admitted, including this time."""
         at = self.time()
         self._requests[int(at)] += 1
         self._tokens[int(at)] += charged
@@ -144,7 +147,7 @@ class Ledger:
         return body.admitted
 
     def leave(self, call: Call) -> None:
-        """An admitted call has ended, in whatever way."""
+        """Record the end of an admitted call."""
         self._in_flight.step(-1, self.time())
         if call.fault:
             self._faults[call.fault] += 1
@@ -153,7 +156,7 @@ class Ledger:
         self._close(call)
 
     def refuse(self, call: Call) -> None:
-        """A call was answered 429."""
+        """Record a call answered with 429."""
         call.status = 429
         self._refused[call.refused_for] += 1
         self._refused_in[int(self.time())] += 1
@@ -163,7 +166,7 @@ class Ledger:
         self._status[str(status)] += 1
 
     def embedded(self, texts: Sequence[Any], dimensions: int) -> None:
-        """A good answer with the vectors of these texts was sent."""
+        """Record a good answer with the vectors of these texts."""
         for text in texts:
             state = hash((text if isinstance(text, str) else repr(text), dimensions))
             self._embedded_twice += state in self._embedded
@@ -230,7 +233,7 @@ class Ledger:
         }
 
     def series(self) -> dict[str, Any]:
-        """What happened in each second since the start or the last reset."""
+        """Counts for each second since the start or the last reset."""
         self._in_flight.step(0, self.time())
         flow = self._in_flight.by_second
         first, last = int(self._since), int(self.time())

@@ -1,4 +1,4 @@
-"""The process: starts the server on the loopback address, says where it is, ends at a signal."""
+"""The process: start the server on the loopback address, print its address, end on a signal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FLUSH_S = 1.0
 def main(arguments: list[str]) -> int:
     given, options = read(arguments)
     _allow_many_connections()
-    tokens.count("", options.count)  # loads the vocabulary
+    tokens.count("", options.count)  # Loads the vocabulary.
     with ExitStack() as stack:
         log = stack.enter_context(open(given.log, "wb", buffering=1 << 20)) if given.log else None
         with asyncio.Runner() as runner:
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
 async def _serve(port: int, options: Options, log: IO[bytes] | None) -> None:
     loop = asyncio.get_running_loop()
     ledger = Ledger(loop.time, log, asdict(options))
-    # a client that leaves frees its place at once, as an inference server would
+    # A disconnected client frees its slot immediately, as in an inference server.
     runner = web.AppRunner(
         Server(options, ledger, loop).app(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
     )

@@ -1,4 +1,4 @@
-"""What the endpoint can be told, on the command line and while it runs (`POST /settings`)."""
+"""Options of the endpoint, from the command line and while it runs (`POST /settings`)."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def probability(default: float, help_: str) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """All of them can be changed live. Seconds are those of a run at speed 1."""
+    """All can be changed at run time. Seconds apply to speed 1."""
 
     rpm: float | None = option(None, "requests admitted in any 60 s; none: no limit", least=1)
     tpm: float | None = option(None, "tokens admitted in any 60 s; none: no limit", least=1)
@@ -90,7 +90,7 @@ class Options:
             raise ValueError("the shares of faults add up to more than 1")
 
     def changed(self, changes: Mapping[str, Any]) -> Options:
-        """With other values, given as JSON has them. Raises ValueError for what cannot be."""
+        """Copy with other values from JSON. Raises ValueError for invalid values."""
         types = {f.name: str(f.type) for f in fields(self)}
         values = {}
         for name, value in changes.items():
@@ -101,7 +101,7 @@ class Options:
 
 
 def _kind(type_: str) -> str:
-    """ "float" of "float | None"."""
+    """Return "float" for "float | None"."""
     return type_.partition(" ")[0]
 
 
@@ -148,7 +148,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def read(arguments: list[str]) -> tuple[argparse.Namespace, Options]:
-    """The command line. Exits with a message where it is wrong."""
+    """Parse the command line. Exits with a message if it is invalid."""
     p = parser()
     given = p.parse_args(arguments)
     try:

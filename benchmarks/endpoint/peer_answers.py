@@ -1,7 +1,5 @@
-"""Answers to questions that microsoft/graphrag asks of an index: they name the first records of its tables.
-
-So what the tool prints shows which records its context held, and that its references are theirs.
-"""
+"""Answers to questions that microsoft/graphrag asks about an index, which cite the first records of its
+tables. Its output thus shows which records its context contained, and that references resolve to them."""
 
 from __future__ import annotations
 
@@ -29,7 +27,7 @@ _BEGINNING = 80
 
 
 def told(messages: Messages) -> str | None:
-    """None for what is no such question."""
+    """Returns None for other calls."""
     prompt = messages[0][1]
     if _ANALYSTS in prompt:
         return _between(prompt, _ANALYSTS)
@@ -45,24 +43,24 @@ def told(messages: Messages) -> str | None:
 
 
 def _between(prompt: str, heading: str) -> str:
-    """What stands below a heading, down to the next."""
+    """The text below a heading, down to the next one."""
     return prompt.partition(heading)[2].partition("\n---Goal---")[0].strip()
 
 
 def _tables(text: str) -> list[tuple[str, Rows]]:
-    """Tables under headings: a record begins with its number, and its text is as it is."""
+    """Tables under headings: a record begins with its number, and its text is not quoted."""
     pieces = _TABLE.split(text)
     return [(name, _ROW.findall(table)) for name, table in zip(pieces[1::2], pieces[2::2], strict=True)]
 
 
 def _csv(text: str) -> Rows:
-    """The one table of a map call, or of basic search: it has no heading, and its cells are quoted."""
+    """The single table of a map call, or of basic search, which has no heading and quotes its cells."""
     rows = csv.reader(io.StringIO(text), delimiter="|", escapechar="\\")
     return [(row[0], row[1]) for row in rows if len(row) > 1 and row[0].isdecimal()]
 
 
 def _told(tables: Sequence[tuple[str, Rows]]) -> str:
-    """The beginning of each table's first record, and a reference to its first ones."""
+    """The beginning of the first record of each table, and a reference to its first records."""
     out = []
     for name, rows in tables:
         if rows:

@@ -1,7 +1,7 @@
-"""Calls of other GraphRAG tools: microsoft/graphrag, nano-graphrag and LightRAG, known by a few words.
+"""Calls of other GraphRAG tools, microsoft/graphrag, nano-graphrag and LightRAG, recognised by a few words.
 
-A call of theirs is put as our prompt for the same work, answered as that, and the reply is brought into the
-form that the tool reads. So the same passage has the same entities and relationships, whoever asks.
+A call is translated to our prompt for the same task and answered as such, and the reply is converted to the
+format of the tool. The same passage therefore has the same entities and relationships, whichever tool asks.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ Messages = Sequence[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A call in our words, and how its reply is brought into theirs."""
+    """A call in our format, and how to convert its reply to the format of the peer."""
 
     messages: Messages
     theirs: Callable[[str], str]
 
 
 def kind_of(text: str) -> str:
-    """The kind of a call, from its last message; "other" for what is none of theirs."""
+    """The kind of a call, from its last message; "other" if it is not from a peer."""
     if "-Real Data-" in text or text.startswith("---Task---\nExtract entities"):
         return "extract"
     if text.startswith("MANY entities") and "missed in the last extraction" in text:
@@ -57,7 +57,7 @@ def kind_of(text: str) -> str:
 
 
 def put_as_ours(messages: Messages) -> Peer | None:
-    """None for a conversation that is none of theirs, or that needs no translation."""
+    """Returns None for a conversation that is not from a peer or needs no translation."""
     last = messages[-1][1]
     kind = kind_of(last)
     if kind in ("extract", "glean"):
@@ -75,7 +75,7 @@ def put_as_ours(messages: Messages) -> Peer | None:
 
 
 def _ours(kind: str) -> str:
-    """How our prompt for this starts: what the rest of the endpoint knows it by."""
+    """The beginning of our prompt for this task, by which the rest of the endpoint recognises it."""
     return {
         "extract": f"Write the records of the passage below: each of one of the types {TYPES}, then all "
         "relationships between them; ## between records and <|COMPLETE|> at the end.\n\n"
@@ -98,7 +98,7 @@ def _extraction(messages: Messages, kind: str) -> Peer:
 
 
 def _real_data(text: str) -> str:
-    """The passage at the end of a prompt of graphrag or of nano-graphrag, after their examples."""
+    """The passage at the end of a prompt of graphrag or nano-graphrag, after their examples."""
     return text.rpartition("-Real Data-")[2].partition("Text: ")[2].rpartition("\n####")[0]
 
 
@@ -108,14 +108,15 @@ def _fenced(text: str) -> str:
 
 
 def _geo_records(reply: str) -> str:
-    """The records of graphrag and of nano-graphrag have our form, but for the word for a location."""
+    """The records of graphrag and nano-graphrag have our format, except for the word for a location."""
     for ours, theirs in GEO.items():
         reply = reply.replace(f"<|>{ours}<|>", f"<|>{theirs}<|>")
     return reply
 
 
 def _light_records(reply: str) -> str:
-    """LightRAG: a record a line; names in title case; keywords of a relationship, and no strength."""
+    """Convert to LightRAG's format: a record per line; names in title case; relationships with keywords and
+    without strength."""
     out = []
     for kind, rest in _OTHERS_RECORD.findall(reply):
         fields = rest.split("<|>")
@@ -130,7 +131,7 @@ def _light_records(reply: str) -> str:
 
 
 def _said(reply: str) -> str:
-    """The entities that a reply in LightRAG's form has named, in ours."""
+    """The entities named by a reply in LightRAG's format, in our format."""
     names = [line.split("<|#|>")[1] for line in reply.split("\n") if line.startswith("entity<|#|>")]
     return "\n".join(f'("entity"<|>{name.upper()}<|>' for name in names)
 
@@ -152,7 +153,7 @@ def _description(text: str) -> str:
 
 
 def _descriptions(given: str) -> list[str]:
-    """Of a list as JSON (graphrag), as Python (nano-graphrag), or as lines of JSON (LightRAG) writes it."""
+    """Parse a list written as JSON (graphrag), as Python (nano-graphrag), or as lines of JSON (LightRAG)."""
     try:
         if given.startswith("{"):
             return [str(next(iter(orjson.loads(line).values()))) for line in given.split("\n")]
@@ -162,7 +163,7 @@ def _descriptions(given: str) -> list[str]:
 
 
 def _report(text: str) -> str:
-    """The tables of a community, with the columns and in the order of ours."""
+    """The tables of a community, with our columns in our order."""
     out, places = [], list(_SECTION.finditer(text))
     ends = [m.start() for m in places[1:]] + [len(text)]
     for match, end in zip(places, ends, strict=True):
@@ -174,14 +175,14 @@ def _report(text: str) -> str:
 
 
 def _table(text: str) -> list[list[str]]:
-    """The header and the rows with a number of a CSV table; what follows it in the prompt is no row."""
+    """The header and numbered rows of a CSV table, without the rest of the prompt."""
     text = text.removeprefix("```csv\n").partition("\n```")[0].replace(",\t", ",")
     header, *rows = [row for row in csv.reader(io.StringIO(text)) if row] or [[]]
     return [header, *(row for row in rows if len(row) == len(header) and row[0].isdecimal())]
 
 
 def _kept(table: str, header: Sequence[str], row: Sequence[str]) -> list[str]:
-    """The id, then the columns that ours has, too."""
+    """The id, then the columns that our table has, too."""
     places: Mapping[str, int] = {name: i for i, name in enumerate(header)}
     kept = [row[places[name]] for name in _COLUMNS[table] if name in places]
     if table == "Reports" and kept:

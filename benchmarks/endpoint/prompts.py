@@ -1,4 +1,4 @@
-"""Which of graphrag-ray's bundled prompts a conversation is, or of its peers', by its text alone."""
+"""Recognise which bundled prompt of graphrag-ray, or of its peers, a conversation uses, by its text alone."""
 
 from __future__ import annotations
 
@@ -119,6 +119,6 @@ def kind_of(text: str) -> str:
 
 
 def asked_first(messages: Messages) -> tuple[str, str]:
-    """Kind and text of a conversation's first user message: what later turns refer to."""
+    """Kind and text of the first user message of a conversation, to which later turns refer."""
     text = next((content for role, content in messages if role == "user"), "")
     return kind_of(text), text

@@ -1,4 +1,4 @@
-"""Names, excerpts and filler for replies: cheap, and nothing that anybody would take for insight."""
+"""Names, excerpts and filler for replies: cheap and meaningless."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ _TOKENS_PER_LOREM = 2.2
 
 
 def names(text: str) -> list[tuple[str, int]]:
-    """Capitalised phrases, each once, with the place of its first mention, in order.
+    """Capitalised phrases, each once, with the position of its first mention, in order.
 
-    Where there are none, long words stand in for them, so that any text gives a graph.
+    Without any, long words replace them, so that every text gives a graph.
     """
     found: dict[str, int] = {}
     doubtful: dict[str, int] = {}
@@ -61,8 +61,10 @@ def names(text: str) -> list[tuple[str, int]]:
 
 
 def phrases(text: str) -> list[tuple[str, int]]:
-    """Pairs of longer words, each once, with their places: most stand in one passage only, as most of the
-    concepts do that a model finds."""
+    """Pairs of longer words, each once, with their positions.
+
+    Most occur in one passage only, like most concepts that a model finds.
+    """
     found: dict[str, int] = {}
     for match in _PHRASE.finditer(text):
         found.setdefault(match.group().title(), match.start())
@@ -75,7 +77,7 @@ def _begins_sentence(text: str, at: int) -> bool:
 
 
 def sentence_at(text: str, at: int, most: int = 180) -> str:
-    """The sentence around a place, white space folded, at most so many characters."""
+    """The sentence around a position, with whitespace collapsed and a maximum length."""
     low, high = max(0, at - most), at + most
     start = max(text.rfind(end, low, at) for end in (". ", "? ", "! ", "\n"))
     start = low if start < 0 else start + 1
@@ -84,7 +86,7 @@ def sentence_at(text: str, at: int, most: int = 180) -> str:
 
 
 def clean(text: str) -> str:
-    """Without what means something in the forms of replies."""
+    """Remove characters that have a meaning in replies."""
     for sign in ("<|", "|>", "##", "[", "]", '"'):
         text = text.replace(sign, " ")
     return " ".join(text.split()).rstrip(".,;: ")
@@ -96,7 +98,7 @@ def words(text: str, n: int) -> str:
 
 
 def lorem(tokens: int, rng: Random) -> str:
-    """Some so many tokens of no meaning, in sentences."""
+    """About this many tokens of meaningless sentences."""
     wanted = max(1, round(tokens / _TOKENS_PER_LOREM))
     out: list[str] = []
     while len(out) < wanted:

@@ -1,4 +1,4 @@
-"""The OpenAI protocol's forms: bodies, errors, rate-limit headers, streams."""
+"""Formats of the OpenAI protocol: bodies, errors, rate-limit headers, streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """text, its tokens, and why it ends."""
+    """The text, its tokens, and its finish reason."""
 
     text: str
     tokens: int
@@ -37,7 +37,7 @@ class Reply:
 
 
 def key_of(path: str, body: Mapping[str, Any]) -> bytes:
-    """Hash of a body without its volatile fields; 16 bytes."""
+    """Hash of a body without its volatile fields, 16 bytes."""
     kept = {name: value for name, value in body.items() if name not in _VOLATILE}
     data = orjson.dumps(kept, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
     return hashlib.blake2b(path.encode() + data, digest_size=16).digest()
@@ -49,7 +49,7 @@ def hash_of(text: str) -> bytes:
 
 
 def messages_of(body: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """(role, text) of each message. Raises ValueError for a body that is no chat call."""
+    """(role, text) of each message. Raises ValueError if the body is not a chat call."""
     messages = body.get("messages")
     if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
         raise ValueError("messages must be a list of messages")
@@ -63,7 +63,7 @@ def _text(content: Any) -> str:
 
 
 def max_tokens_of(body: Mapping[str, Any]) -> int | None:
-    """Raises ValueError for what is no number of tokens."""
+    """Raises ValueError for values that are not a number of tokens."""
     limit = body.get("max_completion_tokens", body.get("max_tokens"))
     if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
         raise ValueError("max_tokens must be a whole number from 1")
@@ -71,7 +71,7 @@ def max_tokens_of(body: Mapping[str, Any]) -> int | None:
 
 
 def texts_of(body: Mapping[str, Any]) -> list[Any]:
-    """The inputs of an embedding call: texts, or lists of token ids. Raises ValueError for others."""
+    """The inputs of an embedding call, texts or lists of token ids. Raises ValueError for anything else."""
     given = body.get("input")
     texts = given if isinstance(given, list) and not all(isinstance(t, int) for t in given) else [given]
     if not texts or not all(isinstance(t, str | list) and t for t in texts):
@@ -104,7 +104,7 @@ def chat_body(key: bytes, model: str, reply: Reply, prompt: int, cached: int) ->
 
 
 def chat_chunks(key: bytes, model: str, reply: Reply, n: int) -> Iterator[bytes]:
-    """The text of a reply as some n server-sent events, then the one with its end."""
+    """The text of a reply as about n server-sent events, then the final one."""
     words = _WORDS.findall(reply.text) or [""]
     size = math.ceil(len(words) / n)
     created = int(time.time())
@@ -178,7 +178,7 @@ def refusal(refused: Refused, model: str, tokens: int, options: Options) -> byte
 
 
 def limit_headers(windows: Windows, now: float, options: Options) -> dict[str, str]:
-    """x-ratelimit-*; the reset is when a window is empty if nothing more is admitted."""
+    """The x-ratelimit-* headers. The reset is the time when a window is empty if nothing more is admitted."""
     if not options.headers:
         return {}
     requests, tokens, reset_s = windows.used(now, 60.0 / options.speed)
@@ -199,7 +199,7 @@ def retry_headers(refused: Refused, options: Options) -> dict[str, str]:
 
 
 def go_duration(seconds: float) -> str:
-    """As OpenAI writes them: "6ms", "1.2s", "1m3s". Rounded up to a millisecond."""
+    """Format as OpenAI does: "6ms", "1.2s", "1m3s". Rounded up to a millisecond."""
     ms = math.ceil(seconds * 1000)
     if ms < 1000:
         return f"{ms}ms"

@@ -1,8 +1,7 @@
-"""What the endpoint answers: plausible in form and length, drawn from the request's text and its hash.
+"""Replies of the endpoint: plausible in format and length, drawn from the text of the request and its hash.
 
-Names are capitalised phrases of the passage, so they recur from chunk to chunk and make a graph.
-Lengths in tokens: extraction 300–700 for a chunk of 600, descriptions 60–200, reports 500–900,
-summaries 120–300.
+Names are capitalised phrases of the passage, so they recur across chunks and form a graph. Lengths in tokens:
+extraction 300–700 for a chunk of 600, descriptions 60–200, reports 500–900, summaries 120–300.
 """
 
 from __future__ import annotations
@@ -41,8 +40,8 @@ Rows = list[list[str]]
 def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vocabulary: str) -> str:
     """The reply to a conversation.
 
-    body: for logit_bias and response_format; seed: of the request; yes: share of Y among replies of one
-    letter.
+    `body` is read for logit_bias and response_format, `seed` is that of the request, and `yes` is the share
+    of Y among one-letter replies.
     """
     if (told := peer_answers.told(messages)) is not None:
         return told
@@ -64,7 +63,7 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
 
 
 def _forced(choices: list[str], yes: bool) -> str:
-    """A token that the bias allows: the one that reads yes or no, whichever is drawn."""
+    """A token that the bias allows, which reads yes or no as drawn."""
     wanted = ("yes", "y") if yes else ("no", "n")
     return next((c for c in choices if c.strip().lower() in wanted), choices[0] if choices else "")
 
@@ -89,7 +88,7 @@ def _glean(text: str, messages: Messages, rng: Random) -> str:
 def _records(
     text: str, passage: str, new: list[tuple[str, int]], related: list[tuple[str, int]], rng: Random
 ) -> str:
-    """Entity records of `new`, and relationships that tie each of them to others of `related`."""
+    """Entity records of `new`, and relationships that connect each of them to some of `related`."""
     record, completion = _delimiters(text)
     types = (m.group(1) if (m := _TYPES.search(text)) else "CONCEPT").split(", ")
     out = []
@@ -248,7 +247,7 @@ def _reduce(text: str, rng: Random) -> str:
 
 
 def _walk_answer(text: str, rng: Random) -> str:
-    """Three of ten say that the passages do not suffice."""
+    """Three of ten replies say that the passages are insufficient."""
     return "Insufficient" if rng.random() < 0.3 else _answer(text, rng)
 
 
@@ -265,7 +264,7 @@ def _pick_facts(text: str, rng: Random) -> str:
 
 
 def _keywords(text: str, rng: Random) -> str:
-    """Names of the question, and some of its words by twos."""
+    """Names in the question, and some pairs of its words."""
     question = _between(text, "# The question to write keywords for", "\n----- end of the question").strip()
     words = [word for word in re.findall(r"\w+", question) if len(word) > 3]
     pairs = [" ".join(words[at : at + 2]) for at in range(0, len(words), 2)][: rng.randint(2, 5)]
@@ -280,7 +279,7 @@ def _corpus_description(text: str, rng: Random) -> str:
 
 
 def _listed(key: str, entry: str, beginning: str, ending: str) -> Callable[[str, Random], str]:
-    """A writer of lists with exactly as many entries as the prompt asks for, which all differ."""
+    """A function that writes lists with exactly as many different entries as the prompt asks for."""
 
     def writer(text: str, rng: Random) -> str:
         wanted = _N.search(text.rpartition("\n")[2])
@@ -297,7 +296,7 @@ def _listed(key: str, entry: str, beginning: str, ending: str) -> Callable[[str,
 
 
 def _judge(text: str, rng: Random) -> str:
-    """14 % ties, and 10 points more for answer 1 than for answer 2, whatever they say."""
+    """14% ties; otherwise answer 1 wins 10 percentage points more often than answer 2, whatever they say."""
     winner = rng.choices((0, 1, 2), (14, 48, 38))[0]
     reason = ""
     for n in (1, 2):
@@ -309,7 +308,7 @@ def _judge(text: str, rng: Random) -> str:
 
 
 def _answer_claims(text: str, rng: Random) -> str:
-    """About one for every 110 characters of an answer, at most 40: a long answer has 10 or more."""
+    """About one claim per 110 characters of an answer, at most 40: a long answer has 10 or more."""
     answer = _REFERENCE.sub("", _between(text, "\n# Answer\n", "\n----- end of the answer"))
     n = min(MOST_CLAIMS, round(len(answer) / CHARS_PER_CLAIM * rng.uniform(0.8, 1.2)))
     claims = dict.fromkeys(prose.words(prose.clean(s), 30) for s in re.split(r"(?<=[.?!])\s|\n", answer))
@@ -330,7 +329,7 @@ def _other(response_format: Any, rng: Random) -> str:
 
 
 def _instance(schema: Mapping[str, Any], text: str) -> Any:
-    """Something that a simple JSON schema allows."""
+    """A value that satisfies a simple JSON schema."""
     if schema.get("enum"):
         return schema["enum"][0]
     kind = schema.get("type")
@@ -393,7 +392,7 @@ def _between(text: str, start: str, end: str) -> str:
 
 
 def _sections(text: str) -> dict[str, Rows]:
-    """The tables of a context, without their headings and the names of their columns."""
+    """The tables of a context, without headings and column names."""
     out: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in text.split("\n"):
@@ -408,7 +407,7 @@ def _sections(text: str) -> dict[str, Rows]:
 
 
 def _evidence(sections: Mapping[str, Rows], i: int) -> str:
-    """A reference to up to three records of each section, another set for each i."""
+    """A reference to up to three records of each section, different for each i."""
     parts = []
     for name, rows in sections.items():
         if rows:

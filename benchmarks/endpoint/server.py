@@ -1,4 +1,4 @@
-"""The HTTP server: admits calls, lets time pass, answers or fails, and keeps the books."""
+"""The HTTP server: admits calls, simulates their duration, answers or fails, and keeps statistics."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Server:
         )
 
     def _reply(self, key: bytes, body: Mapping[str, Any], messages: Messages, limit: int | None) -> Reply:
-        """What a chat call is answered, cut at its limit."""
+        """The reply to a chat call, truncated at its limit."""
         options = self._options
         last = kind_of(messages[-1][1])
         if options.replies == "fixed" and last != "glean_check":
@@ -200,7 +200,7 @@ class Server:
         first_s: float,
         rest_s: float,
     ) -> web.StreamResponse:
-        """Work on an admitted call and answer it as drawn; its end is booked whatever happens."""
+        """Process an admitted call and answer it as drawn. Its end is always recorded."""
         call.fault, call.drawn_s = luck.fault, first_s + rest_s
         headers = self._headers()
         try:
@@ -265,7 +265,7 @@ class Server:
         return given if isinstance(given, int) and given > 0 else self._options.dimensions
 
     def _spoilt(self, call: Call, luck: Draw, reply: Reply) -> Reply:
-        """The reply with the fault that its text is to have."""
+        """The reply with the drawn fault."""
         if luck.fault == "garbage_text":
             reply = Reply(text := lorem(reply.tokens, Random(call.key)), self._count(text))
         elif luck.fault == "truncated_text":
@@ -288,7 +288,7 @@ class Server:
         first_s: float,
         rest_s: float,
     ) -> web.StreamResponse:
-        """Server-sent events, spread over the time that the tokens take."""
+        """Server-sent events, spread over the time of the tokens."""
         reply, model = self._spoilt(call, luck, reply), str(body.get("model"))
         n = protocol.n_chunks(reply.text, rest_s / self._options.speed)
         until = n * luck.at if luck.fault in ("truncated_body", "drop") else n + 1
@@ -318,7 +318,7 @@ _STREAMS = ("", "drop", "garbage_text", "truncated_body", "truncated_text")
 async def _send_part(
     request: web.Request, out: bytes, share: float, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """A share of a body that was announced in full, then the end of the connection."""
+    """Send a part of a body that was announced in full, then close the connection."""
     response = web.StreamResponse(headers={**headers, "Content-Type": _JSON})
     response.content_length = len(out)
     await response.prepare(request)
@@ -327,7 +327,7 @@ async def _send_part(
 
 
 def _end(request: web.Request, response: web.StreamResponse) -> web.StreamResponse:
-    """Close the connection once what was written is sent."""
+    """Close the connection once pending data is sent."""
     if request.transport is not None:
         request.transport.close()
     response.force_close()
@@ -335,14 +335,14 @@ def _end(request: web.Request, response: web.StreamResponse) -> web.StreamRespon
 
 
 def _close(request: web.Request) -> NoReturn:
-    """Close the connection at once."""
+    """Close the connection immediately."""
     if request.transport is not None:
         request.transport.abort()
     raise _Closed
 
 
 def _object(content: bytes) -> dict[str, Any]:
-    """Raises ValueError for what is no JSON object."""
+    """Raises ValueError if the body is not a JSON object."""
     body = orjson.loads(content)
     if not isinstance(body, dict):
         raise ValueError("the body must be a JSON object")

@@ -1,4 +1,4 @@
-"""Counting and cutting tokens, cheaply."""
+"""Count and cut tokens cheaply."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def count(text: str, vocabulary: str) -> int:
 
 @lru_cache(maxsize=256)
 def count_often(text: str, vocabulary: str) -> int:
-    """`count` of a text that comes again and again, such as a system message."""
+    """`count` for a text that is repeated often, such as a system message."""
     return count(text, vocabulary)
 
 
@@ -39,7 +39,7 @@ def first(text: str, n: int, vocabulary: str) -> str:
 
 
 def words_of_bias(bias: Mapping[str, Any], vocabulary: str) -> list[str]:
-    """The tokens that a logit bias of 100 leaves to choose from, as text."""
+    """The tokens that a logit bias of 100 allows, as text."""
     forced = [int(token) for token, weight in bias.items() if token.isdecimal() and weight == 100]
     if vocabulary == "chars":
         vocabulary = "o200k_base"
@@ -48,15 +48,15 @@ def words_of_bias(bias: Mapping[str, Any], vocabulary: str) -> list[str]:
 
 
 class PrefixCache:
-    """Which beginnings of conversations were sent before: what a provider would not read again."""
+    """Beginnings of conversations that were sent before, which a provider would have cached."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
     def tokens(self, messages: Sequence[tuple[str, str]], counts: Sequence[int]) -> int:
-        """Cached tokens of a prompt; its prefixes count as seen from now on.
+        """Cached tokens of a prompt, whose prefixes count as cached from now on.
 
-        messages: (role, content); counts: tokens of each. Only whole messages are compared.
+        `messages` are (role, content), and `counts` the tokens of each. Only whole messages are compared.
         """
         cached = so_far = state = 0
         if len(self._seen) > MAX_PREFIXES:

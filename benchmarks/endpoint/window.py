@@ -1,6 +1,6 @@
-"""Exact sliding windows over requests and tokens, as a provider's limits: any 60 s hold at most so many.
+"""Exact sliding windows over requests and tokens, like rate limits of a provider.
 
-Pure: every method is told the time.
+Pure: every method is given the time.
 """
 
 from __future__ import annotations
@@ -12,15 +12,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """limit: "requests" or "tokens"; wait_s: until it would be admitted if nothing else were, infinite
-    for a call that is larger than the limit."""
+    """`limit`: "requests" or "tokens".
+
+    `wait_s`: time until the call would be admitted if no other call were; infinite for a call that is larger
+    than the limit.
+    """
 
     limit: str
     wait_s: float
 
 
 class Windows:
-    """Admissions of the last `window_s` seconds. Refused calls do not count."""
+    """Admissions of the last `window_s` seconds. Rejected calls do not count."""
 
     def __init__(self) -> None:
         self._admitted: deque[tuple[float, int]] = deque()
@@ -29,7 +32,7 @@ class Windows:
     def admit(
         self, tokens: int, now: float, rpm: float | None, tpm: float | None, window_s: float
     ) -> Refused | None:
-        """Count a call in, or say which limit it would exceed: the one that it waits for longest."""
+        """Admit a call, or return the limit that it would exceed: the one with the longest wait."""
         self._expire(now, window_s)
         for_request = self._wait_for_request(now, rpm, window_s)
         for_tokens = self._wait_for_tokens(tokens, now, tpm, window_s)
@@ -54,7 +57,7 @@ class Windows:
     def _wait_for_request(self, now: float, rpm: float | None, window_s: float) -> float:
         if rpm is None or len(self._admitted) + 1 <= rpm:
             return 0.0
-        # rpm may have been lowered: more than one has to leave
+        # The limit may have been lowered, so several admissions must leave.
         return self._admitted[len(self._admitted) - int(rpm)][0] + window_s - now
 
     def _wait_for_tokens(self, tokens: int, now: float, tpm: float | None, window_s: float) -> float:
