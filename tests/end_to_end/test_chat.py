@@ -238,7 +238,7 @@ def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: Wor
         terminal.wait_for("ZOE")
         terminal.type("/quit\n")
         assert terminal.end() == 0
-    assert "the newest is 2, open that one (/snapshot newest)" in " ".join(terminal.shown.split())
+    assert "open the newest snapshot, 2 (/snapshot newest)" in " ".join(terminal.shown.split())
 
 
 def remove_old(town: World) -> None:

@@ -253,7 +253,7 @@ def test_nobody_who_has_a_snapshot_open_is_told_of_a_document_that_was_purged(to
     assert name in answer.text and answer.references, "it is in memory now"
     clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True)
     asked = len(town.endpoint.requests)
-    with pytest.raises(SnapshotRemoved, match="the newest is 4"):
+    with pytest.raises(SnapshotRemoved, match="the newest snapshot, 4"):
         reader.ask(about, method=method)
     with pytest.raises(SnapshotRemoved):
         reader.sources(answer.references, answer)

@@ -260,7 +260,7 @@ def test_who_may_only_read_can_ask_everything_and_write_nothing(
     for name, value in reader.environment.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(files, "_open_backends", {})  # those open have the owner's keys
-    with pytest.raises(StoreError, match="Check the permissions"):
+    with pytest.raises(StoreError, match="check the permissions"):
         cloud.open().store.write("x", b"")
     for asked in (["query", QUESTION, "--sources"], ["status"], ["failures"], ["estimate", cloud.docs]):
         result = run(*asked, "--root", cloud.index, *cloud.reached())
@@ -271,7 +271,7 @@ def test_who_may_only_read_can_ask_everything_and_write_nothing(
     result = run(*cloud.index_command(*cloud.reached()))
     assert result.exit_code == 1 and cloud.local.asked() == asked_before
     assert f"Cannot create {cloud.index}/locks/2.json: access is denied" in result.stderr
-    assert "Check the permissions and credentials there" in result.stderr
+    assert "check the permissions and credentials there" in result.stderr
 
 
 @pytest.mark.parametrize("what", ["index", "query", "status", "failures", "estimate"])
@@ -284,7 +284,7 @@ def test_wrong_keys_are_told_and_nothing_is_taken_for_empty(
     arguments = {"index": [cloud.docs], "query": [QUESTION], "estimate": [cloud.docs]}.get(what, [])
     result = run(what, *arguments, "--root", cloud.index, *cloud.reached())
     assert result.exit_code == 1 and re.search(f"annot (read|list) {cloud.index}", result.stderr)
-    assert "Check the permissions and credentials there" in result.stderr
+    assert "check the permissions and credentials there" in result.stderr
 
 
 def test_a_server_that_is_not_there_is_told(run: Command, cloud: Cloud, monkeypatch: pytest.MonkeyPatch):

@@ -175,5 +175,7 @@ def test_records_of_a_newer_format_and_damaged_ones_are_passed_over(world: World
 
 def test_a_run_that_was_killed_after_its_commit_came_to_its_end(town: World, run: Command):
     run_records.write(town.store, run_records.RunRecord(7, "n", 1.0, "0", snapshot=1))
-    assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.superseded(town.store)
+    assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.obsolete_files(
+        town.store
+    )
     assert "was killed, after it had committed snapshot 1" in plain(run, town)

@@ -78,7 +78,7 @@ def looked_up(
 
 
 @given(ROWS, st.integers(1, 4), st.data())
-def test_rows_of_pages_are_those_of_the_table(tmp_path_factory, rows, many, data):
+def test_pages_decode_to_the_rows_of_the_table(tmp_path_factory, rows, many, data):
     table = table_of(rows * (many * 20))  # several pages, some of equal rows
     store = Store(str(tmp_path_factory.mktemp("pages")))
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_little_more_is_read_than_the_wanted_row(stored, ranges: list[tuple[int, int]]):
+def test_reading_a_row_fetches_little_more_than_its_pages(stored, ranges: list[tuple[int, int]]):
     store, part, table = stored
     found = pages.locate_pages(store.read(part.path), ["text"])
     assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
@@ -125,7 +125,7 @@ def test_little_more_is_read_than_the_wanted_row(stored, ranges: list[tuple[int,
     assert end - start < 4_000
 
 
-def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
+def test_flipped_bit_in_a_page_is_reported_with_the_part(stored):
     store, part, table = stored
     whole = store.read(part.path)
     found = pages.locate_pages(whole, ["text"])
@@ -140,17 +140,21 @@ def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
         looked_up(store, part, found, table, "text", np.array([4_321]))
 
 
-def test_pages_that_claim_more_rows_than_they_hold_are_damage(stored):
+def test_pages_with_a_wrong_row_count_are_reported_as_damaged(stored):
     """An index from a stranger may name any bytes as a page, with the right checksum."""
     store, part, table = stored
     found = pages.locate_pages(store.read(part.path), ["text"])["text"]
     rows, of = stored_as(found, np.array([0, 1]))
-    for lie, told in (([2, 2], "damaged"), ([1, 1000], "damaged"), ([1, 1 << 32], "no such pages")):
+    for lie, told in (
+        ([2, 2], "damaged"),
+        ([1, 1000], "damaged"),
+        ([1, 1 << 32], "does not contain the pages"),
+    ):
         with pytest.raises(CorruptPart, match=told):
             read(store, part, table.schema.field("text"), rows * lie, of)
 
 
-def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(stored):
+def test_dictionary_and_struct_columns_are_not_located(stored):
     plain = pa.table({"type": ["a", "a", "b"], "found": [[{"s": "x", "e": "y"}], [], None]})
     assert pages.locate_pages(parquet.encode(plain), ["type"]) == {}
     assert pages.locate_pages(
@@ -233,7 +237,7 @@ def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int)
         (3, lambda first: [0] * len(first)),
     ],
 )
-def test_a_file_whose_pages_overlap_or_lie_outside_of_it_is_refused(stored, field: int, change):
+def test_overlapping_or_out_of_bounds_pages_are_refused(stored, field: int, change):
     store, part, _ = stored
     data = store.read(part.path)
     same = pages.locate_pages(relocated(data, list, field), ["id"])["id"]
@@ -243,7 +247,7 @@ def test_a_file_whose_pages_overlap_or_lie_outside_of_it_is_refused(stored, fiel
 
 
 @given(st.binary(max_size=300))
-def test_what_is_no_parquet_file_is_refused(data: bytes):
+def test_non_parquet_file_is_refused(data: bytes):
     for file in (data, data + b"PAR1"):
         with pytest.raises(ValueError, match=r"."):
             pages.locate_pages(file, ["id"])
@@ -264,7 +268,7 @@ def test_what_is_no_parquet_file_is_refused(data: bytes):
         ("start", [4, 5, 6]),
     ],
 )
-def test_pages_out_of_order_or_beyond_the_file_are_never_asked_for(
+def test_invalid_page_positions_are_never_requested(
     stored, field: str, lie: list[int], monkeypatch: pytest.MonkeyPatch
 ):
     """An index from a stranger may name any place."""
@@ -272,18 +276,18 @@ def test_pages_out_of_order_or_beyond_the_file_are_never_asked_for(
     rows, of = stored_as(pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([0, 1, 2]))
     of[field] = lie
     monkeypatch.setattr(Store, "read_range", None)
-    with pytest.raises(CorruptPart, match="no such pages") as caught:
+    with pytest.raises(CorruptPart, match="does not contain the pages") as caught:
         read(store, part, table.schema.field("text"), rows, of)
     assert caught.value.path == part.path
 
 
-def test_no_pages_are_read_of_no_rows(stored):
+def test_reading_no_rows_reads_no_pages(stored):
     store, part, table = stored
     rows, of = stored_as(pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([], np.int64))
     assert read(store, part, table.schema.field("text"), rows, of) == []
 
 
-def test_elsewhere_pages_near_each_other_are_read_in_one_request(
+def test_nearby_remote_pages_are_read_in_one_request(
     stored, ranges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
     here, part, table = stored
@@ -300,7 +304,7 @@ def test_elsewhere_pages_near_each_other_are_read_in_one_request(
         assert len(ranges) == requests
 
 
-def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: pytest.MonkeyPatch):
+def test_truncated_read_of_pages_is_retried(stored, monkeypatch: pytest.MonkeyPatch):
     store, part, table = stored
     found = pages.locate_pages(store.read(part.path), ["text"])
     before, cuts = Store.read_range, [True, True, False]
@@ -309,7 +313,7 @@ def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: py
     assert cuts == []
 
 
-def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_one(stored):
+def test_damage_names_the_right_part_when_parts_are_decoded_together(stored):
     store, part, table = stored
     other = table.set_column(1, "text", pa.array([f"other {i}" for i in range(5_000)]))
     second = write_part(store, "entities", parquet.mark_for_row_access(other))
@@ -327,7 +331,7 @@ def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_
     assert caught.value.path == second.path
 
 
-def test_no_memory_is_taken_for_bytes_that_a_file_does_not_have(stored):
+def test_claimed_sizes_do_not_allocate_memory(stored):
     """An index from a stranger may name any size."""
     store, part, _ = stored
     assert len(store.read_range(part.path, 0, 1 << 50)) == part.bytes
@@ -376,14 +380,14 @@ def plain(value):
 
 
 @given(NESTED)
-def test_what_is_rendered_is_parsed_back(struct):
+def test_serialized_structs_parse_back(struct):
     data = rendered(struct)
     found, end = parse(b"xy" + data + b"z", 2)
     assert (plain(found), end) == (struct, len(data) + 2)
 
 
 @given(st.binary(max_size=200))
-def test_of_any_bytes_a_structure_is_parsed_or_they_are_refused(data: bytes):
+def test_arbitrary_bytes_are_parsed_or_refused(data: bytes):
     try:
         _, end = parse(data)
     except ValueError:
@@ -392,25 +396,25 @@ def test_of_any_bytes_a_structure_is_parsed_or_they_are_refused(data: bytes):
 
 
 @given(NESTED, st.data())
-def test_a_structure_that_is_cut_short_is_refused(struct, data):
+def test_truncated_struct_is_refused(struct, data):
     whole = rendered(struct)
     with pytest.raises(ValueError, match=r"."):
         parse(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-def test_what_is_nested_too_deeply_is_refused():
+def test_deep_nesting_is_refused():
     for opens in (bytes([1 << 4 | STRUCT]), bytes([1 << 4 | LIST]) + bytes([1 << 4 | LIST]) * 10_000):
         with pytest.raises(ValueError, match="nested too deeply"):
             parse(opens * 10_000)
 
 
-def test_a_list_that_claims_more_than_there_is_costs_nothing():
+def test_claimed_list_length_is_not_allocated():
     many = bytes([1 << 4 | LIST, 15 << 4 | I64]) + b"\xff\xff\xff\xff\x07"
     with pytest.raises(ValueError, match="longer than its bytes"):
         parse(many)
 
 
-def test_a_footer_of_pyarrow_is_rendered_as_it_was():
+def test_pyarrow_footer_round_trips():
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": ["x", None], "b": [[1], []], "c": [True, False]}), sink)
     data = sink.getvalue().to_pybytes()

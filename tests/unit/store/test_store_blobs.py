@@ -122,7 +122,7 @@ def delete(store: Store, path: str) -> None:
 
 
 @given(st.data())
-def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.DataObject):
+def test_any_ranges_read_back_correctly(tmp_path_factory, data: st.DataObject):
     n = data.draw(st.sampled_from([0, 1, 27, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, len(DATA)]))
     whole_data = data.draw(st.sampled_from([DATA[:n], bytes(n)]))  # what is all 0 looks as a hole does
     place = st.integers(0, n)
@@ -143,7 +143,7 @@ def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.
             parquet.check(at, part.path)
 
 
-def test_a_part_of_no_bytes_is_read_checked_and_known(either: Store):
+def test_empty_part_can_be_written_listed_and_opened(either: Store):
     part = written(either, data=b"")
     assert whole(index_files.open_part(either, part)) == b""
     parquet.check(either, part.path)
@@ -151,9 +151,7 @@ def test_a_part_of_no_bytes_is_read_checked_and_known(either: Store):
 
 
 @pytest.mark.parametrize("spoil", [cut, delete])
-def test_a_part_that_lacks_something_is_named_when_it_is_opened(
-    either: Store, spoil: Callable[[Store, str], None]
-):
+def test_truncated_part_is_reported_on_opening(either: Store, spoil: Callable[[Store, str], None]):
     part = written(either)
     spoil(either, part.path)
     with pytest.raises(CorruptPart, match="again with --verify") as caught:
@@ -161,7 +159,7 @@ def test_a_part_that_lacks_something_is_named_when_it_is_opened(
     assert caught.value.path == part.path and part.path in str(caught.value)
 
 
-def test_a_part_that_has_more_than_was_written_is_named(either: Store):
+def test_part_with_extra_bytes_is_reported(either: Store):
     part = written(either)
     grow(either, part.path)
     if either.local_path(part.path) is None:  # elsewhere nothing behind its end is read
@@ -172,41 +170,41 @@ def test_a_part_that_has_more_than_was_written_is_named(either: Store):
     assert damaged_files.find_damaged(either, [part.path]) == [part.path]
 
 
-def test_a_part_is_missing_that_is_deleted_while_it_is_open_elsewhere(far: Store):
+def test_remote_part_deleted_while_open_is_reported_as_missing(far: Store):
     part = written(far)
     blob = index_files.open_part(far, part)
     far.delete(part.path)
-    with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, though a snapshot needs it"):
+    with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, although a snapshot needs it"):
         blocks(blob, 1)
 
 
-def test_a_flipped_bit_is_found_in_what_is_looked_at_and_in_nothing_else(either: Store):
+def test_flipped_bit_is_only_detected_in_loaded_blocks(either: Store):
     part = written(either)
     flip(either, part.path, block(7)[0])
     blob = index_files.open_part(either, part)
     for _ in range(2):
         assert blocks(blob, 6, 8) == right(6, 8)
         for wanted in ((7,), (3, 7, 11)):
-            with pytest.raises(CorruptPart, match="a block does not have its checksum") as caught:
+            with pytest.raises(CorruptPart, match="a block does not match its checksum") as caught:
                 blocks(blob, *wanted)
             assert caught.value.path == part.path and part.path in str(caught.value)
     assert blocks(blob, 3, 6, 8, 11) == right(3, 6, 8, 11)
 
 
 @pytest.mark.parametrize("back", range(1, 28, 3))
-def test_a_flipped_bit_at_the_end_is_found_when_a_part_is_opened(either: Store, back: int):
+def test_flipped_bit_in_the_tail_is_detected_on_opening(either: Store, back: int):
     part = written(either)
     flip(either, part.path, part.bytes - back)
-    with pytest.raises(CorruptPart, match="its end is not what was written"):
+    with pytest.raises(CorruptPart, match="its tail is invalid"):
         index_files.open_part(either, part)
     flip(either, part.path, part.bytes - back)
     flip(either, part.path, part.bytes - 28 - 4 * BLOCKS + back)
-    with pytest.raises(CorruptPart, match="its end is not what was written"):
+    with pytest.raises(CorruptPart, match="its tail is invalid"):
         index_files.open_part(either, part)
 
 
 @pytest.mark.parametrize("spoil", [flip, cut])
-def test_damage_is_found_without_a_reader_and_set_aside(either: Store, spoil: Callable[[Store, str], None]):
+def test_damaged_part_is_found_and_set_aside(either: Store, spoil: Callable[[Store, str], None]):
     sound, spoilt = written(either), written(either, "cd34", b"other" * 1000)
     spoil(either, spoilt.path)
     assert damaged_files.find_damaged(either, [sound.path, spoilt.path]) == [spoilt.path]
@@ -215,7 +213,7 @@ def test_damage_is_found_without_a_reader_and_set_aside(either: Store, spoil: Ca
     assert index_files.list_by_source(either, "t") == {"ab12": (sound.path, sound.bytes)}
 
 
-def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.MonkeyPatch):
+def test_part_is_checked_in_pieces(either: Store, monkeypatch: pytest.MonkeyPatch):
     part = written(either)
     monkeypatch.setattr(parquet, "_PIECE", 100_000)
     monkeypatch.setattr(Store, "read", None)
@@ -224,7 +222,7 @@ def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.Mon
         parquet.check(either, "indexes/t/part-none.blocks")
 
 
-def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
+def test_only_wanted_blocks_of_a_remote_part_are_read(far: Store, asked: list[tuple[int, int]]):
     part = written(far)
     blob = index_files.open_part(far, part)
     ((start, end),) = asked
@@ -241,16 +239,12 @@ def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list
     assert needed(blob) == [] and asked == []
 
 
-def test_of_a_local_part_nothing_is_asked_for_and_nothing_is_copied(
-    store: Store, kept: Path, asked: list[tuple[int, int]]
-):
+def test_local_part_is_mapped_without_reads_or_copies(store: Store, kept: Path, asked: list[tuple[int, int]]):
     assert whole(index_files.open_part(store, written(store))) == DATA
     assert asked == [] and not kept.exists()
 
 
-def test_blocks_near_each_other_come_in_one_request_with_those_between(
-    far: Store, asked: list[tuple[int, int]]
-):
+def test_nearby_blocks_are_fetched_in_one_request(far: Store, asked: list[tuple[int, int]]):
     blob = index_files.open_part(far, written(far))
     asked.clear()
     assert blocks(blob, 12, 10, 15, 60) == right(12, 10, 15, 60)
@@ -261,7 +255,7 @@ def test_blocks_near_each_other_come_in_one_request_with_those_between(
     assert asked == [(0, 10 * BLOCK_BYTES)]
 
 
-def test_checksums_that_are_longer_than_what_is_read_first_come_with_it(
+def test_long_checksum_table_is_read_in_one_request(
     far: Store, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(index_files, "TAIL_BYTES", 30)
@@ -269,9 +263,7 @@ def test_checksums_that_are_longer_than_what_is_read_first_come_with_it(
     assert len(asked) == 1 and blocks(blob, 0, 99) == right(0, 99)
 
 
-def test_what_was_fetched_is_there_for_all_that_open_a_part_of_this_name(
-    far: Store, asked: list[tuple[int, int]]
-):
+def test_fetched_blocks_are_shared_by_readers_of_a_part(far: Store, asked: list[tuple[int, int]]):
     part = written(far)
     assert blocks(index_files.open_part(far, part), 1, 50) == right(1, 50)
     asked.clear()
@@ -283,7 +275,7 @@ def test_what_was_fetched_is_there_for_all_that_open_a_part_of_this_name(
         blocks(blob, 2)
 
 
-def test_a_part_of_another_store_is_never_taken_for_one_of_ours(far: Store):
+def test_stores_do_not_share_cached_parts(far: Store):
     """Its bytes may be any, under the same name."""
     part = written(far)
     hostile = another_far()
@@ -300,7 +292,7 @@ def in_another_process(code: str, **env: str) -> str:
     return told.stdout.decode().strip()
 
 
-def test_what_was_fetched_is_there_for_another_process(far: Store):
+def test_fetched_blocks_are_shared_between_processes(far: Store):
     part = written(far)
     blocks(index_files.open_part(far, part), 50)
     start, end = block(50)
@@ -317,7 +309,7 @@ print(blob.data[{start}:{end}].tobytes().hex())
     assert in_another_process(code) == right(50)[0].hex()
 
 
-def test_every_process_makes_room_with_the_first_that_it_fetches(far: Store, kept: Path):
+def test_every_process_evicts_after_its_first_fetch(far: Store, kept: Path):
     """Commands that end soon fetch little each."""
     part = written(far)
     blocks(index_files.open_part(far, part), 50)
@@ -333,7 +325,7 @@ index_files.open_part(store, index_files.write_blob(store, "t", "ef56", b"much s
     assert left.name != copy_of(far, part)
 
 
-def test_a_copy_with_other_bytes_is_fetched_again(far: Store, kept: Path):
+def test_corrupted_copy_is_fetched_again(far: Store, kept: Path):
     part = written(far)
     whole(index_files.open_part(far, part))
     n = part.bytes
@@ -347,7 +339,7 @@ def test_a_copy_with_other_bytes_is_fetched_again(far: Store, kept: Path):
 
 
 @pytest.mark.parametrize("n_bytes", [0, 4, len(DATA), len(DATA) + 10_000])
-def test_a_copy_of_another_size_is_fetched_again(far: Store, kept: Path, n_bytes: int):
+def test_copy_of_the_wrong_size_is_fetched_again(far: Store, kept: Path, n_bytes: int):
     part = written(far)
     kept.mkdir(mode=0o700)
     (kept / copy_of(far, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
@@ -355,7 +347,7 @@ def test_a_copy_of_another_size_is_fetched_again(far: Store, kept: Path, n_bytes
     assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
 
 
-def test_what_is_damaged_elsewhere_is_never_in_the_cache(far: Store, kept: Path):
+def test_damaged_remote_blocks_are_never_cached(far: Store, kept: Path):
     part = written(far)
     sound = far.read(part.path)
     flip(far, part.path, block(7)[0])
@@ -370,7 +362,7 @@ def test_what_is_damaged_elsewhere_is_never_in_the_cache(far: Store, kept: Path)
     assert whole(blob) == whole(index_files.open_part(far, part)) == DATA
 
 
-def test_what_was_seen_to_be_sound_is_not_replaced_by_what_is_damaged_since(far: Store):
+def test_later_remote_damage_does_not_overwrite_intact_blocks(far: Store):
     """It comes again with the blocks beside it."""
     part = written(far)
     blob = index_files.open_part(far, part)
@@ -382,7 +374,7 @@ def test_what_was_seen_to_be_sound_is_not_replaced_by_what_is_damaged_since(far:
 
 @pytest.mark.parametrize("times", [1, parquet.READS - 1, parquet.READS])
 @pytest.mark.parametrize("when", ["opened", "looked at"])
-def test_a_read_that_is_cut_short_is_made_again(
+def test_truncated_read_is_retried(
     far: Store, kept: Path, times: int, when: str, monkeypatch: pytest.MonkeyPatch
 ):
     part = written(far)
@@ -398,12 +390,12 @@ def test_a_read_that_is_cut_short_is_made_again(
     if times < parquet.READS:
         assert looked() == right(4)
     else:
-        with pytest.raises(CorruptPart, match=r"is damaged: (its end|a block)"):
+        with pytest.raises(CorruptPart, match=r"is damaged: (its tail|a block)"):
             looked()
         assert looked() == right(4)
 
 
-def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pytest.MonkeyPatch):
+def test_storage_failure_is_not_reported_as_damage(far: Store, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
     blob = index_files.open_part(far, part)
 
@@ -416,7 +408,7 @@ def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pyte
     assert not isinstance(caught.value, CorruptPart)
 
 
-def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
+def test_unreadable_local_file_is_not_reported_as_damage(store: Store):
     part = written(store)
     folder = Path(store.url) / "indexes" / "t"
     folder.rename(folder.with_name("elsewhere"))
@@ -430,9 +422,7 @@ def names_in(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
-def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
-    far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_cache_evicts_the_least_recently_used_copy(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.00025")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
@@ -449,7 +439,7 @@ def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
     assert whole(blob) == bytes([4]) * 100_000
 
 
-def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_holes_do_not_count_towards_the_cache_limit(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.0008")
     parts = [written(far, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
@@ -460,7 +450,7 @@ def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytes
     assert names_in(kept) == {copy_of(far, parts[0])}
 
 
-def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_eviction_runs_periodically(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 250_000)
     monkeypatch.setattr(index_files, "_fetched_bytes", [0])
@@ -472,14 +462,14 @@ def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.M
     assert left == [1, 2, 1]
 
 
-def test_a_limit_that_is_no_number_is_told(far: Store, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_cache_limit_is_reported(far: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "much")
     with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB must be a number of gigabytes, not 'much'"):
         index_files.open_part(far, written(far))
 
 
-def test_a_copy_that_another_process_deletes_while_it_is_open_is_read_on(far: Store, kept: Path):
+def test_open_copy_survives_deletion_by_another_process(far: Store, kept: Path):
     part = written(far)
     blob = index_files.open_part(far, part)
     assert blocks(blob, 5) == right(5)
@@ -490,26 +480,26 @@ def test_a_copy_that_another_process_deletes_while_it_is_open_is_read_on(far: St
     assert whole(blob) == DATA
 
 
-def test_a_list_of_parts_that_tells_another_size_spoils_no_copy_that_is_mapped(far: Store):
+def test_wrong_size_in_a_manifest_does_not_affect_mapped_copies(far: Store):
     """Of an index from a stranger, say."""
     part = written(far)
     blob = index_files.open_part(far, part)
     assert blocks(blob, 50, 99) == right(50, 99)
     for n_bytes in (part.bytes - 1, part.bytes + 1, 28, part.bytes * 2):
-        with pytest.raises(CorruptPart, match="its end is not what was written"):
+        with pytest.raises(CorruptPart, match="its tail is invalid"):
             index_files.open_part(far, replace(part, bytes=n_bytes))
         assert blocks(blob, 50, 99) == right(50, 99)
     assert whole(blob) == whole(index_files.open_part(far, part)) == DATA
 
 
 @pytest.mark.parametrize("n_bytes", [0, 27, 1 << 41, 2**63, 2**70])
-def test_a_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
+def test_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
     part = replace(written(either), bytes=n_bytes)
-    with pytest.raises(CorruptPart, match=f"{n_bytes:,} bytes is not a possible size"):
+    with pytest.raises(CorruptPart, match=f"its size cannot be {n_bytes:,} bytes"):
         index_files.open_part(either, part)
 
 
-def test_copies_are_forgotten_by_name(far: Store, kept: Path):
+def test_copies_are_deleted_by_path(far: Store, kept: Path):
     index_files.delete_copies(far, [written(far).path])  # without a cache folder
     first, second = written(far), written(far, "cd34")
     for part in (first, second):
@@ -518,7 +508,7 @@ def test_copies_are_forgotten_by_name(far: Store, kept: Path):
     assert names_in(kept) == {copy_of(far, second)}
 
 
-def test_the_cache_is_its_users_alone(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_cache_folder_must_be_private(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
     index_files.open_part(far, part)
     assert kept.stat().st_mode & 0o777 == 0o700
@@ -528,11 +518,11 @@ def test_the_cache_is_its_users_alone(far: Store, kept: Path, monkeypatch: pytes
         with pytest.raises(StoreError, match=r"belongs to another user.*GRAPHRAG_RAY_CACHE"):
             index_files.open_part(far, part)
     kept.chmod(0o777)
-    with pytest.raises(StoreError, match=r"others may write there.*GRAPHRAG_RAY_CACHE"):
+    with pytest.raises(StoreError, match=r"others may write to it.*GRAPHRAG_RAY_CACHE"):
         index_files.open_part(far, part)
 
 
-def test_a_local_index_is_read_where_there_can_be_no_cache(
+def test_local_index_needs_no_cache_folder(
     store: Store, far: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
@@ -542,7 +532,7 @@ def test_a_local_index_is_read_where_there_can_be_no_cache(
         index_files.open_part(far, written(far))
 
 
-def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: pytest.MonkeyPatch):
+def test_full_cache_disk_is_reported_with_advice(far: Store, monkeypatch: pytest.MonkeyPatch):
     part = written(far)
     blob = index_files.open_part(far, part)
     put, space = os.pwrite, [BLOCK_BYTES + 4096]
@@ -565,7 +555,7 @@ def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: p
     assert blocks(blob, 4, 5, 6) == right(4, 5, 6)
 
 
-def test_what_a_part_was_made_from_finds_it(store: Store):
+def test_parts_are_listed_by_source_hash(store: Store):
     first, second = written(store, "ab12"), written(store, "cd34")
     assert index_files.list_by_source(store, "t") == {
         "ab12": (first.path, first.bytes),
@@ -574,7 +564,7 @@ def test_what_a_part_was_made_from_finds_it(store: Store):
     assert index_files.list_by_source(store, "another") == {}
 
 
-def test_a_torn_part_is_written_again(either: Store):
+def test_truncated_part_is_written_again(either: Store):
     part = written(either)
     cut(either, part.path)
     assert written(either) == part and whole(index_files.open_part(either, part)) == DATA
@@ -593,7 +583,7 @@ def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> 
     return part
 
 
-def test_the_end_of_a_file_is_as_described(either: Store):
+def test_tail_has_the_documented_format(either: Store):
     assert either.read(stored(either).path) == either.read(written(either, data=SMALL).path)
     assert whole(index_files.open_part(either, stored(either))) == SMALL
 
@@ -623,13 +613,13 @@ def test_the_end_of_a_file_is_as_described(either: Store):
         {"sums": []},
     ],
 )
-def test_an_end_that_tells_what_cannot_be_is_refused(either: Store, changes: dict):
-    with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its end is not what was written"):
+def test_inconsistent_tail_is_refused(either: Store, changes: dict):
+    with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its tail is invalid"):
         index_files.open_part(either, stored(either, **changes))
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
+def test_arbitrary_bytes_are_refused(tmp_path_factory, data: bytes):
     magic = struct.pack("<I8s", zlib.crc32(b""), b"grblocks")
     for file in (data, data + magic, data + struct.pack("<QII", len(data) + 1, BLOCK_BYTES, 0) + magic):
         with pytest.MonkeyPatch.context() as patch:
@@ -641,22 +631,22 @@ def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
                     index_files.open_part(at, part)
 
 
-def test_wrong_checksums_that_are_said_to_be_right_are_found_when_a_block_is_looked_at(either: Store):
+def test_wrong_block_checksum_is_detected_on_loading(either: Store):
     blob = index_files.open_part(either, stored(either, sums=[0, *SUMS[1:]]))
     assert needed(blob, block(1)) == [SMALL[slice(*block(1))]]
-    with pytest.raises(CorruptPart, match="a block does not have its checksum"):
+    with pytest.raises(CorruptPart, match="a block does not match its checksum"):
         needed(blob, block(0))
 
 
-def test_a_part_that_holds_what_we_do_not_write_is_named_with_the_way_out(either: Store):
+def test_invalid_contents_are_reported_with_advice(either: Store):
     blob = index_files.open_part(either, written(either))
-    told = blob.invalid("it leads out of itself")
+    told = blob.invalid("a position is out of range")
     assert isinstance(told, CorruptPart) and told.path == blob.part.path
-    assert "is not a valid index file: it leads out of itself. If the index is" in str(told)
+    assert "is not a valid index file: a position is out of range. If you trust the" in str(told)
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_many_threads_that_want_the_same_blocks_at_once_get_them(
+def test_threads_can_load_the_same_blocks_concurrently(
     either: Store, same: bool, monkeypatch: pytest.MonkeyPatch
 ):
     part = written(either)
@@ -691,7 +681,7 @@ def test_many_threads_that_want_the_same_blocks_at_once_get_them(
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
-def test_files_are_closed_when_nobody_looks_at_a_part_any_more(either: Store):
+def test_files_are_closed_with_the_last_reference(either: Store):
     part = written(either)
     spoilt = replace(part, bytes=part.bytes + 1)
     before = len(os.listdir("/proc/self/fd"))

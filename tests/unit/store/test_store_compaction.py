@@ -44,7 +44,7 @@ def files_of(store):
     return [info.path for info in store.list("work/extract")]
 
 
-def test_rows_of_merged_parts_lie_in_order_of_time(store):
+def test_merged_rows_are_sorted_by_time(store):
     write(store, row(5), row(1), writer="a")
     write(store, row(4), row(2), writer="b")
     compaction.compact(store, "extract", at_least=1)
@@ -52,14 +52,14 @@ def test_rows_of_merged_parts_lie_in_order_of_time(store):
     assert journal.cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
 
 
-def test_few_small_parts_are_left_alone(store):
+def test_few_small_parts_are_not_merged(store):
     for i in range(7):
         write(store, row(i), writer=f"w{i}")
     assert compaction.compact(store, "extract") == 0
     assert len(files_of(store)) == 7
 
 
-def test_large_parts_are_not_written_again_and_parts_keep_to_their_size(store, monkeypatch):
+def test_large_parts_are_not_rewritten_and_part_sizes_are_limited(store, monkeypatch):
     monkeypatch.setattr(compaction, "TARGET_BYTES", 25_000)
     monkeypatch.setattr(compaction, "SMALL_BYTES", 3_000)
     for i in range(40):
@@ -75,7 +75,7 @@ def test_large_parts_are_not_written_again_and_parts_keep_to_their_size(store, m
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(102)))) == 42
 
 
-def test_a_merged_part_sorts_after_all_that_went_into_it(store):
+def test_merged_part_sorts_after_its_sources(store):
     """A listing in order of names that misses a merged part must come to the one it went into."""
     for i in range(30):
         before = files_of(store)
@@ -86,7 +86,7 @@ def test_a_merged_part_sorts_after_all_that_went_into_it(store):
             assert merged > max(before)
 
 
-def test_a_listing_that_a_merge_overtook_misses_no_row(store, monkeypatch):
+def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
     """It passed the merged part's place before that was written, and the old ones' after their end."""
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
@@ -123,7 +123,7 @@ class Together(InMemory):
         return do(path)
 
 
-def test_parts_are_read_and_deleted_many_at_once():
+def test_parts_are_read_and_deleted_concurrently():
     store, disk = faulty(inner=Together(4))
     for i in range(60):
         write(store, row(i), writer=f"w{i}")
@@ -133,7 +133,7 @@ def test_parts_are_read_and_deleted_many_at_once():
     assert journal.cache.get(store, path).table.num_rows == 60
 
 
-def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
+def test_read_ahead_is_limited(store, monkeypatch):
     parts = [write(store, row(i), writer=f"w{i}") for i in range(20)]
     size = max(info.bytes for info in store.list("work/extract"))
     monkeypatch.setattr(compaction, "READ_AHEAD_BYTES", 4 * size)
@@ -146,7 +146,7 @@ def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
     assert sorted(read) == sorted(parts)
 
 
-def test_many_parts_wait_in_pieces_that_are_merged_each_by_itself(store, monkeypatch):
+def test_many_parts_are_merged_in_pieces(store, monkeypatch):
     monkeypatch.setattr(compaction, "PIECE_PARTS", 8)
     for i in range(20):
         write(store, row(i), writer=f"w{i}")
@@ -163,7 +163,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("survived", range(5))
-def test_a_merge_killed_at_any_step_loses_and_counts_twice_nothing(store, monkeypatch, survived):
+def test_merge_killed_at_any_step_neither_loses_nor_duplicates_rows(store, monkeypatch, survived):
     for i in range(4):
         write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
     real, calls, one = Store.delete, [], threading.Lock()
@@ -194,7 +194,7 @@ def test_a_merge_killed_at_any_step_loses_and_counts_twice_nothing(store, monkey
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
-def test_whoever_lost_the_lock_deletes_nothing(store, looks):
+def test_merge_without_the_lock_deletes_nothing(store, looks):
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
     remaining = [None] * looks
@@ -210,9 +210,7 @@ def test_whoever_lost_the_lock_deletes_nothing(store, looks):
     assert set(before) <= set(files_of(store))
 
 
-def test_a_merged_part_that_does_not_read_back_replaces_nothing_and_stays_where_it_is(
-    store, monkeypatch, caplog
-):
+def test_merged_part_that_cannot_be_read_back_replaces_nothing(store, monkeypatch, caplog):
     """Its deletion might be carried out late: when the next merge has written it again."""
     paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
     real, deleted = Store.write, []
@@ -221,7 +219,7 @@ def test_a_merged_part_that_does_not_read_back_replaces_nothing_and_stays_where_
     assert compaction.compact(store, "extract", at_least=1) == 0
     torn = [path for path in files_of(store) if path not in paths]
     assert len(torn) == 1 and len(files_of(store)) == 4 and deleted == []
-    assert "differs from what was written" in caplog.text
+    assert "cannot be read back" in caplog.text
     monkeypatch.undo()
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == 3
     assert compaction.compact(store, "extract", at_least=1) == 2
@@ -229,7 +227,7 @@ def test_a_merged_part_that_does_not_read_back_replaces_nothing_and_stays_where_
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == 3
 
 
-def test_a_merged_part_that_is_read_back_short_is_read_again(store, monkeypatch, caplog):
+def test_truncated_read_back_is_retried(store, monkeypatch, caplog):
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
     real, cut = Store.read, []
@@ -246,7 +244,7 @@ def test_a_merged_part_that_is_read_back_short_is_read_again(store, monkeypatch,
     assert len(files_of(store)) == 1 and cut and not caplog.records
 
 
-def test_a_damaged_part_is_kept_out_of_the_merge_and_kept(store, caplog):
+def test_damaged_part_is_neither_merged_nor_deleted(store, caplog):
     paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
     store.write(paths[1], b"PAR1")
     assert compaction.compact(store, "extract", at_least=1) == 1
@@ -255,13 +253,13 @@ def test_a_damaged_part_is_kept_out_of_the_merge_and_kept(store, caplog):
     assert set(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == {key(0), key(2)}
 
 
-def test_a_part_that_can_be_read_is_not_set_aside(store):
+def test_intact_part_is_not_set_aside(store):
     path = write(store, row(1))
     assert damaged_files.set_aside(store, [path, "work/extract/gone"]) == []
     assert files_of(store) == [path]
 
 
-def test_readers_miss_nothing_while_parts_are_written_and_merged(store):
+def test_readers_see_all_rows_during_writes_and_merges(store):
     """One writes, one merges, one reads: what was flushed before a load is in it."""
     flushed, failures, stop = [0], [], threading.Event()
 
@@ -290,7 +288,7 @@ def test_readers_miss_nothing_while_parts_are_written_and_merged(store):
     assert failures == []
 
 
-def test_totals_count_what_was_paid_by_model(store):
+def test_totals_count_paid_replies_by_model(store):
     write(
         store,
         row(1, cached_tokens=4, latency_s=0.5, attempts=2),
@@ -318,7 +316,7 @@ def test_totals_count_what_was_paid_by_model(store):
     }
 
 
-def test_totals_that_a_merge_overtakes_miss_nothing_and_count_nothing_twice(store, monkeypatch):
+def test_totals_during_a_merge_count_every_row_once(store, monkeypatch):
     for i in range(6):
         write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
     before = compaction.totals(store, "extract")
@@ -338,7 +336,7 @@ def test_totals_that_a_merge_overtakes_miss_nothing_and_count_nothing_twice(stor
     assert (found.first_at, found.last_at) == (before.first_at, before.last_at) == (1000.0, 2000.0)
 
 
-def test_totals_keep_few_bytes_of_a_row(store):
+def test_totals_need_little_memory_per_row(store):
     for part in range(10):
         write(store, *[row(part * 3000 + i) for i in range(3000)], writer=f"w{part}")
     tracemalloc.start()
@@ -349,7 +347,7 @@ def test_totals_keep_few_bytes_of_a_row(store):
     assert peak < 30_000 * 40 + 3000 * 500
 
 
-def test_totals_name_damaged_parts(store):
+def test_totals_list_damaged_parts(store):
     path = write(store, row(1))
     store.write(path, store.read(path)[:-5])
     assert compaction.totals(store, "extract").damaged == [path]
@@ -381,7 +379,7 @@ _example = iter(range(10**9))
 
 
 @given(steps)
-def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence):
+def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
     store = Store(f"memory://journal-{next(_example)}")
     writers = [JournalWriter(store, "extract", f"w{i}") for i in range(2)]
     early = JournalIndex.load(store, "extract")
@@ -462,7 +460,7 @@ values = st.integers(0, 2**64 - 1) | st.integers(0, 20)
 
 
 @given(st.lists(st.lists(values, max_size=30), max_size=12))
-def test_of_each_value_that_is_counted_the_first_is_new(batches):
+def test_first_occurrence_of_a_value_is_new(batches):
     met, known = compaction._DistinctValues(), set()
     for batch in batches:
         expected = []
@@ -473,7 +471,7 @@ def test_of_each_value_that_is_counted_the_first_is_new(batches):
         assert sum(map(len, met.runs)) == len(known)
 
 
-def test_many_small_batches_come_to_few_arrays():
+def test_small_batches_are_merged_into_few_runs():
     met = compaction._DistinctValues()
     for start in range(0, 30_000, 30):
         met.add(np.arange(start, start + 30, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
@@ -491,12 +489,12 @@ told_apart = st.builds(
 
 
 @given(st.lists(told_apart | some_rows, max_size=40))
-def test_rows_have_the_same_hash_where_they_are_the_same(rows):
+def test_equal_rows_have_equal_hashes(rows):
     told = {(r.key, r.at, r.turn, r.kind, r.reported, r.prompt_tokens) for r in rows}
     assert len(np.unique(compaction._row_hashes(to_table(rows)))) == len(told)
 
 
-def test_places_that_differ_little_have_hashes_of_their_own():
+def test_similar_rows_have_different_hashes():
     rows = [
         JournalRow(key(0), at % 20, at // 400, "h", "turn", 1.7e9 + (at % 400 // 20) / 1024)
         for at in range(50_000)

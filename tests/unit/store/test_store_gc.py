@@ -73,7 +73,7 @@ def killing(monkeypatch):
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 3600.0])
-def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finishes(store, killing, grace_s):
+def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(store, killing, grace_s):
     for number in (1, 2, 3, 4):
         snapshot(store, number, 0, number, number + 1)
     parts.write_part(store, "numbers", pa.table({"n": [99]}))
@@ -108,7 +108,7 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
     assert done and moment >= 5
 
 
-def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
+def test_gc_deletes_cached_copies_of_removed_remote_parts(tmp_path, monkeypatch):
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
     shards = [index_files.write_blob(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
@@ -126,7 +126,7 @@ def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_
     assert kept == {index_files._copy_name(far, shards[1]), earlier.name}
 
 
-def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):
+def test_ages_use_only_the_storage_clock(store, monkeypatch):
     """The clock of this machine is years ahead."""
     for number in (1, 2):
         snapshot(store, number, number)
@@ -145,7 +145,7 @@ def write(store, *numbers, writer="w"):
     return out.flush()
 
 
-def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
+def test_trim_removes_items_and_keeps_the_rows_of_others(store):
     write(store, 1, 2, writer="a")
     untouched = write(store, 3, writer="b")
     write(store, 4, 5, writer="c")
@@ -160,7 +160,7 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
 
 
-def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_takes_the_rest(store, killing):
+def test_trim_killed_at_any_operation_loses_no_kept_item_and_can_be_repeated(store, killing):
     for i in range(6):
         write(store, 2 * i, 2 * i + 1, writer=f"w{i}")
     keep = [0, 3, 4, 5]
@@ -179,7 +179,7 @@ def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_t
     assert moment > 3
 
 
-def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
+def test_damaged_part_is_only_removed_on_request(store):
     path = write(store, 1)
     store.write(path, b"PAR1 and no more")
     assert not compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).damaged
@@ -188,9 +188,9 @@ def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
     assert store.list("work/extract") == []
 
 
-def test_a_part_that_cannot_be_written_again_is_kept_and_told(store, monkeypatch):
+def test_part_that_cannot_be_rewritten_is_kept_and_reported(store, monkeypatch):
     path = write(store, 1, 2)
     monkeypatch.setattr(compaction, "_merge", lambda *_: False)
-    with pytest.raises(StoreError, match="could not be written again"):
+    with pytest.raises(StoreError, match="Cannot rewrite"):
         compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
     assert [info.path for info in store.list("work/extract")] == [path]

@@ -51,7 +51,7 @@ def look(store: Store) -> JournalIndex:
     return JournalIndex.load(store, "extract")
 
 
-def test_an_item_that_was_put_back_has_no_replies_until_it_is_asked_again(store: Store):
+def test_retried_item_has_no_replies_until_it_is_requested_again(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0, reply="fine"), end(2, 6.1))
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
     assert look(store).turns(key(1)) == [] and look(store).turns(key(2)) != []
@@ -61,7 +61,7 @@ def test_an_item_that_was_put_back_has_no_replies_until_it_is_asked_again(store:
     assert look(store).count_done() == 2
 
 
-def test_replies_before_a_turn_that_failed_stand(store: Store):
+def test_replies_before_a_failed_turn_stay_valid(store: Store):
     write(store, turn(1, 5.0, 0, "good"), failed(1, 6.0, 1))
     assert list(look(store).failed()) == [key(1)]
     retry_rows.mark_for_retry(store, "extract", {key(1): 6}, "by hand")
@@ -69,7 +69,7 @@ def test_replies_before_a_turn_that_failed_stand(store: Store):
     assert look(store).failed() == {}
 
 
-def test_what_was_answered_after_it_was_put_back_is_left_alone(store: Store):
+def test_items_answered_after_the_retry_are_skipped(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"))
     retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand")
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "again") == 0
@@ -78,7 +78,7 @@ def test_what_was_answered_after_it_was_put_back_is_left_alone(store: Store):
     assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
-def test_a_clock_that_was_ahead_voids_no_answer_that_comes_after_the_item_was_put_back(store: Store):
+def test_fast_clock_does_not_void_later_replies(store: Store):
     ahead = time.time() + 86_400
     write(store, failed(1, ahead))
     assert look(store).next_time() < ahead
@@ -95,9 +95,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
-    store: Store, monkeypatch, writes: int
-):
+def test_killed_retry_does_not_void_later_replies(store: Store, monkeypatch, writes: int):
     ahead = time.time() + 60
     write(store, failed(1, ahead))
     real, done = Store.write, []
@@ -117,7 +115,7 @@ def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
     assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
-def test_the_rows_tell_until_when_items_were_put_back(store: Store):
+def test_retried_until_is_the_time_of_the_latest_retry(store: Store):
     ahead = time.time() + 60
     write(store, failed(1, ahead), failed(2, ahead - 30), failed(3, ahead + 100))
     assert look(store).retried_until == 0.0
@@ -128,14 +126,14 @@ def test_the_rows_tell_until_when_items_were_put_back(store: Store):
         assert index.retried_until == ahead < index.next_time() < ahead + 1
 
 
-def test_an_item_whose_end_was_never_written_is_put_back_by_its_time(store: Store):
+def test_item_without_an_end_is_retried_by_its_time(store: Store):
     write(store, turn(1, 5.7))
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 4}, "answered since") == 0
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
     assert look(store).turns(key(1)) == []
 
 
-def test_every_putting_back_changes_the_mark(store: Store):
+def test_every_retry_changes_the_marker(store: Store):
     assert retry_rows.retry_marker(store, "extract") == ""
     retry_rows.mark_for_retry(store, "extract", {key(1): 0}, "x")
     first = retry_rows.retry_marker(store, "extract")
@@ -144,14 +142,14 @@ def test_every_putting_back_changes_the_mark(store: Store):
     assert retry_rows.retry_marker(store, "report") == "" and list_parts(store, "extract") == []
 
 
-def test_totals_count_all_that_was_paid_for_and_no_failure_that_was_put_back(store: Store):
+def test_totals_count_paid_replies_but_not_retried_failures(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), failed(2, 7.0, 1))
     retry_rows.mark_for_retry(store, "extract", {key(1): 5, key(2): 7}, "by hand")
     found = compaction.totals(store, "extract")
     assert (found.items, found.done, found.failed, found.by_model["m"].calls) == (2, 0, 0, 2)
 
 
-def test_compaction_keeps_what_was_put_back(store: Store):
+def test_compaction_preserves_retries(store: Store):
     for i in range(4):
         write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
     retry_rows.mark_for_retry(store, "extract", {key(1): 6, key(2): 7}, "by hand")
@@ -161,7 +159,7 @@ def test_compaction_keeps_what_was_put_back(store: Store):
     assert before[1] == before[2] == [] and look(store).count_done() == 2
 
 
-def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
+def test_find_failed_returns_failed_items_with_reasons(store: Store):
     write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), end(2, 6.1), failed(3, 7.0))
     found = retry_rows.find_failed(store, "extract")
     assert {k: [r.error for r in rows if r.error] for k, rows in found.items()} == {
@@ -172,7 +170,7 @@ def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
     assert retry_rows.find_failed(store, "extract") == {}
 
 
-def test_a_merge_that_overtakes_the_look_hides_no_failed_item(store: Store, monkeypatch):
+def test_find_failed_during_a_merge_misses_no_item(store: Store, monkeypatch):
     for i in range(4):
         write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
     real, overtaken = parquet.read_columns, []
@@ -199,14 +197,14 @@ rows_of_an_item = st.lists(
 
 
 @given(rows_of_an_item, st.randoms(use_true_random=False))
-def test_what_rows_mean_does_not_depend_on_their_order_or_on_repeats(rows, rng):
+def test_order_and_duplicates_of_retry_rows_do_not_matter(rows, rng):
     shuffled = rows + rows[: rng.randint(0, len(rows))]
     rng.shuffle(shuffled)
     assert resolve(shuffled) == resolve(rows)
 
 
 @given(rows_of_an_item)
-def test_of_a_row_that_counts_no_later_retry_voids_its_turn(rows):
+def test_valid_row_is_not_voided_by_a_later_retry(rows):
     for row in resolve(rows):
         assert row.kind != RETRY
         own = row.turn if row.kind != DONE else 9
@@ -220,7 +218,7 @@ def reply(n: int, at: float, text: str = "one", latency_s: float = 1.0) -> Journ
     return JournalRow(key(n), 0, 0, "h", TURN, at, reply=text, latency_s=latency_s)
 
 
-def test_a_merge_that_overtakes_the_look_hides_no_second_reply(store: Store, monkeypatch):
+def test_find_duplicate_replies_during_a_merge_misses_no_reply(store: Store, monkeypatch):
     write(store, reply(1, 5.0), reply(2, 5.5), writer="a")
     write(store, reply(1, 6.0, "two"), writer="b")
     write(store, reply(3, 7.0), reply(3, 7.0, "a clock that is held", 2.0), writer="c")
@@ -236,7 +234,7 @@ def test_a_merge_that_overtakes_the_look_hides_no_second_reply(store: Store, mon
     assert retry_rows.find_duplicate_replies(store, "extract") == {key(1), key(3)} and overtaken
 
 
-def test_replies_that_a_merge_left_in_two_parts_are_not_read(store: Store, monkeypatch):
+def test_rows_left_in_two_parts_by_a_merge_are_not_duplicates(store: Store, monkeypatch):
     for n in range(3):
         write(store, reply(n, 5.0 + n), writer=f"w{n}")
     kept = {part.path: store.read(part.path) for part in list_parts(store, "extract")}

@@ -33,7 +33,7 @@ def _contract_tests():
 globals().update(_contract_tests())
 # Where storage does not know whose a file is, a refusal after a fault is a success if the content is ours
 # (`Store.create`): so whoever competes puts something of his own in it, and this test does not.
-del globals()["test_create_does_not_touch_a_file_that_exists"]
+del globals()["test_create_does_not_change_an_existing_file"]
 
 LOSSY = {"refused": 0.15, "unanswered": 0.15, "late": 0.05, "torn_writes": 0.05, "cut_reads": 0.1}
 """Everything at once."""
@@ -88,7 +88,7 @@ moves = st.lists(
 
 
 @given(st.integers(0, 2**20), moves, st.booleans())
-def test_what_a_flush_acknowledged_is_found_whatever_the_storage_does(seed, sequence, compacting_others):
+def test_acknowledged_flush_survives_any_storage_fault(seed, sequence, compacting_others):
     """One writer after another: each dies in the middle of a flush or a merge, or not at all."""
     journal.cache.clear()
     store, disk = faulty(Faults(seed=seed, **LOSSY))
@@ -145,13 +145,13 @@ def quietly(act):
 def rows_in(store):
     """Everything in the journal, as a reader finds it. Damaged parts are left out, and named."""
     index = JournalIndex.load(store, "extract")
-    wanted = [f"{int(p):016x}" for p in {p for held in index._held.values() for p in held.prefixes.tolist()}]
+    wanted = [f"{int(p):016x}" for p in {p for held in index._parts.values() for p in held.prefixes.tolist()}]
     known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
     found = index.lookup(known[w] for w in wanted)
     return {r for rows in found.values() for r in rows}
 
 
-def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
+def test_merge_during_a_listing_hides_no_row():
     for seed in range(20):
         journal.cache.clear()
         store, disk = faulty(Faults(seed=seed))
@@ -167,7 +167,7 @@ def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
 
 
 @given(st.integers(0, 2**20), st.booleans())
-def test_a_part_that_was_written_is_read_or_named_as_damaged(seed, columns):
+def test_written_part_is_readable_or_reported_as_damaged(seed, columns):
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     table = pa.table({"id": [key(i) for i in range(50)], "n": list(range(50))})
     found, named = [], []
@@ -187,7 +187,7 @@ def test_a_part_that_was_written_is_read_or_named_as_damaged(seed, columns):
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_racing_commits_over_bad_connections_exactly_one_wins_and_stands(seed):
+def test_exactly_one_concurrent_commit_wins_over_bad_connections(seed):
     store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.3, delay_s=0.001))
 
     def commit(i):
@@ -204,7 +204,7 @@ def test_of_racing_commits_over_bad_connections_exactly_one_wins_and_stands(seed
 
 
 @given(st.integers(0, 2**20), st.integers(0, 12))
-def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(seed, more):
+def test_acknowledged_snapshot_survives_a_writer_killed_during_the_next_commit(seed, more):
     store, disk = faulty(Faults(seed=seed, refused=0.1, unanswered=0.1, torn_writes=0.05))
     acknowledged = 0
     disk.faults.die_at = more
@@ -228,7 +228,7 @@ def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(se
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed, monkeypatch):
+def test_exactly_one_concurrent_writer_works_over_bad_connections(seed, monkeypatch):
     monkeypatch.setattr(locks, "POLL_S", 0.02)
     store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.2, delay_s=0.001))
 
@@ -252,7 +252,7 @@ def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(s
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
+def test_partially_visible_lock_files_never_give_two_holders(seed):
     """A dies, or goes, or stays and gives signs of life; B is let in only in the first two cases."""
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     held, in_turn = [], []
@@ -299,9 +299,7 @@ def work_through(store):
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("inner", ["memory", "disk"])
-def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
-    seed, inner, tmp_path, monkeypatch
-):
+def test_run_killed_at_any_operation_loses_nothing_acknowledged(seed, inner, tmp_path, monkeypatch):
     monkeypatch.setattr(locks.Lock, "keep_beating", lambda self, interval_s=0.0: None)
     torn = 0.05 if inner == "memory" else 0.0
     for die_at in range(4, 60):
@@ -353,9 +351,9 @@ def ended(store):
     return "done"
 
 
-def test_storage_that_forbids_everything_from_any_operation_on_is_an_error_that_says_so():
+def test_revoked_permission_at_any_operation_is_reported():
     store, disk = faulty()
     assert ended(store) == "done"
     told = [ended(faulty(Faults(final_from=n))[0]) for n in range(disk.operations)]
-    assert all("Permission denied. Check the permissions" in t for t in told if t != "done")
+    assert all("Permission denied; check the permissions" in t for t in told if t != "done")
     assert told.index("done") > 0.9 * len(told), "only the last signs of life may fail without an error"

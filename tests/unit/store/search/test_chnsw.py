@@ -111,7 +111,7 @@ def questions(levels: Levels) -> Floats:
 
 
 @given(DRAWN, st.integers(1, 50))
-def test_of_few_nodes_the_nearest_are_those_of_brute_force(drawn: tuple[list[Floats], Floats], k: int):
+def test_small_levels_equal_brute_force(drawn: tuple[list[Floats], Floats], k: int):
     matrices, wanted = drawn
     levels = levels_of(matrices)
     hits = index_of(levels).nearest(wanted, k)
@@ -125,16 +125,14 @@ def test_of_few_nodes_the_nearest_are_those_of_brute_force(drawn: tuple[list[Flo
 
 @fewer(2)
 @given(DRAWN, st.integers(1, 50))
-def test_levels_that_are_walked_through_with_room_for_all_are_exact(
-    drawn: tuple[list[Floats], Floats], k: int
-):
+def test_walk_with_enough_candidates_is_exact(drawn: tuple[list[Floats], Floats], k: int):
     matrices, wanted = drawn
     levels = levels_of(matrices)
     found = index_of(levels, exact=0, m=2).nearest(wanted, k, ef=50)
     assert are_near(found, brute_force(levels, wanted, k))
 
 
-def test_most_of_the_nearest_of_every_level_are_found(index: ChnswIndex, levels: Levels, questions: Floats):
+def test_recall_is_high_in_every_level(index: ChnswIndex, levels: Levels, questions: Floats):
     shares = np.zeros((len(questions), len(levels)))
     for row, wanted in zip(shares, questions, strict=True):
         expected = brute_force(levels, wanted, 5)
@@ -143,7 +141,7 @@ def test_most_of_the_nearest_of_every_level_are_found(index: ChnswIndex, levels:
     assert shares.mean() > 0.95 and (shares.mean(axis=0)[3:] == 1).all()
 
 
-def test_more_is_found_where_more_is_kept(index: ChnswIndex, levels: Levels, questions: Floats):
+def test_larger_ef_increases_recall(index: ChnswIndex, levels: Levels, questions: Floats):
     def best(ef: int) -> float:
         return float(np.sum([[s for hits in index.nearest(q, 5, ef) for _, s in hits] for q in questions]))
 
@@ -152,7 +150,7 @@ def test_more_is_found_where_more_is_kept(index: ChnswIndex, levels: Levels, que
         assert are_near(index.nearest(wanted, 5, ef=6_000), brute_force(levels, wanted, 5))
 
 
-def test_a_search_returns_no_id_twice_and_each_in_its_level(index: ChnswIndex, questions: Floats):
+def test_results_are_distinct_and_in_their_level(index: ChnswIndex, questions: Floats):
     for wanted in questions:
         for k in (1, 7, 300):
             for at, hits in enumerate(index.nearest(wanted, k)):
@@ -161,11 +159,11 @@ def test_a_search_returns_no_id_twice_and_each_in_its_level(index: ChnswIndex, q
                 assert {int(id_[:16], 16) for id_ in ids} == {at}
 
 
-def test_many_questions_at_once_have_the_answers_of_one_after_the_other(index: ChnswIndex, questions: Floats):
+def test_batch_search_equals_single_searches(index: ChnswIndex, questions: Floats):
     one_by_one = [index.nearest(q, 10) for q in questions]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda q: index.nearest(q, 10), questions)) == one_by_one
-    places, cosines, counts = index.places(questions, 10)
+    places, cosines, counts = index.nearest_positions(questions, 10)
     assert (counts == [[len(hits) for hits in levels] for levels in one_by_one]).all()
     assert cosines[:, 0, 0].tolist() == [levels[0][0][1] for levels in one_by_one]
     assert [ids_at(index, 0)[at] for at in places[:, 0, 0]] == [levels[0][0][0] for levels in one_by_one]
@@ -181,7 +179,7 @@ def test_each_node_is_in_one_level(index: ChnswIndex, levels: Levels):
 
 
 @pytest.mark.parametrize("exact", [0, 100, 10_000])
-def test_every_node_above_leads_down_into_the_level_below(levels: Levels, exact: int):
+def test_down_links_lead_to_the_level_below(levels: Levels, exact: int):
     index = index_of(levels[1:], m=8, exact=exact)
     down = index.arrays["down"].whole()
     assert (down[: index.starts[1]] == -1).all()
@@ -190,7 +188,7 @@ def test_every_node_above_leads_down_into_the_level_below(levels: Levels, exact:
         assert ((index.starts[level - 1] <= own) & (own < index.starts[level])).all()
 
 
-def test_most_nodes_lead_down_to_their_nearest(index: ChnswIndex, levels: Levels):
+def test_most_down_links_lead_to_the_nearest_node(index: ChnswIndex, levels: Levels):
     down = index.arrays["down"].whole()
     for level in range(1, index.n_levels):
         own = down[index.starts[level] : index.starts[level + 1]] - index.starts[level - 1]
@@ -198,7 +196,7 @@ def test_most_nodes_lead_down_to_their_nearest(index: ChnswIndex, levels: Levels
         assert (cosines[np.arange(len(own)), own] > cosines.max(axis=1) - 0.01).mean() > 0.93
 
 
-def test_links_stay_in_their_level_are_bounded_and_lead_to_nobody_twice(index: ChnswIndex):
+def test_links_are_distinct_bounded_and_within_their_level(index: ChnswIndex):
     assert [first >= 0 for first in index.firsts] == [True, True, True, False, False]
     for level in range(3):
         links = links_of(index, level)
@@ -209,7 +207,7 @@ def test_links_stay_in_their_level_are_bounded_and_lead_to_nobody_twice(index: C
             assert len(own) >= 8 and len(set(own.tolist()) - {node}) == len(own)
 
 
-def test_almost_every_node_can_be_reached(index: ChnswIndex):
+def test_almost_every_node_is_reachable(index: ChnswIndex):
     down = index.arrays["down"].whole()
     for level in range(3):
         links = links_of(index, level)
@@ -222,14 +220,14 @@ def test_almost_every_node_can_be_reached(index: ChnswIndex):
         assert seen.mean() > 0.999
 
 
-def test_the_same_nodes_make_the_same_bytes_in_any_order(data: bytes, levels: Levels):
+def test_bytes_do_not_depend_on_the_order_of_nodes(data: bytes, levels: Levels):
     rng = np.random.default_rng(3)
     orders = [rng.permutation(len(ids)) for ids, _ in levels]
     mixed = [([ids[i] for i in o], own[o]) for (ids, own), o in zip(levels, orders, strict=True)]
     assert chnsw.build(mixed, m=8, ef=60, exact=100) == data
 
 
-def test_lengths_of_vectors_do_not_matter(levels: Levels):
+def test_vector_lengths_do_not_matter(levels: Levels):
     scaled = [(ids, own * np.float32(4)) for ids, own in levels[3:]]
     assert chnsw.build(scaled) == chnsw.build(levels[3:])
 
@@ -237,12 +235,12 @@ def test_lengths_of_vectors_do_not_matter(levels: Levels):
 # Bad input
 
 
-def test_no_levels_have_no_nearest():
+def test_index_without_levels_finds_nothing():
     index = index_of([])
     assert index.n_levels == 0 and index.nearest(np.ones(3, np.float32), 5) == []
 
 
-def test_levels_without_nodes_have_no_nearest():
+def test_empty_levels_find_nothing():
     none = np.zeros((0, 4), np.float32)
     for matrices in ([none], [none, none], [np.ones((3, 4), np.float32), none, np.ones((2, 4), np.float32)]):
         for exact in (0, 500):
@@ -251,19 +249,19 @@ def test_levels_without_nodes_have_no_nearest():
 
 
 @pytest.mark.parametrize("exact", [0, 500])
-def test_one_node_is_found(exact: int):
+def test_single_node_is_found(exact: int):
     index = index_of(levels_of([np.ones((1, 3), np.float32)] * 2), exact=exact)
     assert are_near(index.nearest(np.ones(3, np.float32), 5), [[("", 1.0)], [("", 1.0)]])
 
 
 @pytest.mark.parametrize("k", [0, -3])
-def test_nothing_is_found_where_nothing_is_wanted(index: ChnswIndex, questions: Floats, k: int):
+def test_k_of_zero_finds_nothing(index: ChnswIndex, questions: Floats, k: int):
     assert index.nearest(questions[0], k) == [[]] * 5
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("exact", [0, 500])
-def test_a_vector_without_a_direction_is_near_to_nothing(bad: float, exact: int):
+def test_zero_vector_has_cosine_zero(bad: float, exact: int):
     matrix = np.array([[1, 1], [bad, bad], [-1, -1]], np.float32)
     index = index_of(levels_of([matrix]), exact=exact)
     expected = [[("", 1.0), ("", 0.0), ("", -1.0)]]
@@ -272,13 +270,13 @@ def test_a_vector_without_a_direction_is_near_to_nothing(bad: float, exact: int)
 
 
 @pytest.mark.parametrize("m", [0, -1, 1 << 20])
-def test_a_number_of_links_that_cannot_be_is_refused(m: int):
+def test_invalid_number_of_links_is_refused(m: int):
     with pytest.raises(ValueError, match="links"):
         chnsw.build([], m=m)
 
 
 @pytest.mark.parametrize("m", [2, 3])
-def test_few_links_lead_far_enough(levels: Levels, questions: Floats, m: int):
+def test_few_links_are_enough_for_small_levels(levels: Levels, questions: Floats, m: int):
     index = index_of(levels[1:], m=m, exact=50)
     found = [index.nearest(q, 5, ef=100) for q in questions[:20]]
     assert all(len(hits) == 5 for levels in found for hits in levels)
@@ -289,12 +287,12 @@ def test_vectors_of_other_dimensions_are_refused(index: ChnswIndex):
         index.nearest(np.ones(31, np.float32), 5)
     with pytest.raises(ValueError, match="dimensions"):
         chnsw.build([(["0" * 32], np.ones((1, 2), np.float32)), (["1" * 32], np.ones((1, 3), np.float32))])
-    with pytest.raises(ValueError, match="one for each id"):
+    with pytest.raises(ValueError, match="Each id needs one vector"):
         chnsw.build([(["0" * 32], np.ones((2, 2), np.float32))])
 
 
 @pytest.mark.parametrize("vector", [np.ones(16, np.float32), np.zeros(16, np.float32)])
-def test_very_many_equal_vectors_are_built_in_time_and_come_in_the_order_of_ids(vector: Floats):
+def test_many_equal_vectors_build_quickly_and_sort_by_id(vector: Floats):
     """Among 20,000: twice as many take about twice as long."""
     took = []
     for n in (10_000, 20_000):
@@ -308,7 +306,7 @@ def test_very_many_equal_vectors_are_built_in_time_and_come_in_the_order_of_ids(
     assert took[1] < 4 * took[0] + 1
 
 
-def test_a_crowd_of_equal_vectors_hides_nobody():
+def test_many_equal_vectors_do_not_hide_others():
     """Of 3,000 equal ones among others, more than a node can be linked to."""
     others = clustered([2_000, 200], d=16)
     crowd = np.concatenate([np.tile(others[0][:1], (3_000, 1)), others[0][1:]])
@@ -319,7 +317,7 @@ def test_a_crowd_of_equal_vectors_hides_nobody():
     assert np.mean(np.isclose(found, 1.0, atol=1e-3)) > 0.97
 
 
-def test_a_hub_that_is_near_to_all_has_no_more_links_than_others():
+def test_hub_has_no_more_links_than_others():
     rng = np.random.default_rng(5)
     matrix = np.concatenate([np.ones((1, 24)), 1 + 0.9 * rng.normal(size=(2_000, 24))]).astype(np.float32)
     index = index_of(levels_of([matrix]), m=4, exact=100)
@@ -345,7 +343,7 @@ def small() -> bytes:
     return chnsw.build(levels_of(clustered([300, 60, 8], d=8)), m=3, exact=20)
 
 
-def test_changed_bytes_are_refused_or_searched(small: bytes):
+def test_changed_bytes_are_refused_or_searched_safely(small: bytes):
     searched(small)
     refused = 0
     for seed in range(600):
@@ -362,7 +360,7 @@ def test_changed_bytes_are_refused_or_searched(small: bytes):
 
 
 @pytest.mark.parametrize("dice", range(3))
-def test_arrays_of_any_numbers_are_refused_or_searched(small: bytes, dice: int):
+def test_arbitrary_arrays_are_refused_or_searched_safely(small: bytes, dice: int):
     rng = np.random.default_rng(dice)
     whole = {name: own.whole() for name, own in chnsw.read(InMemory.of(small)).arrays.items()}
     refused = set()
@@ -386,7 +384,7 @@ def test_arrays_of_any_numbers_are_refused_or_searched(small: bytes, dice: int):
     assert refused == set(whole), "such as arrays of other lengths"
 
 
-def test_a_file_cut_short_is_refused(small: bytes):
+def test_truncated_file_is_refused(small: bytes):
     for size in (0, 5, 8, 100, len(small) // 2, len(small) - 1):
         with pytest.raises(ValueError, match="arrays"):
             chnsw.read(InMemory.of(small[:size]))
@@ -418,25 +416,23 @@ def test_a_file_cut_short_is_refused(small: bytes):
             "lengths",
         ),
         ({"down": np.array([1], np.int32)}, "lengths"),
-        ({"more": np.array([1])}, "no such arrays"),
+        ({"more": np.array([1])}, "cannot be read"),
         ({"links": None}, "it lacks"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused(small: bytes, changes: dict[str, Any], told: str):
+def test_inconsistent_file_is_refused(small: bytes, changes: dict[str, Any], told: str):
     whole = {name: own.whole() for name, own in chnsw.read(InMemory.of(small)).arrays.items()}
     arrays = {name: own for name, own in (whole | changes).items() if own is not None}
     with pytest.raises(ValueError, match=told):
         chnsw.read(InMemory.of(pack(arrays)))
 
 
-def test_whatever_is_refused_is_refused_by_the_file(
-    small: bytes, watched: Any, not_the_file: type[Exception]
-):
+def test_refusals_come_from_the_byte_source(small: bytes, watched: Any, not_the_file: type[Exception]):
     with pytest.raises(not_the_file):
         chnsw.read(watched(small[:-20] + bytes(12) + small[-8:]))
 
 
-def test_only_what_was_asked_for_is_looked_at(small: bytes, watched: Any):
+def test_only_loaded_bytes_are_read(small: bytes, watched: Any):
     source = watched(small)
     index, plain = chnsw.read(source), chnsw.read(InMemory.of(small))
     high = index.arrays["high"]

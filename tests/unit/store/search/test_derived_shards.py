@@ -54,7 +54,7 @@ def after(data: st.DataObject, before: Mapping[str, Any], values: st.SearchStrat
 
 
 @given(TEXTS, LANGUAGES, st.frozensets(NAMES, max_size=3), st.data())
-def test_words_that_are_derived_are_those_that_are_built(
+def test_derived_keyword_shard_equals_a_built_one(
     texts: Texts, language: str, moved: frozenset[str], data: st.DataObject
 ):
     now = after(data, texts, TEXT)
@@ -62,7 +62,7 @@ def test_words_that_are_derived_are_those_that_are_built(
 
 
 @given(TEXTS, TEXTS)
-def test_all_words_can_go_and_come(texts: Texts, now: Texts):
+def test_all_words_can_be_replaced(texts: Texts, now: Texts):
     assert changed(texts, {}) == built({})
     assert changed({}, now) == built(now)
     assert changed(texts, now) == built(now)
@@ -70,7 +70,7 @@ def test_all_words_can_go_and_come(texts: Texts, now: Texts):
 
 
 @given(TEXTS, st.data())
-def test_a_shard_is_derived_again_and_again(texts: Texts, data: st.DataObject):
+def test_shard_can_be_derived_repeatedly(texts: Texts, data: st.DataObject):
     shard, now = shard_of(texts), texts
     for _ in range(3):
         before, now = now, after(data, now, TEXT)
@@ -82,7 +82,7 @@ def test_a_shard_is_derived_again_and_again(texts: Texts, data: st.DataObject):
 
 
 @given(TEXTS, st.data())
-def test_words_of_the_same_hash_are_one_word(texts: Texts, data: st.DataObject):
+def test_words_with_equal_hashes_count_as_one(texts: Texts, data: st.DataObject):
     """Whoever takes the trouble finds two."""
     with pytest.MonkeyPatch.context() as patch:
         hashes = keyword_index._hashes
@@ -92,33 +92,33 @@ def test_words_of_the_same_hash_are_one_word(texts: Texts, data: st.DataObject):
         assert len(shard_of(now).arrays["words"]) <= 5
 
 
-def test_a_word_that_no_record_holds_any_more_is_in_no_shard():
+def test_words_of_removed_records_disappear():
     shard = keyword_index.read(
         InMemory.of(changed({"a": "mill secret", "b": "mill"}, {"a": "mill", "b": "mill"}))
     )
     assert len(shard.arrays["words"]) == 1
 
 
-def test_a_word_counts_no_more_often_than_a_file_can_say_in_what_is_derived_either():
+def test_derived_word_counts_are_capped():
     texts = {"a": "mill " * 70_000, "b": "river"}
     now = texts | {"b": "mill", "ba": "river " * 70_000}
     assert changed(texts, now) == built(now)
 
 
 @pytest.mark.parametrize(("gone", "come"), [(["ab"], []), (["a", "a"], []), ([], ["b"]), (["a"], ["a", "a"])])
-def test_a_shard_that_holds_other_records_than_was_thought_is_refused(gone: list[str], come: list[str]):
+def test_shard_with_unexpected_records_is_refused(gone: list[str], come: list[str]):
     gone, come = ([id_of(name) for name in some] for some in (gone, come))
-    with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
+    with pytest.raises(ValueError, match=r"it lacks records|it contains a record twice"):
         keyword_index.update(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
     shard = vector_index.read(
         InMemory.of(vector_index.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32)))
     )
-    with pytest.raises(ValueError, match=r"it lacks records|a record is there twice"):
+    with pytest.raises(ValueError, match=r"it lacks records|it contains a record twice"):
         vector_index.update(shard, gone, come, np.ones((len(come), 2), np.float32))
 
 
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33])
-def test_a_new_record_without_an_id_is_refused(bad: str):
+def test_new_record_with_an_invalid_id_is_refused(bad: str):
     with pytest.raises(ValueError, match="hex"):
         keyword_index.update(shard_of({"a": "mill"}), [], [bad], ["mill"])
     shard = vector_index.read(InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32))))
@@ -126,7 +126,7 @@ def test_a_new_record_without_an_id_is_refused(bad: str):
         vector_index.update(shard, [], [bad], np.ones((1, 2), np.float32))
 
 
-def test_only_texts_that_come_are_split_and_one_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch):
+def test_only_new_texts_are_tokenized_and_failures_are_reported(monkeypatch: pytest.MonkeyPatch):
     texts = {f"{n:03}": f"mill {n}" for n in range(100)}
     shard, split = shard_of(texts), []
 
@@ -164,7 +164,7 @@ def matrix(rows: Mapping[str, list[float]], width: int) -> Floats:
 
 
 @given(st.integers(1, 5), st.booleans(), st.frozensets(NAMES, max_size=3), st.data())
-def test_vectors_that_are_derived_are_those_that_are_built(
+def test_derived_vector_shard_equals_a_built_one(
     width: int, signs: bool, moved: frozenset[str], data: st.DataObject
 ):
     before = data.draw(st.dictionaries(NAMES, rows_of(width), min_size=1, max_size=20))
@@ -182,7 +182,7 @@ def test_vectors_that_are_derived_are_those_that_are_built(
 @pytest.mark.parametrize("signs", [False, True])
 @pytest.mark.parametrize("width", [1, 63, 64, 65, 300])
 @pytest.mark.parametrize("seed", range(3))
-def test_many_vectors_that_are_derived_are_those_that_are_built(
+def test_derived_large_vector_shard_equals_a_built_one(
     signs: bool, width: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
     """What is rounded, and in which portions, depends on no other record."""
@@ -202,11 +202,11 @@ def test_vectors_of_other_dimensions_are_refused(signs: bool):
     shard = vector_index.read(
         InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32), signs))
     )
-    with pytest.raises(ValueError, match="another number of dimensions"):
+    with pytest.raises(ValueError, match="different dimensions"):
         vector_index.update(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
 
 
-def test_what_is_derived_is_read_where_it_lies(watched: Any):
+def test_derivation_only_reads_loaded_bytes(watched: Any):
     """Nothing is looked at that was not asked for before."""
     texts = {f"{n:03}": f"mill {n}" for n in range(100)}
     ids = [id_of(name) for name in texts]

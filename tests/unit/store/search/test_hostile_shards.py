@@ -90,7 +90,7 @@ def mutated(data: bytes, seed: int) -> bytes:
 
 @pytest.mark.parametrize("kind", SHARDS)
 @pytest.mark.parametrize("first", range(0, 800, 200))
-def test_a_changed_shard_is_refused_or_searched(kind: str, first: int):
+def test_changed_shard_is_refused_or_searched_safely(kind: str, first: int):
     searched, data = SHARDS[kind]
     searched(InMemory.of(data))
     refused = 0
@@ -103,7 +103,7 @@ def test_a_changed_shard_is_refused_or_searched(kind: str, first: int):
 
 
 @pytest.mark.parametrize("kind", SHARDS)
-def test_whatever_is_refused_is_refused_by_the_file(kind: str, watched: Any, not_the_file: type[Exception]):
+def test_refusals_come_from_the_byte_source(kind: str, watched: Any, not_the_file: type[Exception]):
     """So that it is told which file that is."""
     searched, data = SHARDS[kind]
     searched(watched(data))
@@ -118,7 +118,7 @@ def test_whatever_is_refused_is_refused_by_the_file(kind: str, watched: Any, not
 
 @pytest.mark.parametrize("kind", SHARDS)
 @pytest.mark.parametrize("dice", range(3))
-def test_arrays_of_any_numbers_are_refused_or_searched(kind: str, dice: int):
+def test_arbitrary_arrays_are_refused_or_searched_safely(kind: str, dice: int):
     """Each array in turn is of small, great, or any numbers, where no change of single bytes would lead."""
     searched, data = SHARDS[kind]
     rng = np.random.default_rng(dice)
@@ -175,32 +175,32 @@ def ints(*values: int, kind: str = "<i8") -> np.ndarray:
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"ends": ints(1, 2, 9)}, "out of itself"),
-        ({"ends": ints(1, 2, 2**62)}, "out of itself"),
+        ({"ends": ints(1, 2, 9)}, "out of range"),
+        ({"ends": ints(1, 2, 2**62)}, "out of range"),
         ({"ends": ints(-1, 2, 3)}, "not in order"),
         ({"ends": ints(2, 1, 3)}, "not in order"),
-        ({"ends": ints(0, 0, 0), "records": ints(0, kind="<i4")}, "different lengths"),
-        ({"records": ints(0, 1, 2, kind="<i4")}, "of no record"),
-        ({"records": ints(0, -1, 1, kind="<i4")}, "of no record"),
-        ({"ends": ints(0, 0, 3)}, "of no record"),
-        ({"ends": ints(0, 0, 3), "records": ints(1, 0, 1, kind="<i4")}, "of no record"),
-        ({"lengths": ints(2, kind="<i4")}, "different lengths"),
-        ({"counts": ints(1, kind="<u2")}, "different lengths"),
-        ({"low": ints(1, kind="<u8")}, "different lengths"),
-        ({"high": ints(kind="<u8")}, "different lengths"),
-        ({"n_words": ints()}, "different lengths"),
-        ({"n_words": ints(1, 2)}, "different lengths"),
-        ({"ends": ints(1, 2)}, "different lengths"),
-        ({"top.words": ints(1, 2, kind="<u8")}, "different lengths"),
-        ({"top.words": ints(kind="<u8")}, "different lengths"),
-        ({"language": np.frombuffer(b"elvish", "<u1")}, "no known language"),
-        ({"language": ints(255, kind="<u1")}, "no known language"),
-        ({"records": ints(0, 1, 1)}, "no such arrays"),
-        ({"more": ints(1)}, "no such arrays"),
+        ({"ends": ints(0, 0, 0), "records": ints(0, kind="<i4")}, "inconsistent lengths"),
+        ({"records": ints(0, 1, 2, kind="<i4")}, "unknown record"),
+        ({"records": ints(0, -1, 1, kind="<i4")}, "unknown record"),
+        ({"ends": ints(0, 0, 3)}, "unknown record"),
+        ({"ends": ints(0, 0, 3), "records": ints(1, 0, 1, kind="<i4")}, "unknown record"),
+        ({"lengths": ints(2, kind="<i4")}, "inconsistent lengths"),
+        ({"counts": ints(1, kind="<u2")}, "inconsistent lengths"),
+        ({"low": ints(1, kind="<u8")}, "inconsistent lengths"),
+        ({"high": ints(kind="<u8")}, "inconsistent lengths"),
+        ({"n_words": ints()}, "inconsistent lengths"),
+        ({"n_words": ints(1, 2)}, "inconsistent lengths"),
+        ({"ends": ints(1, 2)}, "inconsistent lengths"),
+        ({"top.words": ints(1, 2, kind="<u8")}, "inconsistent lengths"),
+        ({"top.words": ints(kind="<u8")}, "inconsistent lengths"),
+        ({"language": np.frombuffer(b"elvish", "<u1")}, "language is unknown"),
+        ({"language": ints(255, kind="<u1")}, "language is unknown"),
+        ({"records": ints(0, 1, 1)}, "cannot be read"),
+        ({"more": ints(1)}, "cannot be read"),
         ({"counts": None}, "it lacks"),
     ],
 )
-def test_postings_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], told: str):
+def test_out_of_range_postings_are_refused(changes: dict[str, Any], told: str):
     assert len(asked(SOUND)) == 2
     with pytest.raises(ValueError, match=told):
         asked(SOUND | changes)
@@ -220,15 +220,15 @@ def test_postings_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], 
         {"high": ints(2, 1, kind="<u8")},
     ],
 )
-def test_a_shard_that_lies_about_words_has_other_scores_and_does_no_harm(changes: dict[str, Any]):
+def test_wrong_word_counts_only_change_scores(changes: dict[str, Any]):
     hits = asked(SOUND | changes)
     assert all(0 < score < 99 for _, score in hits)
 
 
-def test_a_shard_of_words_without_records_is_searched():
+def test_shard_with_words_but_no_records_is_searched():
     nothing = {name: array[:0] for name, array in SOUND.items()} | {"n_words": ints(5)}
     assert asked(nothing) == []
-    with pytest.raises(ValueError, match="of no record"):
+    with pytest.raises(ValueError, match="unknown record"):
         asked(SOUND | {name: nothing[name] for name in ("high", "low", "top.high", "lengths")})
 
 
@@ -260,24 +260,24 @@ EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"vectors": np.zeros(4, "<f2")}, "different lengths"),
-        ({"vectors": np.zeros(0, "<f2")}, "different lengths"),
-        ({"vectors": np.zeros(9, "<f2")}, "different lengths"),
-        ({"mean": np.zeros(3, "<f4")}, "different lengths"),
-        ({"signs": ints(1, 2, kind="<u8")}, "different lengths"),
-        ({"signs": ints(1, 2, 3, 4, 5, 6, kind="<u8")}, "different lengths"),
-        ({"spread": np.zeros(2, "<f4")}, "different lengths"),
-        ({"low": ints(0, 1, kind="<u8")}, "different lengths"),
-        ({"top__high": ints(kind="<u8")}, "different lengths"),
+        ({"vectors": np.zeros(4, "<f2")}, "inconsistent lengths"),
+        ({"vectors": np.zeros(0, "<f2")}, "inconsistent lengths"),
+        ({"vectors": np.zeros(9, "<f2")}, "inconsistent lengths"),
+        ({"mean": np.zeros(3, "<f4")}, "inconsistent lengths"),
+        ({"signs": ints(1, 2, kind="<u8")}, "inconsistent lengths"),
+        ({"signs": ints(1, 2, 3, 4, 5, 6, kind="<u8")}, "inconsistent lengths"),
+        ({"spread": np.zeros(2, "<f4")}, "inconsistent lengths"),
+        ({"low": ints(0, 1, kind="<u8")}, "inconsistent lengths"),
+        ({"top__high": ints(kind="<u8")}, "inconsistent lengths"),
         ({"spread": None}, "vectors, or vectors and their signs"),
         ({"exact": np.ones(6, "<f4")}, "vectors, or vectors and their signs"),
         (EXACT, "vectors, or vectors and their signs"),
-        (EXACT | {"exact": np.ones(7, "<f4")}, "different lengths"),
-        (EXACT | {"exact": np.ones(0, "<f4")}, "different lengths"),
-        (EXACT | {"exact": np.ones(6, "<f8")}, "no such arrays"),
+        (EXACT | {"exact": np.ones(7, "<f4")}, "inconsistent lengths"),
+        (EXACT | {"exact": np.ones(0, "<f4")}, "inconsistent lengths"),
+        (EXACT | {"exact": np.ones(6, "<f8")}, "cannot be read"),
     ],
 )
-def test_vectors_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], told: str):
+def test_inconsistent_vectors_are_refused(changes: dict[str, Any], told: str):
     assert (
         len(neared(vector_arrays()))
         == len(neared(vector_arrays(**EXACT | {"exact": np.ones(6, "<f4")})))
@@ -287,15 +287,15 @@ def test_vectors_that_lead_out_of_a_shard_are_refused(changes: dict[str, Any], t
         neared(vector_arrays(**changes))
 
 
-def test_a_shard_without_vectors_is_refused():
+def test_shard_without_vectors_is_refused():
     none = {name: ints(kind="<u8") for name in ("high", "low", "top__high")}
-    with pytest.raises(ValueError, match="different lengths"):
+    with pytest.raises(ValueError, match="inconsistent lengths"):
         neared(vector_arrays(**EXACT | none | {"exact": np.ones(0, "<f4")}))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.MonkeyPatch):
+def test_nan_vectors_score_zero(value: float, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(vector_index, "SECOND", 1)
     monkeypatch.setattr(vector_index, "SECOND_PER_RESULT", 0)
     odd = np.array([value, value, 1, 0, 0, 1], "<f4")
@@ -308,7 +308,7 @@ def test_what_is_no_number_is_near_to_nothing(value: float, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("url", ["{}/index", "memory://hostile-shards"])
-def test_a_part_that_is_something_else_is_named(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_part_with_other_contents_is_reported(url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     store = Store(url.format(tmp_path))
 
@@ -320,9 +320,9 @@ def test_a_part_that_is_something_else_is_named(url: str, tmp_path: Path, monkey
     assert len(keyword_index.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
     told = r"part-ab12-.* is not a valid index file: "
     for data in (b"", b"anything", b"anything at all"):
-        with pytest.raises(CorruptPart, match=told + "it holds no"):
+        with pytest.raises(CorruptPart, match=told + "its arrays cannot be read"):
             opened(data)
     leads_out = keyword_index.read(InMemory.of(pack(SOUND | {"ends": ints(1, 2, 9)})))
     assert len(leads_out) == 2
-    with pytest.raises(CorruptPart, match=told + "it leads out of itself"):
+    with pytest.raises(CorruptPart, match=told + "a position is out of range"):
         keyword_index.search([opened(pack(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)

@@ -78,12 +78,12 @@ def assert_same(hits: Found, expected: Found, every: Found) -> None:
     assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
 
 
-def test_the_record_that_holds_the_rarer_words_comes_first():
+def test_records_with_rarer_words_rank_first():
     texts = {"a": "the mill and the river", "b": "the mill", "c": "the river and the bridge", "d": "nothing"}
     assert found(texts, "the bridge over the river") == ["c", "a", "b"]
 
 
-def test_records_without_a_word_of_the_question_are_not_found():
+def test_records_without_question_words_are_not_found():
     assert found({"a": "mill", "b": "bridge"}, "harbour") == []
 
 
@@ -107,7 +107,7 @@ def test_words_are_found_in_any_script(text: str, question: str):
     assert found({"a": "quite another text", "b": text, "c": "完全に別の文"}, question)[0] == "b"
 
 
-def test_a_whole_word_is_nearer_than_one_that_begins_like_it():
+def test_whole_word_ranks_above_a_shared_prefix():
     texts = {"a": "a microscope on the table", "b": "the microphone of a table", "c": "on a table microsoft"}
     assert found(texts, "Microsoft")[0] == "c"
 
@@ -124,18 +124,18 @@ def test_a_whole_word_is_nearer_than_one_that_begins_like_it():
         ("", "one planet", "planets"),
     ],
 )
-def test_a_word_is_found_in_its_other_forms(language: str, text: str, question: str):
+def test_inflected_forms_are_found(language: str, text: str, question: str):
     assert found({"a": "nothing", "b": text}, question, language=language) == ["b"]
 
 
-def test_a_stem_counts_once():
+def test_stem_counts_once():
     texts = {"a": "developers and more words", "b": "develop and more words"}
     shard = shard_of(texts, "english")
     a, b = hits_of([shard], "development", 2)
     assert a[1] == b[1]
 
 
-def test_what_is_rare_in_the_corpus_counts_as_rare_in_a_shard_where_it_is_common():
+def test_document_frequency_covers_all_shards():
     mills = shard_of({f"m{i}": "mill and water" for i in range(9)} | {"m9": "mill, and a bridge in passing"})
     others = shard_of({f"o{i}": f"bridge and ferry {i}" for i in range(90)})
     assert [name for name, _ in hits_of([mills], "bridge mill", 1)] == ["m9"]
@@ -144,9 +144,7 @@ def test_what_is_rare_in_the_corpus_counts_as_rare_in_a_shard_where_it_is_common
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 4), st.integers(1, 6))
-def test_into_how_many_shards_records_are_put_changes_nothing(
-    texts: dict[str, str], question: str, n: int, k: int
-):
+def test_number_of_shards_does_not_change_results(texts: dict[str, str], question: str, n: int, k: int):
     question = f"{question} {next(iter(texts.values()))[:50]}"
     together = hits_of([shard_of(texts)], question, k)
     ids = list(texts)
@@ -156,9 +154,7 @@ def test_into_how_many_shards_records_are_put_changes_nothing(
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 9), st.data())
-def test_the_scores_are_those_of_the_formula(
-    texts: dict[str, str], question: str, k: int, data: st.DataObject
-):
+def test_scores_follow_the_formula(texts: dict[str, str], question: str, k: int, data: st.DataObject):
     question = f"{question} {data.draw(st.sampled_from(list(texts.values())))}"
     among = data.draw(st.none() | st.lists(st.sampled_from([*texts, "unknown"])))
     language = data.draw(st.sampled_from(["", "english"]))
@@ -180,7 +176,7 @@ def corpus(seed: int, n: int = 300) -> dict[str, str]:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 5), st.data())
-def test_that_not_all_records_are_looked_at_changes_nothing(seed: int, k: int, n: int, data: st.DataObject):
+def test_skipping_records_does_not_change_results(seed: int, k: int, n: int, data: st.DataObject):
     """Neither where few are wanted, nor where few are among the wanted ones, in any number of shards."""
     texts = corpus(seed)
     dice = np.random.default_rng(seed)
@@ -199,7 +195,7 @@ def test_that_not_all_records_are_looked_at_changes_nothing(seed: int, k: int, n
         )
 
 
-def test_records_that_cannot_come_among_the_best_are_not_looked_at(monkeypatch: pytest.MonkeyPatch):
+def test_records_that_cannot_be_among_the_best_are_skipped(monkeypatch: pytest.MonkeyPatch):
     """That they are passed over is what makes a long question quick."""
     texts = {f"{at:03}": "rare thing" if at < 5 else "the frequent ones" for at in range(900)}
     scored: list[int] = []
@@ -221,7 +217,7 @@ def found_by(hits: Found) -> list[str]:
 
 
 @pytest.mark.parametrize("among", [None, ["001", "150", "299"]])
-def test_only_the_postings_of_the_words_of_the_question_are_read(watched: Any, among: list[str] | None):
+def test_only_postings_of_question_words_are_read(watched: Any, among: list[str] | None):
     texts = corpus(7) | {f"x{n:04}": f"y{n}" for n in range(3_000)}
     data = keyword_index.build([id_of(name) for name in texts], list(texts.values()))
     source = watched(data)
@@ -238,19 +234,19 @@ def test_only_the_postings_of_the_words_of_the_question_are_read(watched: Any, a
         assert source.needed[array.begin : array.begin + array.values.nbytes].mean() < 0.2
 
 
-def test_a_word_counts_no_more_often_than_a_file_can_say():
+def test_word_counts_are_capped():
     texts = {"a": "mill " * 70_000, "b": "mill " * 5, "c": "river"}
     expected = by_brute_force(texts, "mill", 5)
     assert_same(hits_of([shard_of(texts)], "mill", 5), expected, expected)
 
 
 @pytest.mark.parametrize("k", [0, -1])
-def test_nothing_is_found_where_nothing_is_wanted(k: int):
+def test_k_of_zero_finds_nothing(k: int):
     assert found({"a": "mill", "b": "mill"}, "mill", k) == []
     assert keyword_index.search([], "mill", 5) == []
 
 
-def test_a_shard_without_records_is_searched():
+def test_empty_shard_is_searched():
     assert found({}, "mill") == []
     assert found_by(hits_of([shard_of({}), shard_of({"a": "mill"})], "mill")) == ["a"]
 
@@ -261,7 +257,7 @@ def test_shards_of_several_languages_are_searched_together():
 
 
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33, "0" * 31 + "é"])
-def test_what_is_no_id_is_refused(bad: str):
+def test_invalid_id_is_refused(bad: str):
     with pytest.raises(ValueError, match=r"hex"):
         keyword_index.build([bad], ["mill"])
     with pytest.raises(ValueError, match=r"hex"):
@@ -269,14 +265,14 @@ def test_what_is_no_id_is_refused(bad: str):
     assert valid_ids([bad, id_of("a"), id_of("a")]) == [id_of("a")]
 
 
-def test_ids_come_back_as_they_were():
+def test_ids_round_trip():
     ids = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(50)] + ["0" * 32, "f" * 32]
     shard = keyword_index.read(InMemory.of(keyword_index.build(ids, ["mill"] * len(ids))))
     assert [id_ for id_, _ in keyword_index.search([shard], "mill", 100)] == sorted(ids)
     assert join_halves(np.zeros(0, np.uint64), np.zeros(0, np.uint64)) == []
 
 
-def test_a_text_that_cannot_be_read_is_told_and_found_by_no_word(monkeypatch: pytest.MonkeyPatch):
+def test_text_that_cannot_be_tokenized_is_reported_and_not_found(monkeypatch: pytest.MonkeyPatch):
     def broken(text: str, language: str) -> list[str]:
         if text == "broken":
             raise IndexError(text)
@@ -293,18 +289,18 @@ def test_a_text_that_cannot_be_read_is_told_and_found_by_no_word(monkeypatch: py
         keyword_index.build(ids, texts)
 
 
-def test_equal_records_come_in_the_order_of_their_ids():
+def test_ties_are_sorted_by_id():
     assert found({"c": "mill", "a": "mill", "b": "mill"}, "mill", k=2) == ["a", "b"]
 
 
-def test_only_records_among_the_wanted_ones_count():
+def test_search_is_limited_to_given_ids():
     texts = {"a": "mill mill", "b": "mill", "c": "mill and more", "d": "bridge"}
     assert found(texts, "mill", among=["b", "c", "d", "unknown"]) == ["b", "c"]
     assert found(texts, "mill", among=[]) == []
 
 
 @given(TEXTS, st.data())
-def test_whatever_holds_a_word_is_found_by_it(texts: dict[str, str], data: st.DataObject):
+def test_every_record_is_found_by_its_words(texts: dict[str, str], data: st.DataObject):
     id_ = data.draw(st.sampled_from(sorted(texts)))
     for word in tokenize(texts[id_])[:5]:
         question = word.removesuffix("*")
@@ -313,24 +309,24 @@ def test_whatever_holds_a_word_is_found_by_it(texts: dict[str, str], data: st.Da
 
 
 @given(TEXTS)
-def test_the_order_of_records_changes_no_byte_of_a_shard(texts: dict[str, str]):
+def test_bytes_do_not_depend_on_the_order_of_records(texts: dict[str, str]):
     ids, own = [id_of(name) for name in texts], list(texts.values())
     assert keyword_index.build(ids, own) == keyword_index.build(ids[::-1], own[::-1])
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 25))
-def test_fewer_hits_are_the_first_of_more(texts: dict[str, str], question: str, k: int):
+def test_fewer_results_are_a_prefix_of_more(texts: dict[str, str], question: str, k: int):
     assert found(texts, question, k) == found(texts, question, 100)[:k]
 
 
 @pytest.mark.parametrize(
     "hostile", ["\u0301" * 200_000, "a" * 200_000, "字" * 200_000, "\ud800", "ﷺ" * 5_000, "\0"]
 )
-def test_hostile_texts_take_no_time_and_do_no_harm(hostile: str):
+def test_hostile_texts_are_processed_quickly(hostile: str):
     assert len(tokenize(hostile)) <= 20 * len(hostile)
     assert max(map(len, tokenize(hostile)), default=0) <= MAX_WORD
     found({"a": "mill", "b": "x"}, hostile)
 
 
-def test_shards_without_a_single_word_can_be_searched():
+def test_shards_without_words_can_be_searched():
     assert found({"a": "", "b": "…"}, "mill") == []

@@ -47,7 +47,7 @@ def at_places(source: Any, values: np.ndarray = NUMBERS) -> MappedArray:
 
 
 @given(ARRAYS)
-def test_what_was_packed_comes_back(watched: Any, arrays: dict[str, np.ndarray]):
+def test_packed_arrays_round_trip(watched: Any, arrays: dict[str, np.ndarray]):
     data = pack(arrays)
     assert data == pack(arrays)
     for source in (InMemory.of(data), watched(data)):
@@ -59,7 +59,7 @@ def test_what_was_packed_comes_back(watched: Any, arrays: dict[str, np.ndarray])
             assert found[name].whole().tobytes() == array.tobytes()
 
 
-def test_of_a_file_that_is_opened_only_the_end_is_read(watched: Any):
+def test_opening_a_file_only_reads_its_end(watched: Any):
     source = watched(pack({"i": NUMBERS, "f": np.ones(1_000, "<f4")}))
     found = unpack(source, KINDS)
     assert not source.needed[:8_000].any(), "the arrays"
@@ -67,7 +67,7 @@ def test_of_a_file_that_is_opened_only_the_end_is_read(watched: Any):
 
 
 @given(st.data())
-def test_only_the_values_that_are_looked_at_are_read(watched: Any, data: st.DataObject):
+def test_only_accessed_values_are_read(watched: Any, data: st.DataObject):
     source = watched(pack({"f": np.zeros(77, "<f4"), "i": NUMBERS}))
     array = unpack(source, KINDS)["i"]
     source.forget()
@@ -86,7 +86,7 @@ def test_only_the_values_that_are_looked_at_are_read(watched: Any, data: st.Data
     }
 
 
-def test_rows_are_read_as_rows(watched: Any):
+def test_arrays_can_be_read_by_row(watched: Any):
     source = watched(pack({"i": NUMBERS}))
     rows = unpack(source, KINDS)["i"].rows(10)
     source.forget()
@@ -97,7 +97,7 @@ def test_rows_are_read_as_rows(watched: Any):
     assert (rows.values[3] == NUMBERS[30:40]).all() and (rows.values[50] == -1).all()
 
 
-def test_a_run_is_not_copied():
+def test_run_is_not_copied():
     array = at_places(InMemory.of(pack({"i": NUMBERS})))
     assert array.run(5, 500).base is not None and np.shares_memory(array.run(5, 500), array.values)
 
@@ -120,19 +120,19 @@ def test_a_run_is_not_copied():
         lambda a: a.rows(10).take(np.array([100])),
     ],
 )
-def test_what_leads_out_of_an_array_is_refused_by_its_file(
+def test_out_of_range_positions_are_refused(
     watched: Any, not_the_file: type[Exception], look: Callable[[MappedArray], Any]
 ):
     for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
         array = at_places(source(pack({"i": NUMBERS})))
-        with pytest.raises(error, match=r"out of itself|different lengths"):
+        with pytest.raises(error, match=r"out of range|inconsistent lengths"):
             look(array)
 
 
-def test_an_array_without_values_has_no_place():
+def test_empty_array_has_no_positions():
     array = at_places(InMemory.of(pack({"i": NUMBERS[:0]})))
     assert array.whole().tolist() == array.take(np.zeros(0)).tolist() == []
-    with pytest.raises(ValueError, match="out of itself"):
+    with pytest.raises(ValueError, match="out of range"):
         array.take(np.array([0]))
 
 
@@ -147,7 +147,7 @@ def mapped_keys(source: Callable[[bytes], Any], keys: np.ndarray) -> tuple[Any, 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 127, 128, 129, 255, 256, 257, 1_000])
 @pytest.mark.parametrize("seed", range(3))
-def test_keys_are_found_where_they_stand(watched: Any, n: int, seed: int):
+def test_keys_are_found_at_their_positions(watched: Any, n: int, seed: int):
     dice = np.random.default_rng([n, seed])
     highest = (2**64, 2 * n + 3, 2**64)[seed]
     keys = np.unique(dice.integers(0, highest, 4 * n + 8, np.uint64, endpoint=highest < 2**64))
@@ -166,7 +166,7 @@ def test_keys_are_found_where_they_stand(watched: Any, n: int, seed: int):
         assert find_positions(mapped, top, np.array([key], np.uint64)).tolist() == [place]
 
 
-def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
+def test_only_one_block_of_keys_is_read(watched: Any):
     source, mapped, top = mapped_keys(watched, np.arange(0, 10**6, 7, dtype=np.uint64))
     source.forget()
     assert find_positions(mapped, top, np.array([700_000, 700_001, 700_007], np.uint64)).tolist() == [
@@ -179,14 +179,14 @@ def test_of_many_keys_only_those_near_the_wanted_one_are_read(watched: Any):
 
 
 @pytest.mark.parametrize("n_tops", [0, 1, 3])
-def test_keys_whose_tops_are_others_are_refused(n_tops: int):
+def test_keys_with_wrong_block_heads_are_refused(n_tops: int):
     arrays = {"key": np.arange(200, dtype="<u8"), "top": np.zeros(n_tops, "<u8")}
-    with pytest.raises(ValueError, match="different lengths"):
+    with pytest.raises(ValueError, match="inconsistent lengths"):
         unpack(InMemory.of(pack(arrays)), {"key": "<u8", "top": "<u8"}, heads_of={"top": "key"})
 
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.integers(0, 2**64 - 1), max_size=4))
-def test_keys_in_no_order_are_passed_over_and_no_other_is_found(keys: list[int], tops_: list[int]):
+def test_unsorted_keys_never_give_wrong_positions(keys: list[int], tops_: list[int]):
     n = -(-len(keys) // STEP)
     arrays = {"key": np.array(keys, "<u8"), "top": np.resize(np.array(tops_ or [0], "<u8"), n)}
     found = unpack(InMemory.of(pack(arrays)), {"key": "<u8", "top": "<u8"})
@@ -196,7 +196,7 @@ def test_keys_in_no_order_are_passed_over_and_no_other_is_found(keys: list[int],
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20))
-def test_spread_tells_every_place_and_whose_it_is(runs: list[tuple[int, int]]):
+def test_expand_ranges_returns_positions_and_owners(runs: list[tuple[int, int]]):
     left, right = np.array([(a, a + n) for a, n in runs], np.int64).reshape(-1, 2).T
     places, whose = expand_ranges(left, right)
     assert list(zip(whose.tolist(), places.tolist(), strict=True)) == [
@@ -212,7 +212,7 @@ def with_head(told: Any, body: bytes = bytes(256)) -> bytes:
     return body + head + len(head).to_bytes(8, "little")
 
 
-def test_a_head_made_by_hand_is_read():
+def test_handwritten_directory_is_read():
     found = unpack(InMemory.of(with_head({"i": ["<i4", 64, 3]})), KINDS)
     assert found["i"].whole().tolist() == [0, 0, 0]
 
@@ -254,26 +254,26 @@ def test_a_head_made_by_hand_is_read():
         b'{"i":' * 100_000,
     ],
 )
-def test_a_head_that_lies_is_refused(watched: Any, not_the_file: type[Exception], told: Any):
+def test_invalid_directory_is_refused(watched: Any, not_the_file: type[Exception], told: Any):
     for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
-        with pytest.raises(error, match="it holds no such arrays"):
+        with pytest.raises(error, match="its arrays cannot be read"):
             unpack(source(with_head(told)), KINDS)
 
 
 @pytest.mark.parametrize("size", [249, 2**63, 2**64 - 1])
-def test_a_head_longer_than_the_file_is_refused(size: int):
+def test_directory_longer_than_the_file_is_refused(size: int):
     with pytest.raises(ValueError, match="too short"):
         unpack(InMemory.of(bytes(248) + size.to_bytes(8, "little")), KINDS)
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_such_file_is_refused(data: bytes):
-    with pytest.raises(ValueError, match="it holds no such arrays"):
+def test_other_files_are_refused(data: bytes):
+    with pytest.raises(ValueError, match="its arrays cannot be read"):
         unpack(InMemory.of(data), KINDS)
 
 
 @given(st.integers(0, 2**32))
-def test_a_changed_file_is_refused_or_read_within_itself(seed: int):
+def test_changed_file_is_refused_or_read_within_bounds(seed: int):
     dice = random.Random(seed)
     whole = pack({"i": NUMBERS[:40], "p": drawn_array("p", 9), "f.a": drawn_array("f", 3)})
     data = bytearray(whole)
@@ -289,7 +289,7 @@ def test_a_changed_file_is_refused_or_read_within_itself(seed: int):
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), max_size=500), st.data())
-def test_ids_with_the_same_first_half_are_told_apart(pairs: list[tuple[int, int]], data: st.DataObject):
+def test_ids_with_equal_first_halves_are_distinguished(pairs: list[tuple[int, int]], data: st.DataObject):
     own = sorted(set(pairs))
     arrays = {"high": [h for h, _ in own], "low": [n for _, n in own]}
     packed_arrays = {name: np.array(values, "<u8") for name, values in arrays.items()}
@@ -297,5 +297,5 @@ def test_ids_with_the_same_first_half_are_told_apart(pairs: list[tuple[int, int]
     found = unpack(InMemory.of(pack(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
     wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
     ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
-    places = Ids(found["high"], found["low"], found["top"]).held(ids)
+    places = Ids(found["high"], found["low"], found["top"]).find_existing(ids)
     assert places.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})

@@ -71,7 +71,7 @@ def walks(draw: st.DrawFn) -> Begun:
 
 @settings(deadline=None)
 @given(walks())
-def test_scores_are_those_of_personalised_pagerank(
+def test_scores_equal_personalized_pagerank(
     drawn: tuple[Links, dict[str, float], dict[str, float]],
 ) -> None:
     links, names, chunks = drawn
@@ -83,7 +83,7 @@ def test_scores_are_those_of_personalised_pagerank(
 
 @settings(deadline=None)
 @given(walks(), st.lists(st.integers(0, 2), min_size=12, max_size=12))
-def test_it_does_not_matter_how_chunks_are_divided_into_shards(drawn: Begun, place: list[int]) -> None:
+def test_division_into_shards_does_not_matter(drawn: Begun, place: list[int]) -> None:
     links, names, chunks = drawn
     of = dict(zip(CHUNKS, place, strict=True))
     shards = [shard_of({p: w for p, w in links.items() if of[p[0]] == n}) for n in range(3)]
@@ -101,19 +101,19 @@ CHAIN: Links = {
 }
 
 
-def test_a_walk_comes_to_the_passage_that_shares_no_name_with_the_question() -> None:
+def test_walk_finds_a_passage_that_shares_no_name_with_the_question() -> None:
     found = walked([shard_of(CHAIN)], {"Teutberga": 1.0}, {})
     assert list(of_ids(found)) == ["a", "b", "c"]
 
 
-def test_a_chunk_tells_by_what_it_was_reached() -> None:
+def test_paths_lead_from_restarts_to_chunks() -> None:
     found = {id_: path for id_, _, path in walked([shard_of(CHAIN)], {"Teutberga": 1.0}, {"d": 0.1})}
     assert found[chunk_id("a")] == ("Teutberga",)
     assert found[chunk_id("b")] == ("Teutberga", chunk_id("a"), "Lothair II")
     assert found[chunk_id("d")] == ()
 
 
-def test_a_chunk_that_a_name_brought_more_than_it_began_with_tells_that_name() -> None:
+def test_path_of_a_restart_chunk_names_the_larger_contribution() -> None:
     begun = {"a": 1e-3, "b": 1e-3}
     found = {id_: path for id_, _, path in walked([shard_of(CHAIN)], {"Teutberga": 1.0}, begun)}
     assert found[chunk_id("a")] == ("Teutberga",)
@@ -122,42 +122,42 @@ def test_a_chunk_that_a_name_brought_more_than_it_began_with_tells_that_name() -
     assert alone[0][2] == (), "what its own names bring back is no way to it"
 
 
-def test_names_are_told_apart_by_their_words_alone() -> None:
+def test_names_with_the_same_words_are_equal() -> None:
     found = walked([shard_of(CHAIN)], {"lothair  ii": 1.0}, {})
     assert next(iter(of_ids(found))) == "b"
 
 
-def test_only_some_chunks_are_walked_through_where_only_some_count() -> None:
+def test_walk_is_limited_to_given_chunks() -> None:
     shards = [shard_of(CHAIN)]
     assert list(of_ids(walked(shards, {"Teutberga": 1.0}, {}, among="ac"))) == ["a"]
     assert list(of_ids(walked(shards, {"Teutberga": 1.0}, {"b": 1.0, "d": 1.0}, among="b"))) == ["b"]
     assert walked(shards, {"Teutberga": 1.0}, {}, among="") == []
 
 
-def test_what_no_shard_knows_is_no_beginning() -> None:
+def test_unknown_restarts_are_ignored() -> None:
     shards = [shard_of(CHAIN)]
     assert walked(shards, {"Nobody": 1.0}, {"z": 1.0}) == []
     assert walked(shards, {}, {}) == []
     assert walked([], {"Teutberga": 1.0}, {"a": 1.0}) == []
 
 
-def test_a_chunk_without_names_is_found_where_the_walk_begins_there() -> None:
+def test_chunk_without_names_is_found_as_a_restart() -> None:
     assert list(of_ids(walked([shard_of(CHAIN, "l")], {}, {"l": 1.0}))) == ["l"]
 
 
-def test_one_node_is_a_graph() -> None:
+def test_single_node_is_a_graph() -> None:
     assert of_ids(walked([shard_of({("a", "Ada"): 1})], {"Ada": 3.0}, {})) == pytest.approx(
         {"a": 1 / 3}, abs=1e-5
     )
 
 
-def test_equal_scores_are_in_the_order_of_ids() -> None:
+def test_ties_are_sorted_by_id() -> None:
     links = {(c, "Ada"): 1 for c in CHUNKS}
     found = walked([shard_of(links)], {"Ada": 1.0}, {}, k=5)
     assert [id_ for id_, _, _ in found] == sorted(chunk_id(c) for c in CHUNKS)[:5]
 
 
-def test_a_name_that_is_everywhere_is_not_passed_on_where_little_arrives() -> None:
+def test_frequent_name_with_a_low_residual_is_not_pushed() -> None:
     n = 100_000
     ids = [f"{i:032x}" for i in range(n)]
     names = {name_id("Everywhere"): "Everywhere", name_id("Rare"): "Rare"}
@@ -169,7 +169,7 @@ def test_a_name_that_is_everywhere_is_not_passed_on_where_little_arrives() -> No
     assert len(walk([shard], {name_id("Everywhere"): 1.0}, {}, 10)) == 10
 
 
-def test_holders_are_counted_over_all_shards() -> None:
+def test_holders_are_counted_in_all_shards() -> None:
     shards = [shard_of({("a", "Ada"): 1, ("b", "Ada"): 1}), shard_of({("c", "Ada"): 1, ("c", "Bert"): 1})]
     wanted = [name_id(name) for name in ("Ada", "Bert", "Zed")]
     assert count_holders(shards, wanted) == {name_id("Ada"): 3, name_id("Bert"): 1}

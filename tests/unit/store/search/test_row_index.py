@@ -87,7 +87,7 @@ def index_of(parts: list[list[Row]]) -> RowIndex:
 
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
-def test_rows_are_found_by_their_own_ids(rows: list[Row], cuts: list[int], asked: list[str]):
+def test_rows_are_found_by_id(rows: list[Row], cuts: list[int], asked: list[str]):
     index = index_of(cut(rows, cuts))
     assert index.n_rows == len(rows) and index.has("id") and not index.has("name")
     ids = valid_ids([*asked, "no id", "X" * 32, " " * 32])
@@ -100,7 +100,7 @@ def test_rows_are_found_by_their_own_ids(rows: list[Row], cuts: list[int], asked
 
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
-def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], asked: list[str]):
+def test_rows_are_found_by_referenced_ids(rows: list[Row], cuts: list[int], asked: list[str]):
     index, ids = index_of(cut(rows, cuts)), valid_ids(asked)
     found = index.find(PAIR, *id_halves(ids))
     expected = sorted(
@@ -120,7 +120,7 @@ def test_rows_are_found_by_what_they_hold(rows: list[Row], cuts: list[int], aske
 
 
 @given(ROWS, CUTS, CUTS, st.lists(IDS, max_size=8), st.integers(0, 4))
-def test_the_first_by_rank_are_the_same_however_rows_are_cut_into_indexes(
+def test_best_rows_do_not_depend_on_the_division_into_indexes(
     rows: list[Row], cuts: list[int], inner: list[int], asked: list[str], most: int
 ):
     ids = valid_ids(asked)
@@ -143,7 +143,7 @@ def test_the_first_by_rank_are_the_same_however_rows_are_cut_into_indexes(
     assert sorted(hits) == sorted(expected)
 
 
-def test_of_one_id_the_first_rows_by_rank_come_first():
+def test_rows_of_an_id_are_sorted_by_rank():
     ids = [f"{n:032x}" for n in range(4)]
     rows = [Row(id_, ids[0], ids[1], rank, 0.0) for id_, rank in zip(ids, (1.0, 3.0, 2.0, 3.0), strict=True)]
     index = index_of([rows[:2], [], rows[2:]])
@@ -151,7 +151,7 @@ def test_of_one_id_the_first_rows_by_rank_come_first():
     assert index.find(PAIR, *id_halves(ids[:1]), 2).rows.tolist() == [1, 3]
 
 
-def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
+def test_only_wanted_entries_are_read(watched: Any):
     ids = [f"{n:016x}" * 2 for n in range(5_000)]
     rows = [Row(id_, ids[0], id_, 1.0, 0.0) for id_ in ids]
     source = watched(bytes_of([rows]))
@@ -168,7 +168,7 @@ def test_of_an_index_only_what_is_asked_for_is_read(watched: Any):
     assert needed.sum() <= (2 * STEP + 3) * entry.values.itemsize < entry.values.nbytes / 4
 
 
-def test_ten_thousand_ids_are_found_at_once():
+def test_ten_thousand_ids_are_found_in_one_call():
     ids = [f"{n:016x}" * 2 for n in range(12_000)]
     index = index_of([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
     asked = ids[:10_000:-1] + ids[10_000:0:-1]
@@ -177,7 +177,7 @@ def test_ten_thousand_ids_are_found_at_once():
     assert [ids[row] for row in found.rows.tolist()] == asked
 
 
-def test_the_order_in_which_rows_are_told_changes_no_byte():
+def test_bytes_do_not_depend_on_the_order_of_entries():
     ids = [f"{n:016x}" * 2 for n in range(9)]
     rows = [Row(i, ids[n % 3], ids[(n + 1) % 4], n % 2, 0.0) for n, i in enumerate(ids)]
     entries = entries_of(rows, ("source_id", "target_id"))
@@ -215,15 +215,15 @@ def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
 
 
 @pytest.mark.parametrize("rows", [[-1], [3], [0, 4], [2**40], [-(2**40)]])
-def test_a_row_that_is_not_there_has_no_page(rows: list[int]):
+def test_unknown_row_has_no_page(rows: list[int]):
     index = read(InMemory.of(build([3], {}, {"text": pages_of([2, 1])})), TYPES)
     at = index.page_of("text", np.array(rows))
     assert at is not None
-    with pytest.raises(ValueError, match="out of itself"):
+    with pytest.raises(ValueError, match="out of range"):
         index.pages("text", at)
 
 
-def test_of_pages_only_those_wanted_are_read(watched: Any):
+def test_only_wanted_pages_are_read(watched: Any):
     source = watched(build([3_000], {}, {"text": pages_of([3] * 1_000)}))
     index = read(source, TYPES)
     source.forget()
@@ -254,7 +254,7 @@ PARTS = st.lists(parts_of_rows(), min_size=1, max_size=6)
 
 
 @given(PARTS, st.lists(parts_of_rows(), max_size=4), st.randoms(use_true_random=False), st.booleans())
-def test_a_derived_index_is_the_one_made_afresh(
+def test_derived_index_equals_a_built_one(
     earlier: list[PartRows], new: list[PartRows], dice: Random, in_order: bool
 ):
     kept = dice.sample(range(len(earlier)), dice.randint(0, len(earlier)))
@@ -268,7 +268,7 @@ def test_a_derived_index_is_the_one_made_afresh(
 
 
 @given(PARTS, PARTS)
-def test_it_has_pages_of_the_columns_that_all_parts_have(earlier: list[PartRows], new: list[PartRows]):
+def test_pages_cover_columns_that_all_parts_have(earlier: list[PartRows], new: list[PartRows]):
     less = [replace(part, pages={"title": part.pages["title"]}) for part in new]
     index = read(InMemory.of(build_from_parts(earlier)), TYPES)
     assert index.paged_columns == ["text", "title"]
@@ -358,7 +358,7 @@ def u4(*values: int) -> np.ndarray:
         {"first.text": u4()},
     ],
 )
-def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
+def test_out_of_range_values_are_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
     looked_at(read(InMemory.of(changed(small(), {})), TYPES), KEYS)
     with pytest.raises(ValueError, match=r"it |its |a |an "):
         looked_at(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
@@ -380,7 +380,7 @@ def test_what_leads_out_of_a_part_is_refused(wrong: dict[str, Any], watched: Any
         {"first.text": u4()},
     ],
 )
-def test_nothing_is_derived_from_what_leads_out_of_a_part(wrong: dict[str, Any]):
+def test_out_of_range_values_are_refused_when_deriving(wrong: dict[str, Any]):
     good = read(InMemory.of(changed(small(), {})), TYPES)
     assert derive(good, [0, 1]) == small()
     with pytest.raises(ValueError, match=r"it |its |an "):
@@ -388,12 +388,12 @@ def test_nothing_is_derived_from_what_leads_out_of_a_part(wrong: dict[str, Any])
 
 
 @given(st.binary(max_size=200))
-def test_what_is_no_index_is_refused(data: bytes):
-    with pytest.raises(ValueError, match=r"it holds no such arrays"):
+def test_other_arrays_are_refused(data: bytes):
+    with pytest.raises(ValueError, match=r"its arrays cannot be read"):
         read(InMemory.of(data), TYPES)
 
 
-def test_nothing_found_is_nothing_chosen():
+def test_empty_entries_are_accepted():
     none = RowEntries(np.zeros(0, np.int64), np.zeros(0, TYPES["id"]))
     assert [len(of.rows) for of in row_index.best_per_id([none, none], 3)] == [0, 0]
     assert [len(of.rows) for of in row_index.one_per_row(none)] == [0, 0]

@@ -58,7 +58,7 @@ def near(hits: Found, others: Found, atol: float = 2 * 10**-DIGITS) -> bool:
 
 
 @given(MATRICES, st.integers(1, 40), st.integers(1, 3))
-def test_the_nearest_are_those_of_brute_force(drawn: tuple[Floats, Floats], k: int, n: int):
+def test_results_equal_brute_force(drawn: tuple[Floats, Floats], k: int, n: int):
     matrix, wanted = drawn
     hits, expected = found(matrix, wanted, k, n=n), cosines(matrix, wanted)
     assert len(hits) == min(k, len(matrix))
@@ -69,7 +69,7 @@ def test_the_nearest_are_those_of_brute_force(drawn: tuple[Floats, Floats], k: i
 
 
 @given(MATRICES, st.data(), st.integers(1, 3), st.booleans())
-def test_only_records_among_the_wanted_ones_count(
+def test_search_is_limited_to_given_ids(
     drawn: tuple[Floats, Floats], data: st.DataObject, n: int, signs: bool
 ):
     matrix, wanted = drawn
@@ -83,13 +83,13 @@ def test_only_records_among_the_wanted_ones_count(
 
 @pytest.mark.parametrize("n", [1, 2, 3])
 @pytest.mark.parametrize("signs", [False, True])
-def test_equal_vectors_come_in_the_order_of_their_ids(n: int, signs: bool):
+def test_equal_vectors_are_sorted_by_id(n: int, signs: bool):
     vector = np.random.default_rng(7).normal(size=256).astype(np.float32)
     hits = found(np.tile(vector, (1_000, 1)), vector[None], 5, n=n, signs=signs)
     assert [id_ for id_, _ in hits] == [id_of(at) for at in range(5)]
 
 
-def test_ids_that_share_their_first_half_stay_apart():
+def test_ids_with_equal_first_halves_are_distinguished():
     ids = [f"{7:016x}{n:016x}" for n in range(3)]
     shard = shard_of(ids, np.array([[1, 0], [0, 1], [1, 1]], np.float32))
     assert [id_ for id_, _ in vector_index.search([shard], np.array([0, 1], np.float32), 2)] == [
@@ -99,33 +99,33 @@ def test_ids_that_share_their_first_half_stay_apart():
 
 
 @pytest.mark.parametrize("k", [0, -3])
-def test_nothing_is_found_where_nothing_is_wanted(k: int):
+def test_k_of_zero_finds_nothing(k: int):
     assert found(np.ones((3, 2), np.float32), np.ones((1, 2), np.float32), k) == []
     assert vector_index.search([], np.ones(2, np.float32), 5) == []
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("signs", [False, True])
-def test_a_vector_without_a_direction_is_near_to_nothing(bad: float, signs: bool):
+def test_zero_vector_has_cosine_zero(bad: float, signs: bool):
     matrix = np.array([[1, 1], [bad, bad], [-1, -1]], np.float32)
     expected = [(id_of(0), 1.0), (id_of(1), 0.0), (id_of(2), -1.0)]
     assert near(found(matrix, np.array([[1, 1]], np.float32), 3, signs=signs), expected, atol=1e-3)
 
 
 @pytest.mark.parametrize("bad", ["", "a", "x" * 32, "0" * 31, "0" * 30 + "  "])
-def test_what_is_no_id_is_refused(bad: str):
+def test_invalid_id_is_refused(bad: str):
     ids = [*(id_of(n) for n in range(15)), bad]
     with pytest.raises(ValueError, match=r"hex|multiple|arg"):
         vector_index.build(ids, np.ones((16, 2), np.float32))
 
 
-def test_ids_that_only_together_have_the_right_length_are_refused():
+def test_ids_with_wrong_lengths_are_refused_even_if_the_sum_matches():
     """White space between digits is passed over: of 16 such ids, 15 would be left."""
     with pytest.raises(ValueError, match="32 hex digits"):
         vector_index.build(["0" * 30 + "  "] * 16, np.ones((16, 2), np.float32))
 
 
-def test_a_shard_is_searched_where_it_lies():
+def test_search_only_reads_loaded_bytes():
     matrix = np.random.default_rng(7).normal(size=(100, 16)).astype(np.float32)
     source = InMemory.of(vector_index.build(ids_of(matrix), matrix))
     shard = vector_index.read(source)
@@ -175,7 +175,7 @@ def listed(many: Floats, data: bytes) -> dict[str, list[VectorShard]]:
     ("k", "least"),
     [(1, 0.95), (10, 0.95), (100, 0.95), (599, 0.95), (4_000, 0.99), (20_000, 1.0)],
 )
-def test_signs_find_what_exact_search_finds(
+def test_search_by_signs_equals_exact_search(
     exact: list[VectorShard],
     listed: dict[str, list[VectorShard]],
     many: Floats,
@@ -197,7 +197,7 @@ def test_signs_find_what_exact_search_finds(
 @pytest.mark.parametrize("kind", ["one", "three", "mixed"])
 @pytest.mark.parametrize("n", [0, 1, 30, 1_000, 3_000, 11_999])
 @pytest.mark.parametrize("k", [5, 200])
-def test_signs_find_all_that_there_are_among_the_wanted_records(
+def test_search_by_signs_finds_all_given_ids(
     exact: list[VectorShard], listed: dict[str, list[VectorShard]], many: Floats, kind: str, n: int, k: int
 ):
     only = np.random.default_rng(n).permutation(ids_of(many))[:n].tolist()
@@ -207,7 +207,7 @@ def test_signs_find_all_that_there_are_among_the_wanted_records(
         assert near(hits, expected, atol=0.02)
 
 
-def test_records_far_from_the_question_are_found_where_only_they_are_wanted(
+def test_distant_records_are_found_if_the_search_is_limited_to_them(
     listed: dict[str, list[VectorShard]], many: Floats
 ):
     wanted = vector_index.normalize(many[:1])[0]
@@ -216,9 +216,7 @@ def test_records_far_from_the_question_are_found_where_only_they_are_wanted(
     assert len(hits) == 20 and {id_ for id_, _ in hits} <= set(far)
 
 
-def test_of_vectors_only_those_are_read_whose_signs_are_like_the_question(
-    data: bytes, many: Floats, watched: Any
-):
+def test_only_vectors_with_similar_signs_are_read(data: bytes, many: Floats, watched: Any):
     """A vector that was not read would be of 255s."""
     source = watched(data)
     seen, plain = vector_index.read(source), vector_index.read(InMemory.of(data))
@@ -232,7 +230,7 @@ def test_of_vectors_only_those_are_read_whose_signs_are_like_the_question(
 
 
 @pytest.mark.parametrize("signs", [False, True])
-def test_of_wanted_records_only_their_own_vectors_are_read(signs: bool, many: Floats, watched: Any):
+def test_limited_search_only_reads_the_vectors_of_given_ids(signs: bool, many: Floats, watched: Any):
     data = vector_index.build(ids_of(many), many, signs)
     source, only = watched(data), [id_of(n) for n in (0, 1, 2, 500, 7_777, 11_999)]
     seen, plain = vector_index.read(source), vector_index.read(InMemory.of(data))
@@ -244,7 +242,7 @@ def test_of_wanted_records_only_their_own_vectors_are_read(signs: bool, many: Fl
 
 
 @pytest.mark.parametrize("signs", [False, True])
-def test_a_shard_is_the_same_whoever_makes_it(many: Floats, signs: bool):
+def test_bytes_do_not_depend_on_the_machine(many: Floats, signs: bool):
     ids, matrix = ids_of(many)[:3_000], many[:3_000]
     order = np.random.default_rng(3).permutation(len(ids))
     assert vector_index.build(ids, matrix, signs) == vector_index.build(
@@ -252,23 +250,21 @@ def test_a_shard_is_the_same_whoever_makes_it(many: Floats, signs: bool):
     )
 
 
-def test_many_questions_at_once_have_the_answers_of_one_after_the_other(
-    listed: dict[str, list[VectorShard]], many: Floats
-):
+def test_batch_search_equals_single_searches(listed: dict[str, list[VectorShard]], many: Floats):
     questions = list(vector_index.normalize(many[:100]))
     one_by_one = [vector_index.search(listed["three"], q, 10) for q in questions]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda q: vector_index.search(listed["three"], q, 10), questions)) == one_by_one
 
 
-def test_signs_of_one_vector_or_of_none_with_a_direction_can_be_searched():
+def test_signs_of_single_or_zero_vectors_can_be_searched():
     for matrix in (np.ones((1, 4), np.float32), np.zeros((600, 4), np.float32)):
         hits = found(matrix, np.ones((1, 4), np.float32), 1, signs=True)
         assert hits[0][0] == id_of(0)
 
 
 @given(st.integers(1, 700), st.integers(1, 4), st.integers(1, 9))
-def test_vectors_in_any_number_and_often_the_same_are_all_found(n: int, d: int, different: int):
+def test_repeated_vectors_are_all_found(n: int, d: int, different: int):
     rng = np.random.default_rng([n, d, different])
     matrix = rng.normal(size=(different, d)).astype(np.float32)[rng.integers(0, different, n)]
     hits = found(matrix, matrix[:1], n, signs=True)
