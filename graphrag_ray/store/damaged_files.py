@@ -26,7 +26,7 @@ def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = la
 
     Raises StoreError if reads return fewer bytes than are stored, because the file may then be intact.
     """
-    for _ in range(parquet.READS):
+    for _ in range(parquet.READ_ATTEMPTS):
         data = store.read(path)
         if len(data) == store.size(path):
             break

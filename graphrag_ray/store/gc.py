@@ -3,8 +3,7 @@
 A snapshot is removed in two steps. First its manifest moves to `gc/snapshots/<n>.json`, and its parts stay
 for the grace period, because readers may have it open. A later call deletes the parts and the manifest.
 Unreferenced parts of killed runs are also deleted after the grace period. Callers hold the lock, so no run is
-writing. Ages are computed from the storage's clock alone. If gc is killed, the remaining snapshots are
-intact.
+writing. Ages are computed from the storage's clock alone. Killing gc at any moment is safe.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class GcOptions:
     """What to remove."""
 
     keep: int | None = None  # At least 1. By default KEEP, or all other snapshots if `at_once` is given.
-    older_than_s: float = 0.0
+    older_than_s: float = 0.0  # Minimum age of a snapshot to remove.
     grace_s: float = GRACE_S  # Time during which readers may still use a removed snapshot.
     damaged: bool = False  # Whether to remove the damaged parts that were set aside.
     # Snapshots to remove at any age. These, and all unreferenced files, get no grace period.
@@ -44,15 +43,15 @@ class GcOptions:
 class GcPlan:
     """What will be removed now, and what has to wait. Snapshots are given by number."""
 
-    snapshots: list[int] = field(default_factory=list)
-    at_once: frozenset[int] = frozenset()  # The members of `snapshots` that get no grace period.
-    expired: list[int] = field(default_factory=list)  # Removed earlier, at the end of their grace period.
-    parts: list[FileInfo] = field(default_factory=list)
+    snapshots: list[int] = field(default_factory=list)  # Snapshots to remove.
+    at_once: frozenset[int] = frozenset()  # The members of `snapshots` without a grace period.
+    expired: list[int] = field(default_factory=list)  # Removed earlier, with an expired grace period.
+    parts: list[FileInfo] = field(default_factory=list)  # Parts to remove now.
     waiting: list[FileInfo] = field(default_factory=list)  # Parts in their grace period.
     # When all waiting parts can be removed, in Unix seconds by the storage's clock, if known.
     waiting_until: float | None = None
-    others: Mapping[str, list[FileInfo]] = field(default_factory=dict)
-    kept: list[int] = field(default_factory=list)
+    others: Mapping[str, list[FileInfo]] = field(default_factory=dict)  # Other files to remove, by kind.
+    kept: list[int] = field(default_factory=list)  # Remaining snapshots.
 
     @property
     def empty(self) -> bool:

@@ -77,13 +77,13 @@ def source_hash(path: str) -> str:
     return match.group(1) if match else ""
 
 
-def open_part(store: Store, part: Part) -> Blob:
+def open_part(store: Store, part: Part) -> IndexFile:
     """Open a part, reading only its tail. Raises CorruptPart if it is missing or damaged."""
     with explain_damage(store, part.path):
-        return Blob(store, part)
+        return IndexFile(store, part)
 
 
-class Blob:
+class IndexFile:
     """An open part. Implements `mapped_arrays.ByteSource`."""
 
     data: npt.NDArray[np.uint8]  # Memory-mapped; only ranges passed to `load` may be read.
@@ -107,7 +107,7 @@ class Blob:
             if local:  # The mapping keeps the file open.
                 os.close(file)
         tail, start, end = _parse_tail(mapped, part.bytes), 0, b""
-        for _ in range(0 if local else parquet.READS):
+        for _ in range(0 if local else parquet.READ_ATTEMPTS):
             if tail:
                 break
             tail_bytes = max(TAIL_BYTES, part.bytes // BLOCK_BYTES * 4 + 4 + _TAIL.size)
@@ -134,7 +134,7 @@ class Blob:
             return
         with explain_damage(self.store, self.part.path):
             missing = self._mismatching(unverified)
-            for _ in range(0 if self._copy is None else parquet.READS):
+            for _ in range(0 if self._copy is None else parquet.READ_ATTEMPTS):
                 if not len(missing):
                     break
                 gaps = np.flatnonzero(np.diff(missing) * BLOCK_BYTES > GAP_BYTES) + 1

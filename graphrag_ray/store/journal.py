@@ -35,7 +35,7 @@ FLUSH_BYTES = 64 << 20  # Approximate part size limit, which flushes reach after
 CACHE_BYTES = 256 << 20  # Size limit of the cache of decoded parts in a process.
 PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
 WORK = "work"  # Folder with all journals.
-RELOADS = 5  # Maximum number of consecutive listings whose new parts are all gone when they are read.
+MAX_RELOADS = 5  # Maximum number of consecutive listings whose new parts are all gone when they are read.
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FLAGS = {DONE: 1, FAILED: 2, KILLED: 4, RETRY: 8}
@@ -102,7 +102,7 @@ def read_parts(
         match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
         return match is None or int(match.group(1)) / 1000 >= math.floor(since)
 
-    seen, rounds = set(known), RELOADS
+    seen, rounds = set(known), MAX_RELOADS
     while rounds:
         parts = [part for part in list_parts(store, dialogue) if is_wanted(part)]
         new = [part for part in parts if part.path not in seen]
@@ -114,7 +114,7 @@ def read_parts(
         n_read = len(seen) - before
         if n_read == len(new):
             return parts
-        rounds = RELOADS if n_read else rounds - 1
+        rounds = MAX_RELOADS if n_read else rounds - 1
     raise _vanishing(store, dialogue)
 
 
@@ -296,7 +296,7 @@ def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Conc
 
     @wraps(read)
     def read_or_reload(index: JournalIndex, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        for _ in range(RELOADS):
+        for _ in range(MAX_RELOADS):
             try:
                 return read(index, *args, **kwargs)
             except FileNotFoundError:

@@ -10,16 +10,8 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    RootModel,
-    TypeAdapter,
-    ValidationError,
-)
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, RootModel, TypeAdapter
+from pydantic_core import ValidationError
 
 T = TypeVar("T")
 

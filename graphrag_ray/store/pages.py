@@ -29,7 +29,7 @@ import pyarrow.parquet as pq
 
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import GAP_BYTES, RANGE_REQUESTS, Store, map_in_threads
-from graphrag_ray.store.parquet import READS, corrupt_part, encode
+from graphrag_ray.store.parquet import READ_ATTEMPTS, corrupt_part, encode
 from graphrag_ray.store.parts import Part, explain_damage
 
 MAX_REQUEST_BYTES = 16 << 20
@@ -188,7 +188,7 @@ def _fetch(store: Store, field: pa.Field, wanted: PageRequest) -> list[bytes]:
         return [data[start - offset : end - offset] for start, end in ranges]
 
     checksums = [page[3] for page in wanted.pages]
-    for _ in range(READS):
+    for _ in range(READ_ATTEMPTS):
         replies = map_in_threads(fetch, requests, RANGE_REQUESTS) if max_gap else map(fetch, requests)
         pages = [page for reply in replies for page in reply]
         if list(map(zlib.crc32, pages)) == checksums:

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import READ_WHOLE_BYTES, Store
 
-READS = 3  # Attempts to read a file. A read may be truncated in transit, but damage persists.
+READ_ATTEMPTS = 3  # Attempts to read a file. A read may be truncated in transit, but damage persists.
 
 _HASH_LENGTH = 32
 _PIECE = 16 << 20
@@ -100,7 +100,7 @@ def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) ->
 
 def read_bytes(store: Store, path: str) -> bytes:
     """Read a file and check the hash in its name. Raises like `read_whole`."""
-    for _ in range(READS):
+    for _ in range(READ_ATTEMPTS):
         data = store.read(path)
         if content_hash(data) == hash_in_name(path):
             return data
@@ -109,7 +109,7 @@ def read_bytes(store: Store, path: str) -> bytes:
 
 def check(store: Store, path: str) -> None:
     """Check the hash in a file's name, reading the file in pieces. Raises like `read_whole`."""
-    for _ in range(READS):
+    for _ in range(READ_ATTEMPTS):
         digest = hashlib.sha256()
         size = store.size(path)
         if size is None:

@@ -24,7 +24,7 @@ from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter, journal_folder, read_parts
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, TURN, JournalRow
 
-# Identifies a request (up to the end of the slot) and one reply to it.
+# The fields up to `slot` identify a request, and all fields identify a reply.
 _REPLY = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
 
 

@@ -23,7 +23,7 @@ from graphrag_ray.base import errors
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.store import damaged_files, json_types, locks, run_records
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import READS, content_hash, corrupt_part
+from graphrag_ray.store.parquet import READ_ATTEMPTS, content_hash, corrupt_part
 from graphrag_ray.store.parts import FOLDERS, Part, list_parts
 
 FORMAT = 2  # Other formats are refused. `index` rebuilds the tables of older ones from the journal.
@@ -132,7 +132,7 @@ def next_number(store: Store) -> int:
 def load(store: Store, number: int) -> Manifest:
     """Read one snapshot. Raises IndexNotFound, CorruptPart, or StoreError for a newer format."""
     path = _path(number)
-    for left in reversed(range(READS)):
+    for left in reversed(range(READ_ATTEMPTS)):
         try:
             return parse(store, path, store.read(path))
         except FileNotFoundError:

@@ -28,7 +28,7 @@ from graphrag_ray.store.search.mapped_arrays import ByteSource, Ints, MappedArra
 from graphrag_ray.store.search.vector_index import DIGITS, Floats, ScoredId, normalize
 
 M, EF_BUILD = 32, 100  # The paper's values.
-EF = 20  # Number of candidates that a search keeps in a level.
+EF = 20  # Number of candidates per level in a search.
 EXACT = 500  # Levels with at most this many nodes have no links.
 
 _Cosines: TypeAlias = npt.NDArray[np.float64]
@@ -73,8 +73,7 @@ class ChnswIndex:
 
         Args:
             wanted: [dimensions] A vector of any length.
-            ef: Number of candidates in each level. Larger values find more of the nearest nodes but are
-            slower.
+            ef: Candidates per level. Larger values are slower but find more of the nearest nodes.
 
         Returns:
             Ids and cosines, best first, ties by id.
@@ -90,7 +89,7 @@ class ChnswIndex:
         """Like `nearest`, for many vectors: [vectors, dimensions].
 
         Returns:
-            Positions and cosines, [vectors, levels, at most k], and the number of valid ones, [vectors,
+            Positions and cosines [vectors, levels, at most k], and how many of them are valid [vectors,
             levels].
         """
         if wanted.shape[1] != self.dimensions:

@@ -46,7 +46,7 @@ _TYPES = {
     "language": "<u1",  # Language for stemming, in UTF-8.
 }
 
-Failed = Callable[[str, BaseException], object]
+FailureCallback = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
 """Hash of a word -> start and end of its postings."""
 _Arrays = dict[str, npt.NDArray[Any]]
@@ -85,7 +85,7 @@ class KeywordShard(Shard):
 
 
 def build(
-    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: Failed | None = None
+    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: FailureCallback | None = None
 ) -> bytes:
     """Return the bytes of a shard, which do not depend on the order of the records.
 
@@ -102,7 +102,7 @@ def update(
     removed_ids: Sequence[str],
     ids: Sequence[str],
     texts: Sequence[str],
-    failed: Failed | None = None,
+    failed: FailureCallback | None = None,
 ) -> bytes:
     """Derive a shard from an earlier one, with the same bytes as `build` would return.
 
@@ -151,7 +151,9 @@ def update(
     return _packed(merged, shard.language)
 
 
-def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: Failed | None) -> _Arrays:
+def _count(
+    ids: Sequence[str], texts: Sequence[str], language: str, failed: FailureCallback | None
+) -> _Arrays:
     """Count the words of some records. Return the arrays from which `_packed` derives the others."""
 
     def words_of(position: int) -> list[str]:

@@ -35,7 +35,7 @@ class Graph(NamedTuple):
     per_node: int  # Maximum number of links.
     codes: Any  # [nodes * width] int8
     rest: Any  # [nodes * width] int8
-    links: Any  # [linked nodes * per_node] int32; -1 after the last.
+    links: Any  # [linked nodes * per_node] int32, padded with -1.
     down: Any  # [nodes] int32
     starts: Any  # [levels + 1] Start of each level.
     firsts: Any  # [levels] Index of a level's first linked node, or -1 for a level without links.
@@ -88,10 +88,7 @@ def _product(wanted: Any, flat: Any, position: Any) -> Any:
 
 @_inlined
 def _key(score: Any, position: Any) -> Any:
-    """Encode a node so that keys sort by falling score, then position.
-
-    The last bit is set once the links of the node were followed.
-    """
+    """Encode a node so that keys sort by falling score, then position. The last bit marks followed links."""
     return (-np.int64(score) << 32) | (np.int64(position) << 1)
 
 
@@ -107,7 +104,7 @@ def _position(key: Any) -> Any:
 
 @_inlined
 def _insert(keys: Any, n: Any, key: Any) -> Any:
-    """Insert a key among n sorted ones, dropping the last if there is no room. Return its position."""
+    """Insert a key among n sorted ones, dropping the last if there is no room. Return its index."""
     left, right = 0, n
     while left < right:
         middle = (left + right) >> 1
@@ -264,8 +261,7 @@ def descend(
 
     Args:
         wanted: [width] int16
-        scores: [levels from `lowest` on, k] Output.
-        positions: [levels from `lowest` on, k] Output.
+        scores, positions: [levels from `lowest` on, k] Output.
         counts: [levels from `lowest` on] Output: the number of nodes found in each level.
     """
     keys = np.empty(max(ef, ENTRIES), np.int64)
@@ -340,7 +336,7 @@ def _link(
 def build_level(graph: Graph, level: Any, ef: Any) -> None:
     """Link the nodes of a level one by one, and the nodes of the level above down to it.
 
-    All levels above must be built. A new node is linked to at most half of `per_node` others.
+    All levels above must be built. A new node gets at most half of `per_node` links.
     """
     codes, width, links, down, per_node = graph.codes, graph.width, graph.links, graph.down, graph.per_node
     start, end, first, m = graph.starts[level], graph.starts[level + 1], graph.firsts[level], per_node // 2

@@ -28,7 +28,14 @@ import numpy.typing as npt
 
 from graphrag_ray.store.pages import PAGE, Pages
 from graphrag_ray.store.search import mapped_arrays
-from graphrag_ray.store.search.mapped_arrays import STEP, ByteSource, Ints, Keys, MappedArray, expand_ranges
+from graphrag_ray.store.search.mapped_arrays import (
+    BLOCK_KEYS,
+    ByteSource,
+    Ints,
+    Keys,
+    MappedArray,
+    expand_ranges,
+)
 
 HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
 _VALUE = np.dtype("<f8")
@@ -120,10 +127,10 @@ class RowIndex:
         `limit` is the maximum number of rows per id, which are then the ones with the highest values.
         """
         entries, heads = self.arrays[f"entry.{group}"], self.arrays[f"top.{group}"].whole()
-        left = np.maximum(np.searchsorted(heads, high, "left") - 1, 0) * STEP
-        right = np.minimum(np.searchsorted(heads, high, "right") * STEP, len(entries))
+        left = np.maximum(np.searchsorted(heads, high, "left") - 1, 0) * BLOCK_KEYS
+        right = np.minimum(np.searchsorted(heads, high, "right") * BLOCK_KEYS, len(entries))
         if limit is not None:  # Do not read all entries of a frequent id.
-            right = np.minimum(right, left + 2 * STEP + limit)
+            right = np.minimum(right, left + 2 * BLOCK_KEYS + limit)
         # Columns with whole ids. If there are none, the key is enough.
         id_columns = [name for name in group.split("+") if name in (entries.values.dtype.names or ())]
         batches = [RowEntries(np.zeros(0, np.int64), entries.values[:0])]
@@ -315,7 +322,7 @@ def read(source: ByteSource, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
     for name, array in arrays.items():
         kind, _, suffix = name.partition(".")
         other, length = {
-            "entry": (f"top.{suffix}", -(-len(array) // STEP)),
+            "entry": (f"top.{suffix}", -(-len(array) // BLOCK_KEYS)),
             "first": (f"page.{suffix}", len(array) - 1),
         }.get(kind, (name, len(array)))
         if other not in arrays or len(arrays[other]) != length:

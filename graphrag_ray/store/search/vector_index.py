@@ -1,17 +1,15 @@
 """Vector search by cosine similarity.
 
 A shard of the index is one file, which is read on demand. Small indexes are searched exhaustively. Large ones
-store float16 vectors and their signs: one bit per dimension of the vector minus the mean. A search narrows
-the candidates in three steps:
-
-1. Scan all signs, a sixteenth of the bytes, for the vectors with the fewest differences from the query
-vector. 2. Of these, estimate the products with the query vector from the signs and the spread of each vector.
-3. Of the best, compute the scores.
+store float16 vectors and their signs: one bit per dimension of the vector minus the mean. First, a search
+scans all signs, a sixteenth of the bytes, for the vectors with the fewest differences from the query vector.
+Second, it estimates the products of these vectors with the query vector from their signs and spread. Third,
+it computes the scores of the best ones.
 
 One sign per dimension is the coarsest product quantization (Jégou, Douze and Schmid 2011, "Product
 Quantization for Nearest Neighbor Search"). The estimate with the unquantized query vector is the one of Gao
-and Long (2024, "RaBitQ"), without its random rotation. docs/concepts/decisions/rows-by-pages.md compares
-this with inverted lists and neighbour graphs.
+and Long (2024, "RaBitQ"), without its random rotation. See docs/concepts/decisions/rows-by-pages.md for
+our experiments with inverted lists and neighbour graphs.
 """
 
 from __future__ import annotations
@@ -32,9 +30,11 @@ ScoredId: TypeAlias = tuple[str, float]
 """Id and score of a record. Results are sorted by falling score, then by id, to be reproducible."""
 
 DIGITS = 6  # Scores are rounded, because the last bits of a sum depend on the order of its terms.
-FIRST, FIRST_SHARE = 16_384, 64  # Step 1 keeps at least FIRST vectors, or one in FIRST_SHARE.
-SECOND, SECOND_PER_RESULT = 2_048, 32  # Step 2 keeps at least SECOND vectors, or this many per result.
-SAMPLE = 64  # One in this many vectors is sampled to find a threshold for step 1.
+SIGN_CANDIDATES = 16_384  # The first step keeps at least this many vectors,
+SIGN_CANDIDATES_SHARE = 64  # or one in this many.
+PRODUCT_CANDIDATES = 2_048  # The second step keeps at least this many vectors,
+PRODUCT_CANDIDATES_PER_RESULT = 32  # or this many per result.
+SAMPLE = 64  # One in this many vectors is sampled to find a threshold for the first step.
 
 _BATCH_ROWS = 16_384
 _WORD = 64
@@ -68,7 +68,7 @@ class VectorShard(Shard):
         return "signs" in self.arrays
 
     def signs(self) -> Keys:
-        """Return [dimensions / 64, records]."""
+        """Return the signs of all vectors: [dimensions / 64, records]."""
         return self.arrays["signs"].rows(len(self)).whole()
 
     def scores(self, rows: Ints | None, wanted: Floats) -> npt.NDArray[np.float64]:
@@ -124,7 +124,7 @@ def update(shard: VectorShard, removed_ids: Sequence[str], ids: Sequence[str], v
     del old  # It is as large as the shard.
     if len(ids):
         if vectors.shape[1] != shard.dimensions:
-            raise shard.source.invalid("its vectors have different dimensions")
+            raise shard.source.invalid("its vectors have a different number of dimensions")
         matrix[new_positions] = normalize(vectors[order])
     return _packed(merged, matrix)
 
@@ -212,8 +212,8 @@ def _candidates(
     """Yield the candidates for scoring in each shard with signs. `rows` limits the search unless None."""
     signed = [i for i, shard in enumerate(shards) if shard.has_signs]
     n = sum(len(shards[i]) if (limit := rows[i]) is None else len(limit) for i in signed)
-    second = max(SECOND, SECOND_PER_RESULT * k)
-    first = max(FIRST, 8 * second, n // FIRST_SHARE)
+    second = max(PRODUCT_CANDIDATES, PRODUCT_CANDIDATES_PER_RESULT * k)
+    first = max(SIGN_CANDIDATES, 8 * second, n // SIGN_CANDIDATES_SHARE)
     if n <= second:
         return
     candidates = {}

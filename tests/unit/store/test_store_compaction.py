@@ -76,7 +76,7 @@ def test_large_parts_are_not_rewritten_and_part_sizes_are_limited(store, monkeyp
 
 
 def test_merged_part_sorts_after_its_sources(store):
-    """A listing in order of names that misses a merged part must come to the one it went into."""
+    """A listing in order of names that misses a source must still find the merged part."""
     for i in range(30):
         before = files_of(store)
         before.append(write(store, row(i, at=1000.0 + i // 4), writer=f"w-{i % 7}"))
@@ -87,7 +87,7 @@ def test_merged_part_sorts_after_its_sources(store):
 
 
 def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
-    """It passed the merged part's place before that was written, and the old ones' after their end."""
+    """The listing passes the merged part before it is written, and its sources after they are deleted."""
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
     real, overtaken = Store.list, []
@@ -105,7 +105,7 @@ def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
 
 
 class Together(InMemory):
-    """Nobody gets a part, or deletes one, before so many ask for it at once."""
+    """Blocks reads and deletions until enough of them are concurrent."""
 
     def __init__(self, n):
         super().__init__()
@@ -211,7 +211,7 @@ def test_merge_without_the_lock_deletes_nothing(store, looks):
 
 
 def test_merged_part_that_cannot_be_read_back_replaces_nothing(store, monkeypatch, caplog):
-    """Its deletion might be carried out late: when the next merge has written it again."""
+    """A delayed deletion could remove the part after the next merge has written it again."""
     paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
     real, deleted = Store.write, []
     monkeypatch.setattr(Store, "write", lambda self, path, data: real(self, path, data[:-1]))
@@ -234,7 +234,7 @@ def test_truncated_read_back_is_retried(store, monkeypatch, caplog):
 
     def read(self, path):
         data = real(self, path)
-        if "~" in path and len(cut) < parquet.READS - 1:
+        if "~" in path and len(cut) < parquet.READ_ATTEMPTS - 1:
             cut.append(path)
             return data[:-1]
         return data
@@ -260,7 +260,7 @@ def test_intact_part_is_not_set_aside(store):
 
 
 def test_readers_see_all_rows_during_writes_and_merges(store):
-    """One writes, one merges, one reads: what was flushed before a load is in it."""
+    """A load contains everything flushed before it."""
     flushed, failures, stop = [0], [], threading.Event()
 
     def write_on():
@@ -292,7 +292,7 @@ def test_totals_count_paid_replies_by_model(store):
     write(
         store,
         row(1, cached_tokens=4, latency_s=0.5, attempts=2),
-        row(1, at=3000.0, reported=False),  # a hedge: paid too
+        row(1, at=3000.0, reported=False),  # a hedged call, also paid
         row(2, model="n"),
         row(1, kind="done", at=3000.0, model=""),
         row(3, kind="failed", model="m"),
@@ -353,7 +353,7 @@ def test_totals_list_damaged_parts(store):
     assert compaction.totals(store, "extract").damaged == [path]
 
 
-# any sequence
+# random sequences
 
 
 some_rows = st.builds(
@@ -415,7 +415,7 @@ def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
 
 
 def flush(writer, how):
-    """Write, or be refused, or write and lose the answer."""
+    """Write, fail, or write and lose the response."""
     real = Store.write
 
     def faulty(self, path, data):
@@ -453,7 +453,7 @@ def compact_until_killed(store, deletions):
         Store.delete = real
 
 
-# Counting each value once
+# distinct values
 
 
 values = st.integers(0, 2**64 - 1) | st.integers(0, 20)
@@ -490,8 +490,8 @@ told_apart = st.builds(
 
 @given(st.lists(told_apart | some_rows, max_size=40))
 def test_equal_rows_have_equal_hashes(rows):
-    told = {(r.key, r.at, r.turn, r.kind, r.reported, r.prompt_tokens) for r in rows}
-    assert len(np.unique(compaction._row_hashes(to_table(rows)))) == len(told)
+    distinct_rows = {(r.key, r.at, r.turn, r.kind, r.reported, r.prompt_tokens) for r in rows}
+    assert len(np.unique(compaction._row_hashes(to_table(rows)))) == len(distinct_rows)
 
 
 def test_similar_rows_have_different_hashes():

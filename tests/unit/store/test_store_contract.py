@@ -1,5 +1,8 @@
-"""What every kind of storage must do. Here on a local folder; `tests/integration/test_object_store.py` runs
-the same tests against an S3 server, with a `store` fixture of its own."""
+"""The contract of every kind of storage, tested on a local folder.
+
+`tests/integration/test_object_store.py` runs the same tests against an S3 server with its own
+`store` fixture.
+"""
 
 import hashlib
 import pickle
@@ -32,7 +35,7 @@ def store(tmp_path):
 
 
 def at_once(n, work):
-    """Call work(0) … work(n-1) at the same moment."""
+    """Call work(0) … work(n-1) concurrently."""
     barrier = threading.Barrier(n)
 
     def one(i):
@@ -299,8 +302,8 @@ def test_second_writer_learns_who_holds_the_lock_and_since_when(store):
     with patch.object(locks, "_now", lambda: 0.0):
         lock = locks.acquire(store, "index run 7")
     clock = Clock(each=lock.beat)
-    told = r"process \d+ on .*index run 7.*since 1970-01-01"
-    with clock.passes(), pytest.raises(LockHeld, match=told):
+    message = r"process \d+ on .*index run 7.*since 1970-01-01"
+    with clock.passes(), pytest.raises(LockHeld, match=message):
         locks.acquire(store)
     assert clock.seconds < 1
     lock.check()
@@ -345,7 +348,7 @@ def test_exactly_one_of_several_concurrent_writers_gets_the_lock(store, monkeypa
     assert locks.find_holder(store) is None
 
 
-# cleaning up
+# garbage collection
 
 
 def test_listing_contains_modification_times_by_the_storage_clock(store):
@@ -418,7 +421,7 @@ def test_file_without_a_time_is_removed_only_without_grace_period(store, monkeyp
 
 @pytest.mark.parametrize("removed", [True, False])
 def test_paused_writer_undoes_its_commit_if_parts_were_removed(store, removed):
-    """Between its look at the lock and its commit it is taken over, and what it has written is removed."""
+    """Another writer takes over between the check and the commit, and its gc removes the new parts."""
     old = parts.write_part(store, "old", pa.table({"n": [1]}))
     snapshots.commit(store, manifest(1, tables={"old": [old]}))
     new = parts.write_part(store, "new", pa.table({"n": [1]}))

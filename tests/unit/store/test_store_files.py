@@ -18,7 +18,7 @@ from graphrag_ray.store.remote_files import ObjectFiles, s3_arguments
 
 
 class Scripted(LocalFiles):
-    """A local folder whose operations first raise what the script says; `after`: once they are done."""
+    """A local folder whose operations raise scripted errors, before or (`after`) after their work."""
 
     script: ClassVar[list] = []
 
@@ -48,14 +48,14 @@ class Scripted(LocalFiles):
 
 
 @pytest.fixture
-def slept(monkeypatch):
-    slept = []
-    monkeypatch.setattr(files, "_sleep", slept.append)
-    return slept
+def sleeps(monkeypatch):
+    sleeps = []
+    monkeypatch.setattr(files, "_sleep", sleeps.append)
+    return sleeps
 
 
 @pytest.fixture
-def scripted(tmp_path, monkeypatch, slept):
+def scripted(tmp_path, monkeypatch, sleeps):
     monkeypatch.setitem(files.BACKENDS, "scripted", Scripted)
     monkeypatch.setattr(Scripted, "script", [])
     return Store(f"scripted://{tmp_path}")
@@ -180,21 +180,21 @@ def test_creating_a_store_touches_nothing(tmp_path):
     Store("s3://no-such-bucket-anywhere/x", {"endpoint_url": "http://127.0.0.1:1"})
 
 
-# transient faults
+# transient failures
 
 
-def test_transient_failure_is_retried_with_growing_delays(scripted, slept):
+def test_transient_failure_is_retried_with_growing_delays(scripted, sleeps):
     scripted.write("x", b"1")
     Scripted.script += [("read", ConnectionError())] * 4
     assert scripted.read("x") == b"1"
-    assert [0.5 <= delay / (0.2 * 2**i) <= 1.5 for i, delay in enumerate(slept)] == [True] * 4
+    assert [0.5 <= delay / (0.2 * 2**i) <= 1.5 for i, delay in enumerate(sleeps)] == [True] * 4
 
 
-def test_persistent_failure_is_raised_after_all_attempts(scripted, slept):
+def test_persistent_failure_is_raised_after_all_attempts(scripted, sleeps):
     Scripted.script += [("read", ConnectionError("the server hung up"))] * files.ATTEMPTS
     with pytest.raises(StoreError, match=r"Cannot read .*/x after 8 attempts: the server hung up"):
         scripted.read("x")
-    assert 5 < sum(slept) < 40
+    assert 5 < sum(sleeps) < 40
 
 
 def test_persistent_listing_failure_is_not_an_empty_folder(scripted):
@@ -204,11 +204,11 @@ def test_persistent_listing_failure_is_not_an_empty_folder(scripted):
             scripted.list(folder)
 
 
-def test_permanent_error_is_raised_without_retries(scripted, slept):
+def test_permanent_error_is_raised_without_retries(scripted, sleeps):
     Scripted.script += [("read", PermissionError(errno.EACCES, "Access Denied"))]
     with pytest.raises(StoreError, match="Access Denied"):
         scripted.read("x")
-    assert slept == []
+    assert sleeps == []
 
 
 def test_programming_errors_are_not_wrapped(scripted):
@@ -296,7 +296,7 @@ def test_s3_options_become_client_arguments():
 
 
 class Answer(Exception):
-    """As botocore reports a server's answer."""
+    """An error with a response, as in botocore."""
 
     def __init__(self, status, code=""):
         self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
@@ -307,7 +307,7 @@ def caused(error, cause):
     return error
 
 
-# Known by the name of a base, as botocore's and aiohttp's are.
+# Classified by the name of a base class, like errors of botocore and aiohttp.
 EndpointConnectionError = type("EndpointConnectionError", (type("HTTPClientError", (Exception,), {}),), {})
 ClientPayloadError = type("ClientPayloadError", (Exception,), {})
 ContentLengthError = type("ContentLengthError", (Exception,), {"code": 400})
@@ -350,13 +350,13 @@ def test_both_ways_of_refusing_a_create_count_as_lost(refusal):
     assert storage.create("a", b"") is False
 
 
-def test_attempts_to_reach_a_server_are_limited(slept, monkeypatch):
+def test_attempts_to_reach_a_server_are_limited(sleeps, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     store = Store("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1"})
     with pytest.raises(StoreError, match=r"Cannot read s3://bucket/x/a after 8 attempts: .*127.0.0.1:1"):
         store.read("a")
-    assert len(slept) == files.ATTEMPTS - 1
+    assert len(sleeps) == files.ATTEMPTS - 1
 
 
 def test_forked_and_spawned_processes_open_their_own_connections(tmp_path):
@@ -371,7 +371,7 @@ def test_forked_and_spawned_processes_open_their_own_connections(tmp_path):
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder that is none of the index's, with a file in it."""
+    """A folder outside of the index, with a file."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_bytes(b"dear")
     return tmp_path / "mine"

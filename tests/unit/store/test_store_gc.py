@@ -1,4 +1,4 @@
-"""Cleaning up a store, killed at every operation; and items taken out of a journal."""
+"""Garbage collection and trimming of journals, killed at every operation."""
 
 import hashlib
 import shutil
@@ -53,8 +53,8 @@ def numbers_in(store, number):
 
 
 @pytest.fixture
-def killing(monkeypatch):
-    """Makes the n-th change to a store the last."""
+def kill_at(monkeypatch):
+    """Kill the process at the n-th change to a store."""
     left = [None]
 
     def counted(operation):
@@ -73,7 +73,7 @@ def killing(monkeypatch):
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 3600.0])
-def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(store, killing, grace_s):
+def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(store, kill_at, grace_s):
     for number in (1, 2, 3, 4):
         snapshot(store, number, 0, number, number + 1)
     parts.write_part(store, "numbers", pa.table({"n": [99]}))
@@ -84,13 +84,13 @@ def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(sto
     for moment in range(100):
         shutil.rmtree(store.url)
         shutil.copytree(saved, store.url)
-        killing[0] = moment
+        kill_at[0] = moment
         try:
             gc.execute(store, gc.plan_gc(store, options), lambda: None)
             done = True
         except Killed:
             done = False
-        killing[0] = None
+        kill_at[0] = None
         there = snapshots.numbers(store)
         assert {3, 4} <= set(there) and snapshots.open_latest(store).number == 4
         assert all(numbers_in(store, n) == [0, n, n + 1] for n in there)
@@ -127,7 +127,7 @@ def test_gc_deletes_cached_copies_of_removed_remote_parts(tmp_path, monkeypatch)
 
 
 def test_ages_use_only_the_storage_clock(store, monkeypatch):
-    """The clock of this machine is years ahead."""
+    """This machine's clock is years ahead."""
     for number in (1, 2):
         snapshot(store, number, number)
     parts.write_part(store, "numbers", pa.table({"n": [99]}))
@@ -160,20 +160,20 @@ def test_trim_removes_items_and_keeps_the_rows_of_others(store):
     assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
 
 
-def test_trim_killed_at_any_operation_loses_no_kept_item_and_can_be_repeated(store, killing):
+def test_trim_killed_at_any_operation_loses_no_kept_item_and_can_be_repeated(store, kill_at):
     for i in range(6):
         write(store, 2 * i, 2 * i + 1, writer=f"w{i}")
     keep = [0, 3, 4, 5]
     for moment in range(50):
-        killing[0] = moment
+        kill_at[0] = moment
         try:
             compaction.trim(store, "extract", prefixes(*keep), unreadable=False, check=lambda: None)
             break
         except Killed:
-            killing[0] = None
+            kill_at[0] = None
             index = JournalIndex.load(store, "extract")
             assert all(len(index.turns(key(i))) == 2 for i in keep)
-    killing[0] = None
+    kill_at[0] = None
     index = JournalIndex.load(store, "extract")
     assert set(index.lookup(map(key, range(12)))) == set(map(key, keep))
     assert moment > 3

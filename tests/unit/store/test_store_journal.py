@@ -373,7 +373,7 @@ def test_damage_in_the_key_column_of_a_large_part_is_detected(store, caplog):
     assert len(whole) > 1 << 20
     assert len(JournalIndex.load(store, "extract").lookup([key(1), key(5999)])) == 2
     rotten = bytearray(whole)
-    rotten[1000] ^= 0xFF  # in the key column, which comes first
+    rotten[1000] ^= 0xFF  # in the key column, which is the first
     store.write(path, bytes(rotten))
     assert JournalIndex.load(store, "extract").damaged == [path]
     store.write(path, whole[:-1])
@@ -400,7 +400,7 @@ def test_repeatedly_vanishing_parts_are_an_error(store, monkeypatch):
 
 
 def test_journal_can_be_loaded_during_continuous_merges(store, monkeypatch):
-    """Each listing is followed by a merge of some of its parts: more often than one would begin anew."""
+    """A merge follows each listing, for more listings than MAX_RELOADS."""
     for i in range(24):
         write(store, row(i, at=1000.0 + i), writer=f"w{i:02d}")
     real, scanned = journal.list_parts, []

@@ -79,7 +79,7 @@ def test_check_free_reports_a_live_writer_and_does_not_wait_for_a_dead_one(store
     clock = Clock()
     with clock.passes():
         locks.check_free(store)
-    assert clock.seconds <= 2 * locks.HEARTBEAT_S + 0.2  # `acquire` waits for longer, and takes over
+    assert clock.seconds <= 2 * locks.HEARTBEAT_S + 0.2  # `acquire` waits longer and takes over
 
 
 def test_stopped_writer_loses_the_lock(store, other_process):

@@ -72,9 +72,9 @@ def test_flipped_bit_is_detected_when_columns_are_read(store):
     part = parts.write_part(store, "t", pa.table({"noise": noise, "n": [0] * len(noise)}))
     whole = store.read(part.path)
     assert len(whole) > 1 << 20
-    for place in range(1000, part.bytes - 10_000, part.bytes // 20):
+    for position in range(1000, part.bytes - 10_000, part.bytes // 20):
         flipped = bytearray(whole)
-        flipped[place] ^= 1
+        flipped[position] ^= 1
         store.write(part.path, bytes(flipped))
         with pytest.raises(CorruptPart, match=part.path):
             parts.read_part(store, part, ["noise"])
@@ -98,7 +98,7 @@ def test_read_rows_equals_a_filter_of_the_table(tmp_path_factory, values, wanted
 
 
 def large(n=60_000):
-    """A part of several row groups, sorted by id."""
+    """A part with several row groups, sorted by id."""
     noise = np.random.default_rng(1).integers(0, 2**63, n)
     return pa.table({"id": [f"{i:032x}" for i in range(n)], "noise": noise, "more": noise[::-1]})
 
@@ -125,16 +125,16 @@ def test_flipped_bit_is_detected_when_rows_are_read(store):
     row = pa.array([f"{40_000:032x}"])
     right = parts.read_rows(store, part, ["more"], "id", row)
     n_found = 0
-    for place in range(100, part.bytes, part.bytes // 40):
+    for position in range(100, part.bytes, part.bytes // 40):
         flipped = bytearray(whole)
-        flipped[place] ^= 1
+        flipped[position] ^= 1
         store.write(part.path, bytes(flipped))
         try:
             assert parts.read_rows(store, part, ["more"], "id", row).equals(right), (
-                "what was not read is not told"
+                "damage outside of the read columns is not detected"
             )
-        except CorruptPart as told:
-            n_found += part.path in str(told)
+        except CorruptPart as error:
+            n_found += part.path in str(error)
     assert n_found > 5
 
 
@@ -204,16 +204,16 @@ def test_estimated_row_sizes_are_close_to_memory_sizes():
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         (pa.table({"id": pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())}), "UTF8"),
         (pa.table({"id": [["a"]]}), "is damaged"),
     ],
     ids=["no text", "another type"],
 )
-def test_invalid_table_with_a_matching_hash_is_reported_as_damaged(store, table, told):
+def test_invalid_table_with_a_matching_hash_is_reported_as_damaged(store, table, message):
     part = parts.write_part(store, "t", table)
-    with pytest.raises(CorruptPart, match=told) as caught:
+    with pytest.raises(CorruptPart, match=message) as caught:
         parts.read_table(store, [part], ["id"], pa.schema([("id", pa.string())]))
     assert caught.value.path == part.path
     with pytest.raises(CorruptPart, match=r"is damaged.*again with --verify"):

@@ -1,7 +1,4 @@
-"""Items that are put back: their replies count no more, and nothing of them is lost.
-
-And requests that were answered twice, found while others merge; a reply that stands in two parts is one.
-"""
+"""Retry rows and duplicate replies."""
 
 from __future__ import annotations
 
@@ -211,7 +208,7 @@ def test_valid_row_is_not_voided_by_a_later_retry(rows):
         assert not any(r.kind == RETRY and r.at >= row.at and r.turn <= own for r in rows)
 
 
-# Requests that were answered twice
+# duplicate replies
 
 
 def reply(n: int, at: float, text: str = "one", latency_s: float = 1.0) -> JournalRow:

@@ -63,10 +63,10 @@ def test_newer_format_is_refused_with_advice(store):
 
 def test_older_format_is_refused_with_advice(store):
     snapshots.commit(store, manifest(1, format=snapshots.FORMAT - 1))
-    told = (
+    message = (
         r"Snapshot 1 of .* older graphrag-ray \(format 1, version 0.1.0\).*same `graphrag-ray index` command"
     )
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         snapshots.open_latest(store)
     assert snapshots.read_latest(store).format == 1, "gc needs to know what it holds"
 
@@ -147,9 +147,9 @@ def test_changed_byte_in_a_manifest_is_detected(store):
     snapshots.commit(store, FULL)
     whole = store.read(f"snapshots/{FULL.number}.json")
     store.delete("CURRENT")
-    for place in range(len(whole)):
+    for position in range(len(whole)):
         changed = bytearray(whole)
-        changed[place] ^= 1
+        changed[position] ^= 1
         store.write(f"snapshots/{FULL.number}.json", bytes(changed))
         with contextlib.suppress(CorruptPart):
             assert snapshots.read_latest(store) == FULL

@@ -1,5 +1,4 @@
-"""The store on storage that fails, delays, cuts short, reorders and dies, by seeds: what was acknowledged is
-never lost, no torn bytes are taken for data, and of several writers exactly one wins."""
+"""The store under seeded storage faults: errors, delays, truncated reads, lost responses and crashes."""
 
 import hashlib
 import importlib.util
@@ -31,12 +30,12 @@ def _contract_tests():
 
 
 globals().update(_contract_tests())
-# Where storage does not know whose a file is, a refusal after a fault is a success if the content is ours
-# (`Store.create`): so whoever competes puts something of his own in it, and this test does not.
+# After a fault, `Store.create` counts a refusal as success if the content is equal. This test creates equal
+# contents, which competing writers never do.
 del globals()["test_create_does_not_change_an_existing_file"]
 
 LOSSY = {"refused": 0.15, "unanswered": 0.15, "late": 0.05, "torn_writes": 0.05, "cut_reads": 0.1}
-"""Everything at once."""
+"""Rates of all faults combined."""
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +46,7 @@ def _impatient(monkeypatch):
 
 @pytest.fixture(params=[1, 2])
 def store(request, tmp_path):
-    """For the contract's tests: faults that any storage may have, on a local folder."""
+    """A faulty local folder for the contract tests."""
     faults = Faults(seed=request.param, refused=0.15, unanswered=0.15, delay_s=0.002)
     return faulty(faults, on_disk(str(tmp_path / "index")))[0]
 
@@ -89,23 +88,23 @@ moves = st.lists(
 
 @given(st.integers(0, 2**20), moves, st.booleans())
 def test_acknowledged_flush_survives_any_storage_fault(seed, sequence, compacting_others):
-    """One writer after another: each dies in the middle of a flush or a merge, or not at all."""
+    """Several writers in a row, some of which are killed during a flush or merge."""
     journal.cache.clear()
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     numbers, writers = iter(range(10**6)), iter(range(10**6))
     writer = JournalWriter(store, "extract", f"w{next(writers)}")
     appended, acknowledged = [], set()
     if compacting_others:
-        disk.between = lambda: quietly(lambda: compaction.compact(store, "extract", at_least=1))
+        disk.between = lambda: succeeds(lambda: compaction.compact(store, "extract", at_least=1))
     for move in sequence:
         if move == "append":
             appended.append(row(next(numbers)))
             writer.append(appended[-1])
         elif move == "flush":
-            if quietly(writer.flush):
+            if succeeds(writer.flush):
                 acknowledged = set(appended)
         elif move == "compact":
-            quietly(lambda: compaction.compact(store, "extract", at_least=1))
+            succeeds(lambda: compaction.compact(store, "extract", at_least=1))
         elif move == "outage":
             disk.faults.out_until = disk.operations + files.ATTEMPTS + seed % 3
         elif move == "read" and disk.operations > disk.faults.out_until:
@@ -133,8 +132,8 @@ def work_until_killed(store, writer, numbers):
         compaction.compact(store, "extract", at_least=1)
 
 
-def quietly(act):
-    """True when it succeeded; storage may refuse for longer than anybody waits."""
+def succeeds(act):
+    """Return whether the operation succeeded."""
     try:
         act()
     except StoreError:
@@ -143,7 +142,7 @@ def quietly(act):
 
 
 def rows_in(store):
-    """Everything in the journal, as a reader finds it. Damaged parts are left out, and named."""
+    """Return all rows of the journal, and the damaged parts."""
     index = JournalIndex.load(store, "extract")
     wanted = [f"{int(p):016x}" for p in {p for held in index._parts.values() for p in held.prefixes.tolist()}]
     known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
@@ -212,7 +211,7 @@ def test_acknowledged_snapshot_survives_a_writer_killed_during_the_next_commit(s
         for n in range(1, 6):
             snapshots.commit(store, manifest(n, counts={"n": n}))
             acknowledged = n
-    except (Killed, SnapshotConflict):  # what a torn create left is nobody's
+    except (Killed, SnapshotConflict):  # left by a torn create
         pass
     disk.heal()
     found, _ = snapshots.latest_readable(store)
@@ -246,14 +245,14 @@ def test_exactly_one_concurrent_writer_works_over_bad_connections(seed, monkeypa
         lock.check()
         lock.release()
     assert len(won) == 1
-    assert all("process" in told and " since " in told for told in tried if isinstance(told, str))
+    assert all("process" in error and " since " in error for error in tried if isinstance(error, str))
     disk.heal()
     assert locks.find_holder(store) is None
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_partially_visible_lock_files_never_give_two_holders(seed):
-    """A dies, or goes, or stays and gives signs of life; B is let in only in the first two cases."""
+    """A is killed, releases the lock, or keeps beating. B gets the lock only in the first two cases."""
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     held, in_turn = [], []
     for _ in range(4):
@@ -276,11 +275,11 @@ def test_partially_visible_lock_files_never_give_two_holders(seed):
         lock.check()
 
 
-# a whole run's worth of operations, ended at each one
+# a run killed at each operation
 
 
-def work_through(store):
-    """What a run does to a store, in small. Yields what is acknowledged."""
+def do_work(store):
+    """Do the storage operations of a small run. Yields after each acknowledgement."""
     with locks.acquire(store, "a run", stale_s=0.0) as lock:
         found, _ = snapshots.latest_readable(store)
         writer = JournalWriter(store, "extract", f"w{lock.epoch}")
@@ -309,16 +308,16 @@ def test_run_killed_at_any_operation_loses_nothing_acknowledged(seed, inner, tmp
             Faults(seed=100 * seed + die_at, refused=0.1, unanswered=0.1, torn_writes=torn), disk_at
         )
         try:
-            for _ in work_through(store):  # a first run, whole
+            for _ in do_work(store):  # a complete first run
                 pass
-        except (LockHeld, SnapshotConflict):  # a create was torn, and its answer lost: it is nobody's
+        except (LockHeld, SnapshotConflict):  # a torn create whose response was lost
             assert torn
         safe = defaultdict(set)
         disk.faults.die_at = disk.changes + die_at - 4
         try:
-            for what, number in work_through(store):
+            for what, number in do_work(store):
                 safe[what].add(number)
-        except LockHeld:  # a create was torn, and its answer lost: nobody's lock
+        except LockHeld:  # a torn create whose response was lost: a lock without an owner
             assert torn
             continue
         except (Killed, SnapshotConflict):
@@ -333,7 +332,7 @@ def test_run_killed_at_any_operation_loses_nothing_acknowledged(seed, inner, tmp
         found = JournalIndex.load(store, "extract").lookup(map(key, range(4)))
         replies = {r.reply for rows in found.values() for r in resolve(rows)}
         assert {f"reply {i}" for i in safe["row"]} <= replies <= {f"reply {i}" for i in range(4)}
-        for _ in work_through(store):  # and whoever comes next works on
+        for _ in do_work(store):  # the next writer continues
             pass
         if not died:
             break
@@ -341,10 +340,10 @@ def test_run_killed_at_any_operation_loses_nothing_acknowledged(seed, inner, tmp
         pytest.fail("the run has more operations than were tried")
 
 
-def ended(store):
-    """How the work ended: what the storage said, or that it is done."""
+def run_to_end(store):
+    """Return the error message, or "done" at the end."""
     try:
-        for _ in work_through(store):
+        for _ in do_work(store):
             pass
     except StoreError as e:
         return str(e)
@@ -353,7 +352,7 @@ def ended(store):
 
 def test_revoked_permission_at_any_operation_is_reported():
     store, disk = faulty()
-    assert ended(store) == "done"
-    told = [ended(faulty(Faults(final_from=n))[0]) for n in range(disk.operations)]
-    assert all("Permission denied; check the permissions" in t for t in told if t != "done")
-    assert told.index("done") > 0.9 * len(told), "only the last signs of life may fail without an error"
+    assert run_to_end(store) == "done"
+    outcomes = [run_to_end(faulty(Faults(final_from=n))[0]) for n in range(disk.operations)]
+    assert all("Permission denied; check the permissions" in t for t in outcomes if t != "done")
+    assert outcomes.index("done") > 0.9 * len(outcomes), "only the last heartbeats may fail without an error"

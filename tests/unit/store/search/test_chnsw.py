@@ -1,4 +1,4 @@
-"""C-HNSW: the nearest of each level by one descent, its links, and files that somebody else made."""
+"""C-HNSW: search, construction, and untrusted files."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DRAWN = st.integers(1, 70).flatmap(
 
 
 def levels_of(matrices: list[Floats]) -> Levels:
-    """Ids say the level and the place in it."""
+    """Return levels whose ids contain the level and the position in it."""
     return [
         ([f"{level:016x}{at:016x}" for at in range(len(matrix))], matrix)
         for level, matrix in enumerate(matrices)
@@ -53,7 +53,7 @@ def ids_at(index: ChnswIndex, level: int) -> list[str]:
 
 
 def clustered(sizes: list[int], d: int = 32, seed: int = 7) -> list[Floats]:
-    """Each level's vectors lie around those of the one above."""
+    """Return levels whose vectors are clustered around the vectors of the level above."""
     rng = np.random.default_rng(seed)
     found: list[Floats] = [rng.normal(size=(sizes[-1], d)).astype(np.float32)]
     for n in reversed(sizes[:-1]):
@@ -79,7 +79,7 @@ def are_near(hits: list[list[ScoredId]], expected: list[list[ScoredId]], atol: f
 
 
 def links_of(index: ChnswIndex, level: int) -> np.ndarray:
-    """[nodes, links] places within the level, below 0 where there is none"""
+    """Return the links of a level as positions in it, negative for no link: [nodes, links]."""
     first, n = int(index.firsts[level]), int(index.starts[level + 1] - index.starts[level])
     links = index.links.whole()[first : first + n].astype(np.int64)
     return np.where(links < 0, -1, links - index.starts[level])
@@ -107,7 +107,7 @@ def questions(levels: Levels) -> Floats:
     return np.asarray(near + 0.3 * rng.normal(size=near.shape), np.float32)
 
 
-# What is found
+# search
 
 
 @given(DRAWN, st.integers(1, 50))
@@ -163,13 +163,13 @@ def test_batch_search_equals_single_searches(index: ChnswIndex, questions: Float
     one_by_one = [index.nearest(q, 10) for q in questions]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda q: index.nearest(q, 10), questions)) == one_by_one
-    places, cosines, counts = index.nearest_positions(questions, 10)
+    positions, cosines, counts = index.nearest_positions(questions, 10)
     assert (counts == [[len(hits) for hits in levels] for levels in one_by_one]).all()
     assert cosines[:, 0, 0].tolist() == [levels[0][0][1] for levels in one_by_one]
-    assert [ids_at(index, 0)[at] for at in places[:, 0, 0]] == [levels[0][0][0] for levels in one_by_one]
+    assert [ids_at(index, 0)[at] for at in positions[:, 0, 0]] == [levels[0][0][0] for levels in one_by_one]
 
 
-# What is built
+# construction
 
 
 def test_each_node_is_in_one_level(index: ChnswIndex, levels: Levels):
@@ -232,7 +232,7 @@ def test_vector_lengths_do_not_matter(levels: Levels):
     assert chnsw.build(scaled) == chnsw.build(levels[3:])
 
 
-# Bad input
+# edge cases
 
 
 def test_index_without_levels_finds_nothing():
@@ -293,7 +293,7 @@ def test_vectors_of_other_dimensions_are_refused(index: ChnswIndex):
 
 @pytest.mark.parametrize("vector", [np.ones(16, np.float32), np.zeros(16, np.float32)])
 def test_many_equal_vectors_build_quickly_and_sort_by_id(vector: Floats):
-    """Among 20,000: twice as many take about twice as long."""
+    """With 20,000 nodes, the time must be linear."""
     took = []
     for n in (10_000, 20_000):
         levels = levels_of([np.tile(vector, (n, 1)), np.tile(vector, (600, 1))])
@@ -307,7 +307,7 @@ def test_many_equal_vectors_build_quickly_and_sort_by_id(vector: Floats):
 
 
 def test_many_equal_vectors_do_not_hide_others():
-    """Of 3,000 equal ones among others, more than a node can be linked to."""
+    """There are 3,000 equal vectors, more than a node has links."""
     others = clustered([2_000, 200], d=16)
     crowd = np.concatenate([np.tile(others[0][:1], (3_000, 1)), others[0][1:]])
     order = np.random.default_rng(1).permutation(len(crowd))
@@ -325,7 +325,7 @@ def test_hub_has_no_more_links_than_others():
     assert index.nearest(matrix[0], 1)[0][0][0] == f"{0:032x}"
 
 
-# Files that somebody else made
+# untrusted files
 
 
 def searched(data: bytes) -> None:
@@ -391,7 +391,7 @@ def test_truncated_file_is_refused(small: bytes):
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"shape": np.array([8, 6, 1])}, "lengths"),
         ({"shape": np.array([0, 6])}, "size"),
@@ -420,10 +420,10 @@ def test_truncated_file_is_refused(small: bytes):
         ({"links": None}, "it lacks"),
     ],
 )
-def test_inconsistent_file_is_refused(small: bytes, changes: dict[str, Any], told: str):
+def test_inconsistent_file_is_refused(small: bytes, changes: dict[str, Any], message: str):
     whole = {name: own.whole() for name, own in chnsw.read(InMemory.of(small)).arrays.items()}
     arrays = {name: own for name, own in (whole | changes).items() if own is not None}
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         chnsw.read(InMemory.of(pack(arrays)))
 
 

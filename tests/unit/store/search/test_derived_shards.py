@@ -1,4 +1,4 @@
-"""A shard that is derived from an earlier one is, byte by byte, the one that is built of the same records."""
+"""Derived shards are byte for byte equal to built ones."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LANGUAGES = st.sampled_from(["", *WORDS])
 
 
 def id_of(name: str) -> str:
-    """Some share their first half."""
+    """Return an id. Some ids share their first half."""
     first, _, last = f"{name:3}".encode().hex().partition("61")
     return f"{first:0>16}{last:0>16}"
 
@@ -38,17 +38,20 @@ def shard_of(texts: Texts, language: str = "") -> keyword_index.KeywordShard:
 
 
 def changed(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] = frozenset()) -> bytes:
-    """moved: names of texts that go and come although they are the same."""
+    """Return the derived shard. `moved` records are removed and added unchanged."""
     same = {name for name in texts.keys() & now.keys() if texts[name] == now[name]} - moved
-    come = {name: text for name, text in now.items() if name not in same}
-    gone = [id_of(name) for name in texts if name not in same]
+    new_records = {name: text for name, text in now.items() if name not in same}
+    removed_ids = [id_of(name) for name in texts if name not in same]
     return keyword_index.update(
-        shard_of(texts, language), gone, [id_of(name) for name in come], list(come.values())
+        shard_of(texts, language),
+        removed_ids,
+        [id_of(name) for name in new_records],
+        list(new_records.values()),
     )
 
 
 def after(data: st.DataObject, before: Mapping[str, Any], values: st.SearchStrategy[Any]) -> dict[str, Any]:
-    """Some records removed, some added, some changed."""
+    """Draw records with some removed, added and changed."""
     left = {name: value for name, value in before.items() if data.draw(st.integers(0, 3))}
     return left | data.draw(st.dictionaries(NAMES, values, max_size=6))
 
@@ -74,16 +77,18 @@ def test_shard_can_be_derived_repeatedly(texts: Texts, data: st.DataObject):
     shard, now = shard_of(texts), texts
     for _ in range(3):
         before, now = now, after(data, now, TEXT)
-        gone = [id_of(name) for name in before if name not in now or before[name] != now[name]]
-        come = {name: text for name, text in now.items() if before.get(name) != text}
-        derived = keyword_index.update(shard, gone, [id_of(name) for name in come], list(come.values()))
+        removed_ids = [id_of(name) for name in before if name not in now or before[name] != now[name]]
+        new_records = {name: text for name, text in now.items() if before.get(name) != text}
+        derived = keyword_index.update(
+            shard, removed_ids, [id_of(name) for name in new_records], list(new_records.values())
+        )
         assert derived == built(now)
         shard = keyword_index.read(InMemory.of(derived))
 
 
 @given(TEXTS, st.data())
 def test_words_with_equal_hashes_count_as_one(texts: Texts, data: st.DataObject):
-    """Whoever takes the trouble finds two."""
+    """Collisions can be constructed on purpose."""
     with pytest.MonkeyPatch.context() as patch:
         hashes = keyword_index._hashes
         patch.setattr(keyword_index, "_hashes", lambda of: hashes(of) % np.uint64(5))
@@ -105,16 +110,20 @@ def test_derived_word_counts_are_capped():
     assert changed(texts, now) == built(now)
 
 
-@pytest.mark.parametrize(("gone", "come"), [(["ab"], []), (["a", "a"], []), ([], ["b"]), (["a"], ["a", "a"])])
-def test_shard_with_unexpected_records_is_refused(gone: list[str], come: list[str]):
-    gone, come = ([id_of(name) for name in some] for some in (gone, come))
+@pytest.mark.parametrize(
+    ("removed_ids", "new_records"), [(["ab"], []), (["a", "a"], []), ([], ["b"]), (["a"], ["a", "a"])]
+)
+def test_shard_with_unexpected_records_is_refused(removed_ids: list[str], new_records: list[str]):
+    removed_ids, new_records = ([id_of(name) for name in some] for some in (removed_ids, new_records))
     with pytest.raises(ValueError, match=r"it lacks records|it contains a record twice"):
-        keyword_index.update(shard_of({"a": "mill", "b": "river"}), gone, come, ["mill"] * len(come))
+        keyword_index.update(
+            shard_of({"a": "mill", "b": "river"}), removed_ids, new_records, ["mill"] * len(new_records)
+        )
     shard = vector_index.read(
         InMemory.of(vector_index.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32)))
     )
     with pytest.raises(ValueError, match=r"it lacks records|it contains a record twice"):
-        vector_index.update(shard, gone, come, np.ones((len(come), 2), np.float32))
+        vector_index.update(shard, removed_ids, new_records, np.ones((len(new_records), 2), np.float32))
 
 
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33])
@@ -137,16 +146,18 @@ def test_only_new_texts_are_tokenized_and_failures_are_reported(monkeypatch: pyt
         return tokenize(text, language)
 
     monkeypatch.setattr(keyword_index, "tokenize", noted)
-    told: list[tuple[str, str]] = []
-    come = [id_of("a"), id_of("b")], ["broken", "river"]
-    data = keyword_index.update(shard, [id_of("007")], *come, lambda id_, e: told.append((id_, str(e))))
-    assert split == ["broken", "river"] and told == [(id_of("a"), "broken")]
+    failures: list[tuple[str, str]] = []
+    new_records = [id_of("a"), id_of("b")], ["broken", "river"]
+    data = keyword_index.update(
+        shard, [id_of("007")], *new_records, lambda id_, e: failures.append((id_, str(e)))
+    )
+    assert split == ["broken", "river"] and failures == [(id_of("a"), "broken")]
     del texts["007"]
     monkeypatch.undo()
     assert data == built(texts | {"a": "", "b": "river"})
     monkeypatch.setattr(keyword_index, "tokenize", noted)
     with pytest.raises(IndexError, match="broken"):
-        keyword_index.update(shard, [], *come)
+        keyword_index.update(shard, [], *new_records)
 
 
 # vectors
@@ -155,7 +166,7 @@ def test_only_new_texts_are_tokenized_and_failures_are_reported(monkeypatch: pyt
 NUMBERS = st.sampled_from([0.0, 1.0, -1.0, 0.5, 1e-30, np.nan, np.inf]) | st.floats(-9, 9, width=32)
 
 
-def rows_of(width: int) -> st.SearchStrategy[list[float]]:
+def matrix_rows(width: int) -> st.SearchStrategy[list[float]]:
     return st.lists(NUMBERS, min_size=width, max_size=width)
 
 
@@ -167,15 +178,15 @@ def matrix(rows: Mapping[str, list[float]], width: int) -> Floats:
 def test_derived_vector_shard_equals_a_built_one(
     width: int, signs: bool, moved: frozenset[str], data: st.DataObject
 ):
-    before = data.draw(st.dictionaries(NAMES, rows_of(width), min_size=1, max_size=20))
-    now = after(data, before, rows_of(width))
+    before = data.draw(st.dictionaries(NAMES, matrix_rows(width), min_size=1, max_size=20))
+    now = after(data, before, matrix_rows(width))
     same = {name for name in before.keys() & now.keys() if before[name] == now[name]} - moved
-    come = {name: row for name, row in now.items() if name not in same}
+    new_records = {name: row for name, row in now.items() if name not in same}
     shard = vector_index.read(
         InMemory.of(vector_index.build([*map(id_of, before)], matrix(before, width), signs))
     )
-    gone = [id_of(name) for name in before if name not in same]
-    derived = vector_index.update(shard, gone, [*map(id_of, come)], matrix(come, width))
+    removed_ids = [id_of(name) for name in before if name not in same]
+    derived = vector_index.update(shard, removed_ids, [*map(id_of, new_records)], matrix(new_records, width))
     assert derived == vector_index.build([*map(id_of, now)], matrix(now, width), signs)
 
 
@@ -185,7 +196,7 @@ def test_derived_vector_shard_equals_a_built_one(
 def test_derived_large_vector_shard_equals_a_built_one(
     signs: bool, width: int, seed: int, monkeypatch: pytest.MonkeyPatch
 ):
-    """What is rounded, and in which portions, depends on no other record."""
+    """Rounding and batches do not depend on other records."""
     monkeypatch.setattr(vector_index, "_BATCH_ROWS", 100)
     dice = np.random.default_rng([seed, width])
     own = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
@@ -202,18 +213,18 @@ def test_vectors_of_other_dimensions_are_refused(signs: bool):
     shard = vector_index.read(
         InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32), signs))
     )
-    with pytest.raises(ValueError, match="different dimensions"):
+    with pytest.raises(ValueError, match="different number of dimensions"):
         vector_index.update(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
 
 
 def test_derivation_only_reads_loaded_bytes(watched: Any):
-    """Nothing is looked at that was not asked for before."""
+    """Reads outside of loaded ranges would change the result."""
     texts = {f"{n:03}": f"mill {n}" for n in range(100)}
     ids = [id_of(name) for name in texts]
-    come = [id_of("a")], ["river"]
+    new_records = [id_of("a")], ["river"]
     data = built(texts)
-    expected = keyword_index.update(keyword_index.read(InMemory.of(data)), ids[:5], *come)
-    assert keyword_index.update(keyword_index.read(watched(data)), ids[:5], *come) == expected
+    expected = keyword_index.update(keyword_index.read(InMemory.of(data)), ids[:5], *new_records)
+    assert keyword_index.update(keyword_index.read(watched(data)), ids[:5], *new_records) == expected
     for signs in (False, True):
         data = vector_index.build(
             ids, np.random.default_rng(7).normal(size=(100, 4)).astype(np.float32), signs

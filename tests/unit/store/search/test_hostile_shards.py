@@ -1,5 +1,4 @@
-"""Shards that somebody else made, under the right hash: refused as such, or searched without
-leaving them."""
+"""Hostile shards with a matching hash are refused or searched without out-of-range reads."""
 
 from __future__ import annotations
 
@@ -45,8 +44,8 @@ def by_vector(source: ByteSource) -> None:
 def by_row(source: ByteSource) -> None:
     index = row_index.read(source, GROUP)
     if index.has("id"):
-        for most in (None, 1):
-            found = index.find("id", HALVES, HALVES, most)
+        for limit in (None, 1):
+            found = index.find("id", HALVES, HALVES, limit)
             row_index.best_per_id([found, found], 1)
             assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
     rows = np.arange(min(300, index.n_rows))
@@ -74,7 +73,7 @@ SHARDS: dict[str, tuple[Callable[[ByteSource], None], bytes]] = {
 
 
 def mutated(data: bytes, seed: int) -> bytes:
-    """Half of the changes are of what stands at the end, where the arrays are told."""
+    """Change some bytes, half of them in the directory at the end."""
     dice, changed = random.Random(seed), bytearray(data)
     for _ in range(dice.choice((1, 1, 2, 8, 60))):
         at = dice.randrange(dice.choice((0, max(0, len(changed) - 700))), len(changed) - 4)
@@ -104,7 +103,7 @@ def test_changed_shard_is_refused_or_searched_safely(kind: str, first: int):
 
 @pytest.mark.parametrize("kind", SHARDS)
 def test_refusals_come_from_the_byte_source(kind: str, watched: Any, not_the_file: type[Exception]):
-    """So that it is told which file that is."""
+    """So that the message names the file."""
     searched, data = SHARDS[kind]
     searched(watched(data))
     refused = 0
@@ -119,7 +118,7 @@ def test_refusals_come_from_the_byte_source(kind: str, watched: Any, not_the_fil
 @pytest.mark.parametrize("kind", SHARDS)
 @pytest.mark.parametrize("dice", range(3))
 def test_arbitrary_arrays_are_refused_or_searched_safely(kind: str, dice: int):
-    """Each array in turn is of small, great, or any numbers, where no change of single bytes would lead."""
+    """Replace each array by small, large or arbitrary numbers, which changes of single bytes rarely give."""
     searched, data = SHARDS[kind]
     rng = np.random.default_rng(dice)
     shard: Any = (
@@ -163,7 +162,7 @@ SOUND = {
 }
 
 
-def asked(arrays: dict[str, Any]) -> list[tuple[str, float]]:
+def search_arrays(arrays: dict[str, Any]) -> list[tuple[str, float]]:
     shard = keyword_index.read(InMemory.of(pack({n: a for n, a in arrays.items() if a is not None})))
     return keyword_index.search([shard], "mill river bridge", 5)
 
@@ -173,7 +172,7 @@ def ints(*values: int, kind: str = "<i8") -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"ends": ints(1, 2, 9)}, "out of range"),
         ({"ends": ints(1, 2, 2**62)}, "out of range"),
@@ -200,10 +199,10 @@ def ints(*values: int, kind: str = "<i8") -> np.ndarray:
         ({"counts": None}, "it lacks"),
     ],
 )
-def test_out_of_range_postings_are_refused(changes: dict[str, Any], told: str):
-    assert len(asked(SOUND)) == 2
-    with pytest.raises(ValueError, match=told):
-        asked(SOUND | changes)
+def test_out_of_range_postings_are_refused(changes: dict[str, Any], message: str):
+    assert len(search_arrays(SOUND)) == 2
+    with pytest.raises(ValueError, match=message):
+        search_arrays(SOUND | changes)
 
 
 @pytest.mark.parametrize(
@@ -221,15 +220,15 @@ def test_out_of_range_postings_are_refused(changes: dict[str, Any], told: str):
     ],
 )
 def test_wrong_word_counts_only_change_scores(changes: dict[str, Any]):
-    hits = asked(SOUND | changes)
+    hits = search_arrays(SOUND | changes)
     assert all(0 < score < 99 for _, score in hits)
 
 
 def test_shard_with_words_but_no_records_is_searched():
     nothing = {name: array[:0] for name, array in SOUND.items()} | {"n_words": ints(5)}
-    assert asked(nothing) == []
+    assert search_arrays(nothing) == []
     with pytest.raises(ValueError, match="unknown record"):
-        asked(SOUND | {name: nothing[name] for name in ("high", "low", "top.high", "lengths")})
+        search_arrays(SOUND | {name: nothing[name] for name in ("high", "low", "top.high", "lengths")})
 
 
 def vector_arrays(**changes: Any) -> bytes:
@@ -258,7 +257,7 @@ EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"vectors": np.zeros(4, "<f2")}, "inconsistent lengths"),
         ({"vectors": np.zeros(0, "<f2")}, "inconsistent lengths"),
@@ -277,13 +276,13 @@ EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
         (EXACT | {"exact": np.ones(6, "<f8")}, "cannot be read"),
     ],
 )
-def test_inconsistent_vectors_are_refused(changes: dict[str, Any], told: str):
+def test_inconsistent_vectors_are_refused(changes: dict[str, Any], message: str):
     assert (
         len(neared(vector_arrays()))
         == len(neared(vector_arrays(**EXACT | {"exact": np.ones(6, "<f4")})))
         == 3
     )
-    with pytest.raises(ValueError, match=told):
+    with pytest.raises(ValueError, match=message):
         neared(vector_arrays(**changes))
 
 
@@ -318,11 +317,11 @@ def test_part_with_other_contents_is_reported(url: str, tmp_path: Path, monkeypa
         )
 
     assert len(keyword_index.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
-    told = r"part-ab12-.* is not a valid index file: "
+    message = r"part-ab12-.* is not a valid index file: "
     for data in (b"", b"anything", b"anything at all"):
-        with pytest.raises(CorruptPart, match=told + "its arrays cannot be read"):
+        with pytest.raises(CorruptPart, match=message + "its arrays cannot be read"):
             opened(data)
     leads_out = keyword_index.read(InMemory.of(pack(SOUND | {"ends": ints(1, 2, 9)})))
     assert len(leads_out) == 2
-    with pytest.raises(CorruptPart, match=told + "a position is out of range"):
+    with pytest.raises(CorruptPart, match=message + "a position is out of range"):
         keyword_index.search([opened(pack(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)

@@ -1,4 +1,4 @@
-"""Keyword search: any script, any text, ties by id."""
+"""Keyword search in any script and text."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Found = list[tuple[str, float]]
 
 
 def id_of(name: str) -> str:
-    """An id whose order is that of the names, of up to eight bytes."""
+    """Return an id for a name of up to eight bytes. Ids sort like names."""
     return name.encode().ljust(8, b"\0").hex() * 2
 
 
@@ -55,7 +55,7 @@ def found(
 def by_brute_force(
     texts: dict[str, str], question: str, k: int, among: list[str] | None = None, language: str = ""
 ) -> Found:
-    """BM25 as it is written down, of all records one by one."""
+    """Compute BM25 of all records one by one."""
     counts = {name: Counter(tokenize(text, language)) for name, text in texts.items()}
     n, n_words = len(texts), sum(of.total() for of in counts.values())
     frequency = {w: sum(w in of for of in counts.values()) for w in set(tokenize(question, language))}
@@ -70,7 +70,7 @@ def by_brute_force(
 
 
 def assert_same(hits: Found, expected: Found, every: Found) -> None:
-    """every: all that there is, by brute force; what is equal but for the last bits is equal."""
+    """Compare with `every`, the brute-force result, up to rounding."""
     assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-9)
     scores = dict(every)
     assert all(score == pytest.approx(scores[name], rel=1e-9) for name, score in hits)
@@ -168,7 +168,7 @@ WEIGHTS = 1 / np.arange(1, len(VOCABULARY) + 1)
 
 
 def corpus(seed: int, n: int = 300) -> dict[str, str]:
-    """Texts in which few words are frequent and most are rare; many are equal."""
+    """Texts with few frequent and many rare words, some of them equal."""
     dice = np.random.default_rng(seed)
     lengths = dice.choice([1, 2, 5, 20, 80], n)
     drawn = dice.choice(VOCABULARY, lengths.sum(), p=WEIGHTS / WEIGHTS.sum())
@@ -177,7 +177,7 @@ def corpus(seed: int, n: int = 300) -> dict[str, str]:
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 5), st.data())
 def test_skipping_records_does_not_change_results(seed: int, k: int, n: int, data: st.DataObject):
-    """Neither where few are wanted, nor where few are among the wanted ones, in any number of shards."""
+    """For any k, any ids and any number of shards."""
     texts = corpus(seed)
     dice = np.random.default_rng(seed)
     names = dice.permutation(list(texts)).tolist()
@@ -196,15 +196,15 @@ def test_skipping_records_does_not_change_results(seed: int, k: int, n: int, dat
 
 
 def test_records_that_cannot_be_among_the_best_are_skipped(monkeypatch: pytest.MonkeyPatch):
-    """That they are passed over is what makes a long question quick."""
+    """This makes long questions fast."""
     texts = {f"{at:03}": "rare thing" if at < 5 else "the frequent ones" for at in range(900)}
     scored: list[int] = []
     search = keyword_index._score
 
     def noted(*args: Any) -> Any:
-        places, scores = search(*args)
-        scored.append(len(places))
-        return places, scores
+        positions, scores = search(*args)
+        scored.append(len(positions))
+        return positions, scores
 
     monkeypatch.setattr(keyword_index, "_score", noted)
     shard = shard_of(texts)
@@ -279,10 +279,10 @@ def test_text_that_cannot_be_tokenized_is_reported_and_not_found(monkeypatch: py
         return tokenize(text, language)
 
     monkeypatch.setattr(keyword_index, "tokenize", broken)
-    told: list[tuple[str, str]] = []
+    failures: list[tuple[str, str]] = []
     ids, texts = [id_of("a"), id_of("b")], ["broken", "mill"]
-    data = keyword_index.build(ids, texts, "", lambda id_, e: told.append((name_of(id_), str(e))))
-    assert told == [("a", "broken")]
+    data = keyword_index.build(ids, texts, "", lambda id_, e: failures.append((name_of(id_), str(e))))
+    assert failures == [("a", "broken")]
     shard = keyword_index.read(InMemory.of(data))
     assert len(shard) == 2 and found_by(hits_of([shard], "broken mill")) == ["b"]
     with pytest.raises(IndexError, match="broken"):

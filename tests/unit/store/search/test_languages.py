@@ -1,4 +1,4 @@
-"""The language of texts, told by their function words."""
+"""Language detection by function words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays in a file: they come back as they were, and nothing is read of them but what is looked at."""
+"""Arrays in a file round-trip and are read on demand."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search.mapped_arrays import (
-    STEP,
+    BLOCK_KEYS,
     Ids,
     InMemory,
     MappedArray,
@@ -30,7 +30,7 @@ NUMBERS = np.arange(1_000, dtype="<i4")
 
 
 def drawn_array(kind: str, n: int) -> np.ndarray:
-    """Any bits at all."""
+    """Draw an array of arbitrary bits."""
     size = n * np.dtype(KINDS[kind]).itemsize
     return np.frombuffer(np.random.default_rng(n).bytes(size), KINDS[kind])
 
@@ -71,10 +71,10 @@ def test_only_accessed_values_are_read(watched: Any, data: st.DataObject):
     source = watched(pack({"f": np.zeros(77, "<f4"), "i": NUMBERS}))
     array = unpack(source, KINDS)["i"]
     source.forget()
-    places = st.integers(0, 1_000)
-    runs = data.draw(st.lists(st.tuples(places, places).map(sorted), max_size=5))
+    positions = st.integers(0, 1_000)
+    runs = data.draw(st.lists(st.tuples(positions, positions).map(sorted), max_size=5))
     single = data.draw(st.lists(st.integers(0, 999), max_size=5))
-    start, end = sorted((data.draw(places), data.draw(places)))
+    start, end = sorted((data.draw(positions), data.draw(positions)))
     left, right = np.array(runs, np.int64).reshape(-1, 2).T
     assert array.runs(left, right).tolist() == [n for a, b in runs for n in range(a, b)]
     assert array.take(np.array(single)).tolist() == single
@@ -136,7 +136,7 @@ def test_empty_array_has_no_positions():
         array.take(np.array([0]))
 
 
-# places of keys
+# positions of keys
 
 
 def mapped_keys(source: Callable[[bytes], Any], keys: np.ndarray) -> tuple[Any, MappedArray, MappedArray]:
@@ -162,8 +162,8 @@ def test_keys_are_found_at_their_positions(watched: Any, n: int, seed: int):
     assert find_positions(mapped, top, wanted).tolist() == np.where(there, expected, -1).tolist()
     assert find_positions(mapped, top, wanted[:0]).tolist() == []
     _, mapped, top = mapped_keys(watched, keys)
-    for key, place in zip(wanted[:30], np.where(there, expected, -1)[:30], strict=True):
-        assert find_positions(mapped, top, np.array([key], np.uint64)).tolist() == [place]
+    for key, position in zip(wanted[:30], np.where(there, expected, -1)[:30], strict=True):
+        assert find_positions(mapped, top, np.array([key], np.uint64)).tolist() == [position]
 
 
 def test_only_one_block_of_keys_is_read(watched: Any):
@@ -174,8 +174,8 @@ def test_only_one_block_of_keys_is_read(watched: Any):
         -1,
         100_001,
     ]
-    assert source.needed[: len(mapped) * 8].sum() == (STEP + 1) * 8
-    assert source.needed.sum() == (STEP + 1 + len(top)) * 8
+    assert source.needed[: len(mapped) * 8].sum() == (BLOCK_KEYS + 1) * 8
+    assert source.needed.sum() == (BLOCK_KEYS + 1 + len(top)) * 8
 
 
 @pytest.mark.parametrize("n_tops", [0, 1, 3])
@@ -187,28 +187,28 @@ def test_keys_with_wrong_block_heads_are_refused(n_tops: int):
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.integers(0, 2**64 - 1), max_size=4))
 def test_unsorted_keys_never_give_wrong_positions(keys: list[int], tops_: list[int]):
-    n = -(-len(keys) // STEP)
+    n = -(-len(keys) // BLOCK_KEYS)
     arrays = {"key": np.array(keys, "<u8"), "top": np.resize(np.array(tops_ or [0], "<u8"), n)}
     found = unpack(InMemory.of(pack(arrays)), {"key": "<u8", "top": "<u8"})
     wanted = np.array([*keys[:9], 3, 2**64 - 1], np.uint64)
-    for key, place in zip(wanted, find_positions(found["key"], found["top"], wanted), strict=True):
-        assert place == -1 or keys[place] == key
+    for key, position in zip(wanted, find_positions(found["key"], found["top"], wanted), strict=True):
+        assert position == -1 or keys[position] == key
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 9)), max_size=20))
 def test_expand_ranges_returns_positions_and_owners(runs: list[tuple[int, int]]):
     left, right = np.array([(a, a + n) for a, n in runs], np.int64).reshape(-1, 2).T
-    places, whose = expand_ranges(left, right)
-    assert list(zip(whose.tolist(), places.tolist(), strict=True)) == [
-        (at, place) for at, (a, n) in enumerate(runs) for place in range(a, a + n)
+    positions, owners = expand_ranges(left, right)
+    assert list(zip(owners.tolist(), positions.tolist(), strict=True)) == [
+        (at, position) for at, (a, n) in enumerate(runs) for position in range(a, a + n)
     ]
 
 
-# what is no such file
+# invalid files
 
 
-def with_head(told: Any, body: bytes = bytes(256)) -> bytes:
-    head = told if isinstance(told, bytes) else orjson.dumps(told)
+def with_head(directory: Any, body: bytes = bytes(256)) -> bytes:
+    head = directory if isinstance(directory, bytes) else orjson.dumps(directory)
     return body + head + len(head).to_bytes(8, "little")
 
 
@@ -218,7 +218,7 @@ def test_handwritten_directory_is_read():
 
 
 @pytest.mark.parametrize(
-    "told",
+    "directory",
     [
         {"i": ["<i4", 64, 49]},
         {"i": ["<i4", 256, 1]},
@@ -254,10 +254,10 @@ def test_handwritten_directory_is_read():
         b'{"i":' * 100_000,
     ],
 )
-def test_invalid_directory_is_refused(watched: Any, not_the_file: type[Exception], told: Any):
+def test_invalid_directory_is_refused(watched: Any, not_the_file: type[Exception], directory: Any):
     for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
         with pytest.raises(error, match="its arrays cannot be read"):
-            unpack(source(with_head(told)), KINDS)
+            unpack(source(with_head(directory)), KINDS)
 
 
 @pytest.mark.parametrize("size", [249, 2**63, 2**64 - 1])
@@ -297,5 +297,5 @@ def test_ids_with_equal_first_halves_are_distinguished(pairs: list[tuple[int, in
     found = unpack(InMemory.of(pack(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
     wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
     ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
-    places = Ids(found["high"], found["low"], found["top"]).find_existing(ids)
-    assert places.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})
+    positions = Ids(found["high"], found["low"], found["top"]).find_existing(ids)
+    assert positions.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})

@@ -1,5 +1,4 @@
-"""Which chunks hold which names: a shard is the same whatever the order of its links, and hostile ones are
-refused."""
+"""The graph of names and chunks: deterministic shards, lookups, and hostile files."""
 
 from __future__ import annotations
 
@@ -29,16 +28,16 @@ def test_bytes_do_not_depend_on_the_order_of_links(links: Links, seed: int) -> N
 def test_links_have_weights_in_both_directions(links: Links) -> None:
     shard = shard_of(links)
     for name in {n for _, n in links}:
-        (place,) = shard.names.find(id_halves([name_id(name)]))
-        of_name = shard.links_of_names(np.array([place]))
+        (position,) = shard.names.find(id_halves([name_id(name)]))
+        of_name = shard.links_of_names(np.array([position]))
         found = dict(zip(shard.ids.at(of_name.target), of_name.weight.tolist(), strict=True))
         assert found == {chunk_id(c): w for (c, n), w in links.items() if n == name}
-        assert shard.holder_counts(np.array([place])).tolist() == [len(found)]
-        assert shard.totals(np.array([place])).tolist() == [sum(found.values())]
-        assert shard.name_texts(np.array([place])) == [name]
+        assert shard.holder_counts(np.array([position])).tolist() == [len(found)]
+        assert shard.totals(np.array([position])).tolist() == [sum(found.values())]
+        assert shard.name_texts(np.array([position])) == [name]
     for chunk in {c for c, _ in links}:
-        (place,) = shard.ids.find(id_halves([chunk_id(chunk)]))
-        of_chunk = shard.links_of_chunks(np.array([place]))
+        (position,) = shard.ids.find(id_halves([chunk_id(chunk)]))
+        of_chunk = shard.links_of_chunks(np.array([position]))
         own = dict(zip(shard.name_texts(of_chunk.target), of_chunk.weight.tolist(), strict=True))
         assert own == {n: w for (c, n), w in links.items() if c == chunk}
         assert of_chunk.total.tolist() == [sum(own.values())]

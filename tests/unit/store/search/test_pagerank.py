@@ -1,4 +1,4 @@
-"""Walks find what personalised PageRank finds, without looking at the whole graph."""
+"""Forward push equals personalized PageRank without visiting the whole graph."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def walked(
 
 
 def exact(links: Links, names: Mapping[str, float], chunks: Mapping[str, float]) -> dict[str, float]:
-    """igraph's."""
+    """Return the scores computed by igraph."""
     nodes = list(dict.fromkeys(end for pair in links for end in pair))
     graph = igraph.Graph(len(nodes), [(nodes.index(a), nodes.index(b)) for a, b in links])
     reset = [names.get(n, 0.0) + chunks.get(n, 0.0) for n in nodes]

@@ -1,4 +1,4 @@
-"""Which rows hold an id, and on which pages they lie: found by indexes as by looking at all."""
+"""Row indexes find the same rows and pages as a full scan."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.store.search import row_index
 from graphrag_ray.store.search.mapped_arrays import (
-    STEP,
+    BLOCK_KEYS,
     InMemory,
     id_halves,
     join_halves,
@@ -58,7 +58,7 @@ CUTS = st.lists(st.integers(0, 30), max_size=4)
 
 
 def cut(rows: list[Row], places: list[int]) -> list[list[Row]]:
-    """Rows as consecutive parts, of which some may be empty."""
+    """Cut rows into consecutive parts, some of which may be empty."""
     ends = [*sorted(min(place, len(rows)) for place in places), len(rows)]
     return [rows[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
@@ -87,10 +87,10 @@ def index_of(parts: list[list[Row]]) -> RowIndex:
 
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
-def test_rows_are_found_by_id(rows: list[Row], cuts: list[int], asked: list[str]):
+def test_rows_are_found_by_id(rows: list[Row], cuts: list[int], requested: list[str]):
     index = index_of(cut(rows, cuts))
     assert index.n_rows == len(rows) and index.has("id") and not index.has("name")
-    ids = valid_ids([*asked, "no id", "X" * 32, " " * 32])
+    ids = valid_ids([*requested, "no id", "X" * 32, " " * 32])
     found = index.find("id", *id_halves(ids))
     pairs = sorted(zip(found.rows.tolist(), (ids[at] for at in found.wanted_index), strict=True))
     assert pairs == [(at, row.id) for at, row in enumerate(rows) if row.id in ids]
@@ -100,8 +100,8 @@ def test_rows_are_found_by_id(rows: list[Row], cuts: list[int], asked: list[str]
 
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
-def test_rows_are_found_by_referenced_ids(rows: list[Row], cuts: list[int], asked: list[str]):
-    index, ids = index_of(cut(rows, cuts)), valid_ids(asked)
+def test_rows_are_found_by_referenced_ids(rows: list[Row], cuts: list[int], requested: list[str]):
+    index, ids = index_of(cut(rows, cuts)), valid_ids(requested)
     found = index.find(PAIR, *id_halves(ids))
     expected = sorted(
         (at, n)
@@ -121,25 +121,25 @@ def test_rows_are_found_by_referenced_ids(rows: list[Row], cuts: list[int], aske
 
 @given(ROWS, CUTS, CUTS, st.lists(IDS, max_size=8), st.integers(0, 4))
 def test_best_rows_do_not_depend_on_the_division_into_indexes(
-    rows: list[Row], cuts: list[int], inner: list[int], asked: list[str], most: int
+    rows: list[Row], cuts: list[int], inner: list[int], requested: list[str], limit: int
 ):
-    ids = valid_ids(asked)
+    ids = valid_ids(requested)
     pieces = cut(rows, cuts)
     indexes = [index_of(cut(piece, inner)) for piece in pieces]
-    found = row_index.best_per_id([i.find(PAIR, *id_halves(ids), most) for i in indexes], most)
+    found = row_index.best_per_id([i.find(PAIR, *id_halves(ids), limit) for i in indexes], limit)
     before = np.cumsum([0, *map(len, pieces)])
     hits = [
         (n, at + start)
         for own, start in zip(found, before.tolist(), strict=False)
         for at, n in zip(own.rows.tolist(), own.wanted_index.tolist(), strict=True)
     ]
-    whole = index_of([rows]).find(PAIR, *id_halves(ids), most)
+    whole = index_of([rows]).find(PAIR, *id_halves(ids), limit)
     assert sorted(hits) == sorted(zip(whole.wanted_index.tolist(), whole.rows.tolist(), strict=True))
     expected = []
     for n, id_ in enumerate(ids):
         held = [at for at, row in enumerate(rows) if id_ in (row.source_id, row.target_id)]
         held.sort(key=lambda at: (-rows[at].rank, -rows[at].weight, at))
-        expected += [(n, at) for at in held[:most]]
+        expected += [(n, at) for at in held[:limit]]
     assert sorted(hits) == sorted(expected)
 
 
@@ -160,21 +160,21 @@ def test_only_wanted_entries_are_read(watched: Any):
     assert index.find("id", *id_halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
     entry = index.arrays["entry.id"]
     needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
-    assert needed.sum() <= 4 * STEP * entry.values.itemsize < entry.values.nbytes / 4
+    assert needed.sum() <= 4 * BLOCK_KEYS * entry.values.itemsize < entry.values.nbytes / 4
     source.forget()
     assert len(index.find(PAIR, *id_halves(ids[:1]), 3).rows) == 3
     entry = index.arrays[f"entry.{PAIR}"]
     needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
-    assert needed.sum() <= (2 * STEP + 3) * entry.values.itemsize < entry.values.nbytes / 4
+    assert needed.sum() <= (2 * BLOCK_KEYS + 3) * entry.values.itemsize < entry.values.nbytes / 4
 
 
 def test_ten_thousand_ids_are_found_in_one_call():
     ids = [f"{n:016x}" * 2 for n in range(12_000)]
     index = index_of([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
-    asked = ids[:10_000:-1] + ids[10_000:0:-1]
-    found = index.find("id", *id_halves(asked))
-    assert [asked[at] for at in found.wanted_index.tolist()] == asked
-    assert [ids[row] for row in found.rows.tolist()] == asked
+    requested = ids[:10_000:-1] + ids[10_000:0:-1]
+    found = index.find("id", *id_halves(requested))
+    assert [requested[at] for at in found.wanted_index.tolist()] == requested
+    assert [ids[row] for row in found.rows.tolist()] == requested
 
 
 def test_bytes_do_not_depend_on_the_order_of_entries():
@@ -189,7 +189,7 @@ def test_bytes_do_not_depend_on_the_order_of_entries():
 
 
 def pages_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Pages with so many rows, one behind the other. Their checksums tell them apart."""
+    """Return consecutive pages with these numbers of rows and different checksums."""
     pages = np.zeros(len(rows), PAGE)
     pages["start"], pages["size"], pages["values"] = 4 + 10 * np.arange(len(rows)), 10, rows
     pages["sum"] = np.arange(len(rows))
@@ -198,7 +198,7 @@ def pages_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
 
 @given(st.lists(st.lists(st.integers(1, 9), max_size=5), min_size=1, max_size=5), st.data())
 def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
-    """parts: rows of each page of each"""
+    """`parts` contains the number of rows of each page of each part."""
     flat = [n for part in parts for n in part]
     index = read(InMemory.of(build([sum(part) for part in parts], {}, {"text": pages_of(flat)})), TYPES)
     assert index.page_of("other", np.array([0])) is None
@@ -232,12 +232,12 @@ def test_only_wanted_pages_are_read(watched: Any):
     assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == 2 * PAGE.itemsize
 
 
-# what an earlier index tells of parts that are still there
+# derived indexes
 
 
 @st.composite
 def parts_of_rows(draw: st.DrawFn) -> PartRows:
-    """A part with some rows, and pages of two columns."""
+    """Return a part with rows, and pages of two columns."""
     ranks = st.sampled_from([0.0, 1.0, 2.5, float("nan")])
     rows = draw(st.lists(st.builds(Row, IDS, IDS, IDS, ranks, ranks), max_size=9))
     groups = {group_name(group): entries_of(rows, group) for group in GROUPS}
@@ -278,15 +278,15 @@ def test_pages_cover_columns_that_all_parts_have(earlier: list[PartRows], new: l
     assert read(InMemory.of(derive(index, new)), TYPES).paged_columns == ["text", "title"]
 
 
-# lies
+# hostile indexes
 
 
-def looked_at(index: RowIndex, keys: np.ndarray) -> None:
-    """All that an index tells."""
+def read_everything(index: RowIndex, keys: np.ndarray) -> None:
+    """Use all methods of an index."""
     for group in TYPES:
         if index.has(group):
-            for most in (None, 2):
-                found = index.find(group, keys, keys, most)
+            for limit in (None, 2):
+                found = index.find(group, keys, keys, limit)
                 row_index.one_per_row(found)
                 row_index.best_per_id([found, found], 1)
                 assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
@@ -314,7 +314,7 @@ def changed(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
     return pack({n: array for n, array in (arrays | changes).items() if array is not None})
 
 
-def places(*of: int) -> dict[str, np.ndarray]:
+def with_rows(*of: int) -> dict[str, np.ndarray]:
     entries = np.zeros(len(of), TYPES["id"])
     entries["key"], entries["place"] = KEYS, of
     entries["id"]["high"] = entries["id"]["low"] = KEYS
@@ -339,8 +339,8 @@ def u4(*values: int) -> np.ndarray:
         {"top.id": np.zeros(2, np.uint64)},
         {"top.id": None},
         {"entry.id": np.zeros(200, TYPES["id"])},
-        places(0, 1, 3),
-        places(0, 1, 2**32 - 1),
+        with_rows(0, 1, 3),
+        with_rows(0, 1, 2**32 - 1),
         {"entry.id": np.zeros(3, TYPES[PAIR])},
         {"entry.name": np.zeros(3, TYPES["id"])},
         {"other": KEYS},
@@ -359,19 +359,19 @@ def u4(*values: int) -> np.ndarray:
     ],
 )
 def test_out_of_range_values_are_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
-    looked_at(read(InMemory.of(changed(small(), {})), TYPES), KEYS)
+    read_everything(read(InMemory.of(changed(small(), {})), TYPES), KEYS)
     with pytest.raises(ValueError, match=r"it |its |a |an "):
-        looked_at(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
+        read_everything(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
     with pytest.raises(not_the_file, match=r"it |its |a |an "):
-        looked_at(read(watched(changed(small(), wrong)), TYPES), KEYS)
+        read_everything(read(watched(changed(small(), wrong)), TYPES), KEYS)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
         {"parts": np.array([2, 2])},
-        places(0, 1, 3),
-        {"entry.id": places(0, 1, 2)["entry.id"][::-1]},
+        with_rows(0, 1, 3),
+        {"entry.id": with_rows(0, 1, 2)["entry.id"][::-1]},
         {"page.text": pages_of([2])[1]},
         {"first.text": u4(0, 1, 3)},
         {"first.text": u4(0, 2, 4)},

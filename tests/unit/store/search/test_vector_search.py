@@ -1,4 +1,4 @@
-"""Vector search: exact and by signs first, by cosine, ties by id."""
+"""Vector search, exact and by signs."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shard_of(ids: list[str], matrix: Floats, signs: bool = False) -> VectorShard
 def found(
     matrix: Floats, wanted: Floats, k: int, among: list[str] | None = None, n: int = 1, signs: bool = False
 ) -> Found:
-    """n: shards"""
+    """Search the vectors in n shards."""
     ids = ids_of(matrix)
     shards = [shard_of(ids[at::n], matrix[at::n], signs) for at in range(min(n, len(ids)))]
     return vector_index.search(shards, vector_index.normalize(wanted)[0], k, among)
@@ -120,7 +120,7 @@ def test_invalid_id_is_refused(bad: str):
 
 
 def test_ids_with_wrong_lengths_are_refused_even_if_the_sum_matches():
-    """White space between digits is passed over: of 16 such ids, 15 would be left."""
+    """`fromhex` skips whitespace, so 16 such ids would parse as 15."""
     with pytest.raises(ValueError, match="32 hex digits"):
         vector_index.build(["0" * 30 + "  "] * 16, np.ones((16, 2), np.float32))
 
@@ -132,20 +132,20 @@ def test_search_only_reads_loaded_bytes():
     assert np.shares_memory(shard.vectors.values, source.data) and not shard.vectors.values.flags.writeable
 
 
-# by signs
+# search by signs
 
 
 @pytest.fixture(autouse=True)
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """That are enough for vectors as few as these."""
-    monkeypatch.setattr(vector_index, "FIRST", 4_096)
-    monkeypatch.setattr(vector_index, "SECOND", 512)
-    monkeypatch.setattr(vector_index, "SECOND_PER_RESULT", 8)
+    """Lower the limits so that few vectors are searched by signs."""
+    monkeypatch.setattr(vector_index, "SIGN_CANDIDATES", 4_096)
+    monkeypatch.setattr(vector_index, "PRODUCT_CANDIDATES", 512)
+    monkeypatch.setattr(vector_index, "PRODUCT_CANDIDATES_PER_RESULT", 8)
 
 
 @pytest.fixture(scope="module")
 def many() -> Floats:
-    """Vectors around some hundred centres."""
+    """Vectors around a hundred centres."""
     rng = np.random.default_rng(7)
     centres = rng.normal(size=(100, 32))
     return (centres[rng.integers(0, 100, 12_000)] + 0.5 * rng.normal(size=(12_000, 32))).astype(np.float32)
@@ -163,7 +163,7 @@ def exact(many: Floats) -> list[VectorShard]:
 
 @pytest.fixture(scope="module")
 def listed(many: Floats, data: bytes) -> dict[str, list[VectorShard]]:
-    """The same by signs: of one shard, of three, and beside one that is searched exactly."""
+    """Shards with signs: one, three, and two next to an exact one."""
     ids = ids_of(many)
     thirds = [shard_of(ids[at::3], many[at::3], signs=at < 3) for at in range(3)]
     mixed = [thirds[0], shard_of(ids[1::3], many[1::3]), thirds[2]]
@@ -172,7 +172,7 @@ def listed(many: Floats, data: bytes) -> dict[str, list[VectorShard]]:
 
 @pytest.mark.parametrize("kind", ["one", "three", "mixed"])
 @pytest.mark.parametrize(
-    ("k", "least"),
+    ("k", "min_share"),
     [(1, 0.95), (10, 0.95), (100, 0.95), (599, 0.95), (4_000, 0.99), (20_000, 1.0)],
 )
 def test_search_by_signs_equals_exact_search(
@@ -181,7 +181,7 @@ def test_search_by_signs_equals_exact_search(
     many: Floats,
     kind: str,
     k: int,
-    least: float,
+    min_share: float,
 ):
     shares = []
     noise = np.random.default_rng(8).normal(size=(40, 32)).astype(np.float32)
@@ -191,7 +191,7 @@ def test_search_by_signs_equals_exact_search(
         assert near(expected[:1], hits[:1], atol=0.05)
         assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
         shares.append(len({id_ for id_, _ in expected} & {id_ for id_, _ in hits}) / len(hits))
-    assert np.mean(shares) >= least
+    assert np.mean(shares) >= min_share
 
 
 @pytest.mark.parametrize("kind", ["one", "three", "mixed"])
@@ -217,7 +217,7 @@ def test_distant_records_are_found_if_the_search_is_limited_to_them(
 
 
 def test_only_vectors_with_similar_signs_are_read(data: bytes, many: Floats, watched: Any):
-    """A vector that was not read would be of 255s."""
+    """Vectors that were not read would contain bytes of 255."""
     source = watched(data)
     seen, plain = vector_index.read(source), vector_index.read(InMemory.of(data))
     wanted = vector_index.normalize(many[:1])[0]
