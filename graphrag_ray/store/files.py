@@ -65,8 +65,6 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A listed file."""
-
     path: str  # Relative to the store.
     bytes: int
     modified: float | None = field(

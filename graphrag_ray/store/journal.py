@@ -50,7 +50,6 @@ Prefixes: TypeAlias = npt.NDArray[np.uint64]
 
 
 def journal_folder(dialogue: str) -> str:
-    """Return the folder of a dialogue's parts."""
     if not _NAME.fullmatch(dialogue):
         raise ValueError(f"Dialogue names consist of letters, digits, '_' and '-', unlike {dialogue!r}")
     return f"{WORK}/{dialogue}"
@@ -211,7 +210,6 @@ class PartKeys:
     retried_until: float  # Unix seconds of the latest retry row, or 0.
 
     def with_kind(self, kind: str) -> Prefixes:
-        """Return the prefixes that have a row of this kind."""
         prefixes: Prefixes = self.prefixes[(self.flags & _FLAGS[kind]) != 0]
         return prefixes
 

@@ -82,7 +82,6 @@ class Lock:
             raise LockLost(f"This writer has released its lock on {self._store.url}")
 
     def beat(self) -> None:
-        """Write a heartbeat."""
         with self._write_lock:
             if not self._released.is_set():
                 self._beats += 1
@@ -318,5 +317,4 @@ def _path(epoch: int) -> str:
 
 
 def heartbeat_path(epoch: int) -> str:
-    """Return the path of an epoch's heartbeat."""
     return f"locks/{epoch}.beat.json"

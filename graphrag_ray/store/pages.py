@@ -3,12 +3,11 @@
 pyarrow reads a column of a row group as a whole and finds it through the file's footer. For ten rows out of
 millions, that is a thousand times too much. So parts read by row are written with pages of about 16 kB and
 Parquet's page index (`parquet.encode`). `locate_pages` extracts the positions of all pages from the index
-once, and later reads need neither footer nor index. pyarrow decodes the pages as a small Parquet file, for
-which we make a footer.
+once, and later reads need neither footer nor index. To decode pages, pyarrow gets
+them as a small Parquet file with a new footer.
 
-Parquet's metadata uses Thrift's compact protocol and is defined in parquet.thrift of
-https://github.com/apache/parquet-format. pyarrow does not expose the page index. We parse a Thrift list as
-(item type, items).
+pyarrow does not expose the page index. Parquet's metadata uses Thrift's compact protocol and is defined in
+parquet.thrift of https://github.com/apache/parquet-format. A Thrift list is parsed as (item type, items).
 """
 
 from __future__ import annotations
@@ -65,10 +64,9 @@ class Pages(NamedTuple):
 
 
 def locate_pages(data: bytes | memoryview, columns: Sequence[str]) -> dict[str, Pages]:
-    """Locate the pages of the columns that can be read by page.
+    """Locate the pages of columns of primitive values, or of lists of them.
 
-    These are columns of primitive values, or of lists of them, without a dictionary, in a file with a page
-    index.
+    Columns with a dictionary or without a page index are left out.
 
     Raises:
         ValueError: If the file is invalid, or if pages overlap, leave the file, or have rows out of order.
@@ -137,7 +135,7 @@ class PageRequest:
 
 
 def read_pages(store: Store, field: pa.Field, wanted: Sequence[PageRequest]) -> list[pa.Array]:
-    """Return the values of each of some pages of a column. All pages are decoded together.
+    """Return the values of some pages of a column, by page. All pages are decoded together.
 
     Raises:
         CorruptPart: If a page is damaged.
@@ -172,9 +170,7 @@ def _fetch(store: Store, field: pa.Field, wanted: PageRequest) -> list[bytes]:
         end, last = start + size, requests[-1] if requests else []
         if start < last_end or size < 1 or end > part.bytes or rows > MAX_PAGE_ROWS:
             raise CorruptPart(
-                f"{store.url_of(part.path)} does not contain the pages of column {field.name} that its index "
-                "names",
-                path=part.path,
+                f"{store.url_of(part.path)} lacks some pages of column {field.name}", path=part.path
             )
         last_end = end
         if last and start <= last[-1][1] + max_gap and end <= last[0][0] + MAX_REQUEST_BYTES:

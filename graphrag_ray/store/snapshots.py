@@ -111,7 +111,6 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
 
 
 def write_hint(store: Store, number: int) -> None:
-    """Record which snapshot is the newest."""
     store.write(HINT, b"%d\n" % number)
 
 

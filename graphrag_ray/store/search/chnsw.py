@@ -4,8 +4,7 @@ Entities are level 0, and communities are the levels above. A node belongs to on
 nodes of its level, as in HNSW (Malkov and Yashunin 2018, "Efficient and robust approximate nearest neighbor
 search using Hierarchical Navigable Small World graphs"), and to its nearest node in the level below. A search
 finds the nearest nodes of the highest level, enters the next level at their down-links, and so on. So one
-descent finds the nearest nodes of each level. Small levels have no links and are searched exhaustively, which
-is faster.
+descent finds the nearest nodes of each level. Small levels have no links and are searched exhaustively.
 
 The loops are compiled by numba (`proximity_graphs`), installed by `pip install 'graphrag-ray[archrag]'`.
 Without numba, the index is not built, and each level is searched separately (`vector_index`).

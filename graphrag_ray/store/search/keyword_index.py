@@ -4,9 +4,8 @@ A shard of the index is one file. Only the postings of the question's words are 
 frequencies and lengths cover all shards of a kind, because a shard contains files with neighbouring paths, in
 which a word that is rare in the corpus may be common.
 
-Words are processed from rare to frequent. Records that can no longer be among the top k are skipped, which
-does not change the result (MaxScore: Turtle and Flood 1995, "Query Evaluation: Strategies and
-Optimizations").
+Words are processed from rare to frequent, skipping records that can no longer be among the top k (MaxScore:
+Turtle and Flood 1995, "Query Evaluation: Strategies and Optimizations"). The result is the same.
 """
 
 from __future__ import annotations
@@ -46,15 +45,13 @@ _TYPES = {
     "language": "<u1",  # Language for stemming, in UTF-8.
 }
 
-FailureCallback = Callable[[str, BaseException], object]
+OnError = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
 """Hash of a word -> start and end of its postings."""
 _Arrays = dict[str, npt.NDArray[Any]]
 
 
 class KeywordShard(Shard):
-    """A shard of the index."""
-
     @cached_property
     def language(self) -> str:
         return bytes(self.arrays["language"].whole()).decode(errors="replace")
@@ -85,7 +82,7 @@ class KeywordShard(Shard):
 
 
 def build(
-    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: FailureCallback | None = None
+    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: OnError | None = None
 ) -> bytes:
     """Return the bytes of a shard, which do not depend on the order of the records.
 
@@ -102,7 +99,7 @@ def update(
     removed_ids: Sequence[str],
     ids: Sequence[str],
     texts: Sequence[str],
-    failed: FailureCallback | None = None,
+    failed: OnError | None = None,
 ) -> bytes:
     """Derive a shard from an earlier one, with the same bytes as `build` would return.
 
@@ -151,9 +148,7 @@ def update(
     return _packed(merged, shard.language)
 
 
-def _count(
-    ids: Sequence[str], texts: Sequence[str], language: str, failed: FailureCallback | None
-) -> _Arrays:
+def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: OnError | None) -> _Arrays:
     """Count the words of some records. Return the arrays from which `_packed` derives the others."""
 
     def words_of(position: int) -> list[str]:

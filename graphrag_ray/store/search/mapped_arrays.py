@@ -25,7 +25,7 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = npt.NDArray[np.uint64]
 Halves: TypeAlias = tuple[Keys, Keys]
 
-BLOCK_KEYS = 128  # Keys per block of a sorted array. Lookups first search the first keys of all blocks.
+BLOCK = 128  # Keys per block of a sorted array. Lookups first search the first keys of all blocks.
 _BATCH = 8_192
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
@@ -169,7 +169,7 @@ def unpack(
     if missing := set(needed) - arrays.keys():
         raise source.invalid(f"it lacks {', '.join(sorted(missing))}")
     lengths = [{len(arrays[name]) for name in names} for names in equal]
-    lengths += [{len(arrays[heads]), -(-len(arrays[name]) // BLOCK_KEYS)} for heads, name in heads_of.items()]
+    lengths += [{len(arrays[heads]), -(-len(arrays[name]) // BLOCK)} for heads, name in heads_of.items()]
     if any(len(distinct) > 1 for distinct in lengths):
         raise source.invalid("its arrays have inconsistent lengths")
     return arrays
@@ -181,7 +181,7 @@ def _kind(dtype: np.dtype[Any]) -> Any:
 
 def block_heads(keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the first key of each block, for `find_positions`."""
-    return keys[::BLOCK_KEYS]
+    return keys[::BLOCK]
 
 
 def find_positions(keys: MappedArray, heads: MappedArray, wanted: Keys) -> Ints:
@@ -191,11 +191,11 @@ def find_positions(keys: MappedArray, heads: MappedArray, wanted: Keys) -> Ints:
     if len(wanted) > _BATCH:
         batches = [wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)]
         return np.concatenate([find_positions(keys, heads, batch) for batch in batches])
-    begin = np.maximum(np.searchsorted(heads.whole(), wanted, "left") - 1, 0) * BLOCK_KEYS
-    end = np.minimum(begin + BLOCK_KEYS + 1, len(keys))
+    begin = np.maximum(np.searchsorted(heads.whole(), wanted, "left") - 1, 0) * BLOCK
+    end = np.minimum(begin + BLOCK + 1, len(keys))
     distinct, first = np.unique(begin, return_index=True)
     keys._load(distinct, end[first])
-    candidates = np.minimum(begin[:, None] + np.arange(BLOCK_KEYS + 1), len(keys) - 1)
+    candidates = np.minimum(begin[:, None] + np.arange(BLOCK + 1), len(keys) - 1)
     same = keys.values[candidates] == wanted[:, None]
     return np.where(same.any(axis=1), candidates[np.arange(len(wanted)), same.argmax(axis=1)], -1)
 

@@ -225,10 +225,8 @@ def _keep(scores: Any, positions: Any, n: Any, score: Any, position: Any) -> Any
 
 
 @_compiled
-def _nearest(
-    wanted: Any, graph: Graph, level: Any, entries: Any, keys: Any, scores: Any, positions: Any
-) -> Any:
-    """Fill scores and positions with the nearest nodes of a level. Return their number.
+def _nearest(wanted: Any, graph: Graph, level: Any, entries: Any, keys: Any, scores: Any, nodes: Any) -> Any:
+    """Fill `scores` and `nodes` with the nearest nodes of a level. Return their number.
 
     If the level has no links, or no more nodes than there are keys, all its nodes are compared. Otherwise a
     walk from the entries fills `keys` with candidates.
@@ -239,39 +237,37 @@ def _nearest(
         max_rest += 128 * abs(np.int64(number))
     n, k = 0, len(scores)
     if graph.firsts[level] < 0 or end - start <= len(keys):
-        for position in range(start, end):
-            coarse = np.int64(_product(wanted, graph.codes, position)) * 256
+        for node in range(start, end):
+            coarse = np.int64(_product(wanted, graph.codes, node)) * 256
             if n < k or coarse + max_rest >= scores[k - 1]:
-                n = _keep(scores, positions, n, coarse + _product(wanted, graph.rest, position), position)
+                n = _keep(scores, nodes, n, coarse + _product(wanted, graph.rest, node), node)
         return n
     for i in range(_walk(wanted, graph, level, end, entries, keys)):
         coarse = _score(keys[i]) * 256
         if n == k and coarse + max_rest < scores[k - 1]:
             break
-        position = _position(keys[i])
-        n = _keep(scores, positions, n, coarse + _product(wanted, graph.rest, position), position)
+        node = _position(keys[i])
+        n = _keep(scores, nodes, n, coarse + _product(wanted, graph.rest, node), node)
     return n
 
 
 @_compiled
-def descend(
-    wanted: Any, graph: Graph, lowest: Any, ef: Any, scores: Any, positions: Any, counts: Any
-) -> None:
+def descend(wanted: Any, graph: Graph, lowest: Any, ef: Any, scores: Any, nodes: Any, counts: Any) -> None:
     """Find the nearest nodes of each level, from the highest down to `lowest`.
 
     Args:
         wanted: [width] int16
-        scores, positions: [levels from `lowest` on, k] Output.
+        scores, nodes: [levels from `lowest` on, k] Output.
         counts: [levels from `lowest` on] Output: the number of nodes found in each level.
     """
     keys = np.empty(max(ef, ENTRIES), np.int64)
     entries = np.full(ENTRIES, -1, np.int64)
     for level in range(len(graph.starts) - 2, lowest - 1, -1):
-        level_scores, level_positions = scores[level - lowest], positions[level - lowest]
-        n = _nearest(wanted, graph, level, entries, keys, level_scores, level_positions)
+        level_scores, level_nodes = scores[level - lowest], nodes[level - lowest]
+        n = _nearest(wanted, graph, level, entries, keys, level_scores, level_nodes)
         counts[level - lowest] = n
         for i in range(ENTRIES):
-            entries[i] = graph.down[level_positions[i]] if i < min(n, len(level_positions)) else -1
+            entries[i] = graph.down[level_nodes[i]] if i < min(n, len(level_nodes)) else -1
 
 
 @_inlined

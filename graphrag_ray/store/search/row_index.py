@@ -28,14 +28,7 @@ import numpy.typing as npt
 
 from graphrag_ray.store.pages import PAGE, Pages
 from graphrag_ray.store.search import mapped_arrays
-from graphrag_ray.store.search.mapped_arrays import (
-    BLOCK_KEYS,
-    ByteSource,
-    Ints,
-    Keys,
-    MappedArray,
-    expand_ranges,
-)
+from graphrag_ray.store.search.mapped_arrays import BLOCK, ByteSource, Ints, Keys, MappedArray, expand_ranges
 
 HALVES = np.dtype([("high", "<u8"), ("low", "<u8")])
 _VALUE = np.dtype("<f8")
@@ -124,13 +117,13 @@ class RowIndex:
     def find(self, group: str, high: Keys, low: Keys, limit: int | None = None) -> RowEntries:
         """Find the rows with any of some ids, given as halves. A row with several ids occurs with each.
 
-        `limit` is the maximum number of rows per id, which are then the ones with the highest values.
+        `limit` is the maximum number of rows per id. The rows with the highest values are chosen.
         """
         entries, heads = self.arrays[f"entry.{group}"], self.arrays[f"top.{group}"].whole()
-        left = np.maximum(np.searchsorted(heads, high, "left") - 1, 0) * BLOCK_KEYS
-        right = np.minimum(np.searchsorted(heads, high, "right") * BLOCK_KEYS, len(entries))
+        left = np.maximum(np.searchsorted(heads, high, "left") - 1, 0) * BLOCK
+        right = np.minimum(np.searchsorted(heads, high, "right") * BLOCK, len(entries))
         if limit is not None:  # Do not read all entries of a frequent id.
-            right = np.minimum(right, left + 2 * BLOCK_KEYS + limit)
+            right = np.minimum(right, left + 2 * BLOCK + limit)
         # Columns with whole ids. If there are none, the key is enough.
         id_columns = [name for name in group.split("+") if name in (entries.values.dtype.names or ())]
         batches = [RowEntries(np.zeros(0, np.int64), entries.values[:0])]
@@ -241,7 +234,7 @@ def _entry_order(entries: npt.NDArray[Any]) -> Ints:
 
 
 def build_from_parts(parts: Sequence[PartRows]) -> bytes:
-    """Return the bytes of an index of some parts. Columns are included if all parts can be read by page."""
+    """Return the bytes of an index of some parts, with pages of the columns that have them in all parts."""
     before = list(accumulate((part.n_rows for part in parts), initial=0))
     groups = {name: _shift([part.groups[name] for part in parts], before) for name in parts[0].groups}
     shared = [column for column in parts[0].pages if all(column in part.pages for part in parts)]
@@ -250,9 +243,7 @@ def build_from_parts(parts: Sequence[PartRows]) -> bytes:
 
 
 def derive(earlier: RowIndex, parts: Sequence[PartRows | int]) -> bytes:
-    """Return the same index as `build_from_parts`, reusing entries of an earlier index.
-
-    Columns without pages in the earlier index are left out.
+    """Return the same index as `build_from_parts`, reusing an earlier one and only the pages of its columns.
 
     Args:
         parts: New parts, or numbers of parts in the earlier index.
@@ -322,7 +313,7 @@ def read(source: ByteSource, entries: Mapping[str, np.dtype[Any]]) -> RowIndex:
     for name, array in arrays.items():
         kind, _, suffix = name.partition(".")
         other, length = {
-            "entry": (f"top.{suffix}", -(-len(array) // BLOCK_KEYS)),
+            "entry": (f"top.{suffix}", -(-len(array) // BLOCK)),
             "first": (f"page.{suffix}", len(array) - 1),
         }.get(kind, (name, len(array)))
         if other not in arrays or len(arrays[other]) != length:

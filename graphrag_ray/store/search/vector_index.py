@@ -55,8 +55,6 @@ _LAYOUTS = ({"exact"}, {"vectors", "mean", "signs", "spread"})
 
 @dataclass(frozen=True)
 class VectorShard(Shard):
-    """A shard of the index."""
-
     vectors: MappedArray  # [records, dimensions]
 
     @property

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.store.search.mapped_arrays import (
-    BLOCK_KEYS,
+    BLOCK,
     Ids,
     InMemory,
     MappedArray,
@@ -174,8 +174,8 @@ def test_only_one_block_of_keys_is_read(watched: Any):
         -1,
         100_001,
     ]
-    assert source.needed[: len(mapped) * 8].sum() == (BLOCK_KEYS + 1) * 8
-    assert source.needed.sum() == (BLOCK_KEYS + 1 + len(top)) * 8
+    assert source.needed[: len(mapped) * 8].sum() == (BLOCK + 1) * 8
+    assert source.needed.sum() == (BLOCK + 1 + len(top)) * 8
 
 
 @pytest.mark.parametrize("n_tops", [0, 1, 3])
@@ -187,7 +187,7 @@ def test_keys_with_wrong_block_heads_are_refused(n_tops: int):
 
 @given(st.lists(st.integers(0, 2**64 - 1), max_size=400), st.lists(st.integers(0, 2**64 - 1), max_size=4))
 def test_unsorted_keys_never_give_wrong_positions(keys: list[int], tops_: list[int]):
-    n = -(-len(keys) // BLOCK_KEYS)
+    n = -(-len(keys) // BLOCK)
     arrays = {"key": np.array(keys, "<u8"), "top": np.resize(np.array(tops_ or [0], "<u8"), n)}
     found = unpack(InMemory.of(pack(arrays)), {"key": "<u8", "top": "<u8"})
     wanted = np.array([*keys[:9], 3, 2**64 - 1], np.uint64)

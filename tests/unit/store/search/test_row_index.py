@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.store.search import row_index
 from graphrag_ray.store.search.mapped_arrays import (
-    BLOCK_KEYS,
+    BLOCK,
     InMemory,
     id_halves,
     join_halves,
@@ -160,12 +160,12 @@ def test_only_wanted_entries_are_read(watched: Any):
     assert index.find("id", *id_halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
     entry = index.arrays["entry.id"]
     needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
-    assert needed.sum() <= 4 * BLOCK_KEYS * entry.values.itemsize < entry.values.nbytes / 4
+    assert needed.sum() <= 4 * BLOCK * entry.values.itemsize < entry.values.nbytes / 4
     source.forget()
     assert len(index.find(PAIR, *id_halves(ids[:1]), 3).rows) == 3
     entry = index.arrays[f"entry.{PAIR}"]
     needed = source.needed[entry.begin : entry.begin + entry.values.nbytes]
-    assert needed.sum() <= (2 * BLOCK_KEYS + 3) * entry.values.itemsize < entry.values.nbytes / 4
+    assert needed.sum() <= (2 * BLOCK + 3) * entry.values.itemsize < entry.values.nbytes / 4
 
 
 def test_ten_thousand_ids_are_found_in_one_call():
