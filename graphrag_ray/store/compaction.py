@@ -119,7 +119,7 @@ def merge_parts(
 def _groups(
     store: Store, parts: Sequence[FileInfo], damaged: Callable[[CorruptPart], object]
 ) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
-    """Yield groups of neighbouring parts of TARGET_BYTES in memory, one group after the other."""
+    """Yield neighbouring parts in groups of TARGET_BYTES, with little more than one group in memory."""
 
     def read(part: FileInfo) -> pa.Table | Exception:
         try:
@@ -183,7 +183,7 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
     """Total a journal, counting every paid reply once, even if another reply to the same request was used.
 
     Usage is limited to rows from `since` to before `until` (Unix seconds). Items are counted in all parts
-    that have rows after `since`. Needs about 8 bytes per row and 9 per item.
+    with rows from `since` on. Needs about 8 bytes per row and 9 per item.
     """
     result, seen = JournalTotals(), _DistinctValues()
     times: list[float] = []

@@ -42,7 +42,7 @@ COLUMNS = {
 }
 
 
-def table_of(rows: list[dict]) -> pa.Table:
+def make_table(rows: list[dict]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, of) for name, (of, _) in COLUMNS.items()]))
 
 
@@ -79,7 +79,7 @@ def look_up(
 
 @given(ROWS, st.integers(1, 4), st.data())
 def test_pages_decode_to_the_rows_of_the_table(tmp_path_factory, rows, many, data):
-    table = table_of(rows * (many * 20))  # several pages, some with equal rows
+    table = make_table(rows * (many * 20))  # several pages, some with equal rows
     store = Store(str(tmp_path_factory.mktemp("pages")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_PAGE_BYTES", 64)
@@ -378,7 +378,7 @@ NESTED = st.recursive(
 def plain(value):
     """Return a parsed structure without byte positions."""
     if isinstance(value, dict):
-        return {number: (kind, plain(held)) for number, (kind, held, *_) in value.items()}
+        return {number: (kind, plain(item)) for number, (kind, item, *_) in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
     return (value[0], plain(value[1])) if isinstance(value, tuple) else value

@@ -72,11 +72,11 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return ranges
 
 
-def written(store: Store, made_from: str = "ab12", data: bytes = DATA) -> Part:
-    return index_files.write_blob(store, "t", made_from, data, rows=3)
+def write_part(store: Store, source_hash: str = "ab12", data: bytes = DATA) -> Part:
+    return index_files.write_blob(store, "t", source_hash, data, rows=3)
 
 
-def needed(blob: IndexFile, *ranges: tuple[int, int]) -> list[bytes]:
+def load_ranges(blob: IndexFile, *ranges: tuple[int, int]) -> list[bytes]:
     of = np.array(ranges, np.int64).reshape(-1, 2)
     blob.load(of[:, 0], of[:, 1])
     return [blob.data[start:end].tobytes() for start, end in ranges]
@@ -87,19 +87,19 @@ def block(n: int) -> tuple[int, int]:
     return n * BLOCK_BYTES + 5, n * BLOCK_BYTES + 50
 
 
-def blocks(blob: IndexFile, *of: int) -> list[bytes]:
-    return needed(blob, *map(block, of))
+def read_blocks(blob: IndexFile, *of: int) -> list[bytes]:
+    return load_ranges(blob, *map(block, of))
 
 
 def expected_blocks(*of: int) -> list[bytes]:
     return [DATA[slice(*block(n))] for n in of]
 
 
-def whole(blob: IndexFile) -> bytes:
-    return needed(blob, (0, len(blob.data)))[0]
+def read_all(blob: IndexFile) -> bytes:
+    return load_ranges(blob, (0, len(blob.data)))[0]
 
 
-def copy_of(store: Store, part: Part) -> str:
+def copy_name(store: Store, part: Part) -> str:
     return index_files._copy_name(store, part)
 
 
@@ -109,11 +109,11 @@ def flip(store: Store, path: str, at: int | None = None) -> None:
     store.write(path, bytes(data))
 
 
-def cut(store: Store, path: str) -> None:
+def truncate(store: Store, path: str) -> None:
     store.write(path, store.read(path)[:-7])
 
 
-def grow(store: Store, path: str) -> None:
+def append_bytes(store: Store, path: str) -> None:
     store.write(path, store.read(path) + b"0123456")
 
 
@@ -133,37 +133,37 @@ def test_any_ranges_read_back_correctly(tmp_path_factory, data: st.DataObject):
             patch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
             patch.setattr(index_files, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
             patch.setattr(index_files, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
-            part = written(at, data=whole_data)
-            assert written(at, data=whole_data) == part and at.size(part.path) == part.bytes
+            part = write_part(at, data=whole_data)
+            assert write_part(at, data=whole_data) == part and at.size(part.path) == part.bytes
             blob = index_files.open_part(at, part)
             assert len(blob.data) == n
             for ranges in wanted:
-                assert needed(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
-            assert whole(blob) == whole(index_files.open_part(at, part)) == whole_data
+                assert load_ranges(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
+            assert read_all(blob) == read_all(index_files.open_part(at, part)) == whole_data
             parquet.check(at, part.path)
 
 
 def test_empty_part_can_be_written_listed_and_opened(either: Store):
-    part = written(either, data=b"")
-    assert whole(index_files.open_part(either, part)) == b""
+    part = write_part(either, data=b"")
+    assert read_all(index_files.open_part(either, part)) == b""
     parquet.check(either, part.path)
     assert index_files.list_by_source(either, "t") == {"ab12": (part.path, part.bytes)}
 
 
-@pytest.mark.parametrize("spoil", [cut, delete])
-def test_truncated_part_is_reported_on_opening(either: Store, spoil: Callable[[Store, str], None]):
-    part = written(either)
-    spoil(either, part.path)
+@pytest.mark.parametrize("damage", [truncate, delete])
+def test_truncated_part_is_reported_on_opening(either: Store, damage: Callable[[Store, str], None]):
+    part = write_part(either)
+    damage(either, part.path)
     with pytest.raises(CorruptPart, match="again with --verify") as caught:
         index_files.open_part(either, part)
     assert caught.value.path == part.path and part.path in str(caught.value)
 
 
 def test_part_with_extra_bytes_is_reported(either: Store):
-    part = written(either)
-    grow(either, part.path)
+    part = write_part(either)
+    append_bytes(either, part.path)
     if either.local_path(part.path) is None:  # bytes beyond the end of a remote file are not read
-        assert whole(index_files.open_part(either, part)) == DATA
+        assert read_all(index_files.open_part(either, part)) == DATA
     else:
         with pytest.raises(CorruptPart, match="bytes"):
             index_files.open_part(either, part)
@@ -171,29 +171,29 @@ def test_part_with_extra_bytes_is_reported(either: Store):
 
 
 def test_remote_part_deleted_while_open_is_reported_as_missing(remote: Store):
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
     remote.delete(part.path)
     with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, although a snapshot needs it"):
-        blocks(blob, 1)
+        read_blocks(blob, 1)
 
 
 def test_flipped_bit_is_only_detected_in_loaded_blocks(either: Store):
-    part = written(either)
+    part = write_part(either)
     flip(either, part.path, block(7)[0])
     blob = index_files.open_part(either, part)
     for _ in range(2):
-        assert blocks(blob, 6, 8) == expected_blocks(6, 8)
+        assert read_blocks(blob, 6, 8) == expected_blocks(6, 8)
         for wanted in ((7,), (3, 7, 11)):
             with pytest.raises(CorruptPart, match="a block does not match its checksum") as caught:
-                blocks(blob, *wanted)
+                read_blocks(blob, *wanted)
             assert caught.value.path == part.path and part.path in str(caught.value)
-    assert blocks(blob, 3, 6, 8, 11) == expected_blocks(3, 6, 8, 11)
+    assert read_blocks(blob, 3, 6, 8, 11) == expected_blocks(3, 6, 8, 11)
 
 
 @pytest.mark.parametrize("back", range(1, 28, 3))
 def test_flipped_bit_in_the_tail_is_detected_on_opening(either: Store, back: int):
-    part = written(either)
+    part = write_part(either)
     flip(either, part.path, part.bytes - back)
     with pytest.raises(CorruptPart, match="its tail is invalid"):
         index_files.open_part(either, part)
@@ -203,10 +203,10 @@ def test_flipped_bit_in_the_tail_is_detected_on_opening(either: Store, back: int
         index_files.open_part(either, part)
 
 
-@pytest.mark.parametrize("spoil", [flip, cut])
-def test_damaged_part_is_found_and_set_aside(either: Store, spoil: Callable[[Store, str], None]):
-    sound, spoilt = written(either), written(either, "cd34", b"other" * 1000)
-    spoil(either, spoilt.path)
+@pytest.mark.parametrize("damage", [flip, truncate])
+def test_damaged_part_is_found_and_set_aside(either: Store, damage: Callable[[Store, str], None]):
+    sound, spoilt = write_part(either), write_part(either, "cd34", b"other" * 1000)
+    damage(either, spoilt.path)
     assert damaged_files.find_damaged(either, [sound.path, spoilt.path]) == [spoilt.path]
     aside = spoilt.path.replace("/part", "/damaged/part")
     assert damaged_files.set_aside(either, [sound.path, spoilt.path]) == [aside]
@@ -214,7 +214,7 @@ def test_damaged_part_is_found_and_set_aside(either: Store, spoil: Callable[[Sto
 
 
 def test_part_is_checked_in_pieces(either: Store, monkeypatch: pytest.MonkeyPatch):
-    part = written(either)
+    part = write_part(either)
     monkeypatch.setattr(parquet, "_PIECE", 100_000)
     monkeypatch.setattr(Store, "read", None)
     parquet.check(either, part.path)
@@ -223,41 +223,41 @@ def test_part_is_checked_in_pieces(either: Store, monkeypatch: pytest.MonkeyPatc
 
 
 def test_only_wanted_blocks_of_a_remote_part_are_read(remote: Store, requests: list[tuple[int, int]]):
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
     ((start, end),) = requests
     assert end == part.bytes and end - start < index_files.TAIL_BYTES + BLOCK_BYTES
     requests.clear()
-    assert blocks(blob, 1, 50) == expected_blocks(1, 50)
+    assert read_blocks(blob, 1, 50) == expected_blocks(1, 50)
     assert sorted(requests) == [(n * BLOCK_BYTES, (n + 1) * BLOCK_BYTES) for n in (1, 50)]
     requests.clear()
-    assert blocks(blob, 1, BLOCKS - 1, 50) == expected_blocks(
+    assert read_blocks(blob, 1, BLOCKS - 1, 50) == expected_blocks(
         1, BLOCKS - 1, 50
     )  # the last block was read with the tail
-    assert needed(blob, (1 * BLOCK_BYTES, 2 * BLOCK_BYTES), (70, 70)) == [
+    assert load_ranges(blob, (1 * BLOCK_BYTES, 2 * BLOCK_BYTES), (70, 70)) == [
         DATA[BLOCK_BYTES : 2 * BLOCK_BYTES],
         b"",
     ]
-    assert needed(blob) == [] and requests == []
+    assert load_ranges(blob) == [] and requests == []
 
 
 def test_local_part_is_mapped_without_reads_or_copies(
     store: Store, cache_folder: Path, requests: list[tuple[int, int]]
 ):
-    assert whole(index_files.open_part(store, written(store))) == DATA
+    assert read_all(index_files.open_part(store, write_part(store))) == DATA
     assert requests == [] and not cache_folder.exists()
 
 
 def test_nearby_blocks_are_fetched_in_one_request(remote: Store, requests: list[tuple[int, int]]):
-    blob = index_files.open_part(remote, written(remote))
+    blob = index_files.open_part(remote, write_part(remote))
     requests.clear()
-    assert blocks(blob, 12, 10, 15, 60) == expected_blocks(12, 10, 15, 60)
+    assert read_blocks(blob, 12, 10, 15, 60) == expected_blocks(12, 10, 15, 60)
     assert sorted(requests) == [
         (n * BLOCK_BYTES, (last + 1) * BLOCK_BYTES) for n, last in ((10, 15), (60, 60))
     ]
     requests.clear()
-    assert blocks(blob, 11, 13, 14) == expected_blocks(11, 13, 14) and requests == []
-    assert needed(blob, (0, 10 * BLOCK_BYTES)) == [DATA[: 10 * BLOCK_BYTES]]
+    assert read_blocks(blob, 11, 13, 14) == expected_blocks(11, 13, 14) and requests == []
+    assert load_ranges(blob, (0, 10 * BLOCK_BYTES)) == [DATA[: 10 * BLOCK_BYTES]]
     assert requests == [(0, 10 * BLOCK_BYTES)]
 
 
@@ -265,30 +265,30 @@ def test_long_checksum_table_is_read_in_one_request(
     remote: Store, requests: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(index_files, "TAIL_BYTES", 30)
-    blob = index_files.open_part(remote, written(remote))
-    assert len(requests) == 1 and blocks(blob, 0, 99) == expected_blocks(0, 99)
+    blob = index_files.open_part(remote, write_part(remote))
+    assert len(requests) == 1 and read_blocks(blob, 0, 99) == expected_blocks(0, 99)
 
 
 def test_fetched_blocks_are_shared_by_readers_of_a_part(remote: Store, requests: list[tuple[int, int]]):
-    part = written(remote)
-    assert blocks(index_files.open_part(remote, part), 1, 50) == expected_blocks(1, 50)
+    part = write_part(remote)
+    assert read_blocks(index_files.open_part(remote, part), 1, 50) == expected_blocks(1, 50)
     requests.clear()
-    assert blocks(index_files.open_part(remote, part), 1, 50) == expected_blocks(1, 50)
+    assert read_blocks(index_files.open_part(remote, part), 1, 50) == expected_blocks(1, 50)
     remote.delete(part.path)
     blob = index_files.open_part(remote, part)
-    assert blocks(blob, 1, 50) == expected_blocks(1, 50) and requests == []
+    assert read_blocks(blob, 1, 50) == expected_blocks(1, 50) and requests == []
     with pytest.raises(CorruptPart, match=r"is missing"):
-        blocks(blob, 2)
+        read_blocks(blob, 2)
 
 
 def test_stores_do_not_share_cached_parts(remote: Store):
     """The other store may contain any bytes under the same name."""
-    part = written(remote)
+    part = write_part(remote)
     hostile = other_remote()
-    forged = written(hostile, data=DATA[::-1])
+    forged = write_part(hostile, data=DATA[::-1])
     hostile.write(part.path, hostile.read(forged.path))
-    assert blocks(index_files.open_part(hostile, part), 4) != expected_blocks(4)
-    assert blocks(index_files.open_part(remote, part), 4) == expected_blocks(4)
+    assert read_blocks(index_files.open_part(hostile, part), 4) != expected_blocks(4)
+    assert read_blocks(index_files.open_part(remote, part), 4) == expected_blocks(4)
 
 
 def in_another_process(code: str, **env: str) -> str:
@@ -299,8 +299,8 @@ def in_another_process(code: str, **env: str) -> str:
 
 
 def test_fetched_blocks_are_shared_between_processes(remote: Store):
-    part = written(remote)
-    blocks(index_files.open_part(remote, part), 50)
+    part = write_part(remote)
+    read_blocks(index_files.open_part(remote, part), 50)
     start, end = block(50)
     code = f"""
 import numpy as np
@@ -317,8 +317,8 @@ print(blob.data[{start}:{end}].tobytes().hex())
 
 def test_every_process_evicts_after_its_first_fetch(remote: Store, cache_folder: Path):
     """Short commands fetch too little to reach the eviction interval."""
-    part = written(remote)
-    blocks(index_files.open_part(remote, part), 50)
+    part = write_part(remote)
+    read_blocks(index_files.open_part(remote, part), 50)
     code = """
 from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
@@ -328,54 +328,54 @@ index_files.open_part(store, index_files.write_blob(store, "t", "ef56", b"much s
 """
     in_another_process(code, **{index_files.CACHE_LIMIT_ENV: "0"})
     (left,) = cache_folder.iterdir()
-    assert left.name != copy_of(remote, part)
+    assert left.name != copy_name(remote, part)
 
 
 def test_corrupted_copy_is_fetched_again(remote: Store, cache_folder: Path):
-    part = written(remote)
-    whole(index_files.open_part(remote, part))
+    part = write_part(remote)
+    read_all(index_files.open_part(remote, part))
     n = part.bytes
     for offsets in ([block(3)[0]], [n - 1, block(98)[0]], [n - 40], range(0, n, 999)):
-        copy = bytearray((cache_folder / copy_of(remote, part)).read_bytes())
+        copy = bytearray((cache_folder / copy_name(remote, part)).read_bytes())
         for at in offsets:
             copy[at] ^= 1
-        (cache_folder / copy_of(remote, part)).write_bytes(copy)
-        assert whole(index_files.open_part(remote, part)) == DATA
-        assert (cache_folder / copy_of(remote, part)).read_bytes() == remote.read(part.path)
+        (cache_folder / copy_name(remote, part)).write_bytes(copy)
+        assert read_all(index_files.open_part(remote, part)) == DATA
+        assert (cache_folder / copy_name(remote, part)).read_bytes() == remote.read(part.path)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 4, len(DATA), len(DATA) + 10_000])
 def test_copy_of_the_wrong_size_is_fetched_again(remote: Store, cache_folder: Path, n_bytes: int):
-    part = written(remote)
+    part = write_part(remote)
     cache_folder.mkdir(mode=0o700)
-    (cache_folder / copy_of(remote, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
-    assert whole(index_files.open_part(remote, part)) == DATA
-    assert (cache_folder / copy_of(remote, part)).read_bytes() == remote.read(part.path)
+    (cache_folder / copy_name(remote, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
+    assert read_all(index_files.open_part(remote, part)) == DATA
+    assert (cache_folder / copy_name(remote, part)).read_bytes() == remote.read(part.path)
 
 
 def test_damaged_remote_blocks_are_never_cached(remote: Store, cache_folder: Path):
-    part = written(remote)
+    part = write_part(remote)
     sound = remote.read(part.path)
     flip(remote, part.path, block(7)[0])
     blob = index_files.open_part(remote, part)
     with pytest.raises(CorruptPart, match="checksum"):
-        whole(blob)
+        read_all(blob)
     lacking = slice(7 * BLOCK_BYTES, 8 * BLOCK_BYTES)
-    copy = (cache_folder / copy_of(remote, part)).read_bytes()
+    copy = (cache_folder / copy_name(remote, part)).read_bytes()
     assert copy[lacking] == bytes(BLOCK_BYTES)
     assert copy[: lacking.start] + copy[lacking.stop :] == sound[: lacking.start] + sound[lacking.stop :]
     remote.write(part.path, sound)
-    assert whole(blob) == whole(index_files.open_part(remote, part)) == DATA
+    assert read_all(blob) == read_all(index_files.open_part(remote, part)) == DATA
 
 
 def test_later_remote_damage_does_not_overwrite_intact_blocks(remote: Store):
     """The damaged block is fetched again as part of a gap."""
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
-    assert blocks(blob, 7) == expected_blocks(7)
+    assert read_blocks(blob, 7) == expected_blocks(7)
     flip(remote, part.path, block(7)[0])
-    assert blocks(blob, 6, 8) == expected_blocks(6, 8)
-    assert blocks(blob, 7) == expected_blocks(7)
+    assert read_blocks(blob, 6, 8) == expected_blocks(6, 8)
+    assert read_blocks(blob, 7) == expected_blocks(7)
 
 
 @pytest.mark.parametrize("times", [1, parquet.READ_ATTEMPTS - 1, parquet.READ_ATTEMPTS])
@@ -383,15 +383,15 @@ def test_later_remote_damage_does_not_overwrite_intact_blocks(remote: Store):
 def test_truncated_read_is_retried(
     remote: Store, cache_folder: Path, times: int, when: str, monkeypatch: pytest.MonkeyPatch
 ):
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
     if when == "opened":
-        (cache_folder / copy_of(remote, part)).unlink()
+        (cache_folder / copy_name(remote, part)).unlink()
     before, left = Store.read_range, itertools.repeat(9, times)
     monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - next(left, 0)))
 
     def load_blocks() -> list[bytes]:
-        return blocks(index_files.open_part(remote, part) if when == "opened" else blob, 4)
+        return read_blocks(index_files.open_part(remote, part) if when == "opened" else blob, 4)
 
     if times < parquet.READ_ATTEMPTS:
         assert load_blocks() == expected_blocks(4)
@@ -402,7 +402,7 @@ def test_truncated_read_is_retried(
 
 
 def test_storage_failure_is_not_reported_as_damage(remote: Store, monkeypatch: pytest.MonkeyPatch):
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
 
     def refuse(*args: object) -> bytes:
@@ -410,12 +410,12 @@ def test_storage_failure_is_not_reported_as_damage(remote: Store, monkeypatch: p
 
     monkeypatch.setattr(Store, "read_range", refuse)
     with pytest.raises(StoreError, match="it does not answer") as caught:
-        blocks(blob, 4)
+        read_blocks(blob, 4)
     assert not isinstance(caught.value, CorruptPart)
 
 
 def test_unreadable_local_file_is_not_reported_as_damage(store: Store):
-    part = written(store)
+    part = write_part(store)
     folder = Path(store.url) / "indexes" / "t"
     folder.rename(folder.with_name("elsewhere"))
     folder.touch()
@@ -424,7 +424,7 @@ def test_unreadable_local_file_is_not_reported_as_damage(store: Store):
     assert not isinstance(caught.value, CorruptPart)
 
 
-def names_in(folder: Path) -> set[str]:
+def list_names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
@@ -433,18 +433,18 @@ def test_cache_evicts_the_least_recently_used_copy(
 ):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.00025")
-    parts = [written(remote, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
+    parts = [write_part(remote, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
     for age, part in enumerate(parts[:2]):
-        whole(index_files.open_part(remote, part))
-        os.utime(cache_folder / copy_of(remote, part), (age, age))
+        read_all(index_files.open_part(remote, part))
+        os.utime(cache_folder / copy_name(remote, part), (age, age))
     (cache_folder / "a folder").mkdir()
-    whole(index_files.open_part(remote, parts[0]))
-    whole(index_files.open_part(remote, parts[2]))
-    assert names_in(cache_folder) == {copy_of(remote, parts[0]), copy_of(remote, parts[2]), "a folder"}
+    read_all(index_files.open_part(remote, parts[0]))
+    read_all(index_files.open_part(remote, parts[2]))
+    assert list_names(cache_folder) == {copy_name(remote, parts[0]), copy_name(remote, parts[2]), "a folder"}
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
     blob = index_files.open_part(remote, parts[3])
-    assert names_in(cache_folder) == {copy_of(remote, parts[3]), "a folder"}
-    assert whole(blob) == bytes([4]) * 100_000
+    assert list_names(cache_folder) == {copy_name(remote, parts[3]), "a folder"}
+    assert read_all(blob) == bytes([4]) * 100_000
 
 
 def test_holes_do_not_count_towards_the_cache_limit(
@@ -452,23 +452,23 @@ def test_holes_do_not_count_towards_the_cache_limit(
 ):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.0008")
-    parts = [written(remote, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
+    parts = [write_part(remote, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
     for part in parts:
-        needed(index_files.open_part(remote, part), block(50))
-    assert names_in(cache_folder) == {copy_of(remote, part) for part in parts}
-    whole(index_files.open_part(remote, parts[0]))
-    assert names_in(cache_folder) == {copy_of(remote, parts[0])}
+        load_ranges(index_files.open_part(remote, part), block(50))
+    assert list_names(cache_folder) == {copy_name(remote, part) for part in parts}
+    read_all(index_files.open_part(remote, parts[0]))
+    assert list_names(cache_folder) == {copy_name(remote, parts[0])}
 
 
 def test_eviction_runs_periodically(remote: Store, cache_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 250_000)
     monkeypatch.setattr(index_files, "_fetched_bytes", [0])
-    parts = [written(remote, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
+    parts = [write_part(remote, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
     left = []
     for part in parts:
         index_files.open_part(remote, part)
-        left.append(len(names_in(cache_folder)))
+        left.append(len(list_names(cache_folder)))
     assert left == [1, 2, 1]
 
 
@@ -476,50 +476,50 @@ def test_invalid_cache_limit_is_reported(remote: Store, monkeypatch: pytest.Monk
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "much")
     with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB must be a number of gigabytes, not 'much'"):
-        index_files.open_part(remote, written(remote))
+        index_files.open_part(remote, write_part(remote))
 
 
 def test_open_copy_survives_deletion_by_another_process(remote: Store, cache_folder: Path):
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
-    assert blocks(blob, 5) == expected_blocks(5)
-    (cache_folder / copy_of(remote, part)).unlink()
+    assert read_blocks(blob, 5) == expected_blocks(5)
+    (cache_folder / copy_name(remote, part)).unlink()
     cache_folder.rmdir()
-    assert blocks(blob, 5, 50) == expected_blocks(5, 50)
-    assert blocks(index_files.open_part(remote, part), 50) == expected_blocks(50)
-    assert whole(blob) == DATA
+    assert read_blocks(blob, 5, 50) == expected_blocks(5, 50)
+    assert read_blocks(index_files.open_part(remote, part), 50) == expected_blocks(50)
+    assert read_all(blob) == DATA
 
 
 def test_wrong_size_in_a_manifest_does_not_affect_mapped_copies(remote: Store):
     """The manifest may be untrusted."""
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
-    assert blocks(blob, 50, 99) == expected_blocks(50, 99)
+    assert read_blocks(blob, 50, 99) == expected_blocks(50, 99)
     for n_bytes in (part.bytes - 1, part.bytes + 1, 28, part.bytes * 2):
         with pytest.raises(CorruptPart, match="its tail is invalid"):
             index_files.open_part(remote, replace(part, bytes=n_bytes))
-        assert blocks(blob, 50, 99) == expected_blocks(50, 99)
-    assert whole(blob) == whole(index_files.open_part(remote, part)) == DATA
+        assert read_blocks(blob, 50, 99) == expected_blocks(50, 99)
+    assert read_all(blob) == read_all(index_files.open_part(remote, part)) == DATA
 
 
 @pytest.mark.parametrize("n_bytes", [0, 27, 1 << 41, 2**63, 2**70])
 def test_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
-    part = replace(written(either), bytes=n_bytes)
+    part = replace(write_part(either), bytes=n_bytes)
     with pytest.raises(CorruptPart, match=f"its size cannot be {n_bytes:,} bytes"):
         index_files.open_part(either, part)
 
 
 def test_copies_are_deleted_by_path(remote: Store, cache_folder: Path):
-    index_files.delete_copies(remote, [written(remote).path])  # without a cache folder
-    first, second = written(remote), written(remote, "cd34")
+    index_files.delete_copies(remote, [write_part(remote).path])  # without a cache folder
+    first, second = write_part(remote), write_part(remote, "cd34")
     for part in (first, second):
         index_files.open_part(remote, part)
     index_files.delete_copies(remote, [first.path, "tables/t/part-1.parquet"])
-    assert names_in(cache_folder) == {copy_of(remote, second)}
+    assert list_names(cache_folder) == {copy_name(remote, second)}
 
 
 def test_cache_folder_must_be_private(remote: Store, cache_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    part = written(remote)
+    part = write_part(remote)
     index_files.open_part(remote, part)
     assert cache_folder.stat().st_mode & 0o777 == 0o700
     assert {f.stat().st_mode & 0o777 for f in cache_folder.iterdir()} == {0o600}
@@ -537,13 +537,13 @@ def test_local_index_needs_no_cache_folder(
 ):
     (tmp_path / "file").touch()
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "file" / "below"))
-    assert whole(index_files.open_part(store, written(store))) == DATA
+    assert read_all(index_files.open_part(store, write_part(store))) == DATA
     with pytest.raises(StoreError, match="Cannot use the cache folder"):
-        index_files.open_part(remote, written(remote))
+        index_files.open_part(remote, write_part(remote))
 
 
 def test_full_cache_disk_is_reported_with_advice(remote: Store, monkeypatch: pytest.MonkeyPatch):
-    part = written(remote)
+    part = write_part(remote)
     blob = index_files.open_part(remote, part)
     put, space = os.pwrite, [BLOCK_BYTES + 4096]
 
@@ -559,14 +559,14 @@ def test_full_cache_disk_is_reported_with_advice(remote: Store, monkeypatch: pyt
     with pytest.raises(
         StoreError, match=r"Cannot use the cache.*No space left.*GRAPHRAG_RAY_CACHE"
     ) as caught:
-        blocks(blob, 4, 5, 6)
+        read_blocks(blob, 4, 5, 6)
     assert not isinstance(caught.value, CorruptPart)
     space[0] = 10**9
-    assert blocks(blob, 4, 5, 6) == expected_blocks(4, 5, 6)
+    assert read_blocks(blob, 4, 5, 6) == expected_blocks(4, 5, 6)
 
 
 def test_parts_are_listed_by_source_hash(store: Store):
-    first, second = written(store, "ab12"), written(store, "cd34")
+    first, second = write_part(store, "ab12"), write_part(store, "cd34")
     assert index_files.list_by_source(store, "t") == {
         "ab12": (first.path, first.bytes),
         "cd34": (second.path, second.bytes),
@@ -575,15 +575,15 @@ def test_parts_are_listed_by_source_hash(store: Store):
 
 
 def test_truncated_part_is_written_again(either: Store):
-    part = written(either)
-    cut(either, part.path)
-    assert written(either) == part and whole(index_files.open_part(either, part)) == DATA
+    part = write_part(either)
+    truncate(either, part.path)
+    assert write_part(either) == part and read_all(index_files.open_part(either, part)) == DATA
 
 
 SUMS = [zlib.crc32(SMALL[at : at + BLOCK_BYTES]) for at in range(0, len(SMALL), BLOCK_BYTES)]
 
 
-def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> Part:
+def file_with_tail(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> Part:
     """Return a valid file with changes to its tail."""
     summed = struct.pack(f"<{len(sums)}I", *sums)
     tail = {"size": len(SMALL), "block": BLOCK_BYTES, "count": len(sums), "sum": zlib.crc32(summed)}
@@ -594,8 +594,8 @@ def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> 
 
 
 def test_tail_has_the_documented_format(either: Store):
-    assert either.read(stored(either).path) == either.read(written(either, data=SMALL).path)
-    assert whole(index_files.open_part(either, stored(either))) == SMALL
+    assert either.read(file_with_tail(either).path) == either.read(write_part(either, data=SMALL).path)
+    assert read_all(index_files.open_part(either, file_with_tail(either))) == SMALL
 
 
 @pytest.mark.parametrize(
@@ -625,7 +625,7 @@ def test_tail_has_the_documented_format(either: Store):
 )
 def test_inconsistent_tail_is_refused(either: Store, changes: dict):
     with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its tail is invalid"):
-        index_files.open_part(either, stored(either, **changes))
+        index_files.open_part(either, file_with_tail(either, **changes))
 
 
 @given(st.binary(max_size=200))
@@ -642,14 +642,14 @@ def test_arbitrary_bytes_are_refused(tmp_path_factory, data: bytes):
 
 
 def test_wrong_block_checksum_is_detected_on_loading(either: Store):
-    blob = index_files.open_part(either, stored(either, sums=[0, *SUMS[1:]]))
-    assert needed(blob, block(1)) == [SMALL[slice(*block(1))]]
+    blob = index_files.open_part(either, file_with_tail(either, sums=[0, *SUMS[1:]]))
+    assert load_ranges(blob, block(1)) == [SMALL[slice(*block(1))]]
     with pytest.raises(CorruptPart, match="a block does not match its checksum"):
-        needed(blob, block(0))
+        load_ranges(blob, block(0))
 
 
 def test_invalid_contents_are_reported_with_advice(either: Store):
-    blob = index_files.open_part(either, written(either))
+    blob = index_files.open_part(either, write_part(either))
     error = blob.invalid("a position is out of range")
     assert isinstance(error, CorruptPart) and error.path == blob.part.path
     assert "is not a valid index file: a position is out of range. If you trust the" in str(error)
@@ -659,30 +659,30 @@ def test_invalid_contents_are_reported_with_advice(either: Store):
 def test_threads_can_load_the_same_blocks_concurrently(
     either: Store, same: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    part = written(either)
+    part = write_part(either)
     before = Store.read_range
 
-    def slow(store: Store, path: str, start: int, end: int) -> bytes:
+    def slow_read(store: Store, path: str, start: int, end: int) -> bytes:
         time.sleep(0.001)
         return before(store, path, start, end)
 
-    monkeypatch.setattr(Store, "read_range", slow)
+    monkeypatch.setattr(Store, "read_range", slow_read)
     one = index_files.open_part(either, part)
     together = threading.Barrier(12)
     wrong: list[object] = []
 
-    def look(n: int) -> None:
+    def load_block(n: int) -> None:
         together.wait()
         try:
             blob = one if same else index_files.open_part(either, part)
             for first in range(0, 60, 3):
                 wanted = [first, first + 1 + n % 3, (first * 7 + n % 4) % BLOCKS]
-                if blocks(blob, *wanted) != expected_blocks(*wanted):
+                if read_blocks(blob, *wanted) != expected_blocks(*wanted):
                     wrong.append(wanted)
         except BaseException as e:
             wrong.append(e)
 
-    threads = [threading.Thread(target=look, args=(n,)) for n in range(12)]
+    threads = [threading.Thread(target=load_block, args=(n,)) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -692,11 +692,11 @@ def test_threads_can_load_the_same_blocks_concurrently(
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
 def test_files_are_closed_with_the_last_reference(either: Store):
-    part = written(either)
+    part = write_part(either)
     spoilt = replace(part, bytes=part.bytes + 1)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        whole(index_files.open_part(either, part))
+        read_all(index_files.open_part(either, part))
         with pytest.raises(CorruptPart, match="is damaged"):
             index_files.open_part(either, spoilt)
     assert len(os.listdir("/proc/self/fd")) <= before + 1

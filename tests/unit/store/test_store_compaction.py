@@ -25,11 +25,11 @@ def key(i):
     return hashlib.sha256(b"%d" % i).hexdigest()
 
 
-def row(i, at=None, kind="turn", **more):
+def row(i, at=None, kind="turn", **fields):
     return JournalRow(
         **{"key": key(i), "turn": 0, "slot": 0, "request_hash": "h", "kind": kind, "at": at or 1000.0 + i}
         | {"reply": f"reply {i}", "model": "m", "prompt_tokens": 10, "completion_tokens": 1}
-        | more
+        | fields
     )
 
 
@@ -40,7 +40,7 @@ def write(store, *rows, writer="w"):
     return out.flush()
 
 
-def files_of(store):
+def list_files(store):
     return [info.path for info in store.list("work/extract")]
 
 
@@ -48,7 +48,7 @@ def test_merged_rows_are_sorted_by_time(store):
     write(store, row(5), row(1), writer="a")
     write(store, row(4), row(2), writer="b")
     compaction.compact(store, "extract", at_least=1)
-    (path,) = files_of(store)
+    (path,) = list_files(store)
     assert journal.cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
 
 
@@ -56,7 +56,7 @@ def test_few_small_parts_are_not_merged(store):
     for i in range(7):
         write(store, row(i), writer=f"w{i}")
     assert compaction.compact(store, "extract") == 0
-    assert len(files_of(store)) == 7
+    assert len(list_files(store)) == 7
 
 
 def test_large_parts_are_not_rewritten_and_part_sizes_are_limited(store, monkeypatch):
@@ -65,24 +65,24 @@ def test_large_parts_are_not_rewritten_and_part_sizes_are_limited(store, monkeyp
     for i in range(40):
         write(store, row(i, reply=hashlib.sha512(b"%d" % i).hexdigest() * 8), writer=f"w{i}")
     compaction.compact(store, "extract")
-    merged = files_of(store)
+    merged = list_files(store)
     assert 1 < len(merged) < 10
     assert all(journal.cache.get(store, path).table.nbytes <= 25_000 for path in merged)
     write(store, row(100), writer="late")
     write(store, row(101), writer="later")
     compaction.compact(store, "extract", at_least=1)
-    assert set(merged[:-1]) < set(files_of(store))
+    assert set(merged[:-1]) < set(list_files(store))
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(102)))) == 42
 
 
 def test_merged_part_sorts_after_its_sources(store):
     """A listing in order of names that misses a source must still find the merged part."""
     for i in range(30):
-        before = files_of(store)
+        before = list_files(store)
         before.append(write(store, row(i, at=1000.0 + i // 4), writer=f"w-{i % 7}"))
         if i % 3 == 2:
             compaction.compact(store, "extract", at_least=1)
-            (merged,) = files_of(store)
+            (merged,) = list_files(store)
             assert merged > max(before)
 
 
@@ -90,11 +90,11 @@ def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
     """The listing passes the merged part before it is written, and its sources after they are deleted."""
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
-    real, overtaken = Store.list, []
+    real, merge_first = Store.list, []
 
     def list_(self, folder=""):
-        if not overtaken:
-            overtaken.append(folder)
+        if not merge_first:
+            merge_first.append(folder)
             compaction.compact(store, "extract", at_least=1)
             return []
         return real(self, folder)
@@ -104,7 +104,7 @@ def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
     assert (index.n_parts, len(index.lookup(map(key, range(3))))) == (1, 3)
 
 
-class Together(InMemory):
+class ConcurrentFiles(InMemory):
     """Blocks reads and deletions until enough of them are concurrent."""
 
     def __init__(self, n):
@@ -112,24 +112,24 @@ class Together(InMemory):
         self.gate, self.shut = threading.Barrier(n), False
 
     def read(self, path):
-        return self.in_company(path, super().read)
+        return self.wait_for_others(path, super().read)
 
     def delete(self, path):
-        return self.in_company(path, super().delete)
+        return self.wait_for_others(path, super().delete)
 
-    def in_company(self, path, do):
+    def wait_for_others(self, path, do):
         if self.shut and "~" not in path:
             self.gate.wait(timeout=60)
         return do(path)
 
 
 def test_parts_are_read_and_deleted_concurrently():
-    store, disk = faulty(inner=Together(4))
+    store, disk = faulty(inner=ConcurrentFiles(4))
     for i in range(60):
         write(store, row(i), writer=f"w{i}")
     disk.inner.shut = True
     assert compaction.compact(store, "extract") == 59
-    (path,) = files_of(store)
+    (path,) = list_files(store)
     assert journal.cache.get(store, path).table.num_rows == 60
 
 
@@ -154,7 +154,7 @@ def test_many_parts_are_merged_in_pieces(store, monkeypatch):
     assert [len(piece) for piece in pieces] == [6, 7, 7]
     for piece in reversed(pieces):
         assert compaction.merge_parts(store, "extract", piece, lambda: None, print) == len(piece) - 1
-    assert len(files_of(store)) == 3 and not compaction.find_mergeable(store, "extract")
+    assert len(list_files(store)) == 3 and not compaction.find_mergeable(store, "extract")
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(20)))) == 20
 
 
@@ -182,7 +182,7 @@ def test_merge_killed_at_any_step_neither_loses_nor_duplicates_rows(store, monke
     else:
         compaction.compact(store, "extract", at_least=1)
     monkeypatch.undo()
-    assert len(files_of(store)) == 5 - survived
+    assert len(list_files(store)) == 5 - survived
     for _ in range(2):
         assert JournalIndex.load(store, "extract").lookup(map(key, range(4))) == {
             key(i): [row(i), row(i, kind="done", at=2000.0)] for i in range(4)
@@ -190,7 +190,7 @@ def test_merge_killed_at_any_step_neither_loses_nor_duplicates_rows(store, monke
         counted = compaction.totals(store, "extract")
         assert (counted.items, counted.done, counted.by_model["m"].calls) == (4, 4, 4)
         compaction.compact(store, "extract", at_least=1)
-    assert len(files_of(store)) == 1
+    assert len(list_files(store)) == 1
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
@@ -204,10 +204,10 @@ def test_merge_without_the_lock_deletes_nothing(store, looks):
             raise LockLost("taken over")
         remaining.pop()
 
-    before = files_of(store)
+    before = list_files(store)
     with pytest.raises(LockLost):
         compaction.compact(store, "extract", at_least=1, check=check)
-    assert set(before) <= set(files_of(store))
+    assert set(before) <= set(list_files(store))
 
 
 def test_merged_part_that_cannot_be_read_back_replaces_nothing(store, monkeypatch, caplog):
@@ -217,13 +217,13 @@ def test_merged_part_that_cannot_be_read_back_replaces_nothing(store, monkeypatc
     monkeypatch.setattr(Store, "write", lambda self, path, data: real(self, path, data[:-1]))
     monkeypatch.setattr(Store, "delete", lambda self, path: deleted.append(path))
     assert compaction.compact(store, "extract", at_least=1) == 0
-    torn = [path for path in files_of(store) if path not in paths]
-    assert len(torn) == 1 and len(files_of(store)) == 4 and deleted == []
+    torn = [path for path in list_files(store) if path not in paths]
+    assert len(torn) == 1 and len(list_files(store)) == 4 and deleted == []
     assert "cannot be read back" in caplog.text
     monkeypatch.undo()
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == 3
     assert compaction.compact(store, "extract", at_least=1) == 2
-    assert files_of(store) == torn
+    assert list_files(store) == torn
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == 3
 
 
@@ -241,14 +241,14 @@ def test_truncated_read_back_is_retried(store, monkeypatch, caplog):
 
     monkeypatch.setattr(Store, "read", read)
     assert compaction.compact(store, "extract", at_least=1) == 2
-    assert len(files_of(store)) == 1 and cut and not caplog.records
+    assert len(list_files(store)) == 1 and cut and not caplog.records
 
 
 def test_damaged_part_is_neither_merged_nor_deleted(store, caplog):
     paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
     store.write(paths[1], b"PAR1")
     assert compaction.compact(store, "extract", at_least=1) == 1
-    assert paths[1] in files_of(store)
+    assert paths[1] in list_files(store)
     assert paths[1] in caplog.text
     assert set(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == {key(0), key(2)}
 
@@ -256,14 +256,14 @@ def test_damaged_part_is_neither_merged_nor_deleted(store, caplog):
 def test_intact_part_is_not_set_aside(store):
     path = write(store, row(1))
     assert damaged_files.set_aside(store, [path, "work/extract/gone"]) == []
-    assert files_of(store) == [path]
+    assert list_files(store) == [path]
 
 
 def test_readers_see_all_rows_during_writes_and_merges(store):
     """A load contains everything flushed before it."""
     flushed, failures, stop = [0], [], threading.Event()
 
-    def write_on():
+    def keep_writing():
         writer = JournalWriter(store, "extract", "w")
         for i in range(150):
             writer.append(row(i))
@@ -271,14 +271,14 @@ def test_readers_see_all_rows_during_writes_and_merges(store):
             flushed[0] = i + 1
         stop.set()
 
-    def read_on():
+    def keep_reading():
         while not stop.is_set():
             known = flushed[0]
             found = JournalIndex.load(store, "extract").lookup(map(key, range(known)))
             if len(found) != known:
                 failures.append((known, len(found)))
 
-    threads = [threading.Thread(target=f) for f in (write_on, read_on)]
+    threads = [threading.Thread(target=f) for f in (keep_writing, keep_reading)]
     for thread in threads:
         thread.start()
     while not stop.is_set():
@@ -322,14 +322,14 @@ def test_totals_during_a_merge_count_every_row_once(store, monkeypatch):
     before = compaction.totals(store, "extract")
     real, read, one = parquet.read_columns, [], threading.Lock()
 
-    def overtaken(*args):
+    def merge_first(*args):
         with one:
             if len(read) == 2:
                 assert compaction.compact(store, "extract", at_least=1) == 5
             read.append(args)
         return real(*args)
 
-    monkeypatch.setattr(parquet, "read_columns", overtaken)
+    monkeypatch.setattr(parquet, "read_columns", merge_first)
     found = compaction.totals(store, "extract")
     assert (found.parts, found.damaged) == (1, [])
     assert (found.items, found.done, found.by_model) == (before.items, before.done, before.by_model)
@@ -414,16 +414,16 @@ def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
     early.lookup(map(key, range(4)))
 
 
-def flush(writer, how):
+def flush(writer, outcome):
     """Write, fail, or write and lose the response."""
     real = Store.write
 
     def faulty(self, path, data):
-        if how == "unanswered":
+        if outcome == "unanswered":
             real(self, path, data)
-        raise StoreError(how)
+        raise StoreError(outcome)
 
-    if how == "ok":
+    if outcome == "ok":
         writer.flush()
         return
     Store.write = faulty

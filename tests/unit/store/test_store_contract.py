@@ -34,7 +34,7 @@ def store(tmp_path):
     return Store(str(tmp_path / "an index über Bäume"))
 
 
-def at_once(n, work):
+def run_concurrently(n, work):
     """Call work(0) … work(n-1) concurrently."""
     barrier = threading.Barrier(n)
 
@@ -50,17 +50,17 @@ def key(i):
     return hashlib.sha256(b"%d" % i).hexdigest()
 
 
-def row(i, kind="turn", at=None, **more):
+def row(i, kind="turn", at=None, **fields):
     reply = f"reply {i}" if kind == "turn" else None
     return JournalRow(
         key=key(i), turn=0, slot=0, request_hash=key(i), kind=kind, at=at or 1000.0 + i,
-        **{"reply": reply, "model": "m", "prompt_tokens": 10, **more},
+        **{"reply": reply, "model": "m", "prompt_tokens": 10, **fields},
     )  # fmt: skip
 
 
-def manifest(number, **more):
+def manifest(number, **fields):
     return Manifest(
-        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **more
+        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **fields
     )
 
 
@@ -154,7 +154,7 @@ def test_create_does_not_change_an_existing_file(store):
 
 
 def test_exactly_one_of_32_concurrent_creates_wins(store):
-    won = at_once(32, lambda i: store.create("race/x", b"%d" % i))
+    won = run_concurrently(32, lambda i: store.create("race/x", b"%d" % i))
     assert won.count(True) == 1
     assert store.read("race/x") == b"%d" % won.index(True)
     assert len(store.list("race")) == 1
@@ -284,7 +284,7 @@ def test_exactly_one_of_several_concurrent_commits_wins(store):
             return False
         return True
 
-    assert at_once(8, commit).count(True) == 1
+    assert run_concurrently(8, commit).count(True) == 1
 
 
 def test_missing_and_incomplete_indexes_have_different_messages(store):
@@ -341,7 +341,7 @@ def test_exactly_one_of_several_concurrent_writers_gets_the_lock(store, monkeypa
         lock.keep_beating(0.02)
         return lock
 
-    won = [lock for lock in at_once(8, start) if lock]
+    won = [lock for lock in run_concurrently(8, start) if lock]
     for lock in won:
         lock.release()
     assert [lock.epoch for lock in won] == [1]
@@ -359,21 +359,21 @@ def test_listing_contains_modification_times_by_the_storage_clock(store):
 
 
 def test_parts_of_removed_snapshots_are_deleted_after_the_grace_period(store):
-    shared, *own = (parts.write_part(store, "numbers", pa.table({"n": [i]})) for i in range(4))
-    for number, part in enumerate(own, start=1):
+    shared, *distinct = (parts.write_part(store, "numbers", pa.table({"n": [i]})) for i in range(4))
+    for number, part in enumerate(distinct, start=1):
         snapshots.commit(store, manifest(number, tables={"numbers": [shared, part]}))
     with locks.acquire(store) as lock:
         found = gc.plan_gc(store, gc.GcOptions(keep=1), lock)
         gc.execute(store, found, lock.check)
         assert snapshots.numbers(store) == [3] and found.snapshots == [1, 2]
-        assert len(store.list("tables")) == 4, "somebody may have opened a snapshot a moment ago"
+        assert len(store.list("tables")) == 4, "readers may still use the removed snapshots"
         with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3"):
             snapshots.open_latest(store, 2)
         found = gc.plan_gc(store, gc.GcOptions(keep=1, grace_s=0), lock)
-        assert found.expired == [1, 2] and {i.path for i in found.parts} == {p.path for p in own[:2]}
+        assert found.expired == [1, 2] and {i.path for i in found.parts} == {p.path for p in distinct[:2]}
         gc.execute(store, found, lock.check)
     assert snapshots.open_latest(store).number == 3
-    assert {i.path for i in store.list("tables")} == {shared.path, own[2].path}
+    assert {i.path for i in store.list("tables")} == {shared.path, distinct[2].path}
     assert store.list("gc") == []
 
 
@@ -427,7 +427,7 @@ def test_paused_writer_undoes_its_commit_if_parts_were_removed(store, removed):
     new = parts.write_part(store, "new", pa.table({"n": [1]}))
     looks = []
 
-    def look_and_be_paused():
+    def check_and_pause():
         looks.append(None)
         if len(looks) == 2:
             raise LockLost("taken over")
@@ -436,9 +436,9 @@ def test_paused_writer_undoes_its_commit_if_parts_were_removed(store, removed):
     late = manifest(2, tables={"new": [new]} if removed else {"old": [old]})
     if removed:
         with pytest.raises(LockLost):
-            snapshots.commit(store, late, check=look_and_be_paused)
+            snapshots.commit(store, late, check=check_and_pause)
     else:
-        snapshots.commit(store, late, check=look_and_be_paused)
+        snapshots.commit(store, late, check=check_and_pause)
     assert snapshots.numbers(store) == ([1] if removed else [1, 2])
 
 

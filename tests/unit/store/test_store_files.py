@@ -39,9 +39,9 @@ class Scripted(LocalFiles):
 
     def create(self, path, data):
         self._fault("create")
-        made = super().create(path, data)
+        created = super().create(path, data)
         self._fault("after create")
-        return made
+        return created
 
     def is_transient(self, error):
         return isinstance(error, ConnectionError)
@@ -134,12 +134,12 @@ def test_create_has_one_winner_without_hard_links(tmp_path, monkeypatch):
 
 
 def test_full_disk_is_explained_and_leaves_no_partial_file(tmp_path, monkeypatch):
-    def full(_):
+    def raise_disk_full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     store = Store(str(tmp_path))
     store.write("x", b"old")
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(StoreError, match=r"Cannot write .*/x: No space left.*run the same command"):
         store.write("x", b"new")
     with pytest.raises(StoreError, match=r"Cannot create .*/y: No space left"):
@@ -150,7 +150,7 @@ def test_full_disk_is_explained_and_leaves_no_partial_file(tmp_path, monkeypatch
 
 
 def test_permission_error_is_explained(tmp_path, monkeypatch):
-    def refuse(*_args, **_more):
+    def refuse(*_args, **_kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
@@ -295,14 +295,14 @@ def test_s3_options_become_client_arguments():
     assert config["response_checksum_validation"] == "when_required"
 
 
-class Answer(Exception):
+class ResponseError(Exception):
     """An error with a response, as in botocore."""
 
     def __init__(self, status, code=""):
         self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
-def caused(error, cause):
+def with_cause(error, cause):
     error.__cause__ = cause
     return error
 
@@ -316,18 +316,21 @@ ContentLengthError = type("ContentLengthError", (Exception,), {"code": 400})
 @pytest.mark.parametrize(
     ("error", "transient"),
     [
-        (caused(OSError(errno.EIO, "We encountered an internal error"), Answer(500)), True),
-        (caused(OSError(errno.EBUSY, "Reduce your request rate"), Answer(503, "SlowDown")), True),
-        (caused(OSError(errno.EBUSY, "conflict"), Answer(409, "ConditionalRequestConflict")), True),
-        (caused(OSError(errno.EINVAL, "InvalidRequest"), Answer(400)), False),
-        (caused(OSError(errno.EIO, "unknown"), Answer(501)), False),
+        (with_cause(OSError(errno.EIO, "We encountered an internal error"), ResponseError(500)), True),
+        (with_cause(OSError(errno.EBUSY, "Reduce your request rate"), ResponseError(503, "SlowDown")), True),
+        (
+            with_cause(OSError(errno.EBUSY, "conflict"), ResponseError(409, "ConditionalRequestConflict")),
+            True,
+        ),
+        (with_cause(OSError(errno.EINVAL, "InvalidRequest"), ResponseError(400)), False),
+        (with_cause(OSError(errno.EIO, "unknown"), ResponseError(501)), False),
         (PermissionError("Access Denied"), False),
         (FileNotFoundError("x"), False),
         (TimeoutError(), True),
         (ConnectionResetError(), True),
         (OSError(errno.EBUSY, "ServiceUnavailable"), True),
         (EndpointConnectionError(), True),
-        (caused(ClientPayloadError(), ContentLengthError()), True),
+        (with_cause(ClientPayloadError(), ContentLengthError()), True),
         (OSError(errno.EINVAL, "x"), False),
     ],
 )
@@ -336,14 +339,15 @@ def test_object_store_errors_are_classified(error, transient):
 
 
 @pytest.mark.parametrize(
-    "refusal", [FileExistsError("x"), caused(OSError(errno.EINVAL, "PreconditionFailed"), Answer(412))]
+    "refusal",
+    [FileExistsError("x"), with_cause(OSError(errno.EINVAL, "PreconditionFailed"), ResponseError(412))],
 )
 def test_both_ways_of_refusing_a_create_count_as_lost(refusal):
     storage = ObjectFiles("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1"})
 
     class Refusing:
-        def pipe_file(self, *_args, **how):
-            assert how["mode"] == "create"
+        def pipe_file(self, *_args, **options):
+            assert options["mode"] == "create"
             raise refusal
 
     storage._fs = Refusing()

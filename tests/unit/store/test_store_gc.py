@@ -42,9 +42,9 @@ def prefixes(*numbers):
 
 
 def snapshot(store, number, *values):
-    held = [parts.write_part(store, "numbers", pa.table({"n": [v]})) for v in values]
-    steps = {"read": {"fingerprint": "", "tables": {"more": [[[held[0].path, 1, held[0].bytes]]]}}}
-    tables = {"numbers": held}
+    stored = [parts.write_part(store, "numbers", pa.table({"n": [v]})) for v in values]
+    steps = {"read": {"fingerprint": "", "tables": {"more": [[[stored[0].path, 1, stored[0].bytes]]]}}}
+    tables = {"numbers": stored}
     snapshots.commit(store, Manifest(number, number - 1 or None, "", "0", tables=tables, steps=steps))
 
 
@@ -57,18 +57,18 @@ def kill_at(monkeypatch):
     """Kill the process at the n-th change to a store."""
     left = [None]
 
-    def counted(operation):
-        def counting(self, path, *data):
+    def wrap(operation):
+        def count_and_maybe_kill(self, path, *data):
             if left[0] is not None and not path.startswith("locks/"):
                 if left[0] == 0:
                     raise Killed
                 left[0] -= 1
             return operation(self, path, *data)
 
-        return counting
+        return count_and_maybe_kill
 
     for name in ("write", "create", "delete"):
-        monkeypatch.setattr(Store, name, counted(getattr(Store, name)))
+        monkeypatch.setattr(Store, name, wrap(getattr(Store, name)))
     return left
 
 
@@ -122,8 +122,8 @@ def test_gc_deletes_cached_copies_of_removed_remote_parts(tmp_path, monkeypatch)
         gc.plan_gc(far, gc.GcOptions(at_once=frozenset({1}))),
         lambda: None,
     )
-    kept = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert kept == {index_files._copy_name(far, shards[1]), earlier.name}
+    remaining = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert remaining == {index_files._copy_name(far, shards[1]), earlier.name}
 
 
 def test_ages_use_only_the_storage_clock(store, monkeypatch):

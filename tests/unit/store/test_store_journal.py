@@ -32,12 +32,12 @@ def key(i):
     return hashlib.sha256(b"%d" % i).hexdigest()
 
 
-def row(i, kind="turn", at=1000.0, **more):
+def row(i, kind="turn", at=1000.0, **fields):
     reply = f"reply {i}" if kind == "turn" else None
     return JournalRow(
         **{"key": key(i), "turn": 0, "slot": 0, "request_hash": key(i), "kind": kind, "at": at}
         | {"reply": reply, "model": "m"}
-        | more
+        | fields
     )
 
 
@@ -171,11 +171,11 @@ def test_rows_appended_while_another_thread_flushes_are_all_written(store):
     writer = JournalWriter(store, "extract", "w")
     stop = threading.Event()
 
-    def flush_on():
+    def keep_flushing():
         while not stop.is_set():
             writer.flush()
 
-    flushers = [threading.Thread(target=flush_on) for _ in range(2)]
+    flushers = [threading.Thread(target=keep_flushing) for _ in range(2)]
     for thread in flushers:
         thread.start()
     for i in range(2000):
@@ -229,15 +229,15 @@ def test_rows_of_an_item_are_collected_from_many_parts(store):
         write(store, row(1, turn=turn, at=1000.0 + turn), row(turn + 10), writer=f"w{turn}")
     index = JournalIndex.load(store, "extract")
     assert [r.turn for r in index.turns(key(1))] == [0, 1, 2, 3, 4]
-    assert sum(len(held.prefixes) for held in index._parts.values()) == 10
+    assert sum(len(part.prefixes) for part in index._parts.values()) == 10
 
 
 def test_lookup_does_not_search_every_part(store):
     for i in range(5):
         write(store, row(i), writer=f"w{i}")
     index = JournalIndex.load(store, "extract")
-    for held in index._parts.values():
-        object.__setattr__(held, "prefixes", None)
+    for part in index._parts.values():
+        object.__setattr__(part, "prefixes", None)
     assert index.lookup([key(3), key(9), key(1)]) == {key(3): [row(3)], key(1): [row(1)]}
 
 
@@ -292,8 +292,8 @@ def test_done_items_are_computed_once_per_load(store, monkeypatch):
 def test_any_killed_reads_no_entries(store):
     write(store, row(1), row(2, "killed"))
     index = JournalIndex.load(store, "extract")
-    for held in index._parts.values():
-        object.__setattr__(held, "flags", None)
+    for part in index._parts.values():
+        object.__setattr__(part, "flags", None)
     assert index.any_killed
 
 

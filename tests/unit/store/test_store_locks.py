@@ -18,9 +18,9 @@ def store(tmp_path):
     return Store(str(tmp_path))
 
 
-def acquire(store, clock=None, **more):
+def acquire(store, clock=None, **options):
     with (clock or Clock()).passes():
-        return locks.acquire(store, **more)
+        return locks.acquire(store, **options)
 
 
 HOLD = """if True:
@@ -240,8 +240,8 @@ def test_epochs_are_compared_as_numbers(store):
         lock.release()
     assert lock.epoch == 11
     assert locks.find_holder(store) is None
-    held = acquire(store)
-    assert locks.find_holder(store) == held.holder
+    lock = acquire(store)
+    assert locks.find_holder(store) == lock.holder
 
 
 def test_lock_is_released_after_an_error_in_its_block(store):

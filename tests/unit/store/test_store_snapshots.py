@@ -16,8 +16,8 @@ def store(tmp_path):
     return Store(str(tmp_path))
 
 
-def manifest(number, parent=None, **more):
-    return Manifest(number, parent, "2026-01-01T00:00:00Z", "0.1.0", **more)
+def manifest(number, parent=None, **fields):
+    return Manifest(number, parent, "2026-01-01T00:00:00Z", "0.1.0", **fields)
 
 
 def commit(store, *numbers):
@@ -68,7 +68,7 @@ def test_older_format_is_refused_with_advice(store):
     )
     with pytest.raises(StoreError, match=message):
         snapshots.open_latest(store)
-    assert snapshots.read_latest(store).format == 1, "gc needs to know what it holds"
+    assert snapshots.read_latest(store).format == 1, "gc must be able to read it"
 
 
 def test_taken_number_is_a_conflict(store):

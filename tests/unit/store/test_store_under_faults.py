@@ -39,7 +39,7 @@ LOSSY = {"refused": 0.15, "unanswered": 0.15, "late": 0.05, "torn_writes": 0.05,
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
+def _no_delays(monkeypatch):
     monkeypatch.setattr(files, "_sleep", lambda seconds: None)
     journal.cache.clear()
 
@@ -62,13 +62,13 @@ def row(i, kind="turn", at=1000.0):
     )  # fmt: skip
 
 
-def manifest(number, **more):
+def manifest(number, **fields):
     return Manifest(
-        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **more
+        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **fields
     )
 
 
-def at_once(n, work):
+def run_concurrently(n, work):
     barrier = threading.Barrier(n)
 
     def one(i):
@@ -108,19 +108,19 @@ def test_acknowledged_flush_survives_any_storage_fault(seed, sequence, compactin
         elif move == "outage":
             disk.faults.out_until = disk.operations + files.ATTEMPTS + seed % 3
         elif move == "read" and disk.operations > disk.faults.out_until:
-            assert acknowledged <= rows_in(store) <= set(appended)
+            assert acknowledged <= read_rows(store) <= set(appended)
         elif move == "die":
             disk.faults.out_until = 0
             disk.faults.die_at = disk.changes + seed % 3
             with pytest.raises(Killed):
                 work_until_killed(store, writer, numbers)
             disk.dead, disk.faults.die_at = False, None
-            appended = [*acknowledged, *(r for r in rows_in(store) if r not in acknowledged)]
+            appended = [*acknowledged, *(r for r in read_rows(store) if r not in acknowledged)]
             writer = JournalWriter(store, "extract", f"w{next(writers)}")
     disk.heal()
-    assert acknowledged <= rows_in(store) <= set(appended)
+    assert acknowledged <= read_rows(store) <= set(appended)
     writer.flush()
-    assert rows_in(store) == set(appended)
+    assert read_rows(store) == set(appended)
     counted = compaction.totals(store, "extract")
     assert sum(m.calls for m in counted.by_model.values()) == len(set(appended))
 
@@ -141,10 +141,10 @@ def succeeds(act):
     return True
 
 
-def rows_in(store):
+def read_rows(store):
     """Return all rows of the journal, and the damaged parts."""
     index = JournalIndex.load(store, "extract")
-    wanted = [f"{int(p):016x}" for p in {p for held in index._parts.values() for p in held.prefixes.tolist()}]
+    wanted = [f"{int(p):016x}" for p in {p for part in index._parts.values() for p in part.prefixes.tolist()}]
     known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
     found = index.lookup(known[w] for w in wanted)
     return {r for rows in found.values() for r in rows}
@@ -159,7 +159,7 @@ def test_merge_during_a_listing_hides_no_row():
             writer.append(row(i))
             writer.flush()
         disk.between = lambda store=store: compaction.compact(store, "extract", at_least=2)
-        assert rows_in(store) == {row(i) for i in range(6)}
+        assert read_rows(store) == {row(i) for i in range(6)}
 
 
 # parts
@@ -196,7 +196,7 @@ def test_exactly_one_concurrent_commit_wins_over_bad_connections(seed):
             return False
         return True
 
-    won = at_once(6, commit)
+    won = run_concurrently(6, commit)
     disk.heal()
     assert won.count(True) == 1
     assert snapshots.open_latest(store).counts == {"writer": won.index(True)}
@@ -239,7 +239,7 @@ def test_exactly_one_concurrent_writer_works_over_bad_connections(seed, monkeypa
         lock.keep_beating(0.02)
         return lock
 
-    tried = at_once(5, start)
+    tried = run_concurrently(5, start)
     won = [lock for lock in tried if not isinstance(lock, str)]
     for lock in won:
         lock.check()
@@ -254,24 +254,24 @@ def test_exactly_one_concurrent_writer_works_over_bad_connections(seed, monkeypa
 def test_partially_visible_lock_files_never_give_two_holders(seed):
     """A is killed, releases the lock, or keeps beating. B gets the lock only in the first two cases."""
     store, disk = faulty(Faults(seed=seed, **LOSSY))
-    held, in_turn = [], []
+    holders, order = [], []
     for _ in range(4):
-        clock = Clock(lambda: [lock.beat() for lock in held])
+        clock = Clock(lambda: [lock.beat() for lock in holders])
         try:
             with clock.passes():
                 lock = locks.acquire(store)
         except LockHeld:
             continue
-        assert held == [], "who was there gave signs of life all the time"
-        held.append(lock)
-        in_turn.append(lock.epoch)
+        assert holders == [], "the holder was beating all the time"
+        holders.append(lock)
+        order.append(lock.epoch)
         if seed % 3 == 0:
-            held.pop().release()
+            holders.pop().release()
         elif seed % 3 == 1:
-            held.pop()
+            holders.pop()
     disk.heal()
-    assert in_turn == sorted(set(in_turn))
-    for lock in held:
+    assert order == sorted(set(order))
+    for lock in holders:
         lock.check()
 
 
@@ -290,8 +290,8 @@ def do_work(store):
         table = pa.table({"n": list(range(10)), "epoch": [lock.epoch] * 10})
         part = parts.write_part(store, "entities", table)
         number = snapshots.next_number(store)
-        made = Manifest(number, found.number if found else None, "2026", "0", {"entities": [part]})
-        snapshots.commit(store, made, check=lock.check)
+        new_manifest = Manifest(number, found.number if found else None, "2026", "0", {"entities": [part]})
+        snapshots.commit(store, new_manifest, check=lock.check)
         yield "snapshot", number
         compaction.compact(store, "extract", at_least=2, check=lock.check)
 

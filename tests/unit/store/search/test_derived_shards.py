@@ -23,34 +23,36 @@ TEXTS = st.dictionaries(NAMES, TEXT, max_size=20)
 LANGUAGES = st.sampled_from(["", *WORDS])
 
 
-def id_of(name: str) -> str:
+def make_id(name: str) -> str:
     """Return an id. Some ids share their first half."""
     first, _, last = f"{name:3}".encode().hex().partition("61")
     return f"{first:0>16}{last:0>16}"
 
 
-def built(texts: Texts, language: str = "") -> bytes:
-    return keyword_index.build([id_of(name) for name in texts], list(texts.values()), language)
+def build_bytes(texts: Texts, language: str = "") -> bytes:
+    return keyword_index.build([make_id(name) for name in texts], list(texts.values()), language)
 
 
-def shard_of(texts: Texts, language: str = "") -> keyword_index.KeywordShard:
-    return keyword_index.read(InMemory.of(built(texts, language)))
+def build_shard(texts: Texts, language: str = "") -> keyword_index.KeywordShard:
+    return keyword_index.read(InMemory.of(build_bytes(texts, language)))
 
 
-def changed(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] = frozenset()) -> bytes:
+def derive(texts: Texts, now: Texts, language: str = "", moved: frozenset[str] = frozenset()) -> bytes:
     """Return the derived shard. `moved` records are removed and added unchanged."""
     same = {name for name in texts.keys() & now.keys() if texts[name] == now[name]} - moved
     new_records = {name: text for name, text in now.items() if name not in same}
-    removed_ids = [id_of(name) for name in texts if name not in same]
+    removed_ids = [make_id(name) for name in texts if name not in same]
     return keyword_index.update(
-        shard_of(texts, language),
+        build_shard(texts, language),
         removed_ids,
-        [id_of(name) for name in new_records],
+        [make_id(name) for name in new_records],
         list(new_records.values()),
     )
 
 
-def after(data: st.DataObject, before: Mapping[str, Any], values: st.SearchStrategy[Any]) -> dict[str, Any]:
+def draw_changes(
+    data: st.DataObject, before: Mapping[str, Any], values: st.SearchStrategy[Any]
+) -> dict[str, Any]:
     """Draw records with some removed, added and changed."""
     left = {name: value for name, value in before.items() if data.draw(st.integers(0, 3))}
     return left | data.draw(st.dictionaries(NAMES, values, max_size=6))
@@ -60,29 +62,29 @@ def after(data: st.DataObject, before: Mapping[str, Any], values: st.SearchStrat
 def test_derived_keyword_shard_equals_a_built_one(
     texts: Texts, language: str, moved: frozenset[str], data: st.DataObject
 ):
-    now = after(data, texts, TEXT)
-    assert changed(texts, now, language, moved) == built(now, language)
+    now = draw_changes(data, texts, TEXT)
+    assert derive(texts, now, language, moved) == build_bytes(now, language)
 
 
 @given(TEXTS, TEXTS)
 def test_all_words_can_be_replaced(texts: Texts, now: Texts):
-    assert changed(texts, {}) == built({})
-    assert changed({}, now) == built(now)
-    assert changed(texts, now) == built(now)
-    assert changed(texts, texts) == built(texts)
+    assert derive(texts, {}) == build_bytes({})
+    assert derive({}, now) == build_bytes(now)
+    assert derive(texts, now) == build_bytes(now)
+    assert derive(texts, texts) == build_bytes(texts)
 
 
 @given(TEXTS, st.data())
 def test_shard_can_be_derived_repeatedly(texts: Texts, data: st.DataObject):
-    shard, now = shard_of(texts), texts
+    shard, now = build_shard(texts), texts
     for _ in range(3):
-        before, now = now, after(data, now, TEXT)
-        removed_ids = [id_of(name) for name in before if name not in now or before[name] != now[name]]
+        before, now = now, draw_changes(data, now, TEXT)
+        removed_ids = [make_id(name) for name in before if name not in now or before[name] != now[name]]
         new_records = {name: text for name, text in now.items() if before.get(name) != text}
         derived = keyword_index.update(
-            shard, removed_ids, [id_of(name) for name in new_records], list(new_records.values())
+            shard, removed_ids, [make_id(name) for name in new_records], list(new_records.values())
         )
-        assert derived == built(now)
+        assert derived == build_bytes(now)
         shard = keyword_index.read(InMemory.of(derived))
 
 
@@ -92,14 +94,14 @@ def test_words_with_equal_hashes_count_as_one(texts: Texts, data: st.DataObject)
     with pytest.MonkeyPatch.context() as patch:
         hashes = keyword_index._hashes
         patch.setattr(keyword_index, "_hashes", lambda of: hashes(of) % np.uint64(5))
-        now = after(data, texts, TEXT)
-        assert changed(texts, now) == built(now)
-        assert len(shard_of(now).arrays["words"]) <= 5
+        now = draw_changes(data, texts, TEXT)
+        assert derive(texts, now) == build_bytes(now)
+        assert len(build_shard(now).arrays["words"]) <= 5
 
 
 def test_words_of_removed_records_disappear():
     shard = keyword_index.read(
-        InMemory.of(changed({"a": "mill secret", "b": "mill"}, {"a": "mill", "b": "mill"}))
+        InMemory.of(derive({"a": "mill secret", "b": "mill"}, {"a": "mill", "b": "mill"}))
     )
     assert len(shard.arrays["words"]) == 1
 
@@ -107,20 +109,20 @@ def test_words_of_removed_records_disappear():
 def test_derived_word_counts_are_capped():
     texts = {"a": "mill " * 70_000, "b": "river"}
     now = texts | {"b": "mill", "ba": "river " * 70_000}
-    assert changed(texts, now) == built(now)
+    assert derive(texts, now) == build_bytes(now)
 
 
 @pytest.mark.parametrize(
     ("removed_ids", "new_records"), [(["ab"], []), (["a", "a"], []), ([], ["b"]), (["a"], ["a", "a"])]
 )
 def test_shard_with_unexpected_records_is_refused(removed_ids: list[str], new_records: list[str]):
-    removed_ids, new_records = ([id_of(name) for name in some] for some in (removed_ids, new_records))
+    removed_ids, new_records = ([make_id(name) for name in some] for some in (removed_ids, new_records))
     with pytest.raises(ValueError, match=r"it lacks records|it contains a record twice"):
         keyword_index.update(
-            shard_of({"a": "mill", "b": "river"}), removed_ids, new_records, ["mill"] * len(new_records)
+            build_shard({"a": "mill", "b": "river"}), removed_ids, new_records, ["mill"] * len(new_records)
         )
     shard = vector_index.read(
-        InMemory.of(vector_index.build([id_of("a"), id_of("b")], np.eye(2, dtype=np.float32)))
+        InMemory.of(vector_index.build([make_id("a"), make_id("b")], np.eye(2, dtype=np.float32)))
     )
     with pytest.raises(ValueError, match=r"it lacks records|it contains a record twice"):
         vector_index.update(shard, removed_ids, new_records, np.ones((len(new_records), 2), np.float32))
@@ -129,33 +131,33 @@ def test_shard_with_unexpected_records_is_refused(removed_ids: list[str], new_re
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33])
 def test_new_record_with_an_invalid_id_is_refused(bad: str):
     with pytest.raises(ValueError, match="hex"):
-        keyword_index.update(shard_of({"a": "mill"}), [], [bad], ["mill"])
-    shard = vector_index.read(InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32))))
+        keyword_index.update(build_shard({"a": "mill"}), [], [bad], ["mill"])
+    shard = vector_index.read(InMemory.of(vector_index.build([make_id("a")], np.ones((1, 2), np.float32))))
     with pytest.raises(ValueError, match="hex"):
         vector_index.update(shard, [], [bad], np.ones((1, 2), np.float32))
 
 
 def test_only_new_texts_are_tokenized_and_failures_are_reported(monkeypatch: pytest.MonkeyPatch):
     texts = {f"{n:03}": f"mill {n}" for n in range(100)}
-    shard, split = shard_of(texts), []
+    shard, split = build_shard(texts), []
 
-    def noted(text: str, language: str) -> list[str]:
+    def record_call(text: str, language: str) -> list[str]:
         split.append(text)
         if text == "broken":
             raise IndexError(text)
         return tokenize(text, language)
 
-    monkeypatch.setattr(keyword_index, "tokenize", noted)
+    monkeypatch.setattr(keyword_index, "tokenize", record_call)
     failures: list[tuple[str, str]] = []
-    new_records = [id_of("a"), id_of("b")], ["broken", "river"]
+    new_records = [make_id("a"), make_id("b")], ["broken", "river"]
     data = keyword_index.update(
-        shard, [id_of("007")], *new_records, lambda id_, e: failures.append((id_, str(e)))
+        shard, [make_id("007")], *new_records, lambda id_, e: failures.append((id_, str(e)))
     )
-    assert split == ["broken", "river"] and failures == [(id_of("a"), "broken")]
+    assert split == ["broken", "river"] and failures == [(make_id("a"), "broken")]
     del texts["007"]
     monkeypatch.undo()
-    assert data == built(texts | {"a": "", "b": "river"})
-    monkeypatch.setattr(keyword_index, "tokenize", noted)
+    assert data == build_bytes(texts | {"a": "", "b": "river"})
+    monkeypatch.setattr(keyword_index, "tokenize", record_call)
     with pytest.raises(IndexError, match="broken"):
         keyword_index.update(shard, [], *new_records)
 
@@ -179,15 +181,17 @@ def test_derived_vector_shard_equals_a_built_one(
     width: int, signs: bool, moved: frozenset[str], data: st.DataObject
 ):
     before = data.draw(st.dictionaries(NAMES, matrix_rows(width), min_size=1, max_size=20))
-    now = after(data, before, matrix_rows(width))
+    now = draw_changes(data, before, matrix_rows(width))
     same = {name for name in before.keys() & now.keys() if before[name] == now[name]} - moved
     new_records = {name: row for name, row in now.items() if name not in same}
     shard = vector_index.read(
-        InMemory.of(vector_index.build([*map(id_of, before)], matrix(before, width), signs))
+        InMemory.of(vector_index.build([*map(make_id, before)], matrix(before, width), signs))
     )
-    removed_ids = [id_of(name) for name in before if name not in same]
-    derived = vector_index.update(shard, removed_ids, [*map(id_of, new_records)], matrix(new_records, width))
-    assert derived == vector_index.build([*map(id_of, now)], matrix(now, width), signs)
+    removed_ids = [make_id(name) for name in before if name not in same]
+    derived = vector_index.update(
+        shard, removed_ids, [*map(make_id, new_records)], matrix(new_records, width)
+    )
+    assert derived == vector_index.build([*map(make_id, now)], matrix(now, width), signs)
 
 
 @pytest.mark.parametrize("signs", [False, True])
@@ -199,36 +203,38 @@ def test_derived_large_vector_shard_equals_a_built_one(
     """Rounding and batches do not depend on other records."""
     monkeypatch.setattr(vector_index, "_BATCH_ROWS", 100)
     dice = np.random.default_rng([seed, width])
-    own = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
+    vectors = (dice.normal(size=(700, width)) + 0.3).astype(np.float32)
     ids = [f"{int(n):032x}" for n in dice.permutation(700)]
-    shard = vector_index.read(InMemory.of(vector_index.build(ids[:500], own[:500], signs)))
-    derived = vector_index.update(shard, ids[100:333], ids[500:], own[500:])
+    shard = vector_index.read(InMemory.of(vector_index.build(ids[:500], vectors[:500], signs)))
+    derived = vector_index.update(shard, ids[100:333], ids[500:], vectors[500:])
     stay = [*range(100), *range(333, 700)]
-    assert derived == vector_index.build([ids[i] for i in stay], own[stay], signs)
-    assert vector_index.update(shard, [], [], own[:0]) == vector_index.build(ids[:500], own[:500], signs)
+    assert derived == vector_index.build([ids[i] for i in stay], vectors[stay], signs)
+    assert vector_index.update(shard, [], [], vectors[:0]) == vector_index.build(
+        ids[:500], vectors[:500], signs
+    )
 
 
 @pytest.mark.parametrize("signs", [False, True])
 def test_vectors_of_other_dimensions_are_refused(signs: bool):
     shard = vector_index.read(
-        InMemory.of(vector_index.build([id_of("a")], np.ones((1, 2), np.float32), signs))
+        InMemory.of(vector_index.build([make_id("a")], np.ones((1, 2), np.float32), signs))
     )
     with pytest.raises(ValueError, match="different number of dimensions"):
-        vector_index.update(shard, [], [id_of("b")], np.ones((1, 3), np.float32))
+        vector_index.update(shard, [], [make_id("b")], np.ones((1, 3), np.float32))
 
 
 def test_derivation_only_reads_loaded_bytes(watched: Any):
     """Reads outside of loaded ranges would change the result."""
     texts = {f"{n:03}": f"mill {n}" for n in range(100)}
-    ids = [id_of(name) for name in texts]
-    new_records = [id_of("a")], ["river"]
-    data = built(texts)
+    ids = [make_id(name) for name in texts]
+    new_records = [make_id("a")], ["river"]
+    data = build_bytes(texts)
     expected = keyword_index.update(keyword_index.read(InMemory.of(data)), ids[:5], *new_records)
     assert keyword_index.update(keyword_index.read(watched(data)), ids[:5], *new_records) == expected
     for signs in (False, True):
         data = vector_index.build(
             ids, np.random.default_rng(7).normal(size=(100, 4)).astype(np.float32), signs
         )
-        new = [id_of("a")], np.ones((1, 4), np.float32)
+        new = [make_id("a")], np.ones((1, 4), np.float32)
         expected = vector_index.update(vector_index.read(InMemory.of(data)), ids[:5], *new)
         assert vector_index.update(vector_index.read(watched(data)), ids[:5], *new) == expected

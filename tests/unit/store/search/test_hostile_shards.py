@@ -26,13 +26,13 @@ TEXTS = [f"word{i % 7} and {i}" for i in range(300)]
 GROUP = {"id": row_index.entry_type(["id"], ["rank"])}
 
 
-def by_keyword(source: ByteSource) -> None:
+def search_keywords(source: ByteSource) -> None:
     shard = keyword_index.read(source)
     for among in (None, IDS[5:90:3], []):
         assert len(keyword_index.search([shard, shard], "word3 and 7", 5, among)) <= 5
 
 
-def by_vector(source: ByteSource) -> None:
+def search_vectors(source: ByteSource) -> None:
     shard = vector_index.read(source)
     if shard.dimensions == len(WANTED):
         for among in (None, IDS[5:90:3], []):
@@ -41,7 +41,7 @@ def by_vector(source: ByteSource) -> None:
             assert len(hits) <= 5 and np.isfinite([score for _, score in hits]).all()
 
 
-def by_row(source: ByteSource) -> None:
+def search_rows(source: ByteSource) -> None:
     index = row_index.read(source, GROUP)
     if index.has("id"):
         for limit in (None, 1):
@@ -52,11 +52,11 @@ def by_row(source: ByteSource) -> None:
     pages = index.page_of("text", rows)
     if pages is not None:
         found_pages = index.pages("text", pages)
-        own = found_pages.first
-        assert (own <= rows).all() and (rows < own + found_pages.rows).all()
+        first_rows = found_pages.first
+        assert (first_rows <= rows).all() and (rows < first_rows + found_pages.rows).all()
 
 
-def rows_of_all() -> bytes:
+def row_index_bytes() -> bytes:
     entries = np.zeros(300, GROUP["id"])
     entries["key"] = entries["place"] = entries["id"]["high"] = entries["id"]["low"] = HALVES
     pages = np.zeros(30, row_index.PAGE)
@@ -65,14 +65,14 @@ def rows_of_all() -> bytes:
 
 
 SHARDS: dict[str, tuple[Callable[[ByteSource], None], bytes]] = {
-    "keyword": (by_keyword, keyword_index.build(IDS, TEXTS, "english")),
-    "vector": (by_vector, vector_index.build(IDS, MATRIX)),
-    "signs": (by_vector, vector_index.build(MANY_IDS, MANY, signs=True)),
-    "rows": (by_row, rows_of_all()),
+    "keyword": (search_keywords, keyword_index.build(IDS, TEXTS, "english")),
+    "vector": (search_vectors, vector_index.build(IDS, MATRIX)),
+    "signs": (search_vectors, vector_index.build(MANY_IDS, MANY, signs=True)),
+    "rows": (search_rows, row_index_bytes()),
 }
 
 
-def mutated(data: bytes, seed: int) -> bytes:
+def mutate(data: bytes, seed: int) -> bytes:
     """Change some bytes, half of them in the directory at the end."""
     dice, changed = random.Random(seed), bytearray(data)
     for _ in range(dice.choice((1, 1, 2, 8, 60))):
@@ -90,12 +90,12 @@ def mutated(data: bytes, seed: int) -> bytes:
 @pytest.mark.parametrize("kind", SHARDS)
 @pytest.mark.parametrize("first", range(0, 800, 200))
 def test_changed_shard_is_refused_or_searched_safely(kind: str, first: int):
-    searched, data = SHARDS[kind]
-    searched(InMemory.of(data))
+    search, data = SHARDS[kind]
+    search(InMemory.of(data))
     refused = 0
     for seed in range(first, first + 200):
         try:
-            searched(InMemory.of(mutated(data, seed)))
+            search(InMemory.of(mutate(data, seed)))
         except ValueError:
             refused += 1
     assert 0 < refused < 200
@@ -104,12 +104,12 @@ def test_changed_shard_is_refused_or_searched_safely(kind: str, first: int):
 @pytest.mark.parametrize("kind", SHARDS)
 def test_refusals_come_from_the_byte_source(kind: str, watched: Any, not_the_file: type[Exception]):
     """So that the message names the file."""
-    searched, data = SHARDS[kind]
-    searched(watched(data))
+    search, data = SHARDS[kind]
+    search(watched(data))
     refused = 0
     for seed in range(150):
         try:
-            searched(watched(mutated(data, seed)))
+            search(watched(mutate(data, seed)))
         except not_the_file:
             refused += 1
     assert 0 < refused < 150
@@ -119,7 +119,7 @@ def test_refusals_come_from_the_byte_source(kind: str, watched: Any, not_the_fil
 @pytest.mark.parametrize("dice", range(3))
 def test_arbitrary_arrays_are_refused_or_searched_safely(kind: str, dice: int):
     """Replace each array by small, large or arbitrary numbers, which changes of single bytes rarely give."""
-    searched, data = SHARDS[kind]
+    search, data = SHARDS[kind]
     rng = np.random.default_rng(dice)
     shard: Any = (
         row_index.read(InMemory.of(data), GROUP)
@@ -130,7 +130,7 @@ def test_arbitrary_arrays_are_refused_or_searched_safely(kind: str, dice: int):
     whole = {name: array.whole() for name, array in arrays.items()}
     refused: set[str] = set()
     for name, array in whole.items():
-        for made in (
+        for replacement in (
             np.frombuffer(rng.bytes(array.nbytes), array.dtype),
             np.frombuffer(bytes([255]) * array.nbytes, array.dtype),
             np.zeros_like(array),
@@ -141,10 +141,10 @@ def test_arbitrary_arrays_are_refused_or_searched_safely(kind: str, dice: int):
             array[:0],
         ):
             try:
-                searched(InMemory.of(pack(whole | {name: made})))
+                search(InMemory.of(pack(whole | {name: replacement})))
             except ValueError:
                 refused.add(name)
-    assert refused, "such as arrays of other lengths"
+    assert refused, "arrays of other lengths must be refused"
 
 
 SOUND = {
@@ -245,7 +245,7 @@ def vector_arrays(**changes: Any) -> bytes:
     return pack({name: array for name, array in arrays.items() if array is not None})
 
 
-def neared(data: bytes) -> list[tuple[str, float]]:
+def search_bytes(data: bytes) -> list[tuple[str, float]]:
     shard = vector_index.read(InMemory.of(data))
     wanted = vector_index.normalize(np.ones((1, shard.dimensions), np.float32))[0]
     vector_index.search([shard], wanted, 5, [f"{n:016x}{n:016x}" for n in range(5)])
@@ -278,32 +278,32 @@ EXACT = {"vectors": None, "mean": None, "signs": None, "spread": None}
 )
 def test_inconsistent_vectors_are_refused(changes: dict[str, Any], message: str):
     assert (
-        len(neared(vector_arrays()))
-        == len(neared(vector_arrays(**EXACT | {"exact": np.ones(6, "<f4")})))
+        len(search_bytes(vector_arrays()))
+        == len(search_bytes(vector_arrays(**EXACT | {"exact": np.ones(6, "<f4")})))
         == 3
     )
     with pytest.raises(ValueError, match=message):
-        neared(vector_arrays(**changes))
+        search_bytes(vector_arrays(**changes))
 
 
 def test_shard_without_vectors_is_refused():
     none = {name: ints(kind="<u8") for name in ("high", "low", "top__high")}
     with pytest.raises(ValueError, match="inconsistent lengths"):
-        neared(vector_arrays(**EXACT | none | {"exact": np.ones(0, "<f4")}))
+        search_bytes(vector_arrays(**EXACT | none | {"exact": np.ones(0, "<f4")}))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, 3e38])
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_nan_vectors_score_zero(value: float, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(vector_index, "SECOND", 1)
-    monkeypatch.setattr(vector_index, "SECOND_PER_RESULT", 0)
+    monkeypatch.setattr(vector_index, "PRODUCT_CANDIDATES", 1)
+    monkeypatch.setattr(vector_index, "PRODUCT_CANDIDATES_PER_RESULT", 0)
     odd = np.array([value, value, 1, 0, 0, 1], "<f4")
-    hits = neared(vector_arrays(**EXACT | {"exact": odd}))
+    hits = search_bytes(vector_arrays(**EXACT | {"exact": odd}))
     assert len(hits) == 3 and np.isfinite([score for _, score in hits]).all()
     if not np.isfinite(value):
         assert hits[-1] == (f"{1:016x}{1:016x}", 0.0)
     for changes in ({"spread": odd[:3]}, {"mean": odd[:2]}):
-        assert np.isfinite([score for _, score in neared(vector_arrays(**changes))]).all()
+        assert np.isfinite([score for _, score in search_bytes(vector_arrays(**changes))]).all()
 
 
 @pytest.mark.parametrize("url", ["{}/index", "memory://hostile-shards"])
@@ -311,17 +311,17 @@ def test_part_with_other_contents_is_reported(url: str, tmp_path: Path, monkeypa
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     store = Store(url.format(tmp_path))
 
-    def opened(data: bytes) -> keyword_index.KeywordShard:
+    def open_bytes(data: bytes) -> keyword_index.KeywordShard:
         return keyword_index.read(
             index_files.open_part(store, index_files.write_blob(store, "t", "ab12", data, rows=1))
         )
 
-    assert len(keyword_index.search([opened(SHARDS["keyword"][1])], "word3", 5)) == 5
+    assert len(keyword_index.search([open_bytes(SHARDS["keyword"][1])], "word3", 5)) == 5
     message = r"part-ab12-.* is not a valid index file: "
     for data in (b"", b"anything", b"anything at all"):
         with pytest.raises(CorruptPart, match=message + "its arrays cannot be read"):
-            opened(data)
+            open_bytes(data)
     leads_out = keyword_index.read(InMemory.of(pack(SOUND | {"ends": ints(1, 2, 9)})))
     assert len(leads_out) == 2
     with pytest.raises(CorruptPart, match=message + "a position is out of range"):
-        keyword_index.search([opened(pack(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)
+        keyword_index.search([open_bytes(pack(SOUND | {"ends": ints(1, 2, 9)}))], "mill river bridge", 5)

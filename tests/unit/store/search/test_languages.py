@@ -45,7 +45,7 @@ def test_language_is_detected_by_function_words(text: str, language: str):
 def test_common_language_is_that_of_most_texts():
     assert detect_common_language([ENGLISH] * 7 + [GERMAN] * 3 + ["Mara Venn"] * 90) == "english"
     assert detect_common_language([ENGLISH] * 5 + [GERMAN] * 5) == "", (
-        "a corpus of two languages is stemmed in none"
+        "no stemming for a corpus in two languages"
     )
     assert detect_common_language([]) == ""
 

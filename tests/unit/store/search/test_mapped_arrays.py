@@ -29,7 +29,7 @@ KINDS = {"i": "<i4", "u": "<u8", "f": "<f4", "b": "<i1", "p": PAIR}
 NUMBERS = np.arange(1_000, dtype="<i4")
 
 
-def drawn_array(kind: str, n: int) -> np.ndarray:
+def draw_array(kind: str, n: int) -> np.ndarray:
     """Draw an array of arbitrary bits."""
     size = n * np.dtype(KINDS[kind]).itemsize
     return np.frombuffer(np.random.default_rng(n).bytes(size), KINDS[kind])
@@ -39,7 +39,7 @@ ARRAYS = st.dictionaries(
     st.tuples(st.sampled_from(sorted(KINDS)), st.sampled_from(["", ".a", ".b+c", ".á"])).map("".join),
     st.sampled_from([0, 1, 3, 15, 16, 17, 200]),
     max_size=6,
-).map(lambda lengths: {name: drawn_array(name[0], n) for name, n in lengths.items()})
+).map(lambda lengths: {name: draw_array(name[0], n) for name, n in lengths.items()})
 
 
 def at_places(source: Any, values: np.ndarray = NUMBERS) -> MappedArray:
@@ -62,7 +62,7 @@ def test_packed_arrays_round_trip(watched: Any, arrays: dict[str, np.ndarray]):
 def test_opening_a_file_only_reads_its_end(watched: Any):
     source = watched(pack({"i": NUMBERS, "f": np.ones(1_000, "<f4")}))
     found = unpack(source, KINDS)
-    assert not source.needed[:8_000].any(), "the arrays"
+    assert not source.needed[:8_000].any(), "the arrays must not be read"
     assert len(found["i"]) == 1_000 and (found["i"].values == -1).all()
 
 
@@ -207,13 +207,13 @@ def test_expand_ranges_returns_positions_and_owners(runs: list[tuple[int, int]])
 # invalid files
 
 
-def with_head(directory: Any, body: bytes = bytes(256)) -> bytes:
+def with_directory(directory: Any, body: bytes = bytes(256)) -> bytes:
     head = directory if isinstance(directory, bytes) else orjson.dumps(directory)
     return body + head + len(head).to_bytes(8, "little")
 
 
 def test_handwritten_directory_is_read():
-    found = unpack(InMemory.of(with_head({"i": ["<i4", 64, 3]})), KINDS)
+    found = unpack(InMemory.of(with_directory({"i": ["<i4", 64, 3]})), KINDS)
     assert found["i"].whole().tolist() == [0, 0, 0]
 
 
@@ -257,7 +257,7 @@ def test_handwritten_directory_is_read():
 def test_invalid_directory_is_refused(watched: Any, not_the_file: type[Exception], directory: Any):
     for source, error in ((InMemory.of, ValueError), (watched, not_the_file)):
         with pytest.raises(error, match="its arrays cannot be read"):
-            unpack(source(with_head(directory)), KINDS)
+            unpack(source(with_directory(directory)), KINDS)
 
 
 @pytest.mark.parametrize("size", [249, 2**63, 2**64 - 1])
@@ -275,7 +275,7 @@ def test_other_files_are_refused(data: bytes):
 @given(st.integers(0, 2**32))
 def test_changed_file_is_refused_or_read_within_bounds(seed: int):
     dice = random.Random(seed)
-    whole = pack({"i": NUMBERS[:40], "p": drawn_array("p", 9), "f.a": drawn_array("f", 3)})
+    whole = pack({"i": NUMBERS[:40], "p": draw_array("p", 9), "f.a": draw_array("f", 3)})
     data = bytearray(whole)
     for _ in range(dice.choice((1, 2, 8))):
         at = dice.randrange(len(data) - 160, len(data))
@@ -290,12 +290,12 @@ def test_changed_file_is_refused_or_read_within_bounds(seed: int):
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 400)), max_size=500), st.data())
 def test_ids_with_equal_first_halves_are_distinguished(pairs: list[tuple[int, int]], data: st.DataObject):
-    own = sorted(set(pairs))
-    arrays = {"high": [h for h, _ in own], "low": [n for _, n in own]}
+    stored = sorted(set(pairs))
+    arrays = {"high": [h for h, _ in stored], "low": [n for _, n in stored]}
     packed_arrays = {name: np.array(values, "<u8") for name, values in arrays.items()}
     packed_arrays["top"] = block_heads(packed_arrays["high"])
     found = unpack(InMemory.of(pack(packed_arrays)), dict.fromkeys(packed_arrays, "<u8"))
     wanted = data.draw(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 400)), max_size=8))
     ids = tuple(np.array([pair[half] for pair in wanted], np.uint64) for half in (0, 1))
     positions = Ids(found["high"], found["low"], found["top"]).find_existing(ids)
-    assert positions.tolist() == sorted({own.index(pair) for pair in wanted if pair in own})
+    assert positions.tolist() == sorted({stored.index(pair) for pair in wanted if pair in stored})

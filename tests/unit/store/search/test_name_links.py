@@ -38,9 +38,9 @@ def test_links_have_weights_in_both_directions(links: Links) -> None:
     for chunk in {c for c, _ in links}:
         (position,) = shard.ids.find(id_halves([chunk_id(chunk)]))
         of_chunk = shard.links_of_chunks(np.array([position]))
-        own = dict(zip(shard.name_texts(of_chunk.target), of_chunk.weight.tolist(), strict=True))
-        assert own == {n: w for (c, n), w in links.items() if c == chunk}
-        assert of_chunk.total.tolist() == [sum(own.values())]
+        linked = dict(zip(shard.name_texts(of_chunk.target), of_chunk.weight.tolist(), strict=True))
+        assert linked == {n: w for (c, n), w in links.items() if c == chunk}
+        assert of_chunk.total.tolist() == [sum(linked.values())]
 
 
 def test_heaviest_of_several_links_counts() -> None:

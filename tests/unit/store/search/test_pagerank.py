@@ -30,12 +30,12 @@ Begun = tuple[Links, dict[str, float], dict[str, float]]
 """Links, and where a walk begins: names and chunks."""
 
 
-def of_ids(found: Sequence[WalkHit]) -> dict[str, float]:
+def scores_by_chunk(found: Sequence[WalkHit]) -> dict[str, float]:
     name = {chunk_id(c): c for c in CHUNKS}
     return {name[id_]: score for id_, score, _ in found}
 
 
-def walked(
+def run_walk(
     shards: Sequence[NameLinks],
     names: Mapping[str, float],
     chunks: Mapping[str, float],
@@ -47,7 +47,7 @@ def walked(
     return walk(shards, begin, {chunk_id(c): w for c, w in chunks.items()}, k, only)
 
 
-def exact(links: Links, names: Mapping[str, float], chunks: Mapping[str, float]) -> dict[str, float]:
+def igraph_scores(links: Links, names: Mapping[str, float], chunks: Mapping[str, float]) -> dict[str, float]:
     """Return the scores computed by igraph."""
     nodes = list(dict.fromkeys(end for pair in links for end in pair))
     graph = igraph.Graph(len(nodes), [(nodes.index(a), nodes.index(b)) for a, b in links])
@@ -75,8 +75,8 @@ def test_scores_equal_personalized_pagerank(
     drawn: tuple[Links, dict[str, float], dict[str, float]],
 ) -> None:
     links, names, chunks = drawn
-    found = of_ids(walked([shard_of(links)], names, chunks))
-    for chunk, score in exact(links, names, chunks).items():
+    found = scores_by_chunk(run_walk([shard_of(links)], names, chunks))
+    for chunk, score in igraph_scores(links, names, chunks).items():
         weight = sum(w for (c, _), w in links.items() if c == chunk)
         assert found.get(chunk, 0.0) == pytest.approx(score, abs=weight * PRECISION + 1e-9)
 
@@ -87,7 +87,10 @@ def test_division_into_shards_does_not_matter(drawn: Begun, place: list[int]) ->
     links, names, chunks = drawn
     of = dict(zip(CHUNKS, place, strict=True))
     shards = [shard_of({p: w for p, w in links.items() if of[p[0]] == n}) for n in range(3)]
-    apart, together = of_ids(walked(shards, names, chunks)), of_ids(walked([shard_of(links)], names, chunks))
+    apart, together = (
+        scores_by_chunk(run_walk(shards, names, chunks)),
+        scores_by_chunk(run_walk([shard_of(links)], names, chunks)),
+    )
     assert apart == pytest.approx(together, abs=1e-12)
 
 
@@ -102,12 +105,12 @@ CHAIN: Links = {
 
 
 def test_walk_finds_a_passage_that_shares_no_name_with_the_question() -> None:
-    found = walked([shard_of(CHAIN)], {"Teutberga": 1.0}, {})
-    assert list(of_ids(found)) == ["a", "b", "c"]
+    found = run_walk([shard_of(CHAIN)], {"Teutberga": 1.0}, {})
+    assert list(scores_by_chunk(found)) == ["a", "b", "c"]
 
 
 def test_paths_lead_from_restarts_to_chunks() -> None:
-    found = {id_: path for id_, _, path in walked([shard_of(CHAIN)], {"Teutberga": 1.0}, {"d": 0.1})}
+    found = {id_: path for id_, _, path in run_walk([shard_of(CHAIN)], {"Teutberga": 1.0}, {"d": 0.1})}
     assert found[chunk_id("a")] == ("Teutberga",)
     assert found[chunk_id("b")] == ("Teutberga", chunk_id("a"), "Lothair II")
     assert found[chunk_id("d")] == ()
@@ -115,45 +118,47 @@ def test_paths_lead_from_restarts_to_chunks() -> None:
 
 def test_path_of_a_restart_chunk_names_the_larger_contribution() -> None:
     begun = {"a": 1e-3, "b": 1e-3}
-    found = {id_: path for id_, _, path in walked([shard_of(CHAIN)], {"Teutberga": 1.0}, begun)}
+    found = {id_: path for id_, _, path in run_walk([shard_of(CHAIN)], {"Teutberga": 1.0}, begun)}
     assert found[chunk_id("a")] == ("Teutberga",)
     assert found[chunk_id("b")] == ("Teutberga", chunk_id("a"), "Lothair II")
-    alone = walked([shard_of(CHAIN)], {}, {"a": 1.0})
-    assert alone[0][2] == (), "what its own names bring back is no way to it"
+    alone = run_walk([shard_of(CHAIN)], {}, {"a": 1.0})
+    assert alone[0][2] == (), "a chunk is not on its own path"
 
 
 def test_names_with_the_same_words_are_equal() -> None:
-    found = walked([shard_of(CHAIN)], {"lothair  ii": 1.0}, {})
-    assert next(iter(of_ids(found))) == "b"
+    found = run_walk([shard_of(CHAIN)], {"lothair  ii": 1.0}, {})
+    assert next(iter(scores_by_chunk(found))) == "b"
 
 
 def test_walk_is_limited_to_given_chunks() -> None:
     shards = [shard_of(CHAIN)]
-    assert list(of_ids(walked(shards, {"Teutberga": 1.0}, {}, among="ac"))) == ["a"]
-    assert list(of_ids(walked(shards, {"Teutberga": 1.0}, {"b": 1.0, "d": 1.0}, among="b"))) == ["b"]
-    assert walked(shards, {"Teutberga": 1.0}, {}, among="") == []
+    assert list(scores_by_chunk(run_walk(shards, {"Teutberga": 1.0}, {}, among="ac"))) == ["a"]
+    assert list(scores_by_chunk(run_walk(shards, {"Teutberga": 1.0}, {"b": 1.0, "d": 1.0}, among="b"))) == [
+        "b"
+    ]
+    assert run_walk(shards, {"Teutberga": 1.0}, {}, among="") == []
 
 
 def test_unknown_restarts_are_ignored() -> None:
     shards = [shard_of(CHAIN)]
-    assert walked(shards, {"Nobody": 1.0}, {"z": 1.0}) == []
-    assert walked(shards, {}, {}) == []
-    assert walked([], {"Teutberga": 1.0}, {"a": 1.0}) == []
+    assert run_walk(shards, {"Nobody": 1.0}, {"z": 1.0}) == []
+    assert run_walk(shards, {}, {}) == []
+    assert run_walk([], {"Teutberga": 1.0}, {"a": 1.0}) == []
 
 
 def test_chunk_without_names_is_found_as_a_restart() -> None:
-    assert list(of_ids(walked([shard_of(CHAIN, "l")], {}, {"l": 1.0}))) == ["l"]
+    assert list(scores_by_chunk(run_walk([shard_of(CHAIN, "l")], {}, {"l": 1.0}))) == ["l"]
 
 
 def test_single_node_is_a_graph() -> None:
-    assert of_ids(walked([shard_of({("a", "Ada"): 1})], {"Ada": 3.0}, {})) == pytest.approx(
+    assert scores_by_chunk(run_walk([shard_of({("a", "Ada"): 1})], {"Ada": 3.0}, {})) == pytest.approx(
         {"a": 1 / 3}, abs=1e-5
     )
 
 
 def test_ties_are_sorted_by_id() -> None:
     links = {(c, "Ada"): 1 for c in CHUNKS}
-    found = walked([shard_of(links)], {"Ada": 1.0}, {}, k=5)
+    found = run_walk([shard_of(links)], {"Ada": 1.0}, {}, k=5)
     assert [id_ for id_, _, _ in found] == sorted(chunk_id(c) for c in CHUNKS)[:5]
 
 
@@ -165,7 +170,7 @@ def test_frequent_name_with_a_low_residual_is_not_pushed() -> None:
     shard = name_links.read(InMemory.of(name_links.build(ids, names, chunk, name, np.ones(n + 1, np.int64))))
     found = walk([shard], {name_id("Rare"): 1.0}, {}, 10, precision=1e-5)
     assert found[0][0] == ids[7]
-    assert len(found) == 1, "what goes to each of 100,000 chunks is too little"
+    assert len(found) == 1, "the share of each of 100,000 chunks is below the precision"
     assert len(walk([shard], {name_id("Everywhere"): 1.0}, {}, 10)) == 10
 
 

@@ -57,17 +57,17 @@ ROWS = st.lists(
 CUTS = st.lists(st.integers(0, 30), max_size=4)
 
 
-def cut(rows: list[Row], places: list[int]) -> list[list[Row]]:
+def split_rows(rows: list[Row], cuts: list[int]) -> list[list[Row]]:
     """Cut rows into consecutive parts, some of which may be empty."""
-    ends = [*sorted(min(place, len(rows)) for place in places), len(rows)]
+    ends = [*sorted(min(cut, len(rows)) for cut in cuts), len(rows)]
     return [rows[a:b] for a, b in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def entries_of(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
-    held = [(getattr(row, column)[:16], at) for at, row in enumerate(rows) for column in group]
-    held = list(dict.fromkeys(held))
-    entries = np.zeros(len(held), TYPES[group_name(group)])
-    for entry, (half, at) in zip(entries, held, strict=True):
+def make_entries(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
+    pairs = [(getattr(row, column)[:16], at) for at, row in enumerate(rows) for column in group]
+    pairs = list(dict.fromkeys(pairs))
+    entries = np.zeros(len(pairs), TYPES[group_name(group)])
+    for entry, (half, at) in zip(entries, pairs, strict=True):
         entry["key"], entry["place"] = int(half, 16), at
         for name in {"id", *group}:
             high, low = id_halves([getattr(rows[at], name)])
@@ -77,18 +77,18 @@ def entries_of(rows: list[Row], group: tuple[str, ...]) -> np.ndarray:
     return entries
 
 
-def bytes_of(parts: list[list[Row]]) -> bytes:
+def build_bytes(parts: list[list[Row]]) -> bytes:
     rows = [row for part in parts for row in part]
-    return build([len(part) for part in parts], {group_name(g): entries_of(rows, g) for g in GROUPS})
+    return build([len(part) for part in parts], {group_name(g): make_entries(rows, g) for g in GROUPS})
 
 
-def index_of(parts: list[list[Row]]) -> RowIndex:
-    return read(InMemory.of(bytes_of(parts)), TYPES)
+def build_index(parts: list[list[Row]]) -> RowIndex:
+    return read(InMemory.of(build_bytes(parts)), TYPES)
 
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
 def test_rows_are_found_by_id(rows: list[Row], cuts: list[int], requested: list[str]):
-    index = index_of(cut(rows, cuts))
+    index = build_index(split_rows(rows, cuts))
     assert index.n_rows == len(rows) and index.has("id") and not index.has("name")
     ids = valid_ids([*requested, "no id", "X" * 32, " " * 32])
     found = index.find("id", *id_halves(ids))
@@ -101,7 +101,7 @@ def test_rows_are_found_by_id(rows: list[Row], cuts: list[int], requested: list[
 
 @given(ROWS, CUTS, st.lists(IDS, max_size=8))
 def test_rows_are_found_by_referenced_ids(rows: list[Row], cuts: list[int], requested: list[str]):
-    index, ids = index_of(cut(rows, cuts)), valid_ids(requested)
+    index, ids = build_index(split_rows(rows, cuts)), valid_ids(requested)
     found = index.find(PAIR, *id_halves(ids))
     expected = sorted(
         (at, n)
@@ -114,8 +114,8 @@ def test_rows_are_found_by_referenced_ids(rows: list[Row], cuts: list[int], requ
     assert first.rows.tolist() == sorted({at for at, _ in expected})
     assert every.rows.tolist() == [at for at, _ in expected]
     for name in ("source_id", "target_id"):
-        held = join_halves(first.entry[name]["high"], first.entry[name]["low"])
-        assert held == [getattr(rows[at], name) for at in first.rows]
+        stored = join_halves(first.entry[name]["high"], first.entry[name]["low"])
+        assert stored == [getattr(rows[at], name) for at in first.rows]
     assert first.entry["weight"].tolist() == [rows[at].weight for at in first.rows]
 
 
@@ -124,29 +124,29 @@ def test_best_rows_do_not_depend_on_the_division_into_indexes(
     rows: list[Row], cuts: list[int], inner: list[int], requested: list[str], limit: int
 ):
     ids = valid_ids(requested)
-    pieces = cut(rows, cuts)
-    indexes = [index_of(cut(piece, inner)) for piece in pieces]
+    pieces = split_rows(rows, cuts)
+    indexes = [build_index(split_rows(piece, inner)) for piece in pieces]
     found = row_index.best_per_id([i.find(PAIR, *id_halves(ids), limit) for i in indexes], limit)
     before = np.cumsum([0, *map(len, pieces)])
     hits = [
         (n, at + start)
-        for own, start in zip(found, before.tolist(), strict=False)
-        for at, n in zip(own.rows.tolist(), own.wanted_index.tolist(), strict=True)
+        for entries, start in zip(found, before.tolist(), strict=False)
+        for at, n in zip(entries.rows.tolist(), entries.wanted_index.tolist(), strict=True)
     ]
-    whole = index_of([rows]).find(PAIR, *id_halves(ids), limit)
+    whole = build_index([rows]).find(PAIR, *id_halves(ids), limit)
     assert sorted(hits) == sorted(zip(whole.wanted_index.tolist(), whole.rows.tolist(), strict=True))
     expected = []
     for n, id_ in enumerate(ids):
-        held = [at for at, row in enumerate(rows) if id_ in (row.source_id, row.target_id)]
-        held.sort(key=lambda at: (-rows[at].rank, -rows[at].weight, at))
-        expected += [(n, at) for at in held[:limit]]
+        matches = [at for at, row in enumerate(rows) if id_ in (row.source_id, row.target_id)]
+        matches.sort(key=lambda at: (-rows[at].rank, -rows[at].weight, at))
+        expected += [(n, at) for at in matches[:limit]]
     assert sorted(hits) == sorted(expected)
 
 
 def test_rows_of_an_id_are_sorted_by_rank():
     ids = [f"{n:032x}" for n in range(4)]
     rows = [Row(id_, ids[0], ids[1], rank, 0.0) for id_, rank in zip(ids, (1.0, 3.0, 2.0, 3.0), strict=True)]
-    index = index_of([rows[:2], [], rows[2:]])
+    index = build_index([rows[:2], [], rows[2:]])
     assert index.find(PAIR, *id_halves(ids[:1])).rows.tolist() == [1, 3, 2, 0]
     assert index.find(PAIR, *id_halves(ids[:1]), 2).rows.tolist() == [1, 3]
 
@@ -154,7 +154,7 @@ def test_rows_of_an_id_are_sorted_by_rank():
 def test_only_wanted_entries_are_read(watched: Any):
     ids = [f"{n:016x}" * 2 for n in range(5_000)]
     rows = [Row(id_, ids[0], id_, 1.0, 0.0) for id_ in ids]
-    source = watched(bytes_of([rows]))
+    source = watched(build_bytes([rows]))
     index = read(source, TYPES)
     source.forget()
     assert index.find("id", *id_halves([ids[4_000], ids[7]])).rows.tolist() == [4_000, 7]
@@ -170,7 +170,7 @@ def test_only_wanted_entries_are_read(watched: Any):
 
 def test_ten_thousand_ids_are_found_in_one_call():
     ids = [f"{n:016x}" * 2 for n in range(12_000)]
-    index = index_of([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
+    index = build_index([[Row(id_, ids[0], ids[1], 1.0, 0.0) for id_ in ids]])
     requested = ids[:10_000:-1] + ids[10_000:0:-1]
     found = index.find("id", *id_halves(requested))
     assert [requested[at] for at in found.wanted_index.tolist()] == requested
@@ -180,7 +180,7 @@ def test_ten_thousand_ids_are_found_in_one_call():
 def test_bytes_do_not_depend_on_the_order_of_entries():
     ids = [f"{n:016x}" * 2 for n in range(9)]
     rows = [Row(i, ids[n % 3], ids[(n + 1) % 4], n % 2, 0.0) for n, i in enumerate(ids)]
-    entries = entries_of(rows, ("source_id", "target_id"))
+    entries = make_entries(rows, ("source_id", "target_id"))
     order = np.random.default_rng(7).permutation(len(entries))
     assert build([9], {PAIR: entries}) == build([9], {PAIR: entries[order]})
 
@@ -188,7 +188,7 @@ def test_bytes_do_not_depend_on_the_order_of_entries():
 # pages
 
 
-def pages_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def make_pages(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """Return consecutive pages with these numbers of rows and different checksums."""
     pages = np.zeros(len(rows), PAGE)
     pages["start"], pages["size"], pages["values"] = 4 + 10 * np.arange(len(rows)), 10, rows
@@ -200,13 +200,13 @@ def pages_of(rows: list[int]) -> tuple[np.ndarray, np.ndarray]:
 def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
     """`parts` contains the number of rows of each page of each part."""
     flat = [n for part in parts for n in part]
-    index = read(InMemory.of(build([sum(part) for part in parts], {}, {"text": pages_of(flat)})), TYPES)
+    index = read(InMemory.of(build([sum(part) for part in parts], {}, {"text": make_pages(flat)})), TYPES)
     assert index.page_of("other", np.array([0])) is None
     rows = np.array(data.draw(st.lists(st.integers(0, max(0, sum(flat) - 1)), max_size=9)), np.int64)
     at = index.page_of("text", rows if flat else rows[:0])
     assert at is not None
     pages = index.pages("text", at)
-    of_row = [part for part, own in enumerate(parts) for _ in range(sum(own))]
+    of_row = [part for part, page_rows in enumerate(parts) for _ in range(sum(page_rows))]
     for row, part, first, n, page in zip(
         rows, pages.part, pages.first, pages.rows, pages.page["sum"], strict=False
     ):
@@ -216,7 +216,7 @@ def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
 
 @pytest.mark.parametrize("rows", [[-1], [3], [0, 4], [2**40], [-(2**40)]])
 def test_unknown_row_has_no_page(rows: list[int]):
-    index = read(InMemory.of(build([3], {}, {"text": pages_of([2, 1])})), TYPES)
+    index = read(InMemory.of(build([3], {}, {"text": make_pages([2, 1])})), TYPES)
     at = index.page_of("text", np.array(rows))
     assert at is not None
     with pytest.raises(ValueError, match="out of range"):
@@ -224,7 +224,7 @@ def test_unknown_row_has_no_page(rows: list[int]):
 
 
 def test_only_wanted_pages_are_read(watched: Any):
-    source = watched(build([3_000], {}, {"text": pages_of([3] * 1_000)}))
+    source = watched(build([3_000], {}, {"text": make_pages([3] * 1_000)}))
     index = read(source, TYPES)
     source.forget()
     assert index.pages("text", np.array([7, 900])).first.tolist() == [21, 2_700]
@@ -240,12 +240,12 @@ def parts_of_rows(draw: st.DrawFn) -> PartRows:
     """Return a part with rows, and pages of two columns."""
     ranks = st.sampled_from([0.0, 1.0, 2.5, float("nan")])
     rows = draw(st.lists(st.builds(Row, IDS, IDS, IDS, ranks, ranks), max_size=9))
-    groups = {group_name(group): entries_of(rows, group) for group in GROUPS}
+    groups = {group_name(group): make_entries(rows, group) for group in GROUPS}
     pages = {}
     for column in ("text", "title"):
         ends = sorted({*draw(st.sets(st.integers(1, 9), max_size=3)), len(rows)} - {0})
         sizes = np.diff([0, *(end for end in ends if end <= len(rows))]).tolist()
-        pages[column] = pages_of(sizes)
+        pages[column] = make_pages(sizes)
         pages[column][1]["sum"] = draw(st.integers(0, 1_000))
     return PartRows(len(rows), groups, pages)
 
@@ -257,8 +257,8 @@ PARTS = st.lists(parts_of_rows(), min_size=1, max_size=6)
 def test_derived_index_equals_a_built_one(
     earlier: list[PartRows], new: list[PartRows], dice: Random, in_order: bool
 ):
-    kept = dice.sample(range(len(earlier)), dice.randint(0, len(earlier)))
-    of: list[PartRows | int] = sorted(kept) if in_order else list(kept)
+    reused = dice.sample(range(len(earlier)), dice.randint(0, len(earlier)))
+    of: list[PartRows | int] = sorted(reused) if in_order else list(reused)
     for part in new:
         of.insert(dice.randint(0, len(of)), part)
     if of:
@@ -304,10 +304,10 @@ def small() -> bytes:
     entries = np.zeros(3, TYPES["id"])
     entries["key"], entries["place"] = KEYS, [0, 1, 2]
     entries["id"]["high"] = entries["id"]["low"] = KEYS
-    return build([2, 1], {"id": entries}, {"text": pages_of([2, 1])})
+    return build([2, 1], {"id": entries}, {"text": make_pages([2, 1])})
 
 
-def changed(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
+def with_changes(of: bytes, changes: dict[str, np.ndarray]) -> bytes:
     types: dict[str, Any] = {"parts": "<i8", "top": "<u8", "first": "<u4"}
     types |= {"page": PAGE, "entry": TYPES["id"]}
     arrays = {name: array.whole() for name, array in unpack(InMemory.of(of), types).items()}
@@ -345,8 +345,8 @@ def u4(*values: int) -> np.ndarray:
         {"entry.name": np.zeros(3, TYPES["id"])},
         {"other": KEYS},
         {"page.text": None},
-        {"page.text": pages_of([2])[1]},
-        {"page.text": pages_of([2, 1, 1])[1]},
+        {"page.text": make_pages([2])[1]},
+        {"page.text": make_pages([2, 1, 1])[1]},
         {"first.text": u4(0, 3)},
         {"first.text": u4(0, 2, 4)},
         {"first.text": u4(0, 1, 3)},
@@ -359,11 +359,11 @@ def u4(*values: int) -> np.ndarray:
     ],
 )
 def test_out_of_range_values_are_refused(wrong: dict[str, Any], watched: Any, not_the_file: Any):
-    read_everything(read(InMemory.of(changed(small(), {})), TYPES), KEYS)
+    read_everything(read(InMemory.of(with_changes(small(), {})), TYPES), KEYS)
     with pytest.raises(ValueError, match=r"it |its |a |an "):
-        read_everything(read(InMemory.of(changed(small(), wrong)), TYPES), KEYS)
+        read_everything(read(InMemory.of(with_changes(small(), wrong)), TYPES), KEYS)
     with pytest.raises(not_the_file, match=r"it |its |a |an "):
-        read_everything(read(watched(changed(small(), wrong)), TYPES), KEYS)
+        read_everything(read(watched(with_changes(small(), wrong)), TYPES), KEYS)
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,7 @@ def test_out_of_range_values_are_refused(wrong: dict[str, Any], watched: Any, no
         {"parts": np.array([2, 2])},
         with_rows(0, 1, 3),
         {"entry.id": with_rows(0, 1, 2)["entry.id"][::-1]},
-        {"page.text": pages_of([2])[1]},
+        {"page.text": make_pages([2])[1]},
         {"first.text": u4(0, 1, 3)},
         {"first.text": u4(0, 2, 4)},
         {"first.text": u4(0, 3, 3)},
@@ -381,10 +381,10 @@ def test_out_of_range_values_are_refused(wrong: dict[str, Any], watched: Any, no
     ],
 )
 def test_out_of_range_values_are_refused_when_deriving(wrong: dict[str, Any]):
-    good = read(InMemory.of(changed(small(), {})), TYPES)
+    good = read(InMemory.of(with_changes(small(), {})), TYPES)
     assert derive(good, [0, 1]) == small()
     with pytest.raises(ValueError, match=r"it |its |an "):
-        derive(read(InMemory.of(changed(small(), wrong)), TYPES), [0, 1])
+        derive(read(InMemory.of(with_changes(small(), wrong)), TYPES), [0, 1])
 
 
 @given(st.binary(max_size=200))
