@@ -67,9 +67,8 @@ _warned: set[str] = set()
 class FileInfo:
     path: str  # Relative to the store.
     bytes: int
-    modified: float | None = field(
-        default=None, compare=False
-    )  # Unix seconds by the storage's clock, if known.
+    # Unix seconds by the storage's clock, if known.
+    modified: float | None = field(default=None, compare=False)
 
 
 class Store:

@@ -3,8 +3,8 @@
 pyarrow reads a column of a row group as a whole and finds it through the file's footer. For ten rows out of
 millions, that is a thousand times too much. So parts read by row are written with pages of about 16 kB and
 Parquet's page index (`parquet.encode`). `locate_pages` extracts the positions of all pages from the index
-once, and later reads need neither footer nor index. To decode pages, pyarrow gets
-them as a small Parquet file with a new footer.
+once, and later reads need neither footer nor index. To decode pages, pyarrow gets them as a small Parquet
+file with a new footer.
 
 pyarrow does not expose the page index. Parquet's metadata uses Thrift's compact protocol and is defined in
 parquet.thrift of https://github.com/apache/parquet-format. A Thrift list is parsed as (item type, items).

@@ -1,4 +1,4 @@
-"""Parquet files with deterministic bytes, whose damage is always detected.
+"""Encode tables as Parquet deterministically, and detect any damage when reading.
 
 A file's name contains a hash of its bytes, which is checked when it is read whole. Pages have checksums,
 which are checked when only some columns are read.

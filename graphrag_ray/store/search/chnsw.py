@@ -88,8 +88,7 @@ class ChnswIndex:
         """Like `nearest`, for many vectors: [vectors, dimensions].
 
         Returns:
-            Positions and cosines [vectors, levels, at most k], and how many of them are valid [vectors,
-            levels].
+            Positions and cosines [vectors, levels, at most k], and their numbers [vectors, levels].
         """
         if wanted.shape[1] != self.dimensions:
             raise ValueError(f"The index has {self.dimensions} dimensions, not {wanted.shape[1]}")

@@ -41,7 +41,7 @@ def group_name(group: Sequence[str]) -> str:
 
 def entry_type(ids: Sequence[str], numbers: Sequence[str]) -> np.dtype[Any]:
     """Return the type of an entry: its key, its row, and the given id and number columns."""
-    fields: list[Any] = [("key", "<u8"), ("place", "<u4")]  # The row. (A column may be called row.)
+    fields: list[Any] = [("key", "<u8"), ("place", "<u4")]  # Not "row", because a column may have that name.
     fields += [(name, HALVES) for name in ids]
     return np.dtype(fields + [(name, _VALUE) for name in numbers])
 

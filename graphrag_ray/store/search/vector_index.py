@@ -8,8 +8,8 @@ it computes the scores of the best ones.
 
 One sign per dimension is the coarsest product quantization (Jégou, Douze and Schmid 2011, "Product
 Quantization for Nearest Neighbor Search"). The estimate with the unquantized query vector is the one of Gao
-and Long (2024, "RaBitQ"), without its random rotation. See docs/concepts/decisions/rows-by-pages.md for
-our experiments with inverted lists and neighbour graphs.
+and Long (2024, "RaBitQ"), without its random rotation. See docs/concepts/decisions/rows-by-pages.md for our
+experiments with inverted lists and neighbour graphs.
 """
 
 from __future__ import annotations
