@@ -295,15 +295,15 @@ def test_reading_no_rows_reads_no_pages(stored):
 def test_nearby_remote_pages_are_read_in_one_request(
     stored, ranges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
-    here, part, table = stored
-    far = Store("memory://pages")
-    data = here.read(part.path)
-    far.write(part.path, data)
+    local, part, table = stored
+    remote = Store("memory://pages")
+    data = local.read(part.path)
+    remote.write(part.path, data)
     found = pages.locate_pages(data, ["text"])
     monkeypatch.setattr(pages, "GAP_BYTES", int(found["text"].page["size"][:4].sum()))
     first = found["text"].first
     rows = np.array([first[0], first[2], first[-3], first[-2]])
-    for store, requests in ((far, 2), (here, 3)):
+    for store, requests in ((remote, 2), (local, 3)):
         ranges.clear()
         assert look_up(store, part, found, table, "text", rows) == table["text"].take(rows).to_pylist()
         assert len(ranges) == requests

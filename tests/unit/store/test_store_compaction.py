@@ -90,11 +90,11 @@ def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
     """The listing passes the merged part before it is written, and its sources after they are deleted."""
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
-    real, merge_first = Store.list, []
+    real, calls = Store.list, []
 
     def list_(self, folder=""):
-        if not merge_first:
-            merge_first.append(folder)
+        if not calls:
+            calls.append(folder)
             compaction.compact(store, "extract", at_least=1)
             return []
         return real(self, folder)
@@ -383,12 +383,12 @@ def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
     store = Store(f"memory://journal-{next(_example)}")
     writers = [JournalWriter(store, "extract", f"w{i}") for i in range(2)]
     early = JournalIndex.load(store, "extract")
-    everything = []
+    all_rows = []
     for step, number, argument in sequence:
         if step == "append":
             for r in argument:
                 writers[number].append(r)
-            everything += argument
+            all_rows += argument
         elif step == "flush":
             flush(writers[number], argument)
         else:
@@ -396,7 +396,7 @@ def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
     for writer in writers:
         writer.flush()
     by_key = defaultdict(list)
-    for r in everything:
+    for r in all_rows:
         by_key[r.key].append(r)
     expected = {k: resolve(rows) for k, rows in by_key.items()}
     index = JournalIndex.load(store, "extract")
@@ -407,7 +407,7 @@ def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
     assert index.lookup(map(key, range(4))) == expected
     after = compaction.totals(store, "extract")
     assert (before.by_model, before.items, before.done) == (after.by_model, after.items, after.done)
-    paid = {r for r in everything if r.kind == "turn"}
+    paid = {r for r in all_rows if r.kind == "turn"}
     assert sum(m.calls for m in after.by_model.values()) == len(
         {(r.key, r.at, r.turn, r.prompt_tokens) for r in paid}
     )

@@ -91,9 +91,9 @@ def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(sto
         except Killed:
             done = False
         kill_at[0] = None
-        there = snapshots.numbers(store)
-        assert {3, 4} <= set(there) and snapshots.open_latest(store).number == 4
-        assert all(numbers_in(store, n) == [0, n, n + 1] for n in there)
+        numbers = snapshots.numbers(store)
+        assert {3, 4} <= set(numbers) and snapshots.open_latest(store).number == 4
+        assert all(numbers_in(store, n) == [0, n, n + 1] for n in numbers)
         gc.execute(store, gc.plan_gc(store, options), lambda: None)
         gc.execute(
             store,

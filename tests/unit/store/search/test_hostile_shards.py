@@ -225,10 +225,10 @@ def test_wrong_word_counts_only_change_scores(changes: dict[str, Any]):
 
 
 def test_shard_with_words_but_no_records_is_searched():
-    nothing = {name: array[:0] for name, array in SOUND.items()} | {"n_words": ints(5)}
-    assert search_arrays(nothing) == []
+    empty = {name: array[:0] for name, array in SOUND.items()} | {"n_words": ints(5)}
+    assert search_arrays(empty) == []
     with pytest.raises(ValueError, match="unknown record"):
-        search_arrays(SOUND | {name: nothing[name] for name in ("high", "low", "top.high", "lengths")})
+        search_arrays(SOUND | {name: empty[name] for name in ("high", "low", "top.high", "lengths")})
 
 
 def vector_arrays(**changes: Any) -> bytes:

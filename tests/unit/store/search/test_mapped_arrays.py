@@ -157,12 +157,12 @@ def test_keys_are_found_at_their_positions(watched: Any, n: int, seed: int):
     wanted = np.concatenate([keys, keys[:5], keys + np.uint64(1), keys - np.uint64(1), [np.uint64(7)]])
     wanted = dice.permutation(wanted.astype(np.uint64))
     expected = np.searchsorted(keys, wanted)
-    there = np.isin(wanted, keys)
+    exists = np.isin(wanted, keys)
     _, mapped, top = mapped_keys(watched, keys)
-    assert find_positions(mapped, top, wanted).tolist() == np.where(there, expected, -1).tolist()
+    assert find_positions(mapped, top, wanted).tolist() == np.where(exists, expected, -1).tolist()
     assert find_positions(mapped, top, wanted[:0]).tolist() == []
     _, mapped, top = mapped_keys(watched, keys)
-    for key, position in zip(wanted[:30], np.where(there, expected, -1)[:30], strict=True):
+    for key, position in zip(wanted[:30], np.where(exists, expected, -1)[:30], strict=True):
         assert find_positions(mapped, top, np.array([key], np.uint64)).tolist() == [position]
 
 

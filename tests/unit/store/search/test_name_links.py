@@ -67,9 +67,9 @@ def test_shard_may_be_empty() -> None:
     shard = name_links.read(InMemory.of(data_of({}, "ab")))
     assert len(shard) == 2
     assert shard.links_of_chunks(np.array([0, 1])).total.tolist() == [0, 0]
-    nothing = name_links.read(InMemory.of(data_of({})))
-    assert len(nothing) == 0
-    assert nothing.ids.find(id_halves([chunk_id("a")])).tolist() == [-1]
+    empty = name_links.read(InMemory.of(data_of({})))
+    assert len(empty) == 0
+    assert empty.ids.find(id_halves([chunk_id("a")])).tolist() == [-1]
 
 
 def test_other_arrays_are_refused() -> None:

@@ -26,7 +26,7 @@ LINKS = st.dictionaries(
 )
 
 
-Begun = tuple[Links, dict[str, float], dict[str, float]]
+Start = tuple[Links, dict[str, float], dict[str, float]]
 """Links, and where a walk begins: names and chunks."""
 
 
@@ -59,7 +59,7 @@ def igraph_scores(links: Links, names: Mapping[str, float], chunks: Mapping[str,
 
 
 @st.composite
-def walks(draw: st.DrawFn) -> Begun:
+def walks(draw: st.DrawFn) -> Start:
     links = draw(LINKS)
     weights = st.floats(0.01, 5)
     names = draw(st.dictionaries(st.sampled_from(sorted({n for _, n in links})), weights, max_size=3))
@@ -83,9 +83,9 @@ def test_scores_equal_personalized_pagerank(
 
 @settings(deadline=None)
 @given(walks(), st.lists(st.integers(0, 2), min_size=12, max_size=12))
-def test_division_into_shards_does_not_matter(drawn: Begun, place: list[int]) -> None:
+def test_division_into_shards_does_not_matter(drawn: Start, shard_numbers: list[int]) -> None:
     links, names, chunks = drawn
-    of = dict(zip(CHUNKS, place, strict=True))
+    of = dict(zip(CHUNKS, shard_numbers, strict=True))
     shards = [shard_of({p: w for p, w in links.items() if of[p[0]] == n}) for n in range(3)]
     apart, together = (
         scores_by_chunk(run_walk(shards, names, chunks)),
@@ -117,8 +117,8 @@ def test_paths_lead_from_restarts_to_chunks() -> None:
 
 
 def test_path_of_a_restart_chunk_names_the_larger_contribution() -> None:
-    begun = {"a": 1e-3, "b": 1e-3}
-    found = {id_: path for id_, _, path in run_walk([shard_of(CHAIN)], {"Teutberga": 1.0}, begun)}
+    restarts = {"a": 1e-3, "b": 1e-3}
+    found = {id_: path for id_, _, path in run_walk([shard_of(CHAIN)], {"Teutberga": 1.0}, restarts)}
     assert found[chunk_id("a")] == ("Teutberga",)
     assert found[chunk_id("b")] == ("Teutberga", chunk_id("a"), "Lothair II")
     alone = run_walk([shard_of(CHAIN)], {}, {"a": 1.0})

@@ -73,10 +73,10 @@ def test_search_is_limited_to_given_ids(
     drawn: tuple[Floats, Floats], data: st.DataObject, n: int, signs: bool
 ):
     matrix, wanted = drawn
-    everything = search_matrix(matrix, wanted, len(matrix), n=n, signs=signs)
-    assert len(everything) == len(matrix)
-    only = data.draw(st.lists(st.sampled_from([id_ for id_, _ in everything]), unique=True))
-    expected = [hit for hit in everything if hit[0] in only]
+    all_hits = search_matrix(matrix, wanted, len(matrix), n=n, signs=signs)
+    assert len(all_hits) == len(matrix)
+    only = data.draw(st.lists(st.sampled_from([id_ for id_, _ in all_hits]), unique=True))
+    expected = [hit for hit in all_hits if hit[0] in only]
     hits = search_matrix(matrix, wanted, 5, [*only, make_id(10**6)], n, signs)
     assert {id_ for id_, _ in hits} <= set(only) and is_close(hits, expected[:5])
 
