@@ -231,7 +231,7 @@ def test_a_snapshot_that_was_removed_meanwhile_is_told_with_what_to_do(town: Wor
         town.index(communities={"pack_components_below": 1})
         remove_old(town)
         terminal.type("What about DAVE ?\n")
-        terminal.wait_for("was removed while it was being read")
+        terminal.wait_for("was removed by `gc` while it was being read")
         terminal.type("/snapshot newest\n")
         terminal.wait_for("snapshot 2, 7 documents")
         terminal.type("What about YURI ?\n")

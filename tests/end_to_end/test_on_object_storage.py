@@ -270,7 +270,7 @@ def test_who_may_only_read_can_ask_everything_and_write_nothing(
     asked_before = cloud.local.asked()
     result = run(*cloud.index_command(*cloud.reached()))
     assert result.exit_code == 1 and cloud.local.asked() == asked_before
-    assert f"Cannot create {cloud.index}/locks/2.json: access is denied" in result.stderr
+    assert f"Cannot create {cloud.index}/locks/2.json: access denied" in result.stderr
     assert "check the permissions and credentials there" in result.stderr
 
 

@@ -75,7 +75,7 @@ class ChnswIndex:
             ef: Candidates per level. Larger values are slower but find more of the nearest nodes.
 
         Returns:
-            Ids and cosines, best first, ties by id.
+            Ids and cosines, sorted by falling cosine, then by id.
         """
         if not self.n_levels:
             return []

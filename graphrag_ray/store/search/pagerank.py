@@ -60,7 +60,7 @@ def walk(
     among: Sequence[str] | None = None,
     precision: float = PRECISION,
 ) -> list[WalkHit]:
-    """Return the k chunks with the highest scores, best first, ties by id.
+    """Return the k chunks with the highest scores, sorted by falling score, then by id.
 
     Args:
         names: Restarts at names: ids (`base/ids.name_id`) -> positive weights. Unknown ids are ignored.
