@@ -51,7 +51,7 @@ Prefixes: TypeAlias = npt.NDArray[np.uint64]
 
 def journal_folder(dialogue: str) -> str:
     if not _NAME.fullmatch(dialogue):
-        raise ValueError(f"Dialogue names consist of letters, digits, '_' and '-', unlike {dialogue!r}")
+        raise ValueError(f"Invalid dialogue name {dialogue!r}: use letters, digits, '_' and '-'")
     return f"{WORK}/{dialogue}"
 
 
@@ -139,7 +139,7 @@ class JournalWriter:
         on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
     ) -> None:
         if not _NAME.fullmatch(writer_id):
-            raise ValueError(f"Writer ids consist of letters, digits, '_' and '-', unlike {writer_id!r}")
+            raise ValueError(f"Invalid writer id {writer_id!r}: use letters, digits, '_' and '-'")
         self._store, self._folder, self._writer_id = store, journal_folder(dialogue), writer_id
         self._on_written = on_written
         self._rows: list[JournalRow] = []

@@ -97,9 +97,9 @@ def validate(row: JournalRow) -> JournalRow:
         ValueError: If the row is invalid.
     """
     if not _KEY.fullmatch(row.key):
-        raise ValueError(f"An item key must consist of 64 hex characters, unlike {row.key!r}")
+        raise ValueError(f"Invalid item key {row.key!r}: expected 64 hex characters")
     if row.kind not in KINDS:
-        raise ValueError(f"A journal row's kind must be one of {', '.join(KINDS)}, not {row.kind!r}")
+        raise ValueError(f"Invalid journal row kind {row.kind!r}. Choose from: {', '.join(KINDS)}")
     if not 0 <= row.at < 1e10 or not math.isfinite(row.latency_s):
         raise ValueError(f"Invalid time in a journal row: at={row.at}, latency_s={row.latency_s}")
     for name, limit in _LIMITS.items():

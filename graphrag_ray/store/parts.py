@@ -51,7 +51,7 @@ def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     An intermediate table is named `<stage>/<table>`.
     """
     if not _TABLE.fullmatch(table_name):
-        raise ValueError(f"Table names consist of lower-case letters, digits and '_', unlike {table_name!r}")
+        raise ValueError(f"Invalid table name {table_name!r}: use lower-case letters, digits and '_'")
     folder = INTERMEDIATE if "/" in table_name else TABLES
     data = parquet.encode(table)
     path = f"{folder}/{table_name}/part-{parquet.content_hash(data)}.parquet"
