@@ -130,7 +130,7 @@ def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argpars
     starts = np.cumsum([0, *map(len, levels)])
     ids = [[f"{at:032x}" for at in range(start, end)] for start, end in pairwise(starts)]
     few = chnsw.build([(ids[0][:100], levels[0][:100])], exact=10)
-    chnsw.read(InMemory.of(few)).places(questions, K)  # Compiles it.
+    chnsw.read(InMemory.of(few)).nearest_positions(questions, K)  # Compiles it.
     started = time.process_time()
     data = chnsw.build(list(zip(ids, levels, strict=True)), given.m, given.ef_build)
     took = time.process_time() - started
@@ -145,10 +145,10 @@ def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argpars
     ]
 
     def ask(ef: int) -> np.ndarray:
-        return filled(index.places(questions, K, ef)[0]) - starts[:-1, None]
+        return filled(index.nearest_positions(questions, K, ef)[0]) - starts[:-1, None]
 
     def ask_alone(ef: int) -> np.ndarray:
-        found = [filled(one.places(questions, K, ef)[0]) for one in alone]
+        found = [filled(one.nearest_positions(questions, K, ef)[0]) for one in alone]
         return np.concatenate(found, axis=1) - starts[:-1, None]
 
     return [Way(name, how, took, len(data), [], []) for name, how in (("C-HNSW", ask), ("alone", ask_alone))]

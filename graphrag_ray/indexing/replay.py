@@ -188,7 +188,7 @@ class _ReplayExecutor(LocalExecutor):
         return SweepResult(finished=taken)
 
     def _recording(self, index: JournalIndex) -> _RecordingIndex:
-        recording = _RecordingIndex(index._store, index.dialogue, index._held)
+        recording = _RecordingIndex(index._store, index.dialogue, index._parts)
         recording.seen = self.seen.setdefault(index.dialogue, [])
         return recording
 

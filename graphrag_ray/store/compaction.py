@@ -1,8 +1,8 @@
-"""Merge the journal's parts, total it, and remove items from it for good.
+"""Merge the parts of a journal, total its contents, and remove items permanently.
 
 Callers that merge hold the lock. A merge writes the merged part, reads it back, and only then deletes its
-sources, so every row is always in some part. A killed merge leaves rows in two parts, which changes neither
-what is read (`journal_rows.resolve`) nor what is counted.
+sources, so every row is always in some part. A killed merge leaves rows in two parts. Readers and totals
+ignore such duplicates (`journal_rows.resolve`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from graphrag_ray.store import journal, journal_rows, parquet
 from graphrag_ray.store.files import THREADS, FileInfo, Store, map_in_threads
 from graphrag_ray.store.journal import JournalIndex, PartKeys, Prefixes, list_parts
 
-# Size of a merged part in memory; stored, a third to a fifth of it. A merge takes about seven times as much
-# memory on the driver. Ten parts fit the cache of `journal.py`: readers follow the order of the corpus, whose
-# neighbours are in few parts.
+# Size of a merged part in memory; files are three to five times smaller. A merge takes about seven times as
+# much memory on the driver. Ten parts fit into the cache of `journal.py`, which suffices because readers
+# follow the order of the corpus, and neighbouring items are in few parts.
 TARGET_BYTES = 24 << 20
-# Stored parts of at least this size are left alone. Smaller ones are merged again until they reach it. Parts
-# that stay small because their replies are alike are read each time and left as they are.
+# Files of at least this size are left alone, and smaller ones are merged until they reach it. Merged parts
+# with very repetitive replies stay smaller, so every merge reads them again but leaves them unchanged.
 SMALL_BYTES = TARGET_BYTES // 8
 PIECE_PARTS = 1024  # Parts per `merge_parts` call or cluster task: about 5 s at 30 ms per request.
-READ_AHEAD_BYTES = 16 << 20  # As stored; three to five times as much in memory.
+READ_AHEAD_BYTES = 16 << 20  # In files; three to five times as much in memory.
 
 _FOLDER = re.compile(r"work/([A-Za-z0-9_-]{1,64})/[^/]+")
 _SUMMED = ("attempts", "prompt_tokens", "cached_tokens", "completion_tokens", "latency_s")
@@ -44,7 +44,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class ModelTotals:
-    """The usage of one model; `unreported` counts calls whose tokens are our own count."""
+    """The usage of one model. `unreported` is the number of calls whose tokens we counted ourselves."""
 
     calls: int = 0
     attempts: int = 0
@@ -57,14 +57,14 @@ class ModelTotals:
 
 @dataclass(slots=True)
 class JournalTotals:
-    """The contents of a dialogue's journal. Items that were put back are neither done nor failed."""
+    """The contents of a dialogue's journal. Items marked for retry are neither done nor failed."""
 
     parts: int = 0
     bytes: int = 0
     items: int = 0  # Distinct keys.
     done: int = 0
     failed: int = 0  # Items with a failure and no done row.
-    first_at: float = 0.0  # Unix seconds of the earliest row; 0 if there is none.
+    first_at: float = 0.0  # Unix seconds of the earliest row, or 0.
     last_at: float = 0.0
     by_model: dict[str, ModelTotals] = field(default_factory=dict)
     damaged: list[str] = field(default_factory=list)  # Paths of parts that are not counted.
@@ -73,23 +73,23 @@ class JournalTotals:
 def compact(
     store: Store, dialogue: str, *, at_least: int = 8, check: Callable[[], object] = lambda: None
 ) -> int:
-    """Merge the small parts of a dialogue (`due`); return by how many their number fell."""
-    damaged = partial(_log.warning, "%s. The part is not merged")
+    """Merge the small parts of a dialogue (`find_mergeable`) and return the decrease in their number."""
+    damaged = partial(_log.warning, "%s. The part is not merged.")
     pieces = find_mergeable(store, dialogue, at_least)
     return sum(merge_parts(store, dialogue, parts, check, damaged) for parts in pieces)
 
 
 def find_mergeable(store: Store, dialogue: str, at_least: int = 8) -> list[list[FileInfo]]:
-    """Return runs of small parts that are neighbours in time, in pieces that can be merged concurrently.
+    """Return sequences of small parts, consecutive in time, that can be merged concurrently.
 
-    Returns nothing if there are fewer than `at_least` such parts.
+    Returns [] if there are fewer than `at_least` such parts.
     """
     grouped = groupby(list_parts(store, dialogue), key=lambda part: part.bytes < SMALL_BYTES)
     runs = [run for is_small, group in grouped if is_small and len(run := list(group)) > 1]
     if sum(map(len, runs)) < at_least:
         return []
     pieces = []
-    for run in runs:  # Of about equal length, at most PIECE_PARTS.
+    for run in runs:  # Cut it into pieces of equal length, at most PIECE_PARTS.
         n = -(-len(run) // PIECE_PARTS)
         ends = [len(run) * i // n for i in range(n + 1)]
         pieces += [run[start:end] for start, end in pairwise(ends)]
@@ -103,10 +103,11 @@ def merge_parts(
     check: Callable[[], object],
     damaged: Callable[[CorruptPart], object],
 ) -> int:
-    """Merge neighbouring parts into parts of TARGET_BYTES; return by how many their number fell.
+    """Merge neighbouring parts into parts of TARGET_BYTES and return the decrease in their number.
 
     Rows are sorted by time, so that items requested together are stored together. `check` is called before
-    each write or deletion and raises when the lock is lost, `damaged` for each unreadable part, which stays.
+    each write or deletion and raises when the lock is lost. `damaged` is called for each unreadable part,
+    which is not merged.
     """
     fewer = 0
     for merged, tables in _groups(store, parts, damaged):
@@ -118,7 +119,7 @@ def merge_parts(
 def _groups(
     store: Store, parts: Sequence[FileInfo], damaged: Callable[[CorruptPart], object]
 ) -> Iterator[tuple[list[FileInfo], list[pa.Table]]]:
-    """Yield neighbouring parts in groups of TARGET_BYTES in memory, holding little more than one group."""
+    """Yield neighbouring parts in groups of TARGET_BYTES, with little more than one group in memory."""
 
     def read(part: FileInfo) -> pa.Table | Exception:
         try:
@@ -134,7 +135,7 @@ def _groups(
     for part, table in zip(parts, map_in_threads(read, parts, threads), strict=True):
         if isinstance(table, CorruptPart):
             damaged(table)
-        if isinstance(table, Exception):  # Also if it was merged away meanwhile.
+        if isinstance(table, Exception):  # It is damaged, or was merged away in the meantime.
             continue
         if tables and size + table.nbytes > TARGET_BYTES:
             yield merged, tables
@@ -148,10 +149,10 @@ def _groups(
 def _merge(
     store: Store, dialogue: str, parts: list[FileInfo], tables: list[pa.Table], check: Callable[[], object]
 ) -> bool:
-    """Replace parts by one with the rows of `tables`, sorted by time; return whether it read back correctly.
+    """Replace parts by one with the rows of `tables`, sorted by time. Return whether it reads back correctly.
 
-    If it did not, nothing is deleted, not even the new part: the next merge may write it again under the same
-    name, and a delayed deletion would remove that one. Empties `tables` to save memory.
+    Otherwise nothing is deleted, not even the new part: the next merge may write it again under the same
+    name, and a delayed deletion would remove that file. Empties `tables` to save memory.
     """
     check()
     table = pa.concat_tables(tables, promote_options="default")
@@ -171,7 +172,7 @@ def _merge(
     try:
         parquet.read_bytes(store, path)
     except (CorruptPart, FileNotFoundError):
-        _log.warning("%s differs from what was written; nothing is deleted", store.url_of(path))
+        _log.warning("%s cannot be read back after a merge. The original parts are kept.", store.url_of(path))
         return False
     check()
     list(map_in_threads(store.delete, [part.path for part in parts if part.path != path]))
@@ -179,10 +180,10 @@ def _merge(
 
 
 def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.inf) -> JournalTotals:
-    """Total a journal, counting every paid reply once, even those that lost to another.
+    """Total a journal, counting every paid reply once, even if another reply to the same request was used.
 
-    Only rows from `since` to before `until` (unix seconds) count, but items are those of all parts with rows
-    since then. Needs about 8 bytes per row and 9 per item.
+    Usage is limited to rows from `since` to before `until` (Unix seconds). Items are counted in all parts
+    with rows from `since` on. Needs about 8 bytes per row and 9 per item.
     """
     result, seen = JournalTotals(), _DistinctValues()
     times: list[float] = []
@@ -190,13 +191,13 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
 
     def consume(part: FileInfo, table: pa.Table | CorruptPart) -> None:
         if isinstance(table, CorruptPart):
-            _log.warning("%s. The part is not counted", table)
+            _log.warning("%s. The part is not counted.", table)
             result.damaged.append(part.path)
             return
         keys[part.path] = journal.part_keys(table)
         at = journal_rows.column_numbers(table["at"], "f8")
         inside = np.flatnonzero((at >= since) & (at < until))
-        # A merge that is running or was killed leaves rows in two parts.
+        # During a merge, and after a killed one, rows are in two parts.
         new = inside[seen.add(_row_hashes(table)[inside])]
         times.extend([at[new].min(), at[new].max()] if len(new) else [])
         is_turn = journal_rows.kind_codes(table["kind"])[new] == journal_rows.KINDS.index(journal_rows.TURN)
@@ -205,12 +206,12 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
         columns = {name: numbers(turns[name].combine_chunks()) for name in _SUMMED}
         reported = numbers(turns["reported"].cast(pa.int64()).combine_chunks())
         for code, name in enumerate(encoded.dictionary.to_pylist()):
-            of_model = numbers(encoded.indices) == code
+            mask = numbers(encoded.indices) == code
             model = result.by_model.setdefault(name, ModelTotals())
-            model.calls += int(of_model.sum())
-            model.unreported += int(of_model.sum() - reported[of_model].sum())
+            model.calls += int(mask.sum())
+            model.unreported += int(mask.sum() - reported[mask].sum())
             for summed, column in columns.items():
-                setattr(model, summed, getattr(model, summed) + column[of_model].sum().item())
+                setattr(model, summed, getattr(model, summed) + column[mask].sum().item())
 
     columns = ["key", "kind", "model", "reported", *_NUMBERS]
     parts = journal.read_parts(store, dialogue, columns, consume, since=since)
@@ -223,19 +224,19 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
 
 
 class _DistinctValues:
-    """A set of 64-bit values as sorted runs, each over twice as long as the next, so that few values move."""
+    """A set of 64-bit values in sorted runs, each over twice as long as the next, so that adds are cheap."""
 
     def __init__(self) -> None:
         self.runs: list[npt.NDArray[np.uint64]] = []
 
     def add(self, values: npt.NDArray[np.uint64]) -> npt.NDArray[np.bool_]:
-        """Add values; return which of them are new, only the first of equal ones."""
-        new, places = np.unique(values, return_index=True)
+        """Add values and return a mask of the new ones. Of equal new values, only the first is marked."""
+        new, positions = np.unique(values, return_index=True)
         for run in self.runs:
-            at = np.minimum(np.searchsorted(run, new), len(run) - 1)
-            new, places = new[run[at] != new], places[run[at] != new]
+            is_missing = run[np.minimum(np.searchsorted(run, new), len(run) - 1)] != new
+            new, positions = new[is_missing], positions[is_missing]
         is_new = np.zeros(len(values), dtype=np.bool_)
-        is_new[places] = True
+        is_new[positions] = True
         while self.runs and len(self.runs[-1]) <= 2 * len(new):
             new = np.concatenate([self.runs.pop(), new])
             new.sort(kind="stable")  # Merges the two sorted halves.
@@ -244,14 +245,14 @@ class _DistinctValues:
 
 
 def _row_hashes(table: pa.Table) -> npt.NDArray[np.uint64]:
-    """Hash what identifies a row. A hundred million rows contain a collision once in 3,700 times."""
+    """Hash the columns that identify a row. 100 million rows have a collision with probability 1/3,700."""
     hashes = journal_rows.column_prefixes(table["key"])
     columns = [journal_rows.kind_codes(table["kind"]).astype(np.int64)]
     for name in ("reported", *_NUMBERS):
         type_ = pa.float64() if name in ("at", "latency_s") else pa.int64()
         columns.append(journal_rows.column_numbers(table[name].cast(type_), np.int64))
     for column in columns:
-        # Before each column, the finalizer of MurmurHash3 (Appleby, 2011).
+        # Mix the bits with the finalizer of MurmurHash3 (Appleby, 2011) before adding a column.
         for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
             hashes ^= hashes >> np.uint64(33)
             hashes *= np.uint64(factor)
@@ -262,11 +263,11 @@ def _row_hashes(table: pa.Table) -> npt.NDArray[np.uint64]:
 
 @dataclass
 class TrimPlan:
-    """What `trim` removes: items (distinct keys), rows, parts with such rows, and whole damaged parts."""
+    """What `trim` removes: items (distinct keys), their rows, and whole damaged parts."""
 
     items: int = 0
     rows: int = 0
-    parts: list[FileInfo] = field(default_factory=list)
+    parts: list[FileInfo] = field(default_factory=list)  # The parts with rows to remove.
     damaged: list[FileInfo] = field(default_factory=list)
 
 
@@ -277,7 +278,7 @@ def list_dialogues(store: Store) -> list[str]:
 
 
 def plan_trim(store: Store, dialogue: str, keep: Prefixes, *, drop_damaged: bool = False) -> TrimPlan:
-    """Return what `trim` would remove: all keys not in `keep`, and damaged parts if `drop_damaged`."""
+    """Return what `trim` would remove: items not in `keep`, and damaged parts if `drop_damaged`."""
 
     def keys_of(part: FileInfo) -> Prefixes | None:
         try:
@@ -285,39 +286,37 @@ def plan_trim(store: Store, dialogue: str, keep: Prefixes, *, drop_damaged: bool
         except CorruptPart:
             return None
 
-    trimmed = TrimPlan()
+    plan = TrimPlan()
     removed = [np.empty(0, np.uint64)]
     parts = list_parts(store, dialogue)
     for part, keys in zip(parts, map_in_threads(keys_of, parts), strict=True):
         if keys is None:
-            trimmed.damaged += [part] if drop_damaged else []
+            plan.damaged += [part] if drop_damaged else []
         elif len(dropped := keys[~np.isin(keys, keep)]):
-            trimmed.parts.append(part)
-            trimmed.rows += len(dropped)
+            plan.parts.append(part)
+            plan.rows += len(dropped)
             removed.append(np.unique(dropped))
-    trimmed.items = len(np.unique(np.concatenate(removed)))
-    return trimmed
+    plan.items = len(np.unique(np.concatenate(removed)))
+    return plan
 
 
 def trim(
     store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool, check: Callable[[], object]
 ) -> TrimPlan:
-    """Rewrite the parts without the items whose keys are not in `keep`. The caller holds the lock.
+    """Remove all items whose keys are not in `keep` from the parts. The caller holds the lock.
 
-    If killed, it leaves rows in two parts, or some that should be gone; the next call removes them.
+    If it is killed, some rows are in two parts or not yet removed. The next call removes them.
     """
-    trimmed = plan_trim(store, dialogue, keep, drop_damaged=unreadable)
-    for part in trimmed.parts:
+    plan = plan_trim(store, dialogue, keep, drop_damaged=unreadable)
+    for part in plan.parts:
         table = parquet.read_whole(store, part.path)
-        left = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table["key"]), keep)))
+        remaining = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table["key"]), keep)))
         check()
-        if not left.num_rows:
+        if not remaining.num_rows:
             store.delete(part.path)
-        elif not _merge(store, dialogue, [part], [left], check):
-            raise StoreError(
-                f"{store.url_of(part.path)} could not be written again. Run the same command again."
-            )
-    for part in trimmed.damaged:
+        elif not _merge(store, dialogue, [part], [remaining], check):
+            raise StoreError(f"Cannot rewrite {store.url_of(part.path)}; run the same command again")
+    for part in plan.damaged:
         check()
         store.delete(part.path)
-    return trimmed
+    return plan

@@ -1,7 +1,7 @@
-"""Find files that are not what was written, and set them aside.
+"""Find damaged files and set them aside.
 
-Damaged files are moved to a folder `damaged/` beside them, which nothing reads, so that somebody can inspect
-them. Whoever needs their contents makes them anew under the old name. Callers hold the lock.
+A damaged file is moved to a `damaged/` folder next to it, which nothing reads, so that it can be inspected.
+The next run that needs its contents rebuilds them under the old name. Callers hold the lock.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ FOLDER = "damaged"
 
 
 def set_aside(store: Store, paths: Iterable[str], *, check: Callable[[], object] = lambda: None) -> list[str]:
-    """Move the damaged ones of some parts; return their new paths. `check` raises when the lock is lost."""
+    """Move damaged files away and return their new paths. `check` raises when the lock is lost."""
     return [move_to_damaged(store, path, check=check) for path in find_damaged(store, paths)]
 
 
 def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = lambda: None) -> str:
-    """Move a damaged file; return its new path. Raises FileNotFoundError if it is gone.
+    """Move a damaged file and return its new path. Raises FileNotFoundError if it is gone.
 
-    Raises StoreError if reads return fewer bytes than are stored: then the reading fails, not the file.
+    Raises StoreError if reads return fewer bytes than are stored, because the file may then be intact.
     """
-    for _ in range(parquet.READS):
+    for _ in range(parquet.READ_ATTEMPTS):
         data = store.read(path)
         if len(data) == store.size(path):
             break
@@ -41,7 +41,7 @@ def move_to_damaged(store: Store, path: str, *, check: Callable[[], object] = la
 
 
 def find_size_mismatches(store: Store, parts: Iterable[Part]) -> dict[str, str]:
-    """Return path -> problem for parts that are missing or have the wrong size. Only lists folders."""
+    """Return path -> problem for parts that are missing or have the wrong size. Reads no files."""
     stored = {info.path: info.bytes for info in list_parts(store)}
     problems = {}
     for part in parts:
@@ -55,14 +55,15 @@ def find_size_mismatches(store: Store, parts: Iterable[Part]) -> dict[str, str]:
 def find_damaged(store: Store, paths: Iterable[str]) -> list[str]:
     """Return the paths of existing files that do not match the hash in their name. Reads every byte."""
 
-    def is_sound(path: str) -> bool:
+    def is_damaged(path: str) -> bool:
         try:
             parquet.check(store, path)
         except CorruptPart:
-            return False
+            return True
         except FileNotFoundError:
             pass
-        return True
+        return False
 
     listed = list(paths)
-    return [path for path, sound in zip(listed, map_in_threads(is_sound, listed), strict=True) if not sound]
+    damaged = map_in_threads(is_damaged, listed)
+    return [path for path, is_bad in zip(listed, damaged, strict=True) if is_bad]

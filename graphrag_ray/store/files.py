@@ -1,8 +1,8 @@
-"""A store: one folder at any fsspec URL, with the few operations on which durability rests.
+"""Files of one folder at any fsspec URL, with the few operations that durability depends on.
 
 - Files appear whole or not at all, even if the writer is killed.
-- `create` makes a file only if there is none; of many concurrent callers exactly one succeeds.
-- Nothing is cached, so other processes' writes are visible at once.
+- `create` makes a file only if it does not exist; exactly one of many concurrent callers succeeds.
+- Nothing is cached, so other processes' writes are visible immediately.
 - Transient errors are retried with back-off. Other errors say what happened, where, and what to do.
 """
 
@@ -34,15 +34,17 @@ from graphrag_ray.base.urls import secret_options
 from graphrag_ray.store.local_files import LocalFiles
 from graphrag_ray.store.remote_files import ObjectFiles, is_storage_error
 
-# About 15 seconds in total if the storage refuses. If it does not answer, each attempt takes the client's own
-# time-out (s3fs: 15 seconds).
+# All attempts together take about 15 seconds if the storage refuses requests. If it does not answer, each
+# attempt takes the client's timeout (s3fs: 15 seconds).
 ATTEMPTS = 8
 FIRST_DELAY_S = 0.2
 MAX_DELAY_S = 5.0
-GAP_BYTES = 128 << 10  # On object storage, reading over a gap of this size is cheaper than another request.
-RANGE_REQUESTS = 8  # Concurrent requests for ranges of one file.
+GAP_BYTES = (
+    128 << 10
+)  # On object storage, reading through a gap of this size is cheaper than another request.
+RANGE_REQUESTS = 8  # Maximum number of concurrent range requests for one file.
 READ_WHOLE_BYTES = 1 << 20  # Files up to this size are read whole, even if only a part is needed.
-THREADS = 16  # Concurrent requests for different files.
+THREADS = 16  # Maximum number of concurrent requests for different files.
 
 _log = logging.getLogger(__name__)
 _sleep = time.sleep
@@ -53,7 +55,7 @@ T = TypeVar("T")
 X = TypeVar("X")
 
 Backend = LocalFiles | ObjectFiles
-# By protocol; `ObjectFiles` serves all others. Local backends get a path instead of a URL.
+# Backends by protocol. `ObjectFiles` serves all others. Local backends get a path instead of a URL.
 BACKENDS: dict[str, Callable[[str, Mapping[str, Any]], Backend]] = {"file": LocalFiles}
 
 _open_backends: dict[tuple[int, str, bytes], Backend] = {}
@@ -63,24 +65,22 @@ _warned: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class FileInfo:
-    """A listed file."""
-
     path: str  # Relative to the store.
     bytes: int
-    modified: float | None = field(
-        default=None, compare=False
-    )  # Unix seconds by the storage's clock, if known.
+    # Unix seconds by the storage's clock, if known.
+    modified: float | None = field(default=None, compare=False)
 
 
 class Store:
-    """A folder at `url`. Picklable; opened at first use in each process.
+    """A folder at `url`. Stores are picklable and connect on first use in each process.
 
     All methods, and all functions that take a store, raise StoreError if the storage fails.
 
     Args:
         url: A local path or an fsspec URL.
-        options: Arguments of the fsspec file system, without secrets: these come from each node's environment
-            or profile. For s3:// also `region`, `path_style` and `checksums` (`remote_files.s3_arguments`).
+        options: Arguments of the fsspec file system. Secrets are refused, because they belong in each node's
+            environment or profile. s3:// also takes `region`, `path_style` and `checksums`
+            (`remote_files.s3_arguments`).
 
     Raises:
         SettingsError: If the URL or the options cannot be used.
@@ -88,11 +88,10 @@ class Store:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(options or {})
-        secret = secret_options(self.options)
-        if secret:
+        if secrets := secret_options(self.options):
             raise SettingsError(
-                f"Storage options contain a secret ({', '.join(secret)}). Remove it and give it to each node "
-                "in its provider's environment variables (such as AWS_ACCESS_KEY_ID and "
+                f"Storage options contain a secret ({', '.join(secrets)}). Remove it and set it on each node "
+                "in the provider's environment variables (such as AWS_ACCESS_KEY_ID and "
                 "AWS_SECRET_ACCESS_KEY) or in a named profile."
             )
         self.url, self._protocol = _normalize(url)
@@ -114,7 +113,7 @@ class Store:
 
     @property
     def can_create(self) -> bool:
-        """False if `create` cannot keep two writers apart, as on memory:// and sftp://."""
+        """Whether `create` keeps two writers apart. On memory:// and sftp:// it cannot."""
         return self._backend().can_create
 
     def child(self, path: str) -> Store:
@@ -138,9 +137,10 @@ class Store:
         return self._do("read", path, lambda backend: backend.read_range(_validate(path), start, end))
 
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
-        """Open a file for pyarrow's random access; small files are read at once.
+        """Open a file for random access by pyarrow. Small files are read whole.
 
-        A known `size` (bytes) saves a request. Raises FileNotFoundError, also from pyarrow's later reads.
+        Passing a known `size` in bytes saves a request. Raises FileNotFoundError, also from pyarrow's later
+        reads.
         """
         if size is None:
             size = self.size(path)
@@ -163,21 +163,21 @@ class Store:
     def create(self, path: str, data: bytes) -> bool:
         """Create a file unless it exists; return whether this call created it.
 
-        A request that is repeated after its success was not acknowledged is refused. So a refusal counts as
-        success if the file holds `data`, which must be unique among competing callers.
+        If the acknowledgement of a successful request is lost, the repeated request is refused. So a refusal
+        counts as success if the file contains `data`, which must be unique among competing callers.
         """
         if not self.can_create and self.url not in _warned:
             _warned.add(self.url)
             _log.warning(
-                "%s does not support conditional creation: concurrent writers would not notice each other. "
-                "Let only one write there",
+                "%s does not support conditional creation, so concurrent writers cannot detect each other. "
+                "Run only one writer at a time there.",
                 self.url,
             )
 
         def attempt(backend: Backend) -> bool:
             if backend.create(_validate(path), data):
                 return True
-            with contextlib.suppress(FileNotFoundError):  # Deleted since.
+            with contextlib.suppress(FileNotFoundError):  # It was deleted in the meantime.
                 return backend.read(path) == data
             return False
 
@@ -187,11 +187,11 @@ class Store:
         return self.size(path) is not None
 
     def size(self, path: str) -> int | None:
-        """Return the bytes of a file, or None if there is none."""
-        return self._do("look at", path, lambda backend: backend.size(_validate(path)))
+        """Return the size of a file in bytes, or None if it does not exist."""
+        return self._do("access", path, lambda backend: backend.size(_validate(path)))
 
     def list_temporary(self) -> list[FileInfo]:
-        """List the temporary files of killed writers, which `list` does not show; `delete` removes them."""
+        """List the temporary files of killed writers. `list` omits them; `delete` removes them."""
         infos = self._do("list", "", lambda backend: [FileInfo(*file) for file in backend.leftovers()])
         return sorted(infos, key=attrgetter("path"))
 
@@ -201,15 +201,13 @@ class Store:
         return sorted(int(match.group(1)) for match in matches if match)
 
     def list(self, folder: str = "") -> list[FileInfo]:
-        """List all files below a folder, sorted by path; a missing folder is empty."""
-        below = _validate(folder) if folder else ""
+        """List all files below a folder, sorted by path. A missing folder counts as empty."""
+        path = _validate(folder) if folder else ""
         try:
-            infos = self._do(
-                "list", folder, lambda backend: [FileInfo(*file) for file in backend.list(below)]
-            )
-        except FileNotFoundError as e:  # A missing folder is no error, so the bucket is missing.
-            advice = "Create the bucket or correct the URL."
-            raise StoreError(f"Cannot list {self.url}: {_reason(e)}. {advice}") from e
+            infos = self._do("list", folder, lambda backend: [FileInfo(*file) for file in backend.list(path)])
+        except FileNotFoundError as e:  # A missing folder raises no error, so the bucket does not exist.
+            advice = "create the bucket or correct the URL"
+            raise StoreError(f"Cannot list {self.url}: {_reason(e)}; {advice}") from e
         return sorted(infos, key=attrgetter("path"))
 
     def delete(self, path: str) -> None:
@@ -218,15 +216,15 @@ class Store:
 
     def _backend(self) -> Backend:
         """Return this process's backend, whose connections all stores with this URL share."""
-        name = (os.getpid(), self.url, orjson.dumps(self.options, option=orjson.OPT_SORT_KEYS, default=str))
+        key = (os.getpid(), self.url, orjson.dumps(self.options, option=orjson.OPT_SORT_KEYS, default=str))
         with _open_lock:
-            if name not in _open_backends:
+            if key not in _open_backends:
                 try:
-                    make = BACKENDS.get(self._protocol, ObjectFiles)
-                    _open_backends[name] = make(self.url, self.options)
+                    open_backend = BACKENDS.get(self._protocol, ObjectFiles)
+                    _open_backends[key] = open_backend(self.url, self.options)
                 except (ValueError, TypeError, ImportError) as e:
                     raise SettingsError(f"Cannot use storage at {self.url}: {e}") from e
-            return _open_backends[name]
+            return _open_backends[key]
 
     def _do(self, operation: str, path: str, call: Callable[[Backend], T]) -> T:
         backend = self._backend()
@@ -251,24 +249,25 @@ class Store:
 
     def _failure(self, operation: str, path: str, error: Exception, attempts: int = 1) -> StoreError:
         where = self.url_of(path) if path else self.url
-        number = error.errno if isinstance(error, OSError) else None
+        code = error.errno if isinstance(error, OSError) else None
         advice = ""
-        if number in (errno.ENOSPC, errno.EDQUOT):
-            advice = "Free some space and run the same command again; all finished work is kept."
-        elif isinstance(error, PermissionError) or number == errno.EROFS:
-            advice = "Check the permissions and credentials there."
+        if code in (errno.ENOSPC, errno.EDQUOT):
+            advice = "free some space and run the same command again (all finished work is kept)"
+        elif isinstance(error, PermissionError) or code == errno.EROFS:
+            advice = "check the permissions and credentials there"
         elif "Credentials" in type(error).__name__:
             advice = (
-                "Credentials come from this machine's environment (AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY), a profile (AWS_PROFILE), or its role."
+                "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in this machine's environment, choose a "
+                "profile with AWS_PROFILE, or give the machine a role"
             )
         elif attempts > 1:
+            where += f" after {attempts} attempts"
             advice = (
-                f"All {attempts} attempts failed. When the storage is available again, run the same command "
-                "again; all finished work is kept."
+                "when the storage is available again, run the same command again (all finished work is kept)"
             )
+        # Without a final period, because callers append sentences.
         message = f"Cannot {operation} {where}: {_reason(error)}"
-        return StoreError(f"{message}. {advice}" if advice else message)
+        return StoreError(f"{message}; {advice}" if advice else message)
 
 
 class _RangeReader(io.RawIOBase):
@@ -303,13 +302,13 @@ class _RangeReader(io.RawIOBase):
 
 
 def _normalize(url: str) -> tuple[str, str]:
-    """Return the URL and its protocol. A local path becomes absolute: workers have other folders."""
+    """Return the URL and its protocol. Local paths become absolute, as workers run in other folders."""
     if not url.strip():
-        raise SettingsError("The storage URL is empty. Give a folder or a URL such as s3://bucket/folder.")
+        raise SettingsError("The storage URL is empty. Pass a folder or a URL such as s3://bucket/folder.")
     protocol, separator, rest = url.partition("://")
     if separator and "::" in url:
         raise SettingsError(
-            f"{url}: chained URLs are not supported, because they cache and would hide other writers' changes"
+            f"{url}: chained URLs are not supported, because their caches would hide other writers' changes"
         )
     if not separator or protocol in ("file", "local"):
         return os.path.abspath(os.path.expanduser(rest if separator else url)), "file"
@@ -319,35 +318,35 @@ def _normalize(url: str) -> tuple[str, str]:
     return url.rstrip("/"), protocol
 
 
-@lru_cache(4096)  # Called for each range that is read.
+@lru_cache(4096)  # Cached because it runs for every range that is read.
 def _validate(path: str) -> str:
-    """Return the path if it stays inside the store. Raises StoreError."""
+    """Return the path. Raises StoreError if it leads out of the store."""
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts) or any(c < " " or c in "\\\x7f" for c in path):
         raise StoreError(
-            f"{path!r} is not a path inside a store. Use names separated by slashes, without '..'."
+            f"{path!r} is not a path inside a store; use names separated by slashes, without '..'"
         )
     return path
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, PermissionError) and error.errno is None and str(error) in ("", "None", "Forbidden"):
-        return "access is denied"  # The server gave no reason.
+        return "access denied"  # The server gave no reason.
     if isinstance(error, OSError) and error.strerror:
         return str(error.strerror)
-    return str(error) or type(error).__name__
+    return str(error).rstrip(".") or type(error).__name__
 
 
 def map_in_threads(do: Callable[[X], T], files: Sequence[X], threads: int = THREADS) -> Iterator[T]:
-    """Apply `do` to each of many files in threads; yield the results in order, with few waiting."""
-    if len(files) <= 1:  # The usual case in a small index, and faster than a thread.
+    """Apply `do` to each file in threads and yield the results in order, with few results pending."""
+    if len(files) <= 1:  # Faster than a thread, and the usual case in a small index.
         yield from map(do, files)
         return
-    waiting: deque[Future[T]] = deque()
+    pending: deque[Future[T]] = deque()
     with ThreadPoolExecutor(min(threads, len(files)), thread_name_prefix="files") as pool:
         for file in files:
-            waiting.append(pool.submit(do, file))
-            if len(waiting) == 2 * threads:
-                yield waiting.popleft().result()
-        while waiting:
-            yield waiting.popleft().result()
+            pending.append(pool.submit(do, file))
+            if len(pending) == 2 * threads:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()

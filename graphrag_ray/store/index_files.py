@@ -1,9 +1,9 @@
-"""Byte-addressable parts: files that are read through a memory map, a few blocks at a time.
+"""Files of search indexes, which are read through a memory map, a few blocks at a time.
 
 A part is stored as `indexes/<table>/part-<source hash>-<content hash>.blocks`: the data, the CRC-32 of each
-block, and a tail. Blocks are verified on first access. Files of a local store are mapped in place. Blocks of
-remote files are fetched on demand into sparse copies in a private cache folder, which can be deleted at any
-time. The contents are untrusted: readers check every offset that they take from a file.
+block, and a tail. Blocks are verified on first access. Local files are mapped directly. Blocks of remote
+files are fetched on demand into sparse copies in a private cache folder, which can be deleted at any time.
+The contents are untrusted, so readers check every offset that they take from a file.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ from graphrag_ray.store.search.mapped_arrays import Ints, expand_ranges
 SUFFIX = ".blocks"
 BLOCK_BYTES = 8 << 10
 TAIL_BYTES = 128 << 10  # Size of the first request: the table of contents is at the end.
-REQUEST_BLOCKS = 512  # Limit per request.
+REQUEST_BLOCKS = 512  # Maximum number of blocks per request.
 CACHE_DIR_ENV = "GRAPHRAG_RAY_CACHE"  # Default: graphrag-ray in XDG_CACHE_HOME or ~/.cache.
 CACHE_LIMIT_ENV = "GRAPHRAG_RAY_CACHE_GB"
 CACHE_LIMIT_GB = 20.0
-EVICT_EVERY_BYTES = 256 << 20  # Bytes a process fetches between two evictions.
+EVICT_EVERY_BYTES = 256 << 20  # Number of bytes that a process fetches between two evictions.
 
 _MAX_BYTES = 1 << 40  # The manifest of an untrusted index may claim any size.
 _NAME = re.compile(rf"{INDEXES}/[^/]+/part-([0-9a-f]+)-[0-9a-f]+\{SUFFIX}")
 _MAGIC = b"grblocks"
 _TAIL = struct.Struct("<QIII8s")  # Data bytes, block bytes, number of blocks, CRC-32 of their CRCs, magic.
-_USE_ANOTHER_FOLDER = f"Set {CACHE_DIR_ENV} to a folder of your own."
+_USE_ANOTHER_FOLDER = f"Set {CACHE_DIR_ENV} to a private folder."
 
-# Starts at the limit: many processes fetch less than that, so each one evicts after its first fetch.
+# Starts at the limit, so that processes that fetch little evict, too: after their first fetch.
 _fetched_bytes = [EVICT_EVERY_BYTES]
 _lock = threading.Lock()
 
@@ -53,7 +53,7 @@ _lock = threading.Lock()
 def write_blob(store: Store, table: str, source_hash: str, data: bytes, rows: int) -> Part:
     """Store a part unless it exists.
 
-    `source_hash` is a hex hash of its inputs, by which `list_by_source` finds it.
+    `source_hash` is a hex hash of the inputs, with which `list_by_source` finds the part.
     """
     checksums = [zlib.crc32(data[i : i + BLOCK_BYTES]) for i in range(0, len(data), BLOCK_BYTES)]
     packed_checksums = struct.pack(f"<{len(checksums)}I", *checksums)
@@ -77,27 +77,27 @@ def source_hash(path: str) -> str:
     return match.group(1) if match else ""
 
 
-def open_part(store: Store, part: Part) -> Blob:
+def open_part(store: Store, part: Part) -> IndexFile:
     """Open a part, reading only its tail. Raises CorruptPart if it is missing or damaged."""
     with explain_damage(store, part.path):
-        return Blob(store, part)
+        return IndexFile(store, part)
 
 
-class Blob:
-    """An opened part; implements `mapped_arrays.ByteSource`."""
+class IndexFile:
+    """An open part. Implements `mapped_arrays.ByteSource`."""
 
     data: npt.NDArray[np.uint8]  # Memory-mapped; only ranges passed to `load` may be read.
 
     def __init__(self, store: Store, part: Part) -> None:
         self.store, self.part = store, part
         if not _TAIL.size <= part.bytes <= _MAX_BYTES:
-            raise parquet.corrupt_part(store, part.path, f"{part.bytes:,} bytes is not a possible size")
+            raise parquet.corrupt_part(store, part.path, f"its size cannot be {part.bytes:,} bytes")
         local = store.local_path(part.path)
         if local:
             file = os.open(local, os.O_RDONLY)
         else:
             file = _open_sparse(_cache_folder() / _copy_name(store, part), part.bytes)
-        self._copy = None if local else file  # The local copy of a remote part; it may have holes.
+        self._copy = None if local else file  # The sparse local copy of a remote part.
         try:
             size = os.fstat(file).st_size
             if size != part.bytes:
@@ -107,7 +107,7 @@ class Blob:
             if local:  # The mapping keeps the file open.
                 os.close(file)
         tail, start, end = _parse_tail(mapped, part.bytes), 0, b""
-        for _ in range(0 if local else parquet.READS):
+        for _ in range(0 if local else parquet.READ_ATTEMPTS):
             if tail:
                 break
             tail_bytes = max(TAIL_BYTES, part.bytes // BLOCK_BYTES * 4 + 4 + _TAIL.size)
@@ -116,7 +116,7 @@ class Blob:
             if tail := _parse_tail(np.frombuffer(end, np.uint8), part.bytes):
                 self._write(end[tail[0] - start :], tail[0])
         if not tail:
-            raise parquet.corrupt_part(store, part.path, "its end is not what was written")
+            raise parquet.corrupt_part(store, part.path, "its tail is invalid")
         size, self._checksums = tail
         self.data, self._verified = mapped[:size], np.zeros(len(self._checksums), np.bool_)
         self._store_blocks(end[: max(0, size - start)], start)
@@ -134,7 +134,7 @@ class Blob:
             return
         with explain_damage(self.store, self.part.path):
             missing = self._mismatching(unverified)
-            for _ in range(0 if self._copy is None else parquet.READS):
+            for _ in range(0 if self._copy is None else parquet.READ_ATTEMPTS):
                 if not len(missing):
                     break
                 gaps = np.flatnonzero(np.diff(missing) * BLOCK_BYTES > GAP_BYTES) + 1
@@ -146,14 +146,14 @@ class Blob:
                 list(map_in_threads(self._fetch, requests, RANGE_REQUESTS))
                 missing = self._mismatching(missing)
             if len(missing):
-                raise parquet.corrupt_part(self.store, self.part.path, "a block does not have its checksum")
+                raise parquet.corrupt_part(self.store, self.part.path, "a block does not match its checksum")
         self._verified[unverified] = True
 
     def invalid(self, why: str) -> Exception:
-        """Return the error for a file that is intact but holds what we would not have written."""
+        """Return the error for an intact file with contents that graphrag-ray does not write."""
         return CorruptPart(
-            f"{self.store.url_of(self.part.path)} is not a valid index file: {why}. If the index is your "
-            "own, delete that file and run the same `graphrag-ray index` command again.",
+            f"{self.store.url_of(self.part.path)} is not a valid index file: {why}. If you trust the "
+            "index, delete that file and run the same `graphrag-ray index` command again.",
             path=self.part.path,
         )
 
@@ -162,14 +162,14 @@ class Blob:
         return np.array([n for n, c in contents if zlib.crc32(c.data) != int(self._checksums[n])], np.int64)
 
     def _fetch(self, blocks: Ints) -> None:
-        """Fetch neighbouring blocks into the copy, together with those between them."""
+        """Fetch neighbouring blocks, and those in the gaps between them, into the copy."""
         start, end = int(blocks[0]) * BLOCK_BYTES, (int(blocks[-1]) + 1) * BLOCK_BYTES
         self._store_blocks(self.store.read_range(self.part.path, start, min(end, len(self.data))), start)
 
     def _store_blocks(self, data: bytes, start: int) -> None:
         """Write fetched blocks to the copy, and evict old copies from time to time.
 
-        Only blocks that match their checksum are written: another process may be reading the others.
+        Blocks that do not match their checksum are skipped, because another process may have intact ones.
         """
         for i in range(0, len(data), BLOCK_BYTES):
             block = data[i : i + BLOCK_BYTES]
@@ -186,13 +186,13 @@ class Blob:
     def _write(self, data: bytes, offset: int) -> None:
         assert self._copy is not None
         with _explain_cache_errors():
-            while data:  # A nearly full disk accepts some bytes and fails on the next write.
+            while data:  # A nearly full disk accepts some bytes and refuses the next write.
                 n = os.pwrite(self._copy, data, offset)
                 data, offset = data[n:], offset + n
 
 
 def _parse_tail(end: npt.NDArray[np.uint8], file_bytes: int) -> tuple[int, npt.NDArray[np.uint32]] | None:
-    """Return the number of data bytes and the block checksums from a file's last bytes; None if invalid."""
+    """Return the number of data bytes and the block checksums, or None for an invalid tail."""
     if len(end) < _TAIL.size:
         return None
     size, block, count, checksum, magic = _TAIL.unpack(end[-_TAIL.size :].tobytes())
@@ -215,28 +215,28 @@ def delete_copies(store: Store, paths: Iterable[str]) -> None:
 
 
 def _copy_name(store: Store, part: Part) -> str:
-    # The size is part of the name because a process that has mapped a file is killed if that file shrinks.
+    # The size is part of the name, because a process that has mapped a file is killed if the file shrinks.
     return f"{_copy_prefix(store, part.path)}-{part.bytes}{SUFFIX}"
 
 
 def _copy_prefix(store: Store, path: str) -> str:
-    # The store is part of the name because another index may have a part with the same path.
+    # The store is part of the name, because another index may have a part with the same path.
     return hashlib.sha256(f"{store.url}\0{path}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
 
 
 def _cache_path() -> Path:
-    if given := os.environ.get(CACHE_DIR_ENV):
-        return Path(given).expanduser()
-    if given := os.environ.get("XDG_CACHE_HOME"):
-        return Path(given).expanduser() / "graphrag-ray"
+    if folder := os.environ.get(CACHE_DIR_ENV):
+        return Path(folder).expanduser()
+    if folder := os.environ.get("XDG_CACHE_HOME"):
+        return Path(folder).expanduser() / "graphrag-ray"
     try:
         return Path.home() / ".cache" / "graphrag-ray"
-    except RuntimeError:  # The user has no home.
+    except RuntimeError:  # The user has no home folder.
         return Path(tempfile.gettempdir()) / f"graphrag-ray-{os.geteuid()}"
 
 
 def _cache_folder() -> Path:
-    """Return the cache folder, creating it if needed. Raises StoreError if others could write to it."""
+    """Return the cache folder, creating it if needed. Raises StoreError if other users may write to it."""
     folder = _cache_path()
     with _explain_cache_errors():
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -244,8 +244,8 @@ def _cache_folder() -> Path:
     writable_by_others = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
     if writable_by_others or (hasattr(os, "geteuid") and status.st_uid != os.geteuid()):
         raise StoreError(
-            f"The cache folder {folder} belongs to another user, or others may write there, so its contents "
-            f"cannot be trusted. {_USE_ANOTHER_FOLDER}"
+            f"The cache folder {folder} cannot be trusted, because it belongs to another user or others may "
+            f"write to it. {_USE_ANOTHER_FOLDER}"
         )
     return folder
 
@@ -273,15 +273,15 @@ def _open_sparse(path: Path, size: int) -> int:
 
 
 def _evict(newest: Path) -> None:
-    """Delete the least recently opened copies until the rest fit the limit; `newest` always stays."""
-    given = os.environ.get(CACHE_LIMIT_ENV, "")
+    """Delete the least recently opened copies until the others fit the limit. `newest` always stays."""
+    setting = os.environ.get(CACHE_LIMIT_ENV, "")
     try:
-        limit = float(given or CACHE_LIMIT_GB) * 1e9
+        limit = float(setting or CACHE_LIMIT_GB) * 1e9
     except ValueError:
-        raise StoreError(f"{CACHE_LIMIT_ENV} must be a number of gigabytes, not {given!r}") from None
+        raise StoreError(f"{CACHE_LIMIT_ENV} must be a number of gigabytes, not {setting!r}") from None
     copies = []
     for path in newest.parent.iterdir():
-        with contextlib.suppress(FileNotFoundError):  # Another process evicts at the same time.
+        with contextlib.suppress(FileNotFoundError):  # Another process may evict at the same time.
             status = path.stat()
             if stat.S_ISREG(status.st_mode):
                 copies.append((path == newest, status.st_mtime, status.st_blocks * 512, path))

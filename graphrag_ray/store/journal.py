@@ -1,10 +1,10 @@
-"""The journal of raw replies: everything that was paid for, by the item it belongs to.
+"""The journal of raw model replies, by the item that requested them.
 
     work/<dialogue>/part-<ms>-<writer>-<sequence>-<hash>.parquet    rows of one flush
-    work/<dialogue>/part-<ms>~<generation>-<hash>.parquet           many of those, merged (`compaction.py`)
+    work/<dialogue>/part-<ms>~<generation>-<hash>.parquet           merged parts (`compaction.py`)
 
-Names sort by the time of their rows, a merged part after its sources. They end with the hash of the bytes, so
-damage is detected, and writing a part twice has no effect.
+Names sort by the time of their rows, and a merged part sorts after its sources. They end with the hash of the
+bytes, so damage is detected, and writing a part twice has no effect.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from graphrag_ray.store.files import FileInfo, Store, map_in_threads
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, JournalRow
 from graphrag_ray.store.search.mapped_arrays import expand_ranges
 
-FLUSH_BYTES = 64 << 20  # Size at which a flush starts a new part, as after a long outage of the storage.
-CACHE_BYTES = 256 << 20  # Decoded parts kept per process.
+FLUSH_BYTES = 64 << 20  # Approximate part size limit, which flushes reach after a storage outage.
+CACHE_BYTES = 256 << 20  # Size limit of the cache of decoded parts in a process.
 PART_NAME = re.compile(r"part-(\d{13})(?:-[\w-]+|~(\d{4}))-[0-9a-f]{32}\.parquet", re.ASCII)
-WORK = "work"  # The folder of all journals.
-RELOADS = 5  # Consecutive listings all of whose new parts may be gone when they are read.
+WORK = "work"  # Folder with all journals.
+MAX_RELOADS = 5  # Maximum number of consecutive listings whose new parts are all gone when they are read.
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _FLAGS = {DONE: 1, FAILED: 2, KILLED: 4, RETRY: 8}
@@ -50,14 +50,13 @@ Prefixes: TypeAlias = npt.NDArray[np.uint64]
 
 
 def journal_folder(dialogue: str) -> str:
-    """Return the folder of a dialogue's parts."""
     if not _NAME.fullmatch(dialogue):
-        raise ValueError(f"A dialogue's name must consist of letters, digits, '_' and '-', not {dialogue!r}")
+        raise ValueError(f"Invalid dialogue name {dialogue!r}: use letters, digits, '_' and '-'")
     return f"{WORK}/{dialogue}"
 
 
 def list_parts(store: Store, dialogue: str) -> list[FileInfo]:
-    """List the parts of a dialogue by time. Some may be merged away while they are being read.
+    """List the parts of a dialogue by time. Some may be merged and deleted before they are read.
 
     A slow listing can miss both the sources of a merge and its result. The result exists before the first
     source is deleted, so a second listing finds what the first missed.
@@ -78,16 +77,17 @@ def read_parts(
 ) -> list[FileInfo]:
     """Read some columns of all parts of a dialogue except the known ones, concurrently.
 
-    If parts are merged away before they are read, the parts are listed again. So no row is missed, but some
-    may come twice.
+    If parts are merged and deleted before they are read, the parts are listed again. So no row is missed, but
+    some rows may be read twice.
 
     Args:
-        consume: Called in this thread with each part and what `decode` returned for it, or a CorruptPart.
+        consume: Called in this thread with each part and the result of `decode`, or a CorruptPart.
         decode: Called in another thread with the columns of a part.
-        since: Unix seconds; parts without rows of this time or later are skipped.
+        known: Paths of parts to skip.
+        since: Unix seconds. Parts without rows of this time or later are skipped.
 
     Returns:
-        The last listing, whose parts are all known or were read.
+        The last listing. All its parts are known or were read.
     """
 
     def read(part: FileInfo) -> Any:
@@ -97,11 +97,11 @@ def read_parts(
             return e
 
     def is_wanted(part: FileInfo) -> bool:
-        # The time in a name is that of the first row; for a merged part it is no less than the last one's.
+        # The name contains the time of the first row, or of the newest source of a merge.
         match = PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1])
         return match is None or int(match.group(1)) / 1000 >= math.floor(since)
 
-    seen, rounds = set(known), RELOADS
+    seen, rounds = set(known), MAX_RELOADS
     while rounds:
         parts = [part for part in list_parts(store, dialogue) if is_wanted(part)]
         new = [part for part in parts if part.path not in seen]
@@ -113,22 +113,22 @@ def read_parts(
         n_read = len(seen) - before
         if n_read == len(new):
             return parts
-        rounds = RELOADS if n_read else rounds - 1
+        rounds = MAX_RELOADS if n_read else rounds - 1
     raise _vanishing(store, dialogue)
 
 
 def _vanishing(store: Store, dialogue: str) -> StoreError:
     return StoreError(
-        f"The parts of {store.url_of(journal_folder(dialogue))} vanish while they are being read. "
-        "Is another program deleting files there?"
+        f"The parts of {store.url_of(journal_folder(dialogue))} disappear while they are being read. Check "
+        "whether another program deletes files there."
     )
 
 
 class JournalWriter:
-    """Collects rows and writes them as parts. Threads may append while another flushes.
+    """Collects rows and writes them as parts. Threads may append while another one flushes.
 
-    `writer_id` is unique among all writers that this journal ever had. `on_written` is called with the path
-    and the rows of each part that was written.
+    `writer_id` must be unique among all past and present writers of this journal. `on_written` is called with
+    the path and the rows of each written part.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class JournalWriter:
         on_written: Callable[[str, Sequence[JournalRow]], object] = lambda path, rows: None,
     ) -> None:
         if not _NAME.fullmatch(writer_id):
-            raise ValueError(f"A writer's id must consist of letters, digits, '_' and '-', not {writer_id!r}")
+            raise ValueError(f"Invalid writer id {writer_id!r}: use letters, digits, '_' and '-'")
         self._store, self._folder, self._writer_id = store, journal_folder(dialogue), writer_id
         self._on_written = on_written
         self._rows: list[JournalRow] = []
@@ -149,7 +149,7 @@ class JournalWriter:
         self._flushing = threading.Lock()
 
     def append(self, row: JournalRow) -> None:
-        """Add a row; it is durable once the next `flush` returns. Raises ValueError for an invalid row."""
+        """Add a row, which the next `flush` makes durable. Raises ValueError for an invalid row."""
         row = journal_rows.validate(row)
         with self._lock:
             self._rows.append(row)
@@ -161,11 +161,11 @@ class JournalWriter:
             return len(self._rows) + (len(self._unwritten[2]) if self._unwritten else 0)
 
     def flush(self) -> str | None:
-        """Write all pending rows; return the path of the last part, or None if nothing was pending.
+        """Write all pending rows. Return the path of the last part, or None if nothing was pending.
 
         Raises:
-            StoreError: The rows stay pending. The next flush writes the same part again, in case the failed
-                write took effect after all, so no row ends up in two parts.
+            StoreError: The rows stay pending. The next flush writes the same part again, because the failed
+                write may have taken effect, and no row must be in two parts.
         """
         with self._flushing:
             last = None
@@ -202,15 +202,14 @@ class JournalWriter:
 
 @dataclass(frozen=True, slots=True)
 class PartKeys:
-    """The keys in a part."""
+    """The keys that occur in a part."""
 
     prefixes: Prefixes  # Distinct and sorted.
-    flags: npt.NDArray[np.uint8]  # The kinds of rows that each of them has (`_FLAGS`).
-    all_flags: int
+    flags: npt.NDArray[np.uint8]  # The kinds of rows of each key (`_FLAGS`).
+    all_flags: int  # The kinds of rows in the part.
     retried_until: float  # Unix seconds of the latest retry row, or 0.
 
     def with_kind(self, kind: str) -> Prefixes:
-        """Return the prefixes that have a row of this kind."""
         prefixes: Prefixes = self.prefixes[(self.flags & _FLAGS[kind]) != 0]
         return prefixes
 
@@ -233,7 +232,7 @@ def part_keys(table: pa.Table) -> PartKeys:
 
 
 def _is_in(wanted: Prefixes, prefixes: Prefixes) -> npt.NDArray[np.bool_]:
-    """`np.isin` by binary search; `prefixes` are sorted."""
+    """Like `np.isin`, by binary search in sorted prefixes."""
     if not len(prefixes):
         return np.zeros(len(wanted), np.bool_)
     positions = np.minimum(np.searchsorted(prefixes, wanted), len(prefixes) - 1)
@@ -242,7 +241,7 @@ def _is_in(wanted: Prefixes, prefixes: Prefixes) -> npt.NDArray[np.bool_]:
 
 
 class DecodedPart:
-    """A part in memory, whose rows are found by key."""
+    """A part in memory with an index of its keys."""
 
     def __init__(self, table: pa.Table) -> None:
         prefixes = journal_rows.column_prefixes(table.column("key"))
@@ -259,7 +258,7 @@ class DecodedPart:
 
 
 class Cache:
-    """An LRU cache of decoded parts with a size limit. Parts are immutable, so entries never become stale."""
+    """An LRU cache of decoded parts with a size limit. Entries never become stale, as parts are immutable."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit, self._size = limit_bytes, 0
@@ -291,58 +290,58 @@ cache = Cache(CACHE_BYTES)
 
 
 def _reloading(read: Callable[Concatenate[JournalIndex, P], T]) -> Callable[Concatenate[JournalIndex, P], T]:
-    """Reload the index and read again when some of its parts were merged away since it was loaded."""
+    """Reload the index and retry if parts were merged and deleted since it was loaded."""
 
     @wraps(read)
-    def reading(index: JournalIndex, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        for _ in range(RELOADS):
+    def read_or_reload(index: JournalIndex, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        for _ in range(MAX_RELOADS):
             try:
                 return read(index, *args, **kwargs)
             except FileNotFoundError:
                 index._load()
         raise _vanishing(index._store, index.dialogue)
 
-    return reading
+    return read_or_reload
 
 
 class JournalIndex:
-    """Finds the rows of items in 21 bytes per pair of key and part; rows are read on demand.
+    """Finds the rows of items and reads them on demand. Takes 21 bytes per pair of key and part.
 
-    Shows the journal as of loading, but reloads itself when its parts are merged away. Picklable; its
-    arrays can be in shared memory.
+    It sees the journal as of loading, but reloads itself when its parts were merged and deleted. It is
+    picklable, and its arrays can be in shared memory.
 
     Args:
         parts: The keys of each part, by path.
-        strict: Whether damage found when reading rows raises CorruptPart instead of a warning.
+        strict: Whether to raise CorruptPart for damage in rows instead of logging a warning.
     """
 
     def __init__(
         self, store: Store, dialogue: str, parts: Mapping[str, PartKeys], strict: bool = False
     ) -> None:
-        self._store, self.dialogue, self._held, self._strict = store, dialogue, parts, strict
+        self._store, self.dialogue, self._parts, self._strict = store, dialogue, parts, strict
         self._damaged: set[str] = set()
-        self._known_done: Prefixes | None = None
-        self._known_places: tuple[list[str], Prefixes, npt.NDArray[np.uint32]] | None = None
+        self._cached_done: Prefixes | None = None
+        self._cached_locations: tuple[list[str], Prefixes, npt.NDArray[np.uint32]] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_known_done": None}  # Recomputed where it is needed.
+        return vars(self) | {"_cached_done": None}  # Recomputed on demand.
 
     @classmethod
     def load(cls, store: Store, dialogue: str, *, strict: bool = False) -> JournalIndex:
-        """Read the keys of all parts. Damaged ones are left out with a warning and listed in `damaged`."""
+        """Read the keys of all parts. Damaged parts are skipped with a warning and listed in `damaged`."""
         index = cls(store, dialogue, NO_PARTS, strict)
         index._load()
         return index
 
     def reloaded(self) -> JournalIndex:
-        """Return an index of the journal as it is now, reading only new parts."""
-        index = JournalIndex(self._store, self.dialogue, self._held, self._strict)
+        """Return an up-to-date index, reading only new parts."""
+        index = JournalIndex(self._store, self.dialogue, self._parts, self._strict)
         index._load()
         return index
 
     def _load(self) -> None:
         """Read new parts and forget those that are gone."""
-        parts, damaged = dict(self._held), set[str]()
+        parts, damaged = dict(self._parts), set[str]()
 
         def consume(part: FileInfo, keys: PartKeys | CorruptPart) -> None:
             if isinstance(keys, CorruptPart):
@@ -354,39 +353,39 @@ class JournalIndex:
         columns = ("key", "kind", "at")
         listed = read_parts(self._store, self.dialogue, columns, consume, part_keys, set(parts))
         present = {part.path for part in listed}
-        self._held = {path: keys for path, keys in parts.items() if path in present}
+        self._parts = {path: keys for path, keys in parts.items() if path in present}
         self._damaged |= damaged & present
-        self._known_done = self._known_places = None
-        self._places()
+        self._cached_done = self._cached_locations = None
+        self._locations()
 
     def with_part(self, path: str, written: Sequence[JournalRow]) -> JournalIndex:
-        """Return this index with one more part, which holds the given rows."""
-        if path in self._held:
+        """Return this index with one more part that consists of the given rows."""
+        if path in self._parts:
             return self
-        parts = {**self._held, path: part_keys(journal_rows.to_table(written))}
+        parts = {**self._parts, path: part_keys(journal_rows.to_table(written))}
         return JournalIndex(self._store, self.dialogue, parts, self._strict)
 
     @property
     def n_parts(self) -> int:
-        return len(self._held)
+        return len(self._parts)
 
     @property
     def damaged(self) -> list[str]:
-        """Paths of the damaged parts that were found so far."""
+        """Paths of the damaged parts found so far."""
         return sorted(self._damaged)
 
     @property
     def any_killed(self) -> bool:
         """Whether any item killed the process that ran it."""
-        return any(keys.all_flags & _FLAGS[KILLED] for keys in self._held.values())
+        return any(keys.all_flags & _FLAGS[KILLED] for keys in self._parts.values())
 
     @property
     def retried_until(self) -> float:
         """Unix seconds of the latest retry row, or 0."""
-        return max((keys.retried_until for keys in self._held.values()), default=0.0)
+        return max((keys.retried_until for keys in self._parts.values()), default=0.0)
 
     def next_time(self) -> float:
-        """Return unix seconds for a new row, later than any retry row even if a clock was ahead."""
+        """Return Unix seconds for a new row. They are after all retry rows, even if a clock was ahead."""
         return max(time.time(), math.nextafter(self.retried_until, math.inf))
 
     @_reloading
@@ -396,7 +395,7 @@ class JournalIndex:
 
     @_reloading
     def count_failed(self) -> int:
-        """Count the items that failed or killed a process, and have no done row."""
+        """Count the items that failed or killed a process and have no done row."""
         ended = np.union1d(self._with_kind(FAILED), self._with_kind(KILLED))
         failed = np.setdiff1d(ended, self._done(), assume_unique=True)
         retried = np.intersect1d(failed, self._with_kind(RETRY), assume_unique=True)
@@ -404,25 +403,25 @@ class JournalIndex:
 
     def count_items(self) -> int:
         """Count the items that have any row."""
-        prefixes = [keys.prefixes for keys in self._held.values()]
+        prefixes = [keys.prefixes for keys in self._parts.values()]
         return len(np.unique(np.concatenate(prefixes))) if prefixes else 0
 
     @_reloading
     def is_done(self, keys: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Return which keys have a done row; reads only the rows of retried items."""
-        # Two of a million keys share their first 64 bits in one of 37 million indexes.
+        """Return which keys have a done row. Reads only the rows of retried items."""
+        # Compares prefixes: among a million keys, two are equal with a probability of 1 in 37 million.
         return _is_in(journal_rows.key_prefixes(keys), self._done())
 
     def turns(self, key: str) -> list[JournalRow]:
-        """Return the resolved rows of one item (`journal_rows.resolve`); [] for an unknown key."""
+        """Return the resolved rows of one item (`journal_rows.resolve`), or [] for an unknown key."""
         return self.lookup([key]).get(key, [])
 
     def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
-        """Return the resolved rows of many items, reading each part once; keys without rows are absent."""
+        """Return the resolved rows of items by key, reading each part once. Unknown keys are left out."""
         return {key: journal_rows.resolve(rows) for key, rows in self.all_rows(keys).items()}
 
     def all_rows(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
-        """Like `lookup`, but return every row that was ever written."""
+        """Like `lookup`, but including rows that do not count."""
         return self._rows(list(dict.fromkeys(keys)))
 
     @_reloading
@@ -438,57 +437,57 @@ class JournalIndex:
 
     def _with_kind(self, kind: str) -> Prefixes:
         """Return the sorted distinct prefixes that have a row of this kind."""
-        prefixes = [keys.with_kind(kind) for keys in self._held.values()]
+        prefixes = [keys.with_kind(kind) for keys in self._parts.values()]
         return np.unique(np.concatenate([np.empty(0, np.uint64), *prefixes]))
 
     def _done(self) -> Prefixes:
         """Return the sorted prefixes of the items with a done row that no retry row voids."""
-        if self._known_done is None:
+        if self._cached_done is None:
             done = self._with_kind(DONE)
-            if any(keys.all_flags & _FLAGS[RETRY] for keys in self._held.values()):
+            if any(keys.all_flags & _FLAGS[RETRY] for keys in self._parts.values()):
                 retried = np.intersect1d(done, self._with_kind(RETRY), assume_unique=True)
                 still_done = journal_rows.key_prefixes(list(self._resolved(retried, RETRY, {DONE})))
                 done = np.setdiff1d(done, np.setdiff1d(retried, still_done), assume_unique=True)
-            self._known_done = done
-        return self._known_done
+            self._cached_done = done
+        return self._cached_done
 
     def _resolved(self, prefixes: Prefixes, kind: str, valid: Collection[str]) -> dict[str, list[JournalRow]]:
-        """Return the resolved rows of the items with a row of `kind` and a resolved one of a `valid` kind."""
+        """Return the resolved rows of items with a row of `kind` that keep a row of a `valid` kind."""
         items = self._read(self._keys_like(prefixes, kind))
         resolved = {key: journal_rows.resolve(rows) for key, rows in items.items()}
         return {key: rows for key, rows in resolved.items() if any(row.kind in valid for row in rows)}
 
     def _keys_like(self, prefixes: Prefixes, kind: str | None = None) -> list[str]:
-        """Return the keys that begin with one of the sorted prefixes, and have rows of `kind` if given."""
+        """Return the keys that begin with one of the sorted prefixes and have a row of `kind`."""
         keys: dict[str, None] = {}
-        for path, part in self._held.items():
+        for path, part in self._parts.items():
             candidates = part.prefixes if kind is None else part.with_kind(kind)
             if _is_in(candidates, prefixes).any() and (decoded := self._decoded(path)):
                 keys.update(dict.fromkeys(decoded.rows_of(prefixes).column("key").to_pylist()))
         return list(keys)
 
-    def _places(self) -> tuple[list[str], Prefixes, npt.NDArray[np.uint32]]:
+    def _locations(self) -> tuple[list[str], Prefixes, npt.NDArray[np.uint32]]:
         """Return the paths of all parts, their sorted prefixes, and the part of each prefix."""
-        if self._known_places is None:
-            by_part = [keys.prefixes for keys in self._held.values()]
+        if self._cached_locations is None:
+            by_part = [keys.prefixes for keys in self._parts.values()]
             prefixes = np.concatenate([np.empty(0, np.uint64), *by_part])
             order = np.argsort(prefixes, kind="stable")
             parts = np.repeat(np.arange(len(by_part), dtype=np.uint32), list(map(len, by_part)))
-            self._known_places = list(self._held), prefixes[order], parts[order]
-        return self._known_places
+            self._cached_locations = list(self._parts), prefixes[order], parts[order]
+        return self._cached_locations
 
     def _read(self, keys: Sequence[str]) -> dict[str, list[JournalRow]]:
         wanted = journal_rows.key_prefixes(keys)
-        paths, prefixes, parts = self._places()
+        paths, prefixes, parts = self._locations()
         left, right = (np.searchsorted(prefixes, wanted, side) for side in ("left", "right"))
         positions, owners = expand_ranges(left, right)
-        found: dict[str, list[JournalRow]] = {}
+        by_key: dict[str, list[JournalRow]] = {}
         for part in np.unique(parts[positions]).tolist():
             if decoded := self._decoded(paths[part]):
                 rows = decoded.rows_of(wanted[owners[parts[positions] == part]])
                 for row in journal_rows.from_table(rows):
-                    found.setdefault(row.key, []).append(row)
-        return {key: found[key] for key in keys if key in found}
+                    by_key.setdefault(row.key, []).append(row)
+        return {key: by_key[key] for key in keys if key in by_key}
 
     _rows = _reloading(_read)
 
@@ -506,4 +505,4 @@ class JournalIndex:
 
 
 def _warn_damaged(error: CorruptPart) -> None:
-    _log.warning("%s. The part is left out and its contents are requested again", error)
+    _log.warning("%s. The part is skipped, so its contents will be requested again.", error)

@@ -1,8 +1,8 @@
-"""Rows of the journal: what each column means, and which reply counts if there are several.
+"""Rows of the journal: their columns, and which of several replies to a request counts.
 
 A row is one answered turn of a dialogue ("turn"), the end of a dialogue ("done"), its failure ("failed"), the
-death of the process that ran it ("killed"), or the order to ask again ("retry"). Rows are only ever added.
-What an item's rows mean depends on their set alone, not on their order or on duplicates.
+death of the process that ran it ("killed"), or a request to retry it ("retry"). Rows are only ever added.
+Neither their order nor duplicates matter.
 """
 
 from __future__ import annotations
@@ -61,22 +61,22 @@ class JournalRow:
     """One row of the journal."""
 
     key: str  # The item: 64 hex characters.
-    turn: int  # 0 for the first request of the dialogue. In a retry row: the first turn to ask again.
-    slot: int  # Position in a turn that is a list of requests, else 0.
-    request_hash: str  # Of the turn's full request; "" in a row about the item as a whole.
-    kind: str  # One of `KINDS`; readers ignore unknown kinds.
-    at: float  # Unix seconds of the reply. In a retry row: the time of the last row that it voids.
+    turn: int  # Number of the turn, from 0. In a retry row, the first turn to request again.
+    slot: int  # Position of the request in its turn, or 0 if the turn has only one.
+    request_hash: str  # Hash of the full request, or "" in rows about the whole item.
+    kind: str  # One of `KINDS`. Readers ignore unknown kinds.
+    at: float  # Unix seconds of the reply. In a retry row, the time of the last row that it voids.
     prompt: str = ""
-    reply: str | None = None  # The raw text; None in done and failed rows, and for embeddings.
-    vector: bytes | None = None  # The bytes of an embedding.
+    reply: str | None = None  # The raw text. None in done and failed rows, and for embeddings.
+    vector: bytes | None = None  # The raw bytes of an embedding.
     finish_reason: str = ""
-    prompt_tokens: int = 0  # Of this call, including `cached_tokens`.
+    prompt_tokens: int = 0  # Includes `cached_tokens`.
     cached_tokens: int = 0
     completion_tokens: int = 0
-    reported: bool = True  # False if the endpoint reported no usage and the tokens are our own count.
+    reported: bool = True  # Whether the endpoint reported the tokens. Otherwise we counted them ourselves.
     model: str = ""
     endpoint: str = ""
-    latency_s: float = 0.0  # Of the successful attempt.
+    latency_s: float = 0.0  # Duration of the successful attempt.
     attempts: int = 1
     error: str | None = None
     retryable: bool = False  # Whether the failure is transient, so that the next run tries again.
@@ -91,17 +91,17 @@ _FIELDS = tuple(f.name for f in fields(JournalRow))
 
 
 def validate(row: JournalRow) -> JournalRow:
-    """Return the row in a form that can be stored; lone surrogates become "?".
+    """Return the row with lone surrogates replaced by "?", because they cannot be stored.
 
     Raises:
-        ValueError: For an invalid row, which must not block the writing of others.
+        ValueError: If the row is invalid.
     """
     if not _KEY.fullmatch(row.key):
-        raise ValueError(f"An item key must be 64 hex characters, not {row.key!r}")
+        raise ValueError(f"Invalid item key {row.key!r}: expected 64 hex characters")
     if row.kind not in KINDS:
-        raise ValueError(f"A journal row's kind must be one of {', '.join(KINDS)}, not {row.kind!r}")
+        raise ValueError(f"Invalid journal row kind {row.kind!r}. Choose from: {', '.join(KINDS)}")
     if not 0 <= row.at < 1e10 or not math.isfinite(row.latency_s):
-        raise ValueError(f"A journal row's times must be seconds, not at={row.at}, latency_s={row.latency_s}")
+        raise ValueError(f"Invalid time in a journal row: at={row.at}, latency_s={row.latency_s}")
     for name, limit in _LIMITS.items():
         if not 0 <= getattr(row, name) < limit:
             raise ValueError(f"A journal row's {name} is out of range: {getattr(row, name)}")
@@ -109,35 +109,35 @@ def validate(row: JournalRow) -> JournalRow:
     for name in _FIELDS:
         value = getattr(row, name)
         if value is None and name not in _NULLABLE:
-            raise ValueError(f"A journal row needs {name}")
+            raise ValueError(f"A journal row's {name} must not be None")
         if isinstance(value, str) and (text := value.encode("utf-8", "replace").decode()) != value:
             changes[name] = text
     return replace(row, **changes) if changes else row
 
 
 def resolve(rows: Iterable[JournalRow]) -> list[JournalRow]:
-    """Return the rows of one item that count: turns by (turn, slot, request hash), failures by time, the end.
+    """Return the rows of one item that count: turns by number and slot, then failures by time, then the end.
 
-    Of several replies to one request (a hedged call, a zombie worker, a lease handed out twice) the earliest
-    counts, and of two at the same instant the one with the smaller hash. Of several ends the earliest counts.
-    All failures are kept, because their times matter. Voided rows and retry rows are dropped.
+    If a request has several replies (a hedged call, a zombie worker, a lease issued twice), the earliest one
+    counts; ties go to the smaller hash. The earliest `done` row counts. All failures are returned, because
+    their times matter. Voided rows and retry rows are dropped.
     """
     chosen: dict[tuple[Any, ...], JournalRow] = {}
     for row in without_voided(rows):
-        place: tuple[Any, ...] = (2 if row.kind == DONE else 0, row.turn, row.slot, row.request_hash)
+        sort_key: tuple[Any, ...] = (2 if row.kind == DONE else 0, row.turn, row.slot, row.request_hash)
         if row.kind in (FAILED, KILLED):
-            place = (1, row.at, _reply_order(row))
-        other = chosen.get(place)
+            sort_key = (1, row.at, _reply_order(row))
+        other = chosen.get(sort_key)
         if other is None or _reply_order(row) < _reply_order(other):
-            chosen[place] = row
-    return [chosen[place] for place in sorted(chosen)]
+            chosen[sort_key] = row
+    return [chosen[sort_key] for sort_key in sorted(chosen)]
 
 
 def without_voided(rows: Iterable[JournalRow]) -> list[JournalRow]:
     """Return the rows of one item that no retry row voids, without the retry rows.
 
-    A retry row voids all earlier rows except turns before its own. It always voids an end, which is about the
-    item as a whole.
+    A retry row voids all earlier rows except turns before its own. It always voids earlier `done` and
+    `killed` rows, which concern the whole item.
     """
     rows = list(rows)
     retries = [row for row in rows if row.kind == RETRY]
@@ -150,7 +150,7 @@ def without_voided(rows: Iterable[JournalRow]) -> list[JournalRow]:
 
 
 def _reply_order(row: JournalRow) -> tuple[float, str, str]:
-    """Sort key of replies to the same request: a total order, so the choice does not depend on theirs."""
+    """Sort key for replies to one request. It is a total order, so the order of rows does not matter."""
     reply = row.vector if row.vector is not None else (row.reply or "").encode()
     return row.at, hashlib.sha256(reply).hexdigest(), repr(row)
 
@@ -162,7 +162,7 @@ def to_table(rows: Sequence[JournalRow]) -> pa.Table:
 
 
 def from_table(table: pa.Table) -> list[JournalRow]:
-    """Convert a table to rows; columns that an older version did not write get their defaults."""
+    """Convert a table to rows. Missing columns get their defaults."""
     names = [name for name in _FIELDS if name in table.schema.names]
     columns = [table.column(name).to_pylist() for name in names]
     return [JournalRow(**dict(zip(names, values, strict=True))) for values in zip(*columns, strict=True)]
@@ -174,7 +174,7 @@ def key_prefixes(keys: Sequence[str]) -> npt.NDArray[np.uint64]:
 
 
 def column_prefixes(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    """Return `key_prefixes` of a column, without a Python object per row."""
+    """Return the `key_prefixes` of a column without creating a Python object per row."""
     keys = column.combine_chunks()
     if len(keys) == 0:
         return np.empty(0, dtype=np.uint64)
@@ -186,7 +186,7 @@ def column_prefixes(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
 
 
 def column_numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray[Any]:
-    """Return a number column without nulls as an array. pyarrow's `to_numpy` would import pandas."""
+    """Convert a numeric column without nulls to an array. (pyarrow's `to_numpy` imports pandas.)"""
     chunks = [
         np.frombuffer(chunk.buffers()[1], dtype=dtype)[chunk.offset : chunk.offset + len(chunk)]
         for chunk in column.chunks
@@ -196,13 +196,13 @@ def column_numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray
 
 
 def kind_codes(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
-    """Return the position of each kind in KINDS; -1 for kinds of later versions."""
+    """Return the index of each kind in KINDS, or -1 for unknown kinds."""
     codes = pc.index_in(column.cast(pa.string()), value_set=strings(KINDS))
     return column_numbers(pc.coalesce(codes, arrow(np.full(len(column), -1, np.int32))), np.int32)
 
 
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:
-    """Build an Arrow array from buffers: `pa.array(list)` imports pandas, half a second in each worker."""
+    """Build an Arrow array from buffers. `pa.array(list)` imports pandas, which takes half a second."""
     present = [value is not None for value in values]
     buffers: list[Any] = [None if all(present) else np.packbits(present, bitorder="little")]
     if type_ in (pa.string(), pa.binary()):

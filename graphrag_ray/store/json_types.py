@@ -1,6 +1,7 @@
-"""Types of the JSON files of an index, which may come from strangers or be edited by hand.
+"""Types that validate the JSON files of an index, which may be untrusted or edited by hand.
 
-Invalid content is reported as damage of its file, naming the place, before anything uses it.
+Files are validated when they are read. An invalid file is reported as damaged, with the location of the first
+problem.
 """
 
 from __future__ import annotations
@@ -9,21 +10,21 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Annotated, Any, TypeAlias, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, RootModel, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, NonNegativeInt, RootModel, TypeAdapter
+from pydantic_core import ValidationError
 
 T = TypeVar("T")
 
-Amount = int | float
-AtLeast0 = Annotated[int, Field(ge=0)]
-At = Annotated[float, Field(ge=0, le=253_402_300_799)]
+Number = int | float
+UnixTime = Annotated[float, Field(ge=0, le=253_402_300_799)]
 """Unix seconds, up to the year 9999."""
 
 
 class _StageUsage(BaseModel):
-    """Usage of a model in a stage; all further fields are numbers."""
+    """Usage of a model in a stage. Extra fields must be numeric."""
 
     model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Amount | None] = Field(init=False)
+    __pydantic_extra__: dict[str, Number | None] = Field(init=False)
 
     stage: str
     model: str
@@ -38,18 +39,18 @@ class _Usage(BaseModel):
     quirks: dict[str, Any] = {}
 
 
-_Flat: TypeAlias = dict[str, Amount | None]
-_ByHierarchy: TypeAlias = dict[str, dict[str, Amount | _Flat | None]]
+_Flat: TypeAlias = dict[str, Number | None]
+_ByHierarchy: TypeAlias = dict[str, dict[str, Number | _Flat | None]]
 
 
-class _Counts(RootModel[dict[str, Amount | _Flat | _ByHierarchy | None]]): ...
+class _Counts(RootModel[dict[str, Number | _Flat | _ByHierarchy | None]]): ...
 
 
 class _Step(BaseModel):
-    """A step's result; parts are (path, rows, bytes)."""
+    """The result of a step. A table is a list of groups of parts, each given as (path, rows, bytes)."""
 
     fingerprint: str = ""
-    tables: dict[str, list[list[tuple[str, AtLeast0, AtLeast0]]]] = {}
+    tables: dict[str, list[list[tuple[str, NonNegativeInt, NonNegativeInt]]]] = {}
     counts: dict[str, Any] = {}
     made_from: dict[str, list[str]] = {}
 
@@ -64,7 +65,7 @@ class _Run(BaseModel):
 
 
 def _valid_for(model: type[BaseModel]) -> AfterValidator:
-    """Validate against a model but keep the value as it is."""
+    """Validate against a model but return the value unchanged."""
 
     def check(value: Mapping[str, Any]) -> Mapping[str, Any]:
         model.model_validate(value)
@@ -83,15 +84,15 @@ def read_as(kind: type[T], data: Mapping[str, Any]) -> T:
     """Build a dataclass from JSON, checking the types of its fields and ignoring unknown keys.
 
     Raises:
-        ValueError: Names the place of the first problem in one line.
+        ValueError: With a one-line message that locates the first problem.
     """
     try:
         value: T = _adapter(kind).validate_python(data)
         return value
     except ValidationError as e:
         first = e.errors(include_url=False, include_input=False)[0]
-        place = ".".join(map(str, first["loc"])) or "its content"
-        raise ValueError(f"{place}: {first['msg']}") from None
+        location = ".".join(map(str, first["loc"])) or "its content"
+        raise ValueError(f"{location}: {first['msg']}") from None
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 

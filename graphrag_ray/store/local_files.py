@@ -1,11 +1,11 @@
-"""Files in a local folder: whole or absent, whenever a process is killed.
+"""Files in a local folder, written atomically even if the process is killed.
 
-A file is written under a temporary name in the same folder and synced to disk. Then it gets its name in one
-step: by `rename` if it may replace another file, by `link` if it must not.
+A file is written under a temporary name in the same folder and synced to disk. Then it gets its final name in
+one step: by `rename` if it may replace another file, by `link` if it must not.
 
-A folder from somebody else may contain symbolic links to other folders of this machine. The root itself may
-be a link; nothing is listed, written or deleted through links inside it. Links to files are listed, and
-deleting one deletes the link.
+An index from an untrusted source may contain symbolic links to other folders of this machine. The root itself
+may be a link, but nothing is listed, written or deleted through links inside it. Links to files are listed,
+and deleting one deletes the link.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphrag_ray.base.errors import StoreError
 TEMPORARY_PREFIX = ".tmp-"  # Unfinished writes; listings leave them out.
 
 _NO_HARD_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EINVAL}
-# Hiccups of a network mount. All other errors of a local disk are permanent.
+# Temporary failures of a network mount. All other errors of a local disk are permanent.
 _TRANSIENT = {errno.ESTALE, errno.EAGAIN, errno.ETIMEDOUT}
 
 
@@ -45,7 +45,7 @@ class LocalFiles:
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
         with _open_regular(self._absolute(path)) as file:
-            end = min(end, os.fstat(file.fileno()).st_size)  # pread allocates all that is requested.
+            end = min(end, os.fstat(file.fileno()).st_size)  # pread allocates the requested size.
             return os.pread(file.fileno(), max(0, end - start), start)
 
     def write(self, path: str, data: bytes) -> None:
@@ -57,10 +57,10 @@ class LocalFiles:
             os.replace(temporary, final)
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file unless it exists; of many concurrent callers exactly one gets True.
+        """Create a file unless it exists. Exactly one of many concurrent callers gets True.
 
-        Readers never see a part of it, except on file systems without hard links (FAT, some network mounts):
-        there the name is taken with O_EXCL before the contents are written.
+        Readers never see an incomplete file, except on file systems without hard links (FAT, some network
+        mounts), where O_EXCL creates the file before its contents are written.
         """
         with self._temporary(path, io.BytesIO(data)) as (temporary, final):
             try:
@@ -82,7 +82,7 @@ class LocalFiles:
         return True
 
     def size(self, path: str) -> int | None:
-        """Return the bytes of a file, or None if it is missing or a folder."""
+        """Return the size of a file in bytes, or None if it is missing or a folder."""
         try:
             status = os.stat(self._absolute(path))
         except (FileNotFoundError, NotADirectoryError):
@@ -109,7 +109,7 @@ class LocalFiles:
                 if os.path.islink(path):
                     raise self._symlink_error(path[len(self.root) + 1 :])
             for path in (os.path.join(parent, name) for name in files):
-                with contextlib.suppress(FileNotFoundError):  # Deleted meanwhile.
+                with contextlib.suppress(FileNotFoundError):  # It was deleted in the meantime.
                     status = os.stat(path)
                     yield path[len(self.root) + 1 :], status.st_size, status.st_mtime
 
@@ -124,7 +124,7 @@ class LocalFiles:
         return f"{self.root}/{path}"
 
     def _resolve(self, path: str) -> str:
-        """Return the absolute path for a write, deletion or listing. Raises StoreError behind a symlink."""
+        """Return the absolute path for a write, deletion or listing. Raises StoreError for a link."""
         folder = os.path.dirname(path)
         inside = os.path.join(os.path.realpath(self.root), folder).rstrip("/")
         if os.path.realpath(self._absolute(folder)) != inside:
@@ -133,13 +133,13 @@ class LocalFiles:
 
     def _symlink_error(self, folder: str) -> StoreError:
         return StoreError(
-            f"{self._absolute(folder)} is, or is behind, a symbolic link. Nothing in an index is listed, "
-            "written or deleted through one. Put the folder itself there, or make the whole index a link."
+            f"{self._absolute(folder)} is, or is below, a symbolic link, through which nothing in an index "
+            "is listed, written or deleted; put the folder itself there, or make the whole index a link"
         )
 
     @contextlib.contextmanager
     def _temporary(self, path: str, source: BinaryIO) -> Iterator[tuple[str, str]]:
-        """Write and sync a temporary file beside `path`, and remove it afterwards."""
+        """Write and sync a temporary file next to `path`, and remove it afterwards."""
         final = self._resolve(path)
         folder = os.path.dirname(final)
         os.makedirs(folder, exist_ok=True)
@@ -160,7 +160,7 @@ class LocalFiles:
 
 
 def _open_regular(path: str) -> io.FileIO:
-    """Open a file for reading; refuse devices and pipes, which may block or never end."""
+    """Open a file for reading. Devices and pipes are refused, because reads could block or never end."""
     file = io.FileIO(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()

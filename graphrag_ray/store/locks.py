@@ -1,11 +1,11 @@
-"""One writer at a time.
+"""The lock that lets only one writer at a time change an index.
 
-    locks/<epoch>.json        who took the lock; made by conditional create, never changed or deleted
-    locks/<epoch>.beat.json   the holder's heartbeat, and in the end its release
+    locks/<epoch>.json        who took the lock; made by conditional create and never changed
+    locks/<epoch>.beat.json   the holder's heartbeat, and finally its release
 
-The highest epoch holds the lock. Creating the next one takes it over, so two writers can never both do so.
-Whether a holder lives is judged by watching its heartbeat with one's own clock: no two machines' clocks are
-compared. A process that died on this machine is known to be dead at once.
+The highest epoch holds the lock. A writer takes over by creating the next epoch, so two writers can never
+both do so. To find out whether the holder is alive, others watch its heartbeat by their own clock: the
+clocks of two machines are never compared. A process that died on this machine is recognized immediately.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ import orjson
 
 from graphrag_ray.base.errors import LockHeld, LockLost, StoreError
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.json_types import At, read_as
+from graphrag_ray.store.json_types import UnixTime, read_as
 
 HEARTBEAT_S = 2.0  # Seconds between heartbeats.
-STALE_S = 20.0  # A heartbeat that does not change for this long belongs to a dead or paused writer.
-MAX_SILENCE_S = 86_400.0  # Longer announced silences are not believed.
-POLL_S = 0.5  # Seconds between looks at another writer's heartbeat.
+STALE_S = 20.0  # A writer whose heartbeat does not change for this long counts as dead or paused.
+MAX_SILENCE_S = 86_400.0  # Limit for `Lock.allow_silence`, so that no lock is held forever.
+POLL_S = 0.5  # Seconds between reads of another writer's heartbeat.
 
 _now, _clock, _sleep = time.time, time.monotonic, time.sleep
 _NAME = re.compile(r"locks/([1-9][0-9]*)\.json")
@@ -42,16 +42,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Holder:
-    """Who took an epoch."""
+    """The writer that took an epoch."""
 
     host: str
     pid: int
-    # Boot id and pid namespace, as containers share the former. If "", no process is ever known to be dead.
+    # Boot id and pid namespace, because containers share the boot id. If "", death cannot be detected.
     machine: str
     process_start: str  # In clock ticks, because pids are reused.
-    since: At  # Unix seconds by the holder's clock, for people.
-    note: str  # What it does.
-    nonce: str  # Distinguishes its claim from any other.
+    since: UnixTime  # By the holder's clock, for messages.
+    note: str  # What the writer does, for messages.
+    nonce: str  # Distinguishes this claim from others with equal fields.
 
     def __str__(self) -> str:
         since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
@@ -59,41 +59,40 @@ class Holder:
 
 
 class Lock:
-    """A lock that is held. As a context manager it beats in the background and is released at the end."""
+    """A lock held by this process. Its context manager beats in the background and finally releases it."""
 
     def __init__(self, store: Store, epoch: int, holder: Holder) -> None:
         self.epoch, self.holder = epoch, holder
-        self.lost = False  # Whether the heartbeat noticed that somebody took over: stop spending.
+        self.lost = False  # Whether another writer took over, so that this one should stop spending.
         self._store = store
         self._beats = 0
         self._quiet_s = 0.0
-        self._writing = threading.Lock()
+        self._write_lock = threading.Lock()
         self._released = threading.Event()
         self._thread: threading.Thread | None = None
 
     def check(self) -> None:
-        """Raise LockLost if the lock is no longer ours; called before every commit and deletion."""
+        """Raise LockLost if another writer took over. Called before every commit and deletion."""
         try:
             check(self._store, self.epoch)
         except LockLost:
             self.lost = True
             raise
         if self._released.is_set():
-            raise LockLost(f"The lock on {self._store.url} was released by this writer itself")
+            raise LockLost(f"This writer has released its lock on {self._store.url}")
 
     def beat(self) -> None:
-        """Write a heartbeat."""
-        with self._writing:
+        with self._write_lock:
             if not self._released.is_set():
                 self._beats += 1
                 self._write_beat({"beats": self._beats, "quiet_s": self._quiet_s})
 
     @contextmanager
     def allow_silence(self, seconds: float) -> Iterator[None]:
-        """Announce that no heartbeat may come for this long.
+        """Announce that heartbeats may stop for this many seconds.
 
-        For calls into C that block Python's threads (igraph's Leiden: 19 s for a million nodes). Others wait
-        that long before they take over, except from a dead process on the same machine.
+        For calls into C that block all Python threads (igraph's Leiden: 19 s for a million nodes). Other
+        writers wait that long before they take over, unless the process died on their machine.
         """
         self._quiet_s = seconds
         try:
@@ -104,7 +103,7 @@ class Lock:
             self.beat()
 
     def keep_beating(self, interval_s: float | None = None) -> None:
-        """Beat in a background thread until released; failed beats only warn, as `check` decides."""
+        """Beat in a background thread until released. Failed beats only warn, because `check` decides."""
 
         def run() -> None:
             while not self._released.wait(HEARTBEAT_S if interval_s is None else interval_s):
@@ -118,15 +117,15 @@ class Lock:
         self._thread.start()
 
     def release(self) -> None:
-        """Release the lock. If that fails, it only warns: others notice that the heartbeat has ended."""
+        """Release the lock. A failure is only a warning, because others notice that the heartbeat stopped."""
         self._released.set()
         if self._thread is not None:
             self._thread.join()
-        with self._writing:
+        with self._write_lock:
             try:
                 self._write_beat({"beats": self._beats, "released": True})
             except StoreError as e:
-                _log.warning("Cannot release the lock, which will be free in %.0f s: %s", STALE_S, e)
+                _log.warning("Cannot release the lock (it will expire in %.0f s): %s", STALE_S, e)
 
     def __enter__(self) -> Lock:
         self.keep_beating()
@@ -140,21 +139,21 @@ class Lock:
 
 
 def check(store: Store, epoch: int) -> None:
-    """`Lock.check` for processes that work for the holder of the lock with this epoch."""
+    """Like `Lock.check`, for processes that work for the holder of this epoch."""
     if store.exists(_path(epoch + 1)):
         other = _holder(store, _highest(store)) or "another writer"
         raise LockLost(
-            f"The lock on {store.url} was taken over by {other}, because this writer gave no sign of life "
-            f"for {STALE_S:.0f} s. Nothing is lost: run the same command again when the other one is done."
+            f"The lock on {store.url} was taken over by {other}, because this writer sent no heartbeat for "
+            f"{STALE_S:.0f} s. Nothing is lost: run the same command again when the other writer is done."
         )
 
 
 def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lock:
-    """Become the one writer, or raise LockHeld, which says who holds the lock and since when.
+    """Acquire the lock, or raise LockHeld, which says who holds the lock and since when.
 
-    Takes over a lock that was released, whose process died on this machine, or whose heartbeat did not change
-    for `stale_s` seconds (STALE_S by default). Otherwise it finds out within one heartbeat that the holder
-    lives. `note` tells others what the writer does.
+    Takes over a lock if it was released, if its process died on this machine, or if its heartbeat did not
+    change for `stale_s` seconds (STALE_S by default). A live holder is detected within one heartbeat. `note`
+    describes the writer's work to others.
     """
     epoch = _highest(store)
     patience_s = STALE_S if stale_s is None else stale_s
@@ -164,7 +163,7 @@ def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lo
     if state == "silent":
         claim = store.url_of(_path(epoch))
         other = _holder(store, epoch) or f"an unknown writer ({claim} is missing or damaged)"
-        _log.warning("Taking over from %s, which gave no sign of life for %.0f s or more", other, patience_s)
+        _log.warning("Taking over from %s, which sent no heartbeat for at least %.0f s", other, patience_s)
     holder = Holder(
         host=socket.gethostname(),
         pid=os.getpid(),
@@ -181,24 +180,27 @@ def acquire(store: Store, note: str = "", *, stale_s: float | None = None) -> Lo
     lock.beat()
     if store.can_create and store.create(path, data + b"\n"):
         _log.warning(
-            "%s claims to support conditional creation but does not: concurrent writers would not notice "
-            "each other. Let only one write there",
+            "%s claims to support conditional creation but does not, so concurrent writers cannot detect "
+            "each other. Run only one writer at a time there.",
             store.url,
         )
     return lock
 
 
 def find_holder(store: Store) -> Holder | None:
-    """Return who holds the lock, dead or alive elsewhere; None if it is free or died on this machine."""
+    """Return the holder of the lock, or None if it is free or its process died on this machine.
+
+    A holder on another machine may be dead.
+    """
     epoch = _highest(store)
     owner = None if not epoch or _beat(store, epoch).get("released") else _holder(store, epoch)
     return None if owner is None or _is_dead(owner) else owner
 
 
 def find_live_holder(store: Store, *, stale_s: float | None = None) -> Holder | None:
-    """Return who holds the lock and is known to live, or None.
+    """Return the holder of the lock if it is known to be alive, or None.
 
-    Watches the heartbeat of a holder elsewhere until it changes, or for as long as `acquire` would.
+    Watches the heartbeat of a holder on another machine until it changes, or for as long as `acquire` would.
     """
     epoch, owner = _highest(store), find_holder(store)
     if owner is None or _is_here(owner):
@@ -208,18 +210,17 @@ def find_live_holder(store: Store, *, stale_s: float | None = None) -> Holder | 
 
 
 def check_free(store: Store) -> None:
-    """Raise LockHeld if somebody writes there, before work that takes time; `acquire` decides in the end."""
+    """Raise LockHeld if another writer is alive, to fail before slow work. Only `acquire` is conclusive."""
     epoch = _highest(store)
     if _watch(store, epoch, 2 * HEARTBEAT_S, 0.1) == "living":
         raise _held_error(store, epoch)
 
 
 def obsolete_files(store: Store) -> set[str]:
-    """Return the lock files that nobody needs any more.
+    """Return the lock files that are no longer needed.
 
-    The highest epoch stays, and so does every epoch that was not released: its holder may be paused, and
-    learns from the next epoch that it lost the lock. So an epoch can go only if its predecessor was released
-    or is gone.
+    The highest epoch stays. An epoch that was not released stays together with its successor, because its
+    holder may be paused and has to find out that it lost the lock.
     """
     paths = [info.path for info in store.list("locks")]
     epochs = sorted(int(m.group(1)) for m in map(_NAME.fullmatch, paths) if m)
@@ -228,13 +229,13 @@ def obsolete_files(store: Store) -> set[str]:
         owner = _holder(store, epoch)
         ended[epoch] = bool(_beat(store, epoch).get("released")) or (owner is not None and _is_dead(owner))
     obsolete = [epoch for epoch in epochs[:-1] if ended[epoch] and ended.get(epoch - 1, True)]
-    # A claim goes before its heartbeat: without its release an epoch would be kept forever.
+    # A claim is deleted before its heartbeat: an epoch without its release would never become obsolete.
     needed = {heartbeat_path(epoch) for epoch in epochs if epoch not in obsolete}
     return {*map(_path, obsolete), *(p for p in paths if p.endswith(".beat.json") and p not in needed)}
 
 
 def _watch(store: Store, epoch: int, stale_s: float, poll_s: float) -> Literal["free", "living", "silent"]:
-    """Watch the holder of an epoch (0: nobody) until it beats or has been silent for too long."""
+    """Watch the holder of an epoch until it beats or has been silent for too long. Epoch 0 is free."""
     if not epoch:
         return "free"
     owner = _holder(store, epoch)
@@ -257,7 +258,7 @@ def _is_dead(owner: Holder) -> bool:
 
 
 def _is_here(owner: Holder) -> bool:
-    """Return whether it ran on this machine, so that its fate is known."""
+    """Return whether the holder ran on this machine, so that its death can be detected."""
     return bool(owner.machine) and owner.machine == _machine() and bool(owner.process_start)
 
 
@@ -270,7 +271,7 @@ def _machine() -> str:
 
 
 def _process_start(pid: int) -> str | None:
-    """Return the start time of a living process; None if there is none, or only a zombie."""
+    """Return the start time of a live process, or None if it does not exist or is a zombie."""
     try:
         with open(f"/proc/{pid}/stat") as file:
             # The process name, in brackets, may contain spaces and brackets.
@@ -292,7 +293,7 @@ def _holder(store: Store, epoch: int) -> Holder | None:
 
 
 def _beat(store: Store, epoch: int) -> dict[str, Any]:
-    """Return the last heartbeat; unreadable ones stay distinguishable from each other."""
+    """Return the last heartbeat. Unreadable ones compare unequal if their bytes differ."""
     try:
         data = store.read(heartbeat_path(epoch))
         content = orjson.loads(data)
@@ -306,8 +307,8 @@ def _beat(store: Store, epoch: int) -> dict[str, Any]:
 def _held_error(store: Store, epoch: int) -> LockHeld:
     owner = _holder(store, epoch) or "an unknown writer"
     return LockHeld(
-        f"{store.url} is being written by {owner}. Wait for it, or stop it; once it is dead, the lock is "
-        f"free within {STALE_S + HEARTBEAT_S:.0f} s."
+        f"{store.url} is being written by {owner}. Wait for it or stop it; the lock is free at most "
+        f"{STALE_S + HEARTBEAT_S:.0f} s after its process has ended."
     )
 
 
@@ -316,5 +317,4 @@ def _path(epoch: int) -> str:
 
 
 def heartbeat_path(epoch: int) -> str:
-    """Return the path of an epoch's heartbeat."""
     return f"locks/{epoch}.beat.json"

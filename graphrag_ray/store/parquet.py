@@ -1,4 +1,4 @@
-"""Parquet as bytes: equal tables give equal bytes, and damage is never read as data.
+"""Encode tables as Parquet deterministically, and detect any damage when reading.
 
 A file's name contains a hash of its bytes, which is checked when it is read whole. Pages have checksums,
 which are checked when only some columns are read.
@@ -17,21 +17,21 @@ import pyarrow.parquet as pq
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.store.files import READ_WHOLE_BYTES, Store
 
-READS = 3  # A read may be truncated on its way; real damage shows each time.
+READ_ATTEMPTS = 3  # Attempts to read a file. A read may be truncated in transit, but damage persists.
 
 _HASH_LENGTH = 32
 _PIECE = 16 << 20
-_ROW_GROUP_ROWS = 1 << 15  # Read at once if few rows of a large file are wanted. Files are 6% larger for it.
-_BY_ROW = {
-    b"graphrag_ray": b"by row"
-}  # Metadata set by `by_row`: tables are encoded far from where they are made.
+_ROW_GROUP_ROWS = 1 << 15  # Small, because single rows need a whole row group. Costs 6% in file size.
+# Set by `mark_for_row_access`. It is table metadata, because other modules encode the table.
+_BY_ROW = {b"graphrag_ray": b"by row"}
 _PAGE_BYTES = 16 << 10  # Uncompressed page size of tables that are read by row.
-_PAGE_ROWS = 8  # Granularity of the size check, by which pages may be larger.
-_COMPRESSION_LEVEL = 6  # Of zstd, to make up for small pages.
+_PAGE_ROWS = 8  # Rows between two checks of the page size.
+_COMPRESSION_LEVEL = 6  # Higher than the default of zstd, because small pages compress badly.
 
 
 def corrupt_part(store: Store, path: str, why: object) -> CorruptPart:
-    return CorruptPart(f"{store.url_of(path)} is damaged: {why}", path=path)
+    """Return the error for a damaged file. Its message has no final period, so that advice can follow."""
+    return CorruptPart(f"{store.url_of(path)} is damaged: {str(why).rstrip('.')}", path=path)
 
 
 def content_hash(data: bytes | pa.Buffer) -> str:
@@ -45,7 +45,7 @@ def hash_in_name(path: str) -> str:
 
 
 def mark_for_row_access(table: pa.Table) -> pa.Table:
-    """Mark a table whose single rows will be read (`pages.py`): it gets small, independent pages."""
+    """Mark a table for reads of single rows (`pages.py`), so that its pages are small and independent."""
     return table.replace_schema_metadata(_BY_ROW)
 
 
@@ -53,8 +53,8 @@ def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes
     """Encode a table, ignoring its metadata and chunking.
 
     Args:
-        dictionary: For files of few rows: the columns with few distinct values. Statistics and Arrow types
-            are then left out, which makes a file of one row 2.8 kB instead of 11.
+        dictionary: Columns with few distinct values, for files with few rows. Such files omit statistics and
+            Arrow types, which reduces a file of one row from 11 to 2.8 kB.
     """
     plain = pa.schema([pa.field(field.name, _plain(field.type), field.nullable) for field in table.schema])
     lean = dictionary is not None
@@ -78,7 +78,7 @@ def encode(table: pa.Table, *, dictionary: Sequence[str] | None = None) -> bytes
 
 
 def _plain(type_: pa.DataType) -> pa.DataType:
-    """Name list elements as Parquet does, so that read and newly made tables give equal bytes."""
+    """Name list elements as Parquet does, so that tables read from files encode to the same bytes."""
     if pa.types.is_struct(type_):
         return pa.struct([pa.field(f.name, _plain(f.type), f.nullable) for f in type_])
     is_fixed, is_large = pa.types.is_fixed_size_list(type_), pa.types.is_large_list(type_)
@@ -93,23 +93,23 @@ def _plain(type_: pa.DataType) -> pa.DataType:
 def read_whole(store: Store, path: str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a whole file, check the hash in its name, and decode all or some columns.
 
-    Raises CorruptPart if the file is not what was written, and FileNotFoundError if it is missing.
+    Raises CorruptPart if the file is damaged, and FileNotFoundError if it is missing.
     """
     return _decode(store, path, pa.BufferReader(read_bytes(store, path)), columns)
 
 
 def read_bytes(store: Store, path: str) -> bytes:
     """Read a file and check the hash in its name. Raises like `read_whole`."""
-    for _ in range(READS):
+    for _ in range(READ_ATTEMPTS):
         data = store.read(path)
         if content_hash(data) == hash_in_name(path):
             return data
-    raise corrupt_part(store, path, f"{len(data)} bytes that do not have the hash in its name")
+    raise corrupt_part(store, path, f"its {len(data):,} bytes do not match the hash in its name")
 
 
 def check(store: Store, path: str) -> None:
-    """Check the hash in a file's name, reading it piece by piece. Raises like `read_whole`."""
-    for _ in range(READS):
+    """Check the hash in a file's name, reading the file in pieces. Raises like `read_whole`."""
+    for _ in range(READ_ATTEMPTS):
         digest = hashlib.sha256()
         size = store.size(path)
         if size is None:
@@ -118,20 +118,20 @@ def check(store: Store, path: str) -> None:
             digest.update(store.read_range(path, start, min(start + _PIECE, size)))
         if digest.hexdigest()[:_HASH_LENGTH] == hash_in_name(path):
             return
-    raise corrupt_part(store, path, "its bytes do not have the hash in its name")
+    raise corrupt_part(store, path, "its bytes do not match the hash in its name")
 
 
 def read_columns(store: Store, path: str, columns: Sequence[str], size: int | None = None) -> pa.Table:
     """Read some columns. Raises like `read_whole`.
 
-    Small files are read whole. Of large ones only the columns are read, and their page checksums are checked.
-    A known `size` (bytes) saves a request.
+    Small files are read whole. For large files, only the columns are read and their page checksums verified.
+    Passing a known `size` in bytes saves a request.
     """
     if (store.size(path) or 0 if size is None else size) <= READ_WHOLE_BYTES:
         return read_whole(store, path, columns)
     table = _decode(store, path, store.open_input(path, size), columns)
     if table.num_columns < len(set(columns)):
-        # An older version wrote fewer columns, or the column names, which no checksum covers, are damaged.
+        # Columns are missing, or their names, which no page checksum covers, are damaged.
         return read_whole(store, path, columns)
     return table
 
@@ -153,11 +153,11 @@ def _decode(store: Store, path: str, source: pa.NativeFile, columns: Sequence[st
     try:
         file = pq.ParquetFile(source, page_checksum_verification=True, pre_buffer=is_remote)
         known = None if columns is None else [c for c in columns if c in file.schema_arrow.names]
-        # Decode in this thread. Arrow's threads release the bytes a moment after the table is complete, and a
-        # process that exits just then is aborted (https://github.com/apache/arrow/issues/34314). Tables of
-        # many parts are read by our own threads.
+        # Decode in this thread. Arrow's threads release the bytes shortly after the table is complete, and a
+        # process that exits at that moment is aborted (https://github.com/apache/arrow/issues/34314). Our own
+        # threads read tables of many parts.
         table = file.read(known, use_threads=False)
-        # The file is untrusted, although its hash is right.
+        # The file is untrusted, even if its hash matches.
         table.validate(full=True)
         return table
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Parts of tables, named by their content, so snapshots share the parts that did not change.
+"""Parts of tables, named by their content so that snapshots share unchanged parts.
 
 tables/<table>/part-<hash>.parquet                 tables of a snapshot
 intermediate/<stage>/<table>/part-<hash>.parquet   tables that later runs build on
@@ -16,20 +16,20 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
+from pydantic import NonNegativeInt
 
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import READ_WHOLE_BYTES, FileInfo, Store, map_in_threads
-from graphrag_ray.store.json_types import AtLeast0
 
 TABLES, INTERMEDIATE, INDEXES = FOLDERS = ("tables", "intermediate", "indexes")
 
-MAX_PART_BYTES = 64 << 20  # Approximate limit in memory; about a third of it stored.
+MAX_PART_BYTES = 64 << 20  # Approximate limit in memory. Stored parts are about a third as large.
 MAX_PART_ROWS = 1_000_000
 
 REPAIR_ADVICE = (
-    "Run the same `graphrag-ray index` command again with --verify: it sets damaged files aside and makes "
-    "their contents anew."
+    "Run the same `graphrag-ray index` command again with --verify: it sets damaged files aside and "
+    "rebuilds their contents."
 )
 
 _TABLE = re.compile(r"([a-z0-9_]{1,64}/)?[a-z0-9_]{1,64}")
@@ -41,8 +41,8 @@ class Part:
     """A stored part of a table."""
 
     path: str  # Relative to the store.
-    rows: AtLeast0
-    bytes: AtLeast0  # As stored.
+    rows: NonNegativeInt
+    bytes: NonNegativeInt  # As stored.
 
 
 def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
@@ -51,19 +51,19 @@ def write_part(store: Store, table_name: str, table: pa.Table) -> Part:
     An intermediate table is named `<stage>/<table>`.
     """
     if not _TABLE.fullmatch(table_name):
-        raise ValueError(f"A table's name must be lower-case letters, digits and '_', not {table_name!r}")
+        raise ValueError(f"Invalid table name {table_name!r}: use lower-case letters, digits and '_'")
     folder = INTERMEDIATE if "/" in table_name else TABLES
     data = parquet.encode(table)
     path = f"{folder}/{table_name}/part-{parquet.content_hash(data)}.parquet"
-    # No `create`: everybody writes the same bytes to this path, and a look is cheaper than sending them. A
-    # part of another size is torn and gets replaced.
+    # All writers of this path write the same bytes, so `create` is not needed, and checking the size is
+    # cheaper than sending them. A part of another size was truncated and is replaced.
     if store.size(path) != len(data):
         store.write(path, data)
     return Part(path, table.num_rows, len(data))
 
 
 def list_parts(store: Store) -> list[FileInfo]:
-    """List the parts in all folders."""
+    """List the stored parts of all tables and indexes."""
     return [info for folder in FOLDERS for info in store.list(folder)]
 
 
@@ -75,9 +75,9 @@ def write_parts(
     max_bytes: int = MAX_PART_BYTES,
     max_rows: int = MAX_PART_ROWS,
 ) -> list[Part]:
-    """Store one table, given in pieces, as parts; about two parts are in memory at most.
+    """Store one table, given in pieces, as parts. At most about two parts are in memory.
 
-    Part boundaries depend on the rows but not on the pieces. Without rows there are no parts.
+    Part boundaries depend on the rows but not on the pieces. A table without rows has no parts.
     """
     return [write_part(store, table_name, table) for table in _cut(tables, max_bytes, max_rows)]
 
@@ -85,7 +85,7 @@ def write_parts(
 def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = None) -> pa.Table:
     """Read a part and check its hash, or read some columns and check their page checksums.
 
-    Columns that the part lacks are left out. Raises CorruptPart if it is missing or not what was written.
+    Columns that the part lacks are left out. Raises CorruptPart if the part is missing or damaged.
     """
     path = part.path if isinstance(part, Part) else part
     with explain_damage(store, path):
@@ -95,15 +95,15 @@ def read_part(store: Store, part: Part | str, columns: Sequence[str] | None = No
             # Small parts are read whole, so their exact size does not matter.
             small = isinstance(part, Part) and part.bytes <= READ_WHOLE_BYTES
             table = parquet.read_columns(store, path, columns, 0 if small else None)
-    if isinstance(part, Part) and columns != [] and table.num_rows != part.rows:
-        raise parquet.corrupt_part(
-            store, path, f"it has {table.num_rows:,} rows instead of {part.rows:,}. {REPAIR_ADVICE}"
-        )
+        if isinstance(part, Part) and columns != [] and table.num_rows != part.rows:
+            raise parquet.corrupt_part(
+                store, path, f"it has {table.num_rows:,} rows instead of {part.rows:,}"
+            )
     return table
 
 
 def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted: pa.Array) -> pa.Table:
-    """Read the rows of a part whose column `by` is, or contains, one of the wanted texts (sorted).
+    """Read the rows of a part whose column `by` is, or contains, one of the wanted strings (sorted).
 
     The other columns of a large part are read only if there are such rows. Raises CorruptPart.
     """
@@ -118,16 +118,16 @@ def read_rows(store: Store, part: Part, columns: Sequence[str], by: str, wanted:
 
 @contextmanager
 def explain_damage(store: Store, path: str) -> Iterator[None]:
-    """Turn errors of reading a part into a CorruptPart that says what to do, or a StoreError."""
+    """Turn errors of reading a part into a CorruptPart that says what to do."""
     try:
         yield
     except FileNotFoundError as e:
-        message = f"{store.url_of(path)} is missing, though a snapshot needs it"
+        message = f"{store.url_of(path)} is missing, although a snapshot needs it"
         raise CorruptPart(f"{message}. {REPAIR_ADVICE}", path=path) from e
     except CorruptPart as e:
         raise CorruptPart(f"{e}. {REPAIR_ADVICE}", path=path) from e
-    except (pa.ArrowException, KeyError) as e:  # Columns of other types, or other columns.
-        raise parquet.corrupt_part(store, path, f"{e}. {REPAIR_ADVICE}") from e
+    except (pa.ArrowException, KeyError) as e:  # The part has other columns or types.
+        raise CorruptPart(f"{parquet.corrupt_part(store, path, e)}. {REPAIR_ADVICE}", path=path) from e
     except OSError as e:
         raise StoreError(f"Cannot read {store.url_of(path)}: {e.strerror}") from e
 
@@ -148,7 +148,7 @@ def read_table(
         schema = pa.schema([schema.field(name) for name in columns])
     if not parts:
         if schema is None:
-            raise ValueError("A table without parts can be read only if its schema is given")
+            raise ValueError("A table without parts can only be read with a schema")
         return schema.empty_table()
     tables = list(map_in_threads(lambda part: read_part(store, part, columns), parts, _THREADS))
     if schema is not None:
@@ -157,7 +157,7 @@ def read_table(
 
 
 def conform(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast a part's table to a schema; missing columns are null. Raises CorruptPart for other types."""
+    """Cast a part's table to a schema. Missing columns are null. Raises CorruptPart if a cast fails."""
     with explain_damage(store, part if isinstance(part, str) else part.path):
         arrays = [
             table.column(field.name).cast(field.type)
@@ -169,8 +169,8 @@ def conform(store: Store, part: Part | str, table: pa.Table, schema: pa.Schema) 
 
 
 def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[pa.Table]:
-    """Cut before each row that would make a part too large."""
-    waiting: list[pa.Table] = []
+    """Cut tables into parts before each row that would make a part too large."""
+    pending: list[pa.Table] = []
     n_rows = n_bytes = 0
     for table in tables:
         start = 0
@@ -178,18 +178,18 @@ def _cut(tables: Iterable[pa.Table], max_bytes: int, max_rows: int) -> Iterator[
         while start < table.num_rows:
             before = int(ends[start - 1]) if start else 0
             fits = int(np.searchsorted(ends, before + max_bytes - n_bytes, side="right")) - start
-            taken = min(fits, max_rows - n_rows, table.num_rows - start)
-            if taken <= 0 and not n_rows:
-                taken = 1  # A row larger than a part becomes a part.
-            if taken > 0:
-                waiting.append(table.slice(start, taken))
-                start, n_rows = start + taken, n_rows + taken
+            n_taken = min(fits, max_rows - n_rows, table.num_rows - start)
+            if n_taken <= 0 and not n_rows:
+                n_taken = 1  # A row that is larger than a part becomes a part.
+            if n_taken > 0:
+                pending.append(table.slice(start, n_taken))
+                start, n_rows = start + n_taken, n_rows + n_taken
                 n_bytes += int(ends[start - 1]) - before
             if start < table.num_rows or n_rows >= max_rows:
-                yield pa.concat_tables(waiting)
-                waiting, n_rows, n_bytes = [], 0, 0
-    if waiting:
-        yield pa.concat_tables(waiting)
+                yield pa.concat_tables(pending)
+                pending, n_rows, n_bytes = [], 0, 0
+    if pending:
+        yield pa.concat_tables(pending)
 
 
 def _row_bytes(table: pa.Table) -> npt.NDArray[np.int64]:
@@ -217,6 +217,6 @@ def _value_bytes(array: pa.Array) -> npt.NDArray[np.int64]:
 
 
 def _lengths(array: pa.Array) -> npt.NDArray[np.int64]:
-    """Return the bytes of strings or the number of list values; 0 for null."""
+    """Return the bytes of strings or the number of list values. Null counts as 0."""
     lengths = pc.list_value_length if pa.types.is_nested(array.type) else pc.binary_length
     return np.asarray(pc.fill_null(lengths(array), 0).to_numpy(zero_copy_only=False), dtype=np.int64)

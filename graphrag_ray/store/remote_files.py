@@ -1,8 +1,8 @@
-"""Objects behind any remote fsspec URL: S3 and compatible stores; gs:// and az:// with their own packages.
+"""Objects at any remote fsspec URL: S3-compatible stores, and gs:// and az:// with extra packages.
 
-Only `files.Store` retries; retries by s3fs and botocore are turned off. aiohttp still resends a PUT when the
-connection breaks, and so may any proxy. `files.Store.create` handles a conditional create that is refused
-because it was sent twice.
+Only `files.Store` retries; retries by s3fs and botocore are turned off. aiohttp and proxies may still resend
+a PUT when the connection breaks. `files.Store.create` handles a conditional create that is refused because it
+was sent twice.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import Any
 
 # Protocols whose fsspec file system supports conditional puts (`mode="create"`).
 _CONDITIONAL = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss"}
-# s3fs sends up to twice this in one request; larger objects in parts, which appear together at the end.
+# s3fs sends objects of up to twice this size in one request. It sends larger ones in parts, which become
+# visible together at the end.
 _SINGLE_PUT_BYTES = 1 << 30
 _EXTRAS = {"gs": "gs", "gcs": "gs", "az": "az", "abfs": "az", "abfss": "az"}  # Our extra for each protocol.
-_INPUT_ATTEMPTS = 4  # By the client itself, for requests outside of a store: about 3 s.
+_INPUT_ATTEMPTS = 4  # Attempts by the client itself (about 3 s), for requests outside of a store.
 
 _TRANSIENT_STATUS = {408, 409, 425, 429, 500, 502, 503, 504}
 _TRANSIENT_ERRNO = {errno.EBUSY, errno.EAGAIN, errno.ETIMEDOUT, getattr(errno, "EREMOTEIO", errno.EIO)}
-# Class names (of any base class), because the packages that define them may not be installed.
+# Names of error classes or their base classes, because the packages that define them may not be installed.
 _TRANSIENT_NAMES = {
     "ClientConnectionError", "ClientPayloadError",  # aiohttp
     "ConnectionError", "HTTPClientError", "IncompleteReadError",  # botocore
@@ -33,7 +34,7 @@ _TRANSIENT_NAMES = {
 
 
 class ObjectFiles:
-    """The objects below an fsspec URL. Every object is put in one request, so it is whole or absent."""
+    """The objects below an fsspec URL. Objects become visible as a whole."""
 
     def __init__(self, url: str, options: Mapping[str, Any]) -> None:
         import fsspec  # Imported lazily, here and below: local files do not need it.
@@ -43,7 +44,7 @@ class ObjectFiles:
         self.can_create = protocol in _CONDITIONAL
         arguments = s3_arguments(options) if self._is_s3 else dict(options)
         _check_package(protocol)
-        # Do not share cached listings and instances with other users of fsspec in this process.
+        # Other code in this process may use fsspec, too: do not share its cached listings and instances.
         self._fs = fsspec.filesystem(
             protocol, **arguments, use_listings_cache=False, skip_instance_cache=True
         )
@@ -58,7 +59,7 @@ class ObjectFiles:
         try:
             return bytes(self._fs.cat_file(self._absolute(path), start=start, end=end))
         except Exception as e:
-            if http_status(e) == 416:  # Beyond the end: empty, like a local file.
+            if http_status(e) == 416:  # Like a local file, return nothing beyond the end.
                 return b""
             raise
 
@@ -73,7 +74,7 @@ class ObjectFiles:
         self._fs.put_file(source, self._absolute(path))
 
     def create(self, path: str, data: bytes) -> bool:
-        """Put an object unless it exists. Without conditional puts: check, then put."""
+        """Put an object unless it exists. Without conditional puts, this is a check and then a put."""
         if not self.can_create and self.size(path) is not None:
             return False
         try:
@@ -81,7 +82,7 @@ class ObjectFiles:
         except FileExistsError:
             return False
         except Exception as e:
-            # s3fs raises FileExistsError only if the server names the condition; Ceph's gateway does not.
+            # s3fs raises FileExistsError only if the server names the condition. Ceph's gateway does not.
             if http_status(e) == 412:
                 return False
             raise
@@ -90,7 +91,7 @@ class ObjectFiles:
     def size(self, path: str) -> int | None:
         try:
             if self._is_s3:
-                # One request; `info` sends another to find out whether a missing object is a folder.
+                # `info` would send a second request to find out whether a missing object is a folder.
                 bucket, key, _ = self._fs.split_path(self._absolute(path))
                 return int(self._fs.call_s3("head_object", Bucket=bucket, Key=key)["ContentLength"])
             info = self._fs.info(self._absolute(path))
@@ -101,7 +102,7 @@ class ObjectFiles:
     def list(self, folder: str) -> Iterator[tuple[str, int, float | None]]:
         """Yield (path, bytes, modification time) of all objects below a folder."""
         if self._is_s3 and folder:
-            # For an empty folder s3fs would send two more requests, to see whether it is an object.
+            # For an empty folder, s3fs would send two more requests to see whether it is an object.
             objects = self._fs.find(self.root, prefix=f"{folder}/", detail=True)
         else:
             objects = self._fs.find(self._absolute(folder) if folder else self.root, detail=True)
@@ -111,7 +112,7 @@ class ObjectFiles:
                 yield path, int(info["size"]), modified_time(info)
 
     def leftovers(self) -> Iterator[tuple[str, int, float | None]]:
-        """Yield nothing: an incomplete object does not exist."""
+        """Yield nothing, because incomplete objects do not exist."""
         return iter(())
 
     def delete(self, path: str) -> None:
@@ -124,7 +125,7 @@ class ObjectFiles:
             return False
         if isinstance(error, TimeoutError | ConnectionError):
             return True
-        # Before the status: aiohttp reports a truncated response as a 400.
+        # Checked before the status, because aiohttp reports a truncated response as a 400.
         if any(base.__name__ in _TRANSIENT_NAMES for base in type(error).__mro__):
             return True
         status = http_status(error)
@@ -136,15 +137,16 @@ class ObjectFiles:
         return f"{self.root}/{path}"
 
     def _make_parents(self, path: str) -> None:
-        if not self.can_create:  # File systems with real folders (memory://, sftp://).
+        if not self.can_create:  # These file systems have real folders (memory://, sftp://).
             self._fs.makedirs(self._fs._parent(self._absolute(path)), exist_ok=True)
 
 
 def open_external(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
     """Return the file system of a URL outside of any store, for reading, and the path in it.
 
-    The URL may be chained. `options` are those of a `Store`. The file system retries by itself and does not
-    cache listings. Raises ValueError for an unknown protocol and ImportError if its package is not installed.
+    The URL may be chained. `options` are the same as for a `Store`. The file system retries by itself and
+    does not cache listings. Raises ValueError for an unknown protocol and ImportError if its package is not
+    installed.
     """
     import fsspec
 
@@ -160,7 +162,7 @@ def open_external(url: str, options: Mapping[str, Any]) -> tuple[Any, str]:
 
 
 def is_storage_error(error: BaseException) -> bool:
-    """Return whether an error comes from the storage or its client rather than from a bug of ours."""
+    """Return whether an error comes from the storage or its client rather than from a bug."""
     package = type(error).__module__.partition(".")[0]
     return isinstance(error, OSError) or package in (
         "aiobotocore", "aiohttp", "azure", "botocore", "fsspec", "gcsfs", "google", "s3fs",
@@ -168,7 +170,7 @@ def is_storage_error(error: BaseException) -> bool:
 
 
 def _check_package(protocol: str) -> None:
-    """Raise an ImportError that says which extra is missing."""
+    """Raise an ImportError that names the missing extra."""
     import fsspec
 
     if extra := _EXTRAS.get(protocol):
@@ -176,13 +178,13 @@ def _check_package(protocol: str) -> None:
             fsspec.get_filesystem_class(protocol)
         except ImportError as e:
             raise ImportError(
-                f"{protocol}:// needs a package that is not installed. Run pip install '.[{extra}]' in the "
-                "project's folder on every node."
+                f"{protocol}:// needs a package that is not installed. On every node, run pip install "
+                f"'.[{extra}]' in the project's folder."
             ) from e
 
 
 def modified_time(info: Mapping[str, Any]) -> float | None:
-    """Return a listed object's modification time in unix seconds; every file system names it differently."""
+    """Return a listed object's modification time in Unix seconds. Every file system names it differently."""
     for name in ("LastModified", "last_modified", "mtime", "updated", "created"):
         value = info.get(name)
         if isinstance(value, str):
@@ -200,25 +202,25 @@ def s3_arguments(options: Mapping[str, Any], attempts: int = 1) -> dict[str, Any
 
     Args:
         options: `region`; `path_style` (true: the bucket is part of the path, as most servers other than AWS
-            require); `checksums` ("when_required" for servers that do not know the newer checksums, else
-            "when_supported"). All others, such as `endpoint_url`, are passed on.
-        attempts: Attempts per request by the client itself.
+            require); `checksums` ("when_required" for servers that do not support the newer checksums,
+            otherwise "when_supported"). All others, such as `endpoint_url`, are passed on.
+        attempts: Maximum number of attempts per request by the client itself.
     """
-    rest = dict(options)
-    client = dict(rest.pop("client_kwargs", None) or {})
-    config = dict(rest.pop("config_kwargs", None) or {})
-    if region := rest.pop("region", None):
+    arguments = dict(options)
+    client = dict(arguments.pop("client_kwargs", None) or {})
+    config = dict(arguments.pop("config_kwargs", None) or {})
+    if region := arguments.pop("region", None):
         client["region_name"] = region
-    if (path_style := rest.pop("path_style", None)) is not None:
+    if (path_style := arguments.pop("path_style", None)) is not None:
         s3 = dict(config.get("s3") or {})
         config["s3"] = {**s3, "addressing_style": "path" if path_style else "auto"}
-    if checksums := rest.pop("checksums", None):
+    if checksums := arguments.pop("checksums", None):
         config["request_checksum_calculation"] = checksums
         config["response_checksum_validation"] = checksums
     config.setdefault("max_pool_connections", 32)
     config["retries"] = {"total_max_attempts": attempts, "mode": "standard"}
-    # One request per read: s3fs does not ask for the size first.
-    return {**rest, "client_kwargs": client, "config_kwargs": config, "max_concurrency": 1}
+    # With a concurrency of 1, s3fs does not request the size before a read.
+    return {**arguments, "client_kwargs": client, "config_kwargs": config, "max_concurrency": 1}
 
 
 def http_status(error: BaseException) -> int | None:

@@ -1,11 +1,11 @@
-"""Put items back so that they are asked again, and find requests that were answered twice.
+"""Mark items for retry, and find requests that were answered twice.
 
-Nothing is deleted: what was paid for stays counted. A retry row voids an item's rows up to its own time
-(`journal_rows.without_voided`), which is that of the last row it voids. Later rows get later times
-(`JournalIndex.now`), so no clock that was ahead or is set back can void replies that are still to come.
+Nothing is deleted, so usage stays counted. A retry row has the time of the last row that it voids
+(`journal_rows.without_voided`). Later rows get later times (`JournalIndex.next_time`), so a wrong clock
+cannot void replies that are yet to come.
 
-`work/<dialogue>/retried.json` changes whenever items are put back: steps that depend on the journal's answers
-to them are then executed again.
+`work/<dialogue>/retried.json` changes whenever items are marked for retry, so that steps that depend on their
+replies are executed again.
 """
 
 from __future__ import annotations
@@ -24,33 +24,32 @@ from graphrag_ray.store.files import FileInfo, Store
 from graphrag_ray.store.journal import JournalIndex, JournalWriter, journal_folder, read_parts
 from graphrag_ray.store.journal_rows import DONE, FAILED, KILLED, RETRY, TURN, JournalRow
 
-# The request that a reply answers, and what distinguishes two replies.
+# The fields up to `slot` identify a request, and all fields identify a reply.
 _REPLY = np.dtype([("prefix", "u8"), ("turn", "i4"), ("slot", "i4"), ("at", "f8"), ("latency_s", "f8")])
 
 
 def mark_for_retry(store: Store, dialogue: str, failed_at: Mapping[str, float], reason: str) -> int:
-    """Void the failures of some items; return how many items there were. The caller holds the lock.
+    """Void the failures of some items and return the number of these items. The caller holds the lock.
 
-    If an item waits for the reply to one of its turns, the replies before that turn stay valid. If it could
-    not use its replies, or killed the process that ran it, it starts over. Items answered since are skipped.
+    If a request of an item failed, the replies to earlier turns stay valid. If the item could not use its
+    replies or killed its process, it starts over. Items that were answered in the meantime are skipped.
 
     Args:
-        failed_at: By item key: unix seconds, rounded down, of the known failure.
-        reason: Reason, kept for people.
+        failed_at: Item key -> time of the known failure in Unix seconds, rounded down.
+        reason: Stored for people who read the journal.
     """
-    written = JournalIndex.load(store, dialogue).all_rows(failed_at)
     retries = []
-    for key, all_rows in written.items():
+    for key, all_rows in JournalIndex.load(store, dialogue).all_rows(failed_at).items():
         rows = journal_rows.resolve(all_rows)
-        is_failed = any(_ended_badly(row) or (row.kind == FAILED and not row.retryable) for row in rows)
-        # The end may be missing, or written by a version that did not record the reason.
+        is_failed = any(_ended_with_error(row) or (row.kind == FAILED and not row.retryable) for row in rows)
+        # The end may be missing, or lack a reason.
         is_untouched = bool(rows) and not any(row.kind == RETRY for row in all_rows)
         if is_failed or (is_untouched and int(max(row.at for row in rows)) <= failed_at[key]):
             failed = [row.turn for row in rows if row.kind == FAILED]
-            ended = any(row.kind in (DONE, KILLED) for row in rows)
-            turn, at = max(failed) if failed and not ended else 0, max(row.at for row in rows)
+            has_ended = any(row.kind in (DONE, KILLED) for row in rows)
+            turn, at = max(failed) if failed and not has_ended else 0, max(row.at for row in rows)
             retries.append(JournalRow(key, turn, 0, "", RETRY, at, dialogue, error=reason))
-    # Even if all items were put back already: whoever did so may have died before this write.
+    # Written even if all items were marked before, because that call may have died before this write.
     note = {"retried": secrets.token_hex(8), "told": reason}
     store.write(f"{journal_folder(dialogue)}/retried.json", orjson.dumps(note))
     writer = JournalWriter(store, dialogue, f"retry-{secrets.token_hex(6)}")
@@ -61,7 +60,7 @@ def mark_for_retry(store: Store, dialogue: str, failed_at: Mapping[str, float], 
 
 
 def retry_marker(store: Store, dialogue: str) -> str:
-    """Return a text that changes whenever items are put back; "" before the first time."""
+    """Return a string that changes whenever items are marked for retry. Initially it is ""."""
     try:
         return store.read(f"{journal_folder(dialogue)}/retried.json").decode(errors="replace")
     except FileNotFoundError:
@@ -69,11 +68,7 @@ def retry_marker(store: Store, dialogue: str) -> str:
 
 
 def find_failed(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
-    """Return the resolved rows of all items that failed according to the journal.
-
-    Reads a few columns of the whole journal. Journals of earlier versions lack the items that could not use
-    their replies.
-    """
+    """Return the resolved rows of all items that failed. Reads a few columns of the whole journal."""
     index = JournalIndex.load(store, dialogue)
     keys: set[str] = set()
 
@@ -84,18 +79,18 @@ def find_failed(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
 
     read_parts(store, dialogue, ["key", "kind", "error"], consume)
     ended_items = index.lookup(sorted(keys))
-    return index.failed() | {k: rows for k, rows in ended_items.items() if any(map(_ended_badly, rows))}
+    return index.failed() | {k: rows for k, rows in ended_items.items() if any(map(_ended_with_error, rows))}
 
 
-def _ended_badly(row: JournalRow) -> bool:
+def _ended_with_error(row: JournalRow) -> bool:
     return row.kind in (DONE, KILLED) and bool(row.error)
 
 
 def find_duplicate_replies(store: Store, dialogue: str) -> set[str]:
-    """Return the keys of items with two valid replies of different times to one request.
+    """Return the keys of items with two different valid replies to one request.
 
-    This happens when a worker that was thought dead answers as well as its successor. Reads narrow columns of
-    the journal, then the rows of candidates.
+    This happens if a worker that was presumed dead answers in addition to its successor. Reads narrow columns
+    of the journal, then the rows of candidates.
     """
     by_part = [np.empty(0, _REPLY)]
     numbers = ("turn", "slot", "at", "latency_s")
@@ -111,18 +106,18 @@ def find_duplicate_replies(store: Store, dialogue: str) -> set[str]:
         by_part.append(replies)
 
     read_parts(store, dialogue, ["key", "kind", *numbers], consume)
-    replies = np.unique(np.concatenate(by_part))  # During a merge a row is in two parts.
+    replies = np.unique(np.concatenate(by_part))  # During a merge, rows are in two parts.
     request = replies[["prefix", "turn", "slot"]]
-    suspects = np.unique(replies["prefix"][1:][request[1:] == request[:-1]])
-    if not len(suspects):
+    candidates = np.unique(replies["prefix"][1:][request[1:] == request[:-1]])
+    if not len(candidates):
         return set()
-    repeating = set()
-    for key, rows in JournalIndex.load(store, dialogue).rows_like(suspects).items():
+    duplicated = set()
+    for key, rows in JournalIndex.load(store, dialogue).rows_like(candidates).items():
         distinct = {
             (r.turn, r.slot, r.request_hash, r.at, r.reply, r.vector)
             for r in journal_rows.without_voided(rows)
             if r.kind == TURN
         }
         if len({reply[:3] for reply in distinct}) < len(distinct):
-            repeating.add(key)
-    return repeating
+            duplicated.add(key)
+    return duplicated

@@ -1,11 +1,11 @@
-"""What each run was asked to do and how it ended, whether or not it committed a snapshot.
+"""Records of all runs, including runs that did not commit a snapshot.
 
     runs/<epoch>.json        record of the run under the lock with this epoch
     runs/<epoch>.live.json   its progress, every few seconds; deleted when it ends
-    runs/refused.json        the last attempt that did not become a run: bad settings, nothing to read, …
+    runs/refused.json        the last attempt that was refused before it became a run (invalid settings, …)
 
-Records are written by the holder of the lock when a run starts, after each step, and when it ends. A record
-that says "running" while the lock is free or held by another run belongs to a run that was killed.
+The holder of the lock writes the record when a run starts, after each step, and when it ends. If a record
+says "running" while the lock is free or held by another run, the run was killed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-FORMAT = 1  # Records of a higher format are skipped: nothing depends on them.
+FORMAT = 1  # Records of a higher format are skipped, because nothing depends on them.
 RUNNING = "running"
 FINISHED = ("committed", "unchanged")
 REFUSED = "runs/refused.json"
@@ -34,24 +34,24 @@ _LIVE = re.compile(r"runs/([1-9][0-9]*)\.live\.json")
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run."""
+    """The options, progress and outcome of a run."""
 
-    epoch: int  # Of its lock. Runs are ordered by it.
-    nonce: str  # Of its lock's holder.
-    started_at: json_types.At
+    epoch: int  # Epoch of its lock, by which runs are ordered.
+    nonce: str  # Nonce of the holder of its lock.
+    started_at: json_types.UnixTime
     version: str
-    outcome: str = RUNNING  # "running", "committed", "unchanged", or what stopped it in one word.
-    ended_at: json_types.At = 0.0  # 0 while it is not known to have ended.
-    exit_code: int | None = None  # Of the command; None while it runs.
-    message: str = ""  # Shown to people at its end.
-    given: Mapping[str, Any] = field(default_factory=dict)  # What it was asked to do: INPUT, options.
+    outcome: str = RUNNING  # "running", "committed", "unchanged", or a word for the reason it stopped.
+    ended_at: json_types.UnixTime = 0.0  # 0 until it ends.
+    exit_code: int | None = None  # Exit code of the command, or None while it runs.
+    message: str = ""  # Final message to the user.
+    given: Mapping[str, Any] = field(default_factory=dict)  # Arguments of the run: INPUT and options.
     settings: Mapping[str, Any] = field(default_factory=dict)
     usage: json_types.Usage = field(default_factory=dict)
-    # Steps that have ended: seconds, counts, and whether they were reused from the parent snapshot.
+    # Completed steps: seconds, counts, and whether they were reused from the parent snapshot.
     steps: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    snapshot: int | None = None  # Committed or found unchanged; the run may still be tidying up.
-    failed: int | None = None  # Items without a result; None if they were not counted.
-    reached: Mapping[str, Any] = field(default_factory=dict)  # Its `LiveRun` when it ended early.
+    snapshot: int | None = None  # Set after the commit, or once the snapshot proves unchanged.
+    failed: int | None = None  # Items without a result, or None if they were not counted.
+    reached: Mapping[str, Any] = field(default_factory=dict)  # The last `LiveRun`, if it ended early.
     host: str = ""
     pid: int = 0
 
@@ -60,20 +60,20 @@ class RunRecord:
 class LiveRun:
     """The progress of a run."""
 
-    nonce: str  # Of its lock's holder.
-    beat: int  # Counts up.
-    at: json_types.At  # Unix seconds by its own clock, for people.
+    nonce: str  # Nonce of the holder of its lock.
+    beat: int  # Increases with each update.
+    at: json_types.UnixTime  # By the clock of the run, for messages.
     step: str
-    seconds: float  # Since the step began.
-    pace: Mapping[str, Any] = field(default_factory=dict)  # Numbers about its model requests; {} without any.
+    seconds: float  # Time since the step began.
+    pace: Mapping[str, Any] = field(default_factory=dict)  # Statistics of its model requests.
 
 
 @dataclass(frozen=True)
 class RefusedRun:
-    """An attempt that did not become a run; fields as in `RunRecord`."""
+    """An attempt that was refused before it became a run. The fields are as in `RunRecord`."""
 
-    after: int  # Epoch of the run before it, or 0.
-    at: json_types.At
+    after: int  # Epoch of the previous run, or 0.
+    at: json_types.UnixTime
     outcome: str
     exit_code: int
     message: str
@@ -90,7 +90,7 @@ def epochs(store: Store) -> list[int]:
 
 
 def newest_first(store: Store) -> Iterator[RunRecord]:
-    """Yield all readable records, the latest first."""
+    """Yield all readable records, newest first."""
     for epoch in reversed(epochs(store)):
         if (record := _read(store, record_path(epoch), RunRecord)) is not None:
             yield record
@@ -101,20 +101,20 @@ def latest_run(store: Store) -> RunRecord | None:
 
 
 def unfinished(store: Store) -> list[RunRecord]:
-    """Return the runs since the last finished one, the latest first."""
+    """Return the runs after the last finished one, newest first."""
     return list(takewhile(lambda record: not _is_finished(record), newest_first(store)))
 
 
 def _is_finished(record: RunRecord) -> bool:
-    """Return whether a run finished; it may have been killed after its commit."""
+    """Return whether a run finished. It may have been killed after its commit."""
     return record.outcome in FINISHED or record.snapshot is not None
 
 
-def superseded(store: Store) -> set[str]:
-    """Return the paths of obsolete files.
+def obsolete_files(store: Store) -> set[str]:
+    """Return the paths of files that are no longer needed.
 
-    These are the records before the last finished run, the progress of all but the last run, and a refusal
-    that was followed by a run.
+    These are records before the last finished run, progress files of earlier runs, and a refusal if a run
+    followed it.
     """
     all_epochs = epochs(store)
     newest = max(all_epochs, default=0)
@@ -141,7 +141,7 @@ def write_live(store: Store, epoch: int, live: LiveRun) -> None:
 
 
 def read_live(store: Store, epoch: int) -> LiveRun | None:
-    """Return the progress of a run; None if it is missing or unreadable."""
+    """Return the progress of a run, or None if it is missing or unreadable."""
     return _read(store, live_path(epoch), LiveRun)
 
 
@@ -150,7 +150,7 @@ def write_refusal(store: Store, refusal: RefusedRun) -> None:
 
 
 def read_refusal(store: Store) -> RefusedRun | None:
-    """Return the last refusal, even if runs followed; None if it is missing or unreadable."""
+    """Return the last refusal, even if runs followed, or None if it is missing or unreadable."""
     return _read(store, REFUSED, RefusedRun)
 
 

@@ -1,10 +1,10 @@
-"""Snapshots: the state of an index at one moment, described by one small file.
+"""Snapshots: immutable states of an index, each described by a manifest.
 
     snapshots/<n>.json   manifest: the parts of each table, and how they were made
-    CURRENT              a hint at the newest snapshot, from which readers probe forward
+    CURRENT              number of the newest snapshot, a hint from which readers probe forward
 
-A commit is the conditional create of the next manifest. Readers always see one whole snapshot, whatever
-writers do; a writer that dies leaves the previous one.
+A commit is the conditional create of the next manifest. Readers always see a complete snapshot, even if a
+writer dies.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from graphrag_ray.base import errors
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
 from graphrag_ray.store import damaged_files, json_types, locks, run_records
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.parquet import READS, content_hash, corrupt_part
+from graphrag_ray.store.parquet import READ_ATTEMPTS, content_hash, corrupt_part
 from graphrag_ray.store.parts import FOLDERS, Part, list_parts
 
-FORMAT = 2  # Snapshots of other formats are refused; `index` remakes an older one's tables from the journal.
+FORMAT = 2  # Other formats are refused. `index` rebuilds the tables of older ones from the journal.
 HINT = "CURRENT"
 
 NAME = re.compile(r"snapshots/([1-9][0-9]*)\.json")
@@ -37,28 +37,28 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Manifest:
-    """One snapshot."""
+    """The contents of a snapshot."""
 
     number: int  # 1, 2, …
-    parent: int | None  # The snapshot that this one continues.
-    created_at: str  # ISO time.
+    parent: int | None  # The snapshot on which this one is based.
+    created_at: str  # In ISO 8601.
     version: str
     tables: Mapping[str, list[Part]] = field(default_factory=dict)
     counts: json_types.Counts = field(default_factory=dict)  # Documents, text units, entities, …
     settings: Mapping[str, Any] = field(default_factory=dict)
-    # Each step's result and the fingerprint of its inputs. If that is equal, there is nothing to do.
+    # The result of each step and the fingerprint of its inputs. A step with the same fingerprint is skipped.
     steps: Mapping[str, json_types.Step] = field(default_factory=dict)
     usage: json_types.Usage = field(default_factory=dict)
-    next_human_readable_id: Mapping[str, int] = field(default_factory=dict)  # By table.
+    next_human_readable_id: Mapping[str, int] = field(default_factory=dict)  # Per table.
     hierarchies: list[str] = field(default_factory=list)
-    # What readers should know, such as that the offline engine was used.
+    # Information for readers, for example that the offline engine was used.
     notes: Mapping[str, Any] = field(default_factory=dict)
-    # The run: id, seconds by stage, failed items, what it added and removed.
+    # The run: id, seconds by stage, failed items, added and removed documents.
     run: json_types.RunInfo = field(default_factory=dict)
     format: int = FORMAT
 
     def parts(self, table: str) -> list[Part]:
-        """Return the parts of a table; [] if the snapshot does not have it."""
+        """Return the parts of a table, or [] if the snapshot does not have the table."""
         return list(self.tables.get(table, []))
 
     def to_json(self) -> dict[str, Any]:
@@ -67,11 +67,11 @@ class Manifest:
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Manifest:
         """Build a manifest, ignoring unknown fields. Raises StoreError for a newer format."""
-        found = data["format"]
-        if not isinstance(found, int) or found > FORMAT:
+        version = data["format"]
+        if not isinstance(version, int) or version > FORMAT:
             raise StoreError(
-                f"it was written by a newer graphrag-ray (format {found}, version {data.get('version')}); "
-                f"this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
+                f"it was written by a newer graphrag-ray (format {version}, version {data.get('version')}), "
+                f"and this one reads formats up to {FORMAT}. Upgrade it: pip install -U graphrag-ray"
             )
         return json_types.read_as(cls, data)
 
@@ -80,19 +80,19 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
     """Make a snapshot the newest one, or change nothing.
 
     Args:
-        check: Called just before and just after; raises LockLost. A writer that was paused in between takes
-            its snapshot back if its successor has removed some of the new parts.
+        check: Called just before and just after the commit. Raises LockLost. If the writer was paused in
+            between and its successor removed some of the new parts, the snapshot is removed again.
 
     Raises:
-        SnapshotConflict: If its number is taken, because somebody else committed since `next_number`.
+        SnapshotConflict: If the number is taken, because another writer committed since `next_number`.
     """
-    # The nonce distinguishes this manifest from an equal one by another writer.
+    # The nonce distinguishes this manifest from an equal one of another writer.
     data = seal({**manifest.to_json(), "nonce": secrets.token_hex(8)})
     path = _path(manifest.number)
     check()
     if not store.create(path, data):
         raise errors.SnapshotConflict(
-            f"{store.url_of(path)} exists: another run committed it during this run. Nothing of this run is "
+            f"{store.url_of(path)} exists, because another run committed it during this run. Nothing is "
             "lost: run the same command again to continue from that snapshot."
         )
     try:
@@ -102,16 +102,15 @@ def commit(store: Store, manifest: Manifest, *, check: Callable[[], object] = la
             store.delete(path)
             raise
     except StoreError as e:
-        _log.warning("Cannot check whether the lock was still held at the commit: %s", e)
+        _log.warning("Cannot check whether the lock was held until the commit: %s", e)
     try:
         write_hint(store, manifest.number)
     except StoreError as e:
-        # Readers find the snapshot without it.
-        _log.warning("Snapshot %d is committed, but its hint is not written: %s", manifest.number, e)
+        # Readers find the snapshot without the hint.
+        _log.warning("Snapshot %d is committed, but %s could not be updated: %s", manifest.number, HINT, e)
 
 
 def write_hint(store: Store, number: int) -> None:
-    """Record which snapshot is the newest."""
     store.write(HINT, b"%d\n" % number)
 
 
@@ -123,8 +122,8 @@ def numbers(store: Store) -> list[int]:
 def next_number(store: Store) -> int:
     """Return the number for the next snapshot.
 
-    Called before a run's work, together with `latest`: the commit fails if somebody else commits in between.
-    Numbers of damaged snapshots that were set aside are not reused, because somebody may have cited them.
+    Call it at the start of a run, together with `read_latest`, so that the commit fails if another writer
+    commits in between. Numbers of damaged snapshots are not reused, because they may have been cited.
     """
     return max(store.list_numbers("snapshots", _USED), default=0) + 1
 
@@ -132,7 +131,7 @@ def next_number(store: Store) -> int:
 def load(store: Store, number: int) -> Manifest:
     """Read one snapshot. Raises IndexNotFound, CorruptPart, or StoreError for a newer format."""
     path = _path(number)
-    for left in reversed(range(READS)):
+    for left in reversed(range(READ_ATTEMPTS)):
         try:
             return parse(store, path, store.read(path))
         except FileNotFoundError:
@@ -150,9 +149,9 @@ def parse(store: Store, path: str, data: bytes) -> Manifest:
     try:
         content = orjson.loads(data)
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
         if content.pop("digest", None) != _digest(content):
-            raise ValueError("it does not have the hash that it names")
+            raise ValueError("its contents do not match its digest")
         return Manifest.from_json(content)
     except StoreError as e:
         raise StoreError(f"Cannot read {store.url_of(path)}: {e}") from None
@@ -162,7 +161,7 @@ def parse(store: Store, path: str, data: bytes) -> Manifest:
 
 
 def seal(content: Mapping[str, Any]) -> bytes:
-    """Serialize a manifest with a hash of itself, because a changed digit would still be valid JSON."""
+    """Serialize a manifest with its hash, because a changed digit would still be valid JSON."""
     plain = orjson.loads(orjson.dumps(content))
     return orjson.dumps({**plain, "digest": _digest(plain)}, option=orjson.OPT_INDENT_2)
 
@@ -172,10 +171,10 @@ def _digest(content: Mapping[str, Any]) -> str:
 
 
 def read_latest(store: Store) -> Manifest | None:
-    """Read the newest snapshot; None if there is none.
+    """Read the newest snapshot, or return None if there is none.
 
-    Raises CorruptPart if it is damaged or missing (callers get an older one only by asking for it), and
-    StoreError if its format is newer.
+    Raises CorruptPart if it is damaged or missing, instead of silently using an older one, and StoreError if
+    its format is newer.
     """
     try:
         newest = newest_number(store)
@@ -184,20 +183,20 @@ def read_latest(store: Store) -> Manifest | None:
         try:
             return load(store, newest)
         except IndexNotFound:
-            # It was removed since; then there is a newer one.
+            # It was removed in the meantime, so there is a newer one.
             newest = max(numbers(store), default=0)
             return load(store, newest) if newest else None
     except CorruptPart as e:
         older = [n for n in numbers(store) if _path(n) != e.path]
         instead = f", or use snapshot {max(older)} (--snapshot {max(older)})" if older else ""
         raise CorruptPart(
-            f"{e}. Run the same `graphrag-ray index` command again to remake the snapshot{instead}.",
+            f"{e}. Run the same `graphrag-ray index` command again to rebuild the snapshot{instead}.",
             path=e.path,
         ) from e
 
 
 def latest_readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
-    """Return the newest readable snapshot, and the damage above it, for a run that will remake that."""
+    """Return the newest readable snapshot, and the damaged ones after it, which a run will rebuild."""
     problems: list[CorruptPart] = []
     existing = numbers(store)
     try:
@@ -205,7 +204,7 @@ def latest_readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
         if hint > max(existing, default=0):
             problems.append(_missing(store, hint))
     except ValueError:
-        problems.append(corrupt_part(store, HINT, "it is no number"))
+        problems.append(corrupt_part(store, HINT, "it does not contain a number"))
     for number in reversed(existing):
         try:
             return load(store, number), problems
@@ -215,7 +214,7 @@ def latest_readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
 
 
 def set_aside(store: Store, error: CorruptPart, *, check: Callable[[], object] = lambda: None) -> str | None:
-    """Move a damaged manifest or hint to `damaged/`; return its new path, or None if it was missing.
+    """Move a damaged manifest or hint to `damaged/`. Return its new path, or None if it was missing.
 
     Also deletes the hint, which readers do not need. The caller holds the lock.
     """
@@ -228,10 +227,10 @@ def set_aside(store: Store, error: CorruptPart, *, check: Callable[[], object] =
 
 
 def open_latest(store: Store, number: int | None = None) -> Manifest:
-    """Read the newest snapshot, or the one with this number, to answer from it.
+    """Read the newest snapshot, or the one with this number, for queries.
 
     Raises:
-        IndexNotFound: Says whether there is nothing or an index that is being built.
+        IndexNotFound: If there is none. The message says whether an index is being built.
         CorruptPart: If the snapshot is damaged.
         StoreError: If it has another format.
     """
@@ -239,14 +238,14 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
     if manifest is not None and manifest.format < FORMAT:
         raise StoreError(
             f"Snapshot {manifest.number} of {store.url} was written by an older graphrag-ray (format "
-            f"{manifest.format}, version {manifest.version}); this one reads format {FORMAT}. Run the same "
-            "`graphrag-ray index` command again: it remakes the tables from the replies in the journal."
+            f"{manifest.format}, version {manifest.version}), and this one reads format {FORMAT}. Run the "
+            "same `graphrag-ray index` command again to rebuild the tables from the replies in the journal."
         )
     if manifest is not None:
         return manifest
     if writer := locks.find_live_holder(store, stale_s=2.5 * locks.HEARTBEAT_S):
         raise IndexNotFound(
-            f"The index at {store.url} has no finished snapshot yet: {writer} is at work"
+            f"The index at {store.url} has no finished snapshot yet: {writer} is building it"
             f"{run_records.progress_text(store)}. Watch it: graphrag-ray status --root {store.url} --watch"
         )
     if store.list("work") or store.list("locks"):
@@ -262,7 +261,7 @@ def open_latest(store: Store, number: int | None = None) -> Manifest:
 
 @contextmanager
 def detect_removal(store: Store, manifest: Manifest) -> Iterator[None]:
-    """Wrap every read of a snapshot's parts; raises SnapshotRemoved if one is missing because of `gc`."""
+    """Raise SnapshotRemoved if a part cannot be read in this context because `gc` removed the snapshot."""
     try:
         yield
     except CorruptPart as e:
@@ -272,19 +271,19 @@ def detect_removal(store: Store, manifest: Manifest) -> Iterator[None]:
 
 
 def check_not_removed(store: Store, manifest: Manifest) -> None:
-    """Raise SnapshotRemoved if a snapshot, which may be in memory, must not be used any more.
+    """Raise SnapshotRemoved if a snapshot must no longer be used, even if it is in memory.
 
-    A removed snapshot can be used as long as `gc` leaves its parts. After that it must not: a document may
-    have been purged. Costs one request, and a listing if the snapshot was removed.
+    A removed snapshot can be used until `gc` deletes its parts. After that, queries must not use it, because
+    a document may have been purged. Costs one request, and a listing if the snapshot was removed.
     """
     if store.exists(_path(manifest.number)):
         return
     if part_paths(manifest) <= {info.path for info in list_parts(store)}:
         return
     newest = newest_number(store)
-    advice = f"the newest is {newest}, open that one" if newest else "no snapshot is left"
+    advice = f"open the newest snapshot, {newest}" if newest else "no snapshot is left"
     raise errors.SnapshotRemoved(
-        f"Snapshot {manifest.number} of {store.url} was removed while it was being read (by `gc`): {advice}"
+        f"Snapshot {manifest.number} of {store.url} was removed by `gc` while it was being read; {advice}"
     )
 
 
@@ -313,7 +312,7 @@ def _path(number: int) -> str:
 
 
 def newest_number(store: Store) -> int | None:
-    """Return the number of the newest snapshot in two or three requests; None if there is none.
+    """Return the number of the newest snapshot, or None if there is none. Takes two or three requests.
 
     Raises CorruptPart if the hint names a snapshot that is missing.
     """
@@ -332,7 +331,7 @@ def newest_number(store: Store) -> int | None:
 
 
 def _read_hint(store: Store) -> int:
-    """Return the snapshot that the hint names, or 0 without a hint. Raises ValueError if it is invalid."""
+    """Return the snapshot number in the hint, or 0 without a hint. Raises ValueError if it is invalid."""
     try:
         return int(store.read(HINT))
     except FileNotFoundError:
@@ -341,4 +340,4 @@ def _read_hint(store: Store) -> int:
 
 def _missing(store: Store, number: int) -> CorruptPart:
     path = _path(number)
-    return CorruptPart(f"{store.url_of(path)} is missing, though {HINT} names it", path=path)
+    return CorruptPart(f"{store.url_of(path)} is missing, although {HINT} names it", path=path)

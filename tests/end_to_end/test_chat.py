@@ -229,14 +229,14 @@ def test_a_removed_snapshot_is_reported_with_what_to_do(town: World):
         town.index(communities={"pack_components_below": 1})
         remove_old(town)
         terminal.type("What about DAVE ?\n")
-        terminal.wait_for("was removed while it was being read")
+        terminal.wait_for("was removed by `gc` while it was being read")
         terminal.type("/snapshot newest\n")
         terminal.wait_for("snapshot 2, 7 documents")
         terminal.type("What about YURI ?\n")
         terminal.wait_for("ZOE")
         terminal.type("/quit\n")
         assert terminal.end() == 0
-    assert "the newest is 2, open that one (/snapshot newest)" in " ".join(terminal.shown.split())
+    assert "open the newest snapshot, 2 (/snapshot newest)" in " ".join(terminal.shown.split())
 
 
 def remove_old(town: World) -> None:

@@ -144,7 +144,9 @@ def test_readers_work_during_the_grace_period_and_get_an_error_after_it(town: Wo
     assert everything(reader) == held[1]
     aged(town.root, HOUR)
     clean_up(town.store, GcOptions(keep=1), delete=True)
-    with pytest.raises(SnapshotRemoved, match=r"Snapshot 1 .*removed while it was being read.*newest is 4"):
+    with pytest.raises(
+        SnapshotRemoved, match=r"Snapshot 1 .*removed by `gc` while it was being read.*snapshot, 4"
+    ):
         reader.table("entities")
     assert everything(town.open()) == held[4]
     assert town.store.list("gc") == []
@@ -253,7 +255,7 @@ def test_an_open_snapshot_does_not_reveal_a_purged_document(town: World, method:
     assert name in answer.text and answer.references, "it is in memory now"
     clean_up(town.store, GcOptions(), purge=list(SECRET), delete=True)
     asked = len(town.endpoint.requests)
-    with pytest.raises(SnapshotRemoved, match="the newest is 4"):
+    with pytest.raises(SnapshotRemoved, match="the newest snapshot, 4"):
         reader.ask(about, method=method)
     with pytest.raises(SnapshotRemoved):
         reader.sources(answer.references, answer)
@@ -272,7 +274,7 @@ def test_a_question_whose_snapshot_is_removed_reports_what_it_had_cost(town: Wor
     town.endpoint.respond = respond
     done = run("query", "What are the main themes?", "--root", town.root, "--snapshot", 2, "--sources")
     town.endpoint.respond = toy_model.respond
-    assert done.exit_code == 1 and "the newest is 4" in done.output and MARKER not in done.output
+    assert done.exit_code == 1 and "the newest snapshot, 4" in done.output and MARKER not in done.output
     calls = int(re.search(r"The question had used (\d+) calls", done.output).group(1))
     asked = [prompt_of(body) for body in town.endpoint.bodies("/chat/completions")[-calls:]]
     assert when in asked and (when == "reduce") == ("reduce" in asked)

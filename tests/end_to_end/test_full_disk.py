@@ -63,7 +63,7 @@ def journalled(world: World) -> int:
 
 def told(message: str, world: World) -> None:
     assert "No space left on device" in message and str(world.root) in message
-    assert "Free some space and run the same command again; all finished work is kept" in message
+    assert "free some space and run the same command again (all finished work is kept)" in message
     assert "Traceback" not in message and "UDF" not in message
 
 

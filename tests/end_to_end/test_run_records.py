@@ -173,5 +173,7 @@ def test_newer_and_damaged_records_are_skipped(world: World):
 
 def test_a_run_killed_after_its_commit_counts_as_finished(town: World, run: Command):
     run_records.write(town.store, run_records.RunRecord(7, "n", 1.0, "0", snapshot=1))
-    assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.superseded(town.store)
+    assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.obsolete_files(
+        town.store
+    )
     assert "was killed, after it had committed snapshot 1" in plain(run, town)

@@ -78,7 +78,8 @@ def test_a_run_publishes_progress_rates_and_cost_until_it_ends(
     assert pace["items_per_minute"] > 0 < pace["tokens_per_minute"] and pace["calls_total"] >= 30
     assert pace["tokens_per_minute_limit"] == 9e9 and pace["cost_usd"] > 0 < pace["total_tokens"]
     told = re.search(
-        r"no finished snapshot yet: process \d+ .* is at work, at extract, (\d+) of 30\. Watch it: ", shown[1]
+        r"no finished snapshot yet: process \d+ .* is building it, at extract, (\d+) of 30\. Watch it: ",
+        shown[1],
     )
     assert told and 0 < int(told.group(1)) < 30
     assert "running since" in shown[0] and f"process {last['pid']} on" in shown[0]

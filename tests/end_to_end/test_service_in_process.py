@@ -465,7 +465,7 @@ def test_a_snapshot_removed_during_a_question_is_reported_and_the_next_is_used(
         removed = served.ask(THEMES, method="text")
     error = removed.json()["error"]
     assert removed.status_code == 503 and error["code"] == "snapshot_removed"
-    assert removed.headers["Retry-After"] == "1" and "the newest is 2" in error["message"]
+    assert removed.headers["Retry-After"] == "1" and "the newest snapshot, 2" in error["message"]
     until(lambda: served.ask(THEMES, method="text").status_code == 200)
 
 

@@ -85,7 +85,7 @@ def test_the_common_operations_are_one_request_each(proxy, proxied):
 
 def test_a_missing_bucket_is_told_and_not_taken_for_an_empty_index(endpoint):
     store = Store("s3://no-such-bucket-here/index", {"endpoint_url": endpoint})
-    with pytest.raises(StoreError, match=r"Cannot list s3://no-such-bucket-here/index.*Create the bucket"):
+    with pytest.raises(StoreError, match=r"Cannot list s3://no-such-bucket-here/index.*create the bucket"):
         store.list()
     with pytest.raises(StoreError, match="Cannot write s3://no-such-bucket-here/index/x"):
         store.write("x", b"")
@@ -196,6 +196,6 @@ def test_a_create_that_lost_while_the_server_was_busy_has_lost(proxy, proxied):
 
 def test_a_server_that_stays_busy_is_an_error_in_the_end(proxy, proxied):
     proxy.script[:] = [("GET", "503")] * files.ATTEMPTS
-    with pytest.raises(StoreError, match="All 8 attempts failed"):
+    with pytest.raises(StoreError, match="after 8 attempts"):
         proxied.read("x")
     assert proxy.script == []

@@ -1,12 +1,11 @@
 """Keyword search: BM25 as in Lucene (Robertson and Zaragoza 2009, "The Probabilistic Relevance Framework").
 
-A shard of the index is one file, of which only the postings of the question's words are read. Document
-frequencies and lengths are those of all shards of a kind, because shards follow the paths of files: a word
-that is rare in the corpus may be common in one shard.
+A shard of the index is one file. Only the postings of the question's words are read from it. Document
+frequencies and lengths cover all shards of a kind, because a shard contains files with neighbouring paths, in
+which a word that is rare in the corpus may be common.
 
-Words are processed from the rarest on. Records that contain none of the words so far and can no longer reach
-the top k are skipped, which does not change the result (MaxScore: Turtle and Flood 1995, "Query Evaluation:
-Strategies and Optimizations").
+Words are processed from rare to frequent, skipping records that can no longer be among the top k (MaxScore:
+Turtle and Flood 1995, "Query Evaluation: Strategies and Optimizations"). The result is the same.
 """
 
 from __future__ import annotations
@@ -29,32 +28,30 @@ from graphrag_ray.store.search.mapped_arrays import ByteSource, Halves, Ints, Ke
 from graphrag_ray.store.search.tokenizer import WORDS, tokenize
 from graphrag_ray.store.search.vector_index import ScoredId, kth_highest
 
-K1, B = 1.2, 0.75  # Lucene's: saturation of repeated words, and influence of a record's length.
-MAX_COUNT = 65_535  # Counted repetitions of a word in a record.
+K1, B = 1.2, 0.75  # Saturation of repeated words, and influence of a record's length, as in Lucene.
+MAX_COUNT = 65_535  # Maximum count of a word in a record.
 
 _TYPES = {
-    "high": "<u8",  # Halves of the records' ids, sorted, and their block heads.
+    "high": "<u8",  # Halves of the sorted record ids, and their block heads.
     "low": "<u8",
     "top.high": "<u8",
-    "lengths": "<i4",  # Words in each record, and in all together.
+    "lengths": "<i4",  # Number of words in each record, and in all records.
     "n_words": "<i8",
-    "words": "<u8",  # 64-bit hashes of the words, sorted, and their block heads.
+    "words": "<u8",  # Sorted 64-bit hashes of the words, and their block heads.
     "top.words": "<u8",
     "ends": "<i8",  # End of each word's postings.
-    "records": "<i4",  # Postings: sorted positions of the records with the word, and its counts there.
+    "records": "<i4",  # Postings: sorted positions of the records with the word, and its counts in them.
     "counts": "<u2",
-    "language": "<u1",  # Used for stemming; UTF-8.
+    "language": "<u1",  # Language for stemming, in UTF-8.
 }
 
-Failed = Callable[[str, BaseException], object]
+OnError = Callable[[str, BaseException], object]
 Postings = Mapping[int, tuple[int, int]]
 """Hash of a word -> start and end of its postings."""
 _Arrays = dict[str, npt.NDArray[Any]]
 
 
 class KeywordShard(Shard):
-    """A shard of the index."""
-
     @cached_property
     def language(self) -> str:
         return bytes(self.arrays["language"].whole()).decode(errors="replace")
@@ -68,104 +65,105 @@ class KeywordShard(Shard):
         return np.asarray(np.maximum(self.arrays["lengths"].whole(), 0))
 
     def postings(self, wanted: Keys) -> Postings:
-        """Find the postings of those words that occur."""
-        places = mapped_arrays.find_positions(self.arrays["words"], self.arrays["top.words"], wanted)
-        known = np.flatnonzero(places >= 0)
-        start, end = self.arrays["ends"].spans(places[known])
+        """Find the postings of the wanted words that occur."""
+        positions = mapped_arrays.find_positions(self.arrays["words"], self.arrays["top.words"], wanted)
+        known = np.flatnonzero(positions >= 0)
+        start, end = self.arrays["ends"].spans(positions[known])
         spans = zip(start.tolist(), end.tolist(), strict=True)
         return dict(zip(wanted[known].tolist(), spans, strict=True))
 
     def read_postings(self, span: tuple[int, int]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
-        """Return the positions of records, sorted, and the word's count in each."""
+        """Return the sorted positions of records, and the word's count in each."""
         records = self.arrays["records"].run(*span)
         is_sorted = (records[1:] > records[:-1]).all()
         if len(records) and (records[0] < 0 or records[-1] >= len(self) or not is_sorted):
-            raise self.source.invalid("a posting is of no record")
+            raise self.source.invalid("a posting refers to an unknown record")
         return records, self.arrays["counts"].run(*span).astype(np.float64)
 
 
 def build(
-    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: Failed | None = None
+    ids: Sequence[str], texts: Sequence[str], language: str = "", failed: OnError | None = None
 ) -> bytes:
     """Return the bytes of a shard, which do not depend on the order of the records.
 
     Args:
-        language: A key of `words.WORDS`, or "" if unknown.
-        failed: Called with the id of a text that cannot be read because of a bug, and the error; no word then
-            finds it. By default the error is raised.
+        language: A key of `tokenizer.WORDS`, or "" if unknown.
+        failed: Called with the id of a text and the unexpected error of its tokenization. The record is then
+            stored without words. By default the error is raised.
     """
     return _packed(_count(ids, texts, language, failed), language)
 
 
 def update(
     shard: KeywordShard,
-    gone: Sequence[str],
+    removed_ids: Sequence[str],
     ids: Sequence[str],
     texts: Sequence[str],
-    failed: Failed | None = None,
+    failed: OnError | None = None,
 ) -> bytes:
-    """Derive the shard with other records from an earlier one; equals what `build` makes.
+    """Derive a shard from an earlier one, with the same bytes as `build` would return.
 
-    Saves splitting most texts into words, which takes most of the time of `build`. A shard that does not fit
-    raises `source.refused`.
+    This avoids tokenizing most texts, which takes most of the time of `build`. A shard that does not match
+    raises `source.invalid`.
 
     Args:
-        gone: Ids of records to remove.
-        ids: Ids of records to add, in the shard's language; may be removed ones with other texts.
+        removed_ids: Records to remove.
+        ids: Records to add, in the shard's language. They may be removed ones with other texts.
+        texts: Texts of the records to add.
         failed: As for `build`.
     """
-    kept = mapped_arrays.kept_records(shard, gone)
+    remaining = mapped_arrays.remaining_records(shard, removed_ids)
     old = {name: array.whole() for name, array in shard.arrays.items()}
-    held = kept[old["records"]]
-    each = np.diff(np.cumsum(held)[old["ends"] - 1], prepend=0)
+    mask = remaining[old["records"]]
+    n_postings = np.diff(np.cumsum(mask)[old["ends"] - 1], prepend=0)
     old = {
-        "high": old["high"][kept],
-        "low": old["low"][kept],
-        "words": old["words"][each > 0],
-        "ends": np.cumsum(each[each > 0]),
-        "records": (np.cumsum(kept) - 1)[old["records"][held]],
-        "counts": old["counts"][held],
-        "lengths": shard.lengths[kept],
+        "high": old["high"][remaining],
+        "low": old["low"][remaining],
+        "words": old["words"][n_postings > 0],
+        "ends": np.cumsum(n_postings[n_postings > 0]),
+        "records": (np.cumsum(remaining) - 1)[old["records"][mask]],
+        "counts": old["counts"][mask],
+        "lengths": shard.lengths[remaining],
     }
     new = _count(ids, texts, shard.language, failed)
-    # Old and new records are disjoint. The merge is fast if few are new.
+    # Old and new records are disjoint. Insertions are fast if there are few new records.
     both = [(arrays["high"], arrays["low"]) for arrays in (old, new)]
-    (high, low), old_places, new_places = mapped_arrays.merge_ids(shard.source, *both)
+    (high, low), old_positions, new_positions = mapped_arrays.merge_ids(shard.source, *both)
     after, before = (np.searchsorted(old["words"], new["words"], side) for side in ("left", "right"))
     is_new = after == before
     all_words = np.insert(old["words"], after[is_new], new["words"][is_new])
     postings = np.zeros(len(all_words), np.int64)
     keys, records = [], []
     lengths = np.empty(len(high), np.int32)
-    for arrays, places in ((old, old_places), (new, new_places)):
-        rank, each = np.searchsorted(all_words, arrays["words"]), np.diff(arrays["ends"], prepend=0)
-        postings[rank] += each
-        records.append(places[arrays["records"]])
-        keys.append(np.repeat(rank * len(high), each) + records[-1])
-        lengths[places] = arrays["lengths"]
-    at = np.searchsorted(keys[0], keys[1])
+    for arrays, positions in ((old, old_positions), (new, new_positions)):
+        rank, n_postings = np.searchsorted(all_words, arrays["words"]), np.diff(arrays["ends"], prepend=0)
+        postings[rank] += n_postings
+        records.append(positions[arrays["records"]])
+        keys.append(np.repeat(rank * len(high), n_postings) + records[-1])
+        lengths[positions] = arrays["lengths"]
+    insert_at = np.searchsorted(keys[0], keys[1])
     merged = {"high": high, "low": low, "words": all_words, "ends": np.cumsum(postings), "lengths": lengths}
-    merged["records"] = np.insert(records[0], at, records[1])
-    merged["counts"] = np.insert(old["counts"], at, new["counts"])
+    merged["records"] = np.insert(records[0], insert_at, records[1])
+    merged["counts"] = np.insert(old["counts"], insert_at, new["counts"])
     return _packed(merged, shard.language)
 
 
-def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: Failed | None) -> _Arrays:
-    """Count the words of some records; return the arrays from which `_packed` derives the others."""
+def _count(ids: Sequence[str], texts: Sequence[str], language: str, failed: OnError | None) -> _Arrays:
+    """Count the words of some records. Return the arrays from which `_packed` derives the others."""
 
-    def words_of(place: int) -> list[str]:
+    def words_of(position: int) -> list[str]:
         try:
-            return tokenize(texts[place], language)
+            return tokenize(texts[position], language)
         except Exception as e:
             if failed is None or not is_unexpected(e):
                 raise
-            failed(ids[place], e)
+            failed(ids[position], e)
             return []
 
     (high, low), order = mapped_arrays.sorted_halves(ids)
     numbers: dict[str, int] = {}
     rows = [array("i", [numbers.setdefault(w, len(numbers)) for w in words_of(i)]) for i in order.tolist()]
-    # Words with the same hash count as one: no question can distinguish them.
+    # Words with the same hash count as one, because questions cannot distinguish them.
     hashes, rank = np.unique(_hashes(list(numbers)), return_inverse=True)
     lengths = np.array([len(row) for row in rows], np.int32)
     n = max(1, len(rows))
@@ -188,22 +186,22 @@ def _packed(arrays: _Arrays, language: str) -> bytes:
 
 
 def read(source: ByteSource) -> KeywordShard:
-    """Open a shard. Invalid files raise `source.refused`."""
+    """Open a shard. Invalid files raise `source.invalid`."""
     equal = (("high", "low", "lengths"), ("words", "ends"), ("records", "counts"))
     heads_of = {"top.high": "high", "top.words": "words"}
     arrays = mapped_arrays.unpack(source, _TYPES, _TYPES, equal, heads_of)
     if len(arrays["n_words"]) != 1:
-        raise source.invalid("its arrays are of different lengths")
+        raise source.invalid("its arrays have inconsistent lengths")
     shard = KeywordShard(source, arrays)
     if shard.language and shard.language not in WORDS:
-        raise source.invalid("its words are of no known language")
+        raise source.invalid("its language is unknown")
     return shard
 
 
 def search(
     shards: Sequence[KeywordShard], question: str, k: int, among: Sequence[str] | None = None
 ) -> list[ScoredId]:
-    """Return the k records with the highest scores, in all shards of a kind or only `among` some ids."""
+    """Return the k records with the highest scores in all shards, or only those with ids in `among`."""
     hashes = {language: _hash_question(question, language) for language in {s.language for s in shards}}
     postings = [shard.postings(hashes[shard.language]) for shard in shards]
     n, n_words = sum(map(len, shards)), sum(s.n_words for s in shards)
@@ -213,19 +211,19 @@ def search(
     idf = {word: math.log(1 + max(0.5, n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
     mean_length = n_words / n if n and n_words > 0 else 1.0
     allowed = None if among is None else mapped_arrays.id_halves(among)
-    found: list[ScoredId] = []
+    best: list[ScoredId] = []
     for shard, by_word in zip(shards, postings, strict=True):
-        threshold = found[k - 1][1] if len(found) >= k > 0 else 0.0
-        places, scores = _score(shard, by_word, idf, mean_length, k, allowed, threshold)
+        threshold = best[k - 1][1] if len(best) >= k > 0 else 0.0
+        positions, scores = _score(shard, by_word, idf, mean_length, k, allowed, threshold)
         chosen = np.flatnonzero(scores >= kth_highest(scores, k, 0.0))
         chosen = chosen[np.argsort(-scores[chosen], kind="stable")][: max(k, 0)]
-        found += zip(shard.ids.at(places[chosen]), scores[chosen].tolist(), strict=True)
-        found = sorted(found, key=lambda hit: (-hit[1], hit[0]))[: max(k, 0)]
-    return found
+        best += zip(shard.ids.at(positions[chosen]), scores[chosen].tolist(), strict=True)
+        best = sorted(best, key=lambda hit: (-hit[1], hit[0]))[: max(k, 0)]
+    return best
 
 
 def count_records(shards: Sequence[KeywordShard], text: str) -> int:
-    """Count the records that contain a word; 0 if the text is several words."""
+    """Count the records that contain a word. Returns 0 for several words."""
     hashes = [(shard, _hash_question(text, shard.language)) for shard in shards]
     spans = [span for shard, words in hashes if len(words) == 1 for span in shard.postings(words).values()]
     return sum(end - start for start, end in spans)
@@ -238,31 +236,31 @@ def _score(
     mean_length: float,
     k: int,
     allowed: Halves | None,
-    threshold: float,  # The score that k records of other shards reach.
+    threshold: float,  # Other shards have k records with at least this score.
 ) -> tuple[Ints, npt.NDArray[np.float64]]:
-    """Return the sorted positions and the scores of all records that can be among the k best."""
+    """Return the sorted positions and the scores of all records that may be among the k best."""
     rarest_first = sorted(postings, key=lambda word: (-idf[word], word))
-    # The most that the words from each one on can add to a score: each adds less than its idf.
+    # Bounds for what each word and its successors can add to a score. A word adds less than its idf.
     remaining = [*accumulate((idf[word] for word in reversed(rarest_first)), initial=0.0)][::-1]
     scores = np.zeros(len(shard))
-    places = None if allowed is None else shard.ids.held(allowed)
+    positions = None if allowed is None else shard.ids.find_existing(allowed)
     for n, word in enumerate(rarest_first):
-        if places is None and n:
+        if positions is None and n:
             candidates = np.flatnonzero(scores)
             if remaining[n] < max(threshold, kth_highest(scores[candidates], k, 0.0)):
-                places = candidates
-        if places is not None:
-            needed = max(threshold, kth_highest(scores[places], k, 0.0))
-            places = places[scores[places] + remaining[n] >= needed]
+                positions = candidates
+        if positions is not None:
+            needed = max(threshold, kth_highest(scores[positions], k, 0.0))
+            positions = positions[scores[positions] + remaining[n] >= needed]
         records, counts = shard.read_postings(postings[word])
-        if places is not None:
-            at = np.minimum(np.searchsorted(records, places), max(0, len(records) - 1))
-            same = records[at] == places if len(records) else np.zeros(len(places), np.bool_)
-            records, counts = places[same], counts[at[same]]
+        if positions is not None:
+            nearest = np.minimum(np.searchsorted(records, positions), max(0, len(records) - 1))
+            same = records[nearest] == positions if len(records) else np.zeros(len(positions), np.bool_)
+            records, counts = positions[same], counts[nearest[same]]
         lengths = shard.lengths[records]
         scores[records] += idf[word] * counts / (counts + K1 * (1 - B + B * lengths / mean_length))
-    found = np.flatnonzero(scores) if places is None else places[scores[places] > 0]
-    return found, scores[found]
+    matches = np.flatnonzero(scores) if positions is None else positions[scores[positions] > 0]
+    return matches, scores[matches]
 
 
 def _hash_question(question: str, language: str) -> Keys:

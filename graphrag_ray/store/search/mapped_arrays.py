@@ -1,10 +1,11 @@
-"""Number arrays in one file, of which only the parts that are used are read; and ids as pairs of numbers.
+"""Numeric arrays in one file, which are read on demand, and ids as pairs of 64-bit numbers.
 
-The arrays start at multiples of 64 bytes. A JSON directory of their names, types, offsets and lengths
-follows, and its own length in 8 bytes. An id of 32 hex digits is stored as two 64-bit halves.
+The arrays start at multiples of 64 bytes. They are followed by a JSON directory with their names, types,
+offsets and lengths, and by the length of the directory in 8 bytes. An id of 32 hex digits is stored as two
+64-bit halves.
 
-Files are untrusted: `unpack` checks that arrays lie inside the file and have consistent lengths,
-`MappedArray` that no number leads out of them.
+Files are untrusted: `unpack` checks that arrays are inside the file and have consistent lengths, and
+`MappedArray` checks all positions.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 Keys: TypeAlias = npt.NDArray[np.uint64]
 Halves: TypeAlias = tuple[Keys, Keys]
 
-STEP = 128  # Keys per block of a sorted array; lookups search the blocks' first keys before a block itself.
+BLOCK = 128  # Keys per block of a sorted array. Lookups first search the first keys of all blocks.
 _BATCH = 8_192
 _ALIGNMENT = 64
 _LENGTH_BYTES = 8
 
 
 class ByteSource(Protocol):
-    """The bytes of a file: `data` ([bytes] uint8) may be read only where `load` was called before."""
+    """The bytes of a file. `data` ([bytes] uint8) may only be read in ranges passed to `load` before."""
 
     @property
     def data(self) -> npt.NDArray[np.uint8]: ...
@@ -59,7 +60,7 @@ class InMemory:
 
 @dataclass(frozen=True)
 class MappedArray:
-    """An array that is read on demand. Positions outside of it raise `source.refused`."""
+    """An array that is read on demand. Invalid positions raise `source.invalid`."""
 
     source: ByteSource
     begin: int  # Offset in the file.
@@ -68,26 +69,26 @@ class MappedArray:
     def __len__(self) -> int:
         return len(self.values)
 
-    def take(self, places: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def take(self, positions: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Return the values at some positions."""
-        places = np.asarray(places, np.int64)
-        self._need(places, places + 1)
-        return np.asarray(self.values[places])
+        positions = np.asarray(positions, np.int64)
+        self._load(positions, positions + 1)
+        return np.asarray(self.values[positions])
 
     def run(self, start: int, end: int) -> npt.NDArray[Any]:
         """Return a slice without copying it."""
-        self._need(np.array([start]), np.array([end]))
+        self._load(np.array([start]), np.array([end]))
         return self.values[start:end]
 
     def runs(self, starts: Ints, ends: Ints) -> npt.NDArray[Any]:
         """Return several slices, concatenated."""
-        self._need(starts, ends)
+        self._load(starts, ends)
         return self.values[expand_ranges(starts, ends)[0]]
 
-    def spans(self, places: Ints) -> tuple[Ints, Ints]:
-        """Return the starts and ends of some consecutive ranges, of which this array holds the ends."""
-        end = self.take(places)
-        start = np.where(places > 0, self.take(np.maximum(places - 1, 0)), 0)
+    def spans(self, positions: Ints) -> tuple[Ints, Ints]:
+        """Return the starts and ends of some of the consecutive ranges whose ends this array contains."""
+        end = self.take(positions)
+        start = np.where(positions > 0, self.take(np.maximum(positions - 1, 0)), 0)
         if (start > end).any():
             raise self.source.invalid("its ranges are not in order")
         return start, end
@@ -102,20 +103,20 @@ class MappedArray:
     def rows(self, width: int) -> MappedArray:
         """Return the array as [n / width, width]."""
         if width < 1 or len(self) % width:
-            raise self.source.invalid("its arrays are of different lengths")
+            raise self.source.invalid("its arrays have inconsistent lengths")
         return MappedArray(self.source, self.begin, self.values.reshape(-1, width))
 
-    def _need(self, starts: Ints, ends: Ints) -> None:
+    def _load(self, starts: Ints, ends: Ints) -> None:
         if not len(starts):
             return
         if starts.min() < 0 or ends.max() > len(self) or (ends < starts).any():
-            raise self.source.invalid("it leads out of itself")
+            raise self.source.invalid("a position is out of range")
         width = self.values.strides[0] if len(self) else 0
         self.source.load(self.begin + starts * width, self.begin + ends * width)
 
 
 def pack(arrays: Mapping[str, npt.NDArray[Any]], types: Mapping[str, Any] = {}) -> bytes:
-    """Return the bytes of a file, which depend on the arrays alone.
+    """Return the bytes of a file, which depend only on the arrays.
 
     Args:
         types: The type of each array, in the order of the file. By default the arrays are stored as given.
@@ -140,13 +141,13 @@ def unpack(
     equal: Sequence[Collection[str]] = (),
     heads_of: Mapping[str, str] = {},
 ) -> dict[str, MappedArray]:
-    """Return the arrays of a file without reading them. Invalid files raise `source.refused`.
+    """Return the arrays of a file, which are read on demand. Invalid files raise `source.invalid`.
 
     Args:
-        types: The possible arrays, by name or by the part of the name before the first dot.
-        needed: Arrays that must exist.
-        equal: Groups of arrays of the same length.
-        heads_of: Name of an array of `block_heads` -> name of the array to which it belongs.
+        types: The types of all possible arrays, by name or by the part of the name before the first dot.
+        needed: Names of arrays that must exist.
+        equal: Groups of names of arrays that must have the same length.
+        heads_of: Name of an array of `block_heads` -> name of the array of its keys.
     """
     n = len(source.data)
     try:
@@ -161,16 +162,16 @@ def unpack(
             dtype = np.dtype(types.get(name) or types[name.partition(".")[0]])
             end = begin + length * dtype.itemsize
             if kind != _kind(dtype) or not 0 <= begin <= end <= start or begin % _ALIGNMENT or length < 0:
-                raise ValueError(f"{name} has another type, or lies outside")
+                raise ValueError(f"{name} has another type or is outside of the file")
             arrays[name] = MappedArray(source, begin, source.data[begin:end].view(dtype))
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as e:
-        raise source.invalid(f"it holds no such arrays ({e})") from e
+        raise source.invalid(f"its arrays cannot be read ({e})") from e
     if missing := set(needed) - arrays.keys():
         raise source.invalid(f"it lacks {', '.join(sorted(missing))}")
     lengths = [{len(arrays[name]) for name in names} for names in equal]
-    lengths += [{len(arrays[heads]), -(-len(arrays[name]) // STEP)} for heads, name in heads_of.items()]
+    lengths += [{len(arrays[heads]), -(-len(arrays[name]) // BLOCK)} for heads, name in heads_of.items()]
     if any(len(distinct) > 1 for distinct in lengths):
-        raise source.invalid("its arrays are of different lengths")
+        raise source.invalid("its arrays have inconsistent lengths")
     return arrays
 
 
@@ -180,58 +181,58 @@ def _kind(dtype: np.dtype[Any]) -> Any:
 
 def block_heads(keys: npt.NDArray[Any]) -> npt.NDArray[Any]:
     """Return the first key of each block, for `find_positions`."""
-    return keys[::STEP]
+    return keys[::BLOCK]
 
 
 def find_positions(keys: MappedArray, heads: MappedArray, wanted: Keys) -> Ints:
-    """Return [wanted] the first position of each in the sorted keys, or -1."""
+    """Return the first position of each wanted key in the sorted keys, or -1: [wanted]."""
     if not len(keys) or not len(wanted):
         return np.full(len(wanted), -1)
     if len(wanted) > _BATCH:
         batches = [wanted[i : i + _BATCH] for i in range(0, len(wanted), _BATCH)]
         return np.concatenate([find_positions(keys, heads, batch) for batch in batches])
-    begin = np.maximum(np.searchsorted(heads.whole(), wanted, "left") - 1, 0) * STEP
-    end = np.minimum(begin + STEP + 1, len(keys))
+    begin = np.maximum(np.searchsorted(heads.whole(), wanted, "left") - 1, 0) * BLOCK
+    end = np.minimum(begin + BLOCK + 1, len(keys))
     distinct, first = np.unique(begin, return_index=True)
-    keys._need(distinct, end[first])
-    candidates = np.minimum(begin[:, None] + np.arange(STEP + 1), len(keys) - 1)
+    keys._load(distinct, end[first])
+    candidates = np.minimum(begin[:, None] + np.arange(BLOCK + 1), len(keys) - 1)
     same = keys.values[candidates] == wanted[:, None]
     return np.where(same.any(axis=1), candidates[np.arange(len(wanted)), same.argmax(axis=1)], -1)
 
 
 @dataclass(frozen=True)
 class Ids:
-    """Sorted ids: both halves, and the block heads of the first ones."""
+    """Sorted ids: their high and low halves, and the block heads of the high halves."""
 
     high: MappedArray
     low: MappedArray
     top: MappedArray
 
-    def at(self, places: Ints) -> list[str]:
-        return join_halves(self.high.take(places), self.low.take(places))
+    def at(self, positions: Ints) -> list[str]:
+        return join_halves(self.high.take(positions), self.low.take(positions))
 
-    def places(self, wanted: Halves) -> Ints:
-        """Return [wanted] the position of each id, or -1."""
-        places = find_positions(self.high, self.top, wanted[0])
-        left = np.flatnonzero(places >= 0)
-        while len(left):  # Once, unless different ids share their first half.
-            left = left[self.low.take(places[left]) != wanted[1][left]]
-            places[left] += 1
-            inside = places[left] < len(self.high)
-            inside[inside] = self.high.take(places[left[inside]]) == wanted[0][left[inside]]
-            places[left[~inside]] = -1
-            left = left[inside]
-        return places
+    def find(self, wanted: Halves) -> Ints:
+        """Return the position of each wanted id, or -1: [wanted]."""
+        positions = find_positions(self.high, self.top, wanted[0])
+        pending = np.flatnonzero(positions >= 0)
+        while len(pending):  # One iteration, unless different ids share their first half.
+            pending = pending[self.low.take(positions[pending]) != wanted[1][pending]]
+            positions[pending] += 1
+            inside = positions[pending] < len(self.high)
+            inside[inside] = self.high.take(positions[pending[inside]]) == wanted[0][pending[inside]]
+            positions[pending[~inside]] = -1
+            pending = pending[inside]
+        return positions
 
-    def held(self, wanted: Halves) -> Ints:
-        """Return the sorted positions of those ids that exist."""
-        places = self.places(wanted)
-        return np.unique(places[places >= 0])
+    def find_existing(self, wanted: Halves) -> Ints:
+        """Return the sorted positions of the wanted ids that exist."""
+        positions = self.find(wanted)
+        return np.unique(positions[positions >= 0])
 
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of arrays about records, whose ids are in the arrays high, low and top.high."""
+    """A file of arrays about records. The arrays high, low and top.high contain the ids of the records."""
 
     source: ByteSource
     arrays: Mapping[str, MappedArray]
@@ -254,10 +255,10 @@ def expand_ranges(left: npt.NDArray[Any], right: npt.NDArray[Any]) -> tuple[Ints
 def id_halves(ids: Sequence[str]) -> tuple[Keys, Keys]:
     """Return the first and second halves of ids. Raises ValueError for invalid ids."""
     if any(len(id_) != ID_LENGTH for id_ in ids):
-        raise ValueError(f"An id must have {ID_LENGTH} hex digits")
+        raise ValueError(f"An id must consist of {ID_LENGTH} hex digits")
     both = np.frombuffer(bytes.fromhex("".join(ids)), ">u8").reshape(-1, 2).astype("<u8")
-    if len(both) != len(ids):  # `fromhex` skips white space.
-        raise ValueError(f"An id must have {ID_LENGTH} hex digits")
+    if len(both) != len(ids):  # `fromhex` skips whitespace.
+        raise ValueError(f"An id must consist of {ID_LENGTH} hex digits")
     return both[:, 0].copy(), both[:, 1].copy()
 
 
@@ -272,28 +273,28 @@ def join_halves(high: Keys, low: Keys) -> list[str]:
 
 
 def sorted_halves(ids: Sequence[str]) -> tuple[Halves, Ints]:
-    """Return the halves of the sorted ids, and the order that sorts them."""
+    """Return the halves of the sorted ids, and the order that sorts the ids."""
     high, low = id_halves(ids)
     order = np.lexsort((low, high))
     return (high[order], low[order]), order
 
 
-def kept_records(shard: Shard, gone: Sequence[str]) -> npt.NDArray[np.bool_]:
-    """Return [records] which records of a shard stay. It must hold all the ids that go."""
-    places = shard.ids.held(id_halves(valid_ids(gone)))
-    if len(places) != len(gone):
+def remaining_records(shard: Shard, removed_ids: Sequence[str]) -> npt.NDArray[np.bool_]:
+    """Return a mask of the records that stay in a shard: [records]. All removed ids must be in the shard."""
+    positions = shard.ids.find_existing(id_halves(valid_ids(removed_ids)))
+    if len(positions) != len(removed_ids):
         raise shard.source.invalid("it lacks records")
-    kept = np.ones(len(shard), np.bool_)
-    kept[places] = False
-    return kept
+    remaining = np.ones(len(shard), np.bool_)
+    remaining[positions] = False
+    return remaining
 
 
 def merge_ids(source: ByteSource, one: Halves, other: Halves) -> tuple[Halves, Ints, Ints]:
-    """Merge the sorted, disjoint ids of two shards; return them and the new positions of each shard's ids."""
+    """Merge the sorted, disjoint ids of two shards. Return them and the new positions of each shard's ids."""
     high, low = (np.concatenate(both) for both in zip(one, other, strict=True))
     order = np.lexsort((low, high))
     high, low = high[order], low[order]
     if ((high[1:] == high[:-1]) & (low[1:] == low[:-1])).any():
-        raise source.invalid("a record is there twice")
-    places = np.argsort(order)
-    return (high, low), places[: len(one[0])], places[len(one[0]) :]
+        raise source.invalid("it contains a record twice")
+    positions = np.argsort(order)
+    return (high, low), positions[: len(one[0])], positions[len(one[0]) :]

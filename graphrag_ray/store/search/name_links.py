@@ -1,7 +1,7 @@
-"""Which chunks contain a name, and which names a chunk contains: the graph that `pagerank.py` traverses.
+"""The graph of names and the chunks that contain them, which `pagerank.py` traverses.
 
-A shard of the index is one file, of which only the links of visited nodes are read. Names with the same words
-are one name (`base/ids.name_id`). A name that is in several shards has links in each of them.
+A shard of the index is one file. Only the links of visited nodes are read from it. Names with the same words
+are one name (`base/ids.name_id`). A name in several shards has links in each of them.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Ids, Ints, Shard, block_heads, sorted_halves
 
 MAX_WEIGHT = 255
-_PLACE_BITS = 32
+_POSITION_BITS = 32
 
 _TYPES = {
-    "high": "<u8",  # Halves of the chunks' ids, sorted, and their block heads.
+    "high": "<u8",  # Halves of the sorted chunk ids, and their block heads.
     "low": "<u8",
     "top.high": "<u8",
-    "name.high": "<u8",  # The same of the names' ids.
+    "name.high": "<u8",  # The same for name ids.
     "name.low": "<u8",
     "top.name": "<u8",
     "holders_end": "<i8",  # End of each name's links to chunks.
-    "holders": "<i4",  # The chunks' positions, sorted, and the weights of these links.
+    "holders": "<i4",  # Sorted positions of the linked chunks, and the weights of these links.
     "holders_weight": "<u1",
-    "total": "<i8",  # Sum of the weights of each name's links.
-    "text_end": "<i8",  # End of each name's text, and the texts in UTF-8.
+    "total": "<i8",  # Sum of each name's link weights.
+    "text_end": "<i8",  # End of each name's text in `text`, which is UTF-8.
     "text": "<u1",
-    "names_end": "<i8",  # The links from chunks to names.
+    "names_end": "<i8",  # The same links by chunk.
     "names": "<i4",
     "names_weight": "<u1",
 }
 
 
 @dataclass(frozen=True)
-class Linked:
+class NodeLinks:
     """Links of some nodes (names or chunks)."""
 
-    node_index: Ints  # [links] Which of the given nodes each link is from.
-    place: Ints  # [links] Position of the node that it leads to.
+    node_index: Ints  # [links] Index of the source of each link among the given nodes.
+    target: Ints  # [links] Position of the node to which each link leads.
     weight: npt.NDArray[np.float64]  # [links]
-    total: npt.NDArray[np.float64]  # [nodes] Sum of the weights of each given node.
+    total: npt.NDArray[np.float64]  # [nodes] Sum of the link weights of each given node.
 
 
 class NameLinks(Shard):
@@ -54,38 +54,38 @@ class NameLinks(Shard):
     def names(self) -> Ids:
         return Ids(*(self.arrays[name] for name in ("name.high", "name.low", "top.name")))
 
-    def holder_counts(self, places: Ints) -> Ints:
+    def holder_counts(self, positions: Ints) -> Ints:
         """Count the chunks that contain each of some names."""
-        start, end = self.arrays["holders_end"].spans(places)
+        start, end = self.arrays["holders_end"].spans(positions)
         return end - start
 
-    def totals(self, places: Ints) -> npt.NDArray[np.float64]:
+    def totals(self, positions: Ints) -> npt.NDArray[np.float64]:
         """Return the sum of the link weights of some names."""
-        return np.asarray(self.arrays["total"].take(places), np.float64)
+        return np.asarray(self.arrays["total"].take(positions), np.float64)
 
-    def of_names(self, places: Ints) -> Linked:
+    def links_of_names(self, positions: Ints) -> NodeLinks:
         """Return the links of names to chunks."""
-        return self._linked("holders", places, len(self))
+        return self._links("holders", positions, len(self))
 
-    def of_chunks(self, places: Ints) -> Linked:
+    def links_of_chunks(self, positions: Ints) -> NodeLinks:
         """Return the links of chunks to names."""
-        return self._linked("names", places, len(self.arrays["name.high"]))
+        return self._links("names", positions, len(self.arrays["name.high"]))
 
-    def name_texts(self, places: Ints) -> list[str]:
-        start, end = self.arrays["text_end"].spans(places)
+    def name_texts(self, positions: Ints) -> list[str]:
+        start, end = self.arrays["text_end"].spans(positions)
         text = self.arrays["text"]
         spans = zip(start.tolist(), end.tolist(), strict=True)
         return [bytes(text.run(*span)).decode(errors="replace") for span in spans]
 
-    def _linked(self, name: str, places: Ints, n: int) -> Linked:
-        start, end = self.arrays[f"{name}_end"].spans(places)
-        place = self.arrays[name].runs(start, end).astype(np.int64)
-        if len(place) and (place.min() < 0 or place.max() >= n):
-            raise self.source.invalid("a link leads out of it")
+    def _links(self, name: str, positions: Ints, n: int) -> NodeLinks:
+        start, end = self.arrays[f"{name}_end"].spans(positions)
+        target = self.arrays[name].runs(start, end).astype(np.int64)
+        if len(target) and (target.min() < 0 or target.max() >= n):
+            raise self.source.invalid("a link leads to an unknown node")
         weight = self.arrays[f"{name}_weight"].runs(start, end).astype(np.float64)
-        whose = mapped_arrays.expand_ranges(start, end)[1]
-        total = np.bincount(whose, weight, minlength=len(places)).astype(np.float64)
-        return Linked(whose, place, weight, total)
+        node_index = mapped_arrays.expand_ranges(start, end)[1]
+        total = np.bincount(node_index, weight, minlength=len(positions)).astype(np.float64)
+        return NodeLinks(node_index, target, weight, total)
 
 
 def build(
@@ -102,21 +102,21 @@ def build(
         names: Id -> text.
         chunk: [links] Position in `chunks`.
         name: [links] Position in `names`.
-        weight: [links] Of several links between the same two nodes the heaviest counts.
+        weight: [links] If there are several links between two nodes, the heaviest counts.
     """
     chunk_halves, chunk_order = sorted_halves(chunks)
     name_halves, name_order = sorted_halves(list(names))
     texts = list(names.values())
     sorted_texts = [texts[i].encode(errors="replace") for i in name_order.tolist()]
     c, n = np.argsort(chunk_order)[chunk], np.argsort(name_order)[name]
-    # Sorting a pair of positions as one number takes a fraction of the time.
-    pairs = n << _PLACE_BITS | c
+    # Sorting pairs of positions as single numbers takes a fraction of the time.
+    pairs = n << _POSITION_BITS | c
     order = np.argsort(pairs)
     pairs, first = np.unique(pairs[order], return_index=True)
     w = np.clip(weight, 1, MAX_WEIGHT)[order]
     w = np.maximum.reduceat(w, first) if len(first) else w
-    c, n = pairs & (1 << _PLACE_BITS) - 1, pairs >> _PLACE_BITS
-    by_chunk = np.argsort(c << _PLACE_BITS | n)
+    c, n = pairs & (1 << _POSITION_BITS) - 1, pairs >> _POSITION_BITS
+    by_chunk = np.argsort(c << _POSITION_BITS | n)
     arrays = {
         "high": chunk_halves[0],
         "low": chunk_halves[1],
@@ -138,7 +138,7 @@ def build(
 
 
 def read(source: ByteSource) -> NameLinks:
-    """Open a shard. Invalid files raise `source.refused`."""
+    """Open a shard. Invalid files raise `source.invalid`."""
     equal = (
         ("high", "low", "names_end"),
         ("name.high", "name.low", "holders_end", "total", "text_end"),

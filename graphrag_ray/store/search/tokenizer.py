@@ -1,11 +1,11 @@
-"""Split texts in any script into the words that keyword search counts, alike for records and questions.
+"""Split texts in any script into words for keyword search, and detect their language.
 
 Words are case-folded, normalized to NFKC, and stemmed by Snowball (Porter 1980, "An algorithm for suffix
-stripping"; snowballstem.org) in the language of the corpus. If that is unknown, a word of six letters or more
-counts as itself and by its first six letters: the simplest stemmer, and the only one that fits most languages
-(McNamee and Mayfield 2004, "Character n-gram tokenization for European language text retrieval"). Scripts
-without spaces between words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose particles are attached to
-words, are split into characters and bigrams, as in Lucene's CJK analysis.
+stripping"; snowballstem.org) in the language of the corpus. If the language is unknown, words of at least six
+letters are also indexed by their first six letters. This is the simplest stemmer, and works for most
+languages (McNamee and Mayfield 2004, "Character n-gram tokenization for European language text retrieval").
+Scripts without spaces between words (Chinese, Japanese, Thai, Khmer, …), and Korean, whose particles are
+attached to words, are split into characters and bigrams, as in Lucene's CJK analysis.
 
 Languages are detected by function words (Ingle 1976, "A Language Identification Table"; Grefenstette 1995,
 "Comparing Two Language Identification Schemes"). A word on two lists counts for both languages.
@@ -22,7 +22,7 @@ from itertools import pairwise
 from typing import Any
 
 STEM = 6
-MAX_WORD = 64  # Longer runs of letters are cut, so that every text takes linear time.
+MAX_WORD = 64  # Longer words are split, so that every text takes linear time.
 
 _PREFIX_MARK = "*"
 # Thai and Lao, Myanmar, Korean letters, Khmer, then Han, kana, bopomofo, Hangul and the supplementary planes.
@@ -35,7 +35,7 @@ _ASCII_WORD = re.compile(f"[a-z0-9]{{1,{MAX_WORD}}}")
 _PUNCTUATION = "“”‘’–—…"  # The only non-ASCII characters of many texts.
 _RUN = re.compile(f"[{_UNSPACED}]")
 
-# By Snowball's name of the language: about twenty of its most frequent words.
+# About twenty of the most frequent words of each language, by its name in Snowball.
 WORDS = {
     "arabic": "في من على إلى أن هذا التي الذي كان مع هذه قد لم ما بعد عن كل بين وقد ذلك",
     "danish": "og i at det er en til på som med af for den ikke der var et har de fra kan også blev være",
@@ -59,9 +59,9 @@ WORDS = {
     "turkish": "ve bir bu da de için ile olarak daha çok gibi olan en ama kadar sonra ne var olduğu değil",
 }
 
-MIN_SHARE = 0.6  # Of the texts with a known language that must agree on the common one.
+MIN_SHARE = 0.6  # Minimum share of the common language among texts with a known language.
 _MIN_MATCHES = 3
-_MAX_CHARS = 4_000  # Examined per text.
+_MAX_CHARS = 4_000  # Number of examined characters per text.
 
 _LETTERS = re.compile(r"[^\W\d_]++(?:[\u0300-\u036f\u0900-\u0963]++[^\W\d_]*+)*+")
 _LANGUAGES: dict[str, list[str]] = {}
@@ -88,7 +88,7 @@ def _stems(token: str, language: str) -> tuple[str, ...]:
 def _stemmer(language: str) -> Any:
     import Stemmer
 
-    return Stemmer.Stemmer(language, 0)  # No cache of its own: `_stems` has one.
+    return Stemmer.Stemmer(language, 0)  # Without a cache, because `_stems` has one.
 
 
 def _tokens(text: str) -> list[str]:
@@ -96,21 +96,21 @@ def _tokens(text: str) -> list[str]:
         for mark in _PUNCTUATION:
             text = text.replace(mark, " ")
     if text.isascii():
-        return _ASCII_WORD.findall(text.lower())  # Several times as fast.
-    # Normalize word by word: a run of thousands of combining marks would take quadratic time.
+        return _ASCII_WORD.findall(text.lower())  # Several times faster.
+    # Normalize words separately, because thousands of combining marks in a row would take quadratic time.
     pattern = _word_pattern()
     return pattern.findall(unicodedata.normalize("NFKC", "\n".join(pattern.findall(text))).casefold())
 
 
-@cache  # Compiled on demand: it is slow, and most texts are ASCII.
+@cache  # Compiled on demand, because this is slow and most texts are ASCII.
 def _word_pattern() -> re.Pattern[str]:
-    # Python's \w excludes the marks that are vowels and accents in many scripts.
+    # Python's \w excludes combining marks, which are vowels and accents in many scripts.
     marks = "".join(c for c in map(chr, range(0x300, 0x1E00)) if unicodedata.category(c) in ("Mn", "Mc"))
     return re.compile(f"[{_UNSPACED}]{{1,{MAX_WORD}}}|(?:[^\\W_{_UNSPACED}]|[{marks}]){{1,{MAX_WORD}}}")
 
 
 def detect_language(text: str) -> str:
-    """Detect the language of a text; "" if its words do not tell."""
+    """Detect the language of a text. Returns "" if it is unclear."""
     counts: Counter[str] = Counter()
     for word in _LETTERS.findall(text[:_MAX_CHARS].casefold()):
         counts.update(_LANGUAGES.get(word, ()))
@@ -119,7 +119,7 @@ def detect_language(text: str) -> str:
 
 
 def detect_common_language(texts: Iterable[str]) -> str:
-    """Detect the language of most texts; "" if there are several, or none is known."""
+    """Detect the language of most texts. Returns "" if there are several or it is unclear."""
     counts = Counter(filter(None, map(detect_language, texts)))
     language, n = max(counts.items(), key=lambda item: (item[1], item[0]), default=("", 0))
     return language if n and n >= MIN_SHARE * counts.total() else ""

@@ -1,4 +1,4 @@
-"""Single rows of a part: read from the pages that hold them, and from no others."""
+"""Reading single rows of a part by page."""
 
 import struct
 from collections.abc import Callable
@@ -42,7 +42,7 @@ COLUMNS = {
 }
 
 
-def table_of(rows: list[dict]) -> pa.Table:
+def make_table(rows: list[dict]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=pa.schema([(name, of) for name, (of, _) in COLUMNS.items()]))
 
 
@@ -51,8 +51,8 @@ ROWS = st.lists(
 )
 
 
-def stored_as(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows and places of some pages."""
+def page_arguments(found: pages.Pages, wanted: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the arguments of `read` for some pages."""
     return np.diff(found.first)[wanted], found.page[wanted]
 
 
@@ -64,12 +64,12 @@ def page_of(found: pages.Pages, rows: np.ndarray) -> np.ndarray:
     return np.searchsorted(found.first, rows, "right") - 1
 
 
-def looked_up(
+def look_up(
     store: Store, part: Part, found: dict[str, pages.Pages], table: pa.Table, name: str, rows: np.ndarray
 ) -> list:
     of = page_of(found[name], rows)
     wanted = np.unique(of)
-    arrays = read(store, part, table.schema.field(name), *stored_as(found[name], wanted))
+    arrays = read(store, part, table.schema.field(name), *page_arguments(found[name], wanted))
     by_page = dict(zip(wanted.tolist(), arrays, strict=True))
     return [
         by_page[p][r - int(found[name].first[p])].as_py()
@@ -78,8 +78,8 @@ def looked_up(
 
 
 @given(ROWS, st.integers(1, 4), st.data())
-def test_rows_of_pages_are_those_of_the_table(tmp_path_factory, rows, many, data):
-    table = table_of(rows * (many * 20))  # several pages, some of equal rows
+def test_pages_decode_to_the_rows_of_the_table(tmp_path_factory, rows, many, data):
+    table = make_table(rows * (many * 20))  # several pages, some with equal rows
     store = Store(str(tmp_path_factory.mktemp("pages")))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_PAGE_BYTES", 64)
@@ -91,7 +91,7 @@ def test_rows_of_pages_are_those_of_the_table(tmp_path_factory, rows, many, data
     assert found.keys() == COLUMNS.keys()
     wanted = np.array(sorted(data.draw(st.sets(st.integers(0, len(table) - 1), min_size=1, max_size=20))))
     for name in table.column_names:
-        assert looked_up(store, part, found, table, name, wanted) == table[name].take(wanted).to_pylist()
+        assert look_up(store, part, found, table, name, wanted) == table[name].take(wanted).to_pylist()
 
 
 @pytest.fixture
@@ -105,7 +105,7 @@ def stored(tmp_path) -> tuple[Store, Part, pa.Table]:
 
 @pytest.fixture
 def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What was read of parts."""
+    """The ranges read from parts."""
     found: list[tuple[int, int]] = []
     before = Store.read_range
 
@@ -117,15 +117,15 @@ def ranges(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return found
 
 
-def test_little_more_is_read_than_the_wanted_row(stored, ranges: list[tuple[int, int]]):
+def test_reading_a_row_fetches_little_more_than_its_pages(stored, ranges: list[tuple[int, int]]):
     store, part, table = stored
     found = pages.locate_pages(store.read(part.path), ["text"])
-    assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
+    assert look_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
     ((start, end),) = ranges
     assert end - start < 4_000
 
 
-def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
+def test_flipped_bit_in_a_page_is_reported_with_the_part(stored):
     store, part, table = stored
     whole = store.read(part.path)
     found = pages.locate_pages(whole, ["text"])
@@ -134,23 +134,27 @@ def test_a_flipped_bit_in_what_is_read_is_damage_that_names_the_part(stored):
     for at in range(start, start + size, 7):
         store.write(part.path, whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
         with pytest.raises(CorruptPart, match=part.path.rsplit("/", 1)[-1]):
-            looked_up(store, part, found, table, "text", np.array([4_321]))
+            look_up(store, part, found, table, "text", np.array([4_321]))
     store.write(part.path, whole[:start])
     with pytest.raises(CorruptPart, match="damaged"):
-        looked_up(store, part, found, table, "text", np.array([4_321]))
+        look_up(store, part, found, table, "text", np.array([4_321]))
 
 
-def test_pages_that_claim_more_rows_than_they_hold_are_damage(stored):
-    """An index from a stranger may name any bytes as a page, with the right checksum."""
+def test_pages_with_a_wrong_row_count_are_reported_as_damaged(stored):
+    """An untrusted index may name any bytes as a page, with a matching checksum."""
     store, part, table = stored
     found = pages.locate_pages(store.read(part.path), ["text"])["text"]
-    rows, of = stored_as(found, np.array([0, 1]))
-    for lie, told in (([2, 2], "damaged"), ([1, 1000], "damaged"), ([1, 1 << 32], "no such pages")):
-        with pytest.raises(CorruptPart, match=told):
-            read(store, part, table.schema.field("text"), rows * lie, of)
+    rows, of = page_arguments(found, np.array([0, 1]))
+    for claimed, message in (
+        ([2, 2], "damaged"),
+        ([1, 1000], "damaged"),
+        ([1, 1 << 32], "lacks some pages"),
+    ):
+        with pytest.raises(CorruptPart, match=message):
+            read(store, part, table.schema.field("text"), rows * claimed, of)
 
 
-def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(stored):
+def test_dictionary_and_struct_columns_are_not_located(stored):
     plain = pa.table({"type": ["a", "a", "b"], "found": [[{"s": "x", "e": "y"}], [], None]})
     assert pages.locate_pages(parquet.encode(plain), ["type"]) == {}
     assert pages.locate_pages(
@@ -158,8 +162,8 @@ def test_columns_with_a_dictionary_or_of_several_values_are_left_to_others(store
     ).keys() == {"type"}
 
 
-def rendered(struct) -> bytes:
-    """The bytes of a structure that `parse` gives back."""
+def serialize(struct) -> bytes:
+    """Serialize a structure as returned by `parse`."""
     out = bytearray()
 
     def unsigned(value):
@@ -169,7 +173,7 @@ def rendered(struct) -> bytes:
         out.append(value)
 
     def write(kind, value):
-        if kind in (TRUE, FALSE, BYTE):  # the former of a list
+        if kind in (TRUE, FALSE, BYTE):  # booleans in a list
             out.append(value if kind == BYTE else TRUE if value else FALSE)
         elif kind in (I16, I32, I64):
             unsigned(value << 1 ^ value >> 63)
@@ -188,11 +192,11 @@ def rendered(struct) -> bytes:
         else:
             before = 0
             for number, (of, item, *_) in sorted(value.items()):
-                told = of if of not in (TRUE, FALSE) else TRUE if item else FALSE
+                code = of if of not in (TRUE, FALSE) else TRUE if item else FALSE
                 if 0 < number - before < 16:
-                    out.append(number - before << 4 | told)
+                    out.append(number - before << 4 | code)
                 else:
-                    out.append(told)
+                    out.append(code)
                     unsigned(number << 1)
                 before = number
                 if of not in (TRUE, FALSE):
@@ -203,21 +207,22 @@ def rendered(struct) -> bytes:
     return bytes(out)
 
 
-def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int) -> bytes:
-    """The same file whose index of the pages of its first column holds other numbers."""
+def relocate(data: bytes, change: Callable[[list[int]], list[int]], field: int) -> bytes:
+    """Return the file with a changed page index for its first column."""
     footer = pages._footer(data)
     at = footer[4][1][1][0][1][1][1][0][4][1]
     index, _ = pages.parse(data, at)
-    places = index[1][1][1]
-    for place, value in zip(places, change([place[field][1] for place in places]), strict=True):
-        place[field] = (place[field][0], value)
-    # At the end of the file, with a footer that says so.
+    locations = index[1][1][1]
+    values = change([location[field][1] for location in locations])
+    for location, value in zip(locations, values, strict=True):
+        location[field] = (location[field][0], value)
+    # The new index is at the end of the file, and the footer points to it.
     group = footer[4][1][1][0]
-    moved, size = rendered(index), struct.unpack("<I", data[-8:-4])[0]
+    moved, size = serialize(index), struct.unpack("<I", data[-8:-4])[0]
     body = data[: -8 - size]
     group[1][1][1][0][4] = (pages.I64, len(body))
-    told = rendered(footer)
-    return body + moved + told + struct.pack("<I", len(told)) + b"PAR1"
+    new_footer = serialize(footer)
+    return body + moved + new_footer + struct.pack("<I", len(new_footer)) + b"PAR1"
 
 
 @pytest.mark.parametrize(
@@ -233,24 +238,24 @@ def relocated(data: bytes, change: Callable[[list[int]], list[int]], field: int)
         (3, lambda first: [0] * len(first)),
     ],
 )
-def test_a_file_whose_pages_overlap_or_lie_outside_of_it_is_refused(stored, field: int, change):
+def test_overlapping_or_out_of_bounds_pages_are_refused(stored, field: int, change):
     store, part, _ = stored
     data = store.read(part.path)
-    same = pages.locate_pages(relocated(data, list, field), ["id"])["id"]
+    same = pages.locate_pages(relocate(data, list, field), ["id"])["id"]
     assert same.page["start"].tolist() == pages.locate_pages(data, ["id"])["id"].page["start"].tolist()
     with pytest.raises(ValueError, match="pages"):
-        pages.locate_pages(relocated(data, change, field), ["id"])
+        pages.locate_pages(relocate(data, change, field), ["id"])
 
 
 @given(st.binary(max_size=300))
-def test_what_is_no_parquet_file_is_refused(data: bytes):
+def test_non_parquet_file_is_refused(data: bytes):
     for file in (data, data + b"PAR1"):
         with pytest.raises(ValueError, match=r"."):
             pages.locate_pages(file, ["id"])
 
 
 @pytest.mark.parametrize(
-    ("field", "lie"),
+    ("field", "claimed"),
     [
         ("size", [2**31 - 1] * 3),
         ("size", [10, 10, -10]),
@@ -264,61 +269,65 @@ def test_what_is_no_parquet_file_is_refused(data: bytes):
         ("start", [4, 5, 6]),
     ],
 )
-def test_pages_out_of_order_or_beyond_the_file_are_never_asked_for(
-    stored, field: str, lie: list[int], monkeypatch: pytest.MonkeyPatch
+def test_invalid_page_positions_are_never_requested(
+    stored, field: str, claimed: list[int], monkeypatch: pytest.MonkeyPatch
 ):
-    """An index from a stranger may name any place."""
+    """An untrusted index may name any position."""
     store, part, table = stored
-    rows, of = stored_as(pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([0, 1, 2]))
-    of[field] = lie
+    rows, of = page_arguments(
+        pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([0, 1, 2])
+    )
+    of[field] = claimed
     monkeypatch.setattr(Store, "read_range", None)
-    with pytest.raises(CorruptPart, match="no such pages") as caught:
+    with pytest.raises(CorruptPart, match="lacks some pages") as caught:
         read(store, part, table.schema.field("text"), rows, of)
     assert caught.value.path == part.path
 
 
-def test_no_pages_are_read_of_no_rows(stored):
+def test_reading_no_rows_reads_no_pages(stored):
     store, part, table = stored
-    rows, of = stored_as(pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([], np.int64))
+    rows, of = page_arguments(
+        pages.locate_pages(store.read(part.path), ["text"])["text"], np.array([], np.int64)
+    )
     assert read(store, part, table.schema.field("text"), rows, of) == []
 
 
-def test_elsewhere_pages_near_each_other_are_read_in_one_request(
+def test_nearby_remote_pages_are_read_in_one_request(
     stored, ranges: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
-    here, part, table = stored
-    far = Store("memory://pages")
-    data = here.read(part.path)
-    far.write(part.path, data)
+    local, part, table = stored
+    remote = Store("memory://pages")
+    data = local.read(part.path)
+    remote.write(part.path, data)
     found = pages.locate_pages(data, ["text"])
     monkeypatch.setattr(pages, "GAP_BYTES", int(found["text"].page["size"][:4].sum()))
     first = found["text"].first
     rows = np.array([first[0], first[2], first[-3], first[-2]])
-    for store, requests in ((far, 2), (here, 3)):
+    for store, requests in ((remote, 2), (local, 3)):
         ranges.clear()
-        assert looked_up(store, part, found, table, "text", rows) == table["text"].take(rows).to_pylist()
+        assert look_up(store, part, found, table, "text", rows) == table["text"].take(rows).to_pylist()
         assert len(ranges) == requests
 
 
-def test_a_read_of_pages_that_is_cut_short_is_made_again(stored, monkeypatch: pytest.MonkeyPatch):
+def test_truncated_read_of_pages_is_retried(stored, monkeypatch: pytest.MonkeyPatch):
     store, part, table = stored
     found = pages.locate_pages(store.read(part.path), ["text"])
     before, cuts = Store.read_range, [True, True, False]
     monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - 9 * cuts.pop(0)))
-    assert looked_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
+    assert look_up(store, part, found, table, "text", np.array([4_321])) == ["4321 " * 40]
     assert cuts == []
 
 
-def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_one(stored):
+def test_damage_names_the_right_part_when_parts_are_decoded_together(stored):
     store, part, table = stored
     other = table.set_column(1, "text", pa.array([f"other {i}" for i in range(5_000)]))
     second = write_part(store, "entities", parquet.mark_for_row_access(other))
-    field, places = table.schema.field("text"), {}
+    field, requests = table.schema.field("text"), {}
     for one in (part, second):
         found = pages.locate_pages(store.read(one.path), ["text"])["text"]
-        rows, of = stored_as(found, np.array([0, 3]))
-        places[one.path] = pages.PageRequest(one, rows.tolist(), of.tolist())
-    wanted = list(places.values())
+        rows, of = page_arguments(found, np.array([0, 3]))
+        requests[one.path] = pages.PageRequest(one, rows.tolist(), of.tolist())
+    wanted = list(requests.values())
     read_at_once = pages.read_pages(store, field, wanted)
     assert read_at_once == [array for one in wanted for array in pages.read_pages(store, field, [one])]
     wanted[1] = replace(wanted[1], rows=[n + 1 for n in wanted[1].rows])
@@ -327,8 +336,8 @@ def test_pages_of_several_parts_are_decoded_together_and_damage_names_the_right_
     assert caught.value.path == second.path
 
 
-def test_no_memory_is_taken_for_bytes_that_a_file_does_not_have(stored):
-    """An index from a stranger may name any size."""
+def test_claimed_sizes_do_not_allocate_memory(stored):
+    """An untrusted index may name any size."""
     store, part, _ = stored
     assert len(store.read_range(part.path, 0, 1 << 50)) == part.bytes
     assert store.read_range(part.path, part.bytes + 9, part.bytes + 99) == b""
@@ -367,23 +376,23 @@ NESTED = st.recursive(
 
 
 def plain(value):
-    """What was parsed, without where it lies."""
+    """Return a parsed structure without byte positions."""
     if isinstance(value, dict):
-        return {number: (kind, plain(held)) for number, (kind, held, *_) in value.items()}
+        return {number: (kind, plain(item)) for number, (kind, item, *_) in value.items()}
     if isinstance(value, list):
         return [plain(item) for item in value]
     return (value[0], plain(value[1])) if isinstance(value, tuple) else value
 
 
 @given(NESTED)
-def test_what_is_rendered_is_parsed_back(struct):
-    data = rendered(struct)
+def test_serialized_structs_parse_back(struct):
+    data = serialize(struct)
     found, end = parse(b"xy" + data + b"z", 2)
     assert (plain(found), end) == (struct, len(data) + 2)
 
 
 @given(st.binary(max_size=200))
-def test_of_any_bytes_a_structure_is_parsed_or_they_are_refused(data: bytes):
+def test_arbitrary_bytes_are_parsed_or_refused(data: bytes):
     try:
         _, end = parse(data)
     except ValueError:
@@ -392,28 +401,28 @@ def test_of_any_bytes_a_structure_is_parsed_or_they_are_refused(data: bytes):
 
 
 @given(NESTED, st.data())
-def test_a_structure_that_is_cut_short_is_refused(struct, data):
-    whole = rendered(struct)
+def test_truncated_struct_is_refused(struct, data):
+    whole = serialize(struct)
     with pytest.raises(ValueError, match=r"."):
         parse(whole[: data.draw(st.integers(0, len(whole) - 1))])
 
 
-def test_what_is_nested_too_deeply_is_refused():
+def test_deep_nesting_is_refused():
     for opens in (bytes([1 << 4 | STRUCT]), bytes([1 << 4 | LIST]) + bytes([1 << 4 | LIST]) * 10_000):
         with pytest.raises(ValueError, match="nested too deeply"):
             parse(opens * 10_000)
 
 
-def test_a_list_that_claims_more_than_there_is_costs_nothing():
+def test_claimed_list_length_is_not_allocated():
     many = bytes([1 << 4 | LIST, 15 << 4 | I64]) + b"\xff\xff\xff\xff\x07"
     with pytest.raises(ValueError, match="longer than its bytes"):
         parse(many)
 
 
-def test_a_footer_of_pyarrow_is_rendered_as_it_was():
+def test_pyarrow_footer_round_trips():
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"a": ["x", None], "b": [[1], []], "c": [True, False]}), sink)
     data = sink.getvalue().to_pybytes()
     footer = _footer(data)
     size = int.from_bytes(data[-8:-4], "little")
-    assert rendered(footer) == data[-8 - size : -8]
+    assert serialize(footer) == data[-8 - size : -8]

@@ -1,4 +1,4 @@
-"""Parts of which single places are read in mapped memory: where they lie, or from this machine's cache."""
+"""Index files, mapped locally or fetched on demand into the cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import damaged_files, index_files, parquet
 from graphrag_ray.store.files import Store
-from graphrag_ray.store.index_files import BLOCK_BYTES, Blob
+from graphrag_ray.store.index_files import BLOCK_BYTES, IndexFile
 from graphrag_ray.store.parts import Part
 
 BLOCKS = 100
@@ -33,7 +33,7 @@ _example = itertools.count()
 
 
 @pytest.fixture(autouse=True)
-def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def cache_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The cache folder."""
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     return tmp_path / "cache"
@@ -44,23 +44,23 @@ def store(tmp_path: Path) -> Store:
     return Store(str(tmp_path / "index"))
 
 
-def another_far() -> Store:
+def other_remote() -> Store:
     return Store(f"memory://blobs-{next(_example)}")
 
 
 @pytest.fixture
-def far() -> Store:
-    return another_far()
+def remote() -> Store:
+    return other_remote()
 
 
-@pytest.fixture(params=["local", "far"])
+@pytest.fixture(params=["local", "remote"])
 def either(request: pytest.FixtureRequest) -> Store:
-    return request.getfixturevalue("store" if request.param == "local" else "far")
+    return request.getfixturevalue("store" if request.param == "local" else "remote")
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
-    """What ranges were read of any store."""
+def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The ranges read from any store."""
     ranges: list[tuple[int, int]] = []
     before = Store.read_range
 
@@ -72,11 +72,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return ranges
 
 
-def written(store: Store, made_from: str = "ab12", data: bytes = DATA) -> Part:
-    return index_files.write_blob(store, "t", made_from, data, rows=3)
+def write_part(store: Store, source_hash: str = "ab12", data: bytes = DATA) -> Part:
+    return index_files.write_blob(store, "t", source_hash, data, rows=3)
 
 
-def needed(blob: Blob, *ranges: tuple[int, int]) -> list[bytes]:
+def load_ranges(blob: IndexFile, *ranges: tuple[int, int]) -> list[bytes]:
     of = np.array(ranges, np.int64).reshape(-1, 2)
     blob.load(of[:, 0], of[:, 1])
     return [blob.data[start:end].tobytes() for start, end in ranges]
@@ -87,19 +87,19 @@ def block(n: int) -> tuple[int, int]:
     return n * BLOCK_BYTES + 5, n * BLOCK_BYTES + 50
 
 
-def blocks(blob: Blob, *of: int) -> list[bytes]:
-    return needed(blob, *map(block, of))
+def read_blocks(blob: IndexFile, *of: int) -> list[bytes]:
+    return load_ranges(blob, *map(block, of))
 
 
-def right(*of: int) -> list[bytes]:
+def expected_blocks(*of: int) -> list[bytes]:
     return [DATA[slice(*block(n))] for n in of]
 
 
-def whole(blob: Blob) -> bytes:
-    return needed(blob, (0, len(blob.data)))[0]
+def read_all(blob: IndexFile) -> bytes:
+    return load_ranges(blob, (0, len(blob.data)))[0]
 
 
-def copy_of(store: Store, part: Part) -> str:
+def copy_name(store: Store, part: Part) -> str:
     return index_files._copy_name(store, part)
 
 
@@ -109,11 +109,11 @@ def flip(store: Store, path: str, at: int | None = None) -> None:
     store.write(path, bytes(data))
 
 
-def cut(store: Store, path: str) -> None:
+def truncate(store: Store, path: str) -> None:
     store.write(path, store.read(path)[:-7])
 
 
-def grow(store: Store, path: str) -> None:
+def append_bytes(store: Store, path: str) -> None:
     store.write(path, store.read(path) + b"0123456")
 
 
@@ -122,101 +122,99 @@ def delete(store: Store, path: str) -> None:
 
 
 @given(st.data())
-def test_any_ranges_of_any_data_are_what_was_written(tmp_path_factory, data: st.DataObject):
+def test_any_ranges_read_back_correctly(tmp_path_factory, data: st.DataObject):
     n = data.draw(st.sampled_from([0, 1, 27, BLOCK_BYTES - 1, BLOCK_BYTES, BLOCK_BYTES + 1, len(DATA)]))
-    whole_data = data.draw(st.sampled_from([DATA[:n], bytes(n)]))  # what is all 0 looks as a hole does
+    whole_data = data.draw(st.sampled_from([DATA[:n], bytes(n)]))  # zeros look like a hole
     place = st.integers(0, n)
     pair = st.tuples(place, place).map(lambda pair: (min(pair), max(pair)))
     wanted = data.draw(st.lists(st.lists(pair, max_size=10), max_size=5))
-    for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
+    for at in (Store(str(tmp_path_factory.mktemp("blobs"))), other_remote()):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
             patch.setattr(index_files, "TAIL_BYTES", data.draw(st.sampled_from([1, 20_000, 1 << 20])))
             patch.setattr(index_files, "GAP_BYTES", data.draw(st.sampled_from([0, BLOCK_BYTES, 1 << 20])))
-            part = written(at, data=whole_data)
-            assert written(at, data=whole_data) == part and at.size(part.path) == part.bytes
+            part = write_part(at, data=whole_data)
+            assert write_part(at, data=whole_data) == part and at.size(part.path) == part.bytes
             blob = index_files.open_part(at, part)
             assert len(blob.data) == n
             for ranges in wanted:
-                assert needed(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
-            assert whole(blob) == whole(index_files.open_part(at, part)) == whole_data
+                assert load_ranges(blob, *ranges) == [whole_data[start:end] for start, end in ranges]
+            assert read_all(blob) == read_all(index_files.open_part(at, part)) == whole_data
             parquet.check(at, part.path)
 
 
-def test_a_part_of_no_bytes_is_read_checked_and_known(either: Store):
-    part = written(either, data=b"")
-    assert whole(index_files.open_part(either, part)) == b""
+def test_empty_part_can_be_written_listed_and_opened(either: Store):
+    part = write_part(either, data=b"")
+    assert read_all(index_files.open_part(either, part)) == b""
     parquet.check(either, part.path)
     assert index_files.list_by_source(either, "t") == {"ab12": (part.path, part.bytes)}
 
 
-@pytest.mark.parametrize("spoil", [cut, delete])
-def test_a_part_that_lacks_something_is_named_when_it_is_opened(
-    either: Store, spoil: Callable[[Store, str], None]
-):
-    part = written(either)
-    spoil(either, part.path)
+@pytest.mark.parametrize("damage", [truncate, delete])
+def test_truncated_part_is_reported_on_opening(either: Store, damage: Callable[[Store, str], None]):
+    part = write_part(either)
+    damage(either, part.path)
     with pytest.raises(CorruptPart, match="again with --verify") as caught:
         index_files.open_part(either, part)
     assert caught.value.path == part.path and part.path in str(caught.value)
 
 
-def test_a_part_that_has_more_than_was_written_is_named(either: Store):
-    part = written(either)
-    grow(either, part.path)
-    if either.local_path(part.path) is None:  # elsewhere nothing behind its end is read
-        assert whole(index_files.open_part(either, part)) == DATA
+def test_part_with_extra_bytes_is_reported(either: Store):
+    part = write_part(either)
+    append_bytes(either, part.path)
+    if either.local_path(part.path) is None:  # bytes beyond the end of a remote file are not read
+        assert read_all(index_files.open_part(either, part)) == DATA
     else:
         with pytest.raises(CorruptPart, match="bytes"):
             index_files.open_part(either, part)
     assert damaged_files.find_damaged(either, [part.path]) == [part.path]
 
 
-def test_a_part_is_missing_that_is_deleted_while_it_is_open_elsewhere(far: Store):
-    part = written(far)
-    blob = index_files.open_part(far, part)
-    far.delete(part.path)
-    with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, though a snapshot needs it"):
-        blocks(blob, 1)
+def test_remote_part_deleted_while_open_is_reported_as_missing(remote: Store):
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
+    remote.delete(part.path)
+    with pytest.raises(CorruptPart, match=r"part-ab12.*is missing, although a snapshot needs it"):
+        read_blocks(blob, 1)
 
 
-def test_a_flipped_bit_is_found_in_what_is_looked_at_and_in_nothing_else(either: Store):
-    part = written(either)
+def test_flipped_bit_is_only_detected_in_loaded_blocks(either: Store):
+    part = write_part(either)
     flip(either, part.path, block(7)[0])
     blob = index_files.open_part(either, part)
     for _ in range(2):
-        assert blocks(blob, 6, 8) == right(6, 8)
+        assert read_blocks(blob, 6, 8) == expected_blocks(6, 8)
         for wanted in ((7,), (3, 7, 11)):
-            with pytest.raises(CorruptPart, match="a block does not have its checksum") as caught:
-                blocks(blob, *wanted)
+            with pytest.raises(CorruptPart, match="a block does not match its checksum") as caught:
+                read_blocks(blob, *wanted)
             assert caught.value.path == part.path and part.path in str(caught.value)
-    assert blocks(blob, 3, 6, 8, 11) == right(3, 6, 8, 11)
+    assert read_blocks(blob, 3, 6, 8, 11) == expected_blocks(3, 6, 8, 11)
 
 
 @pytest.mark.parametrize("back", range(1, 28, 3))
-def test_a_flipped_bit_at_the_end_is_found_when_a_part_is_opened(either: Store, back: int):
-    part = written(either)
+def test_flipped_bit_in_the_tail_is_detected_on_opening(either: Store, back: int):
+    part = write_part(either)
     flip(either, part.path, part.bytes - back)
-    with pytest.raises(CorruptPart, match="its end is not what was written"):
+    with pytest.raises(CorruptPart, match="its tail is invalid"):
         index_files.open_part(either, part)
     flip(either, part.path, part.bytes - back)
     flip(either, part.path, part.bytes - 28 - 4 * BLOCKS + back)
-    with pytest.raises(CorruptPart, match="its end is not what was written"):
+    with pytest.raises(CorruptPart, match="its tail is invalid"):
         index_files.open_part(either, part)
 
 
-@pytest.mark.parametrize("spoil", [flip, cut])
-def test_damage_is_found_without_a_reader_and_set_aside(either: Store, spoil: Callable[[Store, str], None]):
-    sound, spoilt = written(either), written(either, "cd34", b"other" * 1000)
-    spoil(either, spoilt.path)
+@pytest.mark.parametrize("damage", [flip, truncate])
+def test_damaged_part_is_found_and_set_aside(either: Store, damage: Callable[[Store, str], None]):
+    sound, spoilt = write_part(either), write_part(either, "cd34", b"other" * 1000)
+    damage(either, spoilt.path)
     assert damaged_files.find_damaged(either, [sound.path, spoilt.path]) == [spoilt.path]
     aside = spoilt.path.replace("/part", "/damaged/part")
     assert damaged_files.set_aside(either, [sound.path, spoilt.path]) == [aside]
     assert index_files.list_by_source(either, "t") == {"ab12": (sound.path, sound.bytes)}
 
 
-def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.MonkeyPatch):
-    part = written(either)
+def test_part_is_checked_in_pieces(either: Store, monkeypatch: pytest.MonkeyPatch):
+    part = write_part(either)
     monkeypatch.setattr(parquet, "_PIECE", 100_000)
     monkeypatch.setattr(Store, "read", None)
     parquet.check(either, part.path)
@@ -224,85 +222,85 @@ def test_a_part_is_checked_piece_by_piece(either: Store, monkeypatch: pytest.Mon
         parquet.check(either, "indexes/t/part-none.blocks")
 
 
-def test_of_a_part_elsewhere_only_what_is_wanted_is_read(far: Store, asked: list[tuple[int, int]]):
-    part = written(far)
-    blob = index_files.open_part(far, part)
-    ((start, end),) = asked
+def test_only_wanted_blocks_of_a_remote_part_are_read(remote: Store, requests: list[tuple[int, int]]):
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
+    ((start, end),) = requests
     assert end == part.bytes and end - start < index_files.TAIL_BYTES + BLOCK_BYTES
-    asked.clear()
-    assert blocks(blob, 1, 50) == right(1, 50)
-    assert sorted(asked) == [(n * BLOCK_BYTES, (n + 1) * BLOCK_BYTES) for n in (1, 50)]
-    asked.clear()
-    assert blocks(blob, 1, BLOCKS - 1, 50) == right(1, BLOCKS - 1, 50)  # the last came with the end
-    assert needed(blob, (1 * BLOCK_BYTES, 2 * BLOCK_BYTES), (70, 70)) == [
+    requests.clear()
+    assert read_blocks(blob, 1, 50) == expected_blocks(1, 50)
+    assert sorted(requests) == [(n * BLOCK_BYTES, (n + 1) * BLOCK_BYTES) for n in (1, 50)]
+    requests.clear()
+    assert read_blocks(blob, 1, BLOCKS - 1, 50) == expected_blocks(
+        1, BLOCKS - 1, 50
+    )  # the last block was read with the tail
+    assert load_ranges(blob, (1 * BLOCK_BYTES, 2 * BLOCK_BYTES), (70, 70)) == [
         DATA[BLOCK_BYTES : 2 * BLOCK_BYTES],
         b"",
     ]
-    assert needed(blob) == [] and asked == []
+    assert load_ranges(blob) == [] and requests == []
 
 
-def test_of_a_local_part_nothing_is_asked_for_and_nothing_is_copied(
-    store: Store, kept: Path, asked: list[tuple[int, int]]
+def test_local_part_is_mapped_without_reads_or_copies(
+    store: Store, cache_folder: Path, requests: list[tuple[int, int]]
 ):
-    assert whole(index_files.open_part(store, written(store))) == DATA
-    assert asked == [] and not kept.exists()
+    assert read_all(index_files.open_part(store, write_part(store))) == DATA
+    assert requests == [] and not cache_folder.exists()
 
 
-def test_blocks_near_each_other_come_in_one_request_with_those_between(
-    far: Store, asked: list[tuple[int, int]]
-):
-    blob = index_files.open_part(far, written(far))
-    asked.clear()
-    assert blocks(blob, 12, 10, 15, 60) == right(12, 10, 15, 60)
-    assert sorted(asked) == [(n * BLOCK_BYTES, (last + 1) * BLOCK_BYTES) for n, last in ((10, 15), (60, 60))]
-    asked.clear()
-    assert blocks(blob, 11, 13, 14) == right(11, 13, 14) and asked == []
-    assert needed(blob, (0, 10 * BLOCK_BYTES)) == [DATA[: 10 * BLOCK_BYTES]]
-    assert asked == [(0, 10 * BLOCK_BYTES)]
+def test_nearby_blocks_are_fetched_in_one_request(remote: Store, requests: list[tuple[int, int]]):
+    blob = index_files.open_part(remote, write_part(remote))
+    requests.clear()
+    assert read_blocks(blob, 12, 10, 15, 60) == expected_blocks(12, 10, 15, 60)
+    assert sorted(requests) == [
+        (n * BLOCK_BYTES, (last + 1) * BLOCK_BYTES) for n, last in ((10, 15), (60, 60))
+    ]
+    requests.clear()
+    assert read_blocks(blob, 11, 13, 14) == expected_blocks(11, 13, 14) and requests == []
+    assert load_ranges(blob, (0, 10 * BLOCK_BYTES)) == [DATA[: 10 * BLOCK_BYTES]]
+    assert requests == [(0, 10 * BLOCK_BYTES)]
 
 
-def test_checksums_that_are_longer_than_what_is_read_first_come_with_it(
-    far: Store, asked: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+def test_long_checksum_table_is_read_in_one_request(
+    remote: Store, requests: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(index_files, "TAIL_BYTES", 30)
-    blob = index_files.open_part(far, written(far))
-    assert len(asked) == 1 and blocks(blob, 0, 99) == right(0, 99)
+    blob = index_files.open_part(remote, write_part(remote))
+    assert len(requests) == 1 and read_blocks(blob, 0, 99) == expected_blocks(0, 99)
 
 
-def test_what_was_fetched_is_there_for_all_that_open_a_part_of_this_name(
-    far: Store, asked: list[tuple[int, int]]
-):
-    part = written(far)
-    assert blocks(index_files.open_part(far, part), 1, 50) == right(1, 50)
-    asked.clear()
-    assert blocks(index_files.open_part(far, part), 1, 50) == right(1, 50)
-    far.delete(part.path)
-    blob = index_files.open_part(far, part)
-    assert blocks(blob, 1, 50) == right(1, 50) and asked == []
+def test_fetched_blocks_are_shared_by_readers_of_a_part(remote: Store, requests: list[tuple[int, int]]):
+    part = write_part(remote)
+    assert read_blocks(index_files.open_part(remote, part), 1, 50) == expected_blocks(1, 50)
+    requests.clear()
+    assert read_blocks(index_files.open_part(remote, part), 1, 50) == expected_blocks(1, 50)
+    remote.delete(part.path)
+    blob = index_files.open_part(remote, part)
+    assert read_blocks(blob, 1, 50) == expected_blocks(1, 50) and requests == []
     with pytest.raises(CorruptPart, match=r"is missing"):
-        blocks(blob, 2)
+        read_blocks(blob, 2)
 
 
-def test_a_part_of_another_store_is_never_taken_for_one_of_ours(far: Store):
-    """Its bytes may be any, under the same name."""
-    part = written(far)
-    hostile = another_far()
-    lie = written(hostile, data=DATA[::-1])
-    hostile.write(part.path, hostile.read(lie.path))
-    assert blocks(index_files.open_part(hostile, part), 4) != right(4)
-    assert blocks(index_files.open_part(far, part), 4) == right(4)
+def test_stores_do_not_share_cached_parts(remote: Store):
+    """The other store may contain any bytes under the same name."""
+    part = write_part(remote)
+    hostile = other_remote()
+    forged = write_part(hostile, data=DATA[::-1])
+    hostile.write(part.path, hostile.read(forged.path))
+    assert read_blocks(index_files.open_part(hostile, part), 4) != expected_blocks(4)
+    assert read_blocks(index_files.open_part(remote, part), 4) == expected_blocks(4)
 
 
 def in_another_process(code: str, **env: str) -> str:
-    told = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], check=True, stdout=subprocess.PIPE, timeout=100, env=os.environ | env
     )
-    return told.stdout.decode().strip()
+    return result.stdout.decode().strip()
 
 
-def test_what_was_fetched_is_there_for_another_process(far: Store):
-    part = written(far)
-    blocks(index_files.open_part(far, part), 50)
+def test_fetched_blocks_are_shared_between_processes(remote: Store):
+    part = write_part(remote)
+    read_blocks(index_files.open_part(remote, part), 50)
     start, end = block(50)
     code = f"""
 import numpy as np
@@ -310,17 +308,17 @@ from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
-blob = index_files.open_part(Store({far.url!r}), {part!r})
+blob = index_files.open_part(Store({remote.url!r}), {part!r})
 blob.load(np.array([{start}]), np.array([{end}]))
 print(blob.data[{start}:{end}].tobytes().hex())
 """
-    assert in_another_process(code) == right(50)[0].hex()
+    assert in_another_process(code) == expected_blocks(50)[0].hex()
 
 
-def test_every_process_makes_room_with_the_first_that_it_fetches(far: Store, kept: Path):
-    """Commands that end soon fetch little each."""
-    part = written(far)
-    blocks(index_files.open_part(far, part), 50)
+def test_every_process_evicts_after_its_first_fetch(remote: Store, cache_folder: Path):
+    """Short commands fetch too little to reach the eviction interval."""
+    part = write_part(remote)
+    read_blocks(index_files.open_part(remote, part), 50)
     code = """
 from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
@@ -329,95 +327,95 @@ store = Store("memory://of-another-process")
 index_files.open_part(store, index_files.write_blob(store, "t", "ef56", b"much smaller", 1))
 """
     in_another_process(code, **{index_files.CACHE_LIMIT_ENV: "0"})
-    (left,) = kept.iterdir()
-    assert left.name != copy_of(far, part)
+    (left,) = cache_folder.iterdir()
+    assert left.name != copy_name(remote, part)
 
 
-def test_a_copy_with_other_bytes_is_fetched_again(far: Store, kept: Path):
-    part = written(far)
-    whole(index_files.open_part(far, part))
+def test_corrupted_copy_is_fetched_again(remote: Store, cache_folder: Path):
+    part = write_part(remote)
+    read_all(index_files.open_part(remote, part))
     n = part.bytes
-    for places in ([block(3)[0]], [n - 1, block(98)[0]], [n - 40], range(0, n, 999)):
-        copy = bytearray((kept / copy_of(far, part)).read_bytes())
-        for at in places:
+    for offsets in ([block(3)[0]], [n - 1, block(98)[0]], [n - 40], range(0, n, 999)):
+        copy = bytearray((cache_folder / copy_name(remote, part)).read_bytes())
+        for at in offsets:
             copy[at] ^= 1
-        (kept / copy_of(far, part)).write_bytes(copy)
-        assert whole(index_files.open_part(far, part)) == DATA
-        assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
+        (cache_folder / copy_name(remote, part)).write_bytes(copy)
+        assert read_all(index_files.open_part(remote, part)) == DATA
+        assert (cache_folder / copy_name(remote, part)).read_bytes() == remote.read(part.path)
 
 
 @pytest.mark.parametrize("n_bytes", [0, 4, len(DATA), len(DATA) + 10_000])
-def test_a_copy_of_another_size_is_fetched_again(far: Store, kept: Path, n_bytes: int):
-    part = written(far)
-    kept.mkdir(mode=0o700)
-    (kept / copy_of(far, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
-    assert whole(index_files.open_part(far, part)) == DATA
-    assert (kept / copy_of(far, part)).read_bytes() == far.read(part.path)
+def test_copy_of_the_wrong_size_is_fetched_again(remote: Store, cache_folder: Path, n_bytes: int):
+    part = write_part(remote)
+    cache_folder.mkdir(mode=0o700)
+    (cache_folder / copy_name(remote, part)).write_bytes((DATA + bytes(10_000))[:n_bytes])
+    assert read_all(index_files.open_part(remote, part)) == DATA
+    assert (cache_folder / copy_name(remote, part)).read_bytes() == remote.read(part.path)
 
 
-def test_what_is_damaged_elsewhere_is_never_in_the_cache(far: Store, kept: Path):
-    part = written(far)
-    sound = far.read(part.path)
-    flip(far, part.path, block(7)[0])
-    blob = index_files.open_part(far, part)
+def test_damaged_remote_blocks_are_never_cached(remote: Store, cache_folder: Path):
+    part = write_part(remote)
+    sound = remote.read(part.path)
+    flip(remote, part.path, block(7)[0])
+    blob = index_files.open_part(remote, part)
     with pytest.raises(CorruptPart, match="checksum"):
-        whole(blob)
+        read_all(blob)
     lacking = slice(7 * BLOCK_BYTES, 8 * BLOCK_BYTES)
-    copy = (kept / copy_of(far, part)).read_bytes()
+    copy = (cache_folder / copy_name(remote, part)).read_bytes()
     assert copy[lacking] == bytes(BLOCK_BYTES)
     assert copy[: lacking.start] + copy[lacking.stop :] == sound[: lacking.start] + sound[lacking.stop :]
-    far.write(part.path, sound)
-    assert whole(blob) == whole(index_files.open_part(far, part)) == DATA
+    remote.write(part.path, sound)
+    assert read_all(blob) == read_all(index_files.open_part(remote, part)) == DATA
 
 
-def test_what_was_seen_to_be_sound_is_not_replaced_by_what_is_damaged_since(far: Store):
-    """It comes again with the blocks beside it."""
-    part = written(far)
-    blob = index_files.open_part(far, part)
-    assert blocks(blob, 7) == right(7)
-    flip(far, part.path, block(7)[0])
-    assert blocks(blob, 6, 8) == right(6, 8)
-    assert blocks(blob, 7) == right(7)
+def test_later_remote_damage_does_not_overwrite_intact_blocks(remote: Store):
+    """The damaged block is fetched again as part of a gap."""
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
+    assert read_blocks(blob, 7) == expected_blocks(7)
+    flip(remote, part.path, block(7)[0])
+    assert read_blocks(blob, 6, 8) == expected_blocks(6, 8)
+    assert read_blocks(blob, 7) == expected_blocks(7)
 
 
-@pytest.mark.parametrize("times", [1, parquet.READS - 1, parquet.READS])
-@pytest.mark.parametrize("when", ["opened", "looked at"])
-def test_a_read_that_is_cut_short_is_made_again(
-    far: Store, kept: Path, times: int, when: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("times", [1, parquet.READ_ATTEMPTS - 1, parquet.READ_ATTEMPTS])
+@pytest.mark.parametrize("when", ["opened", "load_blocks at"])
+def test_truncated_read_is_retried(
+    remote: Store, cache_folder: Path, times: int, when: str, monkeypatch: pytest.MonkeyPatch
 ):
-    part = written(far)
-    blob = index_files.open_part(far, part)
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
     if when == "opened":
-        (kept / copy_of(far, part)).unlink()
+        (cache_folder / copy_name(remote, part)).unlink()
     before, left = Store.read_range, itertools.repeat(9, times)
     monkeypatch.setattr(Store, "read_range", lambda s, p, a, b: before(s, p, a, b - next(left, 0)))
 
-    def looked() -> list[bytes]:
-        return blocks(index_files.open_part(far, part) if when == "opened" else blob, 4)
+    def load_blocks() -> list[bytes]:
+        return read_blocks(index_files.open_part(remote, part) if when == "opened" else blob, 4)
 
-    if times < parquet.READS:
-        assert looked() == right(4)
+    if times < parquet.READ_ATTEMPTS:
+        assert load_blocks() == expected_blocks(4)
     else:
-        with pytest.raises(CorruptPart, match=r"is damaged: (its end|a block)"):
-            looked()
-        assert looked() == right(4)
+        with pytest.raises(CorruptPart, match=r"is damaged: (its tail|a block)"):
+            load_blocks()
+        assert load_blocks() == expected_blocks(4)
 
 
-def test_storage_that_does_not_answer_is_no_damage(far: Store, monkeypatch: pytest.MonkeyPatch):
-    part = written(far)
-    blob = index_files.open_part(far, part)
+def test_storage_failure_is_not_reported_as_damage(remote: Store, monkeypatch: pytest.MonkeyPatch):
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
 
     def refuse(*args: object) -> bytes:
         raise StoreError("it does not answer")
 
     monkeypatch.setattr(Store, "read_range", refuse)
     with pytest.raises(StoreError, match="it does not answer") as caught:
-        blocks(blob, 4)
+        read_blocks(blob, 4)
     assert not isinstance(caught.value, CorruptPart)
 
 
-def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
-    part = written(store)
+def test_unreadable_local_file_is_not_reported_as_damage(store: Store):
+    part = write_part(store)
     folder = Path(store.url) / "indexes" / "t"
     folder.rename(folder.with_name("elsewhere"))
     folder.touch()
@@ -426,129 +424,131 @@ def test_a_local_file_that_cannot_be_opened_is_no_damage(store: Store):
     assert not isinstance(caught.value, CorruptPart)
 
 
-def names_in(folder: Path) -> set[str]:
+def list_names(folder: Path) -> set[str]:
     return {file.name for file in folder.iterdir()}
 
 
-def test_the_cache_forgets_what_was_not_used_for_the_longest_time(
-    far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch
+def test_cache_evicts_the_least_recently_used_copy(
+    remote: Store, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.00025")
-    parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
+    parts = [write_part(remote, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(4)]
     for age, part in enumerate(parts[:2]):
-        whole(index_files.open_part(far, part))
-        os.utime(kept / copy_of(far, part), (age, age))
-    (kept / "a folder").mkdir()
-    whole(index_files.open_part(far, parts[0]))
-    whole(index_files.open_part(far, parts[2]))
-    assert names_in(kept) == {copy_of(far, parts[0]), copy_of(far, parts[2]), "a folder"}
+        read_all(index_files.open_part(remote, part))
+        os.utime(cache_folder / copy_name(remote, part), (age, age))
+    (cache_folder / "a folder").mkdir()
+    read_all(index_files.open_part(remote, parts[0]))
+    read_all(index_files.open_part(remote, parts[2]))
+    assert list_names(cache_folder) == {copy_name(remote, parts[0]), copy_name(remote, parts[2]), "a folder"}
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
-    blob = index_files.open_part(far, parts[3])
-    assert names_in(kept) == {copy_of(far, parts[3]), "a folder"}
-    assert whole(blob) == bytes([4]) * 100_000
+    blob = index_files.open_part(remote, parts[3])
+    assert list_names(cache_folder) == {copy_name(remote, parts[3]), "a folder"}
+    assert read_all(blob) == bytes([4]) * 100_000
 
 
-def test_holes_of_copies_do_not_count(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_holes_do_not_count_towards_the_cache_limit(
+    remote: Store, cache_folder: Path, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0.0008")
-    parts = [written(far, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
+    parts = [write_part(remote, f"{i:02x}", bytes([i + 1]) + DATA) for i in range(3)]
     for part in parts:
-        needed(index_files.open_part(far, part), block(50))
-    assert names_in(kept) == {copy_of(far, part) for part in parts}
-    whole(index_files.open_part(far, parts[0]))
-    assert names_in(kept) == {copy_of(far, parts[0])}
+        load_ranges(index_files.open_part(remote, part), block(50))
+    assert list_names(cache_folder) == {copy_name(remote, part) for part in parts}
+    read_all(index_files.open_part(remote, parts[0]))
+    assert list_names(cache_folder) == {copy_name(remote, parts[0])}
 
 
-def test_room_is_made_now_and_then(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
+def test_eviction_runs_periodically(remote: Store, cache_folder: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "0")
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 250_000)
     monkeypatch.setattr(index_files, "_fetched_bytes", [0])
-    parts = [written(far, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
+    parts = [write_part(remote, f"{i:02x}", bytes([i + 1]) * 100_000) for i in range(3)]
     left = []
     for part in parts:
-        index_files.open_part(far, part)
-        left.append(len(names_in(kept)))
+        index_files.open_part(remote, part)
+        left.append(len(list_names(cache_folder)))
     assert left == [1, 2, 1]
 
 
-def test_a_limit_that_is_no_number_is_told(far: Store, monkeypatch: pytest.MonkeyPatch):
+def test_invalid_cache_limit_is_reported(remote: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(index_files, "EVICT_EVERY_BYTES", 1)
     monkeypatch.setenv(index_files.CACHE_LIMIT_ENV, "much")
     with pytest.raises(StoreError, match=r"GRAPHRAG_RAY_CACHE_GB must be a number of gigabytes, not 'much'"):
-        index_files.open_part(far, written(far))
+        index_files.open_part(remote, write_part(remote))
 
 
-def test_a_copy_that_another_process_deletes_while_it_is_open_is_read_on(far: Store, kept: Path):
-    part = written(far)
-    blob = index_files.open_part(far, part)
-    assert blocks(blob, 5) == right(5)
-    (kept / copy_of(far, part)).unlink()
-    kept.rmdir()
-    assert blocks(blob, 5, 50) == right(5, 50)
-    assert blocks(index_files.open_part(far, part), 50) == right(50)
-    assert whole(blob) == DATA
+def test_open_copy_survives_deletion_by_another_process(remote: Store, cache_folder: Path):
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
+    assert read_blocks(blob, 5) == expected_blocks(5)
+    (cache_folder / copy_name(remote, part)).unlink()
+    cache_folder.rmdir()
+    assert read_blocks(blob, 5, 50) == expected_blocks(5, 50)
+    assert read_blocks(index_files.open_part(remote, part), 50) == expected_blocks(50)
+    assert read_all(blob) == DATA
 
 
-def test_a_list_of_parts_that_tells_another_size_spoils_no_copy_that_is_mapped(far: Store):
-    """Of an index from a stranger, say."""
-    part = written(far)
-    blob = index_files.open_part(far, part)
-    assert blocks(blob, 50, 99) == right(50, 99)
+def test_wrong_size_in_a_manifest_does_not_affect_mapped_copies(remote: Store):
+    """The manifest may be untrusted."""
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
+    assert read_blocks(blob, 50, 99) == expected_blocks(50, 99)
     for n_bytes in (part.bytes - 1, part.bytes + 1, 28, part.bytes * 2):
-        with pytest.raises(CorruptPart, match="its end is not what was written"):
-            index_files.open_part(far, replace(part, bytes=n_bytes))
-        assert blocks(blob, 50, 99) == right(50, 99)
-    assert whole(blob) == whole(index_files.open_part(far, part)) == DATA
+        with pytest.raises(CorruptPart, match="its tail is invalid"):
+            index_files.open_part(remote, replace(part, bytes=n_bytes))
+        assert read_blocks(blob, 50, 99) == expected_blocks(50, 99)
+    assert read_all(blob) == read_all(index_files.open_part(remote, part)) == DATA
 
 
 @pytest.mark.parametrize("n_bytes", [0, 27, 1 << 41, 2**63, 2**70])
-def test_a_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
-    part = replace(written(either), bytes=n_bytes)
-    with pytest.raises(CorruptPart, match=f"{n_bytes:,} bytes is not a possible size"):
+def test_part_of_an_impossible_size_is_refused(either: Store, n_bytes: int):
+    part = replace(write_part(either), bytes=n_bytes)
+    with pytest.raises(CorruptPart, match=f"its size cannot be {n_bytes:,} bytes"):
         index_files.open_part(either, part)
 
 
-def test_copies_are_forgotten_by_name(far: Store, kept: Path):
-    index_files.delete_copies(far, [written(far).path])  # without a cache folder
-    first, second = written(far), written(far, "cd34")
+def test_copies_are_deleted_by_path(remote: Store, cache_folder: Path):
+    index_files.delete_copies(remote, [write_part(remote).path])  # without a cache folder
+    first, second = write_part(remote), write_part(remote, "cd34")
     for part in (first, second):
-        index_files.open_part(far, part)
-    index_files.delete_copies(far, [first.path, "tables/t/part-1.parquet"])
-    assert names_in(kept) == {copy_of(far, second)}
+        index_files.open_part(remote, part)
+    index_files.delete_copies(remote, [first.path, "tables/t/part-1.parquet"])
+    assert list_names(cache_folder) == {copy_name(remote, second)}
 
 
-def test_the_cache_is_its_users_alone(far: Store, kept: Path, monkeypatch: pytest.MonkeyPatch):
-    part = written(far)
-    index_files.open_part(far, part)
-    assert kept.stat().st_mode & 0o777 == 0o700
-    assert {f.stat().st_mode & 0o777 for f in kept.iterdir()} == {0o600}
+def test_cache_folder_must_be_private(remote: Store, cache_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    part = write_part(remote)
+    index_files.open_part(remote, part)
+    assert cache_folder.stat().st_mode & 0o777 == 0o700
+    assert {f.stat().st_mode & 0o777 for f in cache_folder.iterdir()} == {0o600}
     with monkeypatch.context() as patched:
-        patched.setattr(os, "geteuid", lambda: kept.stat().st_uid + 1)
+        patched.setattr(os, "geteuid", lambda: cache_folder.stat().st_uid + 1)
         with pytest.raises(StoreError, match=r"belongs to another user.*GRAPHRAG_RAY_CACHE"):
-            index_files.open_part(far, part)
-    kept.chmod(0o777)
-    with pytest.raises(StoreError, match=r"others may write there.*GRAPHRAG_RAY_CACHE"):
-        index_files.open_part(far, part)
+            index_files.open_part(remote, part)
+    cache_folder.chmod(0o777)
+    with pytest.raises(StoreError, match=r"others may write to it.*GRAPHRAG_RAY_CACHE"):
+        index_files.open_part(remote, part)
 
 
-def test_a_local_index_is_read_where_there_can_be_no_cache(
-    store: Store, far: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_local_index_needs_no_cache_folder(
+    store: Store, remote: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     (tmp_path / "file").touch()
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "file" / "below"))
-    assert whole(index_files.open_part(store, written(store))) == DATA
+    assert read_all(index_files.open_part(store, write_part(store))) == DATA
     with pytest.raises(StoreError, match="Cannot use the cache folder"):
-        index_files.open_part(far, written(far))
+        index_files.open_part(remote, write_part(remote))
 
 
-def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: pytest.MonkeyPatch):
-    part = written(far)
-    blob = index_files.open_part(far, part)
+def test_full_cache_disk_is_reported_with_advice(remote: Store, monkeypatch: pytest.MonkeyPatch):
+    part = write_part(remote)
+    blob = index_files.open_part(remote, part)
     put, space = os.pwrite, [BLOCK_BYTES + 4096]
 
     def pwrite(file: int, data: bytes, at: int) -> int:
-        """As of a disk with some space: it takes what it can, and fails when it can take nothing."""
+        """Write like a nearly full disk: accept some bytes, then fail."""
         n = put(file, data[: space[0]], at)
         space[0] -= n
         if not n:
@@ -559,14 +559,14 @@ def test_a_disk_that_is_full_is_told_with_the_way_out(far: Store, monkeypatch: p
     with pytest.raises(
         StoreError, match=r"Cannot use the cache.*No space left.*GRAPHRAG_RAY_CACHE"
     ) as caught:
-        blocks(blob, 4, 5, 6)
+        read_blocks(blob, 4, 5, 6)
     assert not isinstance(caught.value, CorruptPart)
     space[0] = 10**9
-    assert blocks(blob, 4, 5, 6) == right(4, 5, 6)
+    assert read_blocks(blob, 4, 5, 6) == expected_blocks(4, 5, 6)
 
 
-def test_what_a_part_was_made_from_finds_it(store: Store):
-    first, second = written(store, "ab12"), written(store, "cd34")
+def test_parts_are_listed_by_source_hash(store: Store):
+    first, second = write_part(store, "ab12"), write_part(store, "cd34")
     assert index_files.list_by_source(store, "t") == {
         "ab12": (first.path, first.bytes),
         "cd34": (second.path, second.bytes),
@@ -574,17 +574,17 @@ def test_what_a_part_was_made_from_finds_it(store: Store):
     assert index_files.list_by_source(store, "another") == {}
 
 
-def test_a_torn_part_is_written_again(either: Store):
-    part = written(either)
-    cut(either, part.path)
-    assert written(either) == part and whole(index_files.open_part(either, part)) == DATA
+def test_truncated_part_is_written_again(either: Store):
+    part = write_part(either)
+    truncate(either, part.path)
+    assert write_part(either) == part and read_all(index_files.open_part(either, part)) == DATA
 
 
 SUMS = [zlib.crc32(SMALL[at : at + BLOCK_BYTES]) for at in range(0, len(SMALL), BLOCK_BYTES)]
 
 
-def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> Part:
-    """A file as we write them, but for some changes of its end."""
+def file_with_tail(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> Part:
+    """Return a valid file with changes to its tail."""
     summed = struct.pack(f"<{len(sums)}I", *sums)
     tail = {"size": len(SMALL), "block": BLOCK_BYTES, "count": len(sums), "sum": zlib.crc32(summed)}
     file = SMALL + summed + struct.pack("<QIII8s", *(tail | {"magic": b"grblocks"} | changes).values())
@@ -593,9 +593,9 @@ def stored(store: Store, sums: Sequence[int] = SUMS, **changes: int | bytes) -> 
     return part
 
 
-def test_the_end_of_a_file_is_as_described(either: Store):
-    assert either.read(stored(either).path) == either.read(written(either, data=SMALL).path)
-    assert whole(index_files.open_part(either, stored(either))) == SMALL
+def test_tail_has_the_documented_format(either: Store):
+    assert either.read(file_with_tail(either).path) == either.read(write_part(either, data=SMALL).path)
+    assert read_all(index_files.open_part(either, file_with_tail(either))) == SMALL
 
 
 @pytest.mark.parametrize(
@@ -623,66 +623,66 @@ def test_the_end_of_a_file_is_as_described(either: Store):
         {"sums": []},
     ],
 )
-def test_an_end_that_tells_what_cannot_be_is_refused(either: Store, changes: dict):
-    with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its end is not what was written"):
-        index_files.open_part(either, stored(either, **changes))
+def test_inconsistent_tail_is_refused(either: Store, changes: dict):
+    with pytest.raises(CorruptPart, match=r"part-ab12.* is damaged: its tail is invalid"):
+        index_files.open_part(either, file_with_tail(either, **changes))
 
 
 @given(st.binary(max_size=200))
-def test_no_bytes_are_taken_for_a_part(tmp_path_factory, data: bytes):
+def test_arbitrary_bytes_are_refused(tmp_path_factory, data: bytes):
     magic = struct.pack("<I8s", zlib.crc32(b""), b"grblocks")
     for file in (data, data + magic, data + struct.pack("<QII", len(data) + 1, BLOCK_BYTES, 0) + magic):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path_factory.mktemp("cache")))
-            for at in (Store(str(tmp_path_factory.mktemp("blobs"))), another_far()):
+            for at in (Store(str(tmp_path_factory.mktemp("blobs"))), other_remote()):
                 part = Part("indexes/t/part-ab12-cd34.blocks", 1, len(file))
                 at.write(part.path, file)
                 with pytest.raises(CorruptPart, match="is damaged"):
                     index_files.open_part(at, part)
 
 
-def test_wrong_checksums_that_are_said_to_be_right_are_found_when_a_block_is_looked_at(either: Store):
-    blob = index_files.open_part(either, stored(either, sums=[0, *SUMS[1:]]))
-    assert needed(blob, block(1)) == [SMALL[slice(*block(1))]]
-    with pytest.raises(CorruptPart, match="a block does not have its checksum"):
-        needed(blob, block(0))
+def test_wrong_block_checksum_is_detected_on_loading(either: Store):
+    blob = index_files.open_part(either, file_with_tail(either, sums=[0, *SUMS[1:]]))
+    assert load_ranges(blob, block(1)) == [SMALL[slice(*block(1))]]
+    with pytest.raises(CorruptPart, match="a block does not match its checksum"):
+        load_ranges(blob, block(0))
 
 
-def test_a_part_that_holds_what_we_do_not_write_is_named_with_the_way_out(either: Store):
-    blob = index_files.open_part(either, written(either))
-    told = blob.invalid("it leads out of itself")
-    assert isinstance(told, CorruptPart) and told.path == blob.part.path
-    assert "is not a valid index file: it leads out of itself. If the index is" in str(told)
+def test_invalid_contents_are_reported_with_advice(either: Store):
+    blob = index_files.open_part(either, write_part(either))
+    error = blob.invalid("a position is out of range")
+    assert isinstance(error, CorruptPart) and error.path == blob.part.path
+    assert "is not a valid index file: a position is out of range. If you trust the" in str(error)
 
 
 @pytest.mark.parametrize("same", [True, False])
-def test_many_threads_that_want_the_same_blocks_at_once_get_them(
+def test_threads_can_load_the_same_blocks_concurrently(
     either: Store, same: bool, monkeypatch: pytest.MonkeyPatch
 ):
-    part = written(either)
+    part = write_part(either)
     before = Store.read_range
 
-    def slow(store: Store, path: str, start: int, end: int) -> bytes:
+    def slow_read(store: Store, path: str, start: int, end: int) -> bytes:
         time.sleep(0.001)
         return before(store, path, start, end)
 
-    monkeypatch.setattr(Store, "read_range", slow)
+    monkeypatch.setattr(Store, "read_range", slow_read)
     one = index_files.open_part(either, part)
     together = threading.Barrier(12)
     wrong: list[object] = []
 
-    def look(n: int) -> None:
+    def load_block(n: int) -> None:
         together.wait()
         try:
             blob = one if same else index_files.open_part(either, part)
             for first in range(0, 60, 3):
                 wanted = [first, first + 1 + n % 3, (first * 7 + n % 4) % BLOCKS]
-                if blocks(blob, *wanted) != right(*wanted):
+                if read_blocks(blob, *wanted) != expected_blocks(*wanted):
                     wrong.append(wanted)
         except BaseException as e:
             wrong.append(e)
 
-    threads = [threading.Thread(target=look, args=(n,)) for n in range(12)]
+    threads = [threading.Thread(target=load_block, args=(n,)) for n in range(12)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -691,12 +691,12 @@ def test_many_threads_that_want_the_same_blocks_at_once_get_them(
 
 
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
-def test_files_are_closed_when_nobody_looks_at_a_part_any_more(either: Store):
-    part = written(either)
+def test_files_are_closed_with_the_last_reference(either: Store):
+    part = write_part(either)
     spoilt = replace(part, bytes=part.bytes + 1)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        whole(index_files.open_part(either, part))
+        read_all(index_files.open_part(either, part))
         with pytest.raises(CorruptPart, match="is damaged"):
             index_files.open_part(either, spoilt)
     assert len(os.listdir("/proc/self/fd")) <= before + 1

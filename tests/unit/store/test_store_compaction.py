@@ -25,11 +25,11 @@ def key(i):
     return hashlib.sha256(b"%d" % i).hexdigest()
 
 
-def row(i, at=None, kind="turn", **more):
+def row(i, at=None, kind="turn", **fields):
     return JournalRow(
         **{"key": key(i), "turn": 0, "slot": 0, "request_hash": "h", "kind": kind, "at": at or 1000.0 + i}
         | {"reply": f"reply {i}", "model": "m", "prompt_tokens": 10, "completion_tokens": 1}
-        | more
+        | fields
     )
 
 
@@ -40,61 +40,61 @@ def write(store, *rows, writer="w"):
     return out.flush()
 
 
-def files_of(store):
+def list_files(store):
     return [info.path for info in store.list("work/extract")]
 
 
-def test_rows_of_merged_parts_lie_in_order_of_time(store):
+def test_merged_rows_are_sorted_by_time(store):
     write(store, row(5), row(1), writer="a")
     write(store, row(4), row(2), writer="b")
     compaction.compact(store, "extract", at_least=1)
-    (path,) = files_of(store)
+    (path,) = list_files(store)
     assert journal.cache.get(store, path).table.column("at").to_pylist() == [1001.0, 1002.0, 1004.0, 1005.0]
 
 
-def test_few_small_parts_are_left_alone(store):
+def test_few_small_parts_are_not_merged(store):
     for i in range(7):
         write(store, row(i), writer=f"w{i}")
     assert compaction.compact(store, "extract") == 0
-    assert len(files_of(store)) == 7
+    assert len(list_files(store)) == 7
 
 
-def test_large_parts_are_not_written_again_and_parts_keep_to_their_size(store, monkeypatch):
+def test_large_parts_are_not_rewritten_and_part_sizes_are_limited(store, monkeypatch):
     monkeypatch.setattr(compaction, "TARGET_BYTES", 25_000)
     monkeypatch.setattr(compaction, "SMALL_BYTES", 3_000)
     for i in range(40):
         write(store, row(i, reply=hashlib.sha512(b"%d" % i).hexdigest() * 8), writer=f"w{i}")
     compaction.compact(store, "extract")
-    merged = files_of(store)
+    merged = list_files(store)
     assert 1 < len(merged) < 10
     assert all(journal.cache.get(store, path).table.nbytes <= 25_000 for path in merged)
     write(store, row(100), writer="late")
     write(store, row(101), writer="later")
     compaction.compact(store, "extract", at_least=1)
-    assert set(merged[:-1]) < set(files_of(store))
+    assert set(merged[:-1]) < set(list_files(store))
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(102)))) == 42
 
 
-def test_a_merged_part_sorts_after_all_that_went_into_it(store):
-    """A listing in order of names that misses a merged part must come to the one it went into."""
+def test_merged_part_sorts_after_its_sources(store):
+    """A listing in order of names that misses a source must still find the merged part."""
     for i in range(30):
-        before = files_of(store)
+        before = list_files(store)
         before.append(write(store, row(i, at=1000.0 + i // 4), writer=f"w-{i % 7}"))
         if i % 3 == 2:
             compaction.compact(store, "extract", at_least=1)
-            (merged,) = files_of(store)
+            (merged,) = list_files(store)
             assert merged > max(before)
 
 
-def test_a_listing_that_a_merge_overtook_misses_no_row(store, monkeypatch):
-    """It passed the merged part's place before that was written, and the old ones' after their end."""
+def test_listing_during_a_merge_misses_no_row(store, monkeypatch):
+    """The listing passes the merged part before it is written, and its sources after they are deleted."""
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
-    real, overtaken = Store.list, []
+    real, calls = Store.list, []
 
     def list_(self, folder=""):
-        if not overtaken:
-            overtaken.append(folder)
+        if not calls:
+            calls.append(folder)
             compaction.compact(store, "extract", at_least=1)
             return []
         return real(self, folder)
@@ -104,36 +104,36 @@ def test_a_listing_that_a_merge_overtook_misses_no_row(store, monkeypatch):
     assert (index.n_parts, len(index.lookup(map(key, range(3))))) == (1, 3)
 
 
-class Together(InMemory):
-    """Nobody gets a part, or deletes one, before so many ask for it at once."""
+class ConcurrentFiles(InMemory):
+    """Blocks reads and deletions until enough of them are concurrent."""
 
     def __init__(self, n):
         super().__init__()
         self.gate, self.shut = threading.Barrier(n), False
 
     def read(self, path):
-        return self.in_company(path, super().read)
+        return self.wait_for_others(path, super().read)
 
     def delete(self, path):
-        return self.in_company(path, super().delete)
+        return self.wait_for_others(path, super().delete)
 
-    def in_company(self, path, do):
+    def wait_for_others(self, path, do):
         if self.shut and "~" not in path:
             self.gate.wait(timeout=60)
         return do(path)
 
 
-def test_parts_are_read_and_deleted_many_at_once():
-    store, disk = faulty(inner=Together(4))
+def test_parts_are_read_and_deleted_concurrently():
+    store, disk = faulty(inner=ConcurrentFiles(4))
     for i in range(60):
         write(store, row(i), writer=f"w{i}")
     disk.inner.shut = True
     assert compaction.compact(store, "extract") == 59
-    (path,) = files_of(store)
+    (path,) = list_files(store)
     assert journal.cache.get(store, path).table.num_rows == 60
 
 
-def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
+def test_read_ahead_is_limited(store, monkeypatch):
     parts = [write(store, row(i), writer=f"w{i}") for i in range(20)]
     size = max(info.bytes for info in store.list("work/extract"))
     monkeypatch.setattr(compaction, "READ_AHEAD_BYTES", 4 * size)
@@ -146,7 +146,7 @@ def test_no_more_is_read_ahead_than_memory_is_meant_to_hold(store, monkeypatch):
     assert sorted(read) == sorted(parts)
 
 
-def test_many_parts_wait_in_pieces_that_are_merged_each_by_itself(store, monkeypatch):
+def test_many_parts_are_merged_in_pieces(store, monkeypatch):
     monkeypatch.setattr(compaction, "PIECE_PARTS", 8)
     for i in range(20):
         write(store, row(i), writer=f"w{i}")
@@ -154,7 +154,7 @@ def test_many_parts_wait_in_pieces_that_are_merged_each_by_itself(store, monkeyp
     assert [len(piece) for piece in pieces] == [6, 7, 7]
     for piece in reversed(pieces):
         assert compaction.merge_parts(store, "extract", piece, lambda: None, print) == len(piece) - 1
-    assert len(files_of(store)) == 3 and not compaction.find_mergeable(store, "extract")
+    assert len(list_files(store)) == 3 and not compaction.find_mergeable(store, "extract")
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(20)))) == 20
 
 
@@ -163,7 +163,7 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("survived", range(5))
-def test_a_merge_killed_at_any_step_loses_and_counts_twice_nothing(store, monkeypatch, survived):
+def test_merge_killed_at_any_step_neither_loses_nor_duplicates_rows(store, monkeypatch, survived):
     for i in range(4):
         write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
     real, calls, one = Store.delete, [], threading.Lock()
@@ -182,7 +182,7 @@ def test_a_merge_killed_at_any_step_loses_and_counts_twice_nothing(store, monkey
     else:
         compaction.compact(store, "extract", at_least=1)
     monkeypatch.undo()
-    assert len(files_of(store)) == 5 - survived
+    assert len(list_files(store)) == 5 - survived
     for _ in range(2):
         assert JournalIndex.load(store, "extract").lookup(map(key, range(4))) == {
             key(i): [row(i), row(i, kind="done", at=2000.0)] for i in range(4)
@@ -190,11 +190,11 @@ def test_a_merge_killed_at_any_step_loses_and_counts_twice_nothing(store, monkey
         counted = compaction.totals(store, "extract")
         assert (counted.items, counted.done, counted.by_model["m"].calls) == (4, 4, 4)
         compaction.compact(store, "extract", at_least=1)
-    assert len(files_of(store)) == 1
+    assert len(list_files(store)) == 1
 
 
 @pytest.mark.parametrize("looks", [0, 1, 2])
-def test_whoever_lost_the_lock_deletes_nothing(store, looks):
+def test_merge_without_the_lock_deletes_nothing(store, looks):
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
     remaining = [None] * looks
@@ -204,68 +204,66 @@ def test_whoever_lost_the_lock_deletes_nothing(store, looks):
             raise LockLost("taken over")
         remaining.pop()
 
-    before = files_of(store)
+    before = list_files(store)
     with pytest.raises(LockLost):
         compaction.compact(store, "extract", at_least=1, check=check)
-    assert set(before) <= set(files_of(store))
+    assert set(before) <= set(list_files(store))
 
 
-def test_a_merged_part_that_does_not_read_back_replaces_nothing_and_stays_where_it_is(
-    store, monkeypatch, caplog
-):
-    """Its deletion might be carried out late: when the next merge has written it again."""
+def test_merged_part_that_cannot_be_read_back_replaces_nothing(store, monkeypatch, caplog):
+    """A delayed deletion could remove the part after the next merge has written it again."""
     paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
     real, deleted = Store.write, []
     monkeypatch.setattr(Store, "write", lambda self, path, data: real(self, path, data[:-1]))
     monkeypatch.setattr(Store, "delete", lambda self, path: deleted.append(path))
     assert compaction.compact(store, "extract", at_least=1) == 0
-    torn = [path for path in files_of(store) if path not in paths]
-    assert len(torn) == 1 and len(files_of(store)) == 4 and deleted == []
-    assert "differs from what was written" in caplog.text
+    torn = [path for path in list_files(store) if path not in paths]
+    assert len(torn) == 1 and len(list_files(store)) == 4 and deleted == []
+    assert "cannot be read back" in caplog.text
     monkeypatch.undo()
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == 3
     assert compaction.compact(store, "extract", at_least=1) == 2
-    assert files_of(store) == torn
+    assert list_files(store) == torn
     assert len(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == 3
 
 
-def test_a_merged_part_that_is_read_back_short_is_read_again(store, monkeypatch, caplog):
+def test_truncated_read_back_is_retried(store, monkeypatch, caplog):
     for i in range(3):
         write(store, row(i), writer=f"w{i}")
     real, cut = Store.read, []
 
     def read(self, path):
         data = real(self, path)
-        if "~" in path and len(cut) < parquet.READS - 1:
+        if "~" in path and len(cut) < parquet.READ_ATTEMPTS - 1:
             cut.append(path)
             return data[:-1]
         return data
 
     monkeypatch.setattr(Store, "read", read)
     assert compaction.compact(store, "extract", at_least=1) == 2
-    assert len(files_of(store)) == 1 and cut and not caplog.records
+    assert len(list_files(store)) == 1 and cut and not caplog.records
 
 
-def test_a_damaged_part_is_kept_out_of_the_merge_and_kept(store, caplog):
+def test_damaged_part_is_neither_merged_nor_deleted(store, caplog):
     paths = [write(store, row(i), writer=f"w{i}") for i in range(3)]
     store.write(paths[1], b"PAR1")
     assert compaction.compact(store, "extract", at_least=1) == 1
-    assert paths[1] in files_of(store)
+    assert paths[1] in list_files(store)
     assert paths[1] in caplog.text
     assert set(JournalIndex.load(store, "extract").lookup(map(key, range(3)))) == {key(0), key(2)}
 
 
-def test_a_part_that_can_be_read_is_not_set_aside(store):
+def test_intact_part_is_not_set_aside(store):
     path = write(store, row(1))
     assert damaged_files.set_aside(store, [path, "work/extract/gone"]) == []
-    assert files_of(store) == [path]
+    assert list_files(store) == [path]
 
 
-def test_readers_miss_nothing_while_parts_are_written_and_merged(store):
-    """One writes, one merges, one reads: what was flushed before a load is in it."""
+def test_readers_see_all_rows_during_writes_and_merges(store):
+    """A load contains everything flushed before it."""
     flushed, failures, stop = [0], [], threading.Event()
 
-    def write_on():
+    def keep_writing():
         writer = JournalWriter(store, "extract", "w")
         for i in range(150):
             writer.append(row(i))
@@ -273,14 +271,14 @@ def test_readers_miss_nothing_while_parts_are_written_and_merged(store):
             flushed[0] = i + 1
         stop.set()
 
-    def read_on():
+    def keep_reading():
         while not stop.is_set():
             known = flushed[0]
             found = JournalIndex.load(store, "extract").lookup(map(key, range(known)))
             if len(found) != known:
                 failures.append((known, len(found)))
 
-    threads = [threading.Thread(target=f) for f in (write_on, read_on)]
+    threads = [threading.Thread(target=f) for f in (keep_writing, keep_reading)]
     for thread in threads:
         thread.start()
     while not stop.is_set():
@@ -290,11 +288,11 @@ def test_readers_miss_nothing_while_parts_are_written_and_merged(store):
     assert failures == []
 
 
-def test_totals_count_what_was_paid_by_model(store):
+def test_totals_count_paid_replies_by_model(store):
     write(
         store,
         row(1, cached_tokens=4, latency_s=0.5, attempts=2),
-        row(1, at=3000.0, reported=False),  # a hedge: paid too
+        row(1, at=3000.0, reported=False),  # a hedged call, also paid
         row(2, model="n"),
         row(1, kind="done", at=3000.0, model=""),
         row(3, kind="failed", model="m"),
@@ -318,27 +316,27 @@ def test_totals_count_what_was_paid_by_model(store):
     }
 
 
-def test_totals_that_a_merge_overtakes_miss_nothing_and_count_nothing_twice(store, monkeypatch):
+def test_totals_during_a_merge_count_every_row_once(store, monkeypatch):
     for i in range(6):
         write(store, row(i), row(i, kind="done", at=2000.0), writer=f"w{i}")
     before = compaction.totals(store, "extract")
     real, read, one = parquet.read_columns, [], threading.Lock()
 
-    def overtaken(*args):
+    def merge_first(*args):
         with one:
             if len(read) == 2:
                 assert compaction.compact(store, "extract", at_least=1) == 5
             read.append(args)
         return real(*args)
 
-    monkeypatch.setattr(parquet, "read_columns", overtaken)
+    monkeypatch.setattr(parquet, "read_columns", merge_first)
     found = compaction.totals(store, "extract")
     assert (found.parts, found.damaged) == (1, [])
     assert (found.items, found.done, found.by_model) == (before.items, before.done, before.by_model)
     assert (found.first_at, found.last_at) == (before.first_at, before.last_at) == (1000.0, 2000.0)
 
 
-def test_totals_keep_few_bytes_of_a_row(store):
+def test_totals_need_little_memory_per_row(store):
     for part in range(10):
         write(store, *[row(part * 3000 + i) for i in range(3000)], writer=f"w{part}")
     tracemalloc.start()
@@ -349,13 +347,13 @@ def test_totals_keep_few_bytes_of_a_row(store):
     assert peak < 30_000 * 40 + 3000 * 500
 
 
-def test_totals_name_damaged_parts(store):
+def test_totals_list_damaged_parts(store):
     path = write(store, row(1))
     store.write(path, store.read(path)[:-5])
     assert compaction.totals(store, "extract").damaged == [path]
 
 
-# any sequence
+# random sequences
 
 
 some_rows = st.builds(
@@ -381,16 +379,16 @@ _example = iter(range(10**9))
 
 
 @given(steps)
-def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence):
+def test_any_sequence_of_flushes_faults_and_merges_preserves_the_rows(sequence):
     store = Store(f"memory://journal-{next(_example)}")
     writers = [JournalWriter(store, "extract", f"w{i}") for i in range(2)]
     early = JournalIndex.load(store, "extract")
-    everything = []
+    all_rows = []
     for step, number, argument in sequence:
         if step == "append":
             for r in argument:
                 writers[number].append(r)
-            everything += argument
+            all_rows += argument
         elif step == "flush":
             flush(writers[number], argument)
         else:
@@ -398,7 +396,7 @@ def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence)
     for writer in writers:
         writer.flush()
     by_key = defaultdict(list)
-    for r in everything:
+    for r in all_rows:
         by_key[r.key].append(r)
     expected = {k: resolve(rows) for k, rows in by_key.items()}
     index = JournalIndex.load(store, "extract")
@@ -409,23 +407,23 @@ def test_any_sequence_of_flushes_faults_and_merges_gives_the_same_rows(sequence)
     assert index.lookup(map(key, range(4))) == expected
     after = compaction.totals(store, "extract")
     assert (before.by_model, before.items, before.done) == (after.by_model, after.items, after.done)
-    paid = {r for r in everything if r.kind == "turn"}
+    paid = {r for r in all_rows if r.kind == "turn"}
     assert sum(m.calls for m in after.by_model.values()) == len(
         {(r.key, r.at, r.turn, r.prompt_tokens) for r in paid}
     )
     early.lookup(map(key, range(4)))
 
 
-def flush(writer, how):
-    """Write, or be refused, or write and lose the answer."""
+def flush(writer, outcome):
+    """Write, fail, or write and lose the response."""
     real = Store.write
 
     def faulty(self, path, data):
-        if how == "unanswered":
+        if outcome == "unanswered":
             real(self, path, data)
-        raise StoreError(how)
+        raise StoreError(outcome)
 
-    if how == "ok":
+    if outcome == "ok":
         writer.flush()
         return
     Store.write = faulty
@@ -455,14 +453,14 @@ def compact_until_killed(store, deletions):
         Store.delete = real
 
 
-# Counting each value once
+# distinct values
 
 
 values = st.integers(0, 2**64 - 1) | st.integers(0, 20)
 
 
 @given(st.lists(st.lists(values, max_size=30), max_size=12))
-def test_of_each_value_that_is_counted_the_first_is_new(batches):
+def test_first_occurrence_of_a_value_is_new(batches):
     met, known = compaction._DistinctValues(), set()
     for batch in batches:
         expected = []
@@ -473,7 +471,7 @@ def test_of_each_value_that_is_counted_the_first_is_new(batches):
         assert sum(map(len, met.runs)) == len(known)
 
 
-def test_many_small_batches_come_to_few_arrays():
+def test_small_batches_are_merged_into_few_runs():
     met = compaction._DistinctValues()
     for start in range(0, 30_000, 30):
         met.add(np.arange(start, start + 30, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15))
@@ -491,12 +489,12 @@ told_apart = st.builds(
 
 
 @given(st.lists(told_apart | some_rows, max_size=40))
-def test_rows_have_the_same_hash_where_they_are_the_same(rows):
-    told = {(r.key, r.at, r.turn, r.kind, r.reported, r.prompt_tokens) for r in rows}
-    assert len(np.unique(compaction._row_hashes(to_table(rows)))) == len(told)
+def test_equal_rows_have_equal_hashes(rows):
+    distinct_rows = {(r.key, r.at, r.turn, r.kind, r.reported, r.prompt_tokens) for r in rows}
+    assert len(np.unique(compaction._row_hashes(to_table(rows)))) == len(distinct_rows)
 
 
-def test_places_that_differ_little_have_hashes_of_their_own():
+def test_similar_rows_have_different_hashes():
     rows = [
         JournalRow(key(0), at % 20, at // 400, "h", "turn", 1.7e9 + (at % 400 // 20) / 1024)
         for at in range(50_000)

@@ -18,7 +18,7 @@ from graphrag_ray.store.remote_files import ObjectFiles, s3_arguments
 
 
 class Scripted(LocalFiles):
-    """A local folder whose operations first raise what the script says; `after`: once they are done."""
+    """A local folder whose operations raise scripted errors, before or (`after`) after their work."""
 
     script: ClassVar[list] = []
 
@@ -39,23 +39,23 @@ class Scripted(LocalFiles):
 
     def create(self, path, data):
         self._fault("create")
-        made = super().create(path, data)
+        created = super().create(path, data)
         self._fault("after create")
-        return made
+        return created
 
     def is_transient(self, error):
         return isinstance(error, ConnectionError)
 
 
 @pytest.fixture
-def slept(monkeypatch):
-    slept = []
-    monkeypatch.setattr(files, "_sleep", slept.append)
-    return slept
+def sleeps(monkeypatch):
+    sleeps = []
+    monkeypatch.setattr(files, "_sleep", sleeps.append)
+    return sleeps
 
 
 @pytest.fixture
-def scripted(tmp_path, monkeypatch, slept):
+def scripted(tmp_path, monkeypatch, sleeps):
     monkeypatch.setitem(files.BACKENDS, "scripted", Scripted)
     monkeypatch.setattr(Scripted, "script", [])
     return Store(f"scripted://{tmp_path}")
@@ -68,7 +68,7 @@ def run_python(code, *args):
 # local folders
 
 
-def test_racing_creates_of_several_processes_have_one_winner(tmp_path):
+def test_exactly_one_process_wins_concurrent_creates(tmp_path):
     code = """if True:
         import sys, time, os
         from concurrent.futures import ThreadPoolExecutor
@@ -87,7 +87,7 @@ def test_racing_creates_of_several_processes_have_one_winner(tmp_path):
     assert (tmp_path / "x").read_text().startswith(f"{winner.pid}-")
 
 
-def test_readers_of_a_file_that_is_written_and_whose_writer_is_killed_see_it_whole(tmp_path):
+def test_readers_see_complete_files_even_if_the_writer_is_killed(tmp_path):
     code = """if True:
         import sys
         from graphrag_ray.store.files import Store
@@ -109,18 +109,18 @@ def test_readers_of_a_file_that_is_written_and_whose_writer_is_killed_see_it_who
     assert [i.path for i in store.list()] == ["x"]
 
 
-def test_an_unfinished_write_is_not_listed(tmp_path):
+def test_unfinished_write_is_not_listed(tmp_path):
     (tmp_path / ".tmp-123-abc").write_bytes(b"half")
     assert Store(str(tmp_path)).list() == []
 
 
-def test_a_stored_file_has_the_permissions_of_any_other(tmp_path):
+def test_stored_file_has_default_permissions(tmp_path):
     Store(str(tmp_path)).write("stored", b"x")
     (tmp_path / "other").write_bytes(b"x")
     assert (tmp_path / "stored").stat().st_mode == (tmp_path / "other").stat().st_mode
 
 
-def test_where_hard_links_are_refused_create_still_has_one_winner(tmp_path, monkeypatch):
+def test_create_has_one_winner_without_hard_links(tmp_path, monkeypatch):
     def refuse(*_):
         raise OSError(errno.EPERM, "Operation not permitted")
 
@@ -133,13 +133,13 @@ def test_where_hard_links_are_refused_create_still_has_one_winner(tmp_path, monk
     assert [i.path for i in store.list()] == ["x"]
 
 
-def test_a_full_disk_is_explained_and_leaves_nothing_half_written(tmp_path, monkeypatch):
-    def full(_):
+def test_full_disk_is_explained_and_leaves_no_partial_file(tmp_path, monkeypatch):
+    def raise_disk_full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     store = Store(str(tmp_path))
     store.write("x", b"old")
-    monkeypatch.setattr(os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", raise_disk_full)
     with pytest.raises(StoreError, match=r"Cannot write .*/x: No space left.*run the same command"):
         store.write("x", b"new")
     with pytest.raises(StoreError, match=r"Cannot create .*/y: No space left"):
@@ -149,22 +149,22 @@ def test_a_full_disk_is_explained_and_leaves_nothing_half_written(tmp_path, monk
     assert os.listdir(tmp_path) == ["x"]
 
 
-def test_a_write_that_is_not_permitted_is_explained(tmp_path, monkeypatch):
-    def refuse(*_args, **_more):
+def test_permission_error_is_explained(tmp_path, monkeypatch):
+    def refuse(*_args, **_kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
     monkeypatch.setattr(os, "open", refuse)
-    with pytest.raises(StoreError, match=r"Cannot write .*/a/x: Permission denied. Check the permissions"):
+    with pytest.raises(StoreError, match=r"Cannot write .*/a/x: Permission denied. check the permissions"):
         Store(str(tmp_path)).write("a/x", b"")
 
 
-def test_a_file_where_a_folder_should_be_is_an_error_not_an_empty_listing(tmp_path):
+def test_listing_below_a_file_is_an_error(tmp_path):
     (tmp_path / "work").write_text("not a folder")
     with pytest.raises(StoreError, match="Cannot list"):
         Store(str(tmp_path)).list("work")
 
 
-def test_a_relative_folder_means_the_same_after_a_change_of_directory(tmp_path, monkeypatch):
+def test_relative_url_is_resolved_when_the_store_is_created(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     store = pickle.loads(pickle.dumps(Store("index")))
     monkeypatch.chdir("/")
@@ -173,63 +173,63 @@ def test_a_relative_folder_means_the_same_after_a_change_of_directory(tmp_path, 
     assert Store(f"file://{tmp_path}/index").read("x") == b"1"
 
 
-def test_making_a_store_touches_nothing(tmp_path):
+def test_creating_a_store_touches_nothing(tmp_path):
     store = Store(str(tmp_path / "index"))
     assert store.list() == []
     assert not (tmp_path / "index").exists()
     Store("s3://no-such-bucket-anywhere/x", {"endpoint_url": "http://127.0.0.1:1"})
 
 
-# transient faults
+# transient failures
 
 
-def test_a_transient_fault_is_tried_again_with_growing_delays(scripted, slept):
+def test_transient_failure_is_retried_with_growing_delays(scripted, sleeps):
     scripted.write("x", b"1")
     Scripted.script += [("read", ConnectionError())] * 4
     assert scripted.read("x") == b"1"
-    assert [0.5 <= delay / (0.2 * 2**i) <= 1.5 for i, delay in enumerate(slept)] == [True] * 4
+    assert [0.5 <= delay / (0.2 * 2**i) <= 1.5 for i, delay in enumerate(sleeps)] == [True] * 4
 
 
-def test_a_fault_that_lasts_is_raised_in_the_end(scripted, slept):
+def test_persistent_failure_is_raised_after_all_attempts(scripted, sleeps):
     Scripted.script += [("read", ConnectionError("the server hung up"))] * files.ATTEMPTS
-    with pytest.raises(StoreError, match=r"Cannot read .*/x: the server hung up. All 8 attempts failed"):
+    with pytest.raises(StoreError, match=r"Cannot read .*/x after 8 attempts: the server hung up"):
         scripted.read("x")
-    assert 5 < sum(slept) < 40
+    assert 5 < sum(sleeps) < 40
 
 
-def test_a_lasting_fault_in_a_listing_is_not_an_empty_folder(scripted):
+def test_persistent_listing_failure_is_not_an_empty_folder(scripted):
     for folder in ("work", ""):
         Scripted.script += [("list", ConnectionError())] * files.ATTEMPTS
         with pytest.raises(StoreError, match="Cannot list"):
             scripted.list(folder)
 
 
-def test_a_final_error_is_raised_at_once(scripted, slept):
+def test_permanent_error_is_raised_without_retries(scripted, sleeps):
     Scripted.script += [("read", PermissionError(errno.EACCES, "Access Denied"))]
     with pytest.raises(StoreError, match="Access Denied"):
         scripted.read("x")
-    assert slept == []
+    assert sleeps == []
 
 
-def test_a_mistake_in_the_program_stays_what_it_is(scripted):
+def test_programming_errors_are_not_wrapped(scripted):
     Scripted.script += [("read", KeyError("x"))]
     with pytest.raises(KeyError):
         scripted.read("x")
 
 
-def test_a_create_whose_answer_was_lost_is_known_to_have_won(scripted):
+def test_create_with_a_lost_response_counts_as_won(scripted):
     Scripted.script += [("after create", ConnectionError())]
     assert scripted.create("x", b"mine")
     assert not scripted.create("x", b"theirs")
 
 
-def test_a_create_that_lost_after_a_fault_is_known_to_have_lost(scripted):
+def test_create_lost_after_a_fault_counts_as_lost(scripted):
     scripted.write("x", b"theirs")
     Scripted.script += [("create", ConnectionError())]
     assert not scripted.create("x", b"mine")
 
 
-def test_retries_leave_the_global_generator_alone(scripted):
+def test_retries_do_not_use_the_global_random_generator(scripted):
     import random
 
     random.seed(5)
@@ -244,7 +244,7 @@ def test_retries_leave_the_global_generator_alone(scripted):
 # other storage
 
 
-def test_a_store_without_conditional_create_says_so_and_warns_once(caplog):
+def test_store_without_conditional_create_warns_once(caplog):
     store = Store("memory://no-create/x")
     assert not store.can_create
     assert store.create("a/b", b"1")
@@ -257,13 +257,13 @@ def test_a_store_without_conditional_create_says_so_and_warns_once(caplog):
 
 
 @pytest.mark.parametrize("option", ["key", "secret", "token", "password", "account_key"])
-def test_secrets_are_refused_in_options_and_never_repeated(option):
+def test_secrets_in_options_are_refused_and_not_repeated(option):
     with pytest.raises(SettingsError, match=option) as raised:
         Store("s3://bucket", {option: "hunter2"})
     assert "hunter2" not in str(raised.value)
 
 
-def test_urls_that_cannot_be_used_are_refused():
+def test_unusable_urls_are_refused():
     with pytest.raises(SettingsError, match="chained"):
         Store("simplecache::s3://bucket/x")
     with pytest.raises(SettingsError, match="password") as raised:
@@ -277,7 +277,7 @@ def test_urls_that_cannot_be_used_are_refused():
         Store("/tmp/x", {"region": "eu"}).read("y")
 
 
-def test_short_options_of_s3_become_those_of_its_client():
+def test_s3_options_become_client_arguments():
     arguments = s3_arguments(
         {
             "endpoint_url": "http://127.0.0.1:9",
@@ -295,19 +295,19 @@ def test_short_options_of_s3_become_those_of_its_client():
     assert config["response_checksum_validation"] == "when_required"
 
 
-class Answer(Exception):
-    """As botocore reports a server's answer."""
+class ResponseError(Exception):
+    """An error with a response, as in botocore."""
 
     def __init__(self, status, code=""):
         self.response = {"Error": {"Code": code}, "ResponseMetadata": {"HTTPStatusCode": status}}
 
 
-def caused(error, cause):
+def with_cause(error, cause):
     error.__cause__ = cause
     return error
 
 
-# Known by the name of a base, as botocore's and aiohttp's are.
+# Classified by the name of a base class, like errors of botocore and aiohttp.
 EndpointConnectionError = type("EndpointConnectionError", (type("HTTPClientError", (Exception,), {}),), {})
 ClientPayloadError = type("ClientPayloadError", (Exception,), {})
 ContentLengthError = type("ContentLengthError", (Exception,), {"code": 400})
@@ -316,52 +316,54 @@ ContentLengthError = type("ContentLengthError", (Exception,), {"code": 400})
 @pytest.mark.parametrize(
     ("error", "transient"),
     [
-        (caused(OSError(errno.EIO, "We encountered an internal error"), Answer(500)), True),
-        (caused(OSError(errno.EBUSY, "Reduce your request rate"), Answer(503, "SlowDown")), True),
-        (caused(OSError(errno.EBUSY, "conflict"), Answer(409, "ConditionalRequestConflict")), True),
-        (caused(OSError(errno.EINVAL, "InvalidRequest"), Answer(400)), False),
-        (caused(OSError(errno.EIO, "unknown"), Answer(501)), False),
+        (with_cause(OSError(errno.EIO, "We encountered an internal error"), ResponseError(500)), True),
+        (with_cause(OSError(errno.EBUSY, "Reduce your request rate"), ResponseError(503, "SlowDown")), True),
+        (
+            with_cause(OSError(errno.EBUSY, "conflict"), ResponseError(409, "ConditionalRequestConflict")),
+            True,
+        ),
+        (with_cause(OSError(errno.EINVAL, "InvalidRequest"), ResponseError(400)), False),
+        (with_cause(OSError(errno.EIO, "unknown"), ResponseError(501)), False),
         (PermissionError("Access Denied"), False),
         (FileNotFoundError("x"), False),
         (TimeoutError(), True),
         (ConnectionResetError(), True),
         (OSError(errno.EBUSY, "ServiceUnavailable"), True),
         (EndpointConnectionError(), True),
-        (caused(ClientPayloadError(), ContentLengthError()), True),
+        (with_cause(ClientPayloadError(), ContentLengthError()), True),
         (OSError(errno.EINVAL, "x"), False),
     ],
 )
-def test_errors_of_object_stores_are_told_apart(error, transient):
+def test_object_store_errors_are_classified(error, transient):
     assert ObjectFiles("memory://x", {}).is_transient(error) is transient
 
 
 @pytest.mark.parametrize(
-    "refusal", [FileExistsError("x"), caused(OSError(errno.EINVAL, "PreconditionFailed"), Answer(412))]
+    "refusal",
+    [FileExistsError("x"), with_cause(OSError(errno.EINVAL, "PreconditionFailed"), ResponseError(412))],
 )
-def test_either_way_of_refusing_a_create_is_a_loss(refusal):
+def test_both_ways_of_refusing_a_create_count_as_lost(refusal):
     storage = ObjectFiles("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1"})
 
     class Refusing:
-        def pipe_file(self, *_args, **how):
-            assert how["mode"] == "create"
+        def pipe_file(self, *_args, **options):
+            assert options["mode"] == "create"
             raise refusal
 
     storage._fs = Refusing()
     assert storage.create("a", b"") is False
 
 
-def test_an_unreachable_server_is_tried_a_bounded_number_of_times(slept, monkeypatch):
+def test_attempts_to_reach_a_server_are_limited(sleeps, monkeypatch):
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "y")
     store = Store("s3://bucket/x", {"endpoint_url": "http://127.0.0.1:1", "region": "us-east-1"})
-    with pytest.raises(
-        StoreError, match=r"Cannot read s3://bucket/x/a: .*127.0.0.1:1.*All 8 attempts failed"
-    ):
+    with pytest.raises(StoreError, match=r"Cannot read s3://bucket/x/a after 8 attempts: .*127.0.0.1:1"):
         store.read("a")
-    assert len(slept) == files.ATTEMPTS - 1
+    assert len(sleeps) == files.ATTEMPTS - 1
 
 
-def test_a_store_in_a_forked_or_spawned_process_opens_its_own_connection(tmp_path):
+def test_forked_and_spawned_processes_open_their_own_connections(tmp_path):
     store = Store(str(tmp_path))
     store.write("x", b"1")
     pickled = tmp_path / "store.pickle"
@@ -373,13 +375,13 @@ def test_a_store_in_a_forked_or_spawned_process_opens_its_own_connection(tmp_pat
 
 @pytest.fixture
 def outside(tmp_path):
-    """A folder that is none of the index's, with a file in it."""
+    """A folder outside of the index, with a file."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter").write_bytes(b"dear")
     return tmp_path / "mine"
 
 
-def test_nothing_is_listed_written_or_deleted_through_a_link(tmp_path, outside):
+def test_folder_symlinks_are_not_followed(tmp_path, outside):
     store = Store(str(tmp_path / "index"))
     store.write("work/a", b"1")
     (tmp_path / "index" / "tables").symlink_to(outside)
@@ -398,7 +400,7 @@ def test_nothing_is_listed_written_or_deleted_through_a_link(tmp_path, outside):
     assert [info.path for info in store.list("work")] == ["work/a"]
 
 
-def test_of_a_link_to_a_file_the_link_is_deleted(tmp_path, outside):
+def test_deleting_a_file_symlink_keeps_its_target(tmp_path, outside):
     store = Store(str(tmp_path / "index"))
     store.write("tables/a", b"1")
     (tmp_path / "index" / "tables" / "b").symlink_to(outside / "letter")
@@ -408,7 +410,7 @@ def test_of_a_link_to_a_file_the_link_is_deleted(tmp_path, outside):
     assert (outside / "letter").read_bytes() == b"dear" and store.read("tables/b") == b"2"
 
 
-def test_a_folder_that_is_a_link_as_a_whole_is_a_store(tmp_path, outside):
+def test_store_root_may_be_a_symlink(tmp_path, outside):
     (tmp_path / "index").symlink_to(outside)
     store = Store(str(tmp_path / "index"))
     store.write("tables/a", b"1")
@@ -419,7 +421,7 @@ def test_a_folder_that_is_a_link_as_a_whole_is_a_store(tmp_path, outside):
 
 
 @pytest.mark.timeout(30)
-def test_a_pipe_or_a_device_is_not_read(tmp_path):
+def test_pipes_and_devices_are_not_read(tmp_path):
     store = Store(str(tmp_path))
     os.mkfifo(tmp_path / "CURRENT")
     (tmp_path / "endless").symlink_to("/dev/zero")

@@ -1,4 +1,4 @@
-"""Cleaning up a store, killed at every operation; and items taken out of a journal."""
+"""Garbage collection and trimming of journals, killed at every operation."""
 
 import hashlib
 import shutil
@@ -42,9 +42,9 @@ def prefixes(*numbers):
 
 
 def snapshot(store, number, *values):
-    held = [parts.write_part(store, "numbers", pa.table({"n": [v]})) for v in values]
-    steps = {"read": {"fingerprint": "", "tables": {"more": [[[held[0].path, 1, held[0].bytes]]]}}}
-    tables = {"numbers": held}
+    stored = [parts.write_part(store, "numbers", pa.table({"n": [v]})) for v in values]
+    steps = {"read": {"fingerprint": "", "tables": {"more": [[[stored[0].path, 1, stored[0].bytes]]]}}}
+    tables = {"numbers": stored}
     snapshots.commit(store, Manifest(number, number - 1 or None, "", "0", tables=tables, steps=steps))
 
 
@@ -53,27 +53,27 @@ def numbers_in(store, number):
 
 
 @pytest.fixture
-def killing(monkeypatch):
-    """Makes the n-th change to a store the last."""
+def kill_at(monkeypatch):
+    """Kill the process at the n-th change to a store."""
     left = [None]
 
-    def counted(operation):
-        def counting(self, path, *data):
+    def wrap(operation):
+        def count_and_maybe_kill(self, path, *data):
             if left[0] is not None and not path.startswith("locks/"):
                 if left[0] == 0:
                     raise Killed
                 left[0] -= 1
             return operation(self, path, *data)
 
-        return counting
+        return count_and_maybe_kill
 
     for name in ("write", "create", "delete"):
-        monkeypatch.setattr(Store, name, counted(getattr(Store, name)))
+        monkeypatch.setattr(Store, name, wrap(getattr(Store, name)))
     return left
 
 
 @pytest.mark.parametrize("grace_s", [0.0, 3600.0])
-def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finishes(store, killing, grace_s):
+def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(store, kill_at, grace_s):
     for number in (1, 2, 3, 4):
         snapshot(store, number, 0, number, number + 1)
     parts.write_part(store, "numbers", pa.table({"n": [99]}))
@@ -84,16 +84,16 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
     for moment in range(100):
         shutil.rmtree(store.url)
         shutil.copytree(saved, store.url)
-        killing[0] = moment
+        kill_at[0] = moment
         try:
             gc.execute(store, gc.plan_gc(store, options), lambda: None)
             done = True
         except Killed:
             done = False
-        killing[0] = None
-        there = snapshots.numbers(store)
-        assert {3, 4} <= set(there) and snapshots.open_latest(store).number == 4
-        assert all(numbers_in(store, n) == [0, n, n + 1] for n in there)
+        kill_at[0] = None
+        numbers = snapshots.numbers(store)
+        assert {3, 4} <= set(numbers) and snapshots.open_latest(store).number == 4
+        assert all(numbers_in(store, n) == [0, n, n + 1] for n in numbers)
         gc.execute(store, gc.plan_gc(store, options), lambda: None)
         gc.execute(
             store,
@@ -108,7 +108,7 @@ def test_killed_at_each_operation_it_leaves_what_is_kept_and_the_next_call_finis
     assert done and moment >= 5
 
 
-def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_path, monkeypatch):
+def test_gc_deletes_cached_copies_of_removed_remote_parts(tmp_path, monkeypatch):
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
     shards = [index_files.write_blob(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
@@ -122,12 +122,12 @@ def test_what_goes_from_far_storage_goes_from_the_cache_of_this_machine_too(tmp_
         gc.plan_gc(far, gc.GcOptions(at_once=frozenset({1}))),
         lambda: None,
     )
-    kept = {path.name for path in (tmp_path / "cache").iterdir()}
-    assert kept == {index_files._copy_name(far, shards[1]), earlier.name}
+    remaining = {path.name for path in (tmp_path / "cache").iterdir()}
+    assert remaining == {index_files._copy_name(far, shards[1]), earlier.name}
 
 
-def test_ages_are_told_by_the_clock_of_the_storage_alone(store, monkeypatch):
-    """The clock of this machine is years ahead."""
+def test_ages_use_only_the_storage_clock(store, monkeypatch):
+    """This machine's clock is years ahead."""
     for number in (1, 2):
         snapshot(store, number, number)
     parts.write_part(store, "numbers", pa.table({"n": [99]}))
@@ -145,7 +145,7 @@ def write(store, *numbers, writer="w"):
     return out.flush()
 
 
-def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
+def test_trim_removes_items_and_keeps_the_rows_of_others(store):
     write(store, 1, 2, writer="a")
     untouched = write(store, 3, writer="b")
     write(store, 4, 5, writer="c")
@@ -160,26 +160,26 @@ def test_items_are_taken_out_and_the_others_keep_all_their_rows(store):
     assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
 
 
-def test_killed_at_each_operation_no_item_that_stays_is_lost_and_the_next_call_takes_the_rest(store, killing):
+def test_trim_killed_at_any_operation_loses_no_kept_item_and_can_be_repeated(store, kill_at):
     for i in range(6):
         write(store, 2 * i, 2 * i + 1, writer=f"w{i}")
     keep = [0, 3, 4, 5]
     for moment in range(50):
-        killing[0] = moment
+        kill_at[0] = moment
         try:
             compaction.trim(store, "extract", prefixes(*keep), unreadable=False, check=lambda: None)
             break
         except Killed:
-            killing[0] = None
+            kill_at[0] = None
             index = JournalIndex.load(store, "extract")
             assert all(len(index.turns(key(i))) == 2 for i in keep)
-    killing[0] = None
+    kill_at[0] = None
     index = JournalIndex.load(store, "extract")
     assert set(index.lookup(map(key, range(12)))) == set(map(key, keep))
     assert moment > 3
 
 
-def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
+def test_damaged_part_is_only_removed_on_request(store):
     path = write(store, 1)
     store.write(path, b"PAR1 and no more")
     assert not compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).damaged
@@ -188,9 +188,9 @@ def test_a_damaged_part_goes_only_when_it_is_asked_for(store):
     assert store.list("work/extract") == []
 
 
-def test_a_part_that_cannot_be_written_again_is_kept_and_told(store, monkeypatch):
+def test_part_that_cannot_be_rewritten_is_kept_and_reported(store, monkeypatch):
     path = write(store, 1, 2)
     monkeypatch.setattr(compaction, "_merge", lambda *_: False)
-    with pytest.raises(StoreError, match="could not be written again"):
+    with pytest.raises(StoreError, match="Cannot rewrite"):
         compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
     assert [info.path for info in store.list("work/extract")] == [path]

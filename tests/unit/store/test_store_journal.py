@@ -32,12 +32,12 @@ def key(i):
     return hashlib.sha256(b"%d" % i).hexdigest()
 
 
-def row(i, kind="turn", at=1000.0, **more):
+def row(i, kind="turn", at=1000.0, **fields):
     reply = f"reply {i}" if kind == "turn" else None
     return JournalRow(
         **{"key": key(i), "turn": 0, "slot": 0, "request_hash": key(i), "kind": kind, "at": at}
         | {"reply": reply, "model": "m"}
-        | more
+        | fields
     )
 
 
@@ -69,7 +69,7 @@ full_rows = st.builds(
 
 
 @given(st.lists(full_rows, max_size=20))
-def test_rows_survive_storage_exactly(rows):
+def test_rows_round_trip(rows):
     table = rows_module.to_table(rows)
     table.validate(full=True)
     store = Store("memory://rows")
@@ -79,7 +79,7 @@ def test_rows_survive_storage_exactly(rows):
 
 
 @given(st.lists(full_rows, max_size=12), st.randoms(use_true_random=False))
-def test_what_rows_mean_does_not_depend_on_their_order_or_repetition(rows, shuffle):
+def test_order_and_duplicates_of_rows_do_not_matter(rows, shuffle):
     shuffled = rows + shuffle.sample(rows, len(rows) // 2)
     shuffle.shuffle(shuffled)
     resolved = resolve(rows)
@@ -88,7 +88,7 @@ def test_what_rows_mean_does_not_depend_on_their_order_or_repetition(rows, shuff
     assert set(resolved) <= set(rows)
 
 
-def test_of_two_replies_the_earlier_counts_and_every_failure_is_kept():
+def test_earliest_reply_counts_and_all_failures_are_kept():
     late, early = row(1, at=2.0, reply="late"), row(1, at=1.0, reply="early")
     failures = [row(1, "failed", at=5.0, error="x"), row(1, "failed", at=4.0, error="y")]
     done = row(1, "done", at=9.0)
@@ -101,7 +101,7 @@ def test_of_two_replies_the_earlier_counts_and_every_failure_is_kept():
     ]
 
 
-def test_replies_at_the_same_instant_are_chosen_by_their_hash():
+def test_simultaneous_replies_are_chosen_by_hash():
     rows = [row(1, reply=reply) for reply in "abcdef"]
     smallest = min(rows, key=lambda r: hashlib.sha256(r.reply.encode()).hexdigest())
     for _ in range(5):
@@ -125,7 +125,7 @@ def test_replies_at_the_same_instant_are_chosen_by_their_hash():
         {"latency_s": float("inf")},
     ],
 )
-def test_a_row_that_cannot_be_stored_is_refused_before_it_holds_up_others(store, change):
+def test_invalid_row_is_refused_on_append(store, change):
     writer = JournalWriter(store, "extract", "w")
     writer.append(row(1))
     with pytest.raises(ValueError, match=r"journal row|item key"):
@@ -134,7 +134,7 @@ def test_a_row_that_cannot_be_stored_is_refused_before_it_holds_up_others(store,
     assert writer.flush()
 
 
-def test_a_lone_surrogate_in_a_reply_does_not_stop_the_journal(store):
+def test_lone_surrogate_in_a_reply_is_replaced(store):
     write(store, row(1, reply="a\ud800b"))
     assert JournalIndex.load(store, "extract").turns(key(1))[0].reply == "a?b"
 
@@ -142,7 +142,7 @@ def test_a_lone_surrogate_in_a_reply_does_not_stop_the_journal(store):
 # writing
 
 
-def test_a_failed_flush_keeps_its_rows_and_writes_them_once(store, monkeypatch):
+def test_rows_of_a_failed_flush_are_kept_and_written_once(store, monkeypatch):
     writer = JournalWriter(store, "extract", "w")
     real = Store.write
 
@@ -171,11 +171,11 @@ def test_rows_appended_while_another_thread_flushes_are_all_written(store):
     writer = JournalWriter(store, "extract", "w")
     stop = threading.Event()
 
-    def flush_on():
+    def keep_flushing():
         while not stop.is_set():
             writer.flush()
 
-    flushers = [threading.Thread(target=flush_on) for _ in range(2)]
+    flushers = [threading.Thread(target=keep_flushing) for _ in range(2)]
     for thread in flushers:
         thread.start()
     for i in range(2000):
@@ -189,7 +189,7 @@ def test_rows_appended_while_another_thread_flushes_are_all_written(store):
     assert compaction.totals(store, "extract").by_model["m"].calls == 2000
 
 
-def test_a_long_backlog_is_written_as_several_parts(store, monkeypatch):
+def test_large_backlog_is_written_as_several_parts(store, monkeypatch):
     monkeypatch.setattr(journal, "FLUSH_BYTES", 5000)
     write(store, *[row(i, at=1000.0 + i, reply="x" * 1000) for i in range(20)])
     index = JournalIndex.load(store, "extract")
@@ -197,14 +197,14 @@ def test_a_long_backlog_is_written_as_several_parts(store, monkeypatch):
     assert len(index.lookup(map(key, range(20)))) == 20
 
 
-def test_names_of_parts_sort_by_time_and_say_who_wrote_them(store):
+def test_part_names_sort_by_time_and_contain_the_writer(store):
     late = write(store, row(1, at=2000.0), writer="a")
     early = write(store, row(2, at=999.9), row(3, at=1500.0), writer="node-7_2")
     assert early < late
     assert early.startswith("work/extract/part-0000000999900-node-7_2-000000-")
 
 
-def test_bad_names_are_refused(store):
+def test_invalid_names_are_refused(store):
     for bad in ("", "a/b", "..", "a b"):
         with pytest.raises(ValueError, match="letters"):
             JournalWriter(store, bad, "w")
@@ -215,7 +215,7 @@ def test_bad_names_are_refused(store):
 # reading
 
 
-def test_keys_with_the_same_first_64_bits_are_not_confused(store):
+def test_keys_with_equal_prefixes_are_distinguished(store):
     a, b = "0" * 64, "0" * 63 + "1"
     write(store, row(1, key=a), row(2, key=b))
     index = JournalIndex.load(store, "extract")
@@ -224,24 +224,24 @@ def test_keys_with_the_same_first_64_bits_are_not_confused(store):
     assert index.turns("0" * 63 + "2") == []
 
 
-def test_an_item_is_collected_from_many_parts(store):
+def test_rows_of_an_item_are_collected_from_many_parts(store):
     for turn in range(5):
         write(store, row(1, turn=turn, at=1000.0 + turn), row(turn + 10), writer=f"w{turn}")
     index = JournalIndex.load(store, "extract")
     assert [r.turn for r in index.turns(key(1))] == [0, 1, 2, 3, 4]
-    assert sum(len(held.prefixes) for held in index._held.values()) == 10
+    assert sum(len(part.prefixes) for part in index._parts.values()) == 10
 
 
-def test_a_lookup_does_not_look_in_one_part_after_the_other(store):
+def test_lookup_does_not_search_every_part(store):
     for i in range(5):
         write(store, row(i), writer=f"w{i}")
     index = JournalIndex.load(store, "extract")
-    for held in index._held.values():
-        object.__setattr__(held, "prefixes", None)
+    for part in index._parts.values():
+        object.__setattr__(part, "prefixes", None)
     assert index.lookup([key(3), key(9), key(1)]) == {key(3): [row(3)], key(1): [row(1)]}
 
 
-def test_a_batch_reads_each_part_once(store, monkeypatch):
+def test_batch_lookup_reads_each_part_once(store, monkeypatch):
     for i in range(3):
         write(store, *[row(j) for j in range(i, 300, 3)], writer=f"w{i}")
     index = JournalIndex.load(store, "extract")
@@ -254,7 +254,7 @@ def test_a_batch_reads_each_part_once(store, monkeypatch):
     assert len(reads) == 3
 
 
-def test_the_cache_forgets_the_part_not_used_for_longest(store):
+def test_cache_evicts_the_least_recently_used_part(store):
     paths = [write(store, row(i, reply="x" * 10_000), writer=f"w{i}") for i in range(4)]
     cache = journal.Cache(limit_bytes=25_000)
     for path in (paths[0], paths[1], paths[0], paths[2], paths[3]):
@@ -263,7 +263,7 @@ def test_the_cache_forgets_the_part_not_used_for_longest(store):
     assert cache._size == sum(d.nbytes for d in cache._parts.values()) < 25_000
 
 
-def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypatch):
+def test_done_and_failed_items_are_counted_without_reading_replies(store, monkeypatch):
     write(store, row(1), row(1, "done"), row(2), row(3, "failed", error="x"), writer="a")
     write(store, row(1, "done", at=2000.0), row(4, "failed"), row(4, "done"), writer="b")
     index = JournalIndex.load(store, "extract")
@@ -273,7 +273,7 @@ def test_done_and_failed_items_are_told_without_reading_replies(store, monkeypat
     assert index.is_done([]).tolist() == []
 
 
-def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatch):
+def test_done_items_are_computed_once_per_load(store, monkeypatch):
     write(store, row(1, "done"), row(2, "done"), writer="a")
     write(store, row(2, "retry", at=3000.0), row(2, "done", at=4000.0), row(3, "killed"), writer="b")
     index = JournalIndex.load(store, "extract")
@@ -289,15 +289,15 @@ def test_what_is_done_is_found_once_for_as_long_as_parts_stand(store, monkeypatc
     assert index.is_done([key(3)]).tolist() == [True] and len(found) == 4
 
 
-def test_asking_whether_any_item_killed_reads_no_entry(store):
+def test_any_killed_reads_no_entries(store):
     write(store, row(1), row(2, "killed"))
     index = JournalIndex.load(store, "extract")
-    for held in index._held.values():
-        object.__setattr__(held, "flags", None)
+    for part in index._parts.values():
+        object.__setattr__(part, "flags", None)
     assert index.any_killed
 
 
-def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
+def test_index_with_an_added_part_equals_a_reloaded_one(store):
     write(store, *[row(i) for i in range(0, 50, 2)], writer="a")
     index = JournalIndex.load(store, "extract")
     new = [*[row(i) for i in range(0, 50, 5)], row(3, "done"), row(7, "killed"), row(7)]
@@ -305,13 +305,13 @@ def test_an_index_with_one_more_part_is_that_of_a_new_look(store):
     extended, again = index.with_part(path, new), JournalIndex.load(store, "extract")
     assert extended.lookup(map(key, range(50))) == again.lookup(map(key, range(50)))
     assert (extended.n_parts, extended.count_done(), extended.any_killed) == (2, 1, True)
-    assert extended._held.keys() == again._held.keys()
+    assert extended._parts.keys() == again._parts.keys()
     for name in ("prefixes", "flags"):
-        assert getattr(extended._held[path], name).tolist() == getattr(again._held[path], name).tolist()
+        assert getattr(extended._parts[path], name).tolist() == getattr(again._parts[path], name).tolist()
     assert extended.with_part(path, new) is extended
 
 
-def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
+def test_reloading_reads_only_new_parts(store, monkeypatch):
     paths = [write(store, row(i), row(i + 100, "killed"), writer=f"w{i}") for i in range(6)]
     index = JournalIndex.load(store, "extract")
     new = [write(store, row(i), row(3, at=2000.0 + i), writer=f"w{i}") for i in range(6, 9)]
@@ -328,14 +328,14 @@ def test_a_look_again_reads_only_what_is_new(store, monkeypatch):
     assert again.reloaded().lookup(keys) == fresh.lookup(keys)
 
 
-def test_failed_items_are_listed_with_kindll_their_rows(store):
+def test_failed_items_are_listed_with_all_their_rows(store):
     write(store, row(1), row(1, "failed", error="x"), row(2, "failed"), row(2, "done"), writer="a")
     write(store, row(1, "failed", at=2000.0, error="y"), row(3), writer="b")
     failed = JournalIndex.load(store, "extract").failed()
     assert failed == {key(1): [row(1), row(1, "failed", error="x"), row(1, "failed", at=2000.0, error="y")]}
 
 
-def test_an_empty_journal_has_no_rows(store):
+def test_empty_journal_has_no_rows(store):
     index = JournalIndex.load(store, "extract")
     assert (index.n_parts, index.count_done(), index.turns(key(1)), index.failed()) == (0, 0, [], {})
     assert index.is_done([key(1)]).tolist() == [False]
@@ -343,7 +343,7 @@ def test_an_empty_journal_has_no_rows(store):
     assert compaction.compact(store, "extract", at_least=1) == 0
 
 
-def test_an_index_travels_to_another_process_with_its_arrays_out_of_band(store):
+def test_index_pickles_with_out_of_band_arrays(store):
     write(store, *[row(i) for i in range(1000)])
     index = JournalIndex.load(store, "extract")
     buffers = []
@@ -354,7 +354,7 @@ def test_an_index_travels_to_another_process_with_its_arrays_out_of_band(store):
     assert pickle.loads(data, buffers=frozen).turns(key(5)) == [row(5)]
 
 
-def test_a_part_that_rots_after_loading_is_named_and_its_work_is_open_again(store, caplog):
+def test_part_damaged_after_loading_is_reported_and_its_items_are_pending(store, caplog):
     path = write(store, row(1), row(1, "done"))
     index = JournalIndex.load(store, "extract")
     rotten = bytearray(store.read(path))
@@ -366,14 +366,14 @@ def test_a_part_that_rots_after_loading_is_named_and_its_work_is_open_again(stor
     assert JournalIndex.load(store, "extract").count_done() == 0
 
 
-def test_a_large_part_is_loaded_by_its_key_column_and_rot_in_it_is_found(store, caplog):
+def test_damage_in_the_key_column_of_a_large_part_is_detected(store, caplog):
     noise = random.Random(1)
     path = write(store, *[row(i, reply=noise.randbytes(300).hex()) for i in range(6000)])
     whole = store.read(path)
     assert len(whole) > 1 << 20
     assert len(JournalIndex.load(store, "extract").lookup([key(1), key(5999)])) == 2
     rotten = bytearray(whole)
-    rotten[1000] ^= 0xFF  # in the key column, which comes first
+    rotten[1000] ^= 0xFF  # in the key column, which is the first
     store.write(path, bytes(rotten))
     assert JournalIndex.load(store, "extract").damaged == [path]
     store.write(path, whole[:-1])
@@ -381,7 +381,7 @@ def test_a_large_part_is_loaded_by_its_key_column_and_rot_in_it_is_found(store, 
     assert caplog.text.count(path) == 2
 
 
-def test_other_files_in_the_journal_are_left_alone(store):
+def test_unrelated_files_in_the_journal_are_ignored(store):
     store.write("work/extract/damaged/part-0000000000000-w-000000-" + "0" * 32 + ".parquet", b"x")
     store.write("work/extract/notes.txt", b"x")
     store.write("work/extract2/part-0000000000000-w-000000-" + "0" * 32 + ".parquet", b"x")
@@ -389,7 +389,7 @@ def test_other_files_in_the_journal_are_left_alone(store):
     assert (index.n_parts, index.damaged) == (0, [])
 
 
-def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store, monkeypatch):
+def test_repeatedly_vanishing_parts_are_an_error(store, monkeypatch):
     write(store, row(1))
     write(store, row(2), writer="v")
     found = journal.list_parts(store, "extract")
@@ -399,8 +399,8 @@ def test_parts_that_vanish_for_ever_are_an_error_and_not_an_empty_journal(store,
         JournalIndex.load(store, "extract")
 
 
-def test_a_journal_that_is_merged_all_the_while_is_loaded_part_by_part(store, monkeypatch):
-    """Each listing is followed by a merge of some of its parts: more often than one would begin anew."""
+def test_journal_can_be_loaded_during_continuous_merges(store, monkeypatch):
+    """A merge follows each listing, for more listings than MAX_RELOADS."""
     for i in range(24):
         write(store, row(i, at=1000.0 + i), writer=f"w{i:02d}")
     real, scanned = journal.list_parts, []

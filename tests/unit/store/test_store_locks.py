@@ -18,9 +18,9 @@ def store(tmp_path):
     return Store(str(tmp_path))
 
 
-def acquire(store, clock=None, **more):
+def acquire(store, clock=None, **options):
     with (clock or Clock()).passes():
-        return locks.acquire(store, **more)
+        return locks.acquire(store, **options)
 
 
 HOLD = """if True:
@@ -47,7 +47,7 @@ def other_process(tmp_path):
     process.communicate()
 
 
-def test_a_killed_writer_on_this_machine_is_taken_over_at_once(store, other_process):
+def test_lock_of_a_killed_local_writer_is_taken_over_immediately(store, other_process):
     other_process.kill()
     other_process.wait()
     clock = Clock()
@@ -55,7 +55,7 @@ def test_a_killed_writer_on_this_machine_is_taken_over_at_once(store, other_proc
     assert clock.seconds == 0
 
 
-def test_a_killed_writer_that_nobody_waited_for_yet_is_dead_too(store, other_process):
+def test_zombie_writer_counts_as_dead(store, other_process):
     other_process.kill()
     os.waitid(os.P_PID, other_process.pid, os.WEXITED | os.WNOWAIT)
     assert os.path.exists(f"/proc/{other_process.pid}")
@@ -64,7 +64,7 @@ def test_a_killed_writer_that_nobody_waited_for_yet_is_dead_too(store, other_pro
     assert clock.seconds == 0
 
 
-def test_a_living_writer_keeps_others_out_by_real_heartbeats(store, other_process):
+def test_live_writer_keeps_the_lock_with_heartbeats(store, other_process):
     with pytest.raises(LockHeld, match=f"process {other_process.pid} on .*another run"):
         locks.acquire(store)
     _, errors = other_process.communicate("\n", timeout=30)
@@ -72,17 +72,17 @@ def test_a_living_writer_keeps_others_out_by_real_heartbeats(store, other_proces
     assert acquire(store).epoch == 2
 
 
-def test_whoever_asks_first_is_told_of_a_living_writer_and_waits_for_no_other(store, other_process):
+def test_check_free_reports_a_live_writer_and_does_not_wait_for_a_dead_one(store, other_process):
     with pytest.raises(LockHeld, match=f"process {other_process.pid} on .*another run"):
         locks.check_free(store)
     other_process.send_signal(signal.SIGSTOP)
     clock = Clock()
     with clock.passes():
         locks.check_free(store)
-    assert clock.seconds <= 2 * locks.HEARTBEAT_S + 0.2  # `acquire` waits for longer, and takes over
+    assert clock.seconds <= 2 * locks.HEARTBEAT_S + 0.2  # `acquire` waits longer and takes over
 
 
-def test_a_stopped_writer_is_taken_over_and_finds_its_lock_lost(store, other_process):
+def test_stopped_writer_loses_the_lock(store, other_process):
     other_process.send_signal(signal.SIGSTOP)
     with locks.acquire(store, stale_s=0.3) as lock:
         assert lock.epoch == 2
@@ -93,7 +93,7 @@ def test_a_stopped_writer_is_taken_over_and_finds_its_lock_lost(store, other_pro
         lock.check()
 
 
-def test_a_writer_elsewhere_is_taken_over_within_30_seconds(store, monkeypatch):
+def test_lock_of_a_dead_remote_writer_is_taken_over_within_30_seconds(store, monkeypatch):
     acquire(store)
     monkeypatch.setattr(locks, "_machine", lambda: "another machine")
     clock = Clock()
@@ -101,7 +101,7 @@ def test_a_writer_elsewhere_is_taken_over_within_30_seconds(store, monkeypatch):
     assert 19 < clock.seconds < 30
 
 
-def test_a_writer_elsewhere_is_known_to_live_by_its_heartbeat_alone(store, monkeypatch):
+def test_remote_writer_is_alive_if_its_heartbeat_changes(store, monkeypatch):
     lock = acquire(store)
     assert locks.find_live_holder(store) == lock.holder
     monkeypatch.setattr(locks, "_machine", lambda: "another machine")
@@ -115,7 +115,7 @@ def test_a_writer_elsewhere_is_known_to_live_by_its_heartbeat_alone(store, monke
     assert locks.find_live_holder(store) is None
 
 
-def test_one_that_reuses_the_pid_is_not_the_writer(store, monkeypatch):
+def test_process_that_reuses_the_pid_is_not_the_writer(store, monkeypatch):
     acquire(store)
     monkeypatch.setattr(locks, "_process_start", lambda pid: "12345")
     clock = Clock()
@@ -123,7 +123,7 @@ def test_one_that_reuses_the_pid_is_not_the_writer(store, monkeypatch):
     assert clock.seconds == 0
 
 
-def test_where_the_machine_is_unknown_nobody_is_declared_dead_by_it(store, monkeypatch):
+def test_unknown_machine_never_declares_a_process_dead(store, monkeypatch):
     monkeypatch.setattr(locks, "_machine", lambda: "")
     acquire(store)
     monkeypatch.setattr(locks, "_process_start", lambda pid: None)
@@ -132,7 +132,7 @@ def test_where_the_machine_is_unknown_nobody_is_declared_dead_by_it(store, monke
     assert clock.seconds > 19
 
 
-def test_a_clock_that_is_wrong_elsewhere_does_not_matter(store, monkeypatch):
+def test_wrong_clock_of_another_machine_does_not_matter(store, monkeypatch):
     monkeypatch.setattr(locks, "_now", lambda: 4e9)
     lock = acquire(store)
     monkeypatch.setattr(locks, "_now", lambda: 0.0)
@@ -140,7 +140,7 @@ def test_a_clock_that_is_wrong_elsewhere_does_not_matter(store, monkeypatch):
         acquire(store, Clock(each=lock.beat))
 
 
-def test_a_heartbeat_just_before_the_end_counts(store):
+def test_heartbeat_just_before_the_deadline_counts(store):
     lock = acquire(store)
     clock = Clock()
     clock.each = lambda: lock.beat() if clock.seconds > 19 else None
@@ -148,7 +148,7 @@ def test_a_heartbeat_just_before_the_end_counts(store):
         acquire(store, clock)
 
 
-def test_an_announced_silence_is_waited_for(store):
+def test_announced_silence_extends_the_wait(store):
     lock = acquire(store)
     clock = Clock()
     with lock.allow_silence(100):
@@ -163,7 +163,7 @@ def test_an_announced_silence_is_waited_for(store):
     assert clock.seconds < 30
 
 
-def test_a_dead_process_is_known_as_such_also_in_its_announced_silence(store, monkeypatch):
+def test_dead_process_is_detected_during_its_announced_silence(store, monkeypatch):
     acquire(store).allow_silence(1000).__enter__()
     monkeypatch.setattr(locks, "_process_start", lambda pid: "12345")
     clock = Clock()
@@ -171,7 +171,7 @@ def test_a_dead_process_is_known_as_such_also_in_its_announced_silence(store, mo
     assert clock.seconds == 0
 
 
-def test_a_release_is_noticed_while_waiting(store):
+def test_release_is_noticed_while_waiting(store):
     lock = acquire(store)
     clock = Clock()
     clock.each = lambda: lock.release() if clock.seconds == 2.0 else None
@@ -179,17 +179,17 @@ def test_a_release_is_noticed_while_waiting(store):
     assert clock.seconds == 2.0
 
 
-def test_a_released_lock_does_not_beat_or_commit_any_more(store):
+def test_released_lock_neither_beats_nor_commits(store):
     lock = acquire(store)
     lock.keep_beating(0.001)
     lock.release()
     lock.beat()
     assert orjson.loads(store.read("locks/1.beat.json"))["released"] is True
-    with pytest.raises(LockLost, match="released by this writer"):
+    with pytest.raises(LockLost, match="This writer has released its lock"):
         lock.check()
 
 
-def test_a_background_heartbeat_notices_that_the_lock_is_lost(store):
+def test_background_heartbeat_notices_a_lost_lock(store):
     lock = acquire(store)
     lock.keep_beating(0.01)
     assert not lock.lost
@@ -202,7 +202,7 @@ def test_a_background_heartbeat_notices_that_the_lock_is_lost(store):
     lock.release()
 
 
-def test_a_heartbeat_goes_on_after_a_fault_of_the_storage(store, monkeypatch, caplog):
+def test_heartbeat_continues_after_a_storage_failure(store, monkeypatch, caplog):
     lock = acquire(store)
     real, faults = Store.write, [1, 1]
 
@@ -224,7 +224,7 @@ def test_a_heartbeat_goes_on_after_a_fault_of_the_storage(store, monkeypatch, ca
     assert store.read("locks/1.beat.json") != before
 
 
-def test_a_lock_file_that_cannot_be_read_is_still_somebodys(store):
+def test_unreadable_lock_file_still_holds_the_lock(store):
     store.write("locks/5.json", b"{half")
     clock = Clock()
     clock.each = lambda: store.write("locks/5.beat.json", b"%f" % clock.seconds)
@@ -234,23 +234,23 @@ def test_a_lock_file_that_cannot_be_read_is_still_somebodys(store):
     assert acquire(store, clock).epoch == 6
 
 
-def test_the_highest_epoch_holds_by_number_and_not_by_name(store):
+def test_epochs_are_compared_as_numbers(store):
     for _ in range(11):
         lock = acquire(store)
         lock.release()
     assert lock.epoch == 11
     assert locks.find_holder(store) is None
-    held = acquire(store)
-    assert locks.find_holder(store) == held.holder
+    lock = acquire(store)
+    assert locks.find_holder(store) == lock.holder
 
 
-def test_a_lock_survives_an_error_in_its_block_only_as_released(store):
+def test_lock_is_released_after_an_error_in_its_block(store):
     with pytest.raises(KeyError), acquire(store):
         raise KeyError
     assert locks.find_holder(store) is None
 
 
-def test_a_store_that_ignores_conditions_is_found_out(store, monkeypatch, caplog):
+def test_store_that_ignores_conditions_is_detected(store, monkeypatch, caplog):
     def create(self, path, data):
         self.write(path, data)
         return True

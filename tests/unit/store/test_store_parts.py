@@ -41,7 +41,7 @@ def table(rows):
     )
 
 
-def test_the_same_table_is_the_same_part_whoever_made_it(store):
+def test_equal_tables_give_the_same_part(store):
     whole = table([(1, "a"), (2, "b"), (0, "c")])
     chunked = pa.concat_tables([whole.slice(0, 1), whole.slice(1, 0), whole.slice(1)])
     marked = whole.replace_schema_metadata({"pandas": "{}", "made_by": "somebody"})
@@ -54,27 +54,27 @@ def test_the_same_table_is_the_same_part_whoever_made_it(store):
     assert parts.read_part(store, written.pop()).equals(whole)
 
 
-def test_an_unchanged_part_is_not_written_again(store, monkeypatch):
+def test_unchanged_part_is_not_written_again(store, monkeypatch):
     first = parts.write_part(store, "t", table([(1, "a")]))
     monkeypatch.setattr(Store, "write", None)
     assert parts.write_part(store, "t", table([(1, "a")])) == first
 
 
-def test_a_torn_part_is_healed_by_writing_it_again(store):
+def test_truncated_part_is_replaced_on_writing(store):
     part = parts.write_part(store, "t", table([(1, "a")]))
     store.write(part.path, store.read(part.path)[:50])
     assert parts.write_part(store, "t", table([(1, "a")])) == part
     assert parts.read_part(store, part).equals(table([(1, "a")]))
 
 
-def test_a_flipped_bit_is_found_also_when_only_some_columns_are_read(store):
+def test_flipped_bit_is_detected_when_columns_are_read(store):
     noise = pa.array(np.random.default_rng(1).integers(0, 2**63, 200_000))
     part = parts.write_part(store, "t", pa.table({"noise": noise, "n": [0] * len(noise)}))
     whole = store.read(part.path)
     assert len(whole) > 1 << 20
-    for place in range(1000, part.bytes - 10_000, part.bytes // 20):
+    for position in range(1000, part.bytes - 10_000, part.bytes // 20):
         flipped = bytearray(whole)
-        flipped[place] ^= 1
+        flipped[position] ^= 1
         store.write(part.path, bytes(flipped))
         with pytest.raises(CorruptPart, match=part.path):
             parts.read_part(store, part, ["noise"])
@@ -84,7 +84,7 @@ IDS = st.sampled_from([f"{n:02}" for n in range(40)])
 
 
 @given(st.lists(IDS, max_size=30), st.sets(IDS, max_size=4), st.sampled_from(["id", "tags"]), st.booleans())
-def test_rows_by_their_values_are_those_that_a_filter_finds(tmp_path_factory, values, wanted, by, is_large):
+def test_read_rows_equals_a_filter_of_the_table(tmp_path_factory, values, wanted, by, is_large):
     whole = table([(n % 3, value) for n, value in enumerate(values)])
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_ROW_GROUP_ROWS", 3)
@@ -98,12 +98,12 @@ def test_rows_by_their_values_are_those_that_a_filter_finds(tmp_path_factory, va
 
 
 def large(n=60_000):
-    """A part of several row groups, sorted by id."""
+    """A part with several row groups, sorted by id."""
     noise = np.random.default_rng(1).integers(0, 2**63, n)
     return pa.table({"id": [f"{i:032x}" for i in range(n)], "noise": noise, "more": noise[::-1]})
 
 
-def test_of_a_large_part_only_the_columns_that_are_wanted_are_fetched(store, monkeypatch):
+def test_other_columns_are_fetched_only_for_matching_parts(store, monkeypatch):
     part = parts.write_part(store, "t", large())
     fetched = []
     read_range = Store.read_range
@@ -119,35 +119,35 @@ def test_of_a_large_part_only_the_columns_that_are_wanted_are_fetched(store, mon
     assert sum(fetched) < 0.6 * part.bytes
 
 
-def test_a_flipped_bit_is_found_also_when_only_some_rows_are_read(store):
+def test_flipped_bit_is_detected_when_rows_are_read(store):
     part = parts.write_part(store, "t", large())
     whole = store.read(part.path)
     row = pa.array([f"{40_000:032x}"])
     right = parts.read_rows(store, part, ["more"], "id", row)
     n_found = 0
-    for place in range(100, part.bytes, part.bytes // 40):
+    for position in range(100, part.bytes, part.bytes // 40):
         flipped = bytearray(whole)
-        flipped[place] ^= 1
+        flipped[position] ^= 1
         store.write(part.path, bytes(flipped))
         try:
             assert parts.read_rows(store, part, ["more"], "id", row).equals(right), (
-                "what was not read is not told"
+                "damage outside of the read columns is not detected"
             )
-        except CorruptPart as told:
-            n_found += part.path in str(told)
+        except CorruptPart as error:
+            n_found += part.path in str(error)
     assert n_found > 5
 
 
-def test_rows_of_a_part_that_is_missing_or_shorter_than_it_was_are_told(store):
+def test_missing_and_short_parts_are_reported_when_rows_are_read(store):
     part = parts.write_part(store, "t", large())
     with pytest.raises(CorruptPart, match=r"it has 60,000 rows instead of 7"):
         parts.read_rows(store, Part(part.path, 7, part.bytes), ["more"], "id", pa.array(["x"]))
     store.delete(part.path)
-    with pytest.raises(CorruptPart, match="is missing, though a snapshot needs it"):
+    with pytest.raises(CorruptPart, match="is missing, although a snapshot needs it"):
         parts.read_rows(store, part, ["more"], "id", pa.array(["x"]))
 
 
-def test_types_survive_storage(store):
+def test_types_round_trip(store):
     typed = table([(2, "ü"), (0, "")])
     assert parts.read_part(store, parts.write_part(store, "t", typed)).schema == SCHEMA
 
@@ -158,7 +158,7 @@ def test_types_survive_storage(store):
     st.integers(50, 1500),
     st.integers(1, 30),
 )
-def test_cuts_depend_on_the_rows_and_not_on_the_pieces(rows, cuts, max_bytes, max_rows):
+def test_part_boundaries_do_not_depend_on_the_pieces(rows, cuts, max_bytes, max_rows):
     store = Store("memory://cuts")
     whole = table(rows)
     limits = {"max_bytes": max_bytes, "max_rows": max_rows}
@@ -170,13 +170,13 @@ def test_cuts_depend_on_the_rows_and_not_on_the_pieces(rows, cuts, max_bytes, ma
     assert parts.read_table(store, expected, schema=SCHEMA).equals(whole.combine_chunks())
 
 
-def test_parts_keep_to_their_size_but_for_a_single_large_row(store):
+def test_part_size_is_limited_except_for_a_single_large_row(store):
     big = table([(0, "x" * size) for size in (10, 500, 5000, 10, 10)])
     written = parts.write_parts(store, "t", [big], max_bytes=1000)
     assert [p.rows for p in written] == [2, 1, 2]
 
 
-def test_no_rows_are_no_parts_and_read_as_an_empty_table(store):
+def test_table_without_rows_has_no_parts(store):
     assert parts.write_parts(store, "t", [SCHEMA.empty_table()]) == []
     assert parts.read_table(store, [], schema=SCHEMA).equals(SCHEMA.empty_table())
     assert parts.read_table(store, [], ["id"], schema=SCHEMA).schema.names == ["id"]
@@ -184,7 +184,7 @@ def test_no_rows_are_no_parts_and_read_as_an_empty_table(store):
         parts.read_table(store, [])
 
 
-def test_a_column_that_an_older_version_did_not_write_is_null(store):
+def test_missing_column_is_null(store):
     old = parts.write_part(store, "t", pa.table({"id": ["a"]}))
     new = parts.write_part(store, "t", table([(1, "b")]))
     read = parts.read_table(store, [old, new], ["id", "tags"], schema=SCHEMA)
@@ -192,28 +192,28 @@ def test_a_column_that_an_older_version_did_not_write_is_null(store):
     assert parts.read_part(store, old, ["id", "tags"]).schema.names == ["id"]
 
 
-def test_a_table_name_that_is_no_file_name_is_refused(store):
+def test_invalid_table_name_is_refused(store):
     with pytest.raises(ValueError, match="name"):
         parts.write_part(store, "../t", table([]))
 
 
-def test_sizes_of_rows_are_close_to_those_in_memory():
+def test_estimated_row_sizes_are_close_to_memory_sizes():
     rng = np.random.default_rng(1)
     big = table([(int(n), "x" * int(size)) for n, size in rng.integers(0, [4, 500], (2000, 2))])
     assert parts._row_bytes(big).sum() == pytest.approx(big.nbytes, rel=0.2)
 
 
 @pytest.mark.parametrize(
-    ("table", "told"),
+    ("table", "message"),
     [
         (pa.table({"id": pa.array([b"\xff\xfe"], pa.binary()).view(pa.string())}), "UTF8"),
         (pa.table({"id": [["a"]]}), "is damaged"),
     ],
     ids=["no text", "another type"],
 )
-def test_a_table_of_anything_with_the_right_hash_is_damage(store, table, told):
+def test_invalid_table_with_a_matching_hash_is_reported_as_damaged(store, table, message):
     part = parts.write_part(store, "t", table)
-    with pytest.raises(CorruptPart, match=told) as caught:
+    with pytest.raises(CorruptPart, match=message) as caught:
         parts.read_table(store, [part], ["id"], pa.schema([("id", pa.string())]))
     assert caught.value.path == part.path
     with pytest.raises(CorruptPart, match=r"is damaged.*again with --verify"):

@@ -1,7 +1,4 @@
-"""Items that are put back: their replies count no more, and nothing of them is lost.
-
-And requests that were answered twice, found while others merge; a reply that stands in two parts is one.
-"""
+"""Retry rows and duplicate replies."""
 
 from __future__ import annotations
 
@@ -28,15 +25,15 @@ def key(n: int) -> str:
     return f"{n:064x}"[::-1]
 
 
-def turn(n: int, at: float, number: int = 0, reply: str = "garbage") -> JournalRow:
+def turn_row(n: int, at: float, number: int = 0, reply: str = "garbage") -> JournalRow:
     return JournalRow(key(n), number, 0, "h", TURN, at, reply=reply, prompt_tokens=10, model="m")
 
 
-def end(n: int, at: float, why: str | None = None) -> JournalRow:
+def done_row(n: int, at: float, why: str | None = None) -> JournalRow:
     return JournalRow(key(n), 0, 0, "", DONE, at, error=why)
 
 
-def failed(n: int, at: float, number: int = 0) -> JournalRow:
+def failed_row(n: int, at: float, number: int = 0) -> JournalRow:
     return JournalRow(key(n), number, 0, "h", FAILED, at, error="too long")
 
 
@@ -47,47 +44,52 @@ def write(store: Store, *rows: JournalRow, writer: str = "w") -> None:
     journal.flush()
 
 
-def look(store: Store) -> JournalIndex:
+def read_journal(store: Store) -> JournalIndex:
     return JournalIndex.load(store, "extract")
 
 
-def test_an_item_that_was_put_back_has_no_replies_until_it_is_asked_again(store: Store):
-    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0, reply="fine"), end(2, 6.1))
+def test_retried_item_has_no_replies_until_it_is_requested_again(store: Store):
+    write(
+        store, turn_row(1, 5.0), done_row(1, 5.1, "no JSON"), turn_row(2, 6.0, reply="fine"), done_row(2, 6.1)
+    )
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
-    assert look(store).turns(key(1)) == [] and look(store).turns(key(2)) != []
-    assert look(store).is_done([key(1), key(2)]).tolist() == [False, True] and look(store).count_done() == 1
-    write(store, turn(1, 5.2, reply="good"), end(1, 5.3), writer="v")
-    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
-    assert look(store).count_done() == 2
+    assert read_journal(store).turns(key(1)) == [] and read_journal(store).turns(key(2)) != []
+    assert (
+        read_journal(store).is_done([key(1), key(2)]).tolist() == [False, True]
+        and read_journal(store).count_done() == 1
+    )
+    write(store, turn_row(1, 5.2, reply="good"), done_row(1, 5.3), writer="v")
+    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert read_journal(store).count_done() == 2
 
 
-def test_replies_before_a_turn_that_failed_stand(store: Store):
-    write(store, turn(1, 5.0, 0, "good"), failed(1, 6.0, 1))
-    assert list(look(store).failed()) == [key(1)]
+def test_replies_before_a_failed_turn_stay_valid(store: Store):
+    write(store, turn_row(1, 5.0, 0, "good"), failed_row(1, 6.0, 1))
+    assert list(read_journal(store).failed()) == [key(1)]
     retry_rows.mark_for_retry(store, "extract", {key(1): 6}, "by hand")
-    assert [(r.kind, r.reply) for r in look(store).turns(key(1))] == [(TURN, "good")]
-    assert look(store).failed() == {}
+    assert [(r.kind, r.reply) for r in read_journal(store).turns(key(1))] == [(TURN, "good")]
+    assert read_journal(store).failed() == {}
 
 
-def test_what_was_answered_after_it_was_put_back_is_left_alone(store: Store):
-    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"))
+def test_items_answered_after_the_retry_are_skipped(store: Store):
+    write(store, turn_row(1, 5.0), done_row(1, 5.1, "no JSON"))
     retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand")
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "again") == 0
-    write(store, turn(1, 9.0, reply="good"), end(1, 9.1), writer="v")
+    write(store, turn_row(1, 9.0, reply="good"), done_row(1, 9.1), writer="v")
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "once more") == 0
-    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
-def test_a_clock_that_was_ahead_voids_no_answer_that_comes_after_the_item_was_put_back(store: Store):
+def test_fast_clock_does_not_void_later_replies(store: Store):
     ahead = time.time() + 86_400
-    write(store, failed(1, ahead))
-    assert look(store).next_time() < ahead
+    write(store, failed_row(1, ahead))
+    assert read_journal(store).next_time() < ahead
     retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
     retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "again")
-    now = look(store).next_time()
+    now = read_journal(store).next_time()
     assert now > ahead
-    write(store, turn(1, now, reply="good"), end(1, now), writer="v")
-    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    write(store, turn_row(1, now, reply="good"), done_row(1, now), writer="v")
+    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
 class Killed(BaseException):
@@ -95,11 +97,9 @@ class Killed(BaseException):
 
 
 @pytest.mark.parametrize("writes", [0, 1, 2])
-def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
-    store: Store, monkeypatch, writes: int
-):
+def test_killed_retry_does_not_void_later_replies(store: Store, monkeypatch, writes: int):
     ahead = time.time() + 60
-    write(store, failed(1, ahead))
+    write(store, failed_row(1, ahead))
     real, done = Store.write, []
 
     def killed(self, path, data):
@@ -112,30 +112,30 @@ def test_putting_back_that_is_killed_voids_no_answer_that_comes_after_it(
     with contextlib.suppress(Killed):
         retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
     monkeypatch.undo()
-    now = look(store).next_time()
-    write(store, turn(1, now, reply="good"), end(1, now), writer="v")
-    assert [r.reply for r in look(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    now = read_journal(store).next_time()
+    write(store, turn_row(1, now, reply="good"), done_row(1, now), writer="v")
+    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
 
 
-def test_the_rows_tell_until_when_items_were_put_back(store: Store):
+def test_retried_until_is_the_time_of_the_latest_retry(store: Store):
     ahead = time.time() + 60
-    write(store, failed(1, ahead), failed(2, ahead - 30), failed(3, ahead + 100))
-    assert look(store).retried_until == 0.0
+    write(store, failed_row(1, ahead), failed_row(2, ahead - 30), failed_row(3, ahead + 100))
+    assert read_journal(store).retried_until == 0.0
     retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
-    before = look(store)
+    before = read_journal(store)
     retry_rows.mark_for_retry(store, "extract", {key(2): ahead}, "by hand")
-    for index in (look(store), before.reloaded()):
+    for index in (read_journal(store), before.reloaded()):
         assert index.retried_until == ahead < index.next_time() < ahead + 1
 
 
-def test_an_item_whose_end_was_never_written_is_put_back_by_its_time(store: Store):
-    write(store, turn(1, 5.7))
+def test_item_without_an_end_is_retried_by_its_time(store: Store):
+    write(store, turn_row(1, 5.7))
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 4}, "answered since") == 0
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
-    assert look(store).turns(key(1)) == []
+    assert read_journal(store).turns(key(1)) == []
 
 
-def test_every_putting_back_changes_the_mark(store: Store):
+def test_every_retry_changes_the_marker(store: Store):
     assert retry_rows.retry_marker(store, "extract") == ""
     retry_rows.mark_for_retry(store, "extract", {key(1): 0}, "x")
     first = retry_rows.retry_marker(store, "extract")
@@ -144,25 +144,32 @@ def test_every_putting_back_changes_the_mark(store: Store):
     assert retry_rows.retry_marker(store, "report") == "" and list_parts(store, "extract") == []
 
 
-def test_totals_count_all_that_was_paid_for_and_no_failure_that_was_put_back(store: Store):
-    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), failed(2, 7.0, 1))
+def test_totals_count_paid_replies_but_not_retried_failures(store: Store):
+    write(store, turn_row(1, 5.0), done_row(1, 5.1, "no JSON"), turn_row(2, 6.0), failed_row(2, 7.0, 1))
     retry_rows.mark_for_retry(store, "extract", {key(1): 5, key(2): 7}, "by hand")
     found = compaction.totals(store, "extract")
     assert (found.items, found.done, found.failed, found.by_model["m"].calls) == (2, 0, 0, 2)
 
 
-def test_compaction_keeps_what_was_put_back(store: Store):
+def test_compaction_preserves_retries(store: Store):
     for i in range(4):
-        write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
+        write(store, turn_row(i, 5.0 + i), done_row(i, 5.1 + i, "no JSON"), writer=f"w{i}")
     retry_rows.mark_for_retry(store, "extract", {key(1): 6, key(2): 7}, "by hand")
-    before = {i: look(store).turns(key(i)) for i in range(4)}
+    before = {i: read_journal(store).turns(key(i)) for i in range(4)}
     assert compaction.compact(store, "extract", at_least=2) > 0
-    assert {i: look(store).turns(key(i)) for i in range(4)} == before
-    assert before[1] == before[2] == [] and look(store).count_done() == 2
+    assert {i: read_journal(store).turns(key(i)) for i in range(4)} == before
+    assert before[1] == before[2] == [] and read_journal(store).count_done() == 2
 
 
-def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
-    write(store, turn(1, 5.0), end(1, 5.1, "no JSON"), turn(2, 6.0), end(2, 6.1), failed(3, 7.0))
+def test_find_failed_returns_failed_items_with_reasons(store: Store):
+    write(
+        store,
+        turn_row(1, 5.0),
+        done_row(1, 5.1, "no JSON"),
+        turn_row(2, 6.0),
+        done_row(2, 6.1),
+        failed_row(3, 7.0),
+    )
     found = retry_rows.find_failed(store, "extract")
     assert {k: [r.error for r in rows if r.error] for k, rows in found.items()} == {
         key(1): ["no JSON"],
@@ -172,9 +179,9 @@ def test_the_journal_alone_tells_which_items_failed_and_why(store: Store):
     assert retry_rows.find_failed(store, "extract") == {}
 
 
-def test_a_merge_that_overtakes_the_look_hides_no_failed_item(store: Store, monkeypatch):
+def test_find_failed_during_a_merge_misses_no_item(store: Store, monkeypatch):
     for i in range(4):
-        write(store, turn(i, 5.0 + i), end(i, 5.1 + i, "no JSON"), writer=f"w{i}")
+        write(store, turn_row(i, 5.0 + i), done_row(i, 5.1 + i, "no JSON"), writer=f"w{i}")
     real, overtaken = parquet.read_columns, []
 
     def read(*args):
@@ -199,31 +206,31 @@ rows_of_an_item = st.lists(
 
 
 @given(rows_of_an_item, st.randoms(use_true_random=False))
-def test_what_rows_mean_does_not_depend_on_their_order_or_on_repeats(rows, rng):
+def test_order_and_duplicates_of_retry_rows_do_not_matter(rows, rng):
     shuffled = rows + rows[: rng.randint(0, len(rows))]
     rng.shuffle(shuffled)
     assert resolve(shuffled) == resolve(rows)
 
 
 @given(rows_of_an_item)
-def test_of_a_row_that_counts_no_later_retry_voids_its_turn(rows):
+def test_valid_row_is_not_voided_by_a_later_retry(rows):
     for row in resolve(rows):
         assert row.kind != RETRY
-        own = row.turn if row.kind != DONE else 9
-        assert not any(r.kind == RETRY and r.at >= row.at and r.turn <= own for r in rows)
+        turn_number = row.turn if row.kind != DONE else 9
+        assert not any(r.kind == RETRY and r.at >= row.at and r.turn <= turn_number for r in rows)
 
 
-# Requests that were answered twice
+# duplicate replies
 
 
-def reply(n: int, at: float, text: str = "one", latency_s: float = 1.0) -> JournalRow:
+def reply_row(n: int, at: float, text: str = "one", latency_s: float = 1.0) -> JournalRow:
     return JournalRow(key(n), 0, 0, "h", TURN, at, reply=text, latency_s=latency_s)
 
 
-def test_a_merge_that_overtakes_the_look_hides_no_second_reply(store: Store, monkeypatch):
-    write(store, reply(1, 5.0), reply(2, 5.5), writer="a")
-    write(store, reply(1, 6.0, "two"), writer="b")
-    write(store, reply(3, 7.0), reply(3, 7.0, "a clock that is held", 2.0), writer="c")
+def test_find_duplicate_replies_during_a_merge_misses_no_reply(store: Store, monkeypatch):
+    write(store, reply_row(1, 5.0), reply_row(2, 5.5), writer="a")
+    write(store, reply_row(1, 6.0, "two"), writer="b")
+    write(store, reply_row(3, 7.0), reply_row(3, 7.0, "a clock that is held", 2.0), writer="c")
     real, overtaken = parquet.read_columns, []
 
     def read(*args):
@@ -236,12 +243,12 @@ def test_a_merge_that_overtakes_the_look_hides_no_second_reply(store: Store, mon
     assert retry_rows.find_duplicate_replies(store, "extract") == {key(1), key(3)} and overtaken
 
 
-def test_replies_that_a_merge_left_in_two_parts_are_not_read(store: Store, monkeypatch):
+def test_rows_left_in_two_parts_by_a_merge_are_not_duplicates(store: Store, monkeypatch):
     for n in range(3):
-        write(store, reply(n, 5.0 + n), writer=f"w{n}")
-    kept = {part.path: store.read(part.path) for part in list_parts(store, "extract")}
+        write(store, reply_row(n, 5.0 + n), writer=f"w{n}")
+    contents = {part.path: store.read(part.path) for part in list_parts(store, "extract")}
     compaction.compact(store, "extract", at_least=1)
-    for path, data in kept.items():
+    for path, data in contents.items():
         store.write(path, data)
     monkeypatch.setattr(JournalIndex, "load", None)
     assert retry_rows.find_duplicate_replies(store, "extract") == set()

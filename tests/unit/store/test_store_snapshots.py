@@ -16,8 +16,8 @@ def store(tmp_path):
     return Store(str(tmp_path))
 
 
-def manifest(number, parent=None, **more):
-    return Manifest(number, parent, "2026-01-01T00:00:00Z", "0.1.0", **more)
+def manifest(number, parent=None, **fields):
+    return Manifest(number, parent, "2026-01-01T00:00:00Z", "0.1.0", **fields)
 
 
 def commit(store, *numbers):
@@ -40,19 +40,19 @@ FULL = manifest(
 )
 
 
-def test_a_manifest_survives_json():
+def test_manifest_round_trips_through_json():
     data = orjson.loads(orjson.dumps(FULL.to_json()))
     assert Manifest.from_json(data) == FULL
     assert FULL.parts("entities") == [Part("tables/entities/part-0.parquet", 5, 99)]
     assert FULL.parts("text_units") == []
 
 
-def test_fields_of_a_later_version_with_the_same_format_do_not_disturb():
+def test_unknown_fields_are_ignored():
     data = {**FULL.to_json(), "colour": "blue"}
     assert Manifest.from_json(data) == FULL
 
 
-def test_a_newer_format_is_refused_with_what_to_do(store):
+def test_newer_format_is_refused_with_advice(store):
     data = {**manifest(1).to_json(), "format": snapshots.FORMAT + 1, "version": "9.9"}
     store.write("snapshots/1.json", snapshots.seal(data))
     with pytest.raises(
@@ -61,17 +61,17 @@ def test_a_newer_format_is_refused_with_what_to_do(store):
         snapshots.open_latest(store)
 
 
-def test_an_older_format_is_refused_with_what_to_do(store):
+def test_older_format_is_refused_with_advice(store):
     snapshots.commit(store, manifest(1, format=snapshots.FORMAT - 1))
-    told = (
+    message = (
         r"Snapshot 1 of .* older graphrag-ray \(format 1, version 0.1.0\).*same `graphrag-ray index` command"
     )
-    with pytest.raises(StoreError, match=told):
+    with pytest.raises(StoreError, match=message):
         snapshots.open_latest(store)
-    assert snapshots.read_latest(store).format == 1, "gc needs to know what it holds"
+    assert snapshots.read_latest(store).format == 1, "gc must be able to read it"
 
 
-def test_a_number_that_is_taken_is_a_conflict(store):
+def test_taken_number_is_a_conflict(store):
     snapshots.commit(store, manifest(1, run={"id": "run-a"}))
     with pytest.raises(
         SnapshotConflict, match=r"snapshots/1.json exists.*another run.*run the same command again"
@@ -80,13 +80,13 @@ def test_a_number_that_is_taken_is_a_conflict(store):
     assert snapshots.read_latest(store).run == {"id": "run-a"}
 
 
-def test_equal_manifests_of_two_writers_are_still_two(store):
+def test_equal_manifests_of_two_writers_conflict(store):
     snapshots.commit(store, manifest(1))
     with pytest.raises(SnapshotConflict):
         snapshots.commit(store, manifest(1))
 
 
-def test_a_commit_without_the_lock_leaves_nothing(store):
+def test_commit_without_the_lock_leaves_nothing(store):
     def check():
         raise LockLost("taken over")
 
@@ -96,14 +96,14 @@ def test_a_commit_without_the_lock_leaves_nothing(store):
 
 
 @pytest.mark.parametrize("hint", [b"1\n", b"2\n", b"3\n", b"4\n", b"0\n", b"-1\n", b"", b"\xff\x00", None])
-def test_readers_find_the_newest_snapshot_whatever_the_hint_says(store, hint):
+def test_newest_snapshot_is_found_with_any_hint(store, hint):
     commit(store, 1, 2, 3, 4)
     store.write("CURRENT", hint) if hint is not None else store.delete("CURRENT")
     assert snapshots.read_latest(store).number == 4
     assert snapshots.next_number(store) == 5
 
 
-def test_readers_find_the_newest_when_older_ones_are_gone(store):
+def test_newest_snapshot_is_found_when_older_ones_are_gone(store):
     commit(store, 1, 2, 3)
     store.delete("snapshots/1.json")
     store.delete("snapshots/2.json")
@@ -112,7 +112,7 @@ def test_readers_find_the_newest_when_older_ones_are_gone(store):
     assert snapshots.numbers(store) == [3]
 
 
-def test_a_hint_that_cannot_be_written_does_not_undo_a_commit(store, monkeypatch, caplog):
+def test_hint_write_failure_does_not_undo_a_commit(store, monkeypatch, caplog):
     def refuse(self, path, data):
         raise StoreError("no")
 
@@ -122,7 +122,7 @@ def test_a_hint_that_cannot_be_written_does_not_undo_a_commit(store, monkeypatch
     assert snapshots.read_latest(store).number == 1
 
 
-def test_a_reader_takes_two_requests_when_the_hint_is_right(store, monkeypatch):
+def test_correct_hint_takes_two_requests(store, monkeypatch):
     commit(store, *range(1, 30))
     monkeypatch.setattr(Store, "list", None)
     looks = []
@@ -133,7 +133,7 @@ def test_a_reader_takes_two_requests_when_the_hint_is_right(store, monkeypatch):
 
 
 @pytest.mark.parametrize("damaged", [b"", b'{"format": 1, "num', b"[]", b'{"format": 1}', b'{"number": 3}'])
-def test_a_reader_is_told_of_a_damaged_newest_manifest_and_answers_from_no_older_one(store, damaged):
+def test_damaged_newest_manifest_is_reported_instead_of_using_an_older_one(store, damaged):
     commit(store, 1, 2, 3)
     store.write("snapshots/3.json", damaged)
     with pytest.raises(CorruptPart, match=r"snapshots/3.json is damaged.*index` command again.*--snapshot 2"):
@@ -143,19 +143,19 @@ def test_a_reader_is_told_of_a_damaged_newest_manifest_and_answers_from_no_older
     assert snapshots.open_latest(store, 2).number == 2
 
 
-def test_a_manifest_of_which_any_byte_is_changed_is_damaged_or_says_the_same(store):
+def test_changed_byte_in_a_manifest_is_detected(store):
     snapshots.commit(store, FULL)
     whole = store.read(f"snapshots/{FULL.number}.json")
     store.delete("CURRENT")
-    for place in range(len(whole)):
+    for position in range(len(whole)):
         changed = bytearray(whole)
-        changed[place] ^= 1
+        changed[position] ^= 1
         store.write(f"snapshots/{FULL.number}.json", bytes(changed))
         with contextlib.suppress(CorruptPart):
             assert snapshots.read_latest(store) == FULL
 
 
-def test_a_damaged_manifest_that_is_set_aside_leaves_the_one_before_and_its_number_is_not_given_again(store):
+def test_number_of_a_damaged_manifest_is_not_reused(store):
     commit(store, 1, 2, 3)
     store.write("snapshots/3.json", b"{")
     found, damaged = snapshots.latest_readable(store)
@@ -170,7 +170,7 @@ def test_a_damaged_manifest_that_is_set_aside_leaves_the_one_before_and_its_numb
 
 
 @pytest.mark.parametrize("hint", [b"", b"3x", b"\xff"])
-def test_a_damaged_hint_is_named_to_whoever_writes_and_readers_do_without(store, hint):
+def test_damaged_hint_is_reported_to_writers_and_ignored_by_readers(store, hint):
     commit(store, 1, 2)
     store.write("CURRENT", hint)
     found, damaged = snapshots.latest_readable(store)
@@ -180,10 +180,10 @@ def test_a_damaged_hint_is_named_to_whoever_writes_and_readers_do_without(store,
     assert snapshots.latest_readable(store) == (manifest(2, 1), [])
 
 
-def test_a_snapshot_that_the_hint_names_and_that_is_gone_is_missed(store):
+def test_missing_snapshot_named_by_the_hint_is_reported(store):
     commit(store, 1, 2)
     store.delete("snapshots/2.json")
-    with pytest.raises(CorruptPart, match=r"snapshots/2.json is missing, though CURRENT names it"):
+    with pytest.raises(CorruptPart, match=r"snapshots/2.json is missing, although CURRENT names it"):
         snapshots.read_latest(store)
     found, damaged = snapshots.latest_readable(store)
     assert found.number == 1
@@ -192,7 +192,7 @@ def test_a_snapshot_that_the_hint_names_and_that_is_gone_is_missed(store):
     assert snapshots.read_latest(store).number == 1
 
 
-def test_when_no_manifest_can_be_read_all_are_named(store):
+def test_all_manifests_are_reported_if_none_is_readable(store):
     commit(store, 1, 2)
     store.write("snapshots/1.json", b"")
     store.write("snapshots/2.json", b"")
@@ -201,13 +201,13 @@ def test_when_no_manifest_can_be_read_all_are_named(store):
     assert [d.path for d in damaged] == ["snapshots/2.json", "snapshots/1.json"]
 
 
-def test_a_snapshot_that_is_not_there_is_told_with_those_that_are(store):
+def test_unknown_snapshot_is_reported_with_existing_ones(store):
     commit(store, 1, 2)
     with pytest.raises(IndexNotFound, match=r"no snapshot 7. Existing snapshots: 1, 2"):
         snapshots.open_latest(store, 7)
 
 
-def test_other_files_beside_manifests_do_not_disturb(store):
+def test_unrelated_files_next_to_manifests_are_ignored(store):
     commit(store, 1)
     store.write("snapshots/1.json.bak", b"")
     store.write("snapshots/old/2.json", b"")
@@ -215,6 +215,6 @@ def test_other_files_beside_manifests_do_not_disturb(store):
     assert snapshots.numbers(store) == [1]
 
 
-def test_a_manifest_is_replaced_as_a_whole_and_never_changed():
+def test_manifest_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         FULL.number = 4

@@ -1,5 +1,4 @@
-"""The store on storage that fails, delays, cuts short, reorders and dies, by seeds: what was acknowledged is
-never lost, no torn bytes are taken for data, and of several writers exactly one wins."""
+"""The store under seeded storage faults: errors, delays, truncated reads, lost responses and crashes."""
 
 import hashlib
 import importlib.util
@@ -31,23 +30,23 @@ def _contract_tests():
 
 
 globals().update(_contract_tests())
-# Where storage does not know whose a file is, a refusal after a fault is a success if the content is ours
-# (`Store.create`): so whoever competes puts something of his own in it, and this test does not.
-del globals()["test_create_does_not_touch_a_file_that_exists"]
+# After a fault, `Store.create` counts a refusal as success if the content is equal. This test creates equal
+# contents, which competing writers never do.
+del globals()["test_create_does_not_change_an_existing_file"]
 
 LOSSY = {"refused": 0.15, "unanswered": 0.15, "late": 0.05, "torn_writes": 0.05, "cut_reads": 0.1}
-"""Everything at once."""
+"""Rates of all faults combined."""
 
 
 @pytest.fixture(autouse=True)
-def _impatient(monkeypatch):
+def _no_delays(monkeypatch):
     monkeypatch.setattr(files, "_sleep", lambda seconds: None)
     journal.cache.clear()
 
 
 @pytest.fixture(params=[1, 2])
 def store(request, tmp_path):
-    """For the contract's tests: faults that any storage may have, on a local folder."""
+    """A faulty local folder for the contract tests."""
     faults = Faults(seed=request.param, refused=0.15, unanswered=0.15, delay_s=0.002)
     return faulty(faults, on_disk(str(tmp_path / "index")))[0]
 
@@ -63,13 +62,13 @@ def row(i, kind="turn", at=1000.0):
     )  # fmt: skip
 
 
-def manifest(number, **more):
+def manifest(number, **fields):
     return Manifest(
-        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **more
+        number=number, parent=number - 1 or None, created_at="2026-01-01T00:00:00Z", version="0", **fields
     )
 
 
-def at_once(n, work):
+def run_concurrently(n, work):
     barrier = threading.Barrier(n)
 
     def one(i):
@@ -88,40 +87,40 @@ moves = st.lists(
 
 
 @given(st.integers(0, 2**20), moves, st.booleans())
-def test_what_a_flush_acknowledged_is_found_whatever_the_storage_does(seed, sequence, compacting_others):
-    """One writer after another: each dies in the middle of a flush or a merge, or not at all."""
+def test_acknowledged_flush_survives_any_storage_fault(seed, sequence, compacting_others):
+    """Several writers in a row, some of which are killed during a flush or merge."""
     journal.cache.clear()
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     numbers, writers = iter(range(10**6)), iter(range(10**6))
     writer = JournalWriter(store, "extract", f"w{next(writers)}")
     appended, acknowledged = [], set()
     if compacting_others:
-        disk.between = lambda: quietly(lambda: compaction.compact(store, "extract", at_least=1))
+        disk.between = lambda: succeeds(lambda: compaction.compact(store, "extract", at_least=1))
     for move in sequence:
         if move == "append":
             appended.append(row(next(numbers)))
             writer.append(appended[-1])
         elif move == "flush":
-            if quietly(writer.flush):
+            if succeeds(writer.flush):
                 acknowledged = set(appended)
         elif move == "compact":
-            quietly(lambda: compaction.compact(store, "extract", at_least=1))
+            succeeds(lambda: compaction.compact(store, "extract", at_least=1))
         elif move == "outage":
             disk.faults.out_until = disk.operations + files.ATTEMPTS + seed % 3
         elif move == "read" and disk.operations > disk.faults.out_until:
-            assert acknowledged <= rows_in(store) <= set(appended)
+            assert acknowledged <= read_rows(store) <= set(appended)
         elif move == "die":
             disk.faults.out_until = 0
             disk.faults.die_at = disk.changes + seed % 3
             with pytest.raises(Killed):
                 work_until_killed(store, writer, numbers)
             disk.dead, disk.faults.die_at = False, None
-            appended = [*acknowledged, *(r for r in rows_in(store) if r not in acknowledged)]
+            appended = [*acknowledged, *(r for r in read_rows(store) if r not in acknowledged)]
             writer = JournalWriter(store, "extract", f"w{next(writers)}")
     disk.heal()
-    assert acknowledged <= rows_in(store) <= set(appended)
+    assert acknowledged <= read_rows(store) <= set(appended)
     writer.flush()
-    assert rows_in(store) == set(appended)
+    assert read_rows(store) == set(appended)
     counted = compaction.totals(store, "extract")
     assert sum(m.calls for m in counted.by_model.values()) == len(set(appended))
 
@@ -133,8 +132,8 @@ def work_until_killed(store, writer, numbers):
         compaction.compact(store, "extract", at_least=1)
 
 
-def quietly(act):
-    """True when it succeeded; storage may refuse for longer than anybody waits."""
+def succeeds(act):
+    """Return whether the operation succeeded."""
     try:
         act()
     except StoreError:
@@ -142,16 +141,16 @@ def quietly(act):
     return True
 
 
-def rows_in(store):
-    """Everything in the journal, as a reader finds it. Damaged parts are left out, and named."""
+def read_rows(store):
+    """Return all rows of the journal, and the damaged parts."""
     index = JournalIndex.load(store, "extract")
-    wanted = [f"{int(p):016x}" for p in {p for held in index._held.values() for p in held.prefixes.tolist()}]
+    wanted = [f"{int(p):016x}" for p in {p for part in index._parts.values() for p in part.prefixes.tolist()}]
     known = {key(i)[:16]: key(i) for i in [*range(40), *range(10**6, 10**6 + 200)]}
     found = index.lookup(known[w] for w in wanted)
     return {r for rows in found.values() for r in rows}
 
 
-def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
+def test_merge_during_a_listing_hides_no_row():
     for seed in range(20):
         journal.cache.clear()
         store, disk = faulty(Faults(seed=seed))
@@ -160,14 +159,14 @@ def test_a_merge_in_the_middle_of_a_listing_hides_no_row():
             writer.append(row(i))
             writer.flush()
         disk.between = lambda store=store: compaction.compact(store, "extract", at_least=2)
-        assert rows_in(store) == {row(i) for i in range(6)}
+        assert read_rows(store) == {row(i) for i in range(6)}
 
 
 # parts
 
 
 @given(st.integers(0, 2**20), st.booleans())
-def test_a_part_that_was_written_is_read_or_named_as_damaged(seed, columns):
+def test_written_part_is_readable_or_reported_as_damaged(seed, columns):
     store, disk = faulty(Faults(seed=seed, **LOSSY))
     table = pa.table({"id": [key(i) for i in range(50)], "n": list(range(50))})
     found, named = [], []
@@ -187,7 +186,7 @@ def test_a_part_that_was_written_is_read_or_named_as_damaged(seed, columns):
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_racing_commits_over_bad_connections_exactly_one_wins_and_stands(seed):
+def test_exactly_one_concurrent_commit_wins_over_bad_connections(seed):
     store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.3, delay_s=0.001))
 
     def commit(i):
@@ -197,14 +196,14 @@ def test_of_racing_commits_over_bad_connections_exactly_one_wins_and_stands(seed
             return False
         return True
 
-    won = at_once(6, commit)
+    won = run_concurrently(6, commit)
     disk.heal()
     assert won.count(True) == 1
     assert snapshots.open_latest(store).counts == {"writer": won.index(True)}
 
 
 @given(st.integers(0, 2**20), st.integers(0, 12))
-def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(seed, more):
+def test_acknowledged_snapshot_survives_a_writer_killed_during_the_next_commit(seed, more):
     store, disk = faulty(Faults(seed=seed, refused=0.1, unanswered=0.1, torn_writes=0.05))
     acknowledged = 0
     disk.faults.die_at = more
@@ -212,7 +211,7 @@ def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(se
         for n in range(1, 6):
             snapshots.commit(store, manifest(n, counts={"n": n}))
             acknowledged = n
-    except (Killed, SnapshotConflict):  # what a torn create left is nobody's
+    except (Killed, SnapshotConflict):  # left by a torn create
         pass
     disk.heal()
     found, _ = snapshots.latest_readable(store)
@@ -228,7 +227,7 @@ def test_an_acknowledged_snapshot_outlives_the_writer_that_dies_over_the_next(se
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(seed, monkeypatch):
+def test_exactly_one_concurrent_writer_works_over_bad_connections(seed, monkeypatch):
     monkeypatch.setattr(locks, "POLL_S", 0.02)
     store, disk = faulty(Faults(seed=seed, refused=0.2, unanswered=0.2, delay_s=0.001))
 
@@ -240,47 +239,47 @@ def test_of_writers_that_start_together_over_bad_connections_exactly_one_works(s
         lock.keep_beating(0.02)
         return lock
 
-    tried = at_once(5, start)
+    tried = run_concurrently(5, start)
     won = [lock for lock in tried if not isinstance(lock, str)]
     for lock in won:
         lock.check()
         lock.release()
     assert len(won) == 1
-    assert all("process" in told and " since " in told for told in tried if isinstance(told, str))
+    assert all("process" in error and " since " in error for error in tried if isinstance(error, str))
     disk.heal()
     assert locks.find_holder(store) is None
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_lock_files_that_arrive_in_pieces_never_give_two_holders(seed):
-    """A dies, or goes, or stays and gives signs of life; B is let in only in the first two cases."""
+def test_partially_visible_lock_files_never_give_two_holders(seed):
+    """A is killed, releases the lock, or keeps beating. B gets the lock only in the first two cases."""
     store, disk = faulty(Faults(seed=seed, **LOSSY))
-    held, in_turn = [], []
+    holders, order = [], []
     for _ in range(4):
-        clock = Clock(lambda: [lock.beat() for lock in held])
+        clock = Clock(lambda: [lock.beat() for lock in holders])
         try:
             with clock.passes():
                 lock = locks.acquire(store)
         except LockHeld:
             continue
-        assert held == [], "who was there gave signs of life all the time"
-        held.append(lock)
-        in_turn.append(lock.epoch)
+        assert holders == [], "the holder was beating all the time"
+        holders.append(lock)
+        order.append(lock.epoch)
         if seed % 3 == 0:
-            held.pop().release()
+            holders.pop().release()
         elif seed % 3 == 1:
-            held.pop()
+            holders.pop()
     disk.heal()
-    assert in_turn == sorted(set(in_turn))
-    for lock in held:
+    assert order == sorted(set(order))
+    for lock in holders:
         lock.check()
 
 
-# a whole run's worth of operations, ended at each one
+# a run killed at each operation
 
 
-def work_through(store):
-    """What a run does to a store, in small. Yields what is acknowledged."""
+def do_work(store):
+    """Do the storage operations of a small run. Yields after each acknowledgement."""
     with locks.acquire(store, "a run", stale_s=0.0) as lock:
         found, _ = snapshots.latest_readable(store)
         writer = JournalWriter(store, "extract", f"w{lock.epoch}")
@@ -291,17 +290,15 @@ def work_through(store):
         table = pa.table({"n": list(range(10)), "epoch": [lock.epoch] * 10})
         part = parts.write_part(store, "entities", table)
         number = snapshots.next_number(store)
-        made = Manifest(number, found.number if found else None, "2026", "0", {"entities": [part]})
-        snapshots.commit(store, made, check=lock.check)
+        new_manifest = Manifest(number, found.number if found else None, "2026", "0", {"entities": [part]})
+        snapshots.commit(store, new_manifest, check=lock.check)
         yield "snapshot", number
         compaction.compact(store, "extract", at_least=2, check=lock.check)
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 @pytest.mark.parametrize("inner", ["memory", "disk"])
-def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
-    seed, inner, tmp_path, monkeypatch
-):
+def test_run_killed_at_any_operation_loses_nothing_acknowledged(seed, inner, tmp_path, monkeypatch):
     monkeypatch.setattr(locks.Lock, "keep_beating", lambda self, interval_s=0.0: None)
     torn = 0.05 if inner == "memory" else 0.0
     for die_at in range(4, 60):
@@ -311,16 +308,16 @@ def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
             Faults(seed=100 * seed + die_at, refused=0.1, unanswered=0.1, torn_writes=torn), disk_at
         )
         try:
-            for _ in work_through(store):  # a first run, whole
+            for _ in do_work(store):  # a complete first run
                 pass
-        except (LockHeld, SnapshotConflict):  # a create was torn, and its answer lost: it is nobody's
+        except (LockHeld, SnapshotConflict):  # a torn create whose response was lost
             assert torn
         safe = defaultdict(set)
         disk.faults.die_at = disk.changes + die_at - 4
         try:
-            for what, number in work_through(store):
+            for what, number in do_work(store):
                 safe[what].add(number)
-        except LockHeld:  # a create was torn, and its answer lost: nobody's lock
+        except LockHeld:  # a torn create whose response was lost: a lock without an owner
             assert torn
             continue
         except (Killed, SnapshotConflict):
@@ -335,7 +332,7 @@ def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
         found = JournalIndex.load(store, "extract").lookup(map(key, range(4)))
         replies = {r.reply for rows in found.values() for r in resolve(rows)}
         assert {f"reply {i}" for i in safe["row"]} <= replies <= {f"reply {i}" for i in range(4)}
-        for _ in work_through(store):  # and whoever comes next works on
+        for _ in do_work(store):  # the next writer continues
             pass
         if not died:
             break
@@ -343,19 +340,19 @@ def test_a_run_that_dies_at_any_operation_loses_nothing_it_was_told_is_safe(
         pytest.fail("the run has more operations than were tried")
 
 
-def ended(store):
-    """How the work ended: what the storage said, or that it is done."""
+def run_to_end(store):
+    """Return the error message, or "done" at the end."""
     try:
-        for _ in work_through(store):
+        for _ in do_work(store):
             pass
     except StoreError as e:
         return str(e)
     return "done"
 
 
-def test_storage_that_forbids_everything_from_any_operation_on_is_an_error_that_says_so():
+def test_revoked_permission_at_any_operation_is_reported():
     store, disk = faulty()
-    assert ended(store) == "done"
-    told = [ended(faulty(Faults(final_from=n))[0]) for n in range(disk.operations)]
-    assert all("Permission denied. Check the permissions" in t for t in told if t != "done")
-    assert told.index("done") > 0.9 * len(told), "only the last signs of life may fail without an error"
+    assert run_to_end(store) == "done"
+    outcomes = [run_to_end(faulty(Faults(final_from=n))[0]) for n in range(disk.operations)]
+    assert all("Permission denied; check the permissions" in t for t in outcomes if t != "done")
+    assert outcomes.index("done") > 0.9 * len(outcomes), "only the last heartbeats may fail without an error"

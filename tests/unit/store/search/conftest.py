@@ -1,4 +1,4 @@
-"""A file of which nothing can be seen but what was asked for."""
+"""A byte source that exposes only loaded ranges."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from graphrag_ray.store.search.mapped_arrays import Ints
 
 
 class NotTheFile(Exception):
-    """What a watched file refuses with."""
+    """Raised by `Watched.invalid`."""
 
 
 class Watched:
-    """A source whose bytes are all 255 until they are needed. needed: [bytes] which were.
+    """A source whose bytes are all 255 until they are loaded. `needed` is a mask of the loaded bytes.
 
-    A float of such bytes is no number, and an integer leads out of every array."""
+    As floats, such bytes are NaN. As integers, they are out of range in every array.
+    """
 
     def __init__(self, data: bytes) -> None:
         self._own = np.frombuffer(data, np.uint8)
@@ -34,7 +35,7 @@ class Watched:
         return NotTheFile(why)
 
     def forget(self) -> None:
-        """Begin to count anew."""
+        """Reset the mask of loaded bytes."""
         self.needed[:] = False
 
 

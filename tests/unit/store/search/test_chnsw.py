@@ -1,4 +1,4 @@
-"""C-HNSW: the nearest of each level by one descent, its links, and files that somebody else made."""
+"""C-HNSW: search, construction, and untrusted files."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ DRAWN = st.integers(1, 70).flatmap(
 )
 
 
-def levels_of(matrices: list[Floats]) -> Levels:
-    """Ids say the level and the place in it."""
+def make_levels(matrices: list[Floats]) -> Levels:
+    """Return levels whose ids contain the level and the position in it."""
     return [
         ([f"{level:016x}{at:016x}" for at in range(len(matrix))], matrix)
         for level, matrix in enumerate(matrices)
     ]
 
 
-def index_of(levels: Levels, **how: Any) -> ChnswIndex:
-    return chnsw.read(InMemory.of(chnsw.build(levels, **how)))
+def build_index(levels: Levels, **options: Any) -> ChnswIndex:
+    return chnsw.read(InMemory.of(chnsw.build(levels, **options)))
 
 
 def ids_at(index: ChnswIndex, level: int) -> list[str]:
@@ -52,8 +52,8 @@ def ids_at(index: ChnswIndex, level: int) -> list[str]:
     return join_halves(*(index.arrays[half].run(start, end) for half in ("high", "low")))
 
 
-def clustered(sizes: list[int], d: int = 32, seed: int = 7) -> list[Floats]:
-    """Each level's vectors lie around those of the one above."""
+def make_clusters(sizes: list[int], d: int = 32, seed: int = 7) -> list[Floats]:
+    """Return levels whose vectors are clustered around the vectors of the level above."""
     rng = np.random.default_rng(seed)
     found: list[Floats] = [rng.normal(size=(sizes[-1], d)).astype(np.float32)]
     for n in reversed(sizes[:-1]):
@@ -71,15 +71,15 @@ def brute_force(levels: Levels, wanted: Floats, k: int) -> list[ScoredId]:
     return found
 
 
-def are_near(hits: list[list[ScoredId]], expected: list[list[ScoredId]], atol: float = 3e-4) -> bool:
+def are_close(hits: list[list[ScoredId]], expected: list[list[ScoredId]], atol: float = 3e-4) -> bool:
     return len(hits) == len(expected) and all(
         len(a) == len(b) and np.allclose([s for _, s in a], [s for _, s in b], atol=atol)
         for a, b in zip(hits, expected, strict=True)
     )
 
 
-def links_of(index: ChnswIndex, level: int) -> np.ndarray:
-    """[nodes, links] places within the level, below 0 where there is none"""
+def read_links(index: ChnswIndex, level: int) -> np.ndarray:
+    """Return the links of a level as positions in it, negative for no link: [nodes, links]."""
     first, n = int(index.firsts[level]), int(index.starts[level + 1] - index.starts[level])
     links = index.links.whole()[first : first + n].astype(np.int64)
     return np.where(links < 0, -1, links - index.starts[level])
@@ -87,7 +87,7 @@ def links_of(index: ChnswIndex, level: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def levels() -> Levels:
-    return levels_of(clustered([6_000, 1_500, 400, 60, 9]))
+    return make_levels(make_clusters([6_000, 1_500, 400, 60, 9]))
 
 
 @pytest.fixture(scope="module")
@@ -107,17 +107,17 @@ def questions(levels: Levels) -> Floats:
     return np.asarray(near + 0.3 * rng.normal(size=near.shape), np.float32)
 
 
-# What is found
+# search
 
 
 @given(DRAWN, st.integers(1, 50))
-def test_of_few_nodes_the_nearest_are_those_of_brute_force(drawn: tuple[list[Floats], Floats], k: int):
+def test_small_levels_equal_brute_force(drawn: tuple[list[Floats], Floats], k: int):
     matrices, wanted = drawn
-    levels = levels_of(matrices)
-    hits = index_of(levels).nearest(wanted, k)
-    assert are_near(hits, brute_force(levels, wanted, k))
-    own = [dict(level) for level in brute_force(levels, wanted, 50)]
-    for level, scores in zip(hits, own, strict=True):
+    levels = make_levels(matrices)
+    hits = build_index(levels).nearest(wanted, k)
+    assert are_close(hits, brute_force(levels, wanted, k))
+    expected_scores = [dict(level) for level in brute_force(levels, wanted, 50)]
+    for level, scores in zip(hits, expected_scores, strict=True):
         assert len({id_ for id_, _ in level}) == len(level)
         assert np.allclose([score for _, score in level], [scores[id_] for id_, _ in level], atol=3e-4)
         assert level == sorted(level, key=lambda hit: (-hit[1], hit[0]))
@@ -125,16 +125,14 @@ def test_of_few_nodes_the_nearest_are_those_of_brute_force(drawn: tuple[list[Flo
 
 @fewer(2)
 @given(DRAWN, st.integers(1, 50))
-def test_levels_that_are_walked_through_with_room_for_all_are_exact(
-    drawn: tuple[list[Floats], Floats], k: int
-):
+def test_walk_with_enough_candidates_is_exact(drawn: tuple[list[Floats], Floats], k: int):
     matrices, wanted = drawn
-    levels = levels_of(matrices)
-    found = index_of(levels, exact=0, m=2).nearest(wanted, k, ef=50)
-    assert are_near(found, brute_force(levels, wanted, k))
+    levels = make_levels(matrices)
+    found = build_index(levels, exact=0, m=2).nearest(wanted, k, ef=50)
+    assert are_close(found, brute_force(levels, wanted, k))
 
 
-def test_most_of_the_nearest_of_every_level_are_found(index: ChnswIndex, levels: Levels, questions: Floats):
+def test_recall_is_high_in_every_level(index: ChnswIndex, levels: Levels, questions: Floats):
     shares = np.zeros((len(questions), len(levels)))
     for row, wanted in zip(shares, questions, strict=True):
         expected = brute_force(levels, wanted, 5)
@@ -143,16 +141,16 @@ def test_most_of_the_nearest_of_every_level_are_found(index: ChnswIndex, levels:
     assert shares.mean() > 0.95 and (shares.mean(axis=0)[3:] == 1).all()
 
 
-def test_more_is_found_where_more_is_kept(index: ChnswIndex, levels: Levels, questions: Floats):
+def test_larger_ef_increases_recall(index: ChnswIndex, levels: Levels, questions: Floats):
     def best(ef: int) -> float:
         return float(np.sum([[s for hits in index.nearest(q, 5, ef) for _, s in hits] for q in questions]))
 
     assert best(5) <= best(20) <= best(100) <= best(6_000)
     for wanted in questions[:5]:
-        assert are_near(index.nearest(wanted, 5, ef=6_000), brute_force(levels, wanted, 5))
+        assert are_close(index.nearest(wanted, 5, ef=6_000), brute_force(levels, wanted, 5))
 
 
-def test_a_search_returns_no_id_twice_and_each_in_its_level(index: ChnswIndex, questions: Floats):
+def test_results_are_distinct_and_in_their_level(index: ChnswIndex, questions: Floats):
     for wanted in questions:
         for k in (1, 7, 300):
             for at, hits in enumerate(index.nearest(wanted, k)):
@@ -161,58 +159,58 @@ def test_a_search_returns_no_id_twice_and_each_in_its_level(index: ChnswIndex, q
                 assert {int(id_[:16], 16) for id_ in ids} == {at}
 
 
-def test_many_questions_at_once_have_the_answers_of_one_after_the_other(index: ChnswIndex, questions: Floats):
+def test_batch_search_equals_single_searches(index: ChnswIndex, questions: Floats):
     one_by_one = [index.nearest(q, 10) for q in questions]
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda q: index.nearest(q, 10), questions)) == one_by_one
-    places, cosines, counts = index.places(questions, 10)
+    positions, cosines, counts = index.nearest_positions(questions, 10)
     assert (counts == [[len(hits) for hits in levels] for levels in one_by_one]).all()
     assert cosines[:, 0, 0].tolist() == [levels[0][0][1] for levels in one_by_one]
-    assert [ids_at(index, 0)[at] for at in places[:, 0, 0]] == [levels[0][0][0] for levels in one_by_one]
+    assert [ids_at(index, 0)[at] for at in positions[:, 0, 0]] == [levels[0][0][0] for levels in one_by_one]
 
 
-# What is built
+# construction
 
 
 def test_each_node_is_in_one_level(index: ChnswIndex, levels: Levels):
     assert [ids_at(index, at) for at in range(index.n_levels)] == [ids for ids, _ in levels]
     with pytest.raises(ValueError, match="twice"):
-        chnsw.build(levels_of([np.ones((2, 2), np.float32)]) * 2)
+        chnsw.build(make_levels([np.ones((2, 2), np.float32)]) * 2)
 
 
 @pytest.mark.parametrize("exact", [0, 100, 10_000])
-def test_every_node_above_leads_down_into_the_level_below(levels: Levels, exact: int):
-    index = index_of(levels[1:], m=8, exact=exact)
+def test_down_links_lead_to_the_level_below(levels: Levels, exact: int):
+    index = build_index(levels[1:], m=8, exact=exact)
     down = index.arrays["down"].whole()
     assert (down[: index.starts[1]] == -1).all()
     for level in range(1, index.n_levels):
-        own = down[index.starts[level] : index.starts[level + 1]]
-        assert ((index.starts[level - 1] <= own) & (own < index.starts[level])).all()
+        targets = down[index.starts[level] : index.starts[level + 1]]
+        assert ((index.starts[level - 1] <= targets) & (targets < index.starts[level])).all()
 
 
-def test_most_nodes_lead_down_to_their_nearest(index: ChnswIndex, levels: Levels):
+def test_most_down_links_lead_to_the_nearest_node(index: ChnswIndex, levels: Levels):
     down = index.arrays["down"].whole()
     for level in range(1, index.n_levels):
-        own = down[index.starts[level] : index.starts[level + 1]] - index.starts[level - 1]
+        targets = down[index.starts[level] : index.starts[level + 1]] - index.starts[level - 1]
         cosines = normalize(levels[level][1]) @ normalize(levels[level - 1][1]).T
-        assert (cosines[np.arange(len(own)), own] > cosines.max(axis=1) - 0.01).mean() > 0.93
+        assert (cosines[np.arange(len(targets)), targets] > cosines.max(axis=1) - 0.01).mean() > 0.93
 
 
-def test_links_stay_in_their_level_are_bounded_and_lead_to_nobody_twice(index: ChnswIndex):
+def test_links_are_distinct_bounded_and_within_their_level(index: ChnswIndex):
     assert [first >= 0 for first in index.firsts] == [True, True, True, False, False]
     for level in range(3):
-        links = links_of(index, level)
+        links = read_links(index, level)
         assert links.shape[1] == 16 and links.max() < len(links)
         for node, row in enumerate(links):
-            own = row[row >= 0]
-            assert (row[len(own) :] < 0).all(), "links stand in front"
-            assert len(own) >= 8 and len(set(own.tolist()) - {node}) == len(own)
+            linked = row[row >= 0]
+            assert (row[len(linked) :] < 0).all(), "links come first"
+            assert len(linked) >= 8 and len(set(linked.tolist()) - {node}) == len(linked)
 
 
-def test_almost_every_node_can_be_reached(index: ChnswIndex):
+def test_almost_every_node_is_reachable(index: ChnswIndex):
     down = index.arrays["down"].whole()
     for level in range(3):
-        links = links_of(index, level)
+        links = read_links(index, level)
         edge = down[index.starts[level + 1] : index.starts[level + 2]] - index.starts[level]
         seen = np.zeros(len(links), np.bool_)
         while len(edge):
@@ -222,64 +220,64 @@ def test_almost_every_node_can_be_reached(index: ChnswIndex):
         assert seen.mean() > 0.999
 
 
-def test_the_same_nodes_make_the_same_bytes_in_any_order(data: bytes, levels: Levels):
+def test_bytes_do_not_depend_on_the_order_of_nodes(data: bytes, levels: Levels):
     rng = np.random.default_rng(3)
     orders = [rng.permutation(len(ids)) for ids, _ in levels]
-    mixed = [([ids[i] for i in o], own[o]) for (ids, own), o in zip(levels, orders, strict=True)]
+    mixed = [([ids[i] for i in o], vectors[o]) for (ids, vectors), o in zip(levels, orders, strict=True)]
     assert chnsw.build(mixed, m=8, ef=60, exact=100) == data
 
 
-def test_lengths_of_vectors_do_not_matter(levels: Levels):
-    scaled = [(ids, own * np.float32(4)) for ids, own in levels[3:]]
+def test_vector_lengths_do_not_matter(levels: Levels):
+    scaled = [(ids, vectors * np.float32(4)) for ids, vectors in levels[3:]]
     assert chnsw.build(scaled) == chnsw.build(levels[3:])
 
 
-# Bad input
+# edge cases
 
 
-def test_no_levels_have_no_nearest():
-    index = index_of([])
+def test_index_without_levels_finds_nothing():
+    index = build_index([])
     assert index.n_levels == 0 and index.nearest(np.ones(3, np.float32), 5) == []
 
 
-def test_levels_without_nodes_have_no_nearest():
+def test_empty_levels_find_nothing():
     none = np.zeros((0, 4), np.float32)
     for matrices in ([none], [none, none], [np.ones((3, 4), np.float32), none, np.ones((2, 4), np.float32)]):
         for exact in (0, 500):
-            hits = index_of(levels_of(matrices), exact=exact).nearest(np.ones(4, np.float32), 5)
+            hits = build_index(make_levels(matrices), exact=exact).nearest(np.ones(4, np.float32), 5)
             assert [len(level) for level in hits] == [len(matrix) for matrix in matrices]
 
 
 @pytest.mark.parametrize("exact", [0, 500])
-def test_one_node_is_found(exact: int):
-    index = index_of(levels_of([np.ones((1, 3), np.float32)] * 2), exact=exact)
-    assert are_near(index.nearest(np.ones(3, np.float32), 5), [[("", 1.0)], [("", 1.0)]])
+def test_single_node_is_found(exact: int):
+    index = build_index(make_levels([np.ones((1, 3), np.float32)] * 2), exact=exact)
+    assert are_close(index.nearest(np.ones(3, np.float32), 5), [[("", 1.0)], [("", 1.0)]])
 
 
 @pytest.mark.parametrize("k", [0, -3])
-def test_nothing_is_found_where_nothing_is_wanted(index: ChnswIndex, questions: Floats, k: int):
+def test_k_of_zero_finds_nothing(index: ChnswIndex, questions: Floats, k: int):
     assert index.nearest(questions[0], k) == [[]] * 5
 
 
 @pytest.mark.parametrize("bad", [0.0, np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("exact", [0, 500])
-def test_a_vector_without_a_direction_is_near_to_nothing(bad: float, exact: int):
+def test_zero_vector_has_cosine_zero(bad: float, exact: int):
     matrix = np.array([[1, 1], [bad, bad], [-1, -1]], np.float32)
-    index = index_of(levels_of([matrix]), exact=exact)
+    index = build_index(make_levels([matrix]), exact=exact)
     expected = [[("", 1.0), ("", 0.0), ("", -1.0)]]
-    assert are_near(index.nearest(np.ones(2, np.float32), 3), expected)
-    assert are_near(index.nearest(np.array([bad, bad], np.float32), 3), [[("", 0.0)] * 3])
+    assert are_close(index.nearest(np.ones(2, np.float32), 3), expected)
+    assert are_close(index.nearest(np.array([bad, bad], np.float32), 3), [[("", 0.0)] * 3])
 
 
 @pytest.mark.parametrize("m", [0, -1, 1 << 20])
-def test_a_number_of_links_that_cannot_be_is_refused(m: int):
+def test_invalid_number_of_links_is_refused(m: int):
     with pytest.raises(ValueError, match="links"):
         chnsw.build([], m=m)
 
 
 @pytest.mark.parametrize("m", [2, 3])
-def test_few_links_lead_far_enough(levels: Levels, questions: Floats, m: int):
-    index = index_of(levels[1:], m=m, exact=50)
+def test_few_links_are_enough_for_small_levels(levels: Levels, questions: Floats, m: int):
+    index = build_index(levels[1:], m=m, exact=50)
     found = [index.nearest(q, 5, ef=100) for q in questions[:20]]
     assert all(len(hits) == 5 for levels in found for hits in levels)
 
@@ -289,48 +287,48 @@ def test_vectors_of_other_dimensions_are_refused(index: ChnswIndex):
         index.nearest(np.ones(31, np.float32), 5)
     with pytest.raises(ValueError, match="dimensions"):
         chnsw.build([(["0" * 32], np.ones((1, 2), np.float32)), (["1" * 32], np.ones((1, 3), np.float32))])
-    with pytest.raises(ValueError, match="one for each id"):
+    with pytest.raises(ValueError, match="Each id needs one vector"):
         chnsw.build([(["0" * 32], np.ones((2, 2), np.float32))])
 
 
 @pytest.mark.parametrize("vector", [np.ones(16, np.float32), np.zeros(16, np.float32)])
-def test_very_many_equal_vectors_are_built_in_time_and_come_in_the_order_of_ids(vector: Floats):
-    """Among 20,000: twice as many take about twice as long."""
+def test_many_equal_vectors_build_quickly_and_sort_by_id(vector: Floats):
+    """With 20,000 nodes, the time must be linear."""
     took = []
     for n in (10_000, 20_000):
-        levels = levels_of([np.tile(vector, (n, 1)), np.tile(vector, (600, 1))])
+        levels = make_levels([np.tile(vector, (n, 1)), np.tile(vector, (600, 1))])
         started = time.process_time()
-        index = index_of(levels, m=8, ef=40)
+        index = build_index(levels, m=8, ef=40)
         took.append(time.process_time() - started)
-        assert links_of(index, 0).shape == (n, 16)
+        assert read_links(index, 0).shape == (n, 16)
         hits = index.nearest(np.ones(16, np.float32), 5)
         assert all(len({score for _, score in level}) == 1 and len(level) == 5 for level in hits)
     assert took[1] < 4 * took[0] + 1
 
 
-def test_a_crowd_of_equal_vectors_hides_nobody():
-    """Of 3,000 equal ones among others, more than a node can be linked to."""
-    others = clustered([2_000, 200], d=16)
+def test_many_equal_vectors_do_not_hide_others():
+    """There are 3,000 equal vectors, more than a node has links."""
+    others = make_clusters([2_000, 200], d=16)
     crowd = np.concatenate([np.tile(others[0][:1], (3_000, 1)), others[0][1:]])
     order = np.random.default_rng(1).permutation(len(crowd))
-    levels = levels_of([crowd[order], others[1]])
-    index = index_of(levels, m=8, exact=100)
-    found = [index.nearest(own, 1, ef=20)[0][0][1] for own in others[0][1:301]]
+    levels = make_levels([crowd[order], others[1]])
+    index = build_index(levels, m=8, exact=100)
+    found = [index.nearest(vector, 1, ef=20)[0][0][1] for vector in others[0][1:301]]
     assert np.mean(np.isclose(found, 1.0, atol=1e-3)) > 0.97
 
 
-def test_a_hub_that_is_near_to_all_has_no_more_links_than_others():
+def test_hub_has_no_more_links_than_others():
     rng = np.random.default_rng(5)
     matrix = np.concatenate([np.ones((1, 24)), 1 + 0.9 * rng.normal(size=(2_000, 24))]).astype(np.float32)
-    index = index_of(levels_of([matrix]), m=4, exact=100)
-    assert links_of(index, 0).shape[1] == 8
+    index = build_index(make_levels([matrix]), m=4, exact=100)
+    assert read_links(index, 0).shape[1] == 8
     assert index.nearest(matrix[0], 1)[0][0][0] == f"{0:032x}"
 
 
-# Files that somebody else made
+# untrusted files
 
 
-def searched(data: bytes) -> None:
+def search_bytes(data: bytes) -> None:
     index = chnsw.read(InMemory.of(data))
     wanted = np.linspace(-1, 1, index.dimensions, dtype=np.float32)
     if index.dimensions < 1_000:
@@ -342,11 +340,11 @@ def searched(data: bytes) -> None:
 
 @pytest.fixture(scope="module")
 def small() -> bytes:
-    return chnsw.build(levels_of(clustered([300, 60, 8], d=8)), m=3, exact=20)
+    return chnsw.build(make_levels(make_clusters([300, 60, 8], d=8)), m=3, exact=20)
 
 
-def test_changed_bytes_are_refused_or_searched(small: bytes):
-    searched(small)
+def test_changed_bytes_are_refused_or_searched_safely(small: bytes):
+    search_bytes(small)
     refused = 0
     for seed in range(600):
         dice, changed = random.Random(seed), bytearray(small)
@@ -355,19 +353,19 @@ def test_changed_bytes_are_refused_or_searched(small: bytes):
             n = dice.choice((1, 4, 8))
             changed[at : at + n] = dice.choice((b"\xff" * n, bytes(n), dice.randbytes(n), b"9" * n))
         try:
-            searched(bytes(changed))
+            search_bytes(bytes(changed))
         except ValueError:
             refused += 1
     assert 0 < refused < 600
 
 
 @pytest.mark.parametrize("dice", range(3))
-def test_arrays_of_any_numbers_are_refused_or_searched(small: bytes, dice: int):
+def test_arbitrary_arrays_are_refused_or_searched_safely(small: bytes, dice: int):
     rng = np.random.default_rng(dice)
-    whole = {name: own.whole() for name, own in chnsw.read(InMemory.of(small)).arrays.items()}
+    whole = {name: array.whole() for name, array in chnsw.read(InMemory.of(small)).arrays.items()}
     refused = set()
     for name, array in whole.items():
-        for made in (
+        for replacement in (
             np.frombuffer(rng.bytes(array.nbytes), array.dtype),
             np.frombuffer(bytes([255]) * array.nbytes, array.dtype),
             np.frombuffer(bytes([127]) * array.nbytes, array.dtype),
@@ -380,20 +378,20 @@ def test_arrays_of_any_numbers_are_refused_or_searched(small: bytes, dice: int):
             array[:0],
         ):
             try:
-                searched(pack(whole | {name: made}))
+                search_bytes(pack(whole | {name: replacement}))
             except ValueError:
                 refused.add(name)
-    assert refused == set(whole), "such as arrays of other lengths"
+    assert refused == set(whole), "arrays of other lengths must be refused"
 
 
-def test_a_file_cut_short_is_refused(small: bytes):
+def test_truncated_file_is_refused(small: bytes):
     for size in (0, 5, 8, 100, len(small) // 2, len(small) - 1):
         with pytest.raises(ValueError, match="arrays"):
             chnsw.read(InMemory.of(small[:size]))
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
         ({"shape": np.array([8, 6, 1])}, "lengths"),
         ({"shape": np.array([0, 6])}, "size"),
@@ -418,25 +416,23 @@ def test_a_file_cut_short_is_refused(small: bytes):
             "lengths",
         ),
         ({"down": np.array([1], np.int32)}, "lengths"),
-        ({"more": np.array([1])}, "no such arrays"),
+        ({"more": np.array([1])}, "cannot be read"),
         ({"links": None}, "it lacks"),
     ],
 )
-def test_a_file_that_cannot_be_is_refused(small: bytes, changes: dict[str, Any], told: str):
-    whole = {name: own.whole() for name, own in chnsw.read(InMemory.of(small)).arrays.items()}
-    arrays = {name: own for name, own in (whole | changes).items() if own is not None}
-    with pytest.raises(ValueError, match=told):
+def test_inconsistent_file_is_refused(small: bytes, changes: dict[str, Any], message: str):
+    whole = {name: array.whole() for name, array in chnsw.read(InMemory.of(small)).arrays.items()}
+    arrays = {name: array for name, array in (whole | changes).items() if array is not None}
+    with pytest.raises(ValueError, match=message):
         chnsw.read(InMemory.of(pack(arrays)))
 
 
-def test_whatever_is_refused_is_refused_by_the_file(
-    small: bytes, watched: Any, not_the_file: type[Exception]
-):
+def test_refusals_come_from_the_byte_source(small: bytes, watched: Any, not_the_file: type[Exception]):
     with pytest.raises(not_the_file):
         chnsw.read(watched(small[:-20] + bytes(12) + small[-8:]))
 
 
-def test_only_what_was_asked_for_is_looked_at(small: bytes, watched: Any):
+def test_only_loaded_bytes_are_read(small: bytes, watched: Any):
     source = watched(small)
     index, plain = chnsw.read(source), chnsw.read(InMemory.of(small))
     high = index.arrays["high"]

@@ -1,4 +1,4 @@
-"""Keyword search: any script, any text, ties by id."""
+"""Keyword search in any script and text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from graphrag_ray.store.search.tokenizer import MAX_WORD, tokenize
 TEXTS = st.dictionaries(
     st.text("abcdef", min_size=1, max_size=8), st.text(max_size=200), min_size=1, max_size=20
 )
-Found = list[tuple[str, float]]
+Hits = list[tuple[str, float]]
 
 
-def id_of(name: str) -> str:
-    """An id whose order is that of the names, of up to eight bytes."""
+def make_id(name: str) -> str:
+    """Return an id for a name of up to eight bytes. Ids sort like names."""
     return name.encode().ljust(8, b"\0").hex() * 2
 
 
@@ -32,30 +32,32 @@ def name_of(id_: str) -> str:
     return bytes.fromhex(id_[:16]).rstrip(b"\0").decode()
 
 
-def shard_of(texts: dict[str, str], language: str = "") -> KeywordShard:
-    data = keyword_index.build([id_of(name) for name in texts], list(texts.values()), language)
+def build_shard(texts: dict[str, str], language: str = "") -> KeywordShard:
+    data = keyword_index.build([make_id(name) for name in texts], list(texts.values()), language)
     return keyword_index.read(InMemory.of(data))
 
 
-def hits_of(shards: list[KeywordShard], question: str, k: int = 10, among: list[str] | None = None) -> Found:
-    only = None if among is None else [id_of(name) for name in among]
+def search_shards(
+    shards: list[KeywordShard], question: str, k: int = 10, among: list[str] | None = None
+) -> Hits:
+    only = None if among is None else [make_id(name) for name in among]
     return [(name_of(id_), score) for id_, score in keyword_index.search(shards, question, k, only)]
 
 
-def found(
+def search_texts(
     texts: dict[str, str],
     question: str,
     k: int = 10,
     among: list[str] | None = None,
     language: str = "",
 ) -> list[str]:
-    return [name for name, _ in hits_of([shard_of(texts, language)], question, k, among)]
+    return [name for name, _ in search_shards([build_shard(texts, language)], question, k, among)]
 
 
-def by_brute_force(
+def brute_force(
     texts: dict[str, str], question: str, k: int, among: list[str] | None = None, language: str = ""
-) -> Found:
-    """BM25 as it is written down, of all records one by one."""
+) -> Hits:
+    """Compute BM25 of all records one by one."""
     counts = {name: Counter(tokenize(text, language)) for name, text in texts.items()}
     n, n_words = len(texts), sum(of.total() for of in counts.values())
     frequency = {w: sum(w in of for of in counts.values()) for w in set(tokenize(question, language))}
@@ -69,8 +71,8 @@ def by_brute_force(
     return sorted(((name, s) for name, s in scores.items() if s > 0), key=lambda hit: (-hit[1], hit[0]))[:k]
 
 
-def assert_same(hits: Found, expected: Found, every: Found) -> None:
-    """every: all that there is, by brute force; what is equal but for the last bits is equal."""
+def assert_same(hits: Hits, expected: Hits, every: Hits) -> None:
+    """Compare with `every`, the brute-force result, up to rounding."""
     assert [score for _, score in hits] == pytest.approx([score for _, score in expected], rel=1e-9)
     scores = dict(every)
     assert all(score == pytest.approx(scores[name], rel=1e-9) for name, score in hits)
@@ -78,13 +80,13 @@ def assert_same(hits: Found, expected: Found, every: Found) -> None:
     assert hits == sorted(hits, key=lambda hit: (-hit[1], hit[0]))
 
 
-def test_the_record_that_holds_the_rarer_words_comes_first():
+def test_records_with_rarer_words_rank_first():
     texts = {"a": "the mill and the river", "b": "the mill", "c": "the river and the bridge", "d": "nothing"}
-    assert found(texts, "the bridge over the river") == ["c", "a", "b"]
+    assert search_texts(texts, "the bridge over the river") == ["c", "a", "b"]
 
 
-def test_records_without_a_word_of_the_question_are_not_found():
-    assert found({"a": "mill", "b": "bridge"}, "harbour") == []
+def test_records_without_question_words_are_not_found():
+    assert search_texts({"a": "mill", "b": "bridge"}, "harbour") == []
 
 
 @pytest.mark.parametrize(
@@ -104,12 +106,12 @@ def test_records_without_a_word_of_the_question_are_not_found():
     ],
 )
 def test_words_are_found_in_any_script(text: str, question: str):
-    assert found({"a": "quite another text", "b": text, "c": "完全に別の文"}, question)[0] == "b"
+    assert search_texts({"a": "quite another text", "b": text, "c": "完全に別の文"}, question)[0] == "b"
 
 
-def test_a_whole_word_is_nearer_than_one_that_begins_like_it():
+def test_whole_word_ranks_above_a_shared_prefix():
     texts = {"a": "a microscope on the table", "b": "the microphone of a table", "c": "on a table microsoft"}
-    assert found(texts, "Microsoft")[0] == "c"
+    assert search_texts(texts, "Microsoft")[0] == "c"
 
 
 @pytest.mark.parametrize(
@@ -124,47 +126,45 @@ def test_a_whole_word_is_nearer_than_one_that_begins_like_it():
         ("", "one planet", "planets"),
     ],
 )
-def test_a_word_is_found_in_its_other_forms(language: str, text: str, question: str):
-    assert found({"a": "nothing", "b": text}, question, language=language) == ["b"]
+def test_inflected_forms_are_found(language: str, text: str, question: str):
+    assert search_texts({"a": "nothing", "b": text}, question, language=language) == ["b"]
 
 
-def test_a_stem_counts_once():
+def test_stem_counts_once():
     texts = {"a": "developers and more words", "b": "develop and more words"}
-    shard = shard_of(texts, "english")
-    a, b = hits_of([shard], "development", 2)
+    shard = build_shard(texts, "english")
+    a, b = search_shards([shard], "development", 2)
     assert a[1] == b[1]
 
 
-def test_what_is_rare_in_the_corpus_counts_as_rare_in_a_shard_where_it_is_common():
-    mills = shard_of({f"m{i}": "mill and water" for i in range(9)} | {"m9": "mill, and a bridge in passing"})
-    others = shard_of({f"o{i}": f"bridge and ferry {i}" for i in range(90)})
-    assert [name for name, _ in hits_of([mills], "bridge mill", 1)] == ["m9"]
-    (first, *_) = hits_of([mills, others], "water bridge", 3)
+def test_document_frequency_covers_all_shards():
+    mills = build_shard(
+        {f"m{i}": "mill and water" for i in range(9)} | {"m9": "mill, and a bridge in passing"}
+    )
+    others = build_shard({f"o{i}": f"bridge and ferry {i}" for i in range(90)})
+    assert [name for name, _ in search_shards([mills], "bridge mill", 1)] == ["m9"]
+    (first, *_) = search_shards([mills, others], "water bridge", 3)
     assert first[0].startswith("m") and first[0] != "m9", "bridges are common in the corpus, and water is not"
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 4), st.integers(1, 6))
-def test_into_how_many_shards_records_are_put_changes_nothing(
-    texts: dict[str, str], question: str, n: int, k: int
-):
+def test_number_of_shards_does_not_change_results(texts: dict[str, str], question: str, n: int, k: int):
     question = f"{question} {next(iter(texts.values()))[:50]}"
-    together = hits_of([shard_of(texts)], question, k)
+    together = search_shards([build_shard(texts)], question, k)
     ids = list(texts)
-    shards = [shard_of({i: texts[i] for i in ids[at::n]}) for at in range(n)]
-    assert hits_of(shards, question, k) == together
-    assert hits_of(shards[::-1], question, k) == together
+    shards = [build_shard({i: texts[i] for i in ids[at::n]}) for at in range(n)]
+    assert search_shards(shards, question, k) == together
+    assert search_shards(shards[::-1], question, k) == together
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 9), st.data())
-def test_the_scores_are_those_of_the_formula(
-    texts: dict[str, str], question: str, k: int, data: st.DataObject
-):
+def test_scores_follow_the_formula(texts: dict[str, str], question: str, k: int, data: st.DataObject):
     question = f"{question} {data.draw(st.sampled_from(list(texts.values())))}"
     among = data.draw(st.none() | st.lists(st.sampled_from([*texts, "unknown"])))
     language = data.draw(st.sampled_from(["", "english"]))
-    expected = by_brute_force(texts, question, k, among, language)
-    every = by_brute_force(texts, question, len(texts), None, language)
-    assert_same(hits_of([shard_of(texts, language)], question, k, among), expected, every)
+    expected = brute_force(texts, question, k, among, language)
+    every = brute_force(texts, question, len(texts), None, language)
+    assert_same(search_shards([build_shard(texts, language)], question, k, among), expected, every)
 
 
 VOCABULARY = [f"w{n}" for n in range(60)]
@@ -172,165 +172,169 @@ WEIGHTS = 1 / np.arange(1, len(VOCABULARY) + 1)
 
 
 def corpus(seed: int, n: int = 300) -> dict[str, str]:
-    """Texts in which few words are frequent and most are rare; many are equal."""
+    """Texts with few frequent and many rare words, some of them equal."""
     dice = np.random.default_rng(seed)
     lengths = dice.choice([1, 2, 5, 20, 80], n)
     drawn = dice.choice(VOCABULARY, lengths.sum(), p=WEIGHTS / WEIGHTS.sum())
-    return {f"{at:03}": " ".join(own) for at, own in enumerate(np.split(drawn, np.cumsum(lengths)[:-1]))}
+    return {f"{at:03}": " ".join(words) for at, words in enumerate(np.split(drawn, np.cumsum(lengths)[:-1]))}
 
 
 @given(st.integers(0, 2**32), st.integers(1, 12), st.integers(1, 5), st.data())
-def test_that_not_all_records_are_looked_at_changes_nothing(seed: int, k: int, n: int, data: st.DataObject):
-    """Neither where few are wanted, nor where few are among the wanted ones, in any number of shards."""
+def test_skipping_records_does_not_change_results(seed: int, k: int, n: int, data: st.DataObject):
+    """For any k, any ids and any number of shards."""
     texts = corpus(seed)
     dice = np.random.default_rng(seed)
     names = dice.permutation(list(texts)).tolist()
     cut = sorted(dice.integers(0, len(names), n - 1).tolist())
     shards = [
-        shard_of({name: texts[name] for name in names[a:b]})
+        build_shard({name: texts[name] for name in names[a:b]})
         for a, b in zip([0, *cut], [*cut, len(names)], strict=True)
     ]
     for _ in range(5):
         question = " ".join(data.draw(st.lists(st.sampled_from(VOCABULARY), min_size=1, max_size=8)))
         among = data.draw(st.none() | st.integers(0, 60).map(lambda size: names[:size]))
-        expected = by_brute_force(texts, question, k, among)
+        expected = brute_force(texts, question, k, among)
         assert_same(
-            hits_of(shards, question, k, among), expected, by_brute_force(texts, question, len(texts))
+            search_shards(shards, question, k, among), expected, brute_force(texts, question, len(texts))
         )
 
 
-def test_records_that_cannot_come_among_the_best_are_not_looked_at(monkeypatch: pytest.MonkeyPatch):
-    """That they are passed over is what makes a long question quick."""
+def test_records_that_cannot_be_among_the_best_are_skipped(monkeypatch: pytest.MonkeyPatch):
+    """This makes long questions fast."""
     texts = {f"{at:03}": "rare thing" if at < 5 else "the frequent ones" for at in range(900)}
     scored: list[int] = []
     search = keyword_index._score
 
-    def noted(*args: Any) -> Any:
-        places, scores = search(*args)
-        scored.append(len(places))
-        return places, scores
+    def record_call(*args: Any) -> Any:
+        positions, scores = search(*args)
+        scored.append(len(positions))
+        return positions, scores
 
-    monkeypatch.setattr(keyword_index, "_score", noted)
-    shard = shard_of(texts)
-    assert found_by(hits_of([shard], "the rare thing and the frequent ones", 3)) == ["000", "001", "002"]
+    monkeypatch.setattr(keyword_index, "_score", record_call)
+    shard = build_shard(texts)
+    assert hit_names(search_shards([shard], "the rare thing and the frequent ones", 3)) == [
+        "000",
+        "001",
+        "002",
+    ]
     assert scored == [5]
 
 
-def found_by(hits: Found) -> list[str]:
+def hit_names(hits: Hits) -> list[str]:
     return [name for name, _ in hits]
 
 
 @pytest.mark.parametrize("among", [None, ["001", "150", "299"]])
-def test_only_the_postings_of_the_words_of_the_question_are_read(watched: Any, among: list[str] | None):
+def test_only_postings_of_question_words_are_read(watched: Any, among: list[str] | None):
     texts = corpus(7) | {f"x{n:04}": f"y{n}" for n in range(3_000)}
-    data = keyword_index.build([id_of(name) for name in texts], list(texts.values()))
+    data = keyword_index.build([make_id(name) for name in texts], list(texts.values()))
     source = watched(data)
     shard = keyword_index.read(source)
     source.forget()
-    hits = hits_of([shard], "w50 w40 y77", 3, among)
-    assert hits and hits == hits_of([keyword_index.read(InMemory.of(data))], "w50 w40 y77", 3, among)
-    held = sum(len({"w50", "w40", "y77"} & set(text.split())) for text in texts.values())
+    hits = search_shards([shard], "w50 w40 y77", 3, among)
+    assert hits and hits == search_shards([keyword_index.read(InMemory.of(data))], "w50 w40 y77", 3, among)
+    n_postings = sum(len({"w50", "w40", "y77"} & set(text.split())) for text in texts.values())
     for name, size in (("records", 4), ("counts", 2)):
         array = shard.arrays[name]
-        assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == held * size
+        assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == n_postings * size
     for name in ("high", "low", "words"):
         array = shard.arrays[name]
         assert source.needed[array.begin : array.begin + array.values.nbytes].mean() < 0.2
 
 
-def test_a_word_counts_no_more_often_than_a_file_can_say():
+def test_word_counts_are_capped():
     texts = {"a": "mill " * 70_000, "b": "mill " * 5, "c": "river"}
-    expected = by_brute_force(texts, "mill", 5)
-    assert_same(hits_of([shard_of(texts)], "mill", 5), expected, expected)
+    expected = brute_force(texts, "mill", 5)
+    assert_same(search_shards([build_shard(texts)], "mill", 5), expected, expected)
 
 
 @pytest.mark.parametrize("k", [0, -1])
-def test_nothing_is_found_where_nothing_is_wanted(k: int):
-    assert found({"a": "mill", "b": "mill"}, "mill", k) == []
+def test_k_of_zero_finds_nothing(k: int):
+    assert search_texts({"a": "mill", "b": "mill"}, "mill", k) == []
     assert keyword_index.search([], "mill", 5) == []
 
 
-def test_a_shard_without_records_is_searched():
-    assert found({}, "mill") == []
-    assert found_by(hits_of([shard_of({}), shard_of({"a": "mill"})], "mill")) == ["a"]
+def test_empty_shard_is_searched():
+    assert search_texts({}, "mill") == []
+    assert hit_names(search_shards([build_shard({}), build_shard({"a": "mill"})], "mill")) == ["a"]
 
 
 def test_shards_of_several_languages_are_searched_together():
-    shards = [shard_of({"a": "policies"}, "english"), shard_of({"b": "die Häuser"}, "german")]
-    assert sorted(found_by(hits_of(shards, "policy Haus"))) == ["a", "b"]
+    shards = [build_shard({"a": "policies"}, "english"), build_shard({"b": "die Häuser"}, "german")]
+    assert sorted(hit_names(search_shards(shards, "policy Haus"))) == ["a", "b"]
 
 
 @pytest.mark.parametrize("bad", ["", "a", "z" * 32, "0" * 33, "0" * 31 + "é"])
-def test_what_is_no_id_is_refused(bad: str):
+def test_invalid_id_is_refused(bad: str):
     with pytest.raises(ValueError, match=r"hex"):
         keyword_index.build([bad], ["mill"])
     with pytest.raises(ValueError, match=r"hex"):
-        keyword_index.search([shard_of({"a": "mill"})], "mill", 5, [bad])
-    assert valid_ids([bad, id_of("a"), id_of("a")]) == [id_of("a")]
+        keyword_index.search([build_shard({"a": "mill"})], "mill", 5, [bad])
+    assert valid_ids([bad, make_id("a"), make_id("a")]) == [make_id("a")]
 
 
-def test_ids_come_back_as_they_were():
+def test_ids_round_trip():
     ids = [hashlib.sha256(str(n).encode()).hexdigest()[:32] for n in range(50)] + ["0" * 32, "f" * 32]
     shard = keyword_index.read(InMemory.of(keyword_index.build(ids, ["mill"] * len(ids))))
     assert [id_ for id_, _ in keyword_index.search([shard], "mill", 100)] == sorted(ids)
     assert join_halves(np.zeros(0, np.uint64), np.zeros(0, np.uint64)) == []
 
 
-def test_a_text_that_cannot_be_read_is_told_and_found_by_no_word(monkeypatch: pytest.MonkeyPatch):
+def test_text_that_cannot_be_tokenized_is_reported_and_not_found(monkeypatch: pytest.MonkeyPatch):
     def broken(text: str, language: str) -> list[str]:
         if text == "broken":
             raise IndexError(text)
         return tokenize(text, language)
 
     monkeypatch.setattr(keyword_index, "tokenize", broken)
-    told: list[tuple[str, str]] = []
-    ids, texts = [id_of("a"), id_of("b")], ["broken", "mill"]
-    data = keyword_index.build(ids, texts, "", lambda id_, e: told.append((name_of(id_), str(e))))
-    assert told == [("a", "broken")]
+    failures: list[tuple[str, str]] = []
+    ids, texts = [make_id("a"), make_id("b")], ["broken", "mill"]
+    data = keyword_index.build(ids, texts, "", lambda id_, e: failures.append((name_of(id_), str(e))))
+    assert failures == [("a", "broken")]
     shard = keyword_index.read(InMemory.of(data))
-    assert len(shard) == 2 and found_by(hits_of([shard], "broken mill")) == ["b"]
+    assert len(shard) == 2 and hit_names(search_shards([shard], "broken mill")) == ["b"]
     with pytest.raises(IndexError, match="broken"):
         keyword_index.build(ids, texts)
 
 
-def test_equal_records_come_in_the_order_of_their_ids():
-    assert found({"c": "mill", "a": "mill", "b": "mill"}, "mill", k=2) == ["a", "b"]
+def test_ties_are_sorted_by_id():
+    assert search_texts({"c": "mill", "a": "mill", "b": "mill"}, "mill", k=2) == ["a", "b"]
 
 
-def test_only_records_among_the_wanted_ones_count():
+def test_search_is_limited_to_given_ids():
     texts = {"a": "mill mill", "b": "mill", "c": "mill and more", "d": "bridge"}
-    assert found(texts, "mill", among=["b", "c", "d", "unknown"]) == ["b", "c"]
-    assert found(texts, "mill", among=[]) == []
+    assert search_texts(texts, "mill", among=["b", "c", "d", "unknown"]) == ["b", "c"]
+    assert search_texts(texts, "mill", among=[]) == []
 
 
 @given(TEXTS, st.data())
-def test_whatever_holds_a_word_is_found_by_it(texts: dict[str, str], data: st.DataObject):
+def test_every_record_is_found_by_its_words(texts: dict[str, str], data: st.DataObject):
     id_ = data.draw(st.sampled_from(sorted(texts)))
     for word in tokenize(texts[id_])[:5]:
         question = word.removesuffix("*")
         expected = {i for i, text in texts.items() if set(tokenize(text)) & set(tokenize(question))}
-        assert set(found(texts, question, k=len(texts))) == expected
+        assert set(search_texts(texts, question, k=len(texts))) == expected
 
 
 @given(TEXTS)
-def test_the_order_of_records_changes_no_byte_of_a_shard(texts: dict[str, str]):
-    ids, own = [id_of(name) for name in texts], list(texts.values())
-    assert keyword_index.build(ids, own) == keyword_index.build(ids[::-1], own[::-1])
+def test_bytes_do_not_depend_on_the_order_of_records(texts: dict[str, str]):
+    ids, all_texts = [make_id(name) for name in texts], list(texts.values())
+    assert keyword_index.build(ids, all_texts) == keyword_index.build(ids[::-1], all_texts[::-1])
 
 
 @given(TEXTS, st.text(max_size=50), st.integers(1, 25))
-def test_fewer_hits_are_the_first_of_more(texts: dict[str, str], question: str, k: int):
-    assert found(texts, question, k) == found(texts, question, 100)[:k]
+def test_fewer_results_are_a_prefix_of_more(texts: dict[str, str], question: str, k: int):
+    assert search_texts(texts, question, k) == search_texts(texts, question, 100)[:k]
 
 
 @pytest.mark.parametrize(
     "hostile", ["\u0301" * 200_000, "a" * 200_000, "字" * 200_000, "\ud800", "ﷺ" * 5_000, "\0"]
 )
-def test_hostile_texts_take_no_time_and_do_no_harm(hostile: str):
+def test_hostile_texts_are_processed_quickly(hostile: str):
     assert len(tokenize(hostile)) <= 20 * len(hostile)
     assert max(map(len, tokenize(hostile)), default=0) <= MAX_WORD
-    found({"a": "mill", "b": "x"}, hostile)
+    search_texts({"a": "mill", "b": "x"}, hostile)
 
 
-def test_shards_without_a_single_word_can_be_searched():
-    assert found({"a": "", "b": "…"}, "mill") == []
+def test_shards_without_words_can_be_searched():
+    assert search_texts({"a": "", "b": "…"}, "mill") == []

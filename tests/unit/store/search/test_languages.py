@@ -1,4 +1,4 @@
-"""The language of texts, told by their function words."""
+"""Language detection by function words."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ GERMAN = "Die Katze saß auf dem Dach, und das war nicht gut für den Hund."
 ENGLISH = "The cat sat on the mat, and it was not good for the dog."
 
 
-def test_the_languages_of_the_settings_are_those_that_are_told_and_stemmed():
+def test_all_languages_in_settings_can_be_detected_and_stemmed():
     assert set(get_args(Language)) == WORDS.keys() <= set(Stemmer.algorithms())
 
 
@@ -38,14 +38,14 @@ def test_the_languages_of_the_settings_are_those_that_are_told_and_stemmed():
         ("", ""),
     ],
 )
-def test_a_language_is_told_by_its_function_words(text: str, language: str):
+def test_language_is_detected_by_function_words(text: str, language: str):
     assert detect_language(text) == language
 
 
-def test_a_corpus_has_the_language_that_most_of_its_texts_have():
+def test_common_language_is_that_of_most_texts():
     assert detect_common_language([ENGLISH] * 7 + [GERMAN] * 3 + ["Mara Venn"] * 90) == "english"
     assert detect_common_language([ENGLISH] * 5 + [GERMAN] * 5) == "", (
-        "a corpus of two languages is stemmed in none"
+        "no stemming for a corpus in two languages"
     )
     assert detect_common_language([]) == ""
 
