@@ -177,7 +177,7 @@ def sample() -> tuple[ChunkCounter, Evidence, float]:
     for file in list_input(str(DEMO), "", {}):
         for document in read_file(file, settings, {}):
             counter.add(document)
-    read = Evidence(extract_offline(counter.drawn, spec))
+    read = Evidence(extract_offline(counter.sampled, spec))
     c = counter.corpus
     return counter, read, (c.prompt_tokens - c.passage_tokens) / c.sent_chunks
 

@@ -16,7 +16,7 @@ from world import TOWN, Command, World, everything, index_command
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.indexing import repair as steps_damage
-from graphrag_ray.indexing.repair import needed
+from graphrag_ray.indexing.repair import needed_parts
 from graphrag_ray.store import damaged_files, locks, snapshots
 from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest
@@ -102,7 +102,7 @@ def told(world: World, path: str) -> list[str]:
 def one_of_each_table(world: World) -> list[Part]:
     """The largest part of each table that the newest snapshot names or its steps came to."""
     largest: dict[str, Part] = {}
-    for part in needed(world.open().manifest):
+    for part in needed_parts(world.open().manifest):
         folder = part.path.rsplit("/", 1)[0]
         largest[folder] = max(largest.get(folder, part), part, key=lambda p: p.bytes)
     return list(largest.values())
@@ -149,7 +149,7 @@ def test_a_damaged_part_of_any_one_table_is_made_anew(world: World, whole: dict[
 def of_steps(manifest: Manifest, kind: str) -> list[str]:
     """Parts of a table that steps came to and that the snapshot's own tables do not have."""
     own = {part.path for parts in manifest.tables.values() for part in parts}
-    return [p.path for p in needed(manifest) if p.path.split("/")[-2] == kind and p.path not in own]
+    return [p.path for p in needed_parts(manifest) if p.path.split("/")[-2] == kind and p.path not in own]
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_damage_that_shows_only_when_a_step_reads_it_sends_the_run_back(
     expected, calls = everything(world.open()), asked(world) - before
 
     world.root = tmp_path / "damaged"
-    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
     spoilt = of_steps(world.open().manifest, kind)
     for path in spoilt:
         flip(world.root / path)
@@ -191,7 +191,7 @@ def test_damage_that_shows_only_when_a_step_reads_it_sends_the_run_back(
 def test_short_ids_that_are_lost_with_a_part_are_counted_again_as_they_were(
     world: World, whole: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
     spoilt = [part.path for part in world.open().manifest.parts(kind)]
     for path in spoilt:
         flip(world.root / path)
@@ -216,7 +216,7 @@ def test_where_both_copies_of_the_documents_are_damaged_a_run_deletes_none_unask
 def test_verify_finds_what_a_large_index_would_not_show(
     world: World, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
     monkeypatch.setattr(steps_damage, "_BATCH", 5)
     part = world.open().manifest.parts("covariates")[0]
     flip(world.root / part.path)

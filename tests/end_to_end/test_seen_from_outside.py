@@ -29,8 +29,8 @@ OFTEN_S = 0.05
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_record, "EVERY_S", OFTEN_S)
-    monkeypatch.setattr(run_record, "LOGGED_EACH", 1)
+    monkeypatch.setattr(run_record, "BEAT_INTERVAL_S", OFTEN_S)
+    monkeypatch.setattr(run_record, "BEATS_PER_LOG_LINE", 1)
 
 
 def when_asked(world: World, number: int, look: Callable[[], Any]) -> list[Any]:
@@ -120,7 +120,7 @@ def test_storage_that_does_not_take_a_heartbeat_holds_nothing_up(
         write(self, path, data)
 
     monkeypatch.setattr(LocalFiles, "write", writing)
-    monkeypatch.setattr(run_record, "LAST_WITHIN_S", 0.1)
+    monkeypatch.setattr(run_record, "LAST_BEAT_TIMEOUT_S", 0.1)
     world.write(TOWN)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=OFTEN_S)
     assert world.index().failed == 0 and tried
@@ -218,7 +218,7 @@ def test_a_run_that_begins_while_a_dead_one_is_watched_for_a_sign_of_life_is_not
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "LOOK_EVERY_S", OFTEN_S)
+    monkeypatch.setattr(status, "POLL_INTERVAL_S", OFTEN_S)
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_a_run_that_is_going_on_is_the_one_that_is_followed(
 def test_a_next_run_that_does_not_come_is_not_waited_for_for_ever(
     world: World, run: Command, quick: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(status, "BEGUN_WITHIN_S", 2 * OFTEN_S)
+    monkeypatch.setattr(status, "START_TIMEOUT_S", 2 * OFTEN_S)
     waiting = run("status", "--root", world.root, "--watch", "--next")
     assert waiting.exit_code == 1 and "No run began" in waiting.stderr
     assert run("status", "--root", world.root, "--next").exit_code == 2

@@ -153,7 +153,7 @@ def test_updates_of_a_document_each_share_groups(world: World):
 
 
 def test_what_a_run_changed_is_told_and_counted_right(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(comparing, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(comparing, "TASK_ROWS", 1)
     world.write(MANY | TOWN)
     first = world.index().manifest.run
     rows = Counter({n: t["added"] for n, t in first["changes"].items()})

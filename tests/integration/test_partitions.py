@@ -82,7 +82,7 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         monkeypatch.setattr(hierarchy_tables, "ELEMENTS_AT_ONCE", 7)
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
         monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
-        monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
+        monkeypatch.setattr(run, "REPLAY_BATCH_ROWS", 2)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8

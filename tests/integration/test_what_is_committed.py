@@ -22,7 +22,7 @@ from graphrag_ray.graph import report_dialogue
 from graphrag_ray.graph.report_dialogue import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.indexing import run_record, step_result
 from graphrag_ray.indexing.index import IndexResult, index
-from graphrag_ray.indexing.repair import FEW, MANY
+from graphrag_ray.indexing.repair import COMPACT_AT_PARTS, COMPACT_AT_PARTS_AFTER_COMMIT
 from graphrag_ray.store import compaction, run_records, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
@@ -143,7 +143,7 @@ def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(
 def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
     small.index()
     before = small.parts()
-    small.leave_parts(MANY)
+    small.leave_parts(COMPACT_AT_PARTS)
     assert not small.index().committed and small.parts() <= before + 1
     steps = small.told.steps
     assert "compact" in steps and steps.index("compact", len(steps) // 2) < steps.index(
@@ -152,7 +152,7 @@ def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
 
 
 def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphrag_ray.indexing.index.MANY", 2)
+    monkeypatch.setattr("graphrag_ray.indexing.index.COMPACT_AT_PARTS", 2)
     small.leave_parts(1)
     small.index()
     ended = small.told.steps
@@ -160,8 +160,8 @@ def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: 
 
 
 def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run_record, "EVERY_S", 0.01)
-    small.leave_parts(FEW)
+    monkeypatch.setattr(run_record, "BEAT_INTERVAL_S", 0.01)
+    small.leave_parts(COMPACT_AT_PARTS_AFTER_COMMIT)
     seen: list[Any] = []
     real = compaction.merge_parts
 
@@ -187,7 +187,7 @@ def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
     def stop(*_: object) -> int:
         raise KeyboardInterrupt
 
-    small.leave_parts(FEW)
+    small.leave_parts(COMPACT_AT_PARTS_AFTER_COMMIT)
     monkeypatch.setattr(compaction, "merge_parts", stop)
     with pytest.raises(KeyboardInterrupt):
         small.index()

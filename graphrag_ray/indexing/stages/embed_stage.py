@@ -26,7 +26,7 @@ from graphrag_ray.engine.executor import Tables, WrittenParts
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.report_context import content_for_context
 from graphrag_ray.indexing.results import Results
-from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, apply_or_report, failure_rows, replay_rows
+from graphrag_ray.indexing.run import REPLAY_BATCH_ROWS, Run, apply_or_report, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.document_parts import pairs_of
 from graphrag_ray.indexing.step_result import (
     Result,
@@ -311,8 +311,8 @@ def _compute_offline(
         return Outcome("", "complete", result)
 
     for table in texts:
-        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+        for start in range(0, table.num_rows, REPLAY_BATCH_ROWS):
             yield [
                 (row, outcome(result))
-                for row, result in apply_or_report(table.slice(start, ROWS_AT_ONCE), embed)
+                for row, result in apply_or_report(table.slice(start, REPLAY_BATCH_ROWS), embed)
             ]

@@ -96,7 +96,7 @@ def test_changes_are_counted_as_by_comparing_rows_one_by_one(
         now.pop(number, None)
     now |= {n + k: random_row(name, n + k, dice) for k in range(come)}
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparing, "ROWS_AT_ONCE", rows_at_once)
+        patch.setattr(comparing, "TASK_ROWS", rows_at_once)
         store = Store(folder)
         old, new = ({name: written(store, name, rows, dice.randint(1, 9))} for rows in (before, now))
         assert count_changes(run_after(store, old), new)[name] == expected(name, before, now)

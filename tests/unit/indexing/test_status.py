@@ -83,7 +83,7 @@ def test_storage_that_stays_away_ends_the_watch_and_not_the_run(storage: tuple[F
         clock = Clock(s1=lambda: setattr(backend, "faults", AWAY))
         with pytest.raises(StoreError, match="may still be active"):
             list(status.watch_last_run(store, clock, clock.sleep))
-        assert clock.now >= status.AWAY_S
+        assert clock.now >= status.OUTAGE_TIMEOUT_S
         backend.heal()
 
 

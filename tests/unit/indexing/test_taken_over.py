@@ -15,7 +15,7 @@ TABLES = ("found_entities", "failures")
 
 
 def of(before: Result | None, inputs: list[str], depends_on: str = "x", **more) -> ReusePlan[str]:
-    return ReusePlan.of(before, "extract", inputs, depends_on, TABLES, inputs, **{"retried": "", **more})
+    return ReusePlan.create(before, "extract", inputs, depends_on, TABLES, inputs, **{"retried": "", **more})
 
 
 def part(name: str) -> Part:
@@ -64,6 +64,6 @@ def test_an_input_that_every_run_does_is_never_taken_over(tmp_path: Path):
     store = Store(str(tmp_path))
 
     def known(before: Result | None) -> ReusePlan[str]:
-        return ReusePlan.of(before, "extract", ["a"], "x", TABLES, [None], "")
+        return ReusePlan.create(before, "extract", ["a"], "x", TABLES, [None], "")
 
     assert known(done(store, known(None), {"a": failed(store, "permanent")})).new_inputs == ["a"]

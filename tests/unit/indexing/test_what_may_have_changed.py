@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.indexing.build import _changed
+from graphrag_ray.indexing.build import _estimate_changed_bytes
 from graphrag_ray.indexing.stages.input_listing import InputFile
 from graphrag_ray.store.snapshots import Manifest
 
@@ -19,4 +19,4 @@ def test_files_count_that_were_written_after_the_run_began(age_s: float | None, 
     # It is dated when `finish` begins; the journal is compacted within `extract`.
     before = Manifest(1, None, "2027-01-15T08:00:00Z", "", {}, steps=steps, run={"seconds": seconds})
     modified = None if age_s is None else MADE - age_s
-    assert _changed([InputFile("a.txt", "a.txt", 10, modified=modified)], before) == changed
+    assert _estimate_changed_bytes([InputFile("a.txt", "a.txt", 10, modified=modified)], before) == changed

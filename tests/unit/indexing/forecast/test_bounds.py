@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
-from graphrag_ray.indexing.forecast.bounds import Latency, Replies, Volume, bound_of, cost_of, latency_of
+from graphrag_ray.indexing.forecast.bounds import Latency, Replies, Volume, bound_of, cost_of, fit_latency
 
 LATENCY = Latency(ttft_s=1.0, tokens_per_s=100.0)
 VOLUME = Volume("extract", "default", items=600, calls=600, prompt_tokens=1_000_000, completion_tokens=60_000)
@@ -78,7 +78,7 @@ def test_nothing_to_do_takes_no_time_and_costs_nothing_at_any_price():
 
 def latency(completions: np.ndarray, seconds: np.ndarray, hedge: bool = False) -> Latency:
     calls = Replies(np.zeros(len(completions)), completions, seconds, "test")
-    return latency_of({"extract": calls}, lambda name, value, source: value, hedge)
+    return fit_latency({"extract": calls}, lambda name, value, source: value, hedge)
 
 
 def test_latency_is_split_into_the_first_token_and_the_rest():

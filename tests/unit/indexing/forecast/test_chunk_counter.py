@@ -58,8 +58,8 @@ def test_the_sample_does_not_depend_on_the_order_of_documents():
         one.add(d)
     for d in reversed(texts):
         other.add(d)
-    assert len(one.drawn) == 15
-    assert {d.rank for d in one.drawn} == {d.rank for d in other.drawn}
+    assert len(one.sampled) == 15
+    assert {d.rank for d in one.sampled} == {d.rank for d in other.sampled}
 
 
 def test_chunks_that_do_not_fit_the_window_are_counted_apart():
@@ -89,7 +89,7 @@ def test_a_chunk_that_another_one_repeats_is_asked_about_once():
     both = counted.corpus
     assert (both.chunks, both.repeated, both.sent_chunks) == (2, 1, 1)
     assert both.prompt_tokens == once.prompt_tokens and both.embed_tokens == once.embed_tokens
-    assert len(counted.drawn) == 1
+    assert len(counted.sampled) == 1
 
 
 def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
@@ -104,7 +104,7 @@ def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
     n = len(asked)
     assert counted.corpus.chunks == n and counted.corpus.answered == -(-n // 2)
     assert 0 < counted.corpus.answered_prompt_tokens < counted.corpus.prompt_tokens
-    assert len(counted.drawn_answered) == 3 and all(d.key in asked[::2] for d in counted.drawn_answered)
+    assert len(counted.sampled_answered) == 3 and all(d.key in asked[::2] for d in counted.sampled_answered)
 
 
 def test_a_part_that_was_read_stands_for_the_whole():

@@ -58,9 +58,11 @@ def test_names_are_counted_by_chunk_and_description():
 def test_many_descriptions_are_asked_about_and_few_short_ones_are_joined():
     texts = [f"Description number {i} of a name." for i in range(5)]
     few, many = ([records(("A", text)) for text in texts[:n]] for n in (2, 5))
-    assert count_names("entities", few, "o200k_base", SPEC).asked == 0
+    assert count_names("entities", few, "o200k_base", SPEC).to_describe == 0
     found = count_names("entities", many, "o200k_base", SPEC)
-    assert found.asked == 1 and found.asked_tokens == pytest.approx(5 * (found.description_tokens + 1))
+    assert found.to_describe == 1 and found.to_describe_tokens == pytest.approx(
+        5 * (found.description_tokens + 1)
+    )
 
 
 def test_a_quarter_of_a_corpus_tells_its_names_to_within_a_tenth():
