@@ -1,8 +1,8 @@
 """Build the hierarchy of attributed communities (`graph/attributed_communities.py`).
 
-Levels are clustered on the driver. Between two levels, a report is written on each cluster of the lower one
-and embedded. Entities are clustered in a step of their own, which makes no model calls. Each level is stored
-with its edges, from which an update starts.
+Levels are clustered on the driver. Before the next level is clustered, a report on each cluster is written
+and embedded. Entities are clustered in a separate step, which makes no model calls. Each level is stored with
+its edges, from which an update starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.communities_stage import Layout
-from graphrag_ray.indexing.stages.hierarchy_tables import GraphHierarchy, LevelReports, vectors_of
+from graphrag_ray.indexing.stages.hierarchy_tables import GraphHierarchy, LevelReports, load_vectors
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import Keys, id_keys, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, count_rows
@@ -72,7 +72,7 @@ class _Builder:
             n_nodes = len(graph.node_keys)
             nodes = LevelNodes(
                 attributed_communities.unit_edges(n_nodes, graph.source, graph.target),
-                vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
+                load_vectors(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
                 graph.nodes["n_tokens"],
                 graph.node_keys,
                 *_previous_level(run, CLUSTER_STEP, 0),
@@ -106,13 +106,13 @@ class _Builder:
             reports = LevelReports(KIND, "community {} of hierarchy attributed")
             keys, tokens = graph.node_keys, graph.nodes["n_tokens"]
             cluster_of = np.arange(len(keys))
-            vectors = vectors_of(run, self.embedded.parts("embeddings_entity"), keys)
+            vectors = load_vectors(run, self.embedded.parts("embeddings_entity"), keys)
             all_keys: list[Keys] = []
             while True:
                 level = levels[-1]
                 cluster_of = level.cluster[cluster_of]
                 members = _members(cluster_of, int(cluster_of.max(initial=-1)) + 1)
-                height = len(levels) - 1  # counted from below, since higher levels may come and go
+                height = len(levels) - 1  # Counted from below, because an update may add or remove levels.
                 reports.begin([community_id(KIND.name, height, graph.node_keys[rows]) for rows in members])
                 self._write_level(requests, level, reports, layout)
                 children = _members(level.cluster, len(reports.ids[-1]))
@@ -139,7 +139,7 @@ class _Builder:
         options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
         if options.clustering == "spectral" and len(nodes.keys) > MAX_NODES:
             self.run.observer.message(
-                f"Spectral clustering is limited to {MAX_NODES:,} nodes; using Leiden for a level of "
+                f"Spectral clustering is limited to {MAX_NODES:,} nodes: using Leiden for a level of "
                 f"{len(nodes.keys):,}"
             )
             options = options.model_copy(update={"clustering": "leiden"})
@@ -154,15 +154,15 @@ class _Builder:
         if height:
             children = _members(level.cluster, len(reports.ids[-1]))
             tokens = reports.record_tokens(height - 1)
-            alone = partial(LevelSchedule, children, tokens, options.context_tokens)
-            reports.write(run, requests.work, alone, alone().without_inputs)
+            schedule = partial(LevelSchedule, children, tokens, options.context_tokens)
+            reports.write(run, requests.work, schedule, schedule().without_inputs)
         else:
             _, (numbers,) = attributed_communities.stack_levels(
                 len(level.cluster), [level.cluster], [level.packed]
             )
             limits = options.context_tokens, options.max_claims_per_entity
-            schedule = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
-            reports.write(run, requests.work, schedule, numbers=numbers)
+            finest = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
+            reports.write(run, requests.work, finest, numbers=numbers)
 
     def _write_result(
         self,
@@ -199,7 +199,7 @@ def _members(label: Ints, n: int) -> list[Ints]:
 def _write_levels(
     run: Run, levels: Sequence[ClusteredLevel], keys: Sequence[Keys]
 ) -> dict[str, list[list[Part]]]:
-    """Write table levels with a group per level; `keys` are those of the nodes of each."""
+    """Write table levels with a group per level. `keys` are the keys of each level's nodes."""
     groups = []
     for level, level_keys in zip(levels, keys, strict=True):
         centres = np.zeros((0, 0), np.float32) if level.centres is None else level.centres
@@ -233,7 +233,7 @@ def _previous_level(
 ) -> tuple[PreviousPartition | None, int | None, Vectors | None]:
     """Read a level of the parent snapshot, its number of neighbours and its centres.
 
-    All are None without such a level, if its settings differ, or if it is damaged.
+    All are None if there is no such level, if it is damaged, or if the settings differ.
     """
     parent, now, nothing = run.parent, run.settings.for_snapshot(), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
@@ -248,5 +248,5 @@ def _previous_level(
     if len(level.inner.node_at_place) != len(keys):
         return nothing
     source, target = level.edges.ends.T
-    past = PreviousPartition(level.inner, keys, source, target, level.edges.weight)
-    return past, level.neighbours, level.centres
+    partition = PreviousPartition(level.inner, keys, source, target, level.edges.weight)
+    return partition, level.neighbours, level.centres

@@ -1,6 +1,6 @@
 """Embed entities, relationships, chunks and reports. Keyword search uses the same texts.
 
-Vectors of the offline engine are computed where the texts are read: they are free, and storing each in the
+Vectors of the offline engine are not journalled, but computed when the texts are read: storing each in the
 journal took four times as long as computing it again.
 """
 
@@ -47,10 +47,10 @@ TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large
 
 @dataclass(frozen=True)
 class Texts:
-    """Parts that hold the texts of records of a kind.
+    """Parts that contain the texts of records of a kind.
 
-    Texts of chunks are preceded by the titles and dates of their `documents`, if given, and by `columns` of
-    their metadata.
+    If there are `documents`, each chunk's text is preceded by a header with its document's title, date and
+    the metadata `columns`.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class _Input:
-    """Texts to embed, and those of the same group in the parent snapshot with their vectors."""
+    """Texts to embed, and the texts and vectors of the same group in the parent snapshot."""
 
     now: Texts
     before: Texts | None = None
@@ -69,14 +69,14 @@ class _Input:
 
 
 def current_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
-    """Return the texts of each kind in groups; chunks have no headers if `columns` is None."""
+    """Return the texts of each kind in groups. Chunks have no headers if `columns` is None."""
     described = results.graph.descriptions if results.graph else None
     reports = {HIERARCHIES[name].report_kind: built.reports for name, built in results.hierarchies.items()}
     return _by_kind(results.corpus, described, reports, columns)
 
 
 def parent_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
-    """Return `current_texts` of a snapshot, given the results of its steps."""
+    """Return the texts of a snapshot like `current_texts`, given the results of its steps."""
     last = {kind.report_kind: steps.get(kind.stages[-1], Result()) for kind in HIERARCHIES.values()}
     reports = {kind: result for kind, result in last.items() if "reports" in result.tables}
     return _by_kind(steps["read"], steps.get("describe"), reports, columns)
@@ -101,13 +101,13 @@ def _chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]
 
 
 def embeddings_of(results: Iterable[Result]) -> dict[str, list[list[Part]]]:
-    """Return tables embeddings_<kind>, whichever step wrote them."""
+    """Return tables embeddings_<kind> of all steps."""
     tables = (item for result in results for item in result.tables.items())
     return {name: groups for name, groups in tables if name.startswith("embeddings_")}
 
 
 def by_part(groups: Sequence[Texts]) -> list[Texts]:
-    """Split texts into single parts; a part of chunks keeps only the documents that it needs."""
+    """Split texts into single parts. A part of chunks keeps only the documents that it needs."""
     texts = []
     for group in groups:
         if group.documents:
@@ -119,7 +119,7 @@ def by_part(groups: Sequence[Texts]) -> list[Texts]:
 
 
 def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
-    """Yield `TEXTS`, a table for each part."""
+    """Yield the texts of each part as a table `TEXTS`."""
     kind = texts.kind
     headers = _headers(store, texts)
     for part in texts.parts:
@@ -133,7 +133,7 @@ def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
                 chunks = zip(table["document_id"].to_pylist(), text.to_pylist(), strict=True)
                 with_headers = [headers[d](t) + t if d in headers else t for d, t in chunks]
                 text = pa.array(with_headers, pa.large_string())
-        else:  # like Microsoft GraphRAG, which embeds "title: description" of an entity
+        else:  # Microsoft GraphRAG also embeds "title: description" of an entity.
             id_ = table["id"]
             names = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
             name = pc.binary_join_element_wise(*names, " – ")
@@ -143,7 +143,7 @@ def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
 
 
 def _headers(store: Store, texts: Texts) -> dict[str, Callable[[str], str]]:
-    """Return a function by document id that makes the header of a chunk from its text."""
+    """Return, by document id, a function that makes the header of a chunk from its text."""
     if not texts.documents:
         return {}
     names = ["id", "title", "creation_date", "path", "row", *(["raw_data"] if texts.columns else [])]
@@ -181,9 +181,9 @@ def embed_chunks(run: Run, corpus: Result) -> Result:
 
 
 def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], bool]:
-    """Embed texts in the middle of a step; also return whether the next run has nothing to retry.
+    """Embed texts in the middle of a step. Also returns whether the next run has nothing to retry.
 
-    Texts that could not be embedded are missing. Step `embed` reports them, since it makes the same requests.
+    Texts that could not be embedded are missing. Step `embed` makes the same requests and reports them.
     """
     names = sorted({f"embeddings_{x.kind}" for x in texts})
     written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(x) for x in texts])
@@ -192,7 +192,7 @@ def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], 
 
 
 def _header_columns(run: Run) -> tuple[str, ...] | None:
-    """Return the metadata columns that chunks are embedded with, see `current_texts`."""
+    """Return the metadata columns in the headers of chunks, or None for no headers."""
     include_titles = run.settings.embeddings.include_titles
     return run.settings.chunking.prepended_metadata if include_titles else None
 
@@ -204,7 +204,7 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
     def compute() -> Result:
         fingerprint, before = fingerprint_of([*depends_on, _header_columns(run)]), run.parent_result(step)
         is_same_model = before is not None and before.made_from.get("vectors") == [fingerprint]
-        known = {}
+        plans = {}
         for kind in schema.EMBEDDINGS:
             if kind not in texts:
                 continue
@@ -213,24 +213,23 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
             inputs = [_Input(x) for x in groups]
             # Groups of entities and relationships are ranges of ids, whose rows can be compared one by one.
             described = run.parent_result("describe") if kind in ("entity", "relationship") else None
-            then = described.tables.get(SEARCHED_KINDS[kind].table, []) if described else []
-            then = [group for group in then if group]
+            previous = described.tables.get(SEARCHED_KINDS[kind].table, []) if described else []
+            previous = [group for group in previous if group]
             vectors = before.tables.get(names[0], []) if before and is_same_model else []
-            if len(then) == len(vectors) == len(groups):
-                ranges = zip(groups, then, vectors, strict=True)
-                inputs = [_Input(x, replace(x, parts=parts), done) for x, parts, done in ranges]
+            if len(previous) == len(vectors) == len(groups):
+                ranges = zip(groups, previous, vectors, strict=True)
+                inputs = [_Input(x, replace(x, parts=parts), embedded) for x, parts, embedded in ranges]
             sources = [[x.parts, x.documents, x.columns] for x in groups]
-            known[kind] = run.reuse_plan(step, inputs, depends_on, names, identities=sources, journal="embed")
-        inputs = [x for reusable in known.values() for x in reusable.new_inputs]
+            plans[kind] = run.reuse_plan(step, inputs, depends_on, names, identities=sources, journal="embed")
+        inputs = [x for plan in plans.values() for x in plan.new_inputs]
         written = iter(
             {f"failures_{x.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
             for x, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
         )
         result = join_results(
-            reusable.merge_new(run.store, list(islice(written, len(reusable.new_inputs))))
-            for reusable in known.values()
+            plan.merge_new(run.store, list(islice(written, len(plan.new_inputs)))) for plan in plans.values()
         )
-        counts = {"embeddings": sum(count_rows(result.tables[f"embeddings_{kind}"]) for kind in known)}
+        counts = {"embeddings": sum(count_rows(result.tables[f"embeddings_{kind}"]) for kind in plans)}
         made_from = result.made_from | {"vectors": [fingerprint]}
         return Result(result.tables, counts, not has_transient_failures(run.store, result.tables), made_from)
 
@@ -261,7 +260,7 @@ def _without(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
 
 
 def _texts_and_known(store: Store, x: _Input) -> tuple[Iterable[pa.Table], pa.Table]:
-    """Return all texts, and id and vector of those that are unchanged since the parent snapshot."""
+    """Return all texts, and id and vector of the texts that are unchanged since the parent snapshot."""
     if x.before is None or not x.vectors or not x.before.parts:
         return load_texts(store, x.now), pa.table({"id": pa.array([], pa.string())})
     texts = list(load_texts(store, x.now))
@@ -300,7 +299,7 @@ def _collect(
 def _compute_offline(
     embedder: Embedder, texts: Iterable[pa.Table]
 ) -> Iterator[list[tuple[Row, Outcome[bytes]]]]:
-    from graphrag_ray.offline import embed_many  # not imported where a model embeds
+    from graphrag_ray.offline import embed_many  # Imported lazily: not needed with an embedding model.
 
     def embed(rows: pa.Table) -> list[bytes]:
         return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])

@@ -1,9 +1,8 @@
 """Reuse reports of the parent snapshot.
 
-Reports whose inputs are unchanged (`graph/community_signatures.py`) are not planned, and their rows are
-reused. Others
-may be kept although their inputs changed a little (`graph/report_reuse.py`): for these, find which earlier
-report each community resembles, and what that was written from.
+Reports with unchanged inputs (`graph/community_signatures.py`) are not planned, and their rows are reused.
+Others may be kept although their inputs changed slightly (`graph/report_reuse.py`). For these, this module
+finds the earlier report of the most similar community, and a sketch of the context it was written from.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 
 WRITTEN = pa.schema(
     [
-        ("community", pa.string()),  # its id
+        ("community", pa.string()),  # id of the community
         ("title", pa.string()),
         ("summary", pa.string()),
         ("full_content", pa.string()),  # with references by id
@@ -58,22 +57,22 @@ COMPARED = pa.schema(
         *WRITTEN,
         ("signature", pa.list_(pa.uint64())),  # [SIGNATURE_WIDTH]
         ("record_tokens", pa.int64()),  # of the report's record in the context of another report
-        ("kept", pa.bool_()),  # written from another context, and kept
+        ("kept", pa.bool_()),  # whether it was kept although its context changed
         ("evidence", pa.list_(pa.uint32())),  # hashes of the chunks that support it now
-        # What it was written from; null if later runs do not need it.
+        # The sketch of the context that it was written from, null if later runs do not need it.
         ("spec", pa.string()),  # hash of the specification of its dialogue
         ("whole", pa.string()),
         ("records", pa.list_(pa.struct([*_RECORD, ("evidence", pa.list_(pa.uint32()))]))),
     ]
 )
-"""Reports with everything that later runs compare."""
+"""Reports with all data that later runs compare."""
 _COMPARED_TABLES = (("describe", "entities"), ("describe", "relationships"), ("merge", "covariates"))
 """Steps and tables of the parent snapshot whose ids are compared with the current ones."""
 
 
 @dataclass(frozen=True)
 class EarlierReports:
-    """Reports of the parent snapshot that might be kept, by number; `similar` as in `most_similar`."""
+    """Reports of the parent snapshot that might be kept, by number. See `most_similar` for `similar`."""
 
     reports: Spool[PreviousReport]
     similar: Ints
@@ -95,19 +94,20 @@ def earlier_reports(
 ) -> EarlierReports | None:
     """Load the reports of the parent snapshot that might be kept for planned communities.
 
-    Returns None if no report was requested with the same specification, if parts are damaged, or if reports
-    are to be written from scratch.
+    Returns None if no report was requested with the same specification, if parts are damaged, or if all
+    reports must be rewritten.
     """
     parent = run.parent
     if parent is None or "reports" in run.forced_steps or "reports" not in parent.steps:
         return None
     written = run.parent_results["reports"]
     found = run.parent_results["communities"]
-    needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
-    needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
-    needed += run.parent_results["read"].parts("documents")
-    needed += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
-    if not found.parts("hierarchy") or run.has_lost_parts(needed):  # written by another version, or damaged
+    parts = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
+    parts += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
+    parts += run.parent_results["read"].parts("documents")
+    parts += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
+    # Another version may not have stored the hierarchy.
+    if not found.parts("hierarchy") or run.has_lost_parts(parts):
         return None
     before = read_hierarchy(run, found)
     keys = _parent_keys(run, "describe", "entities")
@@ -126,14 +126,17 @@ def earlier_reports(
             records = tuple(RecordSketch(**r | {"evidence": tuple(r["evidence"])}) for r in row["records"])
             sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
             sketch = ContextSketch(row["whole"], records)
-            reports[number[row["community"]]] = PreviousReport(report_of(row), sketch, *sizes)
-    return EarlierReports(reports, similar, _lost(run, corpus, layout)) if len(reports) else None
+            reports[number[row["community"]]] = PreviousReport(report_from_row(row), sketch, *sizes)
+    return (
+        EarlierReports(reports, similar, _find_lost_elements(run, corpus, layout)) if len(reports) else None
+    )
 
 
 def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_now: Hashes) -> Ints:
     """Return, for each community, the earlier one at its level that shares most members with it.
 
-    The first of several wins; -1 where none shares any. Keys are those of the nodes, ascending.
+    The first of several wins. Returns -1 for communities that share no members with any. `keys_before` and
+    `keys_now` are the keys of the nodes, in ascending order.
     """
     best = np.full(now.n_communities, -1, dtype=np.int64)
     position = np.searchsorted(keys_before, keys_now)
@@ -151,7 +154,7 @@ def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_no
 
 
 def _members(h: Hierarchy, level: int) -> Ints:
-    """[N] Return the community of exactly this level for each node, -1 for none."""
+    """Return an array [N]: the community of exactly this level for each node, or -1."""
     community = np.full(len(h.node_at_place), -1, dtype=np.int64)
     at_level = np.flatnonzero(h.level == level)
     sizes = h.end[at_level] - h.start[at_level]
@@ -160,8 +163,8 @@ def _members(h: Hierarchy, level: int) -> Ints:
     return community
 
 
-def report_of(row: Mapping[str, Any]) -> Report:
-    """Return the report in a row of table reports."""
+def report_from_row(row: Mapping[str, Any]) -> Report:
+    """Create a report from a row of table reports."""
     return Report(
         title=row["title"],
         summary=row["summary"],
@@ -173,7 +176,7 @@ def report_of(row: Mapping[str, Any]) -> Report:
     )
 
 
-def _lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
+def _find_lost_elements(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
     assert run.parent is not None
     current = (layout.node_keys, layout.edge_keys, layout.claim_keys)
     lost = [
@@ -181,12 +184,12 @@ def _lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
         for (step, table), keys in zip(_COMPARED_TABLES, current, strict=True)
     ]
     before, now = (Counter(result.parts("documents")) for result in (run.parent_results["read"], corpus))
-    gone, added = (
+    removed, added = (
         read_table(run.store, [*parts.elements()], ["id"], schema.DOCUMENTS)["id"]
         for parts in (before - now, now - before)
     )
-    deleted = gone.filter(pc.invert(pc.is_in(gone, added.combine_chunks()))).combine_chunks()
-    if len(deleted):  # elements that were supported by deleted documents are lost too
+    deleted = removed.filter(pc.invert(pc.is_in(removed, added.combine_chunks()))).combine_chunks()
+    if len(deleted):  # Elements that were supported by deleted documents are lost, too.
         chunks = _matching_ids(run, partial(_chunks_of, deleted), run.parent.parts("text_units"))
         parts = [part for name in ELEMENTS for part in run.parent.parts(name)]
         lost.append(id_keys(_matching_ids(run, partial(_supported_by, chunks), parts)))
@@ -218,9 +221,9 @@ def _supported_by(chunks: pa.Array, store: Store, part: Part) -> Iterator[pa.Tab
 
 @dataclass(frozen=True)
 class UnchangedReports:
-    """Reports of the parent snapshot that would be written in the same way now.
+    """Reports of the parent snapshot that are still current.
 
-    `row_of` is the row of each community in `rows`, some columns of `COMPARED`; -1 if it has none.
+    `row_of` is the row of each community in `rows` (some columns of `COMPARED`), or -1 if it has none.
     """
 
     unchanged: npt.NDArray[np.bool_]
@@ -230,7 +233,7 @@ class UnchangedReports:
 
     @property
     def tokens(self) -> dict[int, int | None]:
-        """Tokens of each report's record, by community."""
+        """The tokens of each report's record, by community."""
         communities = np.flatnonzero(self.unchanged)
         tokens = self.rows["record_tokens"].to_numpy()[self.row_of[communities]]
         return dict(zip(communities.tolist(), tokens.tolist(), strict=True))
@@ -251,9 +254,9 @@ class UnchangedReports:
 def unchanged_reports(
     run: Run, fingerprint: str, hierarchy: Hierarchy, ids: Sequence[str], signatures: Hashes
 ) -> UnchangedReports | None:
-    """Find reports that would be written in the same way now; None if they are requested differently.
+    """Find reports that are still current. Returns None if reports are requested differently now.
 
-    Reports that were kept although their contexts had changed are examined again.
+    Reports that were kept although their contexts had changed do not count as current.
     """
     before = run.parent_result("reports")
     if before is None or before.made_from.get("signatures") != [fingerprint]:

@@ -112,14 +112,14 @@ def test_a_large_file_is_read_by_many_and_a_line_more_changes_few_pieces(tmp_pat
         write(tmp_path, "rows.jsonl", data)
         seen = set()
         with pytest.MonkeyPatch.context() as patched:
-            inner = read_step.read_stretch
+            inner = read_step.read_split_bytes
 
             def noted(*given: Any) -> bytes:
                 found = inner(*given)
                 seen.add(found)
                 return found
 
-            patched.setattr(read_step, "read_stretch", noted)
+            patched.setattr(read_step, "read_split_bytes", noted)
             _, result = read(tmp_path, 1250, True, 10_000, id_column="id")
         assert result.counts["documents"] == len(lines) and not result.parts("failures")
         assert sum(len(part) for part in seen) == len(data) and max(len(part) for part in seen) <= 1250
