@@ -86,7 +86,7 @@ def server() -> Iterator[Watched]:
             process.terminate()
 
 
-def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow_it(
+def test_concurrency_without_known_limits_follows_the_server_capacity(
     on_ray: None, server: Watched, tmp_path: Path
 ) -> None:
     from graphrag_ray.engine.ray.ray_executor import RayExecutor

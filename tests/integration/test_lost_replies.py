@@ -29,7 +29,7 @@ LOST = {
 """In each process: Ray's own fault injection."""
 
 
-def test_replies_that_are_lost_on_their_way_cost_neither_the_run_nor_a_call(tmp_path: Path):
+def test_lost_replies_between_processes_cost_neither_the_run_nor_a_call(tmp_path: Path):
     answered: Counter[str] = Counter()
 
     def respond(body: dict[str, Any]) -> Response:

@@ -109,7 +109,7 @@ class Once:
             self._act()
 
 
-def test_what_a_killed_worker_had_is_done_by_others_and_what_it_journalled_is_not_paid_twice(
+def test_items_of_a_killed_worker_are_reassigned_without_paying_twice(
     executor: RayExecutor, endpoint: Endpoint
 ):
     def kill() -> None:
@@ -124,7 +124,7 @@ def test_what_a_killed_worker_had_is_done_by_others_and_what_it_journalled_is_no
     assert {n for text, n in asked.items() if text.startswith("again")} == {2}, "in flight when they died"
 
 
-def test_workers_that_die_for_good_are_done_without(executor: RayExecutor, endpoint: Endpoint):
+def test_run_continues_without_workers_that_died_permanently(executor: RayExecutor, endpoint: Endpoint):
     def kill() -> None:
         ray.kill(workers(executor)[0])
 
@@ -137,13 +137,13 @@ def test_workers_that_die_for_good_are_done_without(executor: RayExecutor, endpo
     assert endpoint.requests == [], "all of it is journalled"
 
 
-def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExecutor, endpoint: Endpoint):
+def test_run_without_any_workers_ends_with_a_message(executor: RayExecutor, endpoint: Endpoint):
     executor.on_progress = Once(endpoint, executor.close)
     with pytest.raises(GraphRagError, match="All LLM workers died"):
         run(executor)
 
 
-def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
+def test_replies_lost_by_workers_neither_block_nor_cost_twice(
     make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Ray's own fault injection, in the workers' processes; everybody's: `test_lost_replies.py`."""
@@ -164,7 +164,7 @@ def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
     assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
 
 
-def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go_on(
+def test_workers_disconnected_for_long_are_restarted(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Calls of one worker seem to get lost: what it journalled meanwhile is not paid for twice."""
@@ -187,7 +187,7 @@ def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go
     assert {n for text, n in asked(endpoint).items() if text.startswith("again")} == {2}, "in flight then"
 
 
-def test_a_worker_that_is_never_reached_is_done_without(
+def test_run_continues_without_a_worker_that_never_connects(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.0)
@@ -237,7 +237,7 @@ class Notice:
         return seen
 
 
-def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_paying_twice(
+def test_workers_on_a_node_with_notice_finish_their_calls(
     make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor = make(4)
@@ -255,7 +255,7 @@ def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_pa
     assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
 
 
-def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
+def test_run_ends_with_a_message_when_its_last_node_has_notice(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
@@ -269,9 +269,7 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     assert set(asked(endpoint).values()) == {1}
 
 
-def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
-    make: Callable[..., RayExecutor], endpoint: Endpoint
-):
+def test_restarted_limiter_still_respects_its_limit(make: Callable[..., RayExecutor], endpoint: Endpoint):
     executor = make(2)
     endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=0.5)
     killed: list[float] = []

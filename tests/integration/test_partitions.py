@@ -70,7 +70,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
     return {name: opened.table(name).to_pylist() for name in TABLES}
 
 
-def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
+def test_tables_do_not_depend_on_the_number_of_partitions_and_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_corpus(tmp_path / "in")

@@ -56,13 +56,13 @@ def ask(
 
 
 @pytest.mark.parametrize("most", [2, 6, 8])
-def test_a_call_makes_no_more_attempts_than_the_settings_allow(most: int):
+def test_call_makes_at_most_the_configured_number_of_attempts(most: int):
     (outcome,), prompts, _ = ask(lambda prompt: BUSY, "A", max_attempts=most)
     assert (len(prompts), outcome.status, outcome.attempts) == (most, "retry", most)
     assert f"attempt {most}, the last" in outcome.error
 
 
-def test_what_a_dialogue_was_answered_is_not_asked_again_when_its_next_turn_needs_all_attempts():
+def test_answered_turn_is_not_repeated_when_the_next_turn_uses_all_attempts():
     faults = iter([BUSY] * (FIRST_ATTEMPTS + 1))
     (outcome,), prompts, asker = ask(
         lambda prompt: (next(faults, None) if "corrects" in prompt else None) or "Yes.", "A", max_attempts=8
@@ -73,7 +73,7 @@ def test_what_a_dialogue_was_answered_is_not_asked_again_when_its_next_turn_need
     assert asker.cached == (0, 2), "no reply comes from a cache"
 
 
-def test_as_long_as_one_call_may_still_be_answered_the_others_do_not_give_up():
+def test_calls_keep_trying_while_another_call_may_still_succeed():
     faults = {"A asks": iter([Status(503)] * FIRST_ATTEMPTS)}
     outcomes, _, _ = ask(lambda prompt: next(faults.get(prompt, iter(())), None) or "Yes.", "A", "B", "C")
     assert [o.status for o in outcomes] == ["complete"] * 3

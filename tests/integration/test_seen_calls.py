@@ -12,7 +12,7 @@ from graphrag_ray.engine.ray.limiter_actors import ModelLimiter, RayLimiter, See
 from graphrag_ray.llm.limits import CallOutcome, FreedPlace
 
 
-def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
+def test_repeated_call_is_executed_once_even_while_it_runs() -> None:
     async def play() -> list[int]:
         once, carried_out = SeenCalls(), list[int]()
 
@@ -27,7 +27,7 @@ def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
     assert asyncio.run(play()) == [1, 1, 2, 1, 3, 1]
 
 
-def test_the_oldest_calls_are_forgotten() -> None:
+def test_oldest_calls_are_forgotten() -> None:
     async def play() -> list[int]:
         once, carried_out = SeenCalls(remembered=2), list[int]()
 
@@ -40,7 +40,7 @@ def test_the_oldest_calls_are_forgotten() -> None:
     assert asyncio.run(play()) == [1, 2, 3, 2, 4]
 
 
-def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
+def test_slot_with_a_lost_response_is_granted_and_freed_once():
     async def play() -> None:
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 2}
         model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
@@ -59,7 +59,7 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
     asyncio.run(asyncio.wait_for(play(), 10))
 
 
-def test_what_is_not_answered_yet_is_not_forgotten() -> None:
+def test_unanswered_calls_are_not_forgotten() -> None:
     async def play() -> list[int]:
         once, answers = (
             SeenCalls(remembered=2),
@@ -82,7 +82,7 @@ def test_what_is_not_answered_yet_is_not_forgotten() -> None:
     assert asyncio.run(play()) == [0, 0]
 
 
-def test_what_was_given_is_known_however_often_others_call() -> None:
+def test_granted_slots_are_remembered_despite_many_other_calls() -> None:
     """A place that was given twice would be taken for ever."""
 
     async def play() -> None:
@@ -102,7 +102,7 @@ def test_what_was_given_is_known_however_often_others_call() -> None:
 
 
 @pytest.mark.parametrize(("holders", "linger_s"), [(1, 0.05), (32, 0.05), (48, 0.075), (64, 0.1), (500, 0.1)])
-def test_the_more_there_are_the_longer_each_gathers_what_it_settles(holders: int, linger_s: float) -> None:
+def test_batches_grow_with_the_number_of_workers(holders: int, linger_s: float) -> None:
     """Each batch takes the limiter most of a millisecond."""
 
     async def play() -> float:

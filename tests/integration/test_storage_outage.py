@@ -94,9 +94,7 @@ def label(row: Row) -> tuple[str, str]:
 WORK = Work("echo", start, label)
 
 
-def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_seconds(
-    make: Callable[[], Executor], model: Model
-):
+def test_long_outage_stops_spending_and_then_the_run(make: Callable[[], Executor], model: Model):
     executor = make()
     with pytest.raises(StoreError) as raised:
         executor.sweep(WORK, Listed(TEXTS), JournalIndex.load(executor.store, "echo"))
@@ -120,7 +118,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
     )
 
 
-def test_a_short_outage_holds_a_run_up_and_costs_nothing(make: Callable[[], Executor], model: Model):
+def test_short_outage_delays_a_run_at_no_cost(make: Callable[[], Executor], model: Model):
     """It ends within the store's patience."""
     executor, source = make(), Listed(TEXTS)
     ending = threading.Thread(target=_end_soon, args=(model.out,), daemon=True)

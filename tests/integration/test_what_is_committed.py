@@ -29,7 +29,7 @@ from graphrag_ray.store.journal import JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
 
 
-class Told(Observer):
+class RecordingObserver(Observer):
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.steps: list[str] = []
@@ -48,7 +48,7 @@ class Small:
 
     def __init__(self, folder: Path, endpoint: Endpoint) -> None:
         self.store = Store(str(folder / "index"))
-        self.told = Told()
+        self.told = RecordingObserver()
         self.endpoint = endpoint
         self._input = folder / "in"
         self._input.mkdir()
@@ -79,7 +79,7 @@ def small(tmp_path: Path) -> Iterator[Small]:
         yield Small(tmp_path, endpoint)
 
 
-def test_changed_settings_are_committed_though_no_table_changes(small: Small):
+def test_changed_settings_are_committed_without_changed_tables(small: Small):
     first = small.index()
     again = small.index(query={"response_type": "one sentence"})
     assert again.committed and again.manifest.tables == first.manifest.tables
@@ -88,7 +88,7 @@ def test_changed_settings_are_committed_though_no_table_changes(small: Small):
     assert not small.index(query={"response_type": "one sentence"}).committed
 
 
-def test_changed_code_derives_all_tables_from_the_journal_once(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_changed_code_derives_all_tables_again_once(small: Small, monkeypatch: pytest.MonkeyPatch):
     first = small.index()
     asked = len(small.endpoint.requests)
     small.told.done.clear()
@@ -105,9 +105,7 @@ def test_changed_code_derives_all_tables_from_the_journal_once(small: Small, mon
     assert len([note for note in small.told.notes if "re-deriving" in note]) == 1
 
 
-def test_a_repaired_parser_reads_stored_replies_of_failed_items(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
+def test_repaired_parser_reuses_stored_replies_of_failed_items(small: Small, monkeypatch: pytest.MonkeyPatch):
     def strange(body: dict[str, Any]) -> str:
         reply = toy_model.respond(body)
         return f"<<{reply}>>" if reply.startswith("{") else reply
@@ -127,9 +125,7 @@ def test_a_repaired_parser_reads_stored_replies_of_failed_items(
     assert len(small.endpoint.requests) == asked
 
 
-def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
+def test_failed_compaction_does_not_undo_the_commit(small: Small, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object, **__: object) -> int:
         raise StoreError("no space left")
 
@@ -140,7 +136,7 @@ def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(
     assert any("no space left" in note for note in small.told.notes)
 
 
-def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
+def test_small_parts_of_stopped_runs_are_merged_before_reading(small: Small):
     small.index()
     before = small.parts()
     small.leave_parts(COMPACT_AT_PARTS)
@@ -151,7 +147,7 @@ def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
     )
 
 
-def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_small_parts_of_a_sweep_are_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("graphrag_ray.indexing.index.COMPACT_AT_PARTS", 2)
     small.leave_parts(1)
     small.index()
@@ -159,7 +155,7 @@ def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: 
     assert "compact" in ended[: ended.index("merge")] and small.parts() == 1
 
 
-def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_compaction_is_visible_to_observers(small: Small, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run_record, "BEAT_INTERVAL_S", 0.01)
     small.leave_parts(COMPACT_AT_PARTS_AFTER_COMMIT)
     seen: list[Any] = []
@@ -181,9 +177,7 @@ def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: py
     assert done.seconds["compact"] > 0 and record.steps["compact"]["counts"]["merged_into"] == 1
 
 
-def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
+def test_run_stopped_during_compaction_has_committed(small: Small, monkeypatch: pytest.MonkeyPatch):
     def stop(*_: object) -> int:
         raise KeyboardInterrupt
 
@@ -195,7 +189,7 @@ def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
     assert record is not None and (record.outcome, record.snapshot) == ("committed", 1)
 
 
-def test_a_password_in_the_address_of_the_input_is_not_kept(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_password_in_the_input_url_is_not_stored(small: Small, monkeypatch: pytest.MonkeyPatch):
     import fsspec
 
     memory = fsspec.filesystem("memory")

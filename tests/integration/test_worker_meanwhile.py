@@ -73,7 +73,7 @@ def play(coroutine: Any) -> None:
     asyncio.run(asyncio.wait_for(coroutine, WITHIN_S))
 
 
-def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
+def test_other_items_continue_while_a_worker_reloads_the_journal(
     store: Store, own: worker.Worker, monkeypatch: pytest.MonkeyPatch
 ):
     go_on, again = threading.Event(), JournalIndex.reloaded
@@ -97,7 +97,7 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
     play(plays())
 
 
-def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_later(
+def test_replies_without_a_driver_are_journalled_and_reported_later(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
     async def plays() -> None:
@@ -114,7 +114,7 @@ def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_l
     assert len(endpoint.requests) == 6
 
 
-def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
+def test_worker_without_a_driver_for_long_sends_nothing_more(
     store: Store, own: worker.Worker, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """It may be started again: then what is in flight would be paid for in vain."""
@@ -135,7 +135,7 @@ def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
     assert len(endpoint.requests) == 12
 
 
-def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is(
+def test_repeated_call_is_executed_once_even_while_it_runs(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
     async def plays() -> None:
@@ -151,7 +151,7 @@ def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is(
     assert len(endpoint.requests) == 2
 
 
-def test_a_worker_knows_no_session_of_an_earlier_process_and_a_new_one_ends_the_last(
+def test_sessions_of_earlier_processes_are_unknown_and_new_ones_end_them(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
     endpoint.respond = lambda body: Answer("an answer", delay_s=0.3)
@@ -169,7 +169,7 @@ def test_a_worker_knows_no_session_of_an_earlier_process_and_a_new_one_ends_the_
     assert len(endpoint.requests) <= 1
 
 
-def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_rest(
+def test_leaving_worker_returns_unstarted_items_and_finishes_others(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
     endpoint.respond = lambda body: Answer("an answer", delay_s=0.5)
@@ -187,7 +187,7 @@ def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_
     assert len(endpoint.requests) == 8
 
 
-def test_the_limiter_is_told_how_many_share_the_work(store: Store, own: worker.Worker):
+def test_limiter_knows_the_number_of_workers(store: Store, own: worker.Worker):
     async def plays() -> None:
         await began(own, store)
         await own.ask(2, 1, "exchange", [], {}, 64)

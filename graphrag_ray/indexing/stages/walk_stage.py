@@ -39,7 +39,7 @@ MAX_NAME_CHARS = 100
 """Maximum length of a name in its failure, in characters."""
 SHARD_ROWS = 131_072
 SHARD_BYTES = 128 << 20
-"""Maximum stored size of a shard's parts. A query reads all shards, so many small ones would be slow."""
+"""Maximum stored size of a shard's parts. A query reads every shard, so small ones would be slow."""
 _THREADS = 8
 """Number of threads that read parts, because storage may have a high latency."""
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from examples import fewer
-from graphrag_ray.store.write_group import Part, write_part
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from graphrag_ray.indexing.stages import walk_stage
 from graphrag_ray.indexing.stages.walk_stage import TITLE_WEIGHT
 from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
+from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import name_links
 
 NAMES = st.sampled_from(["U.S.", "US", "U S", "ADA", "Ada", "Ada (poet)", "BERT", "?", "", "C", "C++"])
