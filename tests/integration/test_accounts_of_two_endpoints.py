@@ -1,4 +1,4 @@
-"""Two endpoints with limits and prices of their own: what the accounts say is what the endpoints saw."""
+"""Accounts of two endpoints with separate limits and prices agree with what the endpoints received."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def once(store: Any, row: Row) -> Generator[Any, Any, str]:
 
 
 class Rows:
-    """Items that are all there."""
+    """A source whose items are all available from the start."""
 
     def __init__(self, n: int) -> None:
         self.total: int | None = n

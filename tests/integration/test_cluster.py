@@ -1,4 +1,4 @@
-"""The private cluster that a run starts where there is no other, and what it brings to one that is there."""
+"""The private cluster that a run starts by default, and the code that a run brings to an existing cluster."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ except GraphRagError as e:
 def test_workers_get_the_drivers_package_unless_a_job_brings_its_code(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    variable = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # as Ray sets it for submitted jobs
+    variable = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it like this for submitted jobs.
     monkeypatch.delenv(variable, raising=False)
     brought = runtime_environment()
     (package,) = brought["py_modules"]
@@ -110,7 +110,7 @@ with connect():
 
 
 def test_event_loop_setting_of_a_job_is_not_overridden(monkeypatch: pytest.MonkeyPatch):
-    """Ray refuses a variable that is said twice."""
+    """Ray rejects a variable that is set twice."""
     chosen = {"working_dir": "gcs://_ray_pkg.zip", "env_vars": {"RAY_USE_UVLOOP": "1"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": chosen}))
     assert runtime_environment() == {}

@@ -1,4 +1,4 @@
-"""One contract, two executors: in-process and Ray do the same with tables and with dialogues."""
+"""The contract of all executors for tables and dialogues."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[ProcessPool]:
-    """Two processes, which are up."""
-    found = ProcessPool(2)
-    found.wait()
-    yield found
-    found.close()
+    """A pool with two running processes."""
+    processes = ProcessPool(2)
+    processes.wait()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(params=["local", "processes", pytest.param("ray", marks=pytest.mark.cluster)])
 def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> Iterator[Make]:
-    """Makes an executor on one store, for a model with a `window`; `run=…` are settings under `run`."""
-    made: list[Any] = []
+    """Return a function that creates executors on one store, for a model with a `window`."""
+    created: list[Any] = []
 
     def build(window: int = 128_000, **run: Any) -> Executor:
         model = {
@@ -91,16 +91,16 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
         request.getfixturevalue("on_ray")
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-        made.append(RayExecutor(store, models, limit, journal_flush_s))
-        return made[-1]
+        created.append(RayExecutor(store, models, limit, journal_flush_s))
+        return created[-1]
 
     yield build
-    for executor in made:
+    for executor in created:
         executor.close()
 
 
-class Elsewhere:
-    """What no other process can unpickle."""
+class Unpicklable:
+    """An object that no other process can unpickle."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return import_module, ("no_such_module",)
@@ -114,7 +114,7 @@ def test_error_of_a_task_that_ray_cannot_run_names_the_cause_without_colours(on_
     def task(x: Any) -> None: ...
 
     with pytest.raises(GraphRagError) as caught, unwrap_errors("read"):
-        ray.get(task.remote(Elsewhere()))
+        ray.get(task.remote(Unpicklable()))
     message = str(caught.value)
     assert message.startswith("Ray could not run step read: ") and "no_such_module" in message
     assert "\x1b" not in message and "memory" not in message
@@ -173,7 +173,7 @@ def test_shuffle_brings_each_partition_together(make: Make, partitions: int, bun
 
 
 def test_shuffle_of_many_inputs_combines_all_of_them(make: Make):
-    """There are more of them than Ray's tasks that split them."""
+    """There are more inputs than Ray tasks that split them."""
     executor = make()
 
     def rows(store: Store, n: int) -> Iterator[pa.Table]:
@@ -199,17 +199,17 @@ def test_journal_parts_are_merged_in_batches_and_damaged_ones_set_aside(
     with locks.acquire(store) as lock:
         run = Run(executor, parse_settings({}), {}, None, Observer(), lock=lock)
         compact(run, ["extract"], 33)
-        assert not run.seconds, "too few"
+        assert not run.seconds, "too few parts"
         compact(run, ["extract"], 32)
         assert run.maintenance["compact"] == {"parts": 32, "merged_into": 5}
         assert [info.path for info in store.list("work/extract/damaged")] and run.current_step is None
         assert len(store.list("work/extract")) == 5
-        found = JournalIndex.load(store, "extract").lookup(keys)
-        assert [found[key][0].reply for key in keys[:31]] == [f"reply {i}" for i in range(31)]
+        stored = JournalIndex.load(store, "extract").lookup(keys)
+        assert [stored[key][0].reply for key in keys[:31]] == [f"reply {i}" for i in range(31)]
         store.create(f"locks/{lock.epoch + 1}.json", b"{}")
         with pytest.raises(LockLost):
             compact(run, ["extract"], 2)
-        assert len(store.list("work/extract")) == 5, "who lost the lock deletes nothing"
+        assert len(store.list("work/extract")) == 5, "a process without the lock deletes nothing"
 
 
 def test_error_of_a_table_function_keeps_its_type(make: Make):
@@ -224,8 +224,8 @@ def test_no_inputs_give_no_results(make: Make):
 
 
 def report_logging(store: Store, x: str) -> Iterator[dict[str, pa.Table]]:
-    found = logs.current_config()
-    yield {"logging": pa.table({"format": [found and found.format], "run": [found and found.run]})}
+    config = logs.current_config()
+    yield {"logging": pa.table({"format": [config and config.format], "run": [config and config.run]})}
 
 
 def test_table_functions_use_the_drivers_logging(make: Make):
@@ -236,7 +236,7 @@ def test_table_functions_use_the_drivers_logging(make: Make):
 
 
 def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
-    """Asks for the text, then for the reply to it."""
+    """Send the text, then the reply to it."""
     if row["text"] == "torn":
         raise CorruptPart("part x is torn")
     if row["text"] == "bug":
@@ -396,11 +396,11 @@ def test_replies_after_a_stop_request_are_recorded(make: Make, endpoint: Endpoin
 
     endpoint.respond = lambda body: Answer("late", delay_s=1.0)
     executor: Any = make()
-    glimpses: list[SweepProgress] = []
-    executor.on_progress = glimpses.append
+    progress: list[SweepProgress] = []
+    executor.on_progress = progress.append
     with pytest.raises(Interrupted):
         executor.sweep(ONCE, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
-    assert glimpses[-1].done == compaction.totals(executor.store, "echo").done == 8
+    assert progress[-1].done == compaction.totals(executor.store, "echo").done == 8
 
 
 def test_sweep_without_items_reacts_to_a_stop_request(make: Make):
@@ -446,11 +446,11 @@ def test_budget_is_nearly_used_up_without_being_exceeded(make: Make, endpoint: E
     with pytest.raises(BudgetSpent, match="max_total_tokens"):
         sweep(executor, texts)
     journal = JournalIndex.load(executor.store, "echo")
-    each = 4 * 20  # two turns, each with a prompt and its echo, of some twenty tokens
-    assert 0.7 * 20_000 / each < journal.count_done() < 1.3 * 20_000 / each
-    assert len(sent) == 2 * journal.count_done(), "every item that was begun was finished"
+    item_tokens = 4 * 20  # two turns, each with a prompt and its echo, of about 20 tokens
+    assert 0.7 * 20_000 / item_tokens < journal.count_done() < 1.3 * 20_000 / item_tokens
+    assert len(sent) == 2 * journal.count_done(), "every started item was finished"
     spent = executor.spending.earlier.total
-    assert spent.calls == len(sent), "what a sweep spent counts, also when it is broken off"
+    assert spent.calls == len(sent), "spending counts even if the sweep is aborted"
     executor.spending = Spending()  # type: ignore[attr-defined]
     assert len(sweep(executor, texts).outcomes) == 400 and len(sent) == 800
 

@@ -1,4 +1,4 @@
-"""A hostile client cannot make the service fail, hang, reply at length or neglect other clients.
+"""A hostile client cannot make the service fail, hang, reply at length or block other clients.
 
 Section F of the threat model in docs/guides/security.md.
 """
@@ -128,7 +128,7 @@ def test_no_body_makes_the_service_fail_or_reply_at_length(town: World, serve: S
         assert (
             client.post("/query", content=json.dumps({"question": strange}), headers=JSON).status_code == 200
         )
-    # What clients of the protocol leave open, they send as null.
+    # Clients of the protocol send fields without a value as null.
     assert client.post(CHAT, content=chat(stream=None, tools=None, n=None), headers=JSON).status_code == 200
 
 
@@ -172,7 +172,7 @@ def test_wrong_tokens_are_rejected_and_invalid_characters_in_the_configured_one(
             find_token(ServiceOptions(root="x"), {"GRAPHRAG_RAY_TOKEN": token})
 
 
-# pages of others
+# Requests from other websites
 
 
 def test_scripts_of_allowed_origins_may_send_requests(town: World, serve: Start):
@@ -194,11 +194,11 @@ def test_scripts_of_allowed_origins_may_send_requests(town: World, serve: Start)
     assert "Access-Control-Allow-Origin" not in serve().client.get("/index", headers=page).headers
 
 
-# requests that are none
+# Invalid requests
 
 
 def raw(served: Served, *pieces: bytes) -> bytes:
-    """What the service answers to bytes as they are."""
+    """Send raw bytes and return the response."""
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as one:
         one.settimeout(60)
         answered = b""

@@ -1,6 +1,6 @@
-"""What an endpoint may send, and what we make of it: nothing of it harms a run, and little is believed.
+"""A hostile endpoint cannot harm a run, and the client does not trust implausible replies.
 
-Each case is bytes of a real server on loopback. The bounds are on what it could send before we hung up.
+Each case uses a real server on loopback. The bounds limit what it can send before the client hangs up.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class RecordingListener:
 
 
 class Requested:
-    """What came of some requests to an endpoint that says this. `heard`: of streams."""
+    """The results of some requests to an endpoint. `heard` are the pieces of streams."""
 
     def __init__(
         self,

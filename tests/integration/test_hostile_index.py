@@ -1,5 +1,8 @@
-"""A stranger's index: whoever opens it gives nothing away. It names addresses that listen, variables and
-files with secrets of this machine, and paths; none of them is asked, read or followed, whatever is done."""
+"""Opening an untrusted index gives nothing away.
+
+The index names listening addresses, variables and files with secrets of this machine, and paths. No command
+connects to, reads or follows any of them.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def attacker() -> Iterator[Canary]:
 
 @pytest.fixture
 def root(tmp_path: Path, attacker: Canary, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The index, whose settings are hostile, on a machine that has secrets."""
+    """An index with hostile settings, on a machine with secrets."""
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
     monkeypatch.setenv("OPENAI_API_KEY", "sk-of-this-user")
     (tmp_path / "secret").write_text(SECRET)
@@ -168,7 +171,7 @@ def test_endpoint_of_the_user_is_sent_no_secret_of_the_machine(root: Path, attac
 
 
 def test_openai_model_is_called_with_the_users_key(root: Path):
-    """The one address that every machine knows: with its own key, whatever variable the index names."""
+    """Every machine knows this address and uses its own key, whatever variable the index names."""
 
     def at_openai(settings: dict[str, Any]) -> None:
         settings["models"]["default"]["endpoints"][0] |= {"base_url": OPENAI_URL}
@@ -180,7 +183,7 @@ def test_openai_model_is_called_with_the_users_key(root: Path):
 
 
 def test_missing_address_is_not_guessed(root: Path, attacker: Canary, own_settings: Path):
-    """A limit or a key that the user gives does not send the text of the index to OpenAI."""
+    """A limit or a key from the user does not cause text of the index to be sent to OpenAI."""
     for more in (["--rpm", "5"], ["--api-key-env", "OPENAI_API_KEY"]):
         assert run("query", QUESTION, "--root", root, *more).exit_code == 2
     own_settings.write_text("models: {another: {endpoints: [{base_url: 'http://127.0.0.1:1/v1'}]}}")
@@ -248,7 +251,7 @@ def test_arbitrary_file_content_causes_no_traceback(root: Path, name: str, conte
     before = [run(*command, "--root", root).output for command in commands]
     (root / name).write_bytes(content)
     after = [run(*command, "--root", root).output for command in commands]
-    # A lock is read by whoever writes; the newest manifest is found where the pointer to it says nothing.
+    # Writers read the lock. The newest manifest is found even if the pointer to it is invalid.
     assert after != before or name in ("locks/1.json", "CURRENT")
 
 
@@ -262,7 +265,7 @@ RECORDS = ("runs/1.json", "runs/1.live.json", "runs/refused.json", "locks/1.json
 def test_arbitrary_run_records_and_locks_cause_no_traceback(
     root: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(locks, "STALE_S", 0.1)  # so long does `status` watch a holder elsewhere
+    monkeypatch.setattr(locks, "STALE_S", 0.1)  # `status` watches a holder on another machine for this long.
     path = root / name
     content = orjson.loads(path.read_bytes()) if path.exists() else {"format": 1}
     keys = sorted({*content, "at", "after", "outcome", "started_at", "usage", "quiet_s"} - {"format"})

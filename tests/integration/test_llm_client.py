@@ -62,7 +62,7 @@ def embedding(text, dimensions=None):
 
 
 class World:
-    """A gateway over real clients of the given endpoints."""
+    """A gateway with real clients of these endpoints."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ def test_malformed_response_is_retried(answer):
 
 
 def answer_all(server, answer, times):
-    """The same bytes to each of so many connections; how many there were."""
+    """Send the same bytes to each of `n` connections, and return the number of connections."""
     for _ in range(times):
         connection, _ = server.accept()
         with connection:
@@ -578,7 +578,7 @@ def test_many_faults_lose_no_reply():
     assert [r.text for r in replies] == [f"call {i}" for i in range(300)]
     total = world.accounts.total
     assert (total.calls, total.failed) == (300, 0)
-    # A request on a connection that the server was just closing never arrives, nor one that timed out before.
+    # A request on a connection that the server is just closing never arrives, nor does one that timed out.
     assert 0 <= total.requests - len(endpoint.requests) <= total.unanswered
 
 

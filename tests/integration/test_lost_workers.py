@@ -1,4 +1,4 @@
-"""What dies on the way: workers, once or for good, and limiters. On a real Ray cluster."""
+"""Workers and limiters that die during a run, once or permanently, on a real Ray cluster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., RayExecutor]]:
-    """Makes executors with two workers each."""
+    """Return a function that creates executors with two workers each."""
     made: list[RayExecutor] = []
 
     def build(max_in_flight: int) -> RayExecutor:
@@ -69,7 +69,7 @@ def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[
 
 @pytest.fixture
 def executor(make: Callable[..., RayExecutor]) -> RayExecutor:
-    """With places for as many calls as there are items: one worker may hold them all."""
+    """An executor with a slot for each item, so that one worker may have all of them."""
     return make(ITEMS)
 
 
@@ -94,7 +94,7 @@ def run(executor: RayExecutor) -> Listed:
 
 
 class Once:
-    """Does something to the cluster when all first turns are answered and journalled."""
+    """Runs an action on the cluster once all first turns are answered and journalled."""
 
     def __init__(self, endpoint: Endpoint, act: Callable[[], None]) -> None:
         self._endpoint, self._act = endpoint, act
@@ -146,7 +146,7 @@ def test_run_without_any_workers_ends_with_a_message(executor: RayExecutor, endp
 def test_replies_lost_by_workers_neither_block_nor_cost_twice(
     make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """Ray's own fault injection, in the workers' processes; everybody's: `test_lost_replies.py`."""
+    """Uses Ray's fault injection in the workers. `test_lost_replies.py` uses it in all processes."""
     lost = {"num_failures": 10, "req_failure_prob": 0, "resp_failure_prob": 30, "in_flight_failure_prob": 0}
     faults = json.dumps({"CoreWorkerService.grpc_client.PushTask": lost})
     broken = {"runtime_env": {"env_vars": {"RAY_testing_rpc_failure": faults}}}
@@ -167,7 +167,7 @@ def test_replies_lost_by_workers_neither_block_nor_cost_twice(
 def test_workers_disconnected_for_long_are_restarted(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """Calls of one worker seem to get lost: what it journalled meanwhile is not paid for twice."""
+    """Calls to one worker seem to get lost. Its replies journalled meanwhile are not paid for twice."""
     monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.5)
     get, until = ray.get, [0.0]
 
@@ -218,8 +218,7 @@ def test_run_continues_without_a_worker_that_never_connects(
 
 
 class Notice:
-    """Stands in for what the cluster says: from `give` on the node is to go, until those that were its
-    workers then are gone."""
+    """Simulates a notice from the cluster, from `give` until the workers of that time are gone."""
 
     def __init__(self, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
         self._executor, self.seen = executor, worker_pool.view_nodes
@@ -281,7 +280,7 @@ def test_restarted_limiter_still_respects_its_limit(make: Callable[..., RayExecu
             pid = ray.get(executor._pool.limiters[0].__ray_call__.remote(lambda actor: os.getpid()))
             os.kill(pid, signal.SIGKILL)
             killed.append(time.monotonic())
-        elif killed and len(endpoint.requests) > 8:  # the calls that the first limiter let go have ended
+        elif killed and len(endpoint.requests) > 8:  # The calls that the first limiter permitted have ended.
             later.append(endpoint.in_flight)
 
     executor.on_progress = watch

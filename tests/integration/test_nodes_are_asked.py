@@ -1,4 +1,4 @@
-"""Nodes are asked whether they can do their part before they get workers. On a real Ray cluster."""
+"""Nodes are checked before they get workers, on a real Ray cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def make(on_ray: None, store: Store) -> Iterator[Callable[[Collection[str]], WorkerPool]]:
-    """Makes pools of the offline engine. fit: nodes that were asked."""
+    """Return a function that creates pools for the offline engine. `fit` are nodes that passed the check."""
     made: list[WorkerPool] = []
 
     def build(fit: Collection[str]) -> WorkerPool:

@@ -129,7 +129,7 @@ def test_killed_writer_leaves_no_partial_object(store, proxy, piece, kind, nth):
 
 
 def unfinished(store):
-    """Uploads in parts below a store that nobody finished."""
+    """Return unfinished multipart uploads below a store."""
     fs = store._backend()._fs
     bucket, key, _ = fs.split_path(store.url)
     uploads = fs.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads") or []
@@ -153,7 +153,7 @@ def test_storage_options_are_passed_to_the_client(endpoint):
     assert store.read("x") == b"1"
 
 
-# faults between the client and the server
+# Faults between the client and the server
 
 
 def test_every_kind_of_fault_is_survived(proxy, proxied):

@@ -1,4 +1,4 @@
-"""How tables are cut into partitions and blocks is nobody's business but storage's."""
+"""The number of partitions and blocks does not affect the content of tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many attempts the calls of a question make, against a real HTTP server, and what is asked again."""
+"""Attempts and retries of the calls of a question, against a real HTTP server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def two_turns(name: str) -> Generator[ChatRequest, ChatReply, str]:
-    """A reply, and its correction."""
+    """Request a reply, and a correction of it."""
     first = yield ChatRequest("map", (Message("user", f"{name} asks"),), CALL)
     second = yield ChatRequest("map", (Message("user", f"{name} corrects {first.text}"),), CALL)
     return second.text
@@ -34,7 +34,7 @@ def two_turns(name: str) -> Generator[ChatRequest, ChatReply, str]:
 def ask(
     respond: Callable[[str], Response], *names: str, **run: Any
 ) -> tuple[list[Outcome[str]], list[str], Asker]:
-    """What became of the dialogues, and the prompts that the endpoint got."""
+    """Run the dialogues, and return their outcomes and the prompts that the endpoint received."""
     prompts: list[str] = []
 
     def responds(body: dict[str, Any]) -> Response:

@@ -1,4 +1,4 @@
-"""Items and files that kill whatever process works on them: the others are done, and they are named."""
+"""Items and files that crash every process that works on them are identified, and all others complete."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def sweep(executor: RayExecutor, texts: list[str]) -> dict[str, Outcome[str]]:
     return {texts[number]: outcome for number, outcome in source.outcomes.items()}
 
 
-@pytest.mark.timeout(480)  # five workers die, one after another, and each has to start again
+@pytest.mark.timeout(480)  # Five workers die one after another, and each has to start again.
 def test_item_that_crashes_workers_is_identified_and_others_complete(
     executor: RayExecutor, endpoint: Endpoint
 ):
@@ -122,7 +122,7 @@ def slowly(store: Store, x: int) -> Iterator[dict[str, pa.Table]]:
 
 
 def test_killed_attempt_counter_loses_no_work(executor: RayExecutor):
-    """Attempts are counted anew; what has begun goes on, and what follows is counted by its next life."""
+    """Started tasks continue, and the restarted counter counts later ones from zero."""
 
     def kill_counter() -> None:
         while not executor.store.list("begun"):
@@ -170,7 +170,7 @@ def test_shuffle_whose_inputs_crash_processes_ends_with_a_message(executor: RayE
         executor.shuffle("merge", fatal_after, [[1, 2], [12, 13, 14]], fatal_sum, partitions)
 
 
-@pytest.mark.parametrize("partitions", [2, 17])  # 17: more than plain tasks are used for
+@pytest.mark.parametrize("partitions", [2, 17])  # With 17 partitions, the shuffle does not use plain tasks.
 def test_shuffle_whose_reduction_crashes_names_the_partition(executor: RayExecutor, partitions: int):
     with pytest.raises(ProcessDied, match=f"Step merge cannot process partition 1 of {partitions}"):
         executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, partitions)

@@ -1,4 +1,4 @@
-"""What is wrong with an endpoint is told before anything else takes its time."""
+"""Problems of an endpoint are reported before any other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page of a comparison in a real browser: a reader finds answers and verdicts; no more happens."""
+"""The report page of a comparison in a real browser."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ Visit = Callable[[BrowserPage], Awaitable[Any]]
 
 
 def visit(tmp_path: Path, evaluation: Comparison, visited: Visit) -> Any:
-    """What a visit to the page comes to. The browser must have nothing to complain of, and ask for nothing
-    but the page."""
+    """Visit the page. The browser must report no errors and request nothing but the page."""
     file = tmp_path / "report.html"
     file.write_bytes(report_page(evaluation).encode("utf-8"))
 
@@ -51,7 +50,7 @@ def visit(tmp_path: Path, evaluation: Comparison, visited: Visit) -> Any:
 
 
 async def texts(page: BrowserPage, selector: str) -> list[str]:
-    """Of the elements that are shown."""
+    """Return the texts of the visible elements."""
     found = f"[...document.querySelectorAll({json.dumps(selector)})].filter((e) => e.checkVisibility())"
     return list(await page.run(f"{found}.map((e) => e.innerText)"))
 
@@ -113,7 +112,7 @@ def test_questions_can_be_searched_and_browsed_by_key(tmp_path: Path):
         await page.call("Input.insertText", text="THEMES 1")
         assert await texts(page, "#found") == ["3 of 12 questions"]
         assert [text[-2:] for text in await texts(page, "fieldset label")] == ["1?", "0?", "1?"]
-        # Nothing else is chosen by a search; the keys go through what was found.
+        # A search selects nothing else. The keys browse the matches.
         assert await texts(page, "#question-text") == ["What are the themes of part 0?"]
         await page.press("Tab")
         await page.press("ArrowDown")
@@ -148,7 +147,7 @@ def test_missing_data_is_explained_on_the_page(tmp_path: Path, monkeypatch: pyte
 
 
 def hostile() -> Comparison:
-    """HOSTILE in every field."""
+    """Return a comparison with HOSTILE in every field."""
     names, criteria = (
         [f"{HOSTILE} {n}" for n in range(3)],
         {f"{HOSTILE} by": HOSTILE, f"{HOSTILE} too": HOSTILE},

@@ -1,4 +1,4 @@
-"""The limiter that replicas of a service share: on a real Ray cluster, without the service."""
+"""The limiter that replicas of a service share, on a real Ray cluster but without the service."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODEL = "default"
 
 @pytest.fixture
 def models(on_ray: None) -> Models:
-    """One model that bears one call at once."""
+    """One model that allows one call at a time."""
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 1}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
     return Models.from_settings(parse_settings({"models": {MODEL: model}}))
@@ -75,7 +75,7 @@ def test_slots_of_a_closed_replica_become_free(models: Models, prefix: str):
         assert await other.acquire(MODEL, [1], [0]) == (0,)
         other.close()
         await asyncio.sleep(0)
-        assert asyncio.all_tasks() == before  # nothing shows itself any more
+        assert asyncio.all_tasks() == before  # No replica sends signs of life any more.
 
     asyncio.run(asyncio.wait_for(hand_over(), 60))
 
@@ -88,7 +88,7 @@ async def waiting_at(actor: Any) -> set[str]:
 
 
 def test_request_dropped_by_the_limiter_is_repeated(models: Models, prefix: str):
-    """It had not heard of the replica for long, which was paused or cut off."""
+    """The replica was paused or disconnected for long."""
 
     async def wait_and_be_forgotten() -> None:
         one, other = (SharedLimiter(prefix, name, models, NAMESPACE) for name in ("one", "other"))
@@ -109,7 +109,7 @@ def test_request_dropped_by_the_limiter_is_repeated(models: Models, prefix: str)
 
 @pytest.fixture
 def many() -> Models:
-    """One model that bears a hundred calls at once."""
+    """One model that allows a hundred calls at a time."""
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 100}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
     return Models.from_settings(parse_settings({"models": {MODEL: model}}))
@@ -136,7 +136,7 @@ def test_settlements_are_batched_but_endpoint_limits_sent_immediately(
     (actor,) = start_limiters(prefix, many, NAMESPACE)
 
     def seen() -> tuple[int, int]:
-        """Calls in flight, calls answered: by the actor itself, while our event loop stands still."""
+        """Return calls in flight and answered, from the actor itself, while our event loop is blocked."""
         (endpoint,) = ray.get(actor.watched.remote(), timeout=30).endpoints
         return endpoint.in_flight, endpoint.tally.answered
 
@@ -151,14 +151,14 @@ def test_settlements_are_batched_but_endpoint_limits_sent_immediately(
         await asyncio.sleep(2 * LINGER_S)
         assert seen() == (51, 50), "and nothing is told twice"
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
-        while seen() != (50, 51):  # without a question it goes by itself
+        while seen() != (50, 51):  # Without a request, it is sent on its own.
             await asyncio.sleep(0.01)
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100, rate_limits=RateLimitInfo(wait_s=0.1)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"
-        while seen() != (48, 53):  # Ray keeps no order of an actor's calls
+        while seen() != (48, 53):  # Ray does not preserve the order of an actor's calls.
             await asyncio.sleep(0.01)
         monkeypatch.setattr(limiter_actors, "LINGER_S", 10.0)
         limiter.settle(MODEL, 0, 0, CallOutcome(400.0, 100))
@@ -185,7 +185,7 @@ def test_permits_from_before_a_restart_free_no_slots(models: Models, prefix: str
         while ray.get(actor.watched.remote()).life == life:
             time.sleep(0.05)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
-        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))  # of its earlier life
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))  # from before the restart
         while not (endpoint := (await actor.watched.remote()).endpoints[0]).tally.answered:
             await asyncio.sleep(0.01)
         assert endpoint.in_flight == 1
@@ -202,7 +202,7 @@ def test_unused_limiter_ends(models: Models, prefix: str, monkeypatch: pytest.Mo
 
 
 class Controller:
-    """By whose name it is seen that Serve runs."""
+    """An actor with the name of Serve's controller, which shows that Serve runs."""
 
 
 def test_serve_without_a_token_is_not_used(on_ray: None):

@@ -1,4 +1,4 @@
-"""The benchmarks' simulated endpoint as a process, asked by `openai`, by aiohttp and by an index run."""
+"""The benchmarks' simulated endpoint as a process, called by `openai`, aiohttp and an index run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN = {
 
 
 class Running:
-    """The process, and what its own addresses say."""
+    """The process, and requests to its control URLs."""
 
     def __init__(self, log: Path) -> None:
         command = [
@@ -51,7 +51,7 @@ class Running:
         self.client = openai.OpenAI(base_url=self.base_url, api_key="none", max_retries=0, timeout=30)
 
     def own(self, path: str, value: Any = None) -> Any:
-        """GET, or POST of a value, beside /v1."""
+        """GET or POST a value outside /v1."""
         url = self.base_url.removesuffix("/v1") + path
         if value is None:
             return self.client.get(url, cast_to=object)
@@ -320,7 +320,7 @@ def test_demo_corpus_can_be_indexed(endpoint: Running, tmp_path: Path) -> None:
     assert set(stats["by_kind"]) == KINDS
     assert stats["answered_twice"]["bodies"] == 0
     assert stats["by_kind"]["glean_check"]["answered"] == stats["by_kind"]["extract"]["answered"]
-    # Some of its answers are of no help, as some of a model's are.
+    # Some of its replies are useless, like some of a model's.
     opened = open_index(str(tmp_path), settings=settings)
     questions = ("What happened to the harbour?", "Who is against the plan?", "What are the themes?", "Why?")
     answer = next(a for a in map(opened.ask, questions) if a.found)

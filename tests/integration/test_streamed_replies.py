@@ -1,4 +1,4 @@
-"""A chat reply that is heard while it is written, from a real HTTP server on loopback."""
+"""Streamed chat replies from a real HTTP server on loopback."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ REQUEST = ChatRequest("reduce", (Message("user", "Say it."),), CallParameters("d
 
 @dataclass
 class RecordingListener:
-    """A listener that keeps what it hears, reply by reply."""
+    """A listener that records the pieces of each reply."""
 
     replies: list[list[str]] = field(default_factory=list)
 
@@ -126,7 +126,7 @@ def test_broken_stream_is_retried_and_restarted(how):
     heard, got, accounts, bodies = ask(in_turn(Broken(TEXT, 3, how), TEXT))
     assert heard.texts == ["".join(pieces_of(TEXT)[:3]), TEXT]
     assert got.reply.text == TEXT and got.attempts == len(bodies) == 2
-    # What was written before it broke off was paid for, as far as anybody knows.
+    # Output before the connection broke counts as paid.
     once = ask(TEXT)[2].total
     assert once.completion_tokens < accounts.total.completion_tokens < 2 * once.completion_tokens
     assert accounts.total.prompt_tokens > 1.5 * once.prompt_tokens

@@ -1,4 +1,4 @@
-"""When a run commits a snapshot, and what it says of itself there."""
+"""When a run commits a snapshot, and what the snapshot records about the run."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class RecordingObserver(Observer):
 
 
 class Small:
-    """An index of one document, and what its observer was told."""
+    """An index of one document, and the messages of its runs."""
 
     def __init__(self, folder: Path, endpoint: Endpoint) -> None:
         self.store = Store(str(folder / "index"))
@@ -62,7 +62,7 @@ class Small:
         return index(input_url or str(self._input), executor, settings, self.told)
 
     def leave_parts(self, n: int) -> None:
-        """As runs do that were stopped."""
+        """Leave small journal parts behind, like stopped runs do."""
         for i in range(n):
             writer = JournalWriter(self.store, "extract", f"stopped-{i}")
             key = hashlib.sha256(b"%d" % i).hexdigest()
