@@ -89,7 +89,6 @@ def estimate(
 
 
 def extract_offline(chunks: Sequence[SampledChunk], spec: ExtractSpec) -> list[ExtractedRecords]:
-    """Run the offline engine's extraction on each chunk."""
     from graphrag_ray.offline import answer
 
     def reply(request: Request) -> ChatReply:
@@ -177,10 +176,8 @@ def _learn_from_journals(
             extractions.append(state.result)
         first = next((r for r in item_rows if r.kind == "turn" and r.turn == 0), None)
         if first is not None and first.reported:
-            our_tokens, reported_tokens = (
-                our_tokens + sampled.prompt_tokens,
-                reported_tokens + first.prompt_tokens,
-            )
+            our_tokens += sampled.prompt_tokens
+            reported_tokens += first.prompt_tokens
     return replace(
         evidence,
         model_extractions=extractions,

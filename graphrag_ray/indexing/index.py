@@ -30,14 +30,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.indexing.changes import count_changes, note_expected_work, note_unknown_columns
-from graphrag_ray.indexing.repair import (
-    COMPACT_AT_PARTS,
-    COMPACT_AT_PARTS_AFTER_COMMIT,
-    compact,
-    find_damage,
-    open_parent,
-    repair,
-)
+from graphrag_ray.indexing.repair import FEW_PARTS, MANY_PARTS, compact, find_damage, open_parent, repair
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run, format_utc
 from graphrag_ray.indexing.run_record import RunRecorder, record_run, unfinished_note
@@ -129,9 +122,8 @@ def index(
         run.settings = run.settings.with_kept_settings(previous)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
-            version = run.parent.version
-            upgraded = version != __version__
-            change = f"from {version} to {__version__}" if upgraded else f"within version {version}"
+            old = run.parent.version
+            change = f"from {old} to {__version__}" if old != __version__ else f"within version {old}"
             observer.message(
                 f"graphrag-ray changed {change}: re-deriving tables from stored replies. Models are called "
                 "only for requests that changed."
@@ -143,8 +135,8 @@ def index(
         options = {"input": input_path, "add": add, "allow_deletes": allow_deletes}
         record = stack.enter_context(record_run(run, options, now))
         find_damage(run, JOURNALS, verify)
-        run.after_sweep = lambda name: compact(run, [name], COMPACT_AT_PARTS)
-        compact(run, JOURNALS, COMPACT_AT_PARTS)
+        run.after_sweep = lambda name: compact(run, [name], MANY_PARTS)
+        compact(run, JOURNALS, MANY_PARTS)
         while True:
             try:
                 corpus = read_input(run, source, add=add, allow_deletes=allow_deletes)
@@ -219,7 +211,7 @@ def _commit(
     record.write(snapshot=number, failed=failures.num_rows)
     try:
         with suppress(LockLost):  # Everything is committed.
-            compact(run, JOURNALS, COMPACT_AT_PARTS_AFTER_COMMIT)
+            compact(run, JOURNALS, FEW_PARTS)
     finally:
         record.finish("committed", number, failures.num_rows)
     return IndexResult(manifest, True, run.seconds, run.accounts)

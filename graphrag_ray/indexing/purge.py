@@ -284,10 +284,7 @@ def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, urls: Sequ
 
 
 def _marks(store: Store, newest: Manifest, former: Sequence[Manifest], purged: _Purge) -> _Marks:
-    """Hash what identifies the documents: word sequences, paths, ids and names of entities.
-
-    Anything that the newest snapshot contains as well is left out.
-    """
+    """Hash word sequences, paths, ids and entities that occur only in the documents."""
 
     def rows(manifests: Iterable[Manifest], table: str, *columns: str) -> Iterator[dict[str, list[Any]]]:
         parts = {part.path: part for manifest in manifests for part in manifest.parts(table)}

@@ -28,9 +28,8 @@ from graphrag_ray.store.snapshots import Manifest
 
 MAX_VERIFIED_BYTES = 128 << 20  # Each run checks every byte of an index up to this size.
 COMPACT = "compact"
-# Number of small parts from which a journal is compacted, because every process opens each of them.
-COMPACT_AT_PARTS = 256
-COMPACT_AT_PARTS_AFTER_COMMIT = 8  # lower, because the run has committed and nothing waits for it
+MANY_PARTS = 256  # small parts from which a journal is compacted, because every process reads each of them
+FEW_PARTS = 8  # the same after a commit, when nothing waits for it
 
 _BATCH = 64  # parts per verification task
 _MERGE_SCHEMA = pa.schema([("fewer", pa.int64()), ("damaged", pa.list_(pa.string()))])

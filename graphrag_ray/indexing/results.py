@@ -30,9 +30,8 @@ class ExtractedGraph:
 class BuiltHierarchy(Protocol):
     """A hierarchy that a run has built. To add a kind, implement this class and a function that builds it.
 
-    `reports` has the table `reports` with `number` and `full_content`. `results` are the results of all its
-    stages, whose failures become failures of the run. `counts` are stored in the snapshot and must include
-    `levels`.
+    `reports` has the table `reports` with `number` and `full_content`. Failures in `results`, the results of
+    all its stages, become failures of the run. `counts`, with at least `levels`, are stored in the snapshot.
     """
 
     @property

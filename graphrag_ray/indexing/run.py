@@ -184,7 +184,6 @@ class Run:
 
     @property
     def parent_results(self) -> Mapping[str, Result]:
-        """The parent snapshot's results, by step."""
         if self.parent is None:
             return {}
         if self._parent_results[0] is not self.parent:
@@ -458,12 +457,10 @@ def _all_items(
         yield table.append_column("key", pa.array(keys, pa.string()))
 
 
-def apply_or_report(
-    rows: pa.Table, compute: Callable[[pa.Table], Sequence[T]]
-) -> Iterator[tuple[Row, T | str]]:
-    """Yield rows with the results of `compute`. If it fails, call it row by row and report failing rows."""
+def apply_or_report(rows: pa.Table, fn: Callable[[pa.Table], Sequence[T]]) -> Iterator[tuple[Row, T | str]]:
+    """Yield rows with the results of `fn`. If it fails, call it row by row, and yield errors as results."""
     try:
-        results: Sequence[T | str] = compute(rows)
+        results: Sequence[T | str] = fn(rows)
     except BaseException as e:
         if not is_unexpected(e):
             raise
@@ -472,7 +469,7 @@ def apply_or_report(
         yield from zip(rows.to_pylist(), results, strict=True)
     else:
         for n in range(rows.num_rows):
-            yield from apply_or_report(rows.slice(n, 1), compute)
+            yield from apply_or_report(rows.slice(n, 1), fn)
 
 
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:

@@ -143,10 +143,7 @@ class Heartbeat:
 
 @dataclass
 class RunRecorder:
-    """Writes the record of a run. A failure is only logged, because nothing depends on the record.
-
-    `written` is whether the latest version of the record was stored.
-    """
+    """Writes the record of a run. A failure to write it is only logged: nothing depends on the record."""
 
     run: Run
     record: RunRecord
@@ -254,11 +251,8 @@ def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = Fa
             raise
         try:
             last = run_records.latest_run(store)
-            became_run = (
-                last is not None
-                and (last.host, last.pid) == (socket.gethostname(), os.getpid())
-                and last.started_at >= started
-            )
+            became_run = last is not None and last.started_at >= started
+            became_run &= last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
             if not became_run and (last is not None or always):
                 after = last.epoch if last else 0
                 refusal = RefusedRun(after=after, at=time.time(), given=given, **describe_ending(error))
@@ -280,10 +274,7 @@ def describe_ending(error: BaseException) -> dict[str, Any]:
 
 
 def unfinished_note(store: Store, journals: tuple[str, ...]) -> str | None:
-    """Describe the usage of runs since the last completed one, or return None if they used nothing.
-
-    Call it before the new run is recorded.
-    """
+    """Describe the usage of runs since the last completed one, or return None if they used nothing."""
     unfinished = run_records.unfinished(store)  # newest first
     ends = [math.inf, *(r.started_at for r in unfinished)]
     tokens = []

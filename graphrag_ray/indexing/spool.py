@@ -37,5 +37,4 @@ class Spool(Generic[T]):
         return value
 
     def numbers(self) -> list[int]:
-        """Return the numbers that have a value, in ascending order."""
         return sorted(self._ranges)

@@ -113,10 +113,7 @@ class ReusePlan(Generic[InputT]):
         return ReusePlan(names, new, parent.tables if parent else {}, positions, hashes, retried)
 
     def merge_new(self, store: Store, written: WrittenParts) -> Result:
-        """Merge `written`, the parts of new inputs, with the reused ones.
-
-        The next run processes inputs with transient failures again.
-        """
+        """Merge `written`, the parts of new inputs, with reused parts. Transient failures are not reused."""
         written_by_name = parts_by_input(written, *self.names)
         tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}
         hashes, n = [], 0

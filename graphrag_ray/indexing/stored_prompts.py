@@ -90,8 +90,7 @@ def describe_prompt_cost(
     """Describe the cost of prompts that differ from the index's.
 
     The estimate is the usage of the affected stages so far, at today's prices. Returns None if no prompt
-    differs or nothing was paid for. `stages` are all stages that call models. See `prompts_for` for the other
-    arguments.
+    differs or nothing was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
     """
     prompts = stored_prompts(prompts_for(settings, before, new_prompts))
     if before is None:

@@ -22,7 +22,7 @@ from graphrag_ray.graph import report_dialogue
 from graphrag_ray.graph.report_dialogue import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.indexing import run_record, step_result
 from graphrag_ray.indexing.index import IndexResult, index
-from graphrag_ray.indexing.repair import COMPACT_AT_PARTS, COMPACT_AT_PARTS_AFTER_COMMIT
+from graphrag_ray.indexing.repair import FEW_PARTS, MANY_PARTS
 from graphrag_ray.store import compaction, run_records, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
@@ -139,7 +139,7 @@ def test_failed_compaction_does_not_undo_the_commit(small: Small, monkeypatch: p
 def test_small_parts_of_stopped_runs_are_merged_before_reading(small: Small):
     small.index()
     before = small.parts()
-    small.leave_parts(COMPACT_AT_PARTS)
+    small.leave_parts(MANY_PARTS)
     assert not small.index().committed and small.parts() <= before + 1
     steps = small.told.steps
     assert "compact" in steps and steps.index("compact", len(steps) // 2) < steps.index(
@@ -148,7 +148,7 @@ def test_small_parts_of_stopped_runs_are_merged_before_reading(small: Small):
 
 
 def test_small_parts_of_a_sweep_are_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphrag_ray.indexing.index.COMPACT_AT_PARTS", 2)
+    monkeypatch.setattr("graphrag_ray.indexing.index.MANY_PARTS", 2)
     small.leave_parts(1)
     small.index()
     ended = small.told.steps
@@ -157,7 +157,7 @@ def test_small_parts_of_a_sweep_are_merged_before_the_next(small: Small, monkeyp
 
 def test_compaction_is_visible_to_observers(small: Small, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(run_record, "BEAT_INTERVAL_S", 0.01)
-    small.leave_parts(COMPACT_AT_PARTS_AFTER_COMMIT)
+    small.leave_parts(FEW_PARTS)
     seen: list[Any] = []
     real = compaction.merge_parts
 
@@ -181,7 +181,7 @@ def test_run_stopped_during_compaction_has_committed(small: Small, monkeypatch: 
     def stop(*_: object) -> int:
         raise KeyboardInterrupt
 
-    small.leave_parts(COMPACT_AT_PARTS_AFTER_COMMIT)
+    small.leave_parts(FEW_PARTS)
     monkeypatch.setattr(compaction, "merge_parts", stop)
     with pytest.raises(KeyboardInterrupt):
         small.index()

@@ -215,7 +215,6 @@ class Forecast:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the forecast as JSON values."""
         rows = [
             {
                 **asdict(s.volume),
@@ -247,9 +246,7 @@ def forecast(
 ) -> Forecast:
     """Forecast a run. Assumptions in `assumptions` take precedence over measured values."""
     assume = Assumptions(assumptions)
-    source = (
-        "our own count" if evidence.prompt_factor is None else "measured: the endpoint's count over our own"
-    )
+    source = "our own count" if evidence.prompt_factor is None else "measured: the endpoint's count over ours"
     factor = assume.take("prompt_tokens_factor", evidence.prompt_factor or 1.0, source)
     basis = _Basis(settings, prompts, corpus, evidence, assume, factor)
     volumes: list[Volume] = []
@@ -290,8 +287,6 @@ def forecast(
 
 @dataclass(frozen=True)
 class _Basis:
-    """The inputs of every stage's forecast."""
-
     settings: Settings
     prompts: Mapping[str, Prompt]
     corpus: CorpusCounts
@@ -427,10 +422,8 @@ def _forecast_names(basis: _Basis, kind: str) -> tuple[NameCounts, NameCounts]:
         sample = count_names(kind, evidence.model_extractions, vocabulary, spec)
         steepness = (2 * _ratio(sample.once, sample.distinct) + slope) / 3
         total = sample.distinct * max(1.0, chunks / sample.chunks) ** steepness
-        text_tokens, tokens_source = (
-            sample.description_tokens,
-            f"measured on {sample.chunks:,} answered chunks",
-        )
+        text_tokens = sample.description_tokens
+        tokens_source = f"measured on {sample.chunks:,} answered chunks"
         source = f"{tokens_source}, growth as found by the offline engine"
     elif not basis.offline("extract"):
         factor, tokens_source = MODEL_FACTOR[kind], "as long as in the prompt's examples"
@@ -537,10 +530,8 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
 def _description_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> tuple[Volume, float]:
     """Forecast the merged descriptions. Also returns the tokens of one."""
     spec = describe_spec(basis.prompts, basis.settings)
-    n, texts = (
-        sum(getattr(names, name) for names in kinds.values())
-        for name in ("to_describe", "to_describe_tokens")
-    )
+    n = sum(names.to_describe for names in kinds.values())
+    texts = sum(names.to_describe_tokens for names in kinds.values())
     expected = min(DESCRIPTION_KEPT_SHARE * texts / n, spec.max_output_tokens) if n else 0.0
     source = f"assumed: {DESCRIPTION_KEPT_SHARE:g} of the descriptions that it replaces"
     reply = basis.reply("describe", expected, source)

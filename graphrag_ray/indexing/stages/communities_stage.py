@@ -290,10 +290,7 @@ def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
 
 
 def _previous_partition(run: Run) -> PreviousPartition | None:
-    """Load the parent snapshot's graph and hierarchy.
-
-    Returns None if the settings differ or it is damaged.
-    """
+    """Load the parent snapshot's graph and hierarchy, or None if it is damaged or the settings differ."""
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.forced_steps:
         return None
@@ -406,12 +403,10 @@ def hierarchy_from_arrays(arrays: Mapping[str, Any], modularity: float = 0.0) ->
 
 
 def write_hierarchy(run: Run, hierarchy: Hierarchy, ids: Sequence[str] = ()) -> list[Part]:
-    """Write a hierarchy and the ids of its communities."""
     arrays = hierarchy_arrays(hierarchy) | {"id": pa.array(list(ids), pa.string())}
     return write_arrays(run, "communities", "hierarchy", arrays)
 
 
 def read_hierarchy(run: Run, result: Result) -> Hierarchy:
-    """Read the hierarchy that a step stored."""
     arrays = read_arrays(run.store, result.parts("hierarchy"))
     return hierarchy_from_arrays(arrays, float(result.counts["modularity"]))

@@ -106,12 +106,12 @@ def describe_graph(run: Run, merged: Result) -> Result:
         plans = {}
         for kind, name in KINDS.items():
             now = merged.tables[name]
-            previous, previous_described = (
+            old, old_described = (
                 result.tables.get(name, []) if result else [] for result in (merged_before, before)
             )
-            if not is_same_spec or not len(previous) == len(previous_described) == len(now):
-                previous = previous_described = [[] for _ in now]
-            inputs = [Group(kind, *ranges) for ranges in zip(now, previous, previous_described, strict=True)]
+            if not is_same_spec or not len(old) == len(old_described) == len(now):
+                old = old_described = [[] for _ in now]
+            inputs = [Group(kind, *ranges) for ranges in zip(now, old, old_described, strict=True)]
             names = (name, f"failures_{name}")
             plans[kind] = run.reuse_plan(
                 "describe", inputs, depends_on, names, identities=now, journal=work.name

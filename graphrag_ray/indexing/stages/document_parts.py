@@ -251,9 +251,7 @@ def _parent_tables(run: Run, allow_deletes: bool) -> Result:
 
 def _first_names(paths: pa.ChunkedArray) -> str:
     names = pc.unique(paths).sort()
-    return (
-        f"{', '.join(names[:MAX_LISTED_NAMES].to_pylist())}{', …' if len(names) > MAX_LISTED_NAMES else ''}"
-    )
+    return ", ".join(names[:MAX_LISTED_NAMES].to_pylist()) + (", …" if len(names) > MAX_LISTED_NAMES else "")
 
 
 def _is_unreadable(

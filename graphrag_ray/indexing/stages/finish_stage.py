@@ -176,16 +176,12 @@ def _unit_tables(
         instances = read_table(store, parts, [key, "text_unit_id"], columns)
         instances = instances.filter(pa.array(numbers[kind].look_up(instances[key]) >= 0))
         chunks = _set_lists(chunks, column, instances["text_unit_id"], instances[key])
-    yield {
-        "text_units": mark_for_row_access(
-            _set_short_ids(chunks, numbers["text_units"]).cast(schema.TEXT_UNITS)
-        )
-    }
+    numbered = _set_short_ids(chunks, numbers["text_units"])
+    yield {"text_units": mark_for_row_access(numbered.cast(schema.TEXT_UNITS))}
     table = read_table(store, documents, None, schema.DOCUMENTS)
     table = _set_lists(table, "text_unit_ids", chunks["document_id"], chunks["id"])
-    yield {
-        "documents": mark_for_row_access(_set_short_ids(table, numbers["documents"]).cast(schema.DOCUMENTS))
-    }
+    numbered = _set_short_ids(table, numbers["documents"])
+    yield {"documents": mark_for_row_access(numbered.cast(schema.DOCUMENTS))}
 
 
 def _set_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.Table:
@@ -261,8 +257,6 @@ _THREADS = 4
 
 @dataclass(frozen=True)
 class CoveredParts:
-    """The parts of a table that an index covers."""
-
     source: str
     parts: list[Part]
 

@@ -322,7 +322,6 @@ class LevelReports:
         self.ids.append(ids)
 
     def reports_of_level(self, height: int) -> Iterator[WrittenReport | None]:
-        """Yield the report of each cluster of a level, or None."""
         return (self.written.get(self.first[height] + cluster) for cluster in range(len(self.ids[height])))
 
     def record_tokens(self, height: int) -> list[int | None]:

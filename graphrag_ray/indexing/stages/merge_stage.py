@@ -90,8 +90,7 @@ def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result
     """Merge instances by id, and prune accidental entities and relationships.
 
     Returns tables *_instances, entities and relationships (columns of graph.merge plus `descriptions`), and
-    covariates, with a group per range of ids. With pruning, also returns lower_words with a group per group
-    of chunks.
+    covariates, with a group per range of ids. Pruning adds lower_words, with a group per group of chunks.
     """
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
@@ -218,7 +217,6 @@ def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[Tables]:
 def _pruning_masks(
     lower: pa.Table, entities: pa.Table, relationships: pa.Table, n_units: int, threshold: float
 ) -> dict[str, Mask]:
-    """Return masks of the entities and relationships that stay."""
     ids, frequency = entities["id"].to_numpy(), entities["frequency"].to_numpy()
     ends = (relationships[name].to_numpy() for name in ("source_id", "target_id"))
     source, target = (entity_positions(ids, keys) for keys in ends)

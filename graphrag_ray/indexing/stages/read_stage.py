@@ -87,10 +87,8 @@ def read_input(run: Run, source: str | InputRows, *, add: bool, allow_deletes: b
     Parts come in pairs: some consecutive documents, and all of their chunks. A group consists of a few
     consecutive pairs, independently of the files, and is the input of one task in each later step.
     """
-    if isinstance(source, InputRows):
-        read = partial(read_rows, run, source)
-    else:
-        read = partial(_read_files, run, source)
+    is_rows = isinstance(source, InputRows)
+    read = partial(read_rows, run, source) if is_rows else partial(_read_files, run, source)
     return run.step("read", None, partial(read, add, allow_deletes))
 
 

@@ -168,10 +168,11 @@ def write_reports(
         earlier = None
         if options.rewrite_threshold and planned.any():
             earlier = reused_reports.earlier_reports(run, corpus, layout, spec_hash, planned)
-        known_tokens = unchanged.tokens if unchanged else {}
-        known_reports = (
-            _load_child_reports(run.store, unchanged, h.parent) if unchanged else Spool[WrittenReport]()
-        )
+        known_tokens: dict[int, int | None] = {}
+        known_reports = Spool[WrittenReport]()
+        if unchanged:
+            known_tokens = unchanged.tokens
+            known_reports = _load_child_reports(run.store, unchanged, h.parent)
 
         def plan() -> ReportSource:
             return ReportSource(
@@ -244,9 +245,8 @@ def _load_child_reports(
         batch = ordered[start : start + PART_ROWS]
         for c, row in zip(batch, unchanged.table(store, batch).to_pylist(), strict=True):
             sizes = row["n_tokens"], row["record_tokens"], row["context_tokens"], row["context_left_out"]
-            reports[c] = WrittenReport(
-                reused_reports.report_from_row(row), *sizes, evidence=tuple(row["evidence"])
-            )
+            report = reused_reports.report_from_row(row)
+            reports[c] = WrittenReport(report, *sizes, evidence=tuple(row["evidence"]))
     return reports
 
 
@@ -268,11 +268,9 @@ def sweep_reports(run: Run, work: Work[WrittenReport], plan: Callable[[], Report
 class ReportSource:
     """Feeds a sweep from a schedule: finished reports decide which others can start.
 
-    Args:
-        display_name: Returns the name of a community in progress lines and failures.
-        below: The reports, by number, that this level is written from, and the ids of their communities. By
-            default, the reports that this source writes and the `known` ones.
-        n_known: Number of communities that need no new report.
+    `display_name` returns the name of a community in progress lines and failures. `below` are the reports, by
+    number, that this level is written from, and the ids of their communities. By default, these are the
+    reports that this source writes and the `known` ones. `n_known` communities need no new report.
     """
 
     def __init__(

@@ -106,8 +106,7 @@ def earlier_reports(
     parts += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
     parts += run.parent_results["read"].parts("documents")
     parts += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
-    # Another version may not have stored the hierarchy.
-    if not found.parts("hierarchy") or run.has_lost_parts(parts):
+    if not found.parts("hierarchy") or run.has_lost_parts(parts):  # written by another version, or damaged
         return None
     before = read_hierarchy(run, found)
     keys = _parent_keys(run, "describe", "entities")
@@ -127,9 +126,7 @@ def earlier_reports(
             sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
             sketch = ContextSketch(row["whole"], records)
             reports[number[row["community"]]] = PreviousReport(report_from_row(row), sketch, *sizes)
-    return (
-        EarlierReports(reports, similar, _find_lost_elements(run, corpus, layout)) if len(reports) else None
-    )
+    return EarlierReports(reports, similar, _find_lost(run, corpus, layout)) if len(reports) else None
 
 
 def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_now: Hashes) -> Ints:
@@ -164,7 +161,6 @@ def _members(h: Hierarchy, level: int) -> Ints:
 
 
 def report_from_row(row: Mapping[str, Any]) -> Report:
-    """Create a report from a row of table reports."""
     return Report(
         title=row["title"],
         summary=row["summary"],
@@ -176,7 +172,7 @@ def report_from_row(row: Mapping[str, Any]) -> Report:
     )
 
 
-def _find_lost_elements(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
+def _find_lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
     assert run.parent is not None
     current = (layout.node_keys, layout.edge_keys, layout.claim_keys)
     lost = [
@@ -233,7 +229,6 @@ class UnchangedReports:
 
     @property
     def tokens(self) -> dict[int, int | None]:
-        """The tokens of each report's record, by community."""
         communities = np.flatnonzero(self.unchanged)
         tokens = self.rows["record_tokens"].to_numpy()[self.row_of[communities]]
         return dict(zip(communities.tolist(), tokens.tolist(), strict=True))

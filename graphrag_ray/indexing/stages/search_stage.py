@@ -94,7 +94,6 @@ def write_shard(
 
 
 def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[list[Part]]]:
-    """Return table failures if some shards are incomplete."""
     rows = [
         {
             **dict.fromkeys(("document", "first_at", "last_at", "key"), ""),
@@ -114,8 +113,7 @@ def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[
 class _Shard:
     """A shard of an index. `texts` have one part each; for a vector index, it contains embeddings.
 
-    `signs` is whether the shard stores the signs of vectors. `span` is its range of rows, as fractions of the
-    table.
+    `signs`: whether it stores the signs of vectors. `span`: its range of rows, as fractions of the table.
     """
 
     kind: str
@@ -239,10 +237,8 @@ def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Ear
     shard_of = {(other.table, paths): n for n, (other, _) in enumerate(earlier) for paths in other.paths}
     nearest: list[_Earlier | None] = []
     for shard in shards:
-        candidates = [
-            n for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == (shard.table, shard.signs)
-        ]
-        rows = dict.fromkeys(candidates, 0.0)
+        kind = (shard.table, shard.signs)
+        rows = {n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == kind}
         for texts in shard.texts:
             if (n := shard_of.get((shard.table, _paths(texts)), -1)) in rows:
                 rows[n] += sum(part.rows for part in texts.parts)
@@ -295,9 +291,8 @@ def _derive(
             ids = [id_ for p in removed_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
             if len(stored) != part.rows or stored.has_signs != shard.signs:
                 return None
-            return vector_index.update(
-                stored, ids, *_load_vectors(store, [p for x in added for p in x.parts])
-            )
+            new = _load_vectors(store, [p for x in added for p in x.parts])
+            return vector_index.update(stored, ids, *new)
         words = keyword_index.read(source)
         if len(words) != part.rows or words.language != shard.language:
             return None

@@ -160,7 +160,6 @@ def parent_short_ids(run: Run, table: str) -> ShortIds:
 
 
 def sorted_short_ids(keys: Keys, numbers: Ints, next_: int) -> ShortIds:
-    """Sort short ids by key."""
     order = np.argsort(keys, kind="stable")
     return ShortIds(keys[order], numbers[order], next_)
 

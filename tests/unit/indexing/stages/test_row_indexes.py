@@ -147,4 +147,4 @@ def test_error_names_the_damaged_part_of_the_table(tmp_path: Path):
     store.write(parts[2].path, store.read(parts[2].path)[:-1])
     with pytest.raises(CorruptPart) as raised:
         build(store, RowIndexPlan(CoveredParts("entities", parts), earlier))
-    assert raised.random_value.path == parts[2].path
+    assert raised.value.path == parts[2].path
