@@ -228,10 +228,10 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     """Run all stages after reading: from chunks to reports, embeddings and search indexes."""
     graph: ExtractedGraph | None = None
     if run.settings.has_graph:
-        extracted = extract_graph(run, corpus, names)
-        claimed = extract_claims(run, corpus, extracted, names)
-        merged = merge_instances(run, corpus, extracted, claimed)
-        graph = ExtractedGraph(extracted, claimed, merged, describe_graph(run, merged))
+        extraction = extract_graph(run, corpus, names)
+        claims = extract_claims(run, corpus, extraction, names)
+        merged = merge_instances(run, corpus, extraction, claims)
+        graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged))
     kinds = [HIERARCHIES[name] for name in run.settings.built_hierarchies]
     if graph and any(kind.needs_embeddings and kind.needs_graph for kind in kinds):
         graph = replace(graph, embedded=embed_entities(run, graph.descriptions))

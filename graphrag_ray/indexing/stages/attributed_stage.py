@@ -45,10 +45,10 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     groups = communities_stage.element_groups(graph.merged, graph.descriptions)
     integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
     builder = _Builder(run, groups, integers, graph.embedded)
-    found = builder.cluster_entities()
-    load_first = partial(communities_stage.load_layout, run, integers, found)
+    entity_clusters = builder.cluster_entities()
+    load_first = partial(communities_stage.load_layout, run, integers, entity_clusters)
     about = reports_stage.describe_corpus(run, corpus, load_first)
-    result = builder.build_levels(found)
+    result = builder.build_levels(entity_clusters)
     counts = {name: result.counts[name] for name in ("levels", "modularity")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
     ids = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
@@ -92,17 +92,17 @@ class _Builder:
         depends_on = [*self.groups.values(), self.embedded, settings.attributed, settings.communities]
         return run.step(CLUSTER_STEP, [*depends_on, settings.reports.context_tokens], compute)
 
-    def build_levels(self, found: Result) -> Result:
+    def build_levels(self, entity_clusters: Result) -> Result:
         """Write reports level by level, and cluster each level into the next.
 
         Returns tables levels (above the first), hierarchy, reports, failures, and blocks of `TABLE_COLUMNS`.
         """
         run, graph, options = self.run, self.graph, self.run.settings.attributed
-        layout = communities_stage.load_layout(run, graph, found)
+        layout = communities_stage.load_layout(run, graph, entity_clusters)
         requests = ReportWork.for_reports(run, layout.blocks, 0.0)
 
         def compute() -> Result:
-            levels = [_read_level(run, found, 0)[0]]
+            levels = [_read_level(run, entity_clusters, 0)[0]]
             reports = LevelReports(KIND, "community {} of hierarchy attributed")
             keys, tokens = graph.node_keys, graph.nodes["n_tokens"]
             cluster_of = np.arange(len(keys))
@@ -130,7 +130,7 @@ class _Builder:
             return self._write_result(requests, levels, reports, all_keys)
 
         settings = run.settings
-        depends_on = [found, *requests.depends_on, settings.reports, settings.embeddings]
+        depends_on = [entity_clusters, *requests.depends_on, settings.reports, settings.embeddings]
         depends_on += [options, settings.communities]
         return run.step(REPORT_STEP, depends_on, compute, requests.work.name)
 

@@ -221,7 +221,7 @@ class Layout:
     contents: tuple[Hashes, Hashes, Hashes]
 
 
-def find_communities(run: Run, merged: Result, described: Result) -> Result:
+def find_communities(run: Run, merged: Result, descriptions: Result) -> Result:
     """Partition the graph, starting from the parent snapshot's communities unless they are reset.
 
     The fingerprint does not contain the parent, so an unchanged graph keeps its communities. Returns table
@@ -230,10 +230,10 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    groups = element_groups(merged, described)
+    groups = element_groups(merged, descriptions)
 
     def compute() -> Result:
-        graph = read_graph(run, merged, described)
+        graph = read_graph(run, merged, descriptions)
         # igraph blocks all other threads while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = build_communities(
@@ -267,9 +267,9 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     return run.step("communities", depends_on, compute)
 
 
-def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
+def load_layout(run: Run, graph: IntegerGraph, communities: Result) -> Layout:
     """Load a stored hierarchy, with the arrays that planning reports needs."""
-    hierarchy = read_hierarchy(run, found)
+    hierarchy = read_hierarchy(run, communities)
     order, elements, claims = graph.arrange(hierarchy)
     contents = (
         graph.nodes["content"][hierarchy.node_at_place],
@@ -277,7 +277,7 @@ def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
         graph.claims["content"][graph.about[claims]],
     )
     edge_keys, claim_keys = graph.edges["id"], graph.claims["id"][graph.about]
-    blocks = element_blocks(found, ELEMENTS)
+    blocks = element_blocks(communities, ELEMENTS)
     return Layout(hierarchy, elements, blocks, graph.node_keys, edge_keys, claim_keys, contents)
 
 
@@ -299,13 +299,13 @@ def _previous_partition(run: Run) -> PreviousPartition | None:
     before = run.parent_results["communities"]
     if not before.parts("hierarchy"):  # written by another version
         return None
-    described = run.parent_results["describe"]
-    parts = [part for kind in KINDS.values() for part in described.parts(kind)]
+    descriptions = run.parent_results["describe"]
+    parts = [part for kind in KINDS.values() for part in descriptions.parts(kind)]
     if run.has_lost_parts([*parts, *before.parts("hierarchy")]):
         run.observer.message("The communities of the parent snapshot are damaged: partitioning from scratch")
         return None
-    nodes = columns_of(run.store, described.tables["entities"], IDS)
-    edges = columns_of(run.store, described.tables["relationships"], _PREVIOUS_EDGES)
+    nodes = columns_of(run.store, descriptions.tables["entities"], IDS)
+    edges = columns_of(run.store, descriptions.tables["relationships"], _PREVIOUS_EDGES)
     hierarchy = read_hierarchy(run, before)
     if len(hierarchy.node_at_place) != nodes.num_rows:  # The hierarchy does not belong to these tables.
         return None
@@ -314,10 +314,10 @@ def _previous_partition(run: Run) -> PreviousPartition | None:
     )
 
 
-def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
+def element_groups(merged: Result, descriptions: Result) -> dict[str, list[list[Part]]]:
     return {
-        "entities": described.tables["entities"],
-        "relationships": described.tables["relationships"],
+        "entities": descriptions.tables["entities"],
+        "relationships": descriptions.tables["relationships"],
         "covariates": merged.tables["covariates"],
     }
 
@@ -380,8 +380,8 @@ class IntegerGraph:
         )
 
 
-def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
-    entities, relationships = (read_columns(run, described, kind) for kind in COLUMNS)
+def read_graph(run: Run, merged: Result, descriptions: Result) -> IntegerGraph:
+    entities, relationships = (read_columns(run, descriptions, kind) for kind in COLUMNS)
     covariates = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
     nodes, edges, claims = (
         {name: table[name].to_numpy() for name in table.column_names}

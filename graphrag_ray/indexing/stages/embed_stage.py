@@ -70,9 +70,9 @@ class _Input:
 
 def current_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
     """Return the texts of each kind in groups. Chunks have no headers if `columns` is None."""
-    described = results.graph.descriptions if results.graph else None
+    descriptions = results.graph.descriptions if results.graph else None
     reports = {HIERARCHIES[name].report_kind: built.reports for name, built in results.hierarchies.items()}
-    return _by_kind(results.corpus, described, reports, columns)
+    return _by_kind(results.corpus, descriptions, reports, columns)
 
 
 def parent_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
@@ -83,11 +83,15 @@ def parent_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -
 
 
 def _by_kind(
-    corpus: Result, described: Result | None, reports: Mapping[str, Result], columns: tuple[str, ...] | None
+    corpus: Result,
+    descriptions: Result | None,
+    reports: Mapping[str, Result],
+    columns: tuple[str, ...] | None,
 ) -> dict[str, list[Texts]]:
     groups: dict[str, Sequence[Sequence[Part]]] = {}
-    if described:
-        groups = {"entity": described.tables["entities"], "relationship": described.tables["relationships"]}
+    if descriptions:
+        kinds = ("entity", "relationship")
+        groups = {kind: descriptions.tables[SEARCHED_KINDS[kind].table] for kind in kinds}
     groups |= {kind: result.tables["reports"] for kind, result in reports.items()}
     texts = {kind: [Texts(kind, group) for group in kind_groups] for kind, kind_groups in groups.items()}
     return {**texts, "text_unit": _chunk_texts(corpus, columns)}
@@ -169,9 +173,9 @@ def embed_all(run: Run, results: Results) -> Result:
     return replace(new, tables=known | new.tables)
 
 
-def embed_entities(run: Run, described: Result) -> Result:
+def embed_entities(run: Run, descriptions: Result) -> Result:
     """Embed entities before a hierarchy clusters them: table embeddings_entity, and failures."""
-    texts = {"entity": [Texts("entity", group) for group in described.tables["entities"]]}
+    texts = {"entity": [Texts("entity", group) for group in descriptions.tables["entities"]]}
     return _embed(run, "embed_entities", texts)
 
 
@@ -212,8 +216,8 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
             names = (f"embeddings_{kind}", f"failures_{kind}")
             inputs = [_Input(x) for x in groups]
             # Groups of entities and relationships are ranges of ids, whose rows can be compared one by one.
-            described = run.parent_result("describe") if kind in ("entity", "relationship") else None
-            previous = described.tables.get(SEARCHED_KINDS[kind].table, []) if described else []
+            descriptions = run.parent_result("describe") if kind in ("entity", "relationship") else None
+            previous = descriptions.tables.get(SEARCHED_KINDS[kind].table, []) if descriptions else []
             previous = [group for group in previous if group]
             vectors = before.tables.get(names[0], []) if before and is_same_model else []
             if len(previous) == len(vectors) == len(groups):
@@ -249,34 +253,35 @@ def _write_vectors(run: Run, step: str, embedder: Embedder, inputs: Sequence[_In
     return run.map(step, partial(_collect, work, embedder, index), inputs)
 
 
-def _load(store: Store, x: _Input) -> Iterator[pa.Table]:
-    yield from _without(*_texts_and_known(store, x))
+def _load(store: Store, group: _Input) -> Iterator[pa.Table]:
+    yield from _missing_texts(*_texts_and_known(store, group))
 
 
-def _without(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
+def _missing_texts(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
     """Yield the texts that have no vector yet."""
     for table in texts:
         yield table.filter(pc.invert(pc.is_in(table["id"], value_set=known["id"].combine_chunks())))
 
 
-def _texts_and_known(store: Store, x: _Input) -> tuple[Iterable[pa.Table], pa.Table]:
+def _texts_and_known(store: Store, group: _Input) -> tuple[Iterable[pa.Table], pa.Table]:
     """Return all texts, and id and vector of the texts that are unchanged since the parent snapshot."""
-    if x.before is None or not x.vectors or not x.before.parts:
-        return load_texts(store, x.now), pa.table({"id": pa.array([], pa.string())})
-    texts = list(load_texts(store, x.now))
-    now, then = pa.concat_tables(texts), pa.concat_tables(load_texts(store, x.before))
-    position = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
-    same = pc.fill_null(pc.equal(now["text"], then["text"].take(position)), False)
-    vectors = read_table(store, x.vectors, ["id", "vector"])
-    return texts, vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
+    if group.before is None or not group.vectors or not group.before.parts:
+        return load_texts(store, group.now), pa.table({"id": pa.array([], pa.string())})
+    texts = list(load_texts(store, group.now))
+    now, previous = pa.concat_tables(texts), pa.concat_tables(load_texts(store, group.before))
+    position = pc.index_in(now["id"], value_set=previous["id"].combine_chunks())
+    is_same = pc.fill_null(pc.equal(now["text"], previous["text"].take(position)), False)
+    vectors = read_table(store, group.vectors, ["id", "vector"])
+    unchanged = now["id"].filter(is_same).combine_chunks()
+    return texts, vectors.filter(pc.is_in(vectors["id"], value_set=unchanged))
 
 
 def _collect(
-    work: Work[bytes], embedder: Embedder, index: Callable[[], JournalIndex] | None, store: Store, x: _Input
+    work: Work[bytes], embedder: Embedder, index: Callable[[], JournalIndex] | None, store: Store, g: _Input
 ) -> Iterator[Tables]:
     """Write new and known vectors in the order of the texts. Without a journal, compute the new ones."""
-    kind, (texts, known) = x.now.kind, _texts_and_known(store, x)
-    new = _without(texts, known)
+    kind, (texts, known) = g.now.kind, _texts_and_known(store, g)
+    new = _missing_texts(texts, known)
     vectors: dict[str, bytes] = {}
     for batch in replay_rows(work, index(), store, new) if index else _compute_offline(embedder, new):
         yield {"failures": failure_rows("embed", work, batch)}
@@ -288,11 +293,11 @@ def _collect(
         vectors = {id_: vectors[id_] for id_ in ids if id_ in vectors}
     pairs = list(vectors.items())
     for start in range(0, len(pairs), PART_ROWS):
-        some = pairs[start : start + PART_ROWS]
-        flat = np.frombuffer(b"".join(vector for _, vector in some), dtype="<f4")
-        dimension = len(flat) // len(some)
+        items = pairs[start : start + PART_ROWS]
+        flat = np.frombuffer(b"".join(vector for _, vector in items), dtype="<f4")
+        dimension = len(flat) // len(items)
         column = pa.FixedSizeListArray.from_arrays(pa.array(flat), dimension)
-        rows = pa.table([pa.array([id_ for id_, _ in some]), column], schema.EMBEDDINGS[kind](dimension))
+        rows = pa.table([pa.array([id_ for id_, _ in items]), column], schema.EMBEDDINGS[kind](dimension))
         yield {f"embeddings_{kind}": rows}
 
 

@@ -47,7 +47,7 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _graph_tables)
 
 
-def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
+def extract_claims(run: Run, corpus: Result, extraction: Result, names: EntityNames) -> Result:
     """Extract claims about the extracted entities of every chunk (paper 3.1.2), if claims are enabled.
 
     The dialogue is given the names from the extraction, so that a claim's subject is an entity. Returns
@@ -61,7 +61,7 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
         lambda store, row: extraction_dialogue.claims(_chunk_text(row), row["names"], spec),
         lambda row: (row["id"], row["document_id"]),
     )
-    chunks = list(zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True))
+    chunks = list(zip(corpus.tables["text_units"], extraction.tables["found_entities"], strict=True))
     tables = ("found_claims", "counts", "failures")
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _claim_tables)
 
@@ -93,8 +93,8 @@ def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
     units, entities = chunks
     names: dict[str, list[str]] = {}
     if entities is not None:
-        found = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
-        for unit, title in zip(found["text_unit_id"].to_pylist(), found["title"].to_pylist(), strict=True):
+        rows = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
+        for unit, title in zip(rows["text_unit_id"].to_pylist(), rows["title"].to_pylist(), strict=True):
             names.setdefault(unit, []).append(title)
     for part in units:
         table = read_part(store, part, ["id", "document_id", "position", "header", "text"])

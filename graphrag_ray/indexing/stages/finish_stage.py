@@ -115,12 +115,12 @@ def _finish_units(
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
     extracted = results.graph.extraction.tables if results.graph else {}
     claims = results.graph.claims.tables.get("found_claims") if results.graph else None
-    found = (
+    instances = (
         extracted.get("found_entities", none),
         extracted.get("found_relationships", none),
         claims or none,
     )
-    inputs = list(zip(corpus["documents"], corpus["text_units"], *found, strict=True))
+    inputs = list(zip(corpus["documents"], corpus["text_units"], *instances, strict=True))
     names, forced = ("text_units", "documents"), _groups_affected_by_pruning(run, numbers, results, ids)
     plan = run.reuse_plan("finish", inputs, ["units", sorted(numbers)], names, forced_inputs=forced)
     return plan.merge_new(run.store, run.map("finish", partial(_unit_tables, shared), plan.new_inputs))

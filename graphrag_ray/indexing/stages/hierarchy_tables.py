@@ -159,14 +159,14 @@ def short_ids_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Int
 def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
     """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
     assert graph is not None, "declared as a hierarchy of entities"
-    found = communities_stage.find_communities(run, graph.merged, graph.descriptions)
+    partition = communities_stage.find_communities(run, graph.merged, graph.descriptions)
 
     @cache  # Called lazily, so that an unchanged graph is not read.
     def layout() -> communities_stage.Layout:
         integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
-        return communities_stage.load_layout(run, integers, found)
+        return communities_stage.load_layout(run, integers, partition)
 
-    ids = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
+    ids = read_arrays(run.store, partition.parts("hierarchy"), ["id"])["id"].tolist()
     about = reports_stage.describe_corpus(run, corpus, layout)
     kind = HIERARCHIES[communities_stage.LEIDEN]
 
@@ -174,8 +174,8 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
         numbers = short_ids_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities_table]
         return numbers.look_up(pa.array(ids, pa.string()))
 
-    reports = reports_stage.write_reports(run, corpus, found, layout, ids, number)
-    counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
+    reports = reports_stage.write_reports(run, corpus, partition, layout, ids, number)
+    counts = {name: partition.counts[name] for name in ("levels", "modularity", "components")}
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
 

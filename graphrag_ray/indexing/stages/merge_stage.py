@@ -86,7 +86,7 @@ BUNDLE_ROWS = 400_000
 """Number of rows that one shuffle task combines, about 100 MB."""
 
 
-def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
+def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_claims: Result) -> Result:
     """Merge instances by id, and prune accidental entities and relationships.
 
     Returns tables *_instances, entities and relationships (columns of graph.merge plus `descriptions`), and
@@ -105,15 +105,15 @@ def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result
         result = Result()
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
             reduce = partial(_merge_range, kind, weight, prune)
-            ranges = _in_ranges(run, extracted.tables[f"found_{kind}"], table, f"merged_{kind}", reduce)
+            ranges = _in_ranges(run, extraction.tables[f"found_{kind}"], table, f"merged_{kind}", reduce)
             result = join_results([result, ranges])
         merged = {kind: result.tables.pop(f"merged_{kind}") for kind in ("entities", "relationships")}
         if prune:
             n_units = count_rows(corpus.tables["text_units"])
-            result = join_results([result, _prune(run, extracted, merged, n_units, threshold)])
+            result = join_results([result, _prune(run, extraction, merged, n_units, threshold)])
         else:
             result.tables.update(merged)
-        claims = _merge_claims(run, claimed, result.tables["entities"], vocabulary)
+        claims = _merge_claims(run, extracted_claims, result.tables["entities"], vocabulary)
         tables = result.tables | claims.tables
         counts = {
             "entities": count_rows(tables["entities"]),
@@ -124,8 +124,8 @@ def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result
         }
         return Result(tables, counts, made_from=result.made_from)
 
-    depends_on = [corpus.tables["text_units"], extracted, claimed, prune, weight, threshold]
-    return run.step("merge", [*depends_on, vocabulary] if claimed.tables else depends_on, compute)
+    depends_on = [corpus.tables["text_units"], extraction, extracted_claims, prune, weight, threshold]
+    return run.step("merge", [*depends_on, vocabulary] if extracted_claims.tables else depends_on, compute)
 
 
 def _in_ranges(
@@ -189,10 +189,10 @@ def _merge_range(kind: str, weight: Literal["count", "strength"], prune: bool, i
 
 
 def _prune(
-    run: Run, extracted: Result, merged: Mapping[str, list[list[Part]]], n_units: int, threshold: float
+    run: Run, extraction: Result, merged: Mapping[str, list[list[Part]]], n_units: int, threshold: float
 ) -> Result:
     """Decide from integer arrays which entities and relationships stay, and filter each range."""
-    groups = extracted.tables["found_entities"]
+    groups = extraction.tables["found_entities"]
     plan = run.reuse_plan("merge", groups, "lower_words", ("lower_words",))
     words = plan.merge_new(run.store, run.map("merge", _count_lower_case, plan.new_inputs))
     counted = read_table(run.store, words.parts("lower_words"), None, _LOWER_WORDS)
@@ -258,12 +258,13 @@ def _filter(merged: pa.Table, stays: Mask) -> pa.Table:
     return merged.select(columns).filter(pa.array(stays))
 
 
-def _merge_claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: str) -> Result:
+def _merge_claims(run: Run, extracted_claims: Result, entities: list[list[Part]], vocabulary: str) -> Result:
     """Return claim_instances, and covariates with n_tokens (of their records in contexts) and content."""
-    if not any(claimed.tables.get("found_claims", [])):
+    if not any(extracted_claims.tables.get("found_claims", [])):
         return Result({"covariates": []}, {"claims_without_entity": 0})
     reduce = partial(_reduce_claims, vocabulary)
-    result = _in_ranges(run, claimed.tables["found_claims"], "claim_instances", "merged_covariates", reduce)
+    groups = extracted_claims.tables["found_claims"]
+    result = _in_ranges(run, groups, "claim_instances", "merged_covariates", reduce)
     merged = result.tables.pop("merged_covariates")
     subjects = columns_of(run.store, merged, pa.schema([("subject_entity_id", pa.uint64())]))
     ids = columns_of(run.store, entities, IDS)["id"].to_numpy()

@@ -87,9 +87,9 @@ def read_input(run: Run, source: str | InputRows, *, add: bool, allow_deletes: b
     Parts come in pairs: some consecutive documents, and all of their chunks. A group consists of a few
     consecutive pairs, independently of the files, and is the input of one task in each later step.
     """
-    is_rows = isinstance(source, InputRows)
-    read = partial(read_rows, run, source) if is_rows else partial(_read_files, run, source)
-    return run.step("read", None, partial(read, add, allow_deletes))
+    if isinstance(source, InputRows):
+        return run.step("read", None, partial(read_rows, run, source, add, allow_deletes))
+    return run.step("read", None, partial(_read_files, run, source, add, allow_deletes))
 
 
 def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:

@@ -135,12 +135,12 @@ def _vocabulary(run: Run, dialogue: str) -> str:
 def write_reports(
     run: Run,
     corpus: Result,
-    found: Result,
+    communities: Result,
     load_layout: Callable[[], Layout],
     ids: list[str],
     number: Callable[[], Ints],
 ) -> Result:
-    """Write a report on each community that `find_communities` found.
+    """Write a report on each of the `communities`, the result of `find_communities`.
 
     The fingerprint does not cover which reports of the parent snapshot are kept, because the next run keeps
     them too. `number` returns the short id of each community. Returns tables reports (`COMPARED`, in groups
@@ -148,7 +148,7 @@ def write_reports(
     """
     options = run.settings.reports
     requests = ReportWork.for_reports(
-        run, element_blocks(found, ELEMENT_TABLES.values()), options.rewrite_threshold
+        run, element_blocks(communities, ELEMENT_TABLES.values()), options.rewrite_threshold
     )
     work, (spec, vocabulary) = requests.work, requests.depends_on
     spec_hash = fingerprint_of(spec)  # Only reports requested with the same specification can be kept.
@@ -212,7 +212,7 @@ def write_reports(
         made_from = result.made_from | {"signatures": [depends_on]}
         return Result(result.tables | {"failures": [failures]}, counts, final, made_from)
 
-    return run.step("reports", [found, spec, options, vocabulary], compute, work.name)
+    return run.step("reports", [communities, spec, options, vocabulary], compute, work.name)
 
 
 def community_batches(

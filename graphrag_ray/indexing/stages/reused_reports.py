@@ -101,14 +101,14 @@ def earlier_reports(
     if parent is None or "reports" in run.forced_steps or "reports" not in parent.steps:
         return None
     written = run.parent_results["reports"]
-    found = run.parent_results["communities"]
-    parts = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
+    partition = run.parent_results["communities"]
+    parts = [p for result in (written, partition) for name in result.tables for p in result.parts(name)]
     parts += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
     parts += run.parent_results["read"].parts("documents")
     parts += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
-    if not found.parts("hierarchy") or run.has_lost_parts(parts):  # written by another version, or damaged
+    if not partition.parts("hierarchy") or run.has_lost_parts(parts):  # another version, or damaged
         return None
-    before = read_hierarchy(run, found)
+    before = read_hierarchy(run, partition)
     keys = _parent_keys(run, "describe", "entities")
     if len(before.node_at_place) != len(keys):
         return None

@@ -387,7 +387,7 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     shards = []
     for n, batch in enumerate(batches):
         covered = [parts[i] for i in batch], reports[bounds[n] : bounds[n + 1]]
-        paths = [part.path for some in covered for part in some]
+        paths = [part.path for group in covered for part in group]
         made_from = stable_id("levels", code_version(), levels, *paths)
         table = schema.search_index_table(name, "levels")
         shards.append(_LevelShard(table, covered, n_levels, level_of, made_from))

@@ -145,14 +145,14 @@ def _build_shard(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
 def _read(store: Store, group: _Group) -> _ReadGroup:
     documents, units, entities = group
     chunks = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
-    found = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
-    chunk = pc.index_in(found["text_unit_id"], value_set=chunks["id"].combine_chunks())
+    instances = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
+    chunk = pc.index_in(instances["text_unit_id"], value_set=chunks["id"].combine_chunks())
     return _ReadGroup(
         chunks["id"].to_pylist(),
         chunks["document_id"].to_pylist(),
         read_table(store, documents, ["id", "title", "path", "row"], schema.DOCUMENTS),
         chunk.fill_null(-1).to_numpy().astype(np.int64),
-        found["title"].combine_chunks().dictionary_encode(),
+        instances["title"].combine_chunks().dictionary_encode(),
     )
 
 
