@@ -435,11 +435,11 @@ def _open_items(
     index: Callable[[], JournalIndex],
     load: Callable[[Store, Any], Iterable[pa.Table]],
     store: Store,
-    x: Any,
+    input_: Any,
 ) -> Iterator[pa.Table]:
     """Yield the rows that need a model, with their keys: unanswered or failed transiently."""
     journal = index()
-    for table in load(store, x):
+    for table in load(store, input_):
         start = 0
         for batch in replay_rows(work, journal, store, [table]):
             keys = [o.key if o.status in ("open", "retry") else None for _, o in batch]
@@ -449,10 +449,10 @@ def _open_items(
 
 
 def _all_items(
-    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
+    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, input_: Any
 ) -> Iterator[pa.Table]:
     """Yield all rows with their keys, without starting dialogues or merging items with equal requests."""
-    for table in load(store, x):
+    for table in load(store, input_):
         keys = [row_key(work, row) for row in table.to_pylist()]
         yield table.append_column("key", pa.array(keys, pa.string()))
 

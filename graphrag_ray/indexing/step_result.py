@@ -185,14 +185,14 @@ def spec_key(spec: Any) -> dict[str, Any]:
 def fingerprint_of(value: Any) -> str:
     """Hash plain values, settings, parts and step results."""
 
-    def plain(x: Any) -> Any:
-        if isinstance(x, Result):
-            return x.tables
-        if isinstance(x, Part):
-            return x.path
-        if is_dataclass(x):
-            return {f.name: getattr(x, f.name) for f in fields(x)}
-        return x.model_dump(mode="json")
+    def plain(item: Any) -> Any:
+        if isinstance(item, Result):
+            return item.tables
+        if isinstance(item, Part):
+            return item.path
+        if is_dataclass(item):
+            return {f.name: getattr(item, f.name) for f in fields(item)}
+        return item.model_dump(mode="json")
 
     # With the second option, orjson calls `plain` for a Result or Part instead of writing all its fields.
     options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS

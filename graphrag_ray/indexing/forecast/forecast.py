@@ -110,16 +110,16 @@ class Assumption:
 
 
 class Assumptions:
-    """Records the assumptions that a forecast uses, in order of use. Values in `given` take precedence."""
+    """Records the assumptions that a forecast uses, in order of use. `overrides` take precedence."""
 
-    def __init__(self, given: Mapping[str, float] | None = None) -> None:
-        self._given = given or {}
+    def __init__(self, overrides: Mapping[str, float] | None = None) -> None:
+        self._overrides = overrides or {}
         self._used: dict[str, Assumption] = {}
 
     def take(self, name: str, value: float, source: str) -> float:
         """Record an assumption and return the value to use."""
-        if name in self._given:
-            value, source = self._given[name], "given by --assume"
+        if name in self._overrides:
+            value, source = self._overrides[name], "given by --assume"
         self._used[name] = Assumption(name, value, source)
         return value
 
@@ -127,10 +127,10 @@ class Assumptions:
         return iter(self._used.values())
 
 
-def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
+def parse_assumptions(arguments: Sequence[str]) -> dict[str, float]:
     """Parse `name=value` pairs. Raises UsageError for unknown names and values out of range."""
     values = {}
-    for text in given:
+    for text in arguments:
         name, sep, value = (part.strip() for part in text.partition("="))
         if name not in ASSUMPTION_MEANINGS:
             near = difflib.get_close_matches(name, ASSUMPTION_MEANINGS, n=1, cutoff=0.5)

@@ -172,7 +172,7 @@ class _Builder:
         keys: Sequence[Keys],
     ) -> Result:
         run, graph, n_nodes = self.run, self.graph, len(self.graph.node_keys)
-        clusters, packed = [x.cluster for x in levels], [x.packed for x in levels]
+        clusters, packed = [level.cluster for level in levels], [level.packed for level in levels]
         hierarchy, communities = attributed_communities.stack_levels(n_nodes, clusters, packed)
         tables, ids = reports.write_tables(run, REPORT_STEP, requests.work, hierarchy.level, communities)
         order, _ = sort_edges_by_community(hierarchy, graph.source, graph.target)

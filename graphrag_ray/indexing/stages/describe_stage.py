@@ -185,12 +185,12 @@ def _reused(store: Store, group: Group) -> pa.Table:
         return REUSED.empty_table()
     now, old = (read_table(store, parts, ["id", "descriptions"]) for parts in (group.merged, group.before))
     position = pc.index_in(now["id"], value_set=old["id"].combine_chunks())
-    both = now.filter(position.is_valid())
-    texts_now = both["descriptions"].combine_chunks()
+    common = now.filter(position.is_valid())
+    texts_now = common["descriptions"].combine_chunks()
     texts_then = old["descriptions"].take(position.drop_null()).combine_chunks()
-    same = both["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
-    done = read_table(store, group.described, REUSED.names, REUSED)
-    return done.filter(pc.and_(pc.is_in(done["id"], value_set=same), pc.invert(done["description_failed"])))
+    ids = common["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
+    rows = read_table(store, group.described, REUSED.names, REUSED)
+    return rows.filter(pc.and_(pc.is_in(rows["id"], value_set=ids), pc.invert(rows["description_failed"])))
 
 
 def _cut(

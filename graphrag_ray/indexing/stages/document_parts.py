@@ -70,7 +70,7 @@ def chunk_documents(
             else:
                 yield document, units
 
-    for batch in stable_stream(chunked(), lambda x: (x[0].id, len(x[0].text) + DOCUMENT_BYTES), limit):
+    for batch in stable_stream(chunked(), lambda p: (p[0].id, len(p[0].text) + DOCUMENT_BYTES), limit):
         yield {
             "documents": documents_table(document for document, _ in batch),
             "text_units": pa.concat_tables(units for _, units in batch),
@@ -125,14 +125,14 @@ def split_bytes(total: int) -> int:
 
 def progress_reporter(run: Run, total: int | None, size: Callable[[int], int]) -> Callable[[int], None]:
     """Return a callback for the number of an input that has been read, which reports progress."""
-    started, done = time.monotonic(), 0
+    started, n_read = time.monotonic(), 0
 
     def on_read(number: int) -> None:
-        nonlocal done
-        done += size(number)
+        nonlocal n_read
+        n_read += size(number)
         seconds = time.monotonic() - started
         usage = Accounts()  # Reading makes no model calls.
-        run.executor.on_progress(SweepProgress("read", done, total, 0, InFlight(), usage, usage, seconds))
+        run.executor.on_progress(SweepProgress("read", n_read, total, 0, InFlight(), usage, usage, seconds))
 
     return on_read
 
@@ -198,8 +198,8 @@ def merge_with_parent(
             f"contains them ({_first_names(paths)}). Use --add to keep them, or --allow-deletes to delete "
             "them."
         )
-    both = before.join(now, "id", right_suffix="_now", join_type="inner")
-    changed = both.filter(pc.not_equal(both["content_hash"], both["content_hash_now"]))
+    common = before.join(now, "id", right_suffix="_now", join_type="inner")
+    changed = common.filter(pc.not_equal(common["content_hash"], common["content_hash_now"]))
     if add and not allow_deletes and changed.num_rows and folders is not None and folder_hash not in folders:
         raise DeletionRefused(
             f"--add would replace {plural(changed.num_rows, 'document')} of another INPUT with the same "
@@ -207,10 +207,10 @@ def merge_with_parent(
             "name is its path below INPUT). Index a folder that contains both, or use --add with "
             "--allow-deletes to replace them."
         )
-    kept = before.filter(is_kept)
+    stale = before.filter(is_kept)
     counts = {
-        "documents": n_shared + now.num_rows + kept.num_rows,
-        "added": now.num_rows - both.num_rows,
+        "documents": n_shared + now.num_rows + stale.num_rows,
+        "added": now.num_rows - common.num_rows,
         "changed": changed.num_rows,
         "removed": removed,
     }
@@ -221,7 +221,7 @@ def merge_with_parent(
         if documents:
             tables["documents"].append(documents)
             tables["text_units"].append(units)
-    failed, n_kept = _note_kept_versions(run, failed, kept, old)
+    failed, n_kept = _note_kept_versions(run, failed, stale, old)
     _write_failures(run, tables, failed)
     return counts | ({"kept": n_kept} if n_kept else {})
 
@@ -288,13 +288,13 @@ def _id_column_changed(run: Run) -> bool:
     return bool(before != run.settings.input.id_column)
 
 
-def _note_kept_versions(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple[pa.Table, int]:
+def _note_kept_versions(run: Run, failed: pa.Table, stale: pa.Table, old: Result) -> tuple[pa.Table, int]:
     """Note in each failure which snapshot's version of the document is kept, and count these failures."""
-    if not failed.num_rows or not kept.num_rows or run.parent is None:
+    if not failed.num_rows or not stale.num_rows or run.parent is None:
         return failed, 0
     before = read_table(run.store, old.parts("failures"), ["document", "item", "error"], schema.FAILURES)
     matches = {(r["document"], r["item"]): _KEPT_VERSION.search(r["error"]) for r in before.to_pylist()}
-    paths, ids = set(kept["path"].to_pylist()), set(kept["id"].to_pylist())
+    paths, ids = set(stale["path"].to_pylist()), set(stale["id"].to_pylist())
     rows, n = failed.to_pylist(), 0
     for row in rows:
         path, item = row["document"], row["item"]

@@ -189,8 +189,8 @@ def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], 
 
     Texts that could not be embedded are missing. Step `embed` makes the same requests and reports them.
     """
-    names = sorted({f"embeddings_{x.kind}" for x in texts})
-    written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(x) for x in texts])
+    names = sorted({f"embeddings_{group.kind}" for group in texts})
+    written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(group) for group in texts])
     final = not has_transient_failures(run.store, parts_by_input(written, "failures"))
     return [part for tables in written for name in names for part in tables.get(name, [])], final
 
@@ -212,9 +212,9 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
         for kind in schema.EMBEDDINGS:
             if kind not in texts:
                 continue
-            groups = [x for x in texts[kind] if x.parts]
+            groups = [group for group in texts[kind] if group.parts]
             names = (f"embeddings_{kind}", f"failures_{kind}")
-            inputs = [_Input(x) for x in groups]
+            inputs = [_Input(group) for group in groups]
             # Groups of entities and relationships are ranges of ids, whose rows can be compared one by one.
             descriptions = run.parent_result("describe") if kind in ("entity", "relationship") else None
             previous = descriptions.tables.get(SEARCHED_KINDS[kind].table, []) if descriptions else []
@@ -222,13 +222,13 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
             vectors = before.tables.get(names[0], []) if before and is_same_model else []
             if len(previous) == len(vectors) == len(groups):
                 ranges = zip(groups, previous, vectors, strict=True)
-                inputs = [_Input(x, replace(x, parts=parts), embedded) for x, parts, embedded in ranges]
-            sources = [[x.parts, x.documents, x.columns] for x in groups]
+                inputs = [_Input(group, replace(group, parts=old), done) for group, old, done in ranges]
+            sources = [[group.parts, group.documents, group.columns] for group in groups]
             plans[kind] = run.reuse_plan(step, inputs, depends_on, names, identities=sources, journal="embed")
-        inputs = [x for plan in plans.values() for x in plan.new_inputs]
+        inputs = [group for plan in plans.values() for group in plan.new_inputs]
         written = iter(
-            {f"failures_{x.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
-            for x, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
+            {f"failures_{group.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
+            for group, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
         )
         result = join_results(
             plan.merge_new(run.store, list(islice(written, len(plan.new_inputs)))) for plan in plans.values()
@@ -249,7 +249,7 @@ def _write_vectors(run: Run, step: str, embedder: Embedder, inputs: Sequence[_In
     )
     index = None
     if run.settings.model(embedder.call.model).provider != "offline":
-        index = run.sweep_rows(work, _load, inputs, count_rows([x.now.parts for x in inputs]))
+        index = run.sweep_rows(work, _load, inputs, count_rows([group.now.parts for group in inputs]))
     return run.map(step, partial(_collect, work, embedder, index), inputs)
 
 
@@ -277,10 +277,14 @@ def _texts_and_known(store: Store, group: _Input) -> tuple[Iterable[pa.Table], p
 
 
 def _collect(
-    work: Work[bytes], embedder: Embedder, index: Callable[[], JournalIndex] | None, store: Store, g: _Input
+    work: Work[bytes],
+    embedder: Embedder,
+    index: Callable[[], JournalIndex] | None,
+    store: Store,
+    group: _Input,
 ) -> Iterator[Tables]:
     """Write new and known vectors in the order of the texts. Without a journal, compute the new ones."""
-    kind, (texts, known) = g.now.kind, _texts_and_known(store, g)
+    kind, (texts, known) = group.now.kind, _texts_and_known(store, group)
     new = _missing_texts(texts, known)
     vectors: dict[str, bytes] = {}
     for batch in replay_rows(work, index(), store, new) if index else _compute_offline(embedder, new):

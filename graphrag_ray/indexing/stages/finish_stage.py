@@ -284,24 +284,24 @@ class RowIndexPlan:
 
 def _index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     """Return tables rows_<table> for tables whose rows are looked up. Only missing indexes are built."""
-    covered = [x for name in schema.ROW_INDEXES for x in row_index_parts(name, tables.get(name, []))]
+    covered = [cover for name in schema.ROW_INDEXES for cover in row_index_parts(name, tables.get(name, []))]
 
     def with_earlier(missing: Sequence[CoveredParts]) -> list[RowIndexPlan]:
         earlier: dict[str, list[tuple[Part, CoveredParts]]] = {}
-        for name in {x.source for x in missing} if run.parent else ():
+        for name in {cover.source for cover in missing} if run.parent else ():
             assert run.parent is not None
             stored = {
                 index_files.source_hash(part.path): part
                 for part in run.parent.parts(schema.row_index_table(name))
             }
             before = row_index_parts(name, run.parent.parts(name))
-            earlier[name] = [(stored[x.made_from], x) for x in before if x.made_from in stored]
-        return [RowIndexPlan(x, _nearest(x, earlier.get(x.source, ()))) for x in missing]
+            earlier[name] = [(stored[old.made_from], old) for old in before if old.made_from in stored]
+        return [RowIndexPlan(cover, _nearest(cover, earlier.get(cover.source, ()))) for cover in missing]
 
     parts, _ = build_shards(run, "finish", covered, build_row_index, with_earlier)
     indexes: dict[str, list[Part]] = {}
-    for x, part in zip(covered, parts, strict=True):
-        indexes.setdefault(x.table, []).append(part)
+    for cover, part in zip(covered, parts, strict=True):
+        indexes.setdefault(cover.table, []).append(part)
     return indexes
 
 
@@ -310,7 +310,7 @@ def _nearest(
 ) -> tuple[Part, CoveredParts] | None:
     """Return the index that covers most of the wanted rows, or None if reading their parts is as fast."""
     paths = {part.path for part in wanted.parts}
-    shared = [sum(part.rows for part in x.parts if part.path in paths) for _, x in earlier]
+    shared = [sum(part.rows for part in cover.parts if part.path in paths) for _, cover in earlier]
     best = max(range(len(earlier)), key=shared.__getitem__, default=None)
     if best is None or shared[best] < MIN_SHARED_FRACTION * earlier[best][1].rows:
         return None
@@ -376,10 +376,10 @@ def _read_part(store: Store, table: str, part: Part) -> PartRows:
         for group, carried in schema.row_index_columns(table).items()
     }
     stored = list(file.schema_arrow)
-    same = [field.name for field in schema.TABLES[table] if field in stored]
+    columns_stored = [field.name for field in schema.TABLES[table] if field in stored]
     with explain_damage(store, part.path):
         try:
-            located = pages.locate_pages(data, same)
+            located = pages.locate_pages(data, columns_stored)
         except ValueError as e:
             raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
     return PartRows(part.rows, entries, located)

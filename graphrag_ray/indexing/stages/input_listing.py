@@ -146,8 +146,8 @@ def scan_input(
     files.sort(key=lambda file: file.path)
     parent = f"{root.rstrip('/')}/"
     is_inside = own_index.startswith(parent) and own_index != parent
-    own = _relative_name(own_index.rstrip("/"), base) if is_inside else ""
-    return Listing(files, unknown, nested, own, folder_hash)
+    own_name = _relative_name(own_index.rstrip("/"), base) if is_inside else ""
+    return Listing(files, unknown, nested, own_name, folder_hash)
 
 
 def _version_hash(info: Mapping[str, Any], folder_hash: str, now: float) -> str:

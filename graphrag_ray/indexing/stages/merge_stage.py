@@ -198,7 +198,7 @@ def _prune(
     counted = read_table(run.store, words.parts("lower_words"), None, _LOWER_WORDS)
     sums = counted.group_by("word", use_threads=False).aggregate([("count", "sum")]).sort_by("word")
     lower = sums.filter(pc.not_equal(sums["count_sum"], 0)).rename_columns({"count_sum": "count"})
-    columns = {kind: columns_of(run.store, of, _PRUNING_COLUMNS[kind]) for kind, of in merged.items()}
+    columns = {kind: columns_of(run.store, ranges, _PRUNING_COLUMNS[kind]) for kind, ranges in merged.items()}
     masks = _pruning_masks(lower, columns["entities"], columns["relationships"], n_units, threshold)
     results = [words]
     for kind, ranges in merged.items():
@@ -232,8 +232,8 @@ def _pruning_masks(
         source[between], target[between], units[between], frequency, n_units, threshold
     )
     degree = degrees(source[kept_edges], target[kept_edges], len(ids))
-    kept = strong & keep_entities(frequency, entities["type"].to_numpy().astype(np.int64), degree)
-    return {"entities": kept, "relationships": kept_edges}
+    stays = strong & keep_entities(frequency, entities["type"].to_numpy().astype(np.int64), degree)
+    return {"entities": stays, "relationships": kept_edges}
 
 
 def _apply_mask(

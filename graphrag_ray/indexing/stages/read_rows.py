@@ -81,8 +81,8 @@ def read_rows(run: Run, source: InputRows, add: bool, allow_deletes: bool) -> Re
 
 def _known_rows(run: Run) -> npt.NDArray[np.bytes_]:
     """Return the sorted row keys of the parent, or none if this run would chunk the same rows differently."""
-    now, then = run.settings.for_snapshot(), run.parent.settings if run.parent else {}
-    is_same = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
+    now, previous = run.settings.for_snapshot(), run.parent.settings if run.parent else {}
+    is_same = all(previous.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
     if run.code_changed or run.damaged or not is_same:
         return np.empty(0, "S32")
     parts = run.parent_results["read"].parts("documents")
@@ -115,8 +115,8 @@ def _read_batch(
         keys = _row_keys(table)
         is_known = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
         table = table.set_column(3, "is_known", pa.array(is_known))
-        same = table.filter(table["is_known"])
-        for id_, content_hash in zip(same["id"].to_pylist(), same["content_hash"].to_pylist(), strict=True):
+        old = table.filter(table["is_known"])
+        for id_, content_hash in zip(old["id"].to_pylist(), old["content_hash"].to_pylist(), strict=True):
             if id_ in documents and documents[id_].content_hash == content_hash:
                 del documents[id_]
     new = [documents[id_] for id_ in sorted(documents)]

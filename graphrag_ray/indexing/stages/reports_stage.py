@@ -324,7 +324,7 @@ class ReportSource:
         return sorted(self.failed, key=lambda failure: failure[0]["community"])
 
     def _row(self, plan: ContextPlan) -> Row:
-        earlier = self._earlier.of(plan.community) if self._earlier else None
+        earlier = self._earlier.report_for(plan.community) if self._earlier else None
         load_report, ids = self._below
         reports: dict[int, tuple[report_context.Record, Evidence]] = {}
         for c in plan.reports.tolist():

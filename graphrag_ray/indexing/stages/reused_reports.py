@@ -78,7 +78,7 @@ class EarlierReports:
     similar: Ints
     lost: RemovedEvidence
 
-    def of(self, community: int) -> PreviousReport | None:
+    def report_for(self, community: int) -> PreviousReport | None:
         return self.reports.get(int(self.similar[community]))
 
     def lost_by(self, earlier: PreviousReport) -> RemovedEvidence:
@@ -141,8 +141,8 @@ def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_no
     known = keys_before[position] == keys_now if len(keys_before) else np.zeros(len(keys_now), np.bool_)
     for level in range(min(now.n_levels, before.n_levels)):
         new, old = _members(now, level), np.where(known, _members(before, level)[position], -1)
-        both = (new >= 0) & (old >= 0)
-        pairs, shared = np.unique(new[both] * before.n_communities + old[both], return_counts=True)
+        common = (new >= 0) & (old >= 0)
+        pairs, shared = np.unique(new[common] * before.n_communities + old[common], return_counts=True)
         community, earlier = np.divmod(pairs, before.n_communities)
         order = np.lexsort((earlier, -shared, community))
         first, index = np.unique(community[order], return_index=True)
@@ -261,8 +261,8 @@ def unchanged_reports(
     row_of = pc.index_in(pa.array(ids, pa.string()), value_set=rows["community"].combine_chunks())
     row_of = pc.fill_null(row_of, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     known = np.flatnonzero(row_of >= 0)
-    same = np.zeros(len(ids), np.bool_)
+    is_same = np.zeros(len(ids), np.bool_)
     earlier = rows["signature"].combine_chunks().flatten().to_numpy().reshape(-1, SIGNATURE_WIDTH)
     kept = rows["kept"].to_numpy(zero_copy_only=False).astype(np.bool_)
-    same[known] = (earlier[row_of[known]] == signatures[known]).all(axis=1) & ~kept[row_of[known]]
-    return UnchangedReports(unchanged_subtrees(hierarchy, same), row_of, rows, parts)
+    is_same[known] = (earlier[row_of[known]] == signatures[known]).all(axis=1) & ~kept[row_of[known]]
+    return UnchangedReports(unchanged_subtrees(hierarchy, is_same), row_of, rows, parts)

@@ -130,7 +130,7 @@ class _Shard:
 
     @property
     def parts(self) -> list[Part]:
-        return [part for x in self.texts for part in x.parts]
+        return [part for group in self.texts for part in group.parts]
 
     @property
     def rows(self) -> int:
@@ -175,7 +175,7 @@ def build_search_indexes(run: Run, results: Results) -> Result:
                 stored = {index_files.source_hash(p.path): p for name in names for p in parent.parts(name)}
                 embeddings = embed_stage.embeddings_of(run.parent_results.values())
                 previous = shards_of(embed_stage.parent_texts(run.parent_results, columns), embeddings)
-                earlier = [(x, stored[x.made_from]) for x in previous if x.made_from in stored]
+                earlier = [(old, stored[old.made_from]) for old in previous if old.made_from in stored]
             return list(zip(missing, _nearest(missing, earlier), strict=True))
 
         shards = shards_of(texts, embedded.tables)
@@ -212,8 +212,8 @@ def _shards(
     kind: str, by: By, groups: Sequence[embed_stage.Texts], depends_on: Sequence[str] = (), language: str = ""
 ) -> list[_Shard]:
     """Batch parts into shards. A part that exceeds the limit is a shard of its own."""
-    texts = [x for x in embed_stage.by_part(groups) if x.parts[0].rows]
-    parts = [x.parts[0] for x in texts]
+    texts = [group for group in embed_stage.by_part(groups) if group.parts[0].rows]
+    parts = [group.parts[0] for group in texts]
     signs = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
     limit = SHARD_BYTES[by]
     sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
@@ -221,7 +221,7 @@ def _shards(
     shards = []
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         members = [texts[i] for i in batch]
-        paths = [path for x in members for path in _paths(x)]
+        paths = [path for group in members for path in _paths(group)]
         made_from = stable_id("search", code_version(), _stemmer(), kind, by, str(signs), *depends_on, *paths)
         start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
         shards.append(_Shard(kind, by, members, signs, made_from, language, (start, end)))
@@ -238,7 +238,7 @@ def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Ear
     nearest: list[_Earlier | None] = []
     for shard in shards:
         kind = (shard.table, shard.signs)
-        rows = {n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == kind}
+        rows = {n: 0.0 for n, (old, _) in enumerate(earlier) if (old.table, old.signs) == kind}
         for texts in shard.texts:
             if (n := shard_of.get((shard.table, _paths(texts)), -1)) in rows:
                 rows[n] += sum(part.rows for part in texts.parts)
@@ -282,16 +282,17 @@ def _derive(
     """Derive a shard from an earlier one and the parts that differ, or return None if that is damaged."""
     before, part = earlier
     shared = shard.paths & before.paths
-    removed, added = ([x for x in side.texts if _paths(x) not in shared] for side in (before, shard))
+    removed = [group for group in before.texts if _paths(group) not in shared]
+    added = [group for group in shard.texts if _paths(group) not in shared]
     try:
         source = index_files.open_part(store, part)
         if shard.by == "vector":
             stored = vector_index.read(source)
-            removed_parts = [p for x in removed for p in x.parts]
+            removed_parts = [p for group in removed for p in group.parts]
             ids = [id_ for p in removed_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
             if len(stored) != part.rows or stored.has_signs != shard.signs:
                 return None
-            new = _load_vectors(store, [p for x in added for p in x.parts])
+            new = _load_vectors(store, [p for group in added for p in group.parts])
             return vector_index.update(stored, ids, *new)
         words = keyword_index.read(source)
         if len(words) != part.rows or words.language != shard.language:
@@ -316,7 +317,7 @@ def _difference(before: Iterable[pa.Table], now: pa.Table) -> tuple[list[str], p
 
 
 def _load_rows(store: Store, texts: Sequence[embed_stage.Texts]) -> Iterator[pa.Table]:
-    return (table for x in texts for table in embed_stage.load_texts(store, x))
+    return (table for group in texts for table in embed_stage.load_texts(store, group))
 
 
 def _ids_and_texts(rows: pa.Table) -> tuple[list[str], list[str]]:
