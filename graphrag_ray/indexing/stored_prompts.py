@@ -52,7 +52,7 @@ def with_file_contents(
     if different := [name for name, text in prompts.items() if text != package[name]]:
         observer.message(
             f"Using the index's own prompts. These differ from the package's: {', '.join(different)}. Pass "
-            "--new-prompts to use the package's prompts, after a message about the cost."
+            "--new-prompts to use the package's prompts. Their cost is shown before any model is called."
         )
     return with_name_lists(settings).model_copy(update={"prompts": prompts})
 
