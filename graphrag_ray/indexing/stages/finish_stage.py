@@ -276,7 +276,7 @@ class CoveredParts:
 
 @dataclass(frozen=True)
 class RowIndexPlan:
-    """An index to build, and an `earlier` one to derive it from with the parts that it covers."""
+    """An index to build. `earlier` is an index from which to derive it, and the parts that this one covers."""
 
     covered: CoveredParts
     earlier: tuple[Part, CoveredParts] | None = None

@@ -320,7 +320,7 @@ class ReportSource:
         self._schedule.mark_done(community, outcome.result.record_tokens)
 
     def sorted_failures(self) -> list[tuple[Row, Outcome[WrittenReport]]]:
-        """Return failures in the order of communities, whichever failed first."""
+        """Return failures in the order of communities."""
         return sorted(self.failed, key=lambda failure: failure[0]["community"])
 
     def _row(self, plan: ContextPlan) -> Row:

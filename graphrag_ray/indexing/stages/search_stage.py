@@ -111,7 +111,7 @@ def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard of an index. `texts` have one part each; for a vector index, it contains embeddings.
+    """A shard of an index. `texts` have one part each, which contains embeddings for a vector index.
 
     `signs`: whether it stores the signs of vectors. `span`: its range of rows, as fractions of the table.
     """
@@ -211,7 +211,7 @@ def _language(run: Run, corpus: Result) -> str:
 def _shards(
     kind: str, by: By, groups: Sequence[embed_stage.Texts], depends_on: Sequence[str] = (), language: str = ""
 ) -> list[_Shard]:
-    """Batch parts into shards. A part that exceeds the limit is a shard of its own."""
+    """Batch parts into shards. A part that exceeds the limit becomes a separate shard."""
     texts = [group for group in embed_stage.by_part(groups) if group.parts[0].rows]
     parts = [group.parts[0] for group in texts]
     signs = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
@@ -279,7 +279,7 @@ def _build(store: Store, pair: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Ta
 def _derive(
     store: Store, shard: _Shard, earlier: _Earlier, on_error: Callable[[str, BaseException], None]
 ) -> bytes | None:
-    """Derive a shard from an earlier one and the parts that differ, or return None if that is damaged."""
+    """Derive a shard from an earlier one and the parts that differ. Returns None if data is damaged."""
     before, part = earlier
     shared = shard.paths & before.paths
     removed = [group for group in before.texts if _paths(group) not in shared]

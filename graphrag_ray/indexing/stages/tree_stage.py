@@ -87,7 +87,7 @@ class TreeHierarchy:
 
 
 def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
-    """Build the tree over all chunks; the graph is not needed."""
+    """Build the tree over all chunks. The graph is not used."""
     embedded = embed_chunks(run, corpus)
     result = _Builder(run, corpus, embedded).build()
     levels, ids, main = [], list[str](), []

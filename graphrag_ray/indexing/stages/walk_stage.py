@@ -78,7 +78,7 @@ def build_walk_index(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
 
 
 def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
-    """Batch groups into shards. A group that exceeds the limit is a shard of its own."""
+    """Batch groups into shards. A group that exceeds the limit becomes a separate shard."""
     groups = [group for group in groups if any(part.rows for part in group[1])]
     hashes = [stable_id("group", *(part.path for parts in group for part in parts)) for group in groups]
     sizes = [
