@@ -276,7 +276,7 @@ class CoveredParts:
 
 @dataclass(frozen=True)
 class RowIndexPlan:
-    """An index to build. `earlier` is an index from which to derive it, and the parts that this one covers."""
+    """An index to build. `earlier` is an index to derive it from, and the parts that this one covers."""
 
     covered: CoveredParts
     earlier: tuple[Part, CoveredParts] | None = None

@@ -217,7 +217,6 @@ def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict
 
 
 def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
-    """Return the columns that communities and their reports share."""
     kind, h, _, short_ids, periods = positions
     return {
         "human_readable_id": short_ids[wanted],

@@ -382,7 +382,6 @@ def read_split_bytes(fs: Any, path: str, split: Split) -> bytes:
 
 
 def _crash_failures(pieces: Sequence[Piece], error: str) -> Mapping[str, pa.Table]:
-    """Return the failures of pieces that crash processes."""
     failed = []
     for piece in pieces:
         rows = f"rows from {piece.split.row:,} on " if piece.split else ""
