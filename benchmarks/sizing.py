@@ -180,7 +180,7 @@ def sample() -> tuple[ChunkCounter, Evidence, float]:
         for document in read_file(file, settings, {}):
             assert isinstance(document, Document), document
             counter.add(document)
-    read = Evidence(extract_offline(counter.drawn, spec))
+    read = Evidence(extract_offline(counter.sampled, spec))
     c = counter.corpus
     return counter, read, (c.prompt_tokens - c.passage_tokens) / c.sent_chunks
 

@@ -1,4 +1,4 @@
-"""Decide whether to build an index in this process or on Ray, after checking what can be wrong."""
+"""Prepare an indexing run: check settings, INPUT and endpoints, and choose between this process and Ray."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from graphrag_ray.engine.spending import Spending, check_prices
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.step_result import code_version
-from graphrag_ray.indexing.stored_prompts import cost_of_prompts
+from graphrag_ray.indexing.stored_prompts import describe_prompt_cost
 from graphrag_ray.store import locks, run_records
 from graphrag_ray.store.compaction import totals
 from graphrag_ray.store.files import Store
@@ -41,39 +41,40 @@ from graphrag_ray.store.snapshots import Manifest, latest_readable
 def resolve_settings(
     root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
 ) -> Settings:
-    """The given settings, or else those of the existing index, with the storage options."""
+    """Return the given settings, or the existing index's if None, with the storage options."""
     if not isinstance(settings, Settings):
         store = Store(root, resolve_storage(None, storage).fsspec_options(root))
         if settings is None:
-            before = previous_record(store)
-            settings = without_machine_settings(before.settings) if before else None
+            previous = previous_record(store)
+            settings = without_machine_settings(previous.settings) if previous else None
         settings = load_settings(None, (), settings, KnownModels.read(store.url))
     return settings.model_copy(update={"storage": resolve_storage(settings, storage)})
 
 
 def confirm_cost(settings: Settings, new_prompts: bool, agree: Callable[[str], object], store: Store) -> None:
-    """Call `agree` with the cost of prompts that differ from the index's; it raises to refuse them."""
-    before = previous_settings(store, latest_readable(store)[0])
-    if cost := cost_of_prompts(store, settings, indexing_stages(settings), before, new_prompts):
+    """Call `agree` with the cost if prompts differ from the index's. It raises an error to refuse the run."""
+    previous = previous_settings(store, latest_readable(store)[0])
+    if cost := describe_prompt_cost(store, settings, indexing_stages(settings), previous, new_prompts):
         agree(cost)
 
 
 @contextmanager
 def open_executor(
-    given: str | InputRows,
+    source: str | InputRows,
     root: str,
     settings: Settings,
     observer: Observer,
     address: str | None,
     on_ray: bool | None,
-    agreed: Callable[[Store], None],
+    confirm: Callable[[Store], None],
 ) -> Iterator[Executor]:
-    """An executor that signals stop, after checking what can be wrong before Ray is started.
+    """Open an executor that stops on signals.
 
-    Without `on_ray`, the amount of work decides. `agreed` raises to refuse the run.
+    Everything that can be checked without Ray is checked first. If `on_ray` is None, the amount of work
+    decides whether Ray is used. `confirm` raises an error to refuse the run.
     """
     if address is not None and on_ray is False:
-        raise UsageError("--address and --in-process exclude each other. Leave one of them out.")
+        raise UsageError("--address and --in-process cannot be combined.")
     store = Store(root, settings.storage.fsspec_options(root))
     locks.check_free(store)
     private = starts_private_ray(address)
@@ -82,39 +83,39 @@ def open_executor(
     require_known_addresses(settings, indexing_stages(settings))
     check_prices(settings.budget, Models.from_settings(settings))
     files: list[InputFile] = []
-    if isinstance(given, str):
-        files = list_input(given, store.url, settings.input_options(given, store.url))
-    elif given.is_open:
-        given.resolve(lambda columns: missing_column_fault(columns, settings.input))
+    if isinstance(source, str):
+        files = list_input(source, store.url, settings.input_options(source, store.url))
+    elif source.is_open:
+        source.resolve(lambda columns: missing_column_fault(columns, settings.input))
     if private or in_process:  # Workers will have this process's environment.
         check_configured(settings)
-    agreed(store)
+    confirm(store)
     observer.run_started(settings)
-    before = latest_readable(store)[0]
+    parent = latest_readable(store)[0]
     if private and on_ray is None:
-        size = given.size if isinstance(given, InputRows) else sum(file.size for file in files)
-        in_process, why = _place(size, files, before, settings)
+        size = source.size if isinstance(source, InputRows) else sum(file.size for file in files)
+        in_process, why = _choose_executor(size, files, parent, settings)
         observer.message(why)
-    # Quirks of endpoints need not be learned again.
+    # Take over the endpoint quirks that earlier runs learned.
     models = Models.from_settings(
-        settings, *(b.usage for b in (before, run_records.latest_run(store)) if b is not None)
+        settings, *(record.usage for record in (parent, run_records.latest_run(store)) if record is not None)
     )
     if private or in_process:
         reusable = bool(store.list("work"))
         models = check_endpoints(models, settings, indexing_stages(settings), reusable, observer.message)
-    else:  # Nodes may reach endpoints that this process does not.
+    else:  # Nodes may have access to endpoints that this process cannot connect to.
         for problem in probe_endpoints(models, settings, indexing_stages(settings)):
             if problem.asked:
                 observer.message(f"From this machine: {problem}")
-    with observer, ExitStack() as held:
-        executor = _start(held, store, models, settings, observer, in_process, address, private, files)
-        if isinstance(given, InputRows) and not given.is_open:
-            given.resolve(lambda columns: missing_column_fault(columns, settings.input))
+    with observer, ExitStack() as stack:
+        executor = _start(stack, store, models, settings, observer, in_process, address, private, files)
+        if isinstance(source, InputRows) and not source.is_open:
+            source.resolve(lambda columns: missing_column_fault(columns, settings.input))
         yield executor
 
 
 def _start(
-    held: ExitStack,
+    stack: ExitStack,
     store: Store,
     models: Models,
     settings: Settings,
@@ -130,54 +131,54 @@ def _start(
             from graphrag_ray.engine.ray.cluster import check_nodes, connect
             from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-            held.enter_context(connect(address))
+            stack.enter_context(connect(address))
         local = [f.url.removeprefix("file://") for f in files[:1] if f.url.startswith("file://")]
-        fit = set() if private else check_nodes(store, local)
-    # No snapshot contains the endpoints. Save them only now that they have answered: they may be mistyped.
+        checked_nodes = set() if private else check_nodes(store, local)
+    # Snapshots contain no endpoints. Save them only now that they have answered: they may be mistyped.
     try:
         if path := remember_endpoints(store.url, settings):
             observer.message(f"Saved the endpoints of this index for later commands in {path}.")
     except OSError as e:
-        observer.message(f"The endpoints of this index cannot be saved on this machine ({e}).")
+        observer.message(f"Cannot save the endpoints of this index on this machine ({e}).")
     run, stop = settings.run, Stop(notify=observer.message)
     spending = Spending(settings.budget, time.monotonic())
     shared = (store, models, run.max_failed_fraction, run.journal_flush_s, observer.progress, spending, stop)
     if in_process:
         logs.set_run(uuid.uuid4().hex[:12])
         pool = ProcessPool(None)
-        held.enter_context(handle_signals(stop))
-        held.callback(pool.close)
+        stack.enter_context(handle_signals(stop))
+        stack.callback(pool.close)
         return LocalExecutor(*shared, pool=pool)
-    executor = RayExecutor(*shared, workers_per_node=run.workers_per_node, checked_nodes=fit)
-    held.enter_context(handle_signals(stop))
+    executor = RayExecutor(*shared, workers_per_node=run.workers_per_node, checked_nodes=checked_nodes)
+    stack.enter_context(handle_signals(stop))
     executor.start()
-    held.callback(executor.close)
+    stack.callback(executor.close)
     return executor
 
 
-def _place(
-    given: int | None, files: Sequence[InputFile], before: Manifest | None, settings: Settings
+def _choose_executor(
+    input_bytes: int | None, files: Sequence[InputFile], parent: Manifest | None, settings: Settings
 ) -> tuple[bool, str]:
-    """Whether this process suffices for the work, and why, for display.
+    """Return whether to run in this process, and a message that says why.
 
-    The work is what may have changed if the rest can be reused, else the larger of INPUT and the index.
-    `given` is the size of INPUT in bytes; None for rows that are read with Ray.
+    This depends on the size of the text that may have changed. If nothing can be reused, it depends on the
+    size of INPUT or of the index, whichever is larger. `input_bytes` is None for rows that are read with Ray.
     """
-    if given is None:
+    if input_bytes is None:
         return False, "Starting Ray: INPUT is a dataset or a function."
     limit_mb = settings.run.in_process_max_mb
     changed = None
     now = settings.for_snapshot()
-    # Prompts, names and the corpus description may hold the content of files that are read later.
-    rest = now.keys() - {"query", "prompts", "names", "corpus"}
-    same = before is not None and before.run.get("code") == code_version()
-    if before and same and files and all(before.settings.get(n) == now[n] for n in rest):
+    # Queries do not matter, and the other sections may contain the content of files that are read later.
+    compared = now.keys() - {"query", "prompts", "names", "corpus"}
+    same_code = parent is not None and parent.run.get("code") == code_version()
+    if parent and same_code and files and all(parent.settings.get(n) == now[n] for n in compared):
         with suppress(ValueError, TypeError, KeyError, OverflowError):  # The snapshot has no usable times.
-            changed = _changed(files, before)
+            changed = _estimate_changed_bytes(files, parent)
     if changed is None:
-        index_bytes = sum(part.bytes for part in before.tables.get("text_units", ())) if before else 0
-        size = max(given, index_bytes)
-        why = f"{'INPUT' if given >= index_bytes else 'the index'} has {size / 1e6:,.1f} MB of text"
+        index_bytes = sum(part.bytes for part in parent.tables.get("text_units", ())) if parent else 0
+        size = max(input_bytes, index_bytes)
+        why = f"{'INPUT' if input_bytes >= index_bytes else 'the index'} has {size / 1e6:,.1f} MB of text"
     else:
         size = changed
         why = f"{changed / 1e6:,.1f} MB of text may have changed" if changed else "no file has changed"
@@ -187,31 +188,31 @@ def _place(
     return False, f"Starting Ray: {why} ({limit}; pass --in-process to run without it)."
 
 
-def _changed(files: Sequence[InputFile], before: Manifest) -> int:
-    """Roughly the bytes of files newer than the snapshot, plus a mean size per additional file."""
-    steps = before.steps.keys() - {"finish"}  # created_at is when the step `finish` began.
-    took = sum(seconds for name, seconds in before.run["seconds"].items() if name in steps)
-    began = datetime.fromisoformat(before.created_at).timestamp() - took
-    additional = max(0, len(files) - int(before.steps["read"]["counts"]["files"]))
+def _estimate_changed_bytes(files: Sequence[InputFile], parent: Manifest) -> int:
+    """Add the sizes of files newer than the snapshot, and the mean file size for each additional file."""
+    steps = parent.steps.keys() - {"finish"}  # created_at is when the step `finish` began.
+    duration = sum(seconds for name, seconds in parent.run["seconds"].items() if name in steps)
+    began = datetime.fromisoformat(parent.created_at).timestamp() - duration
+    additional = max(0, len(files) - int(parent.steps["read"]["counts"]["files"]))
     newer = sum(f.size for f in files if f.modified is None or f.modified > began)
     return newer + additional * sum(f.size for f in files) // len(files)
 
 
 def previous_record(store: Store) -> Manifest | RunRecord | None:
-    """The newest snapshot or else the last run, whose settings a run without settings uses, if any.
+    """Return the newest snapshot, or the last run if there is none. A run without settings uses its settings.
 
-    Raises SettingsError if the settings were lost with a damaged snapshot whose replies were paid for: the
-    offline engine must not rewrite that index unasked.
+    Raises SettingsError if the settings were lost with a damaged snapshot and its replies were paid for.
+    Otherwise, the offline engine would rewrite that index by default.
     """
     parent, damaged = latest_readable(store)
-    before = parent or run_records.latest_run(store)
-    if before is not None:
-        return before
+    previous = parent or run_records.latest_run(store)
+    if previous is not None:
+        return previous
     paid_for = totals(store, "extract").by_model.keys() - {OFFLINE_MODEL_ID} if damaged else set()
     if paid_for:
         raise SettingsError(
             f"{damaged[-1]}, so the settings of the index are lost. Pass them again with --config, or with "
-            f"--model {min(paid_for)} and its endpoint. Replies are kept and need not be paid for again."
+            f"--model {min(paid_for)} and its endpoint. Stored replies need not be paid for again."
         )
     return None
 
@@ -221,10 +222,10 @@ def check_configured(settings: Settings) -> None:
 
     Only valid if the workers have this process's environment.
     """
-    asked: dict[str, list[str]] = {}
+    stages_by_model: dict[str, list[str]] = {}
     for stage in indexing_stages(settings):
-        asked.setdefault(settings.model_name(stage), []).append(stage)
-    for name, stages in asked.items():
+        stages_by_model.setdefault(settings.model_name(stage), []).append(stage)
+    for name, stages in stages_by_model.items():
         model = settings.model(name)
         provider = load_provider(model)
         if not isinstance(provider, RemoteProvider):
@@ -236,8 +237,8 @@ def check_configured(settings: Settings) -> None:
 
 
 def indexing_stages(settings: Settings) -> list[str]:
-    """The stages of a run that call models."""
-    of_hierarchies = {STAGES[name].dialogue for kind in HIERARCHIES.values() for name in kind.stages}
-    left_out = of_hierarchies if settings.build == "names" else set[str]()
-    asked = (s for s in MODEL_STAGES_OF_INDEXING if not s.section or getattr(settings, s.section).enabled)
-    return [s.dialogue for s in asked if s.dialogue not in left_out]
+    """List the dialogues of a run's stages that call models."""
+    hierarchy_dialogues = {STAGES[name].dialogue for kind in HIERARCHIES.values() for name in kind.stages}
+    skipped = hierarchy_dialogues if settings.build == "names" else set[str]()
+    enabled = (s for s in MODEL_STAGES_OF_INDEXING if not s.section or getattr(settings, s.section).enabled)
+    return [s.dialogue for s in enabled if s.dialogue not in skipped]

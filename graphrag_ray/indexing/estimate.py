@@ -1,4 +1,4 @@
-"""Estimate the cost of an index from INPUT and an existing journal. Writes nothing, calls no model."""
+"""Estimate the cost of an index from INPUT and an existing journal. Writes nothing and calls no model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from graphrag_ray.corpus.document import Unreadable
 from graphrag_ray.engine.dialogue_runner import Complete, DialogueRunner, record_bug, replay, run_dialogue
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.bounds import Replies
-from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, Drawn
+from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, SampledChunk
 from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import list_input
@@ -31,8 +31,8 @@ from graphrag_ray.store.journal import JournalIndex, list_parts
 from graphrag_ray.store.snapshots import latest_readable
 
 SAMPLE_CHUNKS = 1_000  # chunks that the offline engine reads, in about 5 s of one core
-READ_BYTES = 512_000_000  # Of a larger INPUT, a sample of files is read: about 2 minutes on one core.
-JOURNAL_PARTS = 200  # most parts of a journal to learn from
+READ_BYTES = 512_000_000  # If INPUT is larger, only a sample of its files is read: 2 minutes on one core.
+MAX_JOURNAL_PARTS = 200  # maximum number of parts of a journal to learn from
 
 
 def estimate(
@@ -48,14 +48,14 @@ def estimate(
     """Forecast `index` on INPUT.
 
     Args:
-        root: An index whose journal shows lengths, rates, names per chunk, and what is already paid for.
+        root: An index whose journal shows reply lengths, rates, names per chunk, and calls already paid for.
         sample: Number of chunks that the offline engine reads.
-        assumptions: Assumptions to use (`forecast.ASSUMPTION_MEANINGS`).
+        assumptions: Values that take precedence over assumed or measured ones (`ASSUMPTION_MEANINGS`).
         read_bytes: Size above which only a sample of INPUT's files is read; None to read everything.
         new_prompts: Use the package's prompts instead of the index's own.
 
     Raises:
-        UsageError: INPUT, settings or prompts are wrong, as for `index`.
+        UsageError: INPUT, settings or prompts are invalid, as for `index`.
         StoreError: Storage failed.
     """
     store = Store(root, settings.storage.fsspec_options(root)) if root is not None else None
@@ -68,16 +68,16 @@ def estimate(
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
     started = time.process_time()
-    learned = Evidence(extract_offline(counter.drawn, spec))
-    cpu_s = (time.process_time() - started) / max(1, len(counter.drawn))
+    evidence = Evidence(extract_offline(counter.sampled, spec))
+    cpu_s = (time.process_time() - started) / max(1, len(counter.sampled))
     if store is not None and journal is not None:
-        learned = _learn(store, journal, settings, counter, spec, learned)
+        evidence = _learn_from_journals(store, journal, settings, counter, spec, evidence)
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
-            learned = replace(learned, counts=rows)
-    result = forecast(settings, prompts, corpus, learned, assumptions or {})
+            evidence = replace(evidence, counts=rows)
+    result = forecast(settings, prompts, corpus, evidence, assumptions or {})
     notes = [*result.notes]
-    if root is not None and not learned.replies:
+    if root is not None and not evidence.replies:
         notes.append(f"The index at {root} has no replies of this model, so nothing was learned from it.")
     if result.offline and any(stage.volume.stage == "extract" for stage in result.stages):
         notes.append(
@@ -88,8 +88,7 @@ def estimate(
     return replace(result, notes=tuple(notes))
 
 
-def extract_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[ExtractedRecords]:
-    """The offline engine's extraction of each chunk."""
+def extract_offline(chunks: Sequence[SampledChunk], spec: ExtractSpec) -> list[ExtractedRecords]:
     from graphrag_ray.offline import answer
 
     def reply(request: Request) -> ChatReply:
@@ -97,9 +96,9 @@ def extract_offline(chunks: Sequence[Drawn], spec: ExtractSpec) -> list[Extracte
         return answer(request)
 
     extractions = []
-    for drawn in chunks:
+    for sampled in chunks:
         try:
-            extractions.append(run_dialogue(extract(drawn.chunk, replace(spec, max_gleanings=0)), reply))
+            extractions.append(run_dialogue(extract(sampled.chunk, replace(spec, max_gleanings=0)), reply))
         except DialogueFailed:
             extractions.append(ExtractedRecords((), (), 0, 0))
     return extractions
@@ -111,13 +110,13 @@ def _read(
     options = settings.input_options(input_url, root)
     files = list_input(input_url, root, options)
     size = sum(file.size for file in files)
-    chosen, left = files, size if read_bytes is None else read_bytes
-    if size > left:
+    chosen, remaining = files, size if read_bytes is None else read_bytes
+    if size > remaining:
         chosen = []  # the files with the smallest hashes
         for file in sorted(files, key=lambda f: stable_id("estimate", f.path)):
-            if left > 0:
+            if remaining > 0:
                 chosen.append(file)
-                left -= file.size
+                remaining -= file.size
     unreadable: list[Unreadable] = []
     for file in chosen:
         for document in read_file(file, settings, options):
@@ -138,22 +137,22 @@ def _read(
     return corpus if len(chosen) == len(files) else corpus.scaled(sum(f.size for f in chosen) / size)
 
 
-def _learn(
+def _learn_from_journals(
     store: Store,
     journal: JournalIndex,
     settings: Settings,
     counter: ChunkCounter,
     spec: ExtractSpec,
-    learned: Evidence,
+    evidence: Evidence,
 ) -> Evidence:
-    """Learn from journals: the calls of each prompt, and what the model extracted from sampled chunks."""
+    """Add evidence from journals: the calls of each prompt, and the model's extractions of sampled chunks."""
     replies: dict[str, Replies] = {}
     columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
     for stage in MODEL_STAGES_OF_INDEXING:
         model_id = settings.model(settings.model_name(stage.dialogue)).model_id
         tables = []
         parts = list_parts(store, stage.dialogue) if stage.prompts else []
-        for part in parts[:: -(-len(parts) // JOURNAL_PARTS) or 1]:
+        for part in parts[:: -(-len(parts) // MAX_JOURNAL_PARTS) or 1]:
             try:
                 table = parquet.read_columns(store, part.path, columns, part.bytes)
             except (CorruptPart, FileNotFoundError):
@@ -168,20 +167,21 @@ def _learn(
                 source = f"measured on {calls.num_rows:,} calls"
                 replies[prompt] = Replies(prompts, completions, latency, source)
     extractions = []
-    ours = theirs = 0
-    rows = journal.lookup([d.key for d in counter.drawn_answered])
-    for drawn in counter.drawn_answered:
-        known = rows.get(drawn.key, [])
-        state = replay(DialogueRunner(extract(drawn.chunk, spec)), known)
+    our_tokens = reported_tokens = 0
+    rows = journal.lookup([sampled.key for sampled in counter.sampled_answered])
+    for sampled in counter.sampled_answered:
+        item_rows = rows.get(sampled.key, [])
+        state = replay(DialogueRunner(extract(sampled.chunk, spec)), item_rows)
         if isinstance(state, Complete):
             extractions.append(state.result)
-        first = next((r for r in known if r.kind == "turn" and r.turn == 0), None)
+        first = next((r for r in item_rows if r.kind == "turn" and r.turn == 0), None)
         if first is not None and first.reported:
-            ours, theirs = ours + drawn.prompt_tokens, theirs + first.prompt_tokens
+            our_tokens += sampled.prompt_tokens
+            reported_tokens += first.prompt_tokens
     return replace(
-        learned,
+        evidence,
         model_extractions=extractions,
         replies=replies,
-        prompt_factor=theirs / ours if ours else None,
+        prompt_factor=reported_tokens / our_tokens if our_tokens else None,
         items={name: JournalIndex.load(store, name).count_done() for name in JOURNALS},
     )

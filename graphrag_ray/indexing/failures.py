@@ -1,4 +1,4 @@
-"""List the items of an index that failed, and retry them in the next run."""
+"""List the failed items of an index, and mark them to be retried by the next run."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from graphrag_ray.store.parts import read_table
 
 Failure: TypeAlias = Mapping[str, Any]  # a row of schema.FAILURES
 
-KEY_SHOWN = 12  # characters of a key that stand for an item without a known name
+KEY_PREFIX_LENGTH = 12  # An item without a known name is shown by this many characters of its key.
 
 
 @dataclass(frozen=True)
 class FailureFilter:
-    """Selects failed items by stage, glob over the document's path, and key prefixes; by default, all."""
+    """Selects failed items by stage, glob over the document's path, and key prefixes. The default is all."""
 
     stage: str | None = None
     document: str | None = None
@@ -41,7 +41,7 @@ class FailureFilter:
 
 @dataclass(frozen=True)
 class RetryCounts:
-    """Items to retry: newly, as decided `before`, and `anyway`, as every run does by itself."""
+    """Numbers of items to retry: marked now, marked before, and retried anyway by every run."""
 
     retried: int
     before: int
@@ -51,7 +51,7 @@ class RetryCounts:
 def failed_items(
     store: Store, snapshot: int | None = None, choice: FailureFilter | None = None
 ) -> list[Failure]:
-    """The failed items of a snapshot; without any, those in the journal, without names and documents."""
+    """List the failed items of a snapshot. Before the first one, list the journal's, which lack names."""
     if snapshot is None and snapshots.read_latest(store) is None and store.list("work"):
         open_items = ((name, retry_rows.find_failed(store, name)) for name in JOURNALS)
         rows = [_row(name, key, items[key]) for name, items in open_items for key in sorted(items)]
@@ -62,10 +62,10 @@ def failed_items(
 
 
 def retry_items(store: Store, rows: Sequence[Failure]) -> RetryCounts:
-    """Have the next run retry these items (`store/retry_rows.py`). Raises LockHeld if a run is active."""
+    """Mark items for retry by the next run (`store/retry_rows.py`). Raises LockHeld if a run is active."""
     retried = before = 0
     with locks.acquire(store, note="failures --retry") as lock:
-        reason = f"put back at {format_utc(time.time())}"
+        reason = f"marked for retry at {format_utc(time.time())}"
         for stage in JOURNALS:
             failed_at = {
                 r["key"]: datetime.fromisoformat(r["last_at"]).timestamp() if r["last_at"] else 0.0
@@ -80,12 +80,12 @@ def retry_items(store: Store, rows: Sequence[Failure]) -> RetryCounts:
 
 
 def next_command(store: Store, root: str) -> str:
-    """The command that continues this index."""
+    """Return the command that continues this index."""
     manifest = snapshots.read_latest(store)
     input_url = str(manifest.run.get("input", "")) if manifest else ""
-    more = " --add" if manifest and len(manifest.run.get("inputs", [])) > 1 else ""
-    shown = shlex.quote(input_url) if input_url else "INPUT"
-    return f"graphrag-ray index {shown} --root {shlex.quote(root)}{more}"
+    add = " --add" if manifest and len(manifest.run.get("inputs", [])) > 1 else ""
+    argument = shlex.quote(input_url) if input_url else "INPUT"
+    return f"graphrag-ray index {argument} --root {shlex.quote(root)}{add}"
 
 
 def _row(stage: str, key: str, rows: Sequence[JournalRow]) -> Failure:
@@ -94,7 +94,7 @@ def _row(stage: str, key: str, rows: Sequence[JournalRow]) -> Failure:
     last = ended[-1] if ended else max(failures, key=lambda r: r.at)
     return {
         "stage": stage,
-        "item": key[:KEY_SHOWN],
+        "item": key[:KEY_PREFIX_LENGTH],
         "document": "",
         "kind": "transient" if not ended and last.retryable else "permanent",
         "error": last.error,

@@ -1,4 +1,4 @@
-"""Build or update an index: the order of the steps (figure 1 of the paper), and what is committed.
+"""Build or update an index: run the steps in order (figure 1 of the paper) and commit a snapshot.
 
     documents ─► chunks ─► instances ─► entities, relationships, claims ─► communities ─► reports
       read        read      extract              merge, describe                           write
@@ -30,10 +30,10 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.graph import soft_clusters, spectral
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.indexing.changes import count_changes, note_expected_work, note_unknown_columns
-from graphrag_ray.indexing.repair import FEW, MANY, compact, find_damage, parent_of, repair
+from graphrag_ray.indexing.repair import FEW_PARTS, MANY_PARTS, compact, find_damage, open_parent, repair
 from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run, format_utc
-from graphrag_ray.indexing.run_record import RunRecorder, recorded, unfinished_note
+from graphrag_ray.indexing.run_record import RunRecorder, record_run, unfinished_note
 from graphrag_ray.indexing.stages.attributed_stage import build_attributed
 from graphrag_ray.indexing.stages.describe_stage import describe_graph
 from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
@@ -46,7 +46,7 @@ from graphrag_ray.indexing.stages.search_stage import build_search_indexes
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import build_walk_index
 from graphrag_ray.indexing.step_result import Result, code_version
-from graphrag_ray.indexing.stored_prompts import load_names, with_contents
+from graphrag_ray.indexing.stored_prompts import load_names, with_file_contents
 from graphrag_ray.llm.accounting import Accounts
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 from graphrag_ray.store import locks, run_records, snapshots
@@ -58,7 +58,7 @@ from graphrag_ray.version import __version__
 
 @dataclass(frozen=True)
 class IndexResult:
-    """The newest snapshot after a run, not `committed` if nothing had changed, and seconds by step."""
+    """The newest snapshot after a run, and seconds by step. `committed` is False if nothing had changed."""
 
     manifest: Manifest
     committed: bool
@@ -97,8 +97,8 @@ def index(
         new_prompts: Use the package's prompts instead of the index's own.
 
     Raises:
-        UsageError: INPUT, settings or prompts are wrong, or a deletion was refused. Nothing was spent.
-        RunStopped: The run must not continue. Replies received so far are kept.
+        UsageError: INPUT, settings or prompts are invalid, or a deletion was refused. Nothing was spent.
+        RunStopped: The run was stopped. Replies received so far are stored.
         StoreError: Storage failed.
     """
     load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
@@ -110,16 +110,16 @@ def index(
     if "tree" in settings.built_hierarchies:
         soft_clusters.check_installed(settings.tree.dimensionality_reduction)
     store = executor.store
-    # A URL may contain a password or signature, and the record keeps what is shown.
-    shown_input = display_path(source) if isinstance(source, str) else str(source)
-    with locks.acquire(store, note=f"index {shown_input}") as lock, ExitStack() as stack:
+    # Redacted, because a URL may contain a password or signature and the run record stores it.
+    input_path = display_path(source) if isinstance(source, str) else str(source)
+    with locks.acquire(store, note=f"index {input_path}") as lock, ExitStack() as stack:
         stages = (stage for kind in HIERARCHIES.values() for stage in kind.stages)
-        afresh = frozenset([*(stages if reset_communities else ()), *(["read"] if verify_input else ())])
-        run = Run(executor, settings, {}, None, observer, lock=lock, forced_steps=afresh)
-        run.parent = parent_of(run, add)
-        before = previous_settings(store, run.parent)
-        run.settings = with_contents(settings, before, observer, new_prompts)
-        run.settings = run.settings.with_kept_settings(before)
+        forced = frozenset([*(stages if reset_communities else ()), *(["read"] if verify_input else ())])
+        run = Run(executor, settings, {}, None, observer, lock=lock, forced_steps=forced)
+        run.parent = open_parent(run, add)
+        previous = previous_settings(store, run.parent)
+        run.settings = with_file_contents(settings, previous, observer, new_prompts)
+        run.settings = run.settings.with_kept_settings(previous)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
             old = run.parent.version
@@ -132,41 +132,41 @@ def index(
         for note in (unfinished_note(store, JOURNALS), _build_note(run)):
             if note:
                 observer.message(note)
-        options = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
-        record = stack.enter_context(recorded(run, options, now))
+        options = {"input": input_path, "add": add, "allow_deletes": allow_deletes}
+        record = stack.enter_context(record_run(run, options, now))
         find_damage(run, JOURNALS, verify)
-        run.after_sweep = lambda name: compact(run, [name], MANY)
-        compact(run, JOURNALS, MANY)
+        run.after_sweep = lambda name: compact(run, [name], MANY_PARTS)
+        compact(run, JOURNALS, MANY_PARTS)
         while True:
             try:
                 corpus = read_input(run, source, add=add, allow_deletes=allow_deletes)
                 note_unknown_columns(run, corpus)
                 note_expected_work(run, corpus)
-                return _commit(run, run_stages(run, corpus, names), shown_input, record, now)
+                return _commit(run, run_stages(run, corpus, names), input_path, record, now)
             except CorruptPart as e:
                 repair(run, e)
 
 
 def _build_note(run: Run) -> str:
-    """A note if this run builds less or more than the previous one; else ""."""
+    """Describe how this run builds less or more than the previous one; "" if it does not."""
     if run.parent is None:
         return ""
     if run.parent.hierarchies and run.settings.build == "names":
         return (
             "--build names: the new snapshot will contain names found by the offline engine, and no reports. "
-            "Run the same command without it to restore the current contents from stored replies."
+            "Run the same command without --build names to restore the current contents from stored replies."
         )
     model = run.settings.model(run.settings.model_name("extract"))
     if not run.parent.hierarchies and run.settings.build == "all" and model.provider != "offline":
         return (
-            f"The index contains only names. This run builds the rest with {model.model_id}; pass --build "
-            "names to prevent that."
+            f"The index contains only names. This run builds everything else with {model.model_id}. Pass "
+            "--build names to prevent that."
         )
     return ""
 
 
 def _commit(
-    run: Run, results: Results, shown_input: str, record: RunRecorder, now: Callable[[], float]
+    run: Run, results: Results, input_path: str, record: RunRecorder, now: Callable[[], float]
 ) -> IndexResult:
     """Commit a snapshot unless nothing has changed."""
     store, parent = run.store, run.parent
@@ -198,20 +198,20 @@ def _commit(
         hierarchies=list(settings.built_hierarchies),
         notes=notes,
         run={
-            "input": shown_input,
+            "input": input_path,
             "inputs": run.input_hashes,
             "seconds": {k: round(v, 3) for k, v in run.seconds.items()},
             "code": code_version(),
             "changes": count_changes(run, finished.tables),
-            "asked": {stage: n for stage, n in run.asked.items() if n},
+            "asked": {stage: n for stage, n in run.completed_items.items() if n},
         },
     )
     snapshots.commit(store, manifest, check=run.check)
-    # Observers see a running run until the lock is released, but it has committed, however this ends.
+    # Record the snapshot already, in case this process is killed while it compacts the journals.
     record.write(snapshot=number, failed=failures.num_rows)
     try:
         with suppress(LockLost):  # Everything is committed.
-            compact(run, JOURNALS, FEW)
+            compact(run, JOURNALS, FEW_PARTS)
     finally:
         record.finish("committed", number, failures.num_rows)
     return IndexResult(manifest, True, run.seconds, run.accounts)
@@ -228,14 +228,12 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     """Run all stages after reading: from chunks to reports, embeddings and search indexes."""
     graph: ExtractedGraph | None = None
     if run.settings.has_graph:
-        extracted = extract_graph(run, corpus, names)
-        claimed = extract_claims(run, corpus, extracted, names)
-        merged = merge_instances(run, corpus, extracted, claimed)
-        graph = ExtractedGraph(extracted, claimed, merged, describe_graph(run, merged))
-    by_meaning = [
-        kind for name in run.settings.built_hierarchies if (kind := HIERARCHIES[name]).needs_embeddings
-    ]
-    if graph and any(kind.needs_graph for kind in by_meaning):
+        extraction = extract_graph(run, corpus, names)
+        claims = extract_claims(run, corpus, extraction, names)
+        merged = merge_instances(run, corpus, extraction, claims)
+        graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged))
+    kinds = [HIERARCHIES[name] for name in run.settings.built_hierarchies]
+    if graph and any(kind.needs_embeddings and kind.needs_graph for kind in kinds):
         graph = replace(graph, embedded=embed_entities(run, graph.descriptions))
     hierarchies = {
         name: HIERARCHY_BUILDERS[name](run, corpus, graph) for name in run.settings.built_hierarchies
@@ -248,13 +246,13 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
 
 
 def previous_settings(store: Store, parent: Manifest | None) -> Mapping[str, Any] | None:
-    """The settings of the snapshot, or else of the last recorded run; None without either."""
-    before = parent or run_records.latest_run(store)
-    return before.settings if before is not None else None
+    """Return the settings of the snapshot, or of the last recorded run if there is no snapshot."""
+    previous = parent or run_records.latest_run(store)
+    return previous.settings if previous is not None else None
 
 
 def _failures(run: Run, results: Results) -> pa.Table:
-    """All items without a result, with the paths of their documents instead of ids."""
+    """Read the failed items of all steps, with document paths instead of ids."""
     corpus = results.corpus
     parts = [part for step in results for part in step.failures]
     table = read_table(run.store, parts, None, schema.FAILURES)
@@ -267,7 +265,7 @@ def _failures(run: Run, results: Results) -> pa.Table:
 
 
 def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any]:
-    """The main counts of a snapshot, with those of further hierarchies under their names."""
+    """Count the records of a snapshot. Hierarchies after the first are counted separately, by name."""
 
     def rows(name: str) -> int:
         return sum(p.rows for p in tables.get(name, []))

@@ -1,12 +1,14 @@
-"""Clean up an index: what no kept snapshot needs, what the newest one does not need of the journal, and every
-trace of a document that was deleted from it.
+"""Clean up an index: remove unused parts, unused journal entries, and all traces of deleted documents.
 
-A purge removes without grace: the snapshots that hold the document, with everything that only they need;
-every journal item that the newest snapshot does not replay, since a reply about the document's entities may
-quote it and does not record its sources; damaged parts and unfinished files, whose content is unknown. If it
-is interrupted, the next call that deletes completes it. On request, files outside the index (`NOT_PURGED`)
-are
-searched for traces and listed.
+A purge removes, without a grace period:
+
+- the snapshots that contain the document, with all parts that only they use,
+- every journal item that the newest snapshot does not replay, because a reply about the document's entities
+  may quote it and does not record its sources,
+- damaged parts and unfinished files, because their content is unknown.
+
+If a purge is interrupted, the next call that deletes completes it. On request, files outside the index
+(`NOT_PURGED`) are searched for traces, which are listed.
 """
 
 from __future__ import annotations
@@ -37,48 +39,48 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.snapshots import Manifest
 
-PENDING = f"{gc.FOLDER}/purge.json"  # an unfinished purge: snapshots to delete, and hashes of the given names
-SHOWN_NAMES = 3
+PENDING = f"{gc.FOLDER}/purge.json"  # an unfinished purge: snapshots to delete, and hashes of document names
+MAX_LISTED_NAMES = 3
 
-# Places that may quote a document and that a purge does not change.
+# Data that may quote a document and that a purge does not remove.
 NOT_PURGED = (
-    "evaluation folders with their pages",
+    "evaluation folders and their pages",
     "exports, and reports and pages made from them",
-    "caches of replies (--cache)",
+    "reply caches (--cache)",
     "batch answers (--out) and the folders next to them",
     "saved output and logs",
     "caches on other machines",
     "old versions in versioned storage",
 )
-WORDS_IN_A_ROW = 6  # consecutive words of a document that count as a quotation
+QUOTATION_WORDS = 6  # minimum number of consecutive words of a document that count as a quotation
 _QUOTED, _NAMED = "quotes it", "names it"
 _BLOCK_BYTES = 1 << 22
-_OVERLAP = 1 << 12  # characters of a block that are searched again with the next one
+_OVERLAP_CHARS = 1 << 12  # end of a block that is searched again with the next one
 
-# Scripts without spaces between words are split into characters.
+# Each of these characters counts as a word: scripts without spaces between words, and Korean.
 _UNSPACED = (
     "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\u9fff\uac00-\ud7ff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
-# Escapes of JSON and HTML for characters that are no letters, and of JSON, possibly nested, for all others.
-_CODE = re.compile(r"\\+u([0-9a-fA-F]{4})")
-_ESCAPE = re.compile(r"\\+[nrtbf]|&(?:amp;)*(?:amp|lt|gt|quot|nbsp|#x?[0-9a-fA-F]{1,6});")
+# JSON escapes by code point, possibly nested, and other escapes of JSON and HTML, which count as spaces.
+_UNICODE_ESCAPE = re.compile(r"\\+u([0-9a-fA-F]{4})")
+_OTHER_ESCAPE = re.compile(r"\\+[nrtbf]|&(?:amp;)*(?:amp|lt|gt|quot|nbsp|#x?[0-9a-fA-F]{1,6});")
 
 _Hashes: TypeAlias = npt.NDArray[np.uint64]
-# Hashes of consecutive words, by kind (_QUOTED or _NAMED) and number of words.
+# Hashes of word sequences, by kind (_QUOTED or _NAMED) and number of words.
 _Marks: TypeAlias = dict[tuple[str, int], _Hashes]
 
 
 @dataclass(frozen=True)
 class CleanupResult:
-    """What would be removed, or was removed (`deleted`).
+    """What was removed, or would be removed if not `deleted`.
 
     Attributes:
-        journal: By dialogue.
-        documents: Paths of purged documents, as far as a snapshot still knows them.
-        writer: Who is working on the index, if anyone.
-        traces: Searched files that still hold something of the documents: "quotes it", "names it", or
-            "cannot be searched (reason)".
+        journal: The journal entries to remove, by dialogue.
+        documents: Paths of the purged documents. If no snapshot contains any, the names that were passed.
+        writer: The process that is writing the index, if any.
+        traces: By URL, searched files with traces of the documents: "quotes it", "names it", or "cannot be
+            searched (reason)".
     """
 
     plan: gc.GcPlan
@@ -95,10 +97,10 @@ class CleanupResult:
 
 @dataclass(frozen=True)
 class _Purge:
-    """The snapshots to delete, hashes of the given names, and paths of the documents."""
+    """The snapshots to delete, hashes of the names that were passed, and paths of the documents."""
 
     numbers: frozenset[int]
-    names: frozenset[str]
+    name_hashes: frozenset[str]
     paths: tuple[str, ...] = ()
 
 
@@ -116,100 +118,100 @@ def clean_up(
     Args:
         purge: Documents to purge: paths as in the documents table, globs over them, or ids.
         search: Folders and files outside the index to search for purged documents.
-        journal: Remove what the newest snapshot does not replay from the journal.
-        delete: Carry it out. Otherwise nothing is written and no lock is taken.
+        journal: Remove journal entries that the newest snapshot does not replay.
+        delete: Remove the data. Otherwise nothing is written and no lock is taken.
 
     Raises:
-        UsageError: A document, a place to search or the index is missing, or the replay failed.
-        DeletionRefused: The newest snapshot holds a document.
+        UsageError: A document, a path in `search` or the index does not exist, or the replay failed.
+        DeletionRefused: The newest snapshot contains one of the documents.
         LockHeld: A run is active.
         StoreError: Storage failed or a manifest is damaged.
     """
     if search and not purge:
         raise UsageError("--also searches for purged documents. Name them with --purge.")
-    snapshots.open_latest(store)  # before a lock is created in a folder that is no index
+    snapshots.open_latest(store)  # Fail before a lock is created in a folder that is not an index.
     writer = None if delete else locks.find_holder(store)
     no_lock: AbstractContextManager[locks.Lock | None] = nullcontext()
     with locks.acquire(store, note="gc") if delete else no_lock as lock:
         newest = snapshots.open_latest(store)
-        purged = _find(store, newest, purge)
-        elsewhere = _search_elsewhere(store, newest, purged, search) if purged and search else {}
+        purged = _plan_purge(store, newest, purge)
+        traces = _search_elsewhere(store, newest, purged, search) if purged and search else {}
         if purged:
             options = replace(options, at_once=purged.numbers, damaged=True)
         needed = keys_needed(store, newest) if purged or journal else {}
         names = () if not (purged or journal) else compaction.list_dialogues(store) if purged else JOURNALS
         keep = {name: needed.get(name, np.empty(0, np.uint64)) for name in names}
-        unreadable = purged is not None
-        collected = CleanupResult(
+        drop_damaged = purged is not None
+        result = CleanupResult(
             gc.plan_gc(store, options, lock),
             {
-                name: compaction.plan_trim(store, name, keys, drop_damaged=unreadable)
+                name: compaction.plan_trim(store, name, keys, drop_damaged=drop_damaged)
                 for name, keys in keep.items()
             },
             purged.paths if purged else (),
             deleted=delete,
             writer=str(writer) if writer else None,
-            traces=elsewhere,
+            traces=traces,
         )
         if lock is None:
-            return collected
+            return result
         if purged:
-            record = {"snapshots": sorted(purged.numbers), "names": sorted(purged.names)}
+            record = {"snapshots": sorted(purged.numbers), "names": sorted(purged.name_hashes)}
             lock.check()
             store.write(PENDING, orjson.dumps(record))
         for name, keys in keep.items():
-            compaction.trim(store, name, keys, unreadable=unreadable, check=lock.check)
-        gc.execute(store, collected.plan, lock.check)
+            compaction.trim(store, name, keys, unreadable=drop_damaged, check=lock.check)
+        gc.execute(store, result.plan, lock.check)
         if purged:
             store.delete(PENDING)
-        return collected
+        return result
 
 
-def _find(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None:
-    """The snapshots that hold the documents, plus those of an unfinished purge; None if there are none."""
+def _plan_purge(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge | None:
+    """Find the snapshots with the documents, and add an unfinished purge. Returns None without either."""
     pending = None
     with suppress(FileNotFoundError):
         record = orjson.loads(store.read(PENDING))
         pending = _Purge(frozenset(record["snapshots"]), frozenset(record["names"]))
     if not names:
         return pending
-    holding, paths = _holding(store, _manifests(store), newest.number, names)
-    if newest.number in holding:
-        held = sorted({path for matches in holding[newest.number].values() for path in matches})
+    by_snapshot, paths = _match_documents(store, _manifests(store), newest.number, names)
+    if newest.number in by_snapshot:
+        current = sorted({path for matches in by_snapshot[newest.number].values() for path in matches})
+        listed = f"{', '.join(current[:MAX_LISTED_NAMES])}{', …' if len(current) > MAX_LISTED_NAMES else ''}"
         raise DeletionRefused(
-            f"Snapshot {newest.number}, the newest, holds {plural(len(held), 'document')} to be purged "
-            f"({', '.join(held[:SHOWN_NAMES])}{', …' if len(held) > SHOWN_NAMES else ''}). Delete them from "
-            "INPUT, run `graphrag-ray index`, then purge them."
+            f"Snapshot {newest.number}, the newest, contains {plural(len(current), 'document')} to be purged "
+            f"({listed}). Delete them from INPUT, run `graphrag-ray index`, then purge them."
         )
-    known = {name for matches in holding.values() for name in matches}
+    known = {name for matches in by_snapshot.values() for name in matches}
     hashes = {name: stable_id("purge", name) for name in names}
     for name in names:
-        if name not in known and not (pending and hashes[name] in pending.names):
+        if name not in known and not (pending and hashes[name] in pending.name_hashes):
             near = get_close_matches(name, sorted(paths), 1)
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise UsageError(
-                f"No snapshot at {store.url} holds a document {name!r}. Documents are named by their path "
-                f"below INPUT.{hint} If the last snapshot that held it is already gone, `gc --journal "
-                "--damaged --grace 0` removes what is left of it."
+                f"No snapshot at {store.url} contains a document {name!r}. Documents are named by their path "
+                f"below INPUT.{hint} If the last snapshot with it has already been removed, `gc --journal "
+                "--damaged --grace 0` removes what remains of it."
             )
-    matched = {path for by_name in holding.values() for matches in by_name.values() for path in matches}
-    numbers, marks = frozenset(holding), frozenset(hashes.values())
+    matched = {path for by_name in by_snapshot.values() for matches in by_name.values() for path in matches}
+    numbers, name_hashes = frozenset(by_snapshot), frozenset(hashes.values())
     if pending:
-        numbers, marks = numbers | pending.numbers, marks | pending.names
-    return _Purge(numbers, marks, tuple(sorted(matched or names)))
+        numbers, name_hashes = numbers | pending.numbers, name_hashes | pending.name_hashes
+    return _Purge(numbers, name_hashes, tuple(sorted(matched or names)))
 
 
 def _manifests(store: Store) -> dict[int, Manifest]:
-    """All snapshots, including removed ones that may still have readers."""
+    """Load all snapshots, including removed ones that may still have readers."""
     removed = gc.removed_snapshots(store)
     return removed | {n: snapshots.load(store, n) for n in snapshots.numbers(store)}
 
 
-def _holding(
+def _match_documents(
     store: Store, manifests: Mapping[int, Manifest], newest: int, names: Sequence[str]
 ) -> tuple[dict[int, dict[str, set[str]]], set[str]]:
-    """For each snapshot with some of the documents, the paths that match each name; and all known paths."""
-    documents: dict[str, list[tuple[str, str]] | None] = {}  # None: unreadable, and may hold anything
+    """Return the matching paths by snapshot and name, and all known paths."""
+    documents: dict[str, list[tuple[str, str]] | None] = {}  # None: unreadable, so it matches every name.
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):
             if documents.get(part.path) is None:
@@ -232,22 +234,23 @@ def _holding(
         for part, rows in documents.items()
         for name in names
     }
-    holding: dict[int, dict[str, set[str]]] = {}
+    by_snapshot: dict[int, dict[str, set[str]]] = {}
     for number, manifest in manifests.items():
         for part in manifest.parts("documents"):
             for name in names:
                 if (matches := matched[part.path, name]) or documents[part.path] is None:
-                    holding.setdefault(number, {}).setdefault(name, set()).update(matches)
-    return holding, paths
+                    by_snapshot.setdefault(number, {}).setdefault(name, set()).update(matches)
+    return by_snapshot, paths
 
 
-def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequence[str]) -> dict[str, str]:
-    """Find files that hold text or names of the documents, or cannot be searched.
+def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, urls: Sequence[str]) -> dict[str, str]:
+    """Find files that contain text or names of the documents, or that cannot be searched.
 
-    A model's own words are found only if they name the document, a chunk, or an entity of no other document.
+    Text written by a model is found only if it names the document, one of its chunks, or an entity that
+    occurs in no other document.
     """
     files: list[tuple[Store, str, int]] = []
-    for url in also:
+    for url in urls:
         options = store.options if protocol_of(url) == protocol_of(store.url) else None
         parent, name = Store.for_file(url.rstrip("/"), options)
         if name and (size := parent.size(name)) is not None:
@@ -256,7 +259,7 @@ def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequ
         folder = Store(url, options)
         listed = folder.list()
         if not listed:
-            raise UsageError(f"--also {url}: No such file, and no folder with files")
+            raise UsageError(f"--also {url}: There is no such file, and no such folder with files")
         files += [(folder, info.path, info.bytes) for info in listed]
     marks = _marks(store, newest, [m for n, m in _manifests(store).items() if n in purged.numbers], purged)
     results: dict[str, str] = {}
@@ -266,7 +269,7 @@ def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequ
             continue
         kinds = set[str]()
         try:
-            for text in _texts_of(folder, name, size):
+            for text in _read_text(folder, name, size):
                 words = _word_hashes(text)
                 kinds |= {
                     kind for (kind, n), hashes in marks.items() if np.isin(_ngrams(words, n), hashes).any()
@@ -281,33 +284,32 @@ def _search_elsewhere(store: Store, newest: Manifest, purged: _Purge, also: Sequ
 
 
 def _marks(store: Store, newest: Manifest, former: Sequence[Manifest], purged: _Purge) -> _Marks:
-    """What identifies the documents: word sequences, paths, ids of documents and chunks, and names of
-    entities that only they have. Without anything that the newest snapshot holds as well."""
+    """Hash word sequences, paths, ids and entities that occur only in the documents."""
 
     def rows(manifests: Iterable[Manifest], table: str, *columns: str) -> Iterator[dict[str, list[Any]]]:
         parts = {part.path: part for manifest in manifests for part in manifest.parts(table)}
         return (read_part(store, part, columns).to_pydict() for part in parts.values())
 
-    kept = {id_ for batch in rows([newest], "documents", "id") for id_ in batch["id"]}
+    remaining = {id_ for batch in rows([newest], "documents", "id") for id_ in batch["id"]}
     documents = {
         id_
         for batch in rows(former, "documents", "id", "path")
         for id_, path in zip(batch["id"], batch["path"], strict=True)
-        if path in purged.paths and id_ not in kept
+        if path in purged.paths and id_ not in remaining
     }
     names, chunks = [*purged.paths, *documents], set[str]()
     collected: dict[tuple[str, int], list[_Hashes]] = {}
 
-    def add(kind: str, text: str, longest: int | None = None) -> None:
+    def add(kind: str, text: str, max_words: int | None = None) -> None:
         words = _word_hashes(text)
-        if n := min(len(words), longest or len(words)):
+        if n := min(len(words), max_words or len(words)):
             collected.setdefault((kind, n), []).append(_ngrams(words, n))
 
     for batch in rows(former, "text_units", "id", "document_id", "text"):
         for id_, document, text in zip(batch["id"], batch["document_id"], batch["text"], strict=True):
             if document in documents:
                 chunks.add(id_)
-                add(_QUOTED, text, WORDS_IN_A_ROW)
+                add(_QUOTED, text, QUOTATION_WORDS)
     for batch in rows(former, "entities", "title", "text_unit_ids"):
         for title, units in zip(batch["title"], batch["text_unit_ids"], strict=True):
             if not chunks.isdisjoint(units):
@@ -322,33 +324,33 @@ def _marks(store: Store, newest: Manifest, former: Sequence[Manifest], purged: _
     return marks
 
 
-def _texts_of(folder: Store, name: str, size: int) -> Iterator[str]:
-    """The text of a file in pieces. Raises ValueError if it is neither text nor Parquet."""
+def _read_text(folder: Store, name: str, size: int) -> Iterator[str]:
+    """Yield the text of a file in pieces. Raises ValueError if it is neither text nor Parquet."""
     with folder.open_input(name, size) as file:
         block = file.read(_BLOCK_BYTES)
         if block.startswith(b"PAR1"):
             for batch in pq.ParquetFile(file).iter_batches(1024):
                 yield orjson.dumps(batch.to_pylist(), default=str).decode()
             return
-        decoder, before = codecs.getincrementaldecoder("utf-8")(), ""
+        decoder, overlap = codecs.getincrementaldecoder("utf-8")(), ""
         while block:
             if b"\0" in block:
                 raise ValueError("neither text nor Parquet")
-            text = before + decoder.decode(block)
+            text = overlap + decoder.decode(block)
             yield text
-            before = text[-_OVERLAP:]
+            overlap = text[-_OVERLAP_CHARS:]
             block = file.read(_BLOCK_BYTES)
 
 
 def _word_hashes(text: str) -> _Hashes:
-    """A hash of each word, ignoring case and the escapes of JSON and HTML between words."""
-    plain = _ESCAPE.sub(" ", _CODE.sub(lambda code: chr(int(code[1], 16)), text))
+    """Hash each word, ignoring case and the escapes of JSON and HTML between words."""
+    plain = _OTHER_ESCAPE.sub(" ", _UNICODE_ESCAPE.sub(lambda code: chr(int(code[1], 16)), text))
     words = _WORD.findall(plain.casefold())
     return np.fromiter((hash(word) for word in words), np.int64, len(words)).view(np.uint64)
 
 
 def _ngrams(words: _Hashes, n: int) -> _Hashes:
-    """A hash of each n consecutive words."""
+    """Hash each sequence of n consecutive words."""
     hashes = np.zeros(max(0, len(words) - n + 1), np.uint64)
     for start in range(n):
         hashes = hashes * np.uint64(0x9E3779B97F4A7C15) + words[start : start + len(hashes)]

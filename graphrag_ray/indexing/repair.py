@@ -1,12 +1,12 @@
 """Find damage to an index during a run, set it aside, and have its content rebuilt.
 
-Before a run builds on the parent snapshot, one listing checks that every part named there exists with its
-size. Hashes are checked whenever a part is read; those of all parts if they are few or the caller asks for
-it. A part that proves damaged during a run restarts the run: finished work is in the journal, and only steps
-that lack a part run again.
+Before a run builds on the parent snapshot, one listing checks that all its parts exist with the recorded
+sizes. The hash of a part is checked whenever it is read. All hashes are checked if the index is small or the
+caller requests it. If a part turns out to be damaged during a run, the run restarts: finished work is in the
+journal, and only steps that lack a part run again.
 
-Journals are compacted before they are first read, after each sweep, and after a commit, as a step that no
-table depends on; on Ray by tasks with separate parts.
+This module also compacts journals before they are first read, after each sweep, and after a commit. No table
+depends on that.
 """
 
 from __future__ import annotations
@@ -26,37 +26,37 @@ from graphrag_ray.store.journal import WORK, JournalIndex, list_parts
 from graphrag_ray.store.parts import REPAIR_ADVICE, Part
 from graphrag_ray.store.snapshots import Manifest
 
-VERIFIED_BYTES = 128 << 20  # Each run checks every byte of an index up to this size.
+MAX_VERIFIED_BYTES = 128 << 20  # Each run checks every byte of an index up to this size.
 COMPACT = "compact"
-MANY = 256  # small parts from which a journal is compacted before it is read, since every process reads each
-FEW = 8  # the same at the end of a run, when nobody waits
+MANY_PARTS = 256  # small parts from which a journal is compacted, because every process reads each of them
+FEW_PARTS = 8  # the same after a commit, when nothing waits for it
 
 _BATCH = 64  # parts per verification task
-_MERGED = pa.schema([("fewer", pa.int64()), ("damaged", pa.list_(pa.string()))])
+_MERGE_SCHEMA = pa.schema([("fewer", pa.int64()), ("damaged", pa.list_(pa.string()))])
 
 
-def parent_of(run: Run, add: bool) -> Manifest | None:
-    """The newest readable snapshot. Newer damaged ones are reported and set aside.
+def open_parent(run: Run, add: bool) -> Manifest | None:
+    """Return the newest readable snapshot. Newer damaged ones are reported and set aside.
 
-    None without one, or if it has an older format: then all tables are rebuilt from the journal.
+    Returns None if there is none or if it has an older format. All tables are then rebuilt from the journal.
 
     Raises:
-        UsageError: There is no parent, so `--add` cannot keep its documents.
+        UsageError: There is no usable parent whose documents `add` could keep.
     """
     manifest, damaged = snapshots.latest_readable(run.store)
     if manifest is not None and manifest.format < snapshots.FORMAT:
-        older = f"Snapshot {manifest.number} has an older format, of graphrag-ray {manifest.version}"
+        older = f"Snapshot {manifest.number} has an older format (graphrag-ray {manifest.version})"
         if add:
             raise UsageError(
-                f"{older}, which --add cannot continue from. Index all documents together without --add; "
-                "model replies are kept."
+                f"{older}, which --add cannot continue from. Index all documents together without --add. "
+                "Stored model replies are reused."
             )
         run.observer.message(f"{older}: rebuilding all tables from the journal")
         return None
     if manifest is None and damaged and add:
         raise UsageError(
             f"{damaged[0]}, and there is no other snapshot, so --add cannot know what to keep. Index all "
-            "documents together without --add; model replies are kept."
+            "documents together without --add. Stored model replies are reused."
         )
     plan = f"Continuing from snapshot {manifest.number}" if manifest else "Rebuilding all tables"
     for error in damaged:
@@ -66,45 +66,45 @@ def parent_of(run: Run, add: bool) -> Manifest | None:
     return manifest
 
 
-def find_damage(run: Run, journals: Sequence[str], everything: bool) -> None:
-    """Find damage to what the run builds on, and set it aside. `everything`: check all bytes."""
-    parts = needed(run.parent) if run.parent else []
-    wrong = damaged_files.find_size_mismatches(run.store, parts) if parts else {}
-    for path, problem in wrong.items():
+def find_damage(run: Run, journals: Sequence[str], verify: bool) -> None:
+    """Find damaged files that the run would build on, and set them aside. `verify` checks all bytes."""
+    parts = needed_parts(run.parent) if run.parent else []
+    mismatches = damaged_files.find_size_mismatches(run.store, parts) if parts else {}
+    for path, problem in mismatches.items():
         _set_aside(run, path, f"{run.store.url_of(path)} {problem}")
     journal_parts = [info for name in journals for info in list_parts(run.store, name)]
-    present = [part for part in parts if part.path not in wrong]
+    present = [part for part in parts if part.path not in mismatches]
     size = sum(p.bytes for p in present) + sum(info.bytes for info in journal_parts)
-    if everything or size <= VERIFIED_BYTES:
+    if verify or size <= MAX_VERIFIED_BYTES:
         paths = [*(p.path for p in present), *(info.path for info in journal_parts)]
         if len(paths) <= _BATCH:
-            unsound = damaged_files.find_damaged(run.store, paths)
+            damaged = damaged_files.find_damaged(run.store, paths)
         else:
             batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
             tables = run.executor.stream("verify", _verify, batches)
-            unsound = [path for table in tables for path in table["path"].to_pylist()]
-        for path in unsound:
+            damaged = [path for table in tables for path in table["path"].to_pylist()]
+        for path in damaged:
             _set_aside_damaged(run, path)
-        if everything and paths:
-            n = len(unsound) + len(wrong)
+        if verify and paths:
+            n = len(damaged) + len(mismatches)
             result = f"{plural(n, 'file')} damaged" if n else "none is damaged"
             run.observer.message(f"Checked {plural(len(paths), 'file')} of the index byte by byte: {result}.")
 
 
 def repair(run: Run, error: CorruptPart) -> None:
-    """Set aside a part that proved damaged, before restarting. Raises the error if that did not help."""
+    """Set aside a part that turned out to be damaged. Raises the error if that was done before."""
     if not error.path or error.path in run.repaired_parts:
         raise error
     run.repaired_parts.add(error.path)
     _set_aside(run, error.path, str(error).removesuffix(f". {REPAIR_ADVICE}"))
     if error.path.startswith(f"{WORK}/"):
-        # Other unreadable parts of this journal would each restart the run again.
+        # Each other unreadable part of this journal would restart the run once more.
         for path in JournalIndex.load(run.store, error.path.split("/")[1]).damaged:
             _set_aside_damaged(run, path)
 
 
-def needed(manifest: Manifest) -> list[Part]:
-    """All parts of a snapshot's tables and of its steps' results, sorted by path."""
+def needed_parts(manifest: Manifest) -> list[Part]:
+    """Return all parts of a snapshot's tables and of its steps' results, sorted by path."""
     steps = [Result.from_json(step) for step in manifest.steps.values()]
     groups = [group for step in steps for groups in step.tables.values() for group in groups]
     by_path = {part.path: part for parts in [*manifest.tables.values(), *groups] for part in parts}
@@ -118,7 +118,7 @@ def _set_aside_damaged(run: Run, path: str) -> None:
 def _set_aside(run: Run, path: str, problem: str) -> None:
     moved = damaged_files.set_aside(run.store, [path], check=run.check)
     if path.startswith(f"{WORK}/"):
-        plan = "Models are asked again for its content when it is needed"
+        plan = "Models are called again when its content is needed"
     else:
         run.damaged.add(path)
         plan = "Its content is rebuilt from the journal"
@@ -133,16 +133,16 @@ def _verify(store: Store, paths: list[str]) -> Iterator[pa.Table]:
     yield pa.table({"path": pa.array(damaged_files.find_damaged(store, paths), pa.string())})
 
 
-def compact(run: Run, journals: Sequence[str], at_least: int) -> None:
-    """Merge small parts of journals with at least this many. Failures except LockLost are only noted."""
+def compact(run: Run, journals: Sequence[str], min_parts: int) -> None:
+    """Merge the small parts of journals that have at least this many. Only LockLost ends the run."""
     assert run.lock is not None
     try:
-        due = [(n, parts) for n in journals for parts in compaction.find_mergeable(run.store, n, at_least)]
-        if not due:
+        jobs = [(n, parts) for n in journals for parts in compaction.find_mergeable(run.store, n, min_parts)]
+        if not jobs:
             return
         with run.maintenance_task(COMPACT) as counts:
-            counts["parts"] = counts["merged_into"] = sum(len(parts) for _, parts in due)
-            for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), due):
+            counts["parts"] = counts["merged_into"] = sum(len(parts) for _, parts in jobs)
+            for table in run.executor.stream(COMPACT, partial(_merge_parts, run.lock.epoch), jobs):
                 for row in table.to_pylist():
                     counts["merged_into"] -= row["fewer"]
                     for path in row["damaged"]:
@@ -159,4 +159,4 @@ def _merge_parts(epoch: int, store: Store, job: tuple[str, list[FileInfo]]) -> I
     fewer = compaction.merge_parts(
         store, dialogue, parts, partial(locks.check, store, epoch), lambda e: damaged.append(e.path)
     )
-    yield pa.Table.from_pylist([{"fewer": fewer, "damaged": damaged}], schema=_MERGED)
+    yield pa.Table.from_pylist([{"fewer": fewer, "damaged": damaged}], schema=_MERGE_SCHEMA)

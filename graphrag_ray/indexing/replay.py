@@ -1,8 +1,8 @@
-"""What a snapshot needs of the journal.
+"""Find the journal entries that a snapshot needs.
 
-Its dialogues are started over its own tables and fed the journalled replies, as the next run would do, and
-every key that is looked up is recorded. No model is called and nothing is stored. The result must equal the
-snapshot, so keeping exactly these keys loses nothing that the next run would have to pay for.
+The snapshot's dialogues are replayed over its own tables with the journalled replies, as the next run would
+do, recording every key that is looked up. No model is called and nothing is stored. The result must equal the
+snapshot, so a journal reduced to these keys never makes the next run pay again.
 """
 
 from __future__ import annotations
@@ -50,27 +50,27 @@ from graphrag_ray.store.snapshots import Manifest
 T = TypeVar("T")
 Keys = npt.NDArray[np.uint64]
 
-_EMPTY_S = 0.002  # pause while a source has no items yet
+_POLL_INTERVAL_S = 0.002  # pause while a source has no items yet
 
 
 def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
-    """For each dialogue, the sorted first 64 bits of the keys that a run on top of this snapshot looks up.
+    """Return the keys that a run on top of this snapshot looks up: by dialogue, their first 64 bits, sorted.
 
     Raises UsageError if such a run would not reproduce the snapshot.
     """
     if manifest.run.get("code") != code_version():
         raise _not_reproducible(manifest, "another version of graphrag-ray wrote it")
     none = np.zeros(0, np.uint64)  # A dialogue without items looks nothing up.
-    looked_up = _run_again(store, manifest).items()
+    looked_up = _replay(store, manifest).items()
     return {name: np.unique(np.concatenate([none, *seen])) for name, seen in looked_up}
 
 
-def _run_again(
+def _replay(
     store: Store, manifest: Manifest, only: str | None = None, key: str | None = None
 ) -> dict[str, list[Keys]]:
-    """Derive a snapshot, or `only` one dialogue, again; returns the keys looked up, by dialogue.
+    """Replay a snapshot's dialogues, or `only` one, and return the keys looked up by each.
 
-    Raises `_Found` at the item with this `key`.
+    Raises `_ItemFound` at the item with this `key`.
     """
     settings = parse_settings(without_machine_settings(manifest.settings))
     if not manifest.hierarchies:
@@ -90,7 +90,7 @@ def _run_again(
 class Turn:
     """One request of a failed item and its outcome.
 
-    `messages` are (role, text) of the messages that this turn adds, empty if the request cannot be rebuilt.
+    `messages` are the (role, text) pairs that this turn adds; empty if the request cannot be rebuilt.
     """
 
     prompt: str
@@ -100,25 +100,24 @@ class Turn:
 
 
 def failed_item_turns(store: Store, stage: str, key: str) -> list[Turn]:
-    """The requests and replies of a failed item of the newest snapshot, turn by turn. Calls no model.
+    """Return the requests and replies of a failed item of the newest snapshot, without calling a model.
 
-    The journal holds replies but no prompts, so the item's dialogue is started again over the snapshot's
+    The journal contains replies but no prompts, so the item's dialogue is replayed over the snapshot's
     tables. If it no longer starts with the same request (settings, prompts or code changed), or if there is
-    no snapshot yet, replies come without their prompts.
-    `key` is the item's key, 64 hexadecimal characters.
+    no snapshot yet, replies are returned without their prompts. `key` has 64 hexadecimal characters.
     """
     manifest = snapshots.read_latest(store)
     if manifest is not None and "read" in manifest.steps:
         with suppress(UsageError):
             try:
-                _run_again(store, manifest, only=stage, key=key)
-            except _Found as found:
-                return found.turns
+                _replay(store, manifest, only=stage, key=key)
+            except _ItemFound as e:
+                return e.turns
     rows = JournalIndex.load(store, stage).lookup([key]).get(key, [])
     return [Turn(row.prompt, (), row.reply, row.error) for row in rows if row.kind != journal_rows.DONE]
 
 
-class _Found(Exception):
+class _ItemFound(Exception):
     def __init__(self, turns: list[Turn]) -> None:
         super().__init__()
         self.turns = turns
@@ -126,7 +125,7 @@ class _Found(Exception):
 
 @dataclass
 class _ReplayRun(Run):
-    """Repeats the steps that call models, or the one with the dialogue `only`, and checks their results."""
+    """Repeats the steps that call models, or only the step of one dialogue, and checks their results."""
 
     only: str | None = None
 
@@ -138,10 +137,10 @@ class _ReplayRun(Run):
         if before is None:
             raise _not_reproducible(self.parent, f"it has no step {name!r}")
         if not STAGES[name].dialogue or self.only not in (None, journal):
-            return Result.from_json(before)  # a function of tables, which are reused
+            return Result.from_json(before)  # It depends only on tables that are reused.
         result = compute()
         if result.to_json()["tables"] != dict(before["tables"]):
-            raise _not_reproducible(self.parent, f"the journal now gives other results for {name}")
+            raise _not_reproducible(self.parent, f"the journal now yields other results for {name}")
         return result
 
     def sweep_rows(
@@ -157,16 +156,16 @@ class _ReplayRun(Run):
         return self.executor.share(self.journal(work.name))
 
     def parent_result(self, name: str) -> None:
-        """Nothing is reused, so that each item is looked up."""
+        """Reuse nothing, so that every item is looked up."""
 
     def journal(self, name: str) -> JournalIndex:
-        """The journal, even with damaged parts, whose content the snapshot cannot be shown to need."""
+        """Load the journal without its damaged parts: whether the snapshot needs them is unknown."""
         return JournalIndex.load(self.store, name)
 
 
 @dataclass
 class _ReplayExecutor(LocalExecutor):
-    """Answers from the journal alone, and records keys looked up by dialogue in `seen`."""
+    """Answers from the journal alone, and records the keys looked up by each dialogue in `seen`."""
 
     seen: dict[str, list[Keys]] = field(default_factory=dict)
     key: str | None = None
@@ -175,17 +174,17 @@ class _ReplayExecutor(LocalExecutor):
         return super().share(cast(T, self._recording(value)) if isinstance(value, JournalIndex) else value)
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
-        """Finish each item with what the journal says of it."""
-        recording, taken = self._recording(index), 0
+        """Finish each item with its outcome in the journal."""
+        recording, n_items = self._recording(index), 0
         while (items := source.take()) is not None:
             for driver, rows in start_items(work, self.store, recording, items):
                 if driver.key == self.key:
-                    raise _Found(_turns(driver, rows))
-                source.on_finished(taken, outcome_from_journal(driver.key, replay(driver, rows), rows))
-                taken += 1
+                    raise _ItemFound(_turns(driver, rows))
+                source.on_finished(n_items, outcome_from_journal(driver.key, replay(driver, rows), rows))
+                n_items += 1
             if not items:
-                time.sleep(_EMPTY_S)
-        return SweepResult(finished=taken)
+                time.sleep(_POLL_INTERVAL_S)
+        return SweepResult(finished=n_items)
 
     def _recording(self, index: JournalIndex) -> _RecordingIndex:
         recording = _RecordingIndex(index._store, index.dialogue, index._parts)
@@ -195,13 +194,13 @@ class _ReplayExecutor(LocalExecutor):
 
 def _turns(driver: DialogueRunner[Any], rows: Sequence[JournalRow]) -> list[Turn]:
     turns: list[Turn] = []
-    shown = 0
+    n_earlier = 0
     while isinstance(state := driver.state, Waiting):
         known, failure = journalled_replies(state, rows), latest_failure(state, rows)
         for slot, request in enumerate(state.requests):
             reply = known.get(slot)
             if isinstance(request, ChatRequest):
-                new = request.messages[shown:] if len(state.requests) == 1 else request.messages
+                new = request.messages[n_earlier:] if len(state.requests) == 1 else request.messages
                 messages: tuple[tuple[str, str], ...] = tuple((m.role, m.content) for m in new)
             else:
                 messages = (("user", request.text),)
@@ -209,7 +208,7 @@ def _turns(driver: DialogueRunner[Any], rows: Sequence[JournalRow]) -> list[Turn
             text = reply.text if isinstance(reply, ChatReply) else None
             turns.append(Turn(request.prompt, messages, text, error))
         first = state.requests[0]
-        shown = len(first.messages) + 1 if isinstance(first, ChatRequest) else 0
+        n_earlier = len(first.messages) + 1 if isinstance(first, ChatRequest) else 0
         if len(known) < len(state.requests):
             return turns
         driver.send([known[slot] for slot in range(len(state.requests))])
@@ -219,40 +218,40 @@ def _turns(driver: DialogueRunner[Any], rows: Sequence[JournalRow]) -> list[Turn
 
 
 class _RecordingIndex(JournalIndex):
-    """A journal that records in `seen` which keys are looked up."""
+    """A journal that records the keys that are looked up in `seen`."""
 
     seen: list[Keys]
 
     def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
-        wanted = list(keys)
-        self.seen.append(np.unique(journal_rows.key_prefixes(wanted)))
-        return super().lookup(wanted)
+        keys = list(keys)
+        self.seen.append(np.unique(journal_rows.key_prefixes(keys)))
+        return super().lookup(keys)
 
 
 class _Overlay(Store):
     """A store whose writes go to a local folder."""
 
-    def __init__(self, below: Store, folder: str) -> None:
-        super().__init__(below.url, below.options)
-        self._own = Store(folder)
+    def __init__(self, base: Store, folder: str) -> None:
+        super().__init__(base.url, base.options)
+        self._local = Store(folder)
 
     def read(self, path: str) -> bytes:
-        return self._own.read(path) if self._own.exists(path) else super().read(path)
+        return self._local.read(path) if self._local.exists(path) else super().read(path)
 
     def read_range(self, path: str, start: int, end: int) -> bytes:
-        if self._own.exists(path):
-            return self._own.read_range(path, start, end)
+        if self._local.exists(path):
+            return self._local.read_range(path, start, end)
         return super().read_range(path, start, end)
 
     def size(self, path: str) -> int | None:
-        size = self._own.size(path)
+        size = self._local.size(path)
         return super().size(path) if size is None else size
 
     def open_input(self, path: str, size: int | None = None) -> pa.NativeFile:
-        return self._own.open_input(path) if self._own.exists(path) else super().open_input(path, size)
+        return self._local.open_input(path) if self._local.exists(path) else super().open_input(path, size)
 
     def write(self, path: str, data: bytes) -> None:
-        self._own.write(path, data)
+        self._local.write(path, data)
 
     def create(self, path: str, data: bytes) -> bool:
         raise NotImplementedError("A replay stores nothing")
@@ -263,6 +262,6 @@ class _Overlay(Store):
 
 def _not_reproducible(manifest: Manifest, why: str) -> UsageError:
     return UsageError(
-        f"Cannot determine what snapshot {manifest.number} needs of the journal: {why}. Run `graphrag-ray "
+        f"Cannot determine which journal entries snapshot {manifest.number} needs: {why}. Run `graphrag-ray "
         "index` with the same INPUT and settings, then repeat this command."
     )

@@ -1,4 +1,4 @@
-"""The results of a run's stages, as later stages read them."""
+"""The results of a run's stages that later stages read."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphrag_ray.indexing.step_result import Result
 
 @dataclass(frozen=True)
 class ExtractedGraph:
-    """Entities, relationships and claims; `embedded`: entity embeddings, if a hierarchy needs them early."""
+    """The results of the graph stages. `embedded` is empty unless a hierarchy needs entity embeddings."""
 
     extraction: Result
     claims: Result
@@ -28,10 +28,10 @@ class ExtractedGraph:
 
 
 class BuiltHierarchy(Protocol):
-    """A hierarchy that a run has built. To add one, write a class like this and a function that builds it.
+    """A hierarchy that a run has built. To add a kind, implement this class and a function that builds it.
 
-    `reports` has the table `reports` with `number` and `full_content`. Failures in `results`, of all its
-    stages, become the run's. `counts`, at least `levels`, go into the snapshot.
+    `reports` has the table `reports` with `number` and `full_content`. Failures in `results`, the results of
+    all its stages, become failures of the run. `counts`, with at least `levels`, are stored in the snapshot.
     """
 
     @property
@@ -50,15 +50,15 @@ class BuiltHierarchy(Protocol):
     def counts(self) -> Mapping[str, Any]: ...
 
     def short_ids(self, run: Run) -> dict[str, ShortIds]:
-        """The short ids of its communities and reports, by table."""
+        """Return the short ids of its communities and reports, by table."""
 
     def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
-        """Its tables for the snapshot, given the short ids of all tables and the ISO date of the run."""
+        """Write its tables for the snapshot, given the short ids of all tables and the run's ISO date."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """The results of all stages. Tables of `other_stages`, by name, become tables of the snapshot."""
+    """The results of all stages. The tables of `other_stages` become tables of the snapshot."""
 
     corpus: Result
     graph: ExtractedGraph | None

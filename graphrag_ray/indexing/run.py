@@ -1,4 +1,4 @@
-"""One indexing run: what every step needs, and how a step is skipped if none of its inputs has changed."""
+"""One indexing run: its state, and how it skips steps whose inputs have not changed."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ from graphrag_ray.store.journal import NO_PARTS, JournalIndex
 from graphrag_ray.store.parts import MAX_PART_ROWS, Part, write_parts
 from graphrag_ray.store.snapshots import Manifest
 
-X = TypeVar("X")
+InputT = TypeVar("InputT")
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
-ROWS_AT_ONCE = 512  # items replayed together, with one batch of journal look-ups
-_KEYS_AT_ONCE = 10_000  # keys of a sweep that are looked up together
-_ERROR_CHARACTERS = 500  # shown of the first failure's reason
+REPLAY_BATCH_ROWS = 512  # items replayed with one batch of journal look-ups
+_KEY_BATCH = 10_000  # keys of completed items that are looked up in one batch
+_MAX_ERROR_CHARS = 500
 
 
 @dataclass
@@ -53,20 +53,20 @@ class Run:
     """The state of one run of `index`.
 
     Attributes:
-        step_records: By step, what the snapshot records: fingerprint, tables, counts.
-        input_hashes: Hashes of the folders whose documents the index holds after the run.
-        asked: By dialogue, the number of items that a model completed.
+        step_records: By step, the fingerprint, tables and counts for the snapshot.
+        input_hashes: Hashes of the input folders whose documents the index contains after the run.
+        completed_items: By dialogue, the number of items that a model completed in this run.
         damaged: Paths of damaged or missing parts of the parent. Steps that lost parts reuse nothing.
         repaired_parts: Paths of parts that were found to be damaged during the run and set aside.
         forced_steps: Steps that run even if nothing changed, and reuse nothing.
-        reused_steps: Steps whose result was taken from the parent.
-        reused_inputs: By step, how many of its inputs' results were reused, and how many inputs it has.
-        item_totals: By step, the number of items of which a model is asked about some, and what they are
-            called.
-        current_step: Name and start on the monotonic clock; None between steps.
+        reused_steps: Steps that reused the parent's result.
+        reused_inputs: By step, the number of inputs with a reused result and the number of all inputs.
+        item_totals: By step, the number of items, answered or not, and the plural noun that messages use.
+        current_step: Name and monotonic start time; None between steps.
         maintenance: Counts of maintenance tasks, by name. No snapshot depends on them.
-        about_failure: The failure to describe the corpus as a whole, if any.
-        after_step, after_sweep: Called when a step, or the sweep of the named dialogue, has ended.
+        about_failure: The result with the failure to describe the corpus as a whole, if it failed.
+        after_step: Called when a step has ended.
+        after_sweep: Called with the name of a dialogue when its sweep has ended.
     """
 
     executor: Executor
@@ -79,7 +79,7 @@ class Run:
     usage: dict[str, Accounts] = field(default_factory=dict)
     lock: locks.Lock | None = None
     input_hashes: list[str] = field(default_factory=list)
-    asked: dict[str, int] = field(default_factory=dict)
+    completed_items: dict[str, int] = field(default_factory=dict)
     damaged: set[str] = field(default_factory=set)
     repaired_parts: set[str] = field(default_factory=set)
     forced_steps: frozenset[str] = frozenset()
@@ -91,7 +91,7 @@ class Run:
     after_sweep: Callable[[str], None] = lambda name: None
     reused_inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
     item_totals: dict[str, tuple[int, str]] = field(default_factory=dict)
-    _of_parent: tuple[Manifest | None, Mapping[str, Result]] = (None, {})
+    _parent_results: tuple[Manifest | None, Mapping[str, Result]] = (None, {})
 
     @property
     def store(self) -> Store:
@@ -102,40 +102,41 @@ class Run:
     ) -> Result:
         """Run a step, or reuse the parent's result if nothing that it depends on has changed.
 
-        The result is a function of `depends_on`: JSON values and `Result`s, whose parts are named by their
-        content; None to always run the step. Items retried in the `journal` of its dialogue count as a
-        change, too.
+        The result must be a function of `depends_on`: JSON values and `Result`s, whose parts are
+        content-addressed. Pass None to run the step always. Items marked for retry in `journal`, the step's
+        dialogue, also count as a change.
         """
         self.executor.stop.check(InFlight())
         started = self._begin_step(name)
-        self.reused_inputs.pop(name, None)  # of an aborted attempt
-        asked = self.asked.get(journal or "", 0)
+        self.reused_inputs.pop(name, None)  # An aborted attempt may have set it.
+        completed_before = self.completed_items.get(journal or "", 0)
         retried = retry_rows.retry_marker(self.store, journal) if journal else ""
         fingerprint = ""
         if depends_on is not None:
             fingerprint = fingerprint_of([name, code_version(), depends_on, retried])
-        before = self.parent.steps.get(name) if self.parent and fingerprint else None
-        known = self.parent_results[name] if before and before["fingerprint"] == fingerprint else None
-        has_lost_parts = known is not None and any(
+        previous = self.parent.steps.get(name) if self.parent and fingerprint else None
+        reusable = self.parent_results[name] if previous and previous["fingerprint"] == fingerprint else None
+        if reusable is not None and any(
             part.path in self.damaged
-            for groups in known.tables.values()
+            for groups in reusable.tables.values()
             for group in groups
             for part in group
-        )
-        reused = known is not None and name not in self.forced_steps and not has_lost_parts
-        if known is not None and reused:
-            result = known
+        ):
+            reusable = None
+        reused = reusable is not None and name not in self.forced_steps
+        if reusable is not None and reused:
+            result = reusable
         else:
             try:
                 result = compute()
             except BaseException as e:
-                # An index may come from a stranger or a version with a bug. If its parent cannot be used, all
-                # later steps do without it. Out of memory and I/O errors are no evidence of that.
+                # The parent may be untrusted, or written by a version with a bug. If continuing from it
+                # fails, do without it from this step on. Memory and I/O errors do not point to the parent.
                 suspicious = is_unexpected(e) and not isinstance(e, MemoryError | OSError)
                 if suspicious and self.parent is not None and name not in self.forced_steps:
                     self.observer.message(
-                        f"Step {name} failed to continue from snapshot {self.parent.number}. Rebuilding its "
-                        f"tables and those of later steps: {unexpected_errors.describe_error(e)}"
+                        f"Step {name} failed to continue from snapshot {self.parent.number}. Rebuilding the "
+                        f"tables of this step and all later ones: {unexpected_errors.describe_error(e)}"
                     )
                     self.forced_steps = frozenset([*self.parent.steps, name])
                     return self.step(name, depends_on, compute, journal)
@@ -143,19 +144,19 @@ class Run:
                     e.add_note(f"step {name}")
                 raise
         self.current_step = None
-        pa.default_memory_pool().release_unused()  # It keeps the memory of threads that have ended.
+        pa.default_memory_pool().release_unused()  # Arrow retains the memory of threads that have ended.
         self.reused_steps = self.reused_steps | {name} if reused else self.reused_steps - {name}
         self.step_records[name] = {"fingerprint": fingerprint if result.final else "", **result.to_json()}
         self.seconds[name] = time.monotonic() - started
         self.after_step()
         counts: dict[str, Any] = {}
-        reused_n, inputs_n = self.reused_inputs.get(name, (0, 0))
-        if reused_n:
-            n, items = self.item_totals.get(name, (0, ""))
-            if n:
-                done = self.asked.get(journal or "", 0) - asked
-                counts["asked"] = {"items": done, "of": n, "called": items}
-            counts["parts_kept"] = {"kept": reused_n, "of": inputs_n}
+        n_reused, n_inputs = self.reused_inputs.get(name, (0, 0))
+        if n_reused:
+            n_items, noun = self.item_totals.get(name, (0, ""))
+            if n_items:
+                completed = self.completed_items.get(journal or "", 0) - completed_before
+                counts["asked"] = {"items": completed, "of": n_items, "called": noun}
+            counts["parts_kept"] = {"kept": n_reused, "of": n_inputs}
         self._end_step(name, self.seconds[name], counts | result.counts, reused)
         return result
 
@@ -171,49 +172,48 @@ class Run:
         self.observer.step_ended(name, seconds, counts, reused)
 
     def parent_result(self, name: str) -> Result | None:
-        """A step's result in the parent snapshot; None if nothing of it can be reused."""
+        """Return a step's result in the parent snapshot, or None if none of it can be reused."""
         if self.code_changed or self.damaged or name in self.forced_steps:
             return None
         return self.parent_results.get(name)
 
     @property
     def code_changed(self) -> bool:
-        """Whether other code made the parent snapshot, or there is none. Then all tables are derived anew."""
+        """Whether all tables must be derived again: there is no parent, or other code wrote it."""
         return self.parent is None or self.parent.run.get("code") != code_version()
 
     @property
     def parent_results(self) -> Mapping[str, Result]:
-        """The parent snapshot's results, by step."""
         if self.parent is None:
             return {}
-        if self._of_parent[0] is not self.parent:
+        if self._parent_results[0] is not self.parent:
             steps = self.parent.steps.items()
-            self._of_parent = self.parent, {name: Result.from_json(step) for name, step in steps}
-        return self._of_parent[1]
+            self._parent_results = self.parent, {name: Result.from_json(step) for name, step in steps}
+        return self._parent_results[1]
 
     def reuse_plan(
         self,
         step: str,
-        inputs: Sequence[X],
+        inputs: Sequence[InputT],
         depends_on: Any,
         names: Sequence[str],
         *,
         identities: Sequence[Any] | None = None,
         journal: str | None = None,
         forced_inputs: Collection[int] = (),
-    ) -> ReusePlan[X]:
-        """Find the inputs of a step whose results the parent snapshot has.
+    ) -> ReusePlan[InputT]:
+        """Find out for which inputs of a step the parent snapshot has results that can be reused.
 
         Args:
-            depends_on: What the result of each input depends on, besides the input.
-            names: Tables that come from an input, one group of parts each.
-            identities: JSON values and `Part`s that identify each input, None for one that every run
-                processes.
-            journal: A dialogue. Inputs with failures are processed again once items of it are retried.
-            forced_inputs: Numbers of inputs to process even if they have not changed.
+            depends_on: Everything that the result of an input depends on, apart from the input.
+            names: Tables to which an input contributes one group of parts each.
+            identities: JSON values and `Part`s that identify each input. Pass None for an input that every
+                run must process.
+            journal: The step's dialogue. Inputs with failures are processed again when its items are retried.
+            forced_inputs: Positions of inputs to process even if they have not changed.
         """
         retried = retry_rows.retry_marker(self.store, journal) if journal else ""
-        plan = ReusePlan.of(
+        plan = ReusePlan.create(
             self.parent_result(step),
             step,
             inputs,
@@ -230,30 +230,30 @@ class Run:
     def map(
         self,
         step: str,
-        fn: TableFunction[X],
-        inputs: Iterable[X],
-        parted: InputSplitter[X] | None = None,
-        ended: Callable[[int], None] = lambda number: None,
+        fn: TableFunction[InputT],
+        inputs: Iterable[InputT],
+        splitter: InputSplitter[InputT] | None = None,
+        on_end: Callable[[int], None] = lambda number: None,
     ) -> WrittenParts:
-        """`Executor.map`, with the step's folder for its tables."""
-        if parted is not None:
-            parted = InputSplitter(parted.split, partial(_in_place, step, parted.failure_tables))
-        written = self.executor.map(step, partial(_each_in_place, step, fn), inputs, parted, ended)
-        return [_by_name(tables) for tables in written]
+        """Call `Executor.map`, and store the tables in the step's folder."""
+        if splitter is not None:
+            splitter = InputSplitter(splitter.split, partial(_add_folder, step, splitter.failure_tables))
+        written = self.executor.map(step, partial(_add_folder_to_each, step, fn), inputs, splitter, on_end)
+        return [_remove_folder(tables) for tables in written]
 
     def shuffle(
         self,
         step: str,
-        fn: Callable[[Store, X], Iterable[pa.Table]],
-        inputs: Sequence[X],
+        fn: Callable[[Store, InputT], Iterable[pa.Table]],
+        inputs: Sequence[InputT],
         reduce: Callable[[pa.Table], Tables],
         partitions: int,
         bundles: int | None = None,
     ) -> WrittenParts:
-        """`Executor.shuffle`, with the step's folder for its tables."""
-        make = partial(_in_place, step, reduce)
+        """Call `Executor.shuffle`, and store the tables in the step's folder."""
+        make = partial(_add_folder, step, reduce)
         written = self.executor.shuffle(step, fn, inputs, make, partitions, bundles)
-        return [_by_name(tables) for tables in written]
+        return [_remove_folder(tables) for tables in written]
 
     def write(
         self, step: str, table: str, rows: Iterable[pa.Table], max_rows: int = MAX_PART_ROWS
@@ -263,26 +263,26 @@ class Run:
 
     @contextmanager
     def maintenance_task(self, name: str) -> Iterator[dict[str, Any]]:
-        """Report a maintenance task like a step. The block adds its counts; repeated tasks are added up."""
-        before = self.current_step
+        """Report a maintenance task like a step. The block fills in its counts; they add up over the run."""
+        interrupted_step = self.current_step
         started = self._begin_step(name)
         counts: dict[str, Any] = {}
         try:
             yield counts
         finally:
-            self.current_step = before
-        seconds, known = time.monotonic() - started, self.maintenance.get(name, {})
-        self.maintenance[name] = {n: known.get(n, 0) + count for n, count in counts.items()}
+            self.current_step = interrupted_step
+        seconds, totals = time.monotonic() - started, self.maintenance.get(name, {})
+        self.maintenance[name] = {n: totals.get(n, 0) + count for n, count in counts.items()}
         self.seconds[name] = self.seconds.get(name, 0.0) + seconds
         self.after_step()
         self._end_step(name, seconds, counts, False)
 
     def unchanged(self) -> bool:
-        """Whether the parent is intact and has the same tables, code and settings (also of queries)."""
+        """Whether the parent is intact and has the same tables, code and settings (including queries)."""
         if self.parent is None or self.code_changed or self.damaged:
             return False
         before = {name: step for name, step in self.parent.steps.items() if name != "finish"}
-        # A step that no longer runs (claims, embeddings) is a change, too.
+        # A step that no longer runs (claims, embeddings) is also a change.
         return (
             self.step_records.keys() == before.keys()
             and all(self.step_records[n]["tables"] == before[n]["tables"] for n in before)
@@ -293,7 +293,7 @@ class Run:
         """Run every item of the source. Stops spending as soon as the lock is known to be lost."""
         checked = LockCheckedSource(source, self, work.name, index)
         sweep = self.executor.sweep(work, checked, index)
-        self.asked[work.name] = self.asked.get(work.name, 0) + checked.answered()
+        self.completed_items[work.name] = self.completed_items.get(work.name, 0) + checked.count_completed()
         for endpoint, quirks in new_quirks(
             sweep.accounts.quirks, self.executor.models.quirks, self.accounts.quirks
         ):
@@ -311,7 +311,7 @@ class Run:
         inputs: Sequence[Any],
         total: int | None = None,
     ) -> Callable[[], JournalIndex]:
-        """Run every item (a row of `load`) that the journal does not answer; return the journal after it."""
+        """Run every item (a row of `load`) without an answer in the journal, and return the new journal."""
         if not inputs:
             return self.executor.share(JournalIndex(self.store, work.name, NO_PARTS))
         index = self.journal(work.name)
@@ -324,7 +324,7 @@ class Run:
         except ProcessDied:
             self.observer.message(
                 f"Processes looking for open items of stage {work.name} died repeatedly. The workers now "
-                "look at every item instead, and identify the one that kills them."
+                "check every item themselves, to identify the one that crashes them."
             )
             self.sweep_all(work, load, inputs, total)
         return self.executor.share(self.journal(work.name))
@@ -336,13 +336,13 @@ class Run:
         inputs: Sequence[Any],
         total: int | None,
     ) -> None:
-        """Sweep all items, whether the journal answers them or not."""
-        everything = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
-        with closing(RowSource[T](everything, total)) as source:
+        """Sweep all items, including those with an answer in the journal."""
+        tables = self.executor.stream(work.name, partial(_all_items, work, load), inputs)
+        with closing(RowSource[T](tables, total)) as source:
             self.sweep(work, source, self.journal(work.name))
 
     def journal(self, name: str) -> JournalIndex:
-        """The journal of a dialogue. Raises CorruptPart for a damaged part, which has to be set aside."""
+        """Load the journal of a dialogue. Raises CorruptPart for a damaged part, so that it is set aside."""
         index = JournalIndex.load(self.store, name, strict=True)
         for path in index.damaged:
             raise CorruptPart(f"{self.store.url_of(path)} is damaged", path=path)
@@ -354,7 +354,7 @@ class Run:
             self.lock.check()
 
     def has_lost_parts(self, parts: Sequence[Part]) -> bool:
-        """Whether any of these parts is damaged and was not rebuilt yet."""
+        """Whether any of these parts is damaged and has not been rebuilt yet."""
         return any(part.path in self.damaged and self.store.size(part.path) != part.bytes for part in parts)
 
     @property
@@ -362,22 +362,22 @@ class Run:
         return Accounts.merged(self.usage.values())
 
     def expecting_silence(self, seconds: float) -> AbstractContextManager[None]:
-        """Ask other writers for patience during work that stops every thread of this process."""
+        """Keep the lock without heartbeats while work blocks every thread of this process."""
         return self.lock.allow_silence(seconds) if self.lock else nullcontext()
 
 
 class LockCheckedSource(Generic[T]):
-    """Checks the lock on every access, counts newly answered items, and reports the first failure at once."""
+    """Checks the lock on every access, counts newly completed items, and reports the first failure."""
 
     def __init__(self, source: ItemSource[T], run: Run, stage: str, index: JournalIndex) -> None:
         self._source, self._run, self._stage, self._index = source, run, stage, index
         self._failure_reported = False
         self._keys: list[str] = []
-        self._answered = 0
+        self._n_completed = 0
 
     @property
     def total(self) -> int | None:
-        # Read a few times per second, also while all items wait for their first calls and none ends.
+        # Executors read this a few times per second, even while no item starts or ends.
         self._check()
         return self._source.total
 
@@ -389,35 +389,35 @@ class LockCheckedSource(Generic[T]):
         self._check()
         if outcome.key and outcome.status == "complete":
             self._keys.append(outcome.key)
-            if len(self._keys) >= _KEYS_AT_ONCE:
-                self.answered()
+            if len(self._keys) >= _KEY_BATCH:
+                self.count_completed()
         elif outcome.error and not self._failure_reported:
             self._failure_reported = True
-            error = outcome.error[:_ERROR_CHARACTERS]
+            error = outcome.error[:_MAX_ERROR_CHARS]
             self._run.observer.message(f"First failure in stage {self._stage}: {error}")
         self._source.on_finished(number, outcome)
 
-    def answered(self) -> int:
-        """The number of completed items that were not complete in the journal."""
-        self._answered += int((~self._index.is_done(self._keys)).sum())
+    def count_completed(self) -> int:
+        """Count the completed items that were not complete in the journal before."""
+        self._n_completed += int((~self._index.is_done(self._keys)).sum())
         self._keys.clear()
-        return self._answered
+        return self._n_completed
 
     def _check(self) -> None:
         if self._run.lock is not None and self._run.lock.lost:
             self._run.check()
 
 
-def _each_in_place(step: str, fn: TableFunction[X], store: Store, x: X) -> Iterator[Tables]:
-    for tables in fn(store, x):
+def _add_folder_to_each(step: str, fn: TableFunction[InputT], store: Store, item: InputT) -> Iterator[Tables]:
+    for tables in fn(store, item):
         yield {schema.table_location(step, name): table for name, table in tables.items()}
 
 
-def _in_place(step: str, make: Callable[..., Tables], *args: Any) -> Tables:
+def _add_folder(step: str, make: Callable[..., Tables], *args: Any) -> Tables:
     return {schema.table_location(step, name): table for name, table in make(*args).items()}
 
 
-def _by_name(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
+def _remove_folder(tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
     return {name.rpartition("/")[2]: parts for name, parts in tables.items()}
 
 
@@ -426,8 +426,8 @@ def replay_rows(
 ) -> Iterator[list[tuple[Row, Outcome[T]]]]:
     """Yield the rows of tables with their outcomes, in order and in batches."""
     for table in tables:
-        for start in range(0, table.num_rows, ROWS_AT_ONCE):
-            yield replay_outcomes(work, store, index, table.slice(start, ROWS_AT_ONCE).to_pylist())
+        for start in range(0, table.num_rows, REPLAY_BATCH_ROWS):
+            yield replay_outcomes(work, store, index, table.slice(start, REPLAY_BATCH_ROWS).to_pylist())
 
 
 def _open_items(
@@ -435,11 +435,11 @@ def _open_items(
     index: Callable[[], JournalIndex],
     load: Callable[[Store, Any], Iterable[pa.Table]],
     store: Store,
-    x: Any,
+    input_: Any,
 ) -> Iterator[pa.Table]:
-    """Rows that need a model, with their keys: not answered, or failed transiently."""
+    """Yield the rows that need a model, with their keys: unanswered or failed transiently."""
     journal = index()
-    for table in load(store, x):
+    for table in load(store, input_):
         start = 0
         for batch in replay_rows(work, journal, store, [table]):
             keys = [o.key if o.status in ("open", "retry") else None for _, o in batch]
@@ -449,18 +449,18 @@ def _open_items(
 
 
 def _all_items(
-    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, x: Any
+    work: Work[T], load: Callable[[Store, Any], Iterable[pa.Table]], store: Store, input_: Any
 ) -> Iterator[pa.Table]:
-    """All rows, with no dialogue started. Rows that ask for the same are not recognised as one here."""
-    for table in load(store, x):
+    """Yield all rows with their keys, without starting dialogues or merging items with equal requests."""
+    for table in load(store, input_):
         keys = [row_key(work, row) for row in table.to_pylist()]
         yield table.append_column("key", pa.array(keys, pa.string()))
 
 
-def apply_or_report(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> Iterator[tuple[Row, X | str]]:
-    """Yield rows with the results of `do`, called row by row if it fails; failing rows with the reason."""
+def apply_or_report(rows: pa.Table, fn: Callable[[pa.Table], Sequence[T]]) -> Iterator[tuple[Row, T | str]]:
+    """Yield rows with the results of `fn`. If it fails, call it row by row, and yield errors as results."""
     try:
-        results: Sequence[X | str] = do(rows)
+        results: Sequence[T | str] = fn(rows)
     except BaseException as e:
         if not is_unexpected(e):
             raise
@@ -469,11 +469,11 @@ def apply_or_report(rows: pa.Table, do: Callable[[pa.Table], Sequence[X]]) -> It
         yield from zip(rows.to_pylist(), results, strict=True)
     else:
         for n in range(rows.num_rows):
-            yield from apply_or_report(rows.slice(n, 1), do)
+            yield from apply_or_report(rows.slice(n, 1), fn)
 
 
 def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T]]]) -> pa.Table:
-    """The items of a batch without a result, as rows of the failures table with document ids."""
+    """Return the failed items of a batch as rows of the failures table, with document ids."""
     rows = []
     for row, outcome in batch:
         if outcome.status == "complete":
@@ -496,5 +496,5 @@ def failure_rows(stage: str, work: Work[T], batch: Iterable[tuple[Row, Outcome[T
 
 
 def format_utc(seconds: float) -> str:
-    """Unix seconds as an ISO time in UTC; empty for 0."""
+    """Format Unix seconds as an ISO 8601 time in UTC; 0 gives an empty string."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds)) if seconds else ""

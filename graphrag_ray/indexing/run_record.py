@@ -1,9 +1,8 @@
-"""Keep the record of a run (`store/run_records.py`), including the outcome of attempts that never became a
-run.
+"""Write the record of a run (`store/run_records.py`), or of an attempt that failed before it became a run.
 
-A heartbeat thread writes the progress of a run next to the index (`store.runs.LiveRun`) for observers without
-other access to it. A slow or unavailable store delays no sweep and only misses a few beats. A run that ends
-before the first beat writes nothing.
+A heartbeat thread writes the run's progress next to the index (`LiveRun`), where other machines can see it.
+If the store is slow or unavailable, a few beats are lost but no sweep is delayed. A run that ends before the
+first beat writes no progress.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from graphrag_ray.store import compaction, run_records
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.run_records import LiveRun, RefusedRun, RunRecord
 
-# A word for each way of ending early, the most specific first. Everything else is a "crash".
+# The outcome of a run that an exception ended, most specific exception first. Any other is a "crash".
 OUTCOMES: dict[type[BaseException], str] = {
     BudgetSpent: "budget",
     errors.Terminated: "terminated",
@@ -63,7 +62,6 @@ OUTCOME_DESCRIPTIONS = {
     "crash": "crashed",
 }
 
-# Meanings of exit codes.
 EXIT_CODE_MEANINGS = {
     0: "done",
     1: "stopped by an error",
@@ -73,15 +71,15 @@ EXIT_CODE_MEANINGS = {
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
 }
-EVERY_S = 5.0  # between beats, and before the first
-LOGGED_EACH = 6  # beats per log line
-LAST_WITHIN_S = 2.0  # how long to wait, when the run ends, for a beat that is being written
+BEAT_INTERVAL_S = 5.0  # also the delay before the first beat
+BEATS_PER_LOG_LINE = 6
+LAST_BEAT_TIMEOUT_S = 2.0  # How long the end of a run waits for a beat that is being written.
 
 _log = logging.getLogger(__name__)
 
 
 class Heartbeat:
-    """Writes beats for a run that holds its lock, and leaves the last one if `keep` is set."""
+    """Writes the progress of a run that holds its lock. The last progress file remains if `keep` is set."""
 
     def __init__(self, run: Run, now: Callable[[], float]) -> None:
         assert run.lock is not None
@@ -91,10 +89,10 @@ class Heartbeat:
         self._recent = RecentRates()
         self._pace: tuple[str, StagePace] | None = None
         self._beats = 0
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._beat_on, name="heartbeat", daemon=True)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._write_beats, name="heartbeat", daemon=True)
 
-    def _note(self, progress: SweepProgress) -> None:
+    def _note_pace(self, progress: SweepProgress) -> None:
         self._on_progress(progress)
         if self._run.current_step is None:
             return
@@ -104,39 +102,39 @@ class Heartbeat:
         self._recent.note(progress)
         self._pace = step, StagePace.of(progress, self._recent)
 
-    def reached(self) -> Mapping[str, Any]:
-        """The current step, its duration so far, and the pace of its sweep; {} between steps."""
+    def current_progress(self) -> Mapping[str, Any]:
+        """Return the current step, its duration so far, and the pace of its sweep; {} between steps."""
         current, pace = self._run.current_step, self._pace
         if current is None:
             return {}
-        step, since = current
+        step, started = current
         step_pace = asdict(pace[1]) if pace is not None and pace[0] == step else {}
-        return {"step": step, "seconds": round(time.monotonic() - since, 1), "pace": step_pace}
+        return {"step": step, "seconds": round(time.monotonic() - started, 1), "pace": step_pace}
 
     def __enter__(self) -> Heartbeat:
-        self._run.executor.on_progress = self._note
+        self._run.executor.on_progress = self._note_pace
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._run.executor.on_progress = self._on_progress
-        self._over.set()
-        self._thread.join(LAST_WITHIN_S)
+        self._ended.set()
+        self._thread.join(LAST_BEAT_TIMEOUT_S)
         if self._beats and not self.keep:
             try:
                 self._run.store.delete(run_records.live_path(self._lock.epoch))
             except StoreError as e:
                 _log.warning("The progress file of this run was not removed: %s", e)
 
-    def _beat_on(self) -> None:
-        while not self._over.wait(EVERY_S):
-            if not (reached := self.reached()):
+    def _write_beats(self) -> None:
+        while not self._ended.wait(BEAT_INTERVAL_S):
+            if not (progress := self.current_progress()):
                 continue
             self._beats += 1
-            if self._beats % LOGGED_EACH == 0:
-                progress = {name: reached["pace"].get(name) for name in ("done", "total", "left_s")}
-                logs.log_event(_log, "progress", step=reached["step"], seconds=reached["seconds"], **progress)
-            live = LiveRun(self._lock.holder.nonce, self._beats, self._now(), **reached)
+            if self._beats % BEATS_PER_LOG_LINE == 0:
+                pace = {name: progress["pace"].get(name) for name in ("done", "total", "left_s")}
+                logs.log_event(_log, "progress", step=progress["step"], seconds=progress["seconds"], **pace)
+            live = LiveRun(self._lock.holder.nonce, self._beats, self._now(), **progress)
             try:
                 run_records.write_live(self._run.store, self._lock.epoch, live)
             except StoreError as e:
@@ -145,7 +143,7 @@ class Heartbeat:
 
 @dataclass
 class RunRecorder:
-    """Writes the record of a run. Failing to write (`written`) is only a warning: nothing depends on it."""
+    """Writes the record of a run. A failure to write it is only logged: nothing depends on the record."""
 
     run: Run
     record: RunRecord
@@ -153,7 +151,7 @@ class RunRecorder:
     written: bool = False
 
     def write(self, **changes: Any) -> None:
-        """Write the record with what was done and spent so far."""
+        """Write the record with these changes, and the steps and usage so far."""
         run = self.run
         steps = {
             name: {
@@ -180,8 +178,8 @@ class RunRecorder:
         self.write(outcome=outcome, exit_code=code, snapshot=snapshot, failed=failed, ended_at=self.now())
         self.log_end(failed=failed, snapshot=snapshot)
 
-    def log_end(self, level: int = logging.INFO, **more: Any) -> None:
-        """Log the end of the run, without error messages, which may quote an endpoint."""
+    def log_end(self, level: int = logging.INFO, **extra_fields: Any) -> None:
+        """Log the end of the run. Error messages are left out because they may quote an endpoint."""
         record, total = self.record, Accounts.from_dict(self.record.usage).total
         fields = {
             "epoch": record.epoch,
@@ -192,31 +190,31 @@ class RunRecorder:
             "tokens": total.total_tokens,
             "cost_usd": total.cost_usd,
         }
-        logs.log_event(_log, "run ended", level, **fields, **more)
+        logs.log_event(_log, "run ended", level, **fields, **extra_fields)
 
 
 @contextmanager
-def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> Iterator[RunRecorder]:
-    """Keep the record of a run that holds its lock, however it ends."""
+def record_run(run: Run, options: Mapping[str, Any], now: Callable[[], float]) -> Iterator[RunRecorder]:
+    """Record a run that holds its lock, however it ends."""
     assert run.lock is not None
     record = RunRecord(
         epoch=run.lock.epoch,
         nonce=run.lock.holder.nonce,
         started_at=now(),
         version=version("graphrag-ray"),
-        given=given,
+        given=options,
         settings=run.settings.for_snapshot(),
         host=run.lock.holder.host,
         pid=run.lock.holder.pid,
     )
     recorder = RunRecorder(run, record, now)
     recorder.write()
-    root, given_input = run.store.url, given.get("input")
+    root, input_path = run.store.url, options.get("input")
     logs.log_event(
-        _log, "run started", epoch=record.epoch, root=root, input=given_input, version=record.version
+        _log, "run started", epoch=record.epoch, root=root, input=input_path, version=record.version
     )
     run.after_step = recorder.write
-    with Heartbeat(run, now) as heart:
+    with Heartbeat(run, now) as heartbeat:
         try:
             yield recorder
         except BaseException as e:
@@ -228,21 +226,22 @@ def recorded(run: Run, given: Mapping[str, Any], now: Callable[[], float]) -> It
                 cost = "" if total.cost_usd is None else f" and ${total.cost_usd:.4f}"
                 error.args = (f"{error} In total, this run used {total.total_tokens:,} tokens{cost}.",)
             if recorder.record.outcome == run_records.RUNNING:
-                recorder.write(**describe_ending(error), reached=heart.reached(), ended_at=now())
-                # People see the final message of the command; programs that read logs see this event.
+                progress = heartbeat.current_progress()
+                recorder.write(**describe_ending(error), reached=progress, ended_at=now())
+                # The command prints a final message for people. This event is for programs that read logs.
                 level = logging.WARNING if logs.as_json() else logging.INFO
                 recorder.log_end(level, error=type(error).__name__)
             raise
         finally:
-            heart.keep = not recorder.written
+            heartbeat.keep = not recorder.written
 
 
 @contextmanager
 def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = False) -> Iterator[None]:
-    """Write an error that ends an attempt before there is a run to record it next to the index.
+    """Record an error that ends an attempt before it becomes a run.
 
-    Without `always`, it is written only if the index has runs, so that a mistyped root stays untouched.
-    Errors of the storage itself are not written there.
+    Unless `always` is set, the error is recorded only if the index has runs, so that nothing is written to a
+    mistyped root. Storage errors are not recorded.
     """
     started = time.time()
     try:
@@ -252,9 +251,9 @@ def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = Fa
             raise
         try:
             last = run_records.latest_run(store)
-            ours = last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
-            recorded_run = ours and last is not None and last.started_at >= started
-            if not recorded_run and (last is not None or always):
+            became_run = last is not None and last.started_at >= started
+            became_run &= last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
+            if not became_run and (last is not None or always):
                 after = last.epoch if last else 0
                 refusal = RefusedRun(after=after, at=time.time(), given=given, **describe_ending(error))
                 run_records.write_refusal(store, refusal)
@@ -264,39 +263,37 @@ def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = Fa
 
 
 def describe_ending(error: BaseException) -> dict[str, Any]:
-    """The fields of a record that describe what ended a run."""
+    """Return the fields of a run record that describe how the run ended."""
     code = error.exit_code if isinstance(error, GraphRagError) else 1
     code = 130 if isinstance(error, KeyboardInterrupt) else code
     outcome = next((word for kind, word in OUTCOMES.items() if isinstance(error, kind)), "crash")
     message = f"{type(error).__name__}: {error}" if outcome == "crash" else str(error)
-    # All who see the index see the record, so remove secrets even if the error should have none.
+    # Everyone with access to the index can read the record, so it must not contain secrets.
     message = scrub(without_secrets(message), logs.secrets_in(os.environ))
     return {"outcome": outcome, "exit_code": code, "message": message[:2_000]}
 
 
 def unfinished_note(store: Store, journals: tuple[str, ...]) -> str | None:
-    """A note on what runs since the last completed one paid; None if nothing. Call it before `recorded`."""
-    unfinished = run_records.unfinished(store)
-    # Each run ends at the latest when the next one starts; clocks of other machines are not trusted.
+    """Describe the usage of runs since the last completed one, or return None if they used nothing."""
+    unfinished = run_records.unfinished(store)  # newest first
     ends = [math.inf, *(r.started_at for r in unfinished)]
-    paid = []
-    for record, until in zip(unfinished, ends, strict=False):
-        if (
-            record.outcome == run_records.RUNNING
-        ):  # Killed: only the journal knows what was paid after the last step.
-            totals = [compaction.totals(store, name, record.started_at, until) for name in journals]
+    tokens = []
+    for record, end in zip(unfinished, ends, strict=False):
+        if record.outcome == run_records.RUNNING:
+            # It was killed, so only the journal shows the usage after its last step.
+            totals = [compaction.totals(store, name, record.started_at, end) for name in journals]
             models = (m for total in totals for m in total.by_model.values())
-            paid.append(sum(m.prompt_tokens + m.completion_tokens for m in models))
+            tokens.append(sum(m.prompt_tokens + m.completion_tokens for m in models))
         else:
-            paid.append(Accounts.from_dict(record.usage).total.total_tokens)
-    if not sum(paid):
+            tokens.append(Accounts.from_dict(record.usage).total.total_tokens)
+    if not sum(tokens):
         return None
     last, n = unfinished[0], len(unfinished)
-    paid_by = f"It used {paid[0]:,} tokens"
+    usage = f"It used {tokens[0]:,} tokens"
     if n > 1:
-        paid_by = f"It and {plural(n - 1, 'earlier run')} used {sum(paid):,} tokens"
+        usage = f"It and {plural(n - 1, 'earlier run')} used {sum(tokens):,} tokens"
     return (
-        f"The previous run of {format_utc(last.started_at)} "
-        f"{OUTCOME_DESCRIPTIONS.get(last.outcome, last.outcome)}. {paid_by}. "
-        "Replies are kept, and budgets apply to this run alone."
+        f"The previous run, started at {format_utc(last.started_at)}, "
+        f"{OUTCOME_DESCRIPTIONS.get(last.outcome, last.outcome)}. {usage}. "
+        "Its replies are reused, and budgets apply to this run alone."
     )

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import CorruptPart, IndexNotFound, StoreError
-from graphrag_ray.indexing.repair import needed
+from graphrag_ray.indexing.repair import needed_parts
 from graphrag_ray.indexing.run import format_utc
 from graphrag_ray.indexing.run_record import EXIT_CODE_MEANINGS
 from graphrag_ray.llm.accounting import Accounts
@@ -21,22 +21,21 @@ from graphrag_ray.store.damaged_files import find_size_mismatches
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import list_parts
 
-LOOK_EVERY_S = 2.0
-BEGUN_WITHIN_S = 900.0  # Pods and machines that a job waits for take minutes to start.
-# Longer than outages of storage that end by themselves. The storage client's own attempts add about 15 s.
-AWAY_S = 900.0
+POLL_INTERVAL_S = 2.0
+START_TIMEOUT_S = 900.0  # Pods and machines that a job waits for take minutes to start.
+# Longer than storage outages that end by themselves. The storage client's own retries add about 15 s.
+OUTAGE_TIMEOUT_S = 900.0
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
 def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
-    """The status of an index as plain values.
+    """Return the status of an index as plain values.
 
-    `damaged` lists damage that shows without reading every byte: the manifest, parts of the journal, and
-    missing or truncated parts of tables. A writer on another machine is observed until it gives a sign of
-    life (`locks.find_live_holder`).
-    `listed` includes all snapshots, newest first.
+    `damaged` lists damage that can be detected without reading every byte: to the manifest, to parts of the
+    journal, and missing or truncated parts of tables. A writer on another machine is observed until it shows
+    a sign of life (`locks.find_live_holder`). With `listed`, the status includes all snapshots, newest first.
 
     Raises:
         IndexNotFound: There is no snapshot, no journal, no lock and no recorded attempt.
@@ -57,8 +56,8 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
             tokens = sum(m.prompt_tokens + m.completion_tokens for m in models)
             counts = {"done": total.done, "turns": turns, "failed": total.failed, "tokens": tokens}
             journal.append({"stage": name, **counts})
-    refused = _refused(store)
-    if manifest is None and not (journal or damaged or refused) and not store.list("locks"):
+    refusal = _last_refusal(store)
+    if manifest is None and not (journal or damaged or refusal) and not store.list("locks"):
         raise IndexNotFound(
             f"No index at {store.url}. Create one with: graphrag-ray index INPUT --root {store.url}"
         )
@@ -71,8 +70,8 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         "usage": [],
         "notes": {},
         "damaged": damaged,
-        "last_run": _described(store, record, writer),
-        "refused": refused,
+        "last_run": _describe_run(store, record, writer),
+        "refused": refusal,
     }
     if manifest is not None:
         status |= {
@@ -85,10 +84,10 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
             "usage": list(Accounts.from_dict(manifest.usage).rows()),
             "notes": dict(manifest.notes),
         }
-        wrong = find_size_mismatches(store, needed(manifest))
-        damaged += [f"{store.url_of(path)} {problem}" for path, problem in wrong.items()]
+        mismatches = find_size_mismatches(store, needed_parts(manifest))
+        damaged += [f"{store.url_of(path)} {problem}" for path, problem in mismatches.items()]
     if listed:
-        status["snapshots"] = _snapshots(store)
+        status["snapshots"] = _list_snapshots(store)
     return status
 
 
@@ -97,9 +96,9 @@ def watch_last_run(
 ) -> Iterator[dict[str, Any]]:
     """Yield the state of the last run repeatedly until it has ended.
 
-    Yields nothing without a run, or if a later attempt never became one (`refusal_since_last_run`).
-    Unavailable
-    storage is retried for AWAY_S before StoreError is raised, since the run may reach it another way.
+    Yields nothing if there is no run, or if a later attempt was refused (`refusal_since_last_run`). If
+    storage is unavailable, StoreError is raised only after OUTAGE_TIMEOUT_S, because the run may still have
+    access to it.
     """
     run = last_run(store)
     if run is None or (run["outcome"] != run_records.RUNNING and refusal_since_last_run(store)):
@@ -108,77 +107,77 @@ def watch_last_run(
         yield run
         if run["outcome"] != run_records.RUNNING:
             return
-        sleep(LOOK_EVERY_S)
-        run = _patiently(partial(last_run, store), clock, sleep)
+        sleep(POLL_INTERVAL_S)
+        run = _retry_storage(partial(last_run, store), clock, sleep)
 
 
-def _patiently(look: Callable[[], T], clock: Callable[[], float], sleep: Callable[[float], object]) -> T:
-    """Read storage, and retry for AWAY_S while it is unavailable."""
+def _retry_storage(read: Callable[[], T], clock: Callable[[], float], sleep: Callable[[float], object]) -> T:
+    """Read from storage, and retry for OUTAGE_TIMEOUT_S while it is unavailable."""
     began, logged = clock(), False
     while True:
         try:
-            return look()
+            return read()
         except CorruptPart:
             raise
         except StoreError as e:
-            if clock() >= began + AWAY_S:
+            if clock() >= began + OUTAGE_TIMEOUT_S:
                 raise StoreError(f"{e}. The run may still be active.") from e
             if not logged:
-                _log.warning("%s. Retrying for %.0f minutes", e, AWAY_S / 60)
+                _log.warning("%s. Retrying for %.0f minutes", e, OUTAGE_TIMEOUT_S / 60)
             logged = True
-            sleep(LOOK_EVERY_S)
+            sleep(POLL_INTERVAL_S)
 
 
 def wait_for_run(
     store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> None:
-    """Wait until a run begins or is refused, or raise StoreError after BEGUN_WITHIN_S."""
-    before, refused = max(run_records.epochs(store), default=0), run_records.read_refusal(store)
+    """Wait until a run begins or is refused. Raises StoreError after START_TIMEOUT_S."""
+    before, refusal = max(run_records.epochs(store), default=0), run_records.read_refusal(store)
     run = last_run(store)
     if run is not None and run["outcome"] == run_records.RUNNING:
         return
-    end = clock() + BEGUN_WITHIN_S
+    end = clock() + START_TIMEOUT_S
 
     def nothing_yet() -> bool:
         return max(run_records.epochs(store), default=0) == before and run_records.read_refusal(store) in (
             None,
-            refused,
+            refusal,
         )
 
-    while _patiently(nothing_yet, clock, sleep):
+    while _retry_storage(nothing_yet, clock, sleep):
         if clock() >= end:
             raise StoreError(
-                f"No run began at {store.url} within {BEGUN_WITHIN_S / 60:.0f} minutes, and none was "
+                f"No run began at {store.url} within {START_TIMEOUT_S / 60:.0f} minutes, and none was "
                 "refused. Check the job where it was submitted. `graphrag-ray status` shows runs that ended "
                 "before this command started."
             )
-        sleep(LOOK_EVERY_S)
+        sleep(POLL_INTERVAL_S)
 
 
 def last_run(store: Store) -> dict[str, Any] | None:
-    """The last run: its input, what it did, where it is (`reached`), and how it ended; None without one."""
-    return _described(store, *_last_record(store))
+    """Describe the last run: its input, steps, progress (`reached`) and outcome. Returns None if none ran."""
+    return _describe_run(store, *_last_record(store))
 
 
 def _last_record(store: Store) -> tuple[run_records.RunRecord | None, locks.Holder | None]:
-    """The last run's record, and the live holder of the lock.
+    """Return the last run's record, and the live holder of the lock.
 
-    Observing a holder takes up to 20 s, in which that run may end and another begin. So a record that says
-    "running" without its holder is returned only if it was the last one both before and after.
+    Observing a holder takes up to 20 s, in which the run may end and another may begin. A record that says
+    "running" but has no live holder is therefore returned only if it was the last one both before and after.
     """
     before, record = None, run_records.latest_run(store)
     while True:
         writer = locks.find_live_holder(store)
-        if record is None or record == before or not _killed(record, writer):
+        if record is None or record == before or not _was_killed(record, writer):
             return record, writer
         before, record = record, run_records.latest_run(store)
 
 
-def _killed(record: run_records.RunRecord, writer: locks.Holder | None) -> bool:
+def _was_killed(record: run_records.RunRecord, writer: locks.Holder | None) -> bool:
     return record.outcome == run_records.RUNNING and (writer is None or writer.nonce != record.nonce)
 
 
-def _described(
+def _describe_run(
     store: Store, record: run_records.RunRecord | None, writer: locks.Holder | None
 ) -> dict[str, Any] | None:
     if record is None:
@@ -186,20 +185,20 @@ def _described(
     running = record.outcome == run_records.RUNNING
     return {
         **{n: getattr(record, n) for n in ("epoch", "message", "host", "pid", "snapshot", "failed")},
-        "outcome": "killed" if _killed(record, writer) else record.outcome,
+        "outcome": "killed" if _was_killed(record, writer) else record.outcome,
         "exit_code": record.exit_code,
-        "exit_meaning": _meaning(record.exit_code),
+        "exit_meaning": _exit_meaning(record.exit_code),
         "started_at": format_utc(record.started_at),
         "ended_at": format_utc(record.ended_at),
         "given": dict(record.given),
         "steps": {name: dict(step) for name, step in record.steps.items()},
         "usage": list(Accounts.from_dict(record.usage).rows()),
-        "reached": _live(store, record.epoch) if running else (dict(record.reached) or None),
+        "reached": _read_progress(store, record.epoch) if running else (dict(record.reached) or None),
     }
 
 
-def _live(store: Store, epoch: int) -> dict[str, Any] | None:
-    """The progress that a run last wrote, and its age at the last sign of life, by the storage's clock."""
+def _read_progress(store: Store, epoch: int) -> dict[str, Any] | None:
+    """Return the progress that a run wrote last, and its age at the last heartbeat by the storage's clock."""
     live = run_records.read_live(store, epoch)
     if live is None:
         return None
@@ -215,15 +214,17 @@ def _live(store: Store, epoch: int) -> dict[str, Any] | None:
 
 
 def refusal_since_last_run(store: Store) -> dict[str, Any] | None:
-    """The last attempt, if it never became a run and came after the last run, by the storage's clock."""
+    """Return the last attempt if it was refused after the last run, by the storage's clock."""
     modified = {info.path: info.modified for info in store.list("runs")}
-    refused = modified.get(run_records.REFUSED)
-    ended = modified.get(run_records.record_path(max(run_records.epochs(store), default=0)))
-    return None if refused is not None and ended is not None and refused <= ended else _refused(store)
+    refused_at = modified.get(run_records.REFUSED)
+    ended_at = modified.get(run_records.record_path(max(run_records.epochs(store), default=0)))
+    if refused_at is not None and ended_at is not None and refused_at <= ended_at:
+        return None
+    return _last_refusal(store)
 
 
-def _refused(store: Store) -> dict[str, Any] | None:
-    """The last attempt, if it never became a run."""
+def _last_refusal(store: Store) -> dict[str, Any] | None:
+    """Return the last attempt if it was refused and no run has begun since."""
     refusal = run_records.read_refusal(store)
     if refusal is None or refusal.after < max(run_records.epochs(store), default=0):
         return None
@@ -231,25 +232,25 @@ def _refused(store: Store) -> dict[str, Any] | None:
         "at": format_utc(refusal.at),
         "outcome": refusal.outcome,
         "exit_code": refusal.exit_code,
-        "exit_meaning": _meaning(refusal.exit_code),
+        "exit_meaning": _exit_meaning(refusal.exit_code),
         "message": refusal.message,
         "given": dict(refusal.given),
     }
 
 
-def _meaning(code: int | None) -> str | None:
+def _exit_meaning(code: int | None) -> str | None:
     return None if code is None else EXIT_CODE_MEANINGS.get(code, EXIT_CODE_MEANINGS[1])
 
 
-def _snapshots(store: Store) -> list[dict[str, Any]]:
-    """All snapshots, with the bytes of the parts that each needs, and of those that only it needs."""
-    kept = []
+def _list_snapshots(store: Store) -> list[dict[str, Any]]:
+    """List all snapshots with the total size of their parts, and of the parts that no other snapshot uses."""
+    manifests = []
     for number in reversed(snapshots.numbers(store)):
-        with suppress(IndexNotFound):  # removed since it was listed
-            kept.append(snapshots.load(store, number))
+        with suppress(IndexNotFound):  # It was removed after the listing.
+            manifests.append(snapshots.load(store, number))
     size = {info.path: info.bytes for info in list_parts(store)}
-    named = {m.number: snapshots.part_paths(m) for m in kept}
-    users = Counter(path for paths in named.values() for path in paths)
+    paths_by_number = {m.number: snapshots.part_paths(m) for m in manifests}
+    users = Counter(path for paths in paths_by_number.values() for path in paths)
     return [
         {
             "snapshot": m.number,
@@ -258,8 +259,8 @@ def _snapshots(store: Store) -> list[dict[str, Any]]:
             "entities": m.counts.get("entities", 0),
             "reports": m.counts.get("reports") or m.counts.get("summaries", 0),
             "cost_usd": Accounts.from_dict(m.usage).total.cost_usd,
-            "bytes": sum(size.get(path, 0) for path in named[m.number]),
-            "own_bytes": sum(size.get(path, 0) for path in named[m.number] if users[path] == 1),
+            "bytes": sum(size.get(path, 0) for path in paths_by_number[m.number]),
+            "own_bytes": sum(size.get(path, 0) for path in paths_by_number[m.number] if users[path] == 1),
         }
-        for m in kept
+        for m in manifests
     ]

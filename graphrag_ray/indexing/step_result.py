@@ -1,7 +1,7 @@
-"""The result of a step: parts of tables and counts, and what of it the next run reuses.
+"""The result of a step: table parts and counts, and which parts the next run can reuse.
 
-A group of parts is a function of one input, of what the whole step depends on, and of the code. If none of
-these has changed, its parts are reused without reading them.
+A group of parts is a function of one input, of the dependencies of the whole step, and of the code. If none
+of these has changed, the next run reuses the parts without reading them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from graphrag_ray.version import __version__
 # Folders whose code determines the content of tables.
 TABLE_CODE = ("base", "corpus", "graph", "indexing/stages", "offline", "store")
 
-X = TypeVar("X")
+InputT = TypeVar("InputT")
 COUNTS_SCHEMA = pa.schema([("name", pa.string()), ("value", pa.int64())])
 
 
 @dataclass(frozen=True)
 class Result:
-    """The result of a step, small enough for a snapshot.
+    """The result of a step, small enough to be stored in a snapshot.
 
     Attributes:
         tables: By name, groups of parts aligned with the step's inputs.
         counts: Counts for display and for the snapshot.
         final: False if an item failed transiently and the next run should try again.
-        made_from: By table, for each group a hash of all that it depends on, by which the next run reuses it
-            (`ReusePlan`); "" to not reuse it.
+        made_from: By table, a hash for each group of everything that it depends on. The next run reuses
+            groups with equal hashes (`ReusePlan`); "" prevents that.
     """
 
     tables: dict[str, list[list[Part]]] = field(default_factory=dict)
@@ -70,99 +70,100 @@ class Result:
 
 
 @dataclass(frozen=True)
-class ReusePlan(Generic[X]):
-    """The inputs of a step, and which of their results the parent snapshot has.
+class ReusePlan(Generic[InputT]):
+    """Which inputs of a step to process, and which results of the parent snapshot to reuse.
 
     Attributes:
-        names: Tables that come from an input.
+        names: Tables to which an input contributes one group of parts each.
         new_inputs: Inputs to process, in order.
-        parent_positions: For each input its number in `parent_tables`; -1 if it is new.
-        hashes: By input; "" for one that every run processes.
-        retried: Changes when items of the step's dialogue are retried.
+        parent_positions: For each input, the position of its groups in `parent_tables`; -1 if it is new.
+        hashes: For each input, a hash of everything that its result depends on; "" to process it always.
+        retried: A marker that changes when items of the step's dialogue are retried.
     """
 
     names: Sequence[str]
-    new_inputs: list[X]
+    new_inputs: list[InputT]
     parent_tables: Mapping[str, list[list[Part]]]
     parent_positions: list[int]
     hashes: list[str]
     retried: str
 
     @staticmethod
-    def of(
-        before: Result | None,
+    def create(
+        parent: Result | None,
         step: str,
-        inputs: Sequence[X],
+        inputs: Sequence[InputT],
         depends_on: Any,
         names: Sequence[str],
         identities: Sequence[Any],
         retried: str,
-        again: Collection[int] = (),
-    ) -> ReusePlan[X]:
-        """See `Run.reuse_plan`. `before` is the step's result in the parent snapshot."""
-        whole = fingerprint_of([step, depends_on, list(names)])
+        forced_inputs: Collection[int] = (),
+    ) -> ReusePlan[InputT]:
+        """See `Run.reuse_plan`. `parent` is the step's result in the parent snapshot."""
+        shared = fingerprint_of([step, depends_on, list(names)])
         hashes = [
-            "" if x is None else hashlib.sha256(f"{whole} {fingerprint_of(x)}".encode()).hexdigest()[:32]
-            for x in identities
+            "" if i is None else hashlib.sha256(f"{shared} {fingerprint_of(i)}".encode()).hexdigest()[:32]
+            for i in identities
         ]
-        made_from = before.made_from.get(names[0], []) if before else []
-        place = {hash_: n for n, hash_ in enumerate(made_from) if hash_}
-        at = [place.get(hash_, place.get(_failed(hash_, retried), -1)) for hash_ in hashes]
-        at = [-1 if n in again else known for n, known in enumerate(at)]
-        new = [x for x, n in zip(inputs, at, strict=True) if n < 0]
-        return ReusePlan(names, new, before.tables if before else {}, at, hashes, retried)
+        made_from = parent.made_from.get(names[0], []) if parent else []
+        by_hash = {hash_: n for n, hash_ in enumerate(made_from) if hash_}
+        positions = [by_hash.get(hash_, by_hash.get(_failed_hash(hash_, retried), -1)) for hash_ in hashes]
+        positions = [-1 if n in forced_inputs else position for n, position in enumerate(positions)]
+        new = [item for item, position in zip(inputs, positions, strict=True) if position < 0]
+        return ReusePlan(names, new, parent.tables if parent else {}, positions, hashes, retried)
 
     def merge_new(self, store: Store, written: WrittenParts) -> Result:
-        """All tables, with `written` for new inputs. Transient failures are retried by the next run."""
+        """Merge `written`, the parts of new inputs, with reused parts. Transient failures are not reused."""
         written_by_name = parts_by_input(written, *self.names)
         tables: dict[str, list[list[Part]]] = {name: [] for name in self.names}
         hashes, n = [], 0
-        for hash_, at in zip(self.hashes, self.parent_positions, strict=True):
+        for hash_, position in zip(self.hashes, self.parent_positions, strict=True):
+            is_new = position < 0
             for name in self.names:
-                tables[name].append(written_by_name[name][n] if at < 0 else self.parent_tables[name][at])
+                parts = written_by_name[name][n] if is_new else self.parent_tables[name][position]
+                tables[name].append(parts)
             failures = {name: [tables[name][-1]] for name in self.names if is_failures_table(name)}
-            is_open = at < 0 and has_transient_failures(store, failures)
+            is_transient = is_new and has_transient_failures(store, failures)
             failed = bool(hash_) and any(groups[0] for groups in failures.values())
-            hashes.append("" if is_open else _failed(hash_, self.retried) if failed else hash_)
-            n += at < 0
+            hashes.append("" if is_transient else _failed_hash(hash_, self.retried) if failed else hash_)
+            n += is_new
         return Result(tables, made_from={self.names[0]: hashes})
 
 
-def _failed(hash_: str, retried: str) -> str:
-    """The hash of an input with failures, which is processed again once items of the dialogue are retried."""
+def _failed_hash(hash_: str, retried: str) -> str:
+    """Hash an input with failures, so that it is processed again when items of the dialogue are retried."""
     return stable_id("failed", hash_, retried)
 
 
 def join_results(results: Iterable[Result]) -> Result:
-    """Join results with different tables. The counts are those of the last one."""
-    together = Result()
+    """Join results with different tables. Only the last result's counts are used."""
+    joined = Result()
     for result in results:
-        together = Result(
-            together.tables | result.tables,
+        joined = Result(
+            joined.tables | result.tables,
             result.counts,
-            together.final and result.final,
-            together.made_from | result.made_from,
+            joined.final and result.final,
+            joined.made_from | result.made_from,
         )
-    return together
+    return joined
 
 
 def parts_by_input(written: WrittenParts, *names: str) -> dict[str, list[list[Part]]]:
-    """The written parts of each table, aligned with the inputs."""
+    """Return the written parts of each table, aligned with the inputs."""
     return {name: [w.get(name, []) for w in written] for name in names}
 
 
 def count_rows(groups: Sequence[Sequence[Part]]) -> int:
-    """The total number of rows."""
     return sum(part.rows for group in groups for part in group)
 
 
 def is_failures_table(table: str) -> bool:
-    """Whether a table holds failures. Each kind of input of a step has its own."""
+    """Whether a table contains failures. A step has one such table for each kind of input."""
     return table == "failures" or table.startswith("failures_")
 
 
 def has_transient_failures(store: Store, tables: Mapping[str, list[list[Part]]]) -> bool:
-    """Whether the tables hold a transient failure, so that the next run should repeat the step."""
+    """Whether the tables contain a transient failure, so that the next run should repeat the step."""
     parts = Result(dict(tables)).failures
     return bool(parts) and "transient" in read_table(store, parts, ["kind"])["kind"].to_pylist()
 
@@ -176,33 +177,33 @@ def sum_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str
 
 
 def spec_key(spec: Any) -> dict[str, Any]:
-    """What a step depends on that runs a dialogue: its specification without functions."""
+    """Return the fields of a dialogue's specification that its results depend on: all except functions."""
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
     return {name: value for name, value in values.items() if not callable(value)}
 
 
 def fingerprint_of(value: Any) -> str:
-    """A hash of plain values, settings, parts and step results."""
+    """Hash plain values, settings, parts and step results."""
 
-    def plain(x: Any) -> Any:
-        if isinstance(x, Result):
-            return x.tables
-        if isinstance(x, Part):
-            return x.path
-        if is_dataclass(x):
-            return {f.name: getattr(x, f.name) for f in fields(x)}
-        return x.model_dump(mode="json")
+    def plain(item: Any) -> Any:
+        if isinstance(item, Result):
+            return item.tables
+        if isinstance(item, Part):
+            return item.path
+        if is_dataclass(item):
+            return {f.name: getattr(item, f.name) for f in fields(item)}
+        return item.model_dump(mode="json")
 
-    # Without the second option orjson would write every field of a Result and of a Part itself.
+    # With the second option, orjson calls `plain` for a Result or Part instead of writing all its fields.
     options = orjson.OPT_SORT_KEYS | orjson.OPT_PASSTHROUGH_DATACLASS
     return hashlib.sha256(orjson.dumps(value, default=plain, option=options)).hexdigest()
 
 
 def code_version() -> str:
-    """The package's version and a digest of the code that makes tables.
+    """Return the package's version and a digest of the code that creates tables.
 
-    Every fingerprint depends on it. So after an upgrade, or with an edited parser, the next run derives all
-    tables again from the journal.
+    Every fingerprint includes it. After an upgrade or an edit to that code, the next run therefore derives
+    all tables again from the journal.
     """
     return f"{__version__} {_code_digest()}"
 

@@ -1,4 +1,4 @@
-"""Prompts and name lists, stored in an index by content instead of path, and the cost of new prompts."""
+"""Resolve prompts and name lists, which an index stores by content, and estimate the cost of new prompts."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from graphrag_ray.store.files import Store
 
 
 def load_names(settings: Settings) -> EntityNames:
-    """The aliases and blocked names of the settings. Raises SettingsError."""
+    """Load the aliases and blocked names of the settings. Raises SettingsError."""
     names = with_name_lists(settings).names
     return parse_names(names.aliases or "", names.blocklist or "")
 
 
 def with_name_lists(settings: Settings) -> Settings:
-    """Settings with the content of the files that list names. Raises SettingsError."""
+    """Return settings that contain the files of names they refer to. Raises SettingsError."""
     names, texts = settings.names, dict[str, str]()
     for key, path, text in (
         ("aliases", names.aliases_file, names.aliases),
@@ -43,16 +43,16 @@ def with_name_lists(settings: Settings) -> Settings:
     return settings.model_copy(update={"names": names.model_copy(update=texts)})
 
 
-def with_contents(
+def with_file_contents(
     settings: Settings, before: Mapping[str, Any] | None, observer: Observer, new_prompts: bool = False
 ) -> Settings:
-    """Settings with the content of their files; arguments as for `prompts_for`."""
+    """Return settings that contain the prompts and names in files. See `prompts_for` for the arguments."""
     prompts = stored_prompts(prompts_for(settings, before, new_prompts))
     package = stored_prompts(load_prompts(settings.prompts_dir))
-    if others := [name for name, text in prompts.items() if text != package[name]]:
+    if different := [name for name, text in prompts.items() if text != package[name]]:
         observer.message(
-            f"Using the index's own prompts, of which {', '.join(others)} differ from the package's. Pass "
-            "--new-prompts to use those instead; the cost is shown first."
+            f"Using the index's own prompts. These differ from the package's: {', '.join(different)}. Pass "
+            "--new-prompts to use the package's prompts. Their cost is shown before any model is called."
         )
     return with_name_lists(settings).model_copy(update={"prompts": prompts})
 
@@ -60,47 +60,47 @@ def with_contents(
 def prompts_for(
     settings: Settings, before: Mapping[str, Any] | None, new_prompts: bool = False
 ) -> dict[str, Prompt]:
-    """All prompts. An index keeps its own unless the settings name a folder with others.
+    """Return all prompts. An index keeps its own unless the settings name a folder with other prompts.
 
-    `before` are the settings stored in it, if any. With `new_prompts`, the package's replace them, except for
-    texts that only the settings have. Raises PromptError, SettingsError.
+    `before` are the settings stored in the index, if any. With `new_prompts`, the package's prompts replace
+    the index's, but not prompts in `settings` that differ from these. Raises PromptError and SettingsError.
     """
-    own = prompts_of(before)
+    index_prompts = prompts_of(before)
     if new_prompts:
-        kept = {name: text for name, text in settings.prompts.items() if text != own.get(name)}
+        prompts = {name: text for name, text in settings.prompts.items() if text != index_prompts.get(name)}
     else:
-        kept = own | settings.prompts
-    return load_prompts(settings.prompts_dir, kept)
+        prompts = index_prompts | settings.prompts
+    return load_prompts(settings.prompts_dir, prompts)
 
 
 def prompts_of(before: Mapping[str, Any] | None) -> dict[Any, str]:
-    """The prompts stored in an index, except for those from a folder of its owner."""
+    """Return the prompts stored in the settings of an index, ignoring the prompts folder of its owner."""
     if before is None:
         return {}
     return dict(parse_settings({"prompts": without_machine_settings(before).get("prompts", {})}).prompts)
 
 
-def cost_of_prompts(
+def describe_prompt_cost(
     store: Store,
     settings: Settings,
     stages: Iterable[str],
     before: Mapping[str, Any] | None,
     new_prompts: bool,
 ) -> str | None:
-    """A message about the cost of prompts that differ from the index's.
+    """Describe the cost of prompts that differ from the index's.
 
-    The estimate is what the affected stages used so far, at today's prices. None if no prompt differs or
-    nothing was paid for. `stages` are those that call models; other arguments as for `prompts_for`.
+    The estimate is the usage of the affected stages so far, at today's prices. Returns None if no prompt
+    differs or nothing was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
     """
-    ours = stored_prompts(prompts_for(settings, before, new_prompts))
+    prompts = stored_prompts(prompts_for(settings, before, new_prompts))
     if before is None:
         return None
-    theirs, changed = prompts_of(before), []
-    for name, text in ours.items():
-        known = ""
+    index_prompts, changed = prompts_of(before), []
+    for name, text in prompts.items():
+        previous = ""
         with suppress(PromptError):  # A prompt that is no longer valid counts as different.
-            known = parse_prompt(name, theirs.get(name, "")).source
-        if text != known:
+            previous = parse_prompt(name, index_prompts.get(name, "")).source
+        if text != previous:
             changed.append(name)
     affected = {stage for name in changed for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
@@ -135,6 +135,7 @@ def cost_of_prompts(
     unknown = next((stage for stage, totals in used.items() if totals.cost_usd is None), None)
     hint = f" Pass {price_hint(settings.model_name(unknown))} to see the cost." if unknown else ""
     return (
-        f"These prompts differ from those of the index: {', '.join(changed)}. Requests that they change are "
-        f"sent again. This costs at most about what their stages cost so far: {'; '.join(parts)}.{hint}"
+        f"These prompts differ from the prompts of the index: {', '.join(changed)}. Requests that they "
+        "change are sent again, which costs at most about as much as these stages so far: "
+        f"{'; '.join(parts)}.{hint}"
     )

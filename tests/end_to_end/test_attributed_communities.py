@@ -243,7 +243,7 @@ def test_one_index_of_all_levels_finds_the_same_as_one_search_per_level(
             for text in ("What about AAX ?", "Who wrote to ABX ?", "What are the THEMES ?")
         ]
 
-    monkeypatch.setattr(search_stage, "LEAST_ROWS", 1)
+    monkeypatch.setattr(search_stage, "MIN_ROWS", 1)
     known.write({"more.txt": "ZZX sleeps."})
     known.index()
     assert LEVELS in known.open().manifest.tables

@@ -91,7 +91,7 @@ def test_an_index_inside_its_input_is_not_read(world: World):
     world.write(TOWN)
     world.root = world.input / "index"
     world.index(chunking={"size": 12, "overlap": 4, "min_last_chunk_tokens": 2})
-    assert "The index is inside INPUT (index); its own files are not read" in world.observer.notes
+    assert "The index is inside INPUT (index). Its files are not read as documents." in world.observer.notes
     again = world.index(chunking={"size": 12, "overlap": 4, "min_last_chunk_tokens": 2})
     assert not again.committed and again.manifest.counts["documents"] == len(TOWN)
     world.input, before = world.root, world.input

@@ -394,7 +394,7 @@ def test_a_journal_that_does_not_reproduce_the_snapshot_is_not_trimmed(town: Wor
     for info in town.store.list("work/report"):
         town.store.delete(info.path)
     left = len(town.store.list("work"))
-    with pytest.raises(UsageError, match=r"snapshot 4 needs of the journal.*results for reports.*index"):
+    with pytest.raises(UsageError, match=r"snapshot 4 needs.*results for reports.*index"):
         clean_up(town.store, GcOptions(), journal=True, delete=True)
     assert len(town.store.list("work")) == left
 

@@ -16,7 +16,7 @@ from world import TOWN, Command, World, everything, index_command
 from graphrag_ray.base.declarations import JOURNALS
 from graphrag_ray.base.errors import DeletionRefused
 from graphrag_ray.indexing import repair as steps_damage
-from graphrag_ray.indexing.repair import needed
+from graphrag_ray.indexing.repair import needed_parts
 from graphrag_ray.store import damaged_files, locks, snapshots
 from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import Manifest
@@ -102,7 +102,7 @@ def told(world: World, path: str) -> list[str]:
 def one_of_each_table(world: World) -> list[Part]:
     """The largest part of each table in the newest snapshot or in the results of its steps."""
     largest: dict[str, Part] = {}
-    for part in needed(world.open().manifest):
+    for part in needed_parts(world.open().manifest):
         folder = part.path.rsplit("/", 1)[0]
         largest[folder] = max(largest.get(folder, part), part, key=lambda p: p.bytes)
     return list(largest.values())
@@ -150,7 +150,7 @@ def test_a_damaged_part_of_any_table_is_rebuilt(world: World, whole: dict[str, A
 def of_steps(manifest: Manifest, kind: str) -> list[str]:
     """Parts in the results of steps that are not in the snapshot's own tables."""
     own = {part.path for parts in manifest.tables.values() for part in parts}
-    return [p.path for p in needed(manifest) if p.path.split("/")[-2] == kind and p.path not in own]
+    return [p.path for p in needed_parts(manifest) if p.path.split("/")[-2] == kind and p.path not in own]
 
 
 @pytest.mark.parametrize(
@@ -178,7 +178,7 @@ def test_damage_found_while_a_step_reads_restarts_the_run(
     expected, calls = everything(world.open()), asked(world) - before
 
     world.root = tmp_path / "damaged"
-    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
     spoilt = of_steps(world.open().manifest, kind)
     for path in spoilt:
         flip(world.root / path)
@@ -192,7 +192,7 @@ def test_damage_found_while_a_step_reads_restarts_the_run(
 def test_short_ids_lost_with_a_part_are_assigned_again_unchanged(
     world: World, whole: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
     spoilt = [part.path for part in world.open().manifest.parts(kind)]
     for path in spoilt:
         flip(world.root / path)
@@ -217,7 +217,7 @@ def test_no_document_is_deleted_unasked_if_both_copies_of_documents_are_damaged(
 def test_verify_finds_damage_in_large_indexes(
     world: World, whole: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(steps_damage, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
     monkeypatch.setattr(steps_damage, "_BATCH", 5)
     part = world.open().manifest.parts("covariates")[0]
     flip(world.root / part.path)

@@ -148,7 +148,7 @@ def test_a_damaged_earlier_shard_is_not_needed(
     people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, table: str
 ):
     """Its sources are not needed either. A large index is not verified before each run."""
-    monkeypatch.setattr(repair, "VERIFIED_BYTES", 0)
+    monkeypatch.setattr(repair, "MAX_VERIFIED_BYTES", 0)
     other = afresh(people, tmp_path / "other", monkeypatch)
     sound = World(tmp_path / "sound", people.endpoint).take(people)
     derived = update(sound)["derived"]

@@ -63,7 +63,7 @@ def test_new_package_prompts_cost_an_update_nothing(
     world.index()
     assert world.asked() == asked
     told = [note for note in world.observer.notes if "--new-prompts" in note]
-    assert len(told) == 1 and "extract, describe, report differ" in told[0]
+    assert len(told) == 1 and "differ from the package's: extract, describe, report." in told[0]
 
     world.write({"mill.txt": "ALICE met BOB at the MILL."})
     world.index()

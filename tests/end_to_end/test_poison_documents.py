@@ -67,7 +67,7 @@ def test_a_reply_that_kills_its_reader_fails_one_item(
     with monkeypatch.context() as poisoned:
         poisoned.setattr(index_module, "load_names", load_deadly)
         done = run(*index_command(world))
-        assert done.exit_code == 3 and "The workers now look at every item" in " ".join(done.stderr.split())
+        assert done.exit_code == 3 and "The workers now check every item" in " ".join(done.stderr.split())
     (failed,) = failures(world)
     assert (failed["stage"], failed["document"], failed["kind"]) == ("extract", "mill.txt", "permanent")
     assert f"died {failed['attempts']} times" in failed["error"] and failed["attempts"] >= 3

@@ -30,8 +30,8 @@ OFTEN_S = 0.05
 
 @pytest.fixture
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_record, "EVERY_S", OFTEN_S)
-    monkeypatch.setattr(run_record, "LOGGED_EACH", 1)
+    monkeypatch.setattr(run_record, "BEAT_INTERVAL_S", OFTEN_S)
+    monkeypatch.setattr(run_record, "BEATS_PER_LOG_LINE", 1)
 
 
 def when_asked(world: World, number: int, look: Callable[[], Any]) -> list[Any]:
@@ -122,7 +122,7 @@ def test_failed_heartbeats_do_not_delay_a_run(
         write(self, path, data)
 
     monkeypatch.setattr(LocalFiles, "write", writing)
-    monkeypatch.setattr(run_record, "LAST_WITHIN_S", 0.1)
+    monkeypatch.setattr(run_record, "LAST_BEAT_TIMEOUT_S", 0.1)
     world.write(TOWN)
     world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=OFTEN_S)
     assert world.index().failed == 0 and tried
@@ -220,7 +220,7 @@ def test_a_new_run_is_not_mistaken_for_the_killed_one_before_it(
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(status, "LOOK_EVERY_S", OFTEN_S)
+    monkeypatch.setattr(status, "POLL_INTERVAL_S", OFTEN_S)
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_watch_follows_a_running_run(
 def test_waiting_for_the_next_run_times_out(
     world: World, run: Command, quick: None, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(status, "BEGUN_WITHIN_S", 2 * OFTEN_S)
+    monkeypatch.setattr(status, "START_TIMEOUT_S", 2 * OFTEN_S)
     waiting = run("status", "--root", world.root, "--watch", "--next")
     assert waiting.exit_code == 1 and "No run began" in waiting.stderr
     assert run("status", "--root", world.root, "--next").exit_code == 2

@@ -154,7 +154,7 @@ def test_chosen_metadata_is_found_and_shown_like_titles(world: World):
     minutes(world, [{"text": "ALICE met BOB.", "chair": {"name": name}} for name in speakers])
     by_words = {"hybrid_vector_weight": 0.0}
     world.index(chunking={"prepend_metadata": ["chair.name", "auhtor"]}, query=by_words, **world.embedding)
-    told = "names auhtor, but none of the first 4 documents has such metadata. Their columns: chair"
+    told = "names auhtor, but none of the first 4 documents has these columns. Their columns: chair"
     assert told in "".join(world.observer.notes)
     above = "chair.name: Ogilvie\n\nALICE met BOB."
     assert above in embedded(world)

@@ -151,7 +151,7 @@ def test_consecutive_updates_share_groups(world: World):
 
 
 def test_changes_are_reported_with_correct_counts(world: World, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(comparing, "ROWS_AT_ONCE", 1)
+    monkeypatch.setattr(comparing, "TASK_ROWS", 1)
     world.write(MANY | TOWN)
     first = world.index().manifest.run
     rows = Counter({n: t["added"] for n, t in first["changes"].items()})

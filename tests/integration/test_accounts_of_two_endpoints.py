@@ -1,4 +1,4 @@
-"""Two endpoints with limits and prices of their own: what the accounts say is what the endpoints saw."""
+"""Accounts of two endpoints with separate limits and prices agree with what the endpoints received."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def once(store: Any, row: Row) -> Generator[Any, Any, str]:
 
 
 class Rows:
-    """Items that are all there."""
+    """A source whose items are all available from the start."""
 
     def __init__(self, n: int) -> None:
         self.total: int | None = n
@@ -45,7 +45,7 @@ class Rows:
     def on_finished(self, number: int, outcome: Any) -> None: ...
 
 
-def test_cost_retries_latencies_and_use_of_the_limits_are_those_of_both_together(tmp_path: Path):
+def test_accounts_add_up_both_endpoints(tmp_path: Path):
     answer = Answer("yes", usage=REPLIED, delay_s=0.05)
     with Endpoint(in_turn(rate_limited("0.2"), answer)) as cheap, Endpoint(lambda body: answer) as dear:
         ends = [

@@ -1,4 +1,4 @@
-"""A whole index on Ray by a self-hosted server: it has so many slots, queues the rest, tells no limit."""
+"""An index run on Ray against a self-hosted server with slots, a queue and no announced limits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fit(in_flight: Sequence[int], slots: int) -> bool:
 
 @dataclass
 class Watched:
-    """The server as a process, asked five times a second; once the calls have settled it has AFTER slots."""
+    """The server process, polled five times per second. Once concurrency has settled, it gets AFTER slots."""
 
     base_url: str
     seen: list[tuple[int, int, int]] = field(default_factory=list)
@@ -61,7 +61,7 @@ class Watched:
                 self.ask("/settings", {"slots": slots})
 
     def in_flight(self, slots: int, first: int, last: int = CHUNKS) -> list[int]:
-        """Calls in flight while it had so many slots and had given between so many answers."""
+        """Return the calls in flight at a number of slots, within a range of numbers of answers."""
         return [n for s, n, answered in self.seen if s == slots and first <= answered <= last]
 
 
@@ -86,7 +86,7 @@ def server() -> Iterator[Watched]:
             process.terminate()
 
 
-def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow_it(
+def test_concurrency_without_known_limits_follows_the_server_capacity(
     on_ray: None, server: Watched, tmp_path: Path
 ) -> None:
     from graphrag_ray.engine.ray.ray_executor import RayExecutor
@@ -118,7 +118,7 @@ def test_without_a_known_limit_calls_in_flight_settle_at_the_capacity_and_follow
     assert max(n for _, n, _ in server.seen) <= 4 * settings.run.initial_in_flight
     followed = server.in_flight(AFTER, 0, CHUNKS - 2 * AFTER)
     assert followed, ("never settled", server.in_flight(BEFORE, FIRST_ANSWERS))
-    # For a while: what else keeps the machine busy slows replies, and fewer calls are right then.
+    # Only for a while, because other load on the machine slows replies, and fewer calls are right then.
     assert any(
         fit(followed[i : i + SETTLED_LOOKS], AFTER) for i in range(max(1, len(followed) - SETTLED_LOOKS))
     ), followed

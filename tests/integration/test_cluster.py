@@ -1,4 +1,4 @@
-"""The private cluster that a run starts where there is no other, and what it brings to one that is there."""
+"""The private cluster that a run starts by default, and the code that a run brings to an existing cluster."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ with connect():
 """
 
 
-def test_two_programs_on_one_machine_have_a_private_cluster_each_which_only_this_machine_can_reach(
+def test_private_clusters_are_separate_and_listen_on_this_machine_only(
     on_ray: None,
 ):
     environment = {
@@ -45,7 +45,7 @@ def test_two_programs_on_one_machine_have_a_private_cluster_each_which_only_this
 
 
 @pytest.mark.cluster
-def test_an_address_at_which_nothing_listens_is_told_in_one_message():
+def test_address_without_a_cluster_is_reported_in_one_message():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{free.getsockname()[1]}"
@@ -65,10 +65,10 @@ except GraphRagError as e:
     assert done.stderr == ""
 
 
-def test_workers_get_the_driver_s_package_whole_and_none_where_a_job_brings_code_of_its_own(
+def test_workers_get_the_drivers_package_unless_a_job_brings_its_code(
     monkeypatch: pytest.MonkeyPatch,
 ):
-    variable = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # as Ray sets it for submitted jobs
+    variable = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # Ray sets it like this for submitted jobs.
     monkeypatch.delenv(variable, raising=False)
     brought = runtime_environment()
     (package,) = brought["py_modules"]
@@ -82,7 +82,7 @@ def test_workers_get_the_driver_s_package_whole_and_none_where_a_job_brings_code
 
 
 @pytest.mark.cluster
-def test_workers_import_the_driver_s_package_whatever_is_in_the_current_folder(tmp_path: Path):
+def test_workers_import_the_drivers_package_from_any_current_folder(tmp_path: Path):
     (tmp_path / "graphrag_ray").mkdir()
     (tmp_path / "graphrag_ray" / "__init__.py").write_text("raise SystemExit('another version')")
     script = """
@@ -109,14 +109,14 @@ with connect():
     assert done.stdout.split() == [str(PACKAGE / "__init__.py")] * 2
 
 
-def test_what_a_job_says_of_the_event_loop_stands(monkeypatch: pytest.MonkeyPatch):
-    """Ray refuses a variable that is said twice."""
+def test_event_loop_setting_of_a_job_is_not_overridden(monkeypatch: pytest.MonkeyPatch):
+    """Ray rejects a variable that is set twice."""
     chosen = {"working_dir": "gcs://_ray_pkg.zip", "env_vars": {"RAY_USE_UVLOOP": "1"}}
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": chosen}))
     assert runtime_environment() == {}
 
 
-def test_workers_have_the_event_loop_of_asyncio(on_ray: None):
+def test_workers_use_the_asyncio_event_loop(on_ray: None):
     pytest.importorskip("uvloop")
 
     class Worker:
@@ -128,7 +128,7 @@ def test_workers_have_the_event_loop_of_asyncio(on_ray: None):
 
 
 @pytest.mark.cluster
-def test_a_private_cluster_takes_a_token_whatever_the_environment_says(tmp_path: Path):
+def test_private_cluster_requires_a_token_despite_the_environment(tmp_path: Path):
     """Replicas of Ray Serve listen on all interfaces."""
     script = """
 import os

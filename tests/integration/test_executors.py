@@ -1,4 +1,4 @@
-"""One contract, two executors: in-process and Ray do the same with tables and with dialogues."""
+"""The contract of all executors for tables and dialogues."""
 
 from __future__ import annotations
 
@@ -61,17 +61,17 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture(scope="session")
 def pool() -> Iterator[ProcessPool]:
-    """Two processes, which are up."""
-    found = ProcessPool(2)
-    found.wait()
-    yield found
-    found.close()
+    """A pool with two running processes."""
+    processes = ProcessPool(2)
+    processes.wait()
+    yield processes
+    processes.close()
 
 
 @pytest.fixture(params=["local", "processes", pytest.param("ray", marks=pytest.mark.cluster)])
 def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> Iterator[Make]:
-    """Makes an executor on one store, for a model with a `window`; `run=…` are settings under `run`."""
-    made: list[Any] = []
+    """Return a function that creates executors on one store, for a model with a `window`."""
+    created: list[Any] = []
 
     def build(window: int = 128_000, **run: Any) -> Executor:
         model = {
@@ -91,30 +91,30 @@ def make(request: pytest.FixtureRequest, tmp_path: Path, endpoint: Endpoint) -> 
         request.getfixturevalue("on_ray")
         from graphrag_ray.engine.ray.ray_executor import RayExecutor
 
-        made.append(RayExecutor(store, models, limit, journal_flush_s))
-        return made[-1]
+        created.append(RayExecutor(store, models, limit, journal_flush_s))
+        return created[-1]
 
     yield build
-    for executor in made:
+    for executor in created:
         executor.close()
 
 
-class Elsewhere:
-    """What no other process can unpickle."""
+class Unpicklable:
+    """An object that no other process can unpickle."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         return import_module, ("no_such_module",)
 
 
 @pytest.mark.cluster
-def test_a_task_that_ray_cannot_run_is_told_with_its_cause_and_without_colors(on_ray: None, tmp_path: Path):
+def test_error_of_a_task_that_ray_cannot_run_names_the_cause_without_colours(on_ray: None, tmp_path: Path):
     from graphrag_ray.engine.ray.table_tasks import unwrap_errors
 
     @ray.remote(max_retries=0)
     def task(x: Any) -> None: ...
 
     with pytest.raises(GraphRagError) as caught, unwrap_errors("read"):
-        ray.get(task.remote(Elsewhere()))
+        ray.get(task.remote(Unpicklable()))
     message = str(caught.value)
     assert message.startswith("Ray could not run step read: ") and "no_such_module" in message
     assert "\x1b" not in message and "memory" not in message
@@ -138,7 +138,7 @@ def broken(store: Store, x: int) -> Iterator[dict[str, pa.Table]]:
     yield {}
 
 
-def test_map_writes_the_parts_of_each_input_in_its_place(make: Make):
+def test_map_returns_parts_in_the_order_of_inputs(make: Make):
     executor = make()
     written = executor.map("step", numbers, [range(3), range(0), range(5, 7)])
     assert [len(w["numbers"]) for w in written] == [1, 0, 1]
@@ -146,7 +146,7 @@ def test_map_writes_the_parts_of_each_input_in_its_place(make: Make):
     assert read_table(executor.store, parts)["n"].to_pylist() == [0, 1, 2, 5, 6]
 
 
-def test_a_bug_in_a_step_is_told_with_its_place_in_the_code(make: Make):
+def test_bug_in_a_step_is_reported_with_its_location(make: Make):
     no_parts: Any = [(Group("entity", [7], [], []), [])]
     with pytest.raises(AttributeError) as caught:
         make().map("describe", partial(_assemble, "o200k_base"), no_parts)
@@ -172,8 +172,8 @@ def test_shuffle_brings_each_partition_together(make: Make, partitions: int, bun
     assert sums == [[sum(range(k, 30, partitions))] for k in range(partitions)]
 
 
-def test_a_shuffle_of_many_inputs_brings_all_of_them_together(make: Make):
-    """There are more of them than Ray's tasks that split them."""
+def test_shuffle_of_many_inputs_combines_all_of_them(make: Make):
+    """There are more inputs than Ray tasks that split them."""
     executor = make()
 
     def rows(store: Store, n: int) -> Iterator[pa.Table]:
@@ -184,7 +184,7 @@ def test_a_shuffle_of_many_inputs_brings_all_of_them_together(make: Make):
     assert sums == [[sum(range(k, 150, 3))] for k in range(3)]
 
 
-def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
+def test_journal_parts_are_merged_in_batches_and_damaged_ones_set_aside(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(compaction, "PIECE_PARTS", 8)
@@ -199,44 +199,44 @@ def test_the_parts_of_a_journal_are_merged_in_pieces_and_damaged_ones_set_aside(
     with locks.acquire(store) as lock:
         run = Run(executor, parse_settings({}), {}, None, Observer(), lock=lock)
         compact(run, ["extract"], 33)
-        assert not run.seconds, "too few"
+        assert not run.seconds, "too few parts"
         compact(run, ["extract"], 32)
         assert run.maintenance["compact"] == {"parts": 32, "merged_into": 5}
         assert [info.path for info in store.list("work/extract/damaged")] and run.current_step is None
         assert len(store.list("work/extract")) == 5
-        found = JournalIndex.load(store, "extract").lookup(keys)
-        assert [found[key][0].reply for key in keys[:31]] == [f"reply {i}" for i in range(31)]
+        stored = JournalIndex.load(store, "extract").lookup(keys)
+        assert [stored[key][0].reply for key in keys[:31]] == [f"reply {i}" for i in range(31)]
         store.create(f"locks/{lock.epoch + 1}.json", b"{}")
         with pytest.raises(LockLost):
             compact(run, ["extract"], 2)
-        assert len(store.list("work/extract")) == 5, "who lost the lock deletes nothing"
+        assert len(store.list("work/extract")) == 5, "a process without the lock deletes nothing"
 
 
-def test_a_named_error_of_a_table_function_arrives_as_itself(make: Make):
+def test_error_of_a_table_function_keeps_its_type(make: Make):
     with pytest.raises(CorruptPart, match="part 1 is torn"):
         make().map("step", broken, [1])
 
 
-def test_no_inputs_are_no_work(make: Make):
+def test_no_inputs_give_no_results(make: Make):
     executor = make()
     assert executor.map("step", numbers, []) == []
     assert list(executor.stream("step", by_parity, [])) == []
 
 
-def how_it_logs(store: Store, x: str) -> Iterator[dict[str, pa.Table]]:
-    found = logs.current_config()
-    yield {"logging": pa.table({"format": [found and found.format], "run": [found and found.run]})}
+def report_logging(store: Store, x: str) -> Iterator[dict[str, pa.Table]]:
+    config = logs.current_config()
+    yield {"logging": pa.table({"format": [config and config.format], "run": [config and config.run]})}
 
 
-def test_table_functions_log_as_their_driver_does(make: Make):
+def test_table_functions_use_the_drivers_logging(make: Make):
     logs.configure(logs.LogConfig("info", "json", "a run"))
     executor = make()
-    (written,) = executor.map("step", how_it_logs, ["x"])
+    (written,) = executor.map("step", report_logging, ["x"])
     assert read_table(executor.store, written["logging"]).to_pylist() == [{"format": "json", "run": "a run"}]
 
 
 def two_turns(store: Store, row: Row) -> Generator[Any, Any, str]:
-    """Asks for the text, then for the reply to it."""
+    """Send the text, then the reply to it."""
     if row["text"] == "torn":
         raise CorruptPart("part x is torn")
     if row["text"] == "bug":
@@ -269,13 +269,13 @@ def sweep(executor: Executor, texts: list[str]) -> Listed:
     return source
 
 
-def test_every_item_runs_to_its_end_and_reports_its_result(make: Make, endpoint: Endpoint):
+def test_every_item_completes_and_reports_its_result(make: Make, endpoint: Endpoint):
     source = sweep(make(), [f"item {i}" for i in range(40)])
     assert {n: o.result for n, o in source.outcomes.items()} == {i: f"AGAIN ITEM {i}" for i in range(40)}
     assert len(endpoint.requests) == 80
 
 
-def test_what_is_journalled_is_never_asked_again(make: Make, endpoint: Endpoint):
+def test_journalled_requests_are_not_sent_again(make: Make, endpoint: Endpoint):
     executor = make()
     sweep(executor, ["a", "b"])
     again = sweep(executor, ["a", "b", "c"])
@@ -283,7 +283,7 @@ def test_what_is_journalled_is_never_asked_again(make: Make, endpoint: Endpoint)
     assert len(endpoint.requests) == 6
 
 
-def test_replaying_the_journal_gives_the_results_of_the_run(make: Make):
+def test_replaying_the_journal_reproduces_the_results(make: Make):
     executor = make()
     source = sweep(executor, ["a", "b"])
     index = JournalIndex.load(executor.store, "echo")
@@ -292,7 +292,7 @@ def test_replaying_the_journal_gives_the_results_of_the_run(make: Make):
     assert all(o.status == "complete" for _, o in replayed)
 
 
-def test_a_request_that_can_never_succeed_fails_its_item_for_good(make: Make, endpoint: Endpoint):
+def test_permanent_failure_is_not_retried(make: Make, endpoint: Endpoint):
     endpoint.respond = lambda body: TOO_LONG if body["messages"][-1]["content"] == "bad" else "fine"
     executor = make()
     source = sweep(executor, ["good", "bad"])
@@ -302,7 +302,7 @@ def test_a_request_that_can_never_succeed_fails_its_item_for_good(make: Make, en
     assert again.outcomes[1].status == "failed" and len(endpoint.requests) == asked
 
 
-def test_a_passing_failure_is_tried_again_by_the_next_run(make: Make, endpoint: Endpoint):
+def test_transient_failure_is_retried_by_the_next_run(make: Make, endpoint: Endpoint):
     endpoint.respond = lambda body: BROKEN
     executor = make(max_attempts=2, max_failed_fraction=1.0)
     source = sweep(executor, ["a"])
@@ -312,7 +312,7 @@ def test_a_passing_failure_is_tried_again_by_the_next_run(make: Make, endpoint: 
     assert again.outcomes[0].status == "complete"
 
 
-def test_a_refused_key_stops_the_run_and_writes_no_failure(make: Make, endpoint: Endpoint):
+def test_rejected_key_stops_the_run_without_recording_failures(make: Make, endpoint: Endpoint):
     endpoint.respond = lambda body: WRONG_KEY
     executor = make()
     with pytest.raises(ModelRefused, match="Incorrect API key"):
@@ -322,12 +322,12 @@ def test_a_refused_key_stops_the_run_and_writes_no_failure(make: Make, endpoint:
     assert sweep(executor, ["a", "b"]).outcomes[0].status == "complete"
 
 
-def test_an_error_that_is_no_item_s_fault_ends_the_sweep_as_itself(make: Make):
+def test_error_unrelated_to_items_ends_the_sweep(make: Make):
     with pytest.raises(CorruptPart, match="part x is torn"):
         sweep(make(), ["a", "torn", "b"])
 
 
-def test_an_item_on_which_we_fail_ourselves_ends_nothing_but_itself_in_any_run(make: Make):
+def test_bug_fails_only_its_item_in_every_run(make: Make):
     executor = make()
     for _ in range(2):
         ended = sweep(executor, ["a", "bug", "b"]).outcomes
@@ -335,9 +335,7 @@ def test_an_item_on_which_we_fail_ourselves_ends_nothing_but_itself_in_any_run(m
         assert "ZeroDivisionError: seven by nothing" in ended[1].error and ended[1].attempts == 1
 
 
-def test_an_outcome_that_the_source_waits_for_is_told_while_other_calls_are_in_flight(
-    make: Make, endpoint: Endpoint
-):
+def test_outcomes_are_reported_while_other_calls_are_in_flight(make: Make, endpoint: Endpoint):
     seen: dict[int, int] = {}
 
     class Waiting(Listed):
@@ -354,8 +352,8 @@ def test_an_outcome_that_the_source_waits_for_is_told_while_other_calls_are_in_f
     assert seen == {0: 1, 1: 0}
 
 
-def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, endpoint: Endpoint):
-    class TakenOver(Listed):
+def test_sweep_after_an_aborted_one_can_use_all_slots(make: Make, endpoint: Endpoint):
+    class LosingLock(Listed):
         def take(self) -> list[Row] | None:
             if endpoint.in_flight < 16:
                 return super().take() or []
@@ -365,13 +363,13 @@ def test_a_sweep_after_one_that_was_broken_off_has_all_places_again(make: Make, 
     executor = make()
     with pytest.raises(LockLost):
         executor.sweep(
-            WORK, TakenOver([f"item {i}" for i in range(40)]), JournalIndex.load(executor.store, "echo")
+            WORK, LosingLock([f"item {i}" for i in range(40)]), JournalIndex.load(executor.store, "echo")
         )
     endpoint.respond = lambda body: "fine"
     assert len(sweep(executor, [f"again {i}" for i in range(40)]).outcomes) == 40
 
 
-def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
+def test_calls_abandoned_at_the_end_count_as_paid(
     make: Make, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     class Stopped(Listed):
@@ -389,7 +387,7 @@ def test_calls_that_are_given_up_at_the_end_are_counted_as_paid(
     assert paid.unanswered == 8 and paid.prompt_tokens > 0
 
 
-def test_what_comes_back_after_a_sweep_was_told_to_stop_counts_as_done(make: Make, endpoint: Endpoint):
+def test_replies_after_a_stop_request_are_recorded(make: Make, endpoint: Endpoint):
     class Stopped(Listed):
         def take(self) -> list[Row] | None:
             if endpoint.in_flight >= 8:
@@ -398,14 +396,14 @@ def test_what_comes_back_after_a_sweep_was_told_to_stop_counts_as_done(make: Mak
 
     endpoint.respond = lambda body: Answer("late", delay_s=1.0)
     executor: Any = make()
-    glimpses: list[SweepProgress] = []
-    executor.on_progress = glimpses.append
+    progress: list[SweepProgress] = []
+    executor.on_progress = progress.append
     with pytest.raises(Interrupted):
         executor.sweep(ONCE, Stopped(list("abcdefgh")), JournalIndex.load(executor.store, "echo"))
-    assert glimpses[-1].done == compaction.totals(executor.store, "echo").done == 8
+    assert progress[-1].done == compaction.totals(executor.store, "echo").done == 8
 
 
-def test_a_sweep_that_waits_for_its_first_item_hears_that_it_shall_stop(make: Make):
+def test_sweep_without_items_reacts_to_a_stop_request(make: Make):
     class Slow(Listed):
         def take(self) -> list[Row] | None:
             executor.stop.received = signal.SIGINT
@@ -416,7 +414,7 @@ def test_a_sweep_that_waits_for_its_first_item_hears_that_it_shall_stop(make: Ma
         executor.sweep(WORK, Slow(["never"]), JournalIndex.load(executor.store, "echo"))
 
 
-def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: Endpoint):
+def test_request_that_was_too_long_is_sent_with_a_larger_window(make: Make, endpoint: Endpoint):
     text = "word " * 2_000
     small, large = make(window=1_000, max_failed_fraction=1.0), make()
     assert sweep(small, [text]).outcomes[0].status == "retry"
@@ -426,16 +424,14 @@ def test_a_request_that_did_not_fit_is_sent_once_it_does(make: Make, endpoint: E
     assert sweep(large, [text]).outcomes[0].status == "complete"
 
 
-def test_a_run_in_which_most_items_fail_is_stopped_before_the_money_is_gone(make: Make, endpoint: Endpoint):
+def test_run_in_which_most_items_fail_is_stopped_early(make: Make, endpoint: Endpoint):
     endpoint.respond = lambda body: TOO_LONG
     with pytest.raises(TooManyFailures, match="max_failed_fraction"):
         sweep(make(), [f"item {i}" for i in range(2000)])
     assert len(endpoint.requests) < 1800
 
 
-def test_a_budget_is_nearly_used_and_not_exceeded_however_many_items_could_run(
-    make: Make, endpoint: Endpoint
-):
+def test_budget_is_nearly_used_up_without_being_exceeded(make: Make, endpoint: Endpoint):
     sent: list[int] = []
 
     def respond(body: dict[str, Any]) -> Answer:
@@ -450,16 +446,16 @@ def test_a_budget_is_nearly_used_and_not_exceeded_however_many_items_could_run(
     with pytest.raises(BudgetSpent, match="max_total_tokens"):
         sweep(executor, texts)
     journal = JournalIndex.load(executor.store, "echo")
-    each = 4 * 20  # two turns, each with a prompt and its echo, of some twenty tokens
-    assert 0.7 * 20_000 / each < journal.count_done() < 1.3 * 20_000 / each
-    assert len(sent) == 2 * journal.count_done(), "every item that was begun was finished"
+    item_tokens = 4 * 20  # two turns, each with a prompt and its echo, of about 20 tokens
+    assert 0.7 * 20_000 / item_tokens < journal.count_done() < 1.3 * 20_000 / item_tokens
+    assert len(sent) == 2 * journal.count_done(), "every started item was finished"
     spent = executor.spending.earlier.total
-    assert spent.calls == len(sent), "what a sweep spent counts, also when it is broken off"
+    assert spent.calls == len(sent), "spending counts even if the sweep is aborted"
     executor.spending = Spending()  # type: ignore[attr-defined]
     assert len(sweep(executor, texts).outcomes) == 400 and len(sent) == 800
 
 
-def test_a_sweep_says_how_long_it_took_and_how_many_calls_were_in_flight(make: Make, endpoint: Endpoint):
+def test_sweep_reports_duration_and_calls_in_flight(make: Make, endpoint: Endpoint):
     endpoint.respond = lambda body: Answer("fine", delay_s=0.3)
     source = Listed([f"item {i}" for i in range(32)])
     executor = make()
@@ -485,7 +481,7 @@ def test_calls_are_accounted_by_stage_and_model(make: Make):
     assert totals.calls == 4 and totals.prompt_tokens > 0 and totals.cost_usd is None
 
 
-def test_what_an_endpoint_refuses_is_learned_once_and_known_to_the_next_run(make: Make, endpoint: Endpoint):
+def test_rejected_parameter_is_learned_once_and_stored(make: Make, endpoint: Endpoint):
     refused = "temperature"
 
     def respond(body: dict[str, Any]) -> Any:

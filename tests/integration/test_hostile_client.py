@@ -1,4 +1,4 @@
-"""A hostile client cannot make the service fail, hang, reply at length or neglect other clients.
+"""A hostile client cannot make the service fail, hang, reply at length or block other clients.
 
 Section F of the threat model in docs/guides/security.md.
 """
@@ -110,7 +110,7 @@ CHATS = [
 ]
 
 
-def test_no_body_makes_the_service_fail_or_talk_at_length(town: World, serve: Start):
+def test_no_body_makes_the_service_fail_or_reply_at_length(town: World, serve: Start):
     client, asked = serve().client, town.asked()
     for path, bodies in (("/query", QUERIES), (CHAT, CHATS)):
         for body, said in bodies:
@@ -128,11 +128,11 @@ def test_no_body_makes_the_service_fail_or_talk_at_length(town: World, serve: St
         assert (
             client.post("/query", content=json.dumps({"question": strange}), headers=JSON).status_code == 200
         )
-    # What clients of the protocol leave open, they send as null.
+    # Clients of the protocol send fields without a value as null.
     assert client.post(CHAT, content=chat(stream=None, tools=None, n=None), headers=JSON).status_code == 200
 
 
-def test_a_body_that_does_not_come_is_not_waited_for_and_holds_nobody_up(town: World, serve: Start):
+def test_missing_body_times_out_without_blocking_other_clients(town: World, serve: Start):
     served = serve(max_seconds=3)
     address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
     head = b"POST /query HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
@@ -148,7 +148,7 @@ def test_a_body_that_does_not_come_is_not_waited_for_and_holds_nobody_up(town: W
         one.close()
 
 
-def test_what_a_path_can_be_asked_by_is_told(town: World, serve: Start):
+def test_wrong_method_is_answered_with_the_allowed_ones(town: World, serve: Start):
     client = serve(token="right").client
     refused = client.get("/query")
     assert refused.status_code == 405 and refused.headers["Allow"] == "POST"
@@ -156,7 +156,7 @@ def test_what_a_path_can_be_asked_by_is_told(town: World, serve: Start):
     assert client.head("/healthz").status_code == 200
 
 
-def test_a_wrong_token_may_hold_any_bytes_and_the_right_one_may_not(town: World, serve: Start):
+def test_wrong_tokens_are_rejected_and_invalid_characters_in_the_configured_one(town: World, serve: Start):
     url = serve(token="right").url
     for wrong in (
         b"Bearer \xff\xfe",
@@ -172,10 +172,10 @@ def test_a_wrong_token_may_hold_any_bytes_and_the_right_one_may_not(town: World,
             find_token(ServiceOptions(root="x"), {"GRAPHRAG_RAY_TOKEN": token})
 
 
-# pages of others
+# Requests from other websites
 
 
-def test_scripts_of_a_page_may_ask_where_its_origin_is_named(town: World, serve: Start):
+def test_scripts_of_allowed_origins_may_send_requests(town: World, serve: Start):
     page = {"Origin": "https://chat.example.org"}
     before = page | {
         "Access-Control-Request-Method": "POST",
@@ -194,11 +194,11 @@ def test_scripts_of_a_page_may_ask_where_its_origin_is_named(town: World, serve:
     assert "Access-Control-Allow-Origin" not in serve().client.get("/index", headers=page).headers
 
 
-# requests that are none
+# Invalid requests
 
 
 def raw(served: Served, *pieces: bytes) -> bytes:
-    """What the service answers to bytes as they are."""
+    """Send raw bytes and return the response."""
     with socket.create_connection(("127.0.0.1", int(served.url.rpartition(":")[2]))) as one:
         one.settimeout(60)
         answered = b""
@@ -215,7 +215,7 @@ def raw(served: Served, *pieces: bytes) -> bytes:
 HEAD = b"POST /query HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
 
 
-def test_a_body_that_never_ends_is_cut_at_its_most(town: World, serve: Start):
+def test_endless_body_is_cut_off_at_the_limit(town: World, serve: Start):
     served = serve(max_body_bytes=100_000)
     chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
     endless = raw(served, HEAD + b"Transfer-Encoding: chunked\r\n\r\n", *[chunk] * 50)
@@ -239,7 +239,7 @@ def test_a_body_that_never_ends_is_cut_at_its_most(town: World, serve: Start):
     ],
     ids=["tls", "version", "bytes", "path", "long path", "long header", "two lengths", "negative"],
 )
-def test_what_is_no_request_is_refused_and_the_next_one_answered(town: World, serve: Start, request_: bytes):
+def test_invalid_request_is_rejected_and_the_next_one_answered(town: World, serve: Start, request_: bytes):
     served = serve()
     answered = raw(served, request_)
     assert answered == b"" or 400 <= int(answered.split(b" ")[1]) < 500, answered[:200]
@@ -247,7 +247,7 @@ def test_what_is_no_request_is_refused_and_the_next_one_answered(town: World, se
     assert served.client.get("/healthz").status_code == 200
 
 
-def test_a_body_counts_as_what_it_is_whatever_it_calls_itself(town: World, serve: Start):
+def test_content_type_does_not_change_how_a_body_is_parsed(town: World, serve: Start):
     client, asked = serve().client, town.asked()
     for type_ in ("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "\u00e9", ""):
         answer = client.post(
@@ -259,14 +259,14 @@ def test_a_body_counts_as_what_it_is_whatever_it_calls_itself(town: World, serve
     assert twice.status_code == 200 and twice.json()["question"] == THEMES
 
 
-def test_no_text_ends_an_event_of_a_stream_or_makes_one(town: World, serve: Start):
+def test_no_text_can_end_or_forge_a_stream_event(town: World, serve: Start):
     question = "THEMES\r\n\r\nevent: error\ndata: {}\x00\x1b[2J\u2028\u0085"
     with serve().client.stream("POST", "/query", json={"question": question, "stream": True}) as got:
         names = [line for line in got.read().split(b"\n") if line.startswith(b"event: ")]
     assert b"event: error" not in names and names[-1] == b"event: answer"
 
 
-def test_streams_that_are_left_give_their_places_back(town: World, serve: Start):
+def test_abandoned_streams_free_their_slots(town: World, serve: Start):
     served = serve(max_running=2, max_waiting=2)
     body = json.dumps({"question": THEMES, "stream": True}).encode()
     for _ in range(50):

@@ -1,6 +1,6 @@
-"""What an endpoint may send, and what we make of it: nothing of it harms a run, and little is believed.
+"""A hostile endpoint cannot harm a run, and the client does not trust implausible replies.
 
-Each case is bytes of a real server on loopback. The bounds are on what it could send before we hung up.
+Each case uses a real server on loopback. The bounds limit what it can send before the client hangs up.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MOST_SENT = 16 << 20
 """Bytes: what we read, and what the sockets between us hold."""
 
 
-class Heard:
+class RecordingListener:
     def __init__(self) -> None:
         self.text = ""
 
@@ -48,8 +48,8 @@ class Heard:
         self.text += text
 
 
-class Asked:
-    """What came of some requests to an endpoint that says this. `heard`: of streams."""
+class Requested:
+    """The results of some requests to an endpoint. `heard` are the pieces of streams."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Asked:
         max_attempts: int = 1,
         **model: Any,
     ) -> None:
-        self.accounts, self.heard = Accounts(), Heard()
+        self.accounts, self.heard = Accounts(), RecordingListener()
         with HostileServer(says) as self.server:
             at = index_settings.Endpoint(base_url=self.server.base_url, api_key_env=None, max_in_flight=50)
             given = {
@@ -110,18 +110,18 @@ def event(text: str, finish: str | None = None) -> bytes:
 # Size and time
 
 
-def test_a_few_bytes_that_unpack_to_gigabytes_are_not_unpacked():
+def test_compression_bomb_is_not_decompressed():
     packed = gzip.compress(b" " * (1 << 24))
     for encoding in ("gzip", "br", "nonsense"):
-        asked = Asked(lambda body, named=encoding: answer(packed, Content_Encoding=named))
+        asked = Requested(lambda body, named=encoding: answer(packed, Content_Encoding=named))
         assert isinstance(asked.result, RetriesExhausted) and "which was not asked for" in str(asked.result)
 
 
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "503 Busy", "307 Elsewhere"])
 @pytest.mark.parametrize("length", ["99999999999", ""])
-def test_a_body_without_an_end_is_read_up_to_what_a_reply_could_have(status, length):
+def test_endless_body_is_read_up_to_the_maximum_size_of_a_reply(status, length):
     head = f"HTTP/1.1 {status}\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
-    asked = Asked(lambda body: (piece for part in ([head.encode()], forever(b"[")) for piece in part))
+    asked = Requested(lambda body: (piece for part in ([head.encode()], forever(b"[")) for piece in part))
     assert isinstance(asked.result, RetriesExhausted) and "that a reply can have" in str(asked.result)
     assert asked.sent < MOST_SENT
 
@@ -130,8 +130,8 @@ def test_a_body_without_an_end_is_read_up_to_what_a_reply_could_have(status, len
     "piece",
     [b"data: ", b"x", b"\n", b": hm\n", b"data: x\n", b"data: {}\n\n", event("hm "), event("<think>")],
 )
-def test_a_stream_without_an_end_is_read_up_to_what_a_reply_could_have(piece):
-    asked = Asked(
+def test_endless_stream_is_read_up_to_the_maximum_size_of_a_reply(piece):
+    asked = Requested(
         lambda body: (p for part in ([begins("text/event-stream")], forever(piece)) for p in part),
         stream=True,
     )
@@ -140,15 +140,15 @@ def test_a_stream_without_an_end_is_read_up_to_what_a_reply_could_have(piece):
 
 
 @pytest.mark.parametrize("piece", [b"x", b"X-More: hm\r\n", b"Set-Cookie: a=b\r\n"])
-def test_headers_without_an_end_are_not_read(piece):
-    asked = Asked(lambda body: (p for part in ([b"HTTP/1.1 200 OK\r\n"], forever(piece)) for p in part))
+def test_endless_headers_are_not_read(piece):
+    asked = Requested(lambda body: (p for part in ([b"HTTP/1.1 200 OK\r\n"], forever(piece)) for p in part))
     assert isinstance(asked.result, RetriesExhausted)
     assert asked.sent < MOST_SENT
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nX-More: ", begins(), begins("text/event-stream")])
-def test_what_comes_drop_by_drop_is_given_up_after_the_time_of_a_call(head):
-    asked = Asked(
+def test_slow_trickle_is_abandoned_after_the_call_timeout(head):
+    asked = Requested(
         lambda body: (p for part in ([head], dripping(b" ")) for p in part),
         stream=b"event-stream" in head,
         timeout_s=0.5,
@@ -159,10 +159,10 @@ def test_what_comes_drop_by_drop_is_given_up_after_the_time_of_a_call(head):
 @pytest.mark.parametrize(
     "said", [b"[" * 200_000, b'{"a":' * 100_000, b"9" * 200_000, b"\xff" * 1000, b'"\\ud800']
 )
-def test_json_that_breaks_readers_is_no_reply(said):
-    assert isinstance(Asked(lambda body: answer(said)).result, RetriesExhausted)
+def test_json_that_breaks_parsers_is_rejected(said):
+    assert isinstance(Requested(lambda body: answer(said)).result, RetriesExhausted)
     stream = [begins("text/event-stream"), b"data: ", said, b"\n\n"]
-    assert isinstance(Asked(lambda body: stream, stream=True).result, RetriesExhausted)
+    assert isinstance(Requested(lambda body: stream, stream=True).result, RetriesExhausted)
 
 
 # Where a request goes
@@ -170,18 +170,18 @@ def test_json_that_breaks_readers_is_no_reply(said):
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 @pytest.mark.parametrize("same_host", [True, False])
-def test_a_prompt_follows_no_redirect(status, same_host):
+def test_redirects_are_not_followed(status, same_host):
     with HostileServer(lambda body: answer(chat("stolen"))) as other:
         where = "/v2/chat/completions" if same_host else f"{other.base_url}/chat/completions"
-        asked = Asked(lambda body: answer(b"", f"{status} Elsewhere", Location=where), max_attempts=4)
+        asked = Requested(lambda body: answer(b"", f"{status} Elsewhere", Location=where), max_attempts=4)
         assert isinstance(asked.result, FatalCallError) and "base_url" in str(asked.result)
         assert len(asked.bodies) == 1 and not other.asked
 
 
 @pytest.mark.parametrize("wait", ["86400", "99999999999999999999", "Fri, 31 Dec 9999 23:59:59 GMT"])
 @pytest.mark.parametrize("status", ["408 Late", "429 Slow", "503 Busy"])
-def test_nobody_sleeps_for_a_day(status, wait):
-    asked = Asked(lambda body: answer(b"{}", status, Retry_After=wait), max_attempts=4)
+def test_excessive_retry_after_is_not_obeyed(status, wait):
+    asked = Requested(lambda body: answer(b"{}", status, Retry_After=wait), max_attempts=4)
     assert isinstance(asked.result, FatalCallError) and "asks to wait" in str(asked.result)
     assert len(asked.bodies) == 1
 
@@ -205,23 +205,23 @@ def test_nobody_sleeps_for_a_day(status, wait):
         "many",
     ],
 )
-def test_tokens_that_make_no_sense_are_counted_by_ourselves_and_that_is_told_once(usage):
-    asked = Asked(lambda body: answer(chat("Hello.", usage=usage)), CHAT, CHAT, CHAT)
+def test_implausible_usage_is_replaced_with_our_count_and_reported_once(usage):
+    asked = Requested(lambda body: answer(chat("Hello.", usage=usage)), CHAT, CHAT, CHAT)
     assert [r.usage.reported for r in asked.results] == [False] * 3
     assert asked.accounts.total.total_tokens < 100
     assert list(asked.accounts.quirks["m"].values()) == [["usage"]]
 
 
-def test_tokens_of_unseen_thoughts_are_believed_up_to_the_limit_that_was_sent():
+def test_tokens_of_hidden_reasoning_are_trusted_up_to_the_limit():
     usage = {"prompt_tokens": 10, "completion_tokens": 190}
-    assert Asked(lambda body: answer(chat("Hi.", usage=usage))).result.usage.completion_tokens == 190
+    assert Requested(lambda body: answer(chat("Hi.", usage=usage))).result.usage.completion_tokens == 190
 
 
-def test_halves_of_characters_are_replaced_before_anything_keeps_them():
+def test_lone_surrogates_are_replaced_before_storage():
     said = b'{"choices": [{"message": {"content": "a \\ud83d b \\udc00"}, "finish_reason": "stop"}]}'
-    assert Asked(lambda body: answer(said)).result.text == "a \ufffd b \ufffd"
+    assert Requested(lambda body: answer(said)).result.text == "a \ufffd b \ufffd"
     refused = b'{"error": {"message": "no \\ud83d", "code": "\\udc00"}}'
-    error = Asked(lambda body: answer(refused, "400 Bad")).result
+    error = Requested(lambda body: answer(refused, "400 Bad")).result
     assert isinstance(error, PermanentCallError) and str(error).encode()
 
 
@@ -234,48 +234,48 @@ def test_halves_of_characters_are_replaced_before_anything_keeps_them():
         {"content": "<think>hm</think>\n"},
     ],
 )
-def test_thoughts_that_take_the_whole_limit_get_room_once_and_are_a_failure_then(message):
+def test_reasoning_that_uses_up_the_limit_gets_a_higher_one_once(message):
     text = message.pop("content")
-    asked = Asked(lambda body: answer(chat(text, "length", **message)), max_attempts=3)
+    asked = Requested(lambda body: answer(chat(text, "length", **message)), max_attempts=3)
     assert [body["max_tokens"] for body in asked.bodies] == [200, 200 + 8192]
     assert isinstance(asked.result, OnlyThoughts) and asked.result.retry_next_run
     assert "models.default.reasoning_tokens" in str(asked.result)
     assert asked.accounts.total.prompt_tokens > 10, "both were paid for"
-    fixed = Asked(lambda body: answer(chat(text, "length", **message)), reasoning_tokens=0)
+    fixed = Requested(lambda body: answer(chat(text, "length", **message)), reasoning_tokens=0)
     assert isinstance(fixed.result, OnlyThoughts) and len(fixed.bodies) == 1
 
 
-def test_one_word_gets_room_too_where_the_model_turns_out_to_think():
+def test_one_word_reply_gets_a_higher_limit_if_the_model_reasons():
     def says(body: dict[str, Any]) -> list[bytes]:
         enough = body["max_tokens"] > 1000
         return answer(chat("Y" if enough else None, "stop" if enough else "length", reasoning_content="hm"))
 
     check = ChatRequest("glean_check", (Message("user", "Any?"),), CALL, response="yes_no")
-    asked = Asked(says, check)
+    asked = Requested(says, check)
     assert asked.result.text == "Y" and len(asked.bodies) == 2
 
 
-def test_thoughts_are_not_heard_in_a_stream():
+def test_reasoning_is_removed_from_streams():
     pieces = ["<th", "ink>se", "cret</thi", "nk>\n", "The ferry", " was sold."]
     stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop"), b"data: [DONE]\n\n"]
-    asked = Asked(lambda body: stream, stream=True)
+    asked = Requested(lambda body: stream, stream=True)
     assert asked.heard.text == "The ferry was sold."
     assert asked.result.without_reasoning.text == "The ferry was sold."
 
 
-def test_a_stream_that_begins_inside_thoughts_is_held_back_from_the_second_on():
+def test_streams_that_begin_inside_reasoning_are_withheld_from_the_second_on():
     pieces = ["secret\n</think>\n", "Sold."]
     stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop")]
-    asked = Asked(lambda body: stream, CHAT, stream=True)
+    asked = Requested(lambda body: stream, CHAT, stream=True)
     assert asked.result.without_reasoning.text == "Sold." and "opened" in str(asked.accounts.quirks)
-    known = Asked(lambda body: stream, stream=True, model="deepseek-r1")
+    known = Requested(lambda body: stream, stream=True, model="deepseek-r1")
     assert known.heard.text == "Sold."
 
 
-def test_a_reply_that_shows_its_opening_tag_holds_no_later_stream_back():
+def test_reply_with_an_opening_tag_does_not_delay_later_streams():
     pieces = ["<think>secret</think>", "\nSold."]
     stream = [begins("text/event-stream"), *map(event, pieces), event("", "stop")]
-    asked = Asked(lambda body: stream, stream=True)
+    asked = Requested(lambda body: stream, stream=True)
     assert asked.heard.text == "Sold." and "opened" not in str(asked.accounts.quirks)
 
 
@@ -312,23 +312,23 @@ GOOD = [1.0, 2.0]
         {"data": 3},
     ],
 )
-def test_anything_but_one_embedding_a_text_is_none(said):
-    results = Asked(lambda body: answer(said), *TEXTS).results
+def test_reply_without_exactly_one_embedding_per_text_is_rejected(said):
+    results = Requested(lambda body: answer(said), *TEXTS).results
     assert all(isinstance(r, TransientCallError) for r in results)
 
 
-def test_an_embedding_of_zeros_fails_its_text_and_no_other():
+def test_zero_embedding_fails_only_its_text():
     def says(body: dict[str, Any]) -> list[bytes]:
         return answer(vectors(*((i, [0.0, 0.0] if t == "b" else GOOD) for i, t in enumerate(body["input"]))))
 
-    asked = Asked(says, *TEXTS)
+    asked = Requested(says, *TEXTS)
     assert [isinstance(r, PermanentCallError) for r in asked.results] == [False, True, False]
     assert np.frombuffer(asked.results[2].vector, "<f4").tolist() == GOOD
 
 
-def test_embeddings_of_other_lengths_than_before_stop_the_run():
+def test_embeddings_with_a_different_length_stop_the_run():
     def says(body: dict[str, Any]) -> list[bytes]:
         return answer(vectors(*((i, GOOD * len(body["input"])) for i in range(len(body["input"])))))
 
-    asked = Asked(says, *TEXTS, embedding_batch_size=2)
+    asked = Requested(says, *TEXTS, embedding_batch_size=2)
     assert any(isinstance(r, FatalCallError) and "dimensions" in str(r) for r in asked.results)

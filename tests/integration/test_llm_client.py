@@ -62,7 +62,7 @@ def embedding(text, dimensions=None):
 
 
 class World:
-    """A gateway over real clients of the given endpoints."""
+    """A gateway with real clients of these endpoints."""
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class World:
         return self.run(request)[0]
 
 
-def test_a_chat_call_goes_out_and_its_reply_comes_back():
+def test_chat_call_returns_the_reply():
     with Endpoint(lambda body: "Hello.", key=KEY) as endpoint:
         world = World(endpoint)
         reply = world.run_one(chat())
@@ -135,19 +135,19 @@ def test_a_chat_call_goes_out_and_its_reply_comes_back():
     assert total.cost_usd == pytest.approx(7 * 0.15e-6 + 2 * 0.6e-6)
 
 
-def test_many_calls_share_one_client_and_each_gets_its_own_reply():
+def test_concurrent_calls_of_a_client_get_their_own_replies():
     with Endpoint(lambda body: Answer(body["messages"][0]["content"].upper(), delay_s=0.05)) as endpoint:
         replies = World(endpoint).run(*[chat(f"call {i} äöü 漢字") for i in range(200)])
     assert [r.text for r in replies] == [f"CALL {i} ÄÖÜ 漢字" for i in range(200)]
     assert 50 < endpoint.peak_in_flight <= 100
 
 
-def test_a_truncated_reply_says_so():
+def test_truncated_reply_is_marked():
     with Endpoint(lambda body: Answer("cut off", "length")) as endpoint:
         assert World(endpoint).run_one(chat()).finish_reason == "length"
 
 
-def test_an_endpoint_that_reports_no_usage_is_counted_for():
+def test_missing_usage_is_counted_by_the_client():
     with Endpoint(lambda body: Answer("Hello.", usage=None)) as endpoint:
         reply = World(endpoint).run_one(chat())
     assert reply.usage == Usage(7, 2, reported=False)
@@ -156,7 +156,7 @@ def test_an_endpoint_that_reports_no_usage_is_counted_for():
 @pytest.mark.parametrize(
     "fault", [BROKEN, Status(503), Status(408), Status(409), Drop(), GARBAGE, Raw(b""), Raw(b"{}")]
 )
-def test_a_passing_fault_is_tried_again(fault):
+def test_transient_fault_is_retried(fault):
     with Endpoint(in_turn(fault, "Hello.")) as endpoint:
         world = World(endpoint)
         assert world.run_one(chat()).text == "Hello."
@@ -173,7 +173,7 @@ def test_a_passing_fault_is_tried_again(fault):
         b"SSH-2.0-OpenSSH_9.2\r\n",
     ],
 )
-def test_an_answer_that_is_none_is_tried_again(answer):
+def test_malformed_response_is_retried(answer):
     with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
         asked = pool.submit(answer_all, server, answer, times=2)
         world = World(
@@ -184,7 +184,7 @@ def test_an_answer_that_is_none_is_tried_again(answer):
 
 
 def answer_all(server, answer, times):
-    """The same bytes to each of so many connections; how many there were."""
+    """Send the same bytes to each of `n` connections, and return the number of connections."""
     for _ in range(times):
         connection, _ = server.accept()
         with connection:
@@ -194,7 +194,7 @@ def answer_all(server, answer, times):
     return times
 
 
-def test_what_no_library_foresaw_fails_one_call_which_is_tried_again(monkeypatch, caplog):
+def test_unexpected_library_error_fails_one_call_and_is_retried(monkeypatch, caplog):
     read_chat, seen = client.read_chat, itertools.count()
 
     def read(*given):
@@ -217,7 +217,7 @@ def test_what_no_library_foresaw_fails_one_call_which_is_tried_again(monkeypatch
     assert "Unexpected error in a call" in caplog.text
 
 
-def test_a_cookie_is_not_kept():
+def test_cookies_are_not_stored():
     kept = Answer("Hello.", headers={"Set-Cookie": "route=caf\u00e9; Path=/"})
     with Endpoint(in_turn(kept, "Hello.")) as endpoint:
         world = World(endpoint, limits={"max_in_flight": 1})
@@ -226,21 +226,21 @@ def test_a_cookie_is_not_kept():
 
 
 @pytest.mark.parametrize("key", ["sk-caf\u00e9", "sk-one\nsk-two"])
-def test_a_key_that_no_header_can_hold_is_told_at_once_and_not_shown(key):
+def test_key_that_is_invalid_in_a_header_is_reported_without_the_key(key):
     with Endpoint(lambda body: "Hello.") as endpoint:
         error = World(endpoint, environ={"OPENAI_API_KEY": key}).run_one(chat())
     assert isinstance(error, FatalCallError) and "cannot be sent" in str(error)
     assert key not in str(error) and endpoint.requests == []
 
 
-def test_a_request_that_no_encoding_has_fails_for_good():
+def test_request_that_cannot_be_encoded_fails_permanently():
     with Endpoint(lambda body: "Hello.") as endpoint:
         error = World(endpoint).run_one(chat("half a pair: \ud800"))
     assert isinstance(error, PermanentCallError) and "The request cannot be sent" in str(error)
     assert endpoint.requests == []
 
 
-def test_a_hang_ends_with_the_time_out_and_is_tried_again():
+def test_hanging_call_times_out_and_is_retried():
     with Endpoint(in_turn(Hang(), "Hello.")) as endpoint:
         started = time.monotonic()
         world = World(endpoint, timeout_s=0.3)
@@ -250,7 +250,7 @@ def test_a_hang_ends_with_the_time_out_and_is_tried_again():
     assert (total.unanswered, total.prompt_tokens, total.completion_tokens) == (1, 14, 502)
 
 
-def test_an_endpoint_that_is_not_there_is_named_after_all_attempts():
+def test_unreachable_endpoint_is_named_after_all_attempts():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
@@ -263,7 +263,7 @@ def test_an_endpoint_that_is_not_there_is_named_after_all_attempts():
     assert (world.accounts.total.unanswered, world.accounts.total.total_tokens) == (0, 0), "it was never sent"
 
 
-def test_a_connection_that_breaks_after_the_request_may_be_billed():
+def test_connection_that_breaks_after_the_request_counts_as_possibly_billed():
     with Endpoint(in_turn(Drop(), "Hello.")) as endpoint:
         world = World(endpoint)
         assert world.run_one(chat()).text == "Hello."
@@ -278,7 +278,7 @@ def test_a_connection_that_breaks_after_the_request_may_be_billed():
         ({"x_ratelimit_reset_requests": "300ms"}, 0.3),
     ],
 )
-def test_a_429_holds_everyone_for_as_long_as_it_says(headers, seconds):
+def test_429_delays_all_calls_for_the_requested_time(headers, seconds):
     with Endpoint(in_turn(rate_limited(**headers), "Hello.")) as endpoint:
         world = World(endpoint, limits={"max_in_flight": 1})
         replies = world.run(chat("a"), chat("b"), chat("c"))
@@ -289,7 +289,7 @@ def test_a_429_holds_everyone_for_as_long_as_it_says(headers, seconds):
 
 
 @pytest.mark.parametrize("fault", [FORBIDDEN, NO_SUCH_MODEL, NO_QUOTA])
-def test_a_refusal_of_everything_is_fatal_at_once(fault):
+def test_rejection_of_all_requests_is_fatal_immediately(fault):
     with Endpoint(lambda body: fault) as endpoint:
         error = World(endpoint).run_one(chat())
     assert isinstance(error, FatalCallError)
@@ -298,14 +298,14 @@ def test_a_refusal_of_everything_is_fatal_at_once(fault):
 
 
 @pytest.mark.parametrize("fault", [TOO_LONG, Status(400, "filtered", "content_filter"), Status(400, "bad")])
-def test_a_refusal_of_this_request_is_permanent(fault):
+def test_rejection_of_a_request_is_permanent(fault):
     with Endpoint(lambda body: fault) as endpoint:
         error = World(endpoint).run_one(chat())
     assert isinstance(error, PermanentCallError)
     assert len(endpoint.requests) == 1
 
 
-def test_a_key_that_is_refused_shows_nowhere(caplog):
+def test_rejected_key_does_not_appear_anywhere(caplog):
     echo = Status(401, f"Incorrect API key provided: {KEY}. Bearer {KEY}", "invalid_api_key")
     with caplog.at_level(logging.DEBUG), Endpoint(lambda body: echo) as endpoint:
         world = World(endpoint)
@@ -327,7 +327,7 @@ def test_a_key_that_is_refused_shows_nowhere(caplog):
     assert "Incorrect API key" in str(error)
 
 
-def test_a_missing_key_names_its_variable_and_this_node():
+def test_error_for_a_missing_key_names_the_variable_and_the_node():
     with Endpoint() as endpoint:
         error = World(endpoint, environ={}).run_one(chat())
     assert isinstance(error, FatalCallError)
@@ -336,7 +336,7 @@ def test_a_missing_key_names_its_variable_and_this_node():
     assert endpoint.requests == []
 
 
-def test_an_endpoint_without_a_key_gets_no_authorization():
+def test_endpoint_without_a_key_gets_no_authorization_header():
     with Endpoint() as endpoint:
         described = index_settings.Endpoint(
             base_url=endpoint.base_url, api_key_env=None, headers={"X-Team": "graphs"}
@@ -351,7 +351,7 @@ def test_an_endpoint_without_a_key_gets_no_authorization():
 
 
 @pytest.mark.parametrize("parameter", ["temperature", "max_tokens"])
-def test_a_parameter_that_is_refused_is_left_out_for_the_rest_of_the_run(parameter, monkeypatch):
+def test_rejected_parameter_is_omitted_in_later_requests(parameter, monkeypatch):
     monkeypatch.setattr("graphrag_ray.llm.client.ALONE_S", 60)
 
     def respond(body):
@@ -371,7 +371,7 @@ def test_a_parameter_that_is_refused_is_left_out_for_the_rest_of_the_run(paramet
         assert endpoint.bodies()[-1]["max_completion_tokens"] == 4096 + DEFAULT_REASONING_TOKENS
 
 
-def test_a_schema_falls_back_to_an_object_and_then_to_plain_text():
+def test_json_schema_falls_back_to_json_object_and_plain_text():
     def respond(body):
         if "response_format" in body:
             form = body["response_format"]["type"]
@@ -394,7 +394,7 @@ def test_a_schema_falls_back_to_an_object_and_then_to_plain_text():
         ("some-model", True, True),
     ],
 )
-def test_a_yes_or_no_is_forced_only_where_the_vocabulary_is_known_or_it_is_asked_for(model, force, forced):
+def test_yes_or_no_is_forced_only_with_a_known_vocabulary_or_on_request(model, force, forced):
     with Endpoint(lambda body: Answer("Yes", "length")) as endpoint:
         world = World(endpoint, model=model, force_yes_no=force)
         reply = world.run_one(chat(response="yes_no"))
@@ -404,7 +404,7 @@ def test_a_yes_or_no_is_forced_only_where_the_vocabulary_is_known_or_it_is_asked
     assert (reply.text, reply.finish_reason) == ("Yes", "stop")
 
 
-def test_a_prompt_that_the_endpoint_cut_is_a_failure_that_says_so():
+def test_prompt_truncated_by_the_endpoint_is_a_failure():
     usage = {"prompt_tokens": 2048, "completion_tokens": 3}
     with Endpoint(lambda body: Answer("Hello.", usage=usage)) as endpoint:
         world = World(endpoint)
@@ -415,7 +415,7 @@ def test_a_prompt_that_the_endpoint_cut_is_a_failure_that_says_so():
     assert world.accounts.total.prompt_tokens == 2048
 
 
-def test_embeddings_are_packed_and_come_back_in_order():
+def test_embeddings_are_batched_and_returned_in_order():
     texts = [f"text number {i}" for i in range(100)]
     with Endpoint(dimensions=16) as endpoint:
         together = World(endpoint, embedding_batch_size=32).run(*[embedding(t) for t in texts])
@@ -427,7 +427,7 @@ def test_embeddings_are_packed_and_come_back_in_order():
     assert all(r.usage.prompt_tokens == 4 for r in together)
 
 
-def test_an_endpoint_that_knows_no_base64_is_understood():
+def test_embeddings_without_base64_are_accepted():
     def plain(body):
         return unsupported("encoding_format") if "encoding_format" in body else "embed"
 
@@ -436,13 +436,13 @@ def test_an_endpoint_that_knows_no_base64_is_understood():
     assert np.frombuffer(reply.vector, "<f4").shape == (8,)
 
 
-def test_dimensions_are_asked_for():
+def test_dimensions_are_requested():
     with Endpoint() as endpoint:
         reply = World(endpoint).run_one(embedding("a text", dimensions=24))
     assert np.frombuffer(reply.vector, "<f4").shape == (24,)
 
 
-def test_known_limits_are_used_and_never_broken():
+def test_known_limits_are_used_but_not_exceeded():
     with Endpoint(lambda body: Answer("Hello.", delay_s=0.2)) as endpoint:
         world = World(endpoint, limits={"requests_per_minute": 6000})
         world.run(*[chat(f"call {i}") for i in range(250)])
@@ -452,20 +452,20 @@ def test_known_limits_are_used_and_never_broken():
     assert endpoint.peak_in_flight > 15, "only the rate bounds calls in flight"
 
 
-def test_max_in_flight_is_a_bound():
+def test_max_in_flight_is_not_exceeded():
     with Endpoint(lambda body: Answer("Hello.", delay_s=0.05)) as endpoint:
         World(endpoint, limits={"max_in_flight": 7}).run(*[chat(f"call {i}") for i in range(50)])
     assert endpoint.peak_in_flight == 7
 
 
-def test_without_a_known_limit_calls_in_flight_grow_as_long_as_throughput_does():
+def test_calls_in_flight_grow_with_throughput_without_known_limits():
     with Endpoint(lambda body: Answer("Hello.", delay_s=0.1)) as endpoint:
         replies = World(endpoint, limits={}, start=4).run(*[chat(f"call {i}") for i in range(400)])
     assert [r.text for r in replies] == ["Hello."] * 400
     assert endpoint.peak_in_flight >= 12
 
 
-def test_limits_that_only_the_headers_tell_are_kept():
+def test_limits_from_headers_are_not_exceeded():
     used = itertools.count(1)
 
     def respond(body):
@@ -483,7 +483,7 @@ def test_limits_that_only_the_headers_tell_are_kept():
     assert times[-1] - times[10] >= 0.9 * 69 / 50, "fifty a second"
 
 
-def test_a_limit_that_is_used_up_by_the_headers_is_waited_for():
+def test_calls_wait_while_headers_report_an_exhausted_limit():
     told = {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "600ms"}
     with Endpoint(in_turn(Answer("Hello.", headers=told), "Hello.")) as endpoint:
         World(endpoint, limits={"max_in_flight": 1}).run(chat("a"), chat("b"))
@@ -491,7 +491,7 @@ def test_a_limit_that_is_used_up_by_the_headers_is_waited_for():
     assert second - first >= 0.59
 
 
-def test_a_slow_call_is_hedged_and_has_one_reply():
+def test_slow_call_is_hedged_and_returns_one_reply():
     seen = itertools.count()
 
     def respond(body):
@@ -510,7 +510,7 @@ def test_a_slow_call_is_hedged_and_has_one_reply():
     assert total.retries == 0
 
 
-def test_each_endpoint_has_its_own_key_its_own_name_for_the_model_and_its_own_price():
+def test_endpoints_have_their_own_key_model_name_and_price():
     with Endpoint(key="key-of-a") as a, Endpoint(key="key-of-b") as b:
         described = [
             index_settings.Endpoint(base_url=a.base_url, api_key_env="A_KEY", max_in_flight=1),
@@ -530,7 +530,7 @@ def test_each_endpoint_has_its_own_key_its_own_name_for_the_model_and_its_own_pr
     assert world.accounts.total.cost_usd == pytest.approx(about, rel=0.2)
 
 
-def test_an_endpoint_that_failed_is_tried_again_after_a_while():
+def test_failed_endpoint_is_tried_again_after_a_while():
     broken = itertools.count()
 
     def respond(body):
@@ -542,7 +542,7 @@ def test_an_endpoint_that_failed_is_tried_again_after_a_while():
     assert {r.text for r in replies} == {"a", "b"}
 
 
-def test_two_endpoints_share_the_work_and_one_that_refuses_the_key_is_dropped(caplog):
+def test_endpoint_that_rejects_the_key_is_dropped(caplog):
     with (
         caplog.at_level(logging.WARNING),
         Endpoint(lambda body: Answer("a", delay_s=0.02), key="another-key") as refusing,
@@ -557,7 +557,7 @@ def test_two_endpoints_share_the_work_and_one_that_refuses_the_key_is_dropped(ca
     assert sum(refusing.base_url in r.getMessage() for r in caplog.records) == 1
 
 
-def test_an_endpoint_that_went_away_does_not_stop_the_work():
+def test_lost_endpoint_does_not_stop_the_work():
     with Endpoint(lambda body: Answer("b", delay_s=0.01)) as alive:
         gone = index_settings.Endpoint(base_url="http://127.0.0.1:9/v1", max_in_flight=5)
         here = index_settings.Endpoint(base_url=alive.base_url, max_in_flight=5)
@@ -565,7 +565,7 @@ def test_an_endpoint_that_went_away_does_not_stop_the_work():
     assert [r.text for r in replies] == ["b"] * 60
 
 
-def test_a_storm_of_faults_loses_nothing():
+def test_many_faults_lose_no_reply():
     dice = random.Random(11)
 
     def respond(body):
@@ -578,11 +578,11 @@ def test_a_storm_of_faults_loses_nothing():
     assert [r.text for r in replies] == [f"call {i}" for i in range(300)]
     total = world.accounts.total
     assert (total.calls, total.failed) == (300, 0)
-    # A request on a connection that the server was just closing never arrives, nor one that timed out before.
+    # A request on a connection that the server is just closing never arrives, nor does one that timed out.
     assert 0 <= total.requests - len(endpoint.requests) <= total.unanswered
 
 
-def test_the_event_loop_turns_while_calls_wait_and_run():
+def test_event_loop_is_not_blocked_by_calls():
     async def scenario(endpoint):
         world = World(endpoint, limits={"requests_per_minute": 3000})
         models = {"default": world.model}
@@ -607,7 +607,7 @@ def test_the_event_loop_turns_while_calls_wait_and_run():
         assert asyncio.run(scenario(endpoint)) < 0.4
 
 
-def test_an_error_survives_the_way_to_another_process():
+def test_errors_can_be_pickled():
     with Endpoint(lambda body: BROKEN) as endpoint:
         error = World(endpoint, max_attempts=1).run_one(chat())
     again = pickle.loads(pickle.dumps(error))

@@ -1,5 +1,7 @@
-"""Connections between living processes that break: replies of calls of all kinds are lost. On a Ray of its
-own, in another process, so that its driver is affected, too."""
+"""Broken connections between living processes, so that replies to all kinds of calls are lost.
+
+This uses a separate Ray cluster with a driver in another process, so that the driver is affected, too.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ LOST = {
 """In each process: Ray's own fault injection."""
 
 
-def test_replies_that_are_lost_on_their_way_cost_neither_the_run_nor_a_call(tmp_path: Path):
+def test_lost_replies_between_processes_cost_neither_the_run_nor_a_call(tmp_path: Path):
     answered: Counter[str] = Counter()
 
     def respond(body: dict[str, Any]) -> Response:
@@ -37,7 +39,7 @@ def test_replies_that_are_lost_on_their_way_cost_neither_the_run_nor_a_call(tmp_
         return Answer("an answer", delay_s=0.1)
 
     def fails(body: dict[str, Any]) -> Response:
-        """Every other time: a retry asks the limiter beside those who wait, so two questions are open."""
+        """Fail every other call: a retry asks the limiter while others wait, so two requests are open."""
         return Status(500, "overloaded") if next(number) % 2 else respond(body)
 
     number = count()

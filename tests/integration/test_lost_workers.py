@@ -1,4 +1,4 @@
-"""What dies on the way: workers, once or for good, and limiters. On a real Ray cluster."""
+"""Workers and limiters that die during a run, once or permanently, on a real Ray cluster."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def endpoint() -> Iterator[Endpoint]:
 
 @pytest.fixture
 def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[..., RayExecutor]]:
-    """Makes executors with two workers each."""
+    """Return a function that creates executors with two workers each."""
     made: list[RayExecutor] = []
 
     def build(max_in_flight: int) -> RayExecutor:
@@ -69,7 +69,7 @@ def make(on_ray: None, endpoint: Endpoint, tmp_path: Path) -> Iterator[Callable[
 
 @pytest.fixture
 def executor(make: Callable[..., RayExecutor]) -> RayExecutor:
-    """With places for as many calls as there are items: one worker may hold them all."""
+    """An executor with a slot for each item, so that one worker may have all of them."""
     return make(ITEMS)
 
 
@@ -94,7 +94,7 @@ def run(executor: RayExecutor) -> Listed:
 
 
 class Once:
-    """Does something to the cluster when all first turns are answered and journalled."""
+    """Runs an action on the cluster once all first turns are answered and journalled."""
 
     def __init__(self, endpoint: Endpoint, act: Callable[[], None]) -> None:
         self._endpoint, self._act = endpoint, act
@@ -109,7 +109,7 @@ class Once:
             self._act()
 
 
-def test_what_a_killed_worker_had_is_done_by_others_and_what_it_journalled_is_not_paid_twice(
+def test_items_of_a_killed_worker_are_reassigned_without_paying_twice(
     executor: RayExecutor, endpoint: Endpoint
 ):
     def kill() -> None:
@@ -124,7 +124,7 @@ def test_what_a_killed_worker_had_is_done_by_others_and_what_it_journalled_is_no
     assert {n for text, n in asked.items() if text.startswith("again")} == {2}, "in flight when they died"
 
 
-def test_workers_that_die_for_good_are_done_without(executor: RayExecutor, endpoint: Endpoint):
+def test_run_continues_without_workers_that_died_permanently(executor: RayExecutor, endpoint: Endpoint):
     def kill() -> None:
         ray.kill(workers(executor)[0])
 
@@ -137,16 +137,16 @@ def test_workers_that_die_for_good_are_done_without(executor: RayExecutor, endpo
     assert endpoint.requests == [], "all of it is journalled"
 
 
-def test_a_run_whose_workers_all_died_for_good_ends_and_says_so(executor: RayExecutor, endpoint: Endpoint):
+def test_run_without_any_workers_ends_with_a_message(executor: RayExecutor, endpoint: Endpoint):
     executor.on_progress = Once(endpoint, executor.close)
     with pytest.raises(GraphRagError, match="All LLM workers died"):
         run(executor)
 
 
-def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
+def test_replies_lost_by_workers_neither_block_nor_cost_twice(
     make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """Ray's own fault injection, in the workers' processes; everybody's: `test_lost_replies.py`."""
+    """Uses Ray's fault injection in the workers. `test_lost_replies.py` uses it in all processes."""
     lost = {"num_failures": 10, "req_failure_prob": 0, "resp_failure_prob": 30, "in_flight_failure_prob": 0}
     faults = json.dumps({"CoreWorkerService.grpc_client.PushTask": lost})
     broken = {"runtime_env": {"env_vars": {"RAY_testing_rpc_failure": faults}}}
@@ -164,10 +164,10 @@ def test_replies_that_workers_lose_hold_nothing_up_and_nothing_is_paid_twice(
     assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
 
 
-def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go_on(
+def test_workers_disconnected_for_long_are_restarted(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """Calls of one worker seem to get lost: what it journalled meanwhile is not paid for twice."""
+    """Calls to one worker seem to get lost. Its replies journalled meanwhile are not paid for twice."""
     monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.5)
     get, until = ray.get, [0.0]
 
@@ -187,7 +187,7 @@ def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go
     assert {n for text, n in asked(endpoint).items() if text.startswith("again")} == {2}, "in flight then"
 
 
-def test_a_worker_that_is_never_reached_is_done_without(
+def test_run_continues_without_a_worker_that_never_connects(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.0)
@@ -218,8 +218,7 @@ def test_a_worker_that_is_never_reached_is_done_without(
 
 
 class Notice:
-    """Stands in for what the cluster says: from `give` on the node is to go, until those that were its
-    workers then are gone."""
+    """Simulates a notice from the cluster, from `give` until the workers of that time are gone."""
 
     def __init__(self, executor: RayExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
         self._executor, self.seen = executor, worker_pool.view_nodes
@@ -237,7 +236,7 @@ class Notice:
         return seen
 
 
-def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_paying_twice(
+def test_workers_on_a_node_with_notice_finish_their_calls(
     make: Callable[..., RayExecutor], endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor = make(4)
@@ -255,7 +254,7 @@ def test_workers_that_have_notice_finish_their_calls_and_others_go_on_without_pa
     assert set(asked(endpoint).values()) == {1} and len(asked(endpoint)) == 2 * ITEMS
 
 
-def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
+def test_run_ends_with_a_message_when_its_last_node_has_notice(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     executor.start()
@@ -269,9 +268,7 @@ def test_a_run_whose_last_node_is_to_go_ends_and_says_so(
     assert set(asked(endpoint).values()) == {1}
 
 
-def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
-    make: Callable[..., RayExecutor], endpoint: Endpoint
-):
+def test_restarted_limiter_still_respects_its_limit(make: Callable[..., RayExecutor], endpoint: Endpoint):
     executor = make(2)
     endpoint.respond = lambda body: Answer(body["messages"][-1]["content"].upper(), delay_s=0.5)
     killed: list[float] = []
@@ -283,7 +280,7 @@ def test_a_limiter_that_is_killed_comes_back_and_keeps_to_its_bound(
             pid = ray.get(executor._pool.limiters[0].__ray_call__.remote(lambda actor: os.getpid()))
             os.kill(pid, signal.SIGKILL)
             killed.append(time.monotonic())
-        elif killed and len(endpoint.requests) > 8:  # the calls that the first limiter let go have ended
+        elif killed and len(endpoint.requests) > 8:  # The calls that the first limiter permitted have ended.
             later.append(endpoint.in_flight)
 
     executor.on_progress = watch

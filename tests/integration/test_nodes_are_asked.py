@@ -1,4 +1,4 @@
-"""Nodes are asked whether they can do their part before they get workers. On a real Ray cluster."""
+"""Nodes are checked before they get workers, on a real Ray cluster."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def make(on_ray: None, store: Store) -> Iterator[Callable[[Collection[str]], WorkerPool]]:
-    """Makes pools of the offline engine. fit: nodes that were asked."""
+    """Return a function that creates pools for the offline engine. `fit` are nodes that passed the check."""
     made: list[WorkerPool] = []
 
     def build(fit: Collection[str]) -> WorkerPool:
@@ -55,15 +55,13 @@ def asking() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name.startswith("nodes")]
 
 
-def test_nodes_that_said_that_they_are_fit_get_workers_at_once(
-    make: Callable[[Collection[str]], WorkerPool], store: Store
-):
+def test_checked_nodes_get_workers_immediately(make: Callable[[Collection[str]], WorkerPool], store: Store):
     fit = check_nodes(store, [])
     assert fit == {this_node()}
     assert [member.node for member in make(fit).working] == [this_node()]
 
 
-def test_a_node_that_came_up_since_has_none_before_it_was_asked(
+def test_new_node_gets_workers_only_after_its_check(
     make: Callable[[Collection[str]], WorkerPool],
 ):
     made = make(set())
@@ -72,7 +70,7 @@ def test_a_node_that_came_up_since_has_none_before_it_was_asked(
     assert [member.node for member in made.poll_now()[0]] == [this_node()]
 
 
-def test_where_asking_fails_nodes_get_none_and_are_asked_again(
+def test_failed_check_is_repeated_and_nodes_get_no_workers(
     make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     def away(path: str, data: bytes) -> None:
@@ -89,7 +87,7 @@ def test_where_asking_fails_nodes_get_none_and_are_asked_again(
     assert [member.node for member in made.poll_now()[0]] == [this_node()]
 
 
-def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
+def test_check_of_an_unresponsive_node_is_repeated(
     make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     with monkeypatch.context() as busy:
@@ -102,7 +100,7 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
     assert [member.node for member in made.poll_now()[0]] == [this_node()]
 
 
-def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
+def test_unfit_node_gets_no_workers_and_no_second_check(
     make: Callable[[Collection[str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(cluster, "IMPORTED", ("no_such_module",))
@@ -111,7 +109,7 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     assert made.poll_now()[0] == [] and made._asking == []
 
 
-def test_a_node_that_imports_another_version_is_named_with_both(
+def test_node_with_another_version_is_reported_with_both_versions(
     on_ray: None, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     there = cluster._PACKAGE
@@ -126,7 +124,7 @@ def test_a_node_that_imports_another_version_is_named_with_both(
     assert f"({ours}, version 9.9)" in str(told.value)
 
 
-def test_what_is_asked_ends_with_the_workers(
+def test_checks_end_with_the_workers(
     make: Callable[[Collection[str]], WorkerPool],
     store: Store,
     tmp_path: Path,
@@ -148,7 +146,7 @@ def test_what_is_asked_ends_with_the_workers(
     assert running.exists() and os.listdir(store.url) == []
 
 
-def test_a_storage_that_hangs_keeps_no_command_from_ending_and_no_ray_is_asked_after_it(
+def test_hanging_storage_does_not_keep_commands_from_ending(
     make: Callable[[Collection[str]], WorkerPool], store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     back, probed, write = threading.Event(), list[str](), store.write

@@ -52,7 +52,7 @@ def proxied(proxy):
     return Store(f"s3://{BUCKET}/{uuid.uuid4().hex}", {"endpoint_url": proxy.address})
 
 
-def test_a_listing_of_several_pages_is_whole(store, proxy):
+def test_listing_with_several_pages_is_complete(store, proxy):
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: store.write(f"many/{i:04d}", b"x"), range(1005)))
     proxy.script[:] = [("GET", ""), ("GET", "503"), ("GET", "cut the answer short")]
@@ -64,7 +64,7 @@ def test_a_listing_of_several_pages_is_whole(store, proxy):
     assert proxy.counts() == {"GET list": 2}
 
 
-def test_the_common_operations_are_one_request_each(proxy, proxied):
+def test_common_operations_take_one_request_each(proxy, proxied):
     part = parts.write_part(proxied, "entities", pa.table({"n": [1, 2]}))
     assert proxy.counts() == {"HEAD": 1, "PUT": 1}, "a look whether the part is there, and its bytes"
     assert proxy.sent["PUT"] == part.bytes
@@ -83,7 +83,7 @@ def test_the_common_operations_are_one_request_each(proxy, proxied):
     assert proxy.answered["HEAD"] == 0
 
 
-def test_a_missing_bucket_is_told_and_not_taken_for_an_empty_index(endpoint):
+def test_missing_bucket_is_reported_rather_than_an_empty_index(endpoint):
     store = Store("s3://no-such-bucket-here/index", {"endpoint_url": endpoint})
     with pytest.raises(StoreError, match=r"Cannot list s3://no-such-bucket-here/index.*create the bucket"):
         store.list()
@@ -110,7 +110,7 @@ for i in range(9):
     [(remote_files._SINGLE_PUT_BYTES, "PUT", 2), (6 << 20, "PUT part", 7)],
     ids=["in one request", "in parts"],
 )
-def test_a_writer_that_is_killed_in_the_middle_leaves_no_torn_object(store, proxy, piece, kind, nth):
+def test_killed_writer_leaves_no_partial_object(store, proxy, piece, kind, nth):
     begun = []
 
     def kill(seen):
@@ -129,14 +129,14 @@ def test_a_writer_that_is_killed_in_the_middle_leaves_no_torn_object(store, prox
 
 
 def unfinished(store):
-    """Uploads in parts below a store that nobody finished."""
+    """Return unfinished multipart uploads below a store."""
     fs = store._backend()._fs
     bucket, key, _ = fs.split_path(store.url)
     uploads = fs.call_s3("list_multipart_uploads", Bucket=bucket).get("Uploads") or []
     return [upload for upload in uploads if upload["Key"].startswith(key)]
 
 
-def test_a_large_object_in_parts_rides_out_faults_and_leaves_no_parts(proxy, proxied, monkeypatch):
+def test_multipart_upload_survives_faults_and_leaves_no_parts(proxy, proxied, monkeypatch):
     monkeypatch.setattr(remote_files, "_SINGLE_PUT_BYTES", 5 << 20)
     data = os.urandom(11 << 20)
     proxy.script[:] = [("PUT", "503"), ("PUT", "hang up"), ("PUT", "")]
@@ -146,17 +146,17 @@ def test_a_large_object_in_parts_rides_out_faults_and_leaves_no_parts(proxy, pro
     assert not unfinished(proxied)
 
 
-def test_options_in_plain_words_reach_the_client(endpoint):
+def test_storage_options_are_passed_to_the_client(endpoint):
     options = {"endpoint_url": endpoint, "path_style": True, "checksums": "when_required"}
     store = Store(f"s3://{BUCKET}/{uuid.uuid4().hex}", options)
     store.write("x", b"1")
     assert store.read("x") == b"1"
 
 
-# faults between the client and the server
+# Faults between the client and the server
 
 
-def test_every_kind_of_fault_is_ridden_out(proxy, proxied):
+def test_every_kind_of_fault_is_survived(proxy, proxied):
     faults = ["500", "503", "hang up", "lose the answer"]
     proxy.script[:] = [("PUT", fault) for fault in faults]
     proxied.write("x", b"0123456789")
@@ -173,28 +173,28 @@ def test_every_kind_of_fault_is_ridden_out(proxy, proxied):
     assert proxy.script == []
 
 
-def test_a_create_whose_answer_was_lost_on_the_way_has_won(proxy, proxied):
+def test_create_with_a_lost_response_succeeds(proxy, proxied):
     proxy.script[:] = [("PUT", "lose the answer")]
     assert proxied.create("x", b"mine")
     assert proxied.read("x") == b"mine"
     assert not proxied.create("x", b"theirs")
 
 
-def test_of_creates_with_lost_answers_exactly_one_has_won(proxy, proxied):
+def test_exactly_one_of_several_creates_with_lost_responses_succeeds(proxy, proxied):
     proxy.script[:] = [("PUT", "lose the answer")] * 4
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda i: proxied.create("x", b"%d" % i), range(8)))
     assert won.count(True) == 1
 
 
-def test_a_create_that_lost_while_the_server_was_busy_has_lost(proxy, proxied):
+def test_create_that_lost_while_the_server_was_busy_fails(proxy, proxied):
     proxied.write("x", b"theirs")
     proxy.script[:] = [("PUT", "503"), ("PUT", "409")]
     assert not proxied.create("x", b"mine")
     assert proxied.read("x") == b"theirs"
 
 
-def test_a_server_that_stays_busy_is_an_error_in_the_end(proxy, proxied):
+def test_busy_server_is_an_error_after_all_retries(proxy, proxied):
     proxy.script[:] = [("GET", "503")] * files.ATTEMPTS
     with pytest.raises(StoreError, match="after 8 attempts"):
         proxied.read("x")

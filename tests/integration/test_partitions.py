@@ -1,4 +1,4 @@
-"""How tables are cut into partitions and blocks is nobody's business but storage's."""
+"""The number of partitions and blocks does not affect the content of tables."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def tables(root: str, corpus: Path, endpoint: Endpoint) -> dict[str, list[dict[s
     return {name: opened.table(name).to_pylist() for name in TABLES}
 
 
-def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
+def test_tables_do_not_depend_on_the_number_of_partitions_and_blocks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_corpus(tmp_path / "in")
@@ -78,11 +78,11 @@ def test_tables_are_the_same_however_many_partitions_and_blocks_there_are(
         whole = tables(str(tmp_path / "one"), tmp_path / "in", endpoint)
         monkeypatch.setattr(merge_stage, "RANGE_ROWS", dict.fromkeys(merge_stage.RANGE_ROWS, 20))
         monkeypatch.setattr(communities_stage, "BLOCK_ROWS", 3)
-        monkeypatch.setattr(hierarchy_tables, "COMMUNITIES_AT_ONCE", 2)
-        monkeypatch.setattr(hierarchy_tables, "ELEMENTS_AT_ONCE", 7)
+        monkeypatch.setattr(hierarchy_tables, "PART_COMMUNITIES", 2)
+        monkeypatch.setattr(hierarchy_tables, "PART_ELEMENTS", 7)
         monkeypatch.setattr(reports_stage, "PART_ROWS", 2)
         monkeypatch.setattr(document_parts, "split_bytes", lambda total: 1000)
-        monkeypatch.setattr(run, "ROWS_AT_ONCE", 2)
+        monkeypatch.setattr(run, "REPLAY_BATCH_ROWS", 2)
         parts = tables(str(tmp_path / "many"), tmp_path / "in", endpoint)
     assert len(Store(str(tmp_path / "many")).list("tables/entities")) > 2
     assert len(Store(str(tmp_path / "many")).list("tables/text_units")) > 8

@@ -1,4 +1,4 @@
-"""How many attempts the calls of a question make, against a real HTTP server, and what is asked again."""
+"""Attempts and retries of the calls of a question, against a real HTTP server."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def two_turns(name: str) -> Generator[ChatRequest, ChatReply, str]:
-    """A reply, and its correction."""
+    """Request a reply, and a correction of it."""
     first = yield ChatRequest("map", (Message("user", f"{name} asks"),), CALL)
     second = yield ChatRequest("map", (Message("user", f"{name} corrects {first.text}"),), CALL)
     return second.text
@@ -34,7 +34,7 @@ def two_turns(name: str) -> Generator[ChatRequest, ChatReply, str]:
 def ask(
     respond: Callable[[str], Response], *names: str, **run: Any
 ) -> tuple[list[Outcome[str]], list[str], Asker]:
-    """What became of the dialogues, and the prompts that the endpoint got."""
+    """Run the dialogues, and return their outcomes and the prompts that the endpoint received."""
     prompts: list[str] = []
 
     def responds(body: dict[str, Any]) -> Response:
@@ -56,13 +56,13 @@ def ask(
 
 
 @pytest.mark.parametrize("most", [2, 6, 8])
-def test_a_call_makes_no_more_attempts_than_the_settings_allow(most: int):
+def test_call_makes_at_most_the_configured_number_of_attempts(most: int):
     (outcome,), prompts, _ = ask(lambda prompt: BUSY, "A", max_attempts=most)
     assert (len(prompts), outcome.status, outcome.attempts) == (most, "retry", most)
     assert f"attempt {most}, the last" in outcome.error
 
 
-def test_what_a_dialogue_was_answered_is_not_asked_again_when_its_next_turn_needs_all_attempts():
+def test_answered_turn_is_not_repeated_when_the_next_turn_uses_all_attempts():
     faults = iter([BUSY] * (FIRST_ATTEMPTS + 1))
     (outcome,), prompts, asker = ask(
         lambda prompt: (next(faults, None) if "corrects" in prompt else None) or "Yes.", "A", max_attempts=8
@@ -73,7 +73,7 @@ def test_what_a_dialogue_was_answered_is_not_asked_again_when_its_next_turn_need
     assert asker.cached == (0, 2), "no reply comes from a cache"
 
 
-def test_as_long_as_one_call_may_still_be_answered_the_others_do_not_give_up():
+def test_calls_keep_trying_while_another_call_may_still_succeed():
     faults = {"A asks": iter([Status(503)] * FIRST_ATTEMPTS)}
     outcomes, _, _ = ask(lambda prompt: next(faults.get(prompt, iter(())), None) or "Yes.", "A", "B", "C")
     assert [o.status for o in outcomes] == ["complete"] * 3

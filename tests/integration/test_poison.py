@@ -1,4 +1,4 @@
-"""Items and files that kill whatever process works on them: the others are done, and they are named."""
+"""Items and files that crash every process that works on them are identified, and all others complete."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def sweep(executor: RayExecutor, texts: list[str]) -> dict[str, Outcome[str]]:
     return {texts[number]: outcome for number, outcome in source.outcomes.items()}
 
 
-@pytest.mark.timeout(480)  # five workers die, one after another, and each has to start again
-def test_an_item_that_kills_its_workers_is_found_while_all_others_are_done(
+@pytest.mark.timeout(480)  # Five workers die one after another, and each has to start again.
+def test_item_that_crashes_workers_is_identified_and_others_complete(
     executor: RayExecutor, endpoint: Endpoint
 ):
     harmless = [f"item {i}" for i in range(60)]
@@ -103,7 +103,7 @@ def named(x: list[int], why: str) -> dict[str, pa.Table]:
     return {"failures": pa.table({"n": x, "why": [why] * len(x)})}
 
 
-def test_an_input_of_which_processes_die_is_done_in_parts_and_the_guilty_part_is_named(executor: RayExecutor):
+def test_input_that_crashes_processes_is_split_and_the_cause_named(executor: RayExecutor):
     parted = InputSplitter(lambda x: [[n] for n in x], named)
     written = executor.map("step", numbers, [[1, 2], [12, 13, 14], [20]], parted)
     found = [
@@ -121,17 +121,17 @@ def slowly(store: Store, x: int) -> Iterator[dict[str, pa.Table]]:
     yield {"numbers": pa.table({"n": [x]})}
 
 
-def test_a_desk_that_is_killed_takes_nothing_with_it(executor: RayExecutor):
-    """Attempts are counted anew; what has begun goes on, and what follows is counted by its next life."""
+def test_killed_attempt_counter_loses_no_work(executor: RayExecutor):
+    """Started tasks continue, and the restarted counter counts later ones from zero."""
 
-    def kill_the_desk() -> None:
+    def kill_counter() -> None:
         while not executor.store.list("begun"):
             time.sleep(0.05)
         ray.kill(executor._attempt_counter, no_restart=False)
         executor.store.write("killed", b"")
 
     with ThreadPoolExecutor(1) as pool:
-        killing = pool.submit(kill_the_desk)
+        killing = pool.submit(kill_counter)
         written = executor.map("step", slowly, list(range(8)))
         killing.result()
     assert [read_table(executor.store, w["numbers"])["n"].to_pylist() for w in written] == [
@@ -141,7 +141,7 @@ def test_a_desk_that_is_killed_takes_nothing_with_it(executor: RayExecutor):
         executor.map("merge", numbers, [[1, 2], [13]])
 
 
-def test_a_step_that_cannot_part_its_inputs_ends_and_names_itself(executor: RayExecutor):
+def test_step_that_cannot_split_its_inputs_ends_with_its_name(executor: RayExecutor):
     with pytest.raises(ProcessDied, match=r"Step merge cannot process .*3 processes that worked on it died"):
         executor.map("merge", numbers, [[1, 2], [12, 13, 14]])
     with pytest.raises(ProcessDied, match="Step find cannot process"):
@@ -165,15 +165,13 @@ def fatal_after(store: Store, x: list[int]) -> Iterator[pa.Table]:
 
 
 @pytest.mark.parametrize("partitions", [2, 17])
-def test_a_shuffle_whose_inputs_kill_ends_and_says_so(executor: RayExecutor, partitions: int):
+def test_shuffle_whose_inputs_crash_processes_ends_with_a_message(executor: RayExecutor, partitions: int):
     with pytest.raises(ProcessDied, match="3 processes that worked on it died"):
         executor.shuffle("merge", fatal_after, [[1, 2], [12, 13, 14]], fatal_sum, partitions)
 
 
-@pytest.mark.parametrize("partitions", [2, 17])  # 17: more than plain tasks are used for
-def test_a_shuffle_whose_reduction_kills_ends_and_says_which_partition(
-    executor: RayExecutor, partitions: int
-):
+@pytest.mark.parametrize("partitions", [2, 17])  # With 17 partitions, the shuffle does not use plain tasks.
+def test_shuffle_whose_reduction_crashes_names_the_partition(executor: RayExecutor, partitions: int):
     with pytest.raises(ProcessDied, match=f"Step merge cannot process partition 1 of {partitions}"):
         executor.shuffle("merge", by_parity, [[1, 2], [12, 13, 14]], fatal_sum, partitions)
 
@@ -186,7 +184,7 @@ def fatal_rows(store: Store, rows: pa.Table) -> Iterator[dict[str, pa.Table]]:
 
 @pytest.mark.timeout(480)
 @pytest.mark.cluster
-def test_a_row_of_a_dataset_that_kills_costs_that_row(executor: RayExecutor):
+def test_dataset_row_that_crashes_processes_fails_alone(executor: RayExecutor):
     import ray.data
 
     rows = InputRows(ray.data.from_arrow(pa.table({"n": [11, 12, 13, 14]})))
@@ -205,7 +203,7 @@ def divided_by_nothing(store: Store, rows: pa.Table) -> Iterator[dict[str, pa.Ta
 
 
 @pytest.mark.cluster
-def test_a_bug_in_a_step_over_a_dataset_is_told_as_such_and_not_as_one_of_the_dataset(executor: RayExecutor):
+def test_bug_in_a_step_is_not_blamed_on_the_dataset(executor: RayExecutor):
     import ray.data
 
     rows = InputRows(ray.data.from_arrow(pa.table({"n": [11]})))

@@ -1,4 +1,4 @@
-"""What is wrong with an endpoint is told before anything else takes its time."""
+"""Problems of an endpoint are reported before any other work."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ def nobody():
         yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
 
 
-def test_an_endpoint_that_lists_the_model_is_asked_for_nothing_else():
+def test_listed_model_needs_no_further_request():
     with Endpoint(key="sk-right-one") as endpoint:
         assert found(endpoint.base_url) == [] and endpoint.requests == []
 
 
-def test_where_the_model_is_not_listed_one_token_is_asked_for():
+def test_unlisted_model_is_probed_with_one_token():
     with Endpoint(key="sk-right-one", lists=()) as endpoint:
         assert found(endpoint.base_url) == []
         (body,) = endpoint.bodies()
@@ -55,7 +55,7 @@ def test_where_the_model_is_not_listed_one_token_is_asked_for():
         )
 
 
-def test_a_wrong_key_is_told_with_the_name_of_its_variable_and_without_the_key():
+def test_wrong_key_is_reported_with_its_variable_but_not_its_value():
     with Endpoint(key="sk-another") as endpoint:
         (problem,) = found(endpoint.base_url)
     assert problem.final and "401" in problem.why and "MY_KEY" in problem.why
@@ -63,25 +63,25 @@ def test_a_wrong_key_is_told_with_the_name_of_its_variable_and_without_the_key()
 
 
 @pytest.mark.parametrize("fault", [NO_SUCH_MODEL, NO_QUOTA])
-def test_a_model_that_is_not_there_or_not_paid_for_is_told(fault):
+def test_missing_or_unpaid_model_is_reported(fault):
     with Endpoint(lambda body: fault, lists=()) as endpoint:
         (problem,) = found(endpoint.base_url)
     assert problem.final and fault.message in problem.why
 
 
 @pytest.mark.parametrize("fault", [BROKEN, Hang()])
-def test_an_endpoint_that_may_answer_in_a_minute_is_no_problem(fault, monkeypatch):
+def test_temporary_failure_is_not_a_problem(fault, monkeypatch):
     monkeypatch.setattr(client, "PROBE_S", 0.5)
     with Endpoint(lambda body: fault, lists=()) as endpoint:
         assert found(endpoint.base_url) == []
 
 
-def test_an_endpoint_that_is_not_there_is_told(nobody):
+def test_unreachable_endpoint_is_reported(nobody):
     (problem,) = found(nobody)
     assert not problem.final and nobody in problem.why
 
 
-def test_where_nothing_is_kept_a_run_without_any_endpoint_ends_at_once(nobody):
+def test_run_without_working_endpoints_or_journal_ends_immediately(nobody):
     settings, said = asking(nobody), []
     with pytest.raises(ModelRefused, match=nobody):
         check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append)
@@ -93,7 +93,7 @@ def test_where_nothing_is_kept_a_run_without_any_endpoint_ends_at_once(nobody):
     assert isinstance(unusable, FatalCallError), "the first request that is needed ends the run"
 
 
-def test_a_model_without_any_key_is_wrong_usage_and_not_a_refusal(nobody, monkeypatch):
+def test_missing_key_is_a_usage_error(nobody, monkeypatch):
     monkeypatch.delenv("MY_KEY")
     settings, said = asking(nobody), []
     with pytest.raises(NotConfigured, match="MY_KEY is not set"):
@@ -105,7 +105,7 @@ def test_a_model_without_any_key_is_wrong_usage_and_not_a_refusal(nobody, monkey
     assert isinstance(unusable, NoEndpoint)
 
 
-def test_one_endpoint_of_two_is_enough(nobody):
+def test_one_working_endpoint_is_enough(nobody):
     with Endpoint(key="sk-another") as wrong, Endpoint() as right:
         settings, said = asking(nobody, wrong.base_url, right.base_url), []
         models = check_endpoints(
@@ -115,6 +115,6 @@ def test_one_endpoint_of_two_is_enough(nobody):
     assert len(said) == 2 and kinds == [False, True, False], "one that is not there may come back"
 
 
-def test_a_run_that_asks_offline_probes_nothing():
+def test_offline_run_probes_no_endpoint():
     settings = parse_settings({})
     assert probe_endpoints(Models.from_settings(settings), settings, STAGES) == []

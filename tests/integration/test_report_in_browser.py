@@ -1,4 +1,4 @@
-"""The page of a comparison in a real browser: a reader finds answers and verdicts; no more happens."""
+"""The report page of a comparison in a real browser."""
 
 from __future__ import annotations
 
@@ -34,8 +34,7 @@ Visit = Callable[[BrowserPage], Awaitable[Any]]
 
 
 def visit(tmp_path: Path, evaluation: Comparison, visited: Visit) -> Any:
-    """What a visit to the page comes to. The browser must have nothing to complain of, and ask for nothing
-    but the page."""
+    """Visit the page. The browser must report no errors and request nothing but the page."""
     file = tmp_path / "report.html"
     file.write_bytes(report_page(evaluation).encode("utf-8"))
 
@@ -51,7 +50,7 @@ def visit(tmp_path: Path, evaluation: Comparison, visited: Visit) -> Any:
 
 
 async def texts(page: BrowserPage, selector: str) -> list[str]:
-    """Of the elements that are shown."""
+    """Return the texts of the visible elements."""
     found = f"[...document.querySelectorAll({json.dumps(selector)})].filter((e) => e.checkVisibility())"
     return list(await page.run(f"{found}.map((e) => e.innerText)"))
 
@@ -61,7 +60,7 @@ async def choose(page: BrowserPage, id_: str, value: int) -> None:
     await page.run(f"{place}.value = {value}; {place}.dispatchEvent(new Event('change'))")
 
 
-def test_a_question_and_a_pair_are_chosen_and_read(tmp_path: Path):
+def test_question_and_pair_can_be_chosen_and_read(tmp_path: Path):
     async def visited(page: BrowserPage) -> None:
         assert await texts(page, "#question-text") == ["What are the themes of part 0?"]
         assert await texts(page, "#left-name, #right-name") == ["C0", "TS"]
@@ -98,7 +97,7 @@ def test_two_selects_never_show_the_same_condition(tmp_path: Path):
     visit(tmp_path, sample(), visited)
 
 
-def test_a_click_on_a_rate_shows_its_pair(tmp_path: Path):
+def test_clicking_a_rate_shows_its_pair(tmp_path: Path):
     async def visited(page: BrowserPage) -> None:
         await page.run("document.querySelector('td[data-pair=\"2 1\"]').click()")
         assert await texts(page, "#left-name, #right-name") == ["SS", "TS"]
@@ -107,13 +106,13 @@ def test_a_click_on_a_rate_shows_its_pair(tmp_path: Path):
     visit(tmp_path, sample(), visited)
 
 
-def test_questions_are_found_by_their_words_and_walked_through_by_key(tmp_path: Path):
+def test_questions_can_be_searched_and_browsed_by_key(tmp_path: Path):
     async def visited(page: BrowserPage) -> None:
         await page.run("document.getElementById('search').focus()")
         await page.call("Input.insertText", text="THEMES 1")
         assert await texts(page, "#found") == ["3 of 12 questions"]
         assert [text[-2:] for text in await texts(page, "fieldset label")] == ["1?", "0?", "1?"]
-        # Nothing else is chosen by a search; the keys go through what was found.
+        # A search selects nothing else. The keys browse the matches.
         assert await texts(page, "#question-text") == ["What are the themes of part 0?"]
         await page.press("Tab")
         await page.press("ArrowDown")
@@ -133,7 +132,7 @@ def test_one_plot_is_shown_at_a_time(tmp_path: Path):
     visit(tmp_path, sample(), visited)
 
 
-def test_what_the_page_does_not_have_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_data_is_explained_on_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     async def visited(page: BrowserPage) -> None:
         told = "This page does not include the answers to this question."
         assert await texts(page, ".answer") == [told] * 2
@@ -148,7 +147,7 @@ def test_what_the_page_does_not_have_it_says(tmp_path: Path, monkeypatch: pytest
 
 
 def hostile() -> Comparison:
-    """HOSTILE in every field."""
+    """Return a comparison with HOSTILE in every field."""
     names, criteria = (
         [f"{HOSTILE} {n}" for n in range(3)],
         {f"{HOSTILE} by": HOSTILE, f"{HOSTILE} too": HOSTILE},
@@ -179,7 +178,7 @@ def hostile() -> Comparison:
     )
 
 
-def test_hostile_texts_are_shown_and_do_nothing(tmp_path: Path):
+def test_hostile_texts_are_displayed_harmlessly(tmp_path: Path):
     async def visited(page: BrowserPage) -> None:
         for question in range(3):
             await page.run(f"document.querySelectorAll('[name=question]')[{question}].click()")
@@ -197,7 +196,7 @@ def test_hostile_texts_are_shown_and_do_nothing(tmp_path: Path):
     visit(tmp_path, hostile(), visited)
 
 
-def test_the_policy_refuses_scripts_styles_and_requests_that_are_not_the_page_s(tmp_path: Path):
+def test_content_policy_blocks_foreign_scripts_styles_and_requests(tmp_path: Path):
     async def visited(page: BrowserPage) -> list[str]:
         await page.run(
             "const script = document.createElement('script'); script.textContent = 'hacked = 1';"
@@ -229,7 +228,7 @@ def test_the_page_never_scrolls_sideways(tmp_path: Path, width: int):
     )
 
 
-def test_controls_have_names_for_those_who_hear_the_page(tmp_path: Path):
+def test_controls_have_accessible_names(tmp_path: Path):
     async def visited(page: BrowserPage) -> set[tuple[str, str]]:
         await page.call("Accessibility.enable")
         nodes = (await page.call("Accessibility.getFullAXTree"))["nodes"]

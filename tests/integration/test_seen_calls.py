@@ -1,4 +1,4 @@
-"""Calls of actors whose answers are lost on the way are carried out once."""
+"""Actor calls are executed once even if their responses are lost."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from graphrag_ray.engine.ray.limiter_actors import ModelLimiter, RayLimiter, See
 from graphrag_ray.llm.limits import CallOutcome, FreedPlace
 
 
-def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
-    async def play() -> list[int]:
+def test_repeated_call_is_executed_once_even_while_it_runs() -> None:
+    async def scenario() -> list[int]:
         once, carried_out = SeenCalls(), list[int]()
 
         async def answer() -> int:
@@ -24,11 +24,11 @@ def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
         both = await asyncio.gather(*(once.answer("w-1", answer) for _ in range(2)))
         return [*both, *[await once.answer(call, answer) for call in ("v-1", "w-1", "w-2", "w-1")]]
 
-    assert asyncio.run(play()) == [1, 1, 2, 1, 3, 1]
+    assert asyncio.run(scenario()) == [1, 1, 2, 1, 3, 1]
 
 
-def test_the_oldest_calls_are_forgotten() -> None:
-    async def play() -> list[int]:
+def test_oldest_calls_are_forgotten() -> None:
+    async def scenario() -> list[int]:
         once, carried_out = SeenCalls(remembered=2), list[int]()
 
         async def answer() -> int:
@@ -37,11 +37,11 @@ def test_the_oldest_calls_are_forgotten() -> None:
 
         return [await once.answer(call, answer) for call in ("a", "b", "c", "b", "a")]
 
-    assert asyncio.run(play()) == [1, 2, 3, 2, 4]
+    assert asyncio.run(scenario()) == [1, 2, 3, 2, 4]
 
 
-def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
-    async def play() -> None:
+def test_slot_with_a_lost_response_is_granted_and_freed_once():
+    async def scenario() -> None:
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 2}
         model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
         limiter = ModelLimiter("m", parse_settings({"models": {"default": model}}).models["default"], 1)
@@ -56,11 +56,11 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
         await limiter.forget("w", "o-2")
         assert limiter._limiter.in_flight("m") == (1,)
 
-    asyncio.run(asyncio.wait_for(play(), 10))
+    asyncio.run(asyncio.wait_for(scenario(), 10))
 
 
-def test_what_is_not_answered_yet_is_not_forgotten() -> None:
-    async def play() -> list[int]:
+def test_unanswered_calls_are_not_forgotten() -> None:
+    async def scenario() -> list[int]:
         once, answers = (
             SeenCalls(remembered=2),
             [asyncio.get_running_loop().create_future() for _ in range(2)],
@@ -79,13 +79,13 @@ def test_what_is_not_answered_yet_is_not_forgotten() -> None:
             answer.set_result(number)
         return [await first, await again]
 
-    assert asyncio.run(play()) == [0, 0]
+    assert asyncio.run(scenario()) == [0, 0]
 
 
-def test_what_was_given_is_known_however_often_others_call() -> None:
-    """A place that was given twice would be taken for ever."""
+def test_granted_slots_are_remembered_despite_many_other_calls() -> None:
+    """A slot that is granted twice would never become free."""
 
-    async def play() -> None:
+    async def scenario() -> None:
         endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None}
         model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
         limiter = ModelLimiter("m", parse_settings({"models": {"default": model}}).models["default"], 9)
@@ -98,14 +98,14 @@ def test_what_was_given_is_known_however_often_others_call() -> None:
         await limiter.forget("other")
         assert limiter._limiter.in_flight("m") == (0,) and not limiter._seen_calls
 
-    asyncio.run(asyncio.wait_for(play(), 20))
+    asyncio.run(asyncio.wait_for(scenario(), 20))
 
 
 @pytest.mark.parametrize(("holders", "linger_s"), [(1, 0.05), (32, 0.05), (48, 0.075), (64, 0.1), (500, 0.1)])
-def test_the_more_there_are_the_longer_each_gathers_what_it_settles(holders: int, linger_s: float) -> None:
-    """Each batch takes the limiter most of a millisecond."""
+def test_batches_grow_with_the_number_of_workers(holders: int, linger_s: float) -> None:
+    """Each batch takes the limiter almost a millisecond."""
 
-    async def play() -> float:
+    async def scenario() -> float:
         limiter = RayLimiter("prefix", "w", ())
         limiter._unsent["m"], limiter.holders = {}, holders
         limiter.settle("m", 0, 0, CallOutcome(4.0, 100))
@@ -113,4 +113,4 @@ def test_the_more_there_are_the_longer_each_gathers_what_it_settles(holders: int
         limiter._take("m")
         return due
 
-    assert asyncio.run(play()) == pytest.approx(linger_s, abs=0.02)
+    assert asyncio.run(scenario()) == pytest.approx(linger_s, abs=0.02)

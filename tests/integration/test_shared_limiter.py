@@ -1,4 +1,4 @@
-"""The limiter that replicas of a service share: on a real Ray cluster, without the service."""
+"""The limiter that replicas of a service share, on a real Ray cluster but without the service."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MODEL = "default"
 
 @pytest.fixture
 def models(on_ray: None) -> Models:
-    """One model that bears one call at once."""
+    """One model that allows one call at a time."""
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 1}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
     return Models.from_settings(parse_settings({"models": {MODEL: model}}))
@@ -54,7 +54,7 @@ def is_there(prefix: str) -> bool:
     return {"name": f"{prefix}-{MODEL}", "namespace": NAMESPACE} in ray.util.list_named_actors(True)
 
 
-def test_a_limiter_that_is_gone_for_good_is_started_again(models: Models, prefix: str):
+def test_lost_limiter_is_started_again(models: Models, prefix: str):
     async def ask_twice() -> None:
         limiter = SharedLimiter(prefix, "one", models, NAMESPACE)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
@@ -66,7 +66,7 @@ def test_a_limiter_that_is_gone_for_good_is_started_again(models: Models, prefix
     asyncio.run(asyncio.wait_for(ask_twice(), 60))
 
 
-def test_what_one_had_that_is_closed_is_the_others(models: Models, prefix: str):
+def test_slots_of_a_closed_replica_become_free(models: Models, prefix: str):
     async def hand_over() -> None:
         before = asyncio.all_tasks()
         one, other = (SharedLimiter(prefix, name, models, NAMESPACE) for name in ("one", "other"))
@@ -75,7 +75,7 @@ def test_what_one_had_that_is_closed_is_the_others(models: Models, prefix: str):
         assert await other.acquire(MODEL, [1], [0]) == (0,)
         other.close()
         await asyncio.sleep(0)
-        assert asyncio.all_tasks() == before  # nothing shows itself any more
+        assert asyncio.all_tasks() == before  # No replica sends signs of life any more.
 
     asyncio.run(asyncio.wait_for(hand_over(), 60))
 
@@ -87,8 +87,8 @@ async def waiting_at(actor: Any) -> set[str]:
     return found
 
 
-def test_a_question_that_the_limiter_dropped_is_asked_again(models: Models, prefix: str):
-    """It had not heard of the replica for long, which was paused or cut off."""
+def test_request_dropped_by_the_limiter_is_repeated(models: Models, prefix: str):
+    """The replica was paused or disconnected for long."""
 
     async def wait_and_be_forgotten() -> None:
         one, other = (SharedLimiter(prefix, name, models, NAMESPACE) for name in ("one", "other"))
@@ -109,15 +109,13 @@ def test_a_question_that_the_limiter_dropped_is_asked_again(models: Models, pref
 
 @pytest.fixture
 def many() -> Models:
-    """One model that bears a hundred calls at once."""
+    """One model that allows a hundred calls at a time."""
     endpoint = {"base_url": "http://127.0.0.1:9/v1", "api_key_env": None, "max_in_flight": 100}
     model = {"provider": "openai", "model": "m", "endpoints": [endpoint]}
     return Models.from_settings(parse_settings({"models": {MODEL: model}}))
 
 
-def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_closed(
-    many: Models, prefix: str, on_ray: None
-):
+def test_successor_of_a_replica_keeps_its_slots(many: Models, prefix: str, on_ray: None):
     async def replace() -> None:
         old, new = (SharedLimiter(prefix, "one", many, NAMESPACE) for _ in range(2))
         for limiter in (old, new):
@@ -132,13 +130,13 @@ def test_one_that_replaces_another_of_its_replica_keeps_its_places_when_that_is_
     asyncio.run(asyncio.wait_for(replace(), 60))
 
 
-def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once(
+def test_settlements_are_batched_but_endpoint_limits_sent_immediately(
     many: Models, prefix: str, on_ray: None, monkeypatch: pytest.MonkeyPatch
 ):
     (actor,) = start_limiters(prefix, many, NAMESPACE)
 
     def seen() -> tuple[int, int]:
-        """Calls in flight, calls answered: by the actor itself, while our event loop stands still."""
+        """Return calls in flight and answered, from the actor itself, while our event loop is blocked."""
         (endpoint,) = ray.get(actor.watched.remote(), timeout=30).endpoints
         return endpoint.in_flight, endpoint.tally.answered
 
@@ -153,14 +151,14 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
         await asyncio.sleep(2 * LINGER_S)
         assert seen() == (51, 50), "and nothing is told twice"
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
-        while seen() != (50, 51):  # without a question it goes by itself
+        while seen() != (50, 51):  # Without a request, it is sent on its own.
             await asyncio.sleep(0.01)
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100, rate_limits=RateLimitInfo(wait_s=0.1)))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert not limiter._take(MODEL), "what an endpoint told is told at once, and all with it"
-        while seen() != (48, 53):  # Ray keeps no order of an actor's calls
+        while seen() != (48, 53):  # Ray does not preserve the order of an actor's calls.
             await asyncio.sleep(0.01)
         monkeypatch.setattr(limiter_actors, "LINGER_S", 10.0)
         limiter.settle(MODEL, 0, 0, CallOutcome(400.0, 100))
@@ -176,7 +174,7 @@ def test_what_a_worker_settles_goes_in_batches_and_what_an_endpoint_told_at_once
     asyncio.run(asyncio.wait_for(ask_and_settle(), 60))
 
 
-def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(models: Models, prefix: str):
+def test_permits_from_before_a_restart_free_no_slots(models: Models, prefix: str):
     (actor,) = start_limiters(prefix, models, NAMESPACE)
 
     async def ask_twice() -> None:
@@ -187,7 +185,7 @@ def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(mo
         while ray.get(actor.watched.remote()).life == life:
             time.sleep(0.05)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
-        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))  # of its earlier life
+        limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))  # from before the restart
         while not (endpoint := (await actor.watched.remote()).endpoints[0]).tally.answered:
             await asyncio.sleep(0.01)
         assert endpoint.in_flight == 1
@@ -195,7 +193,7 @@ def test_what_a_limiter_gave_before_it_was_restarted_frees_none_of_its_places(mo
     asyncio.run(asyncio.wait_for(ask_twice(), 60))
 
 
-def test_a_limiter_that_nobody_uses_ends(models: Models, prefix: str, monkeypatch: pytest.MonkeyPatch):
+def test_unused_limiter_ends(models: Models, prefix: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(limiter_actors, "UNUSED_S", 1.0)
     start_limiters(prefix, models, NAMESPACE)
     assert is_there(prefix)
@@ -204,10 +202,10 @@ def test_a_limiter_that_nobody_uses_ends(models: Models, prefix: str, monkeypatc
 
 
 class Controller:
-    """By whose name it is seen that Serve runs."""
+    """An actor with the name of Serve's controller, which shows that Serve runs."""
 
 
-def test_without_a_token_a_serve_that_listens_somewhere_is_not_used(on_ray: None):
+def test_serve_without_a_token_is_not_used(on_ray: None):
     actor = ray.remote(num_cpus=0)(Controller)
     controller = actor.options(name="SERVE_CONTROLLER_ACTOR", namespace="serve").remote()
     try:
@@ -228,7 +226,7 @@ def test_without_a_token_a_serve_that_listens_somewhere_is_not_used(on_ray: None
         ray.kill(controller)
 
 
-def test_what_replicas_log_holds_neither_keys_nor_what_exceptions_quote(on_ray: None):
+def test_replica_logs_contain_neither_keys_nor_exception_messages(on_ray: None):
     name, text = uuid.uuid4().hex, io.StringIO()
     keys = (
         ray.remote(num_cpus=0)(serving.Keys)

@@ -1,4 +1,4 @@
-"""The benchmarks' simulated endpoint as a process, asked by `openai`, by aiohttp and by an index run."""
+"""The benchmarks' simulated endpoint as a process, called by `openai`, aiohttp and an index run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PLAIN = {
 
 
 class Running:
-    """The process, and what its own addresses say."""
+    """The process, and requests to its control URLs."""
 
     def __init__(self, log: Path) -> None:
         command = [
@@ -51,7 +51,7 @@ class Running:
         self.client = openai.OpenAI(base_url=self.base_url, api_key="none", max_retries=0, timeout=30)
 
     def own(self, path: str, value: Any = None) -> Any:
-        """GET, or POST of a value, beside /v1."""
+        """GET or POST a value outside /v1."""
         url = self.base_url.removesuffix("/v1") + path
         if value is None:
             return self.client.get(url, cast_to=object)
@@ -90,11 +90,11 @@ def endpoint(process: Running) -> Running:
     return process
 
 
-def test_it_lists_a_model(endpoint: Running) -> None:
+def test_models_are_listed(endpoint: Running) -> None:
     assert len(endpoint.client.models.list().data) == 1
 
 
-def test_a_call_reports_what_it_used(endpoint: Running) -> None:
+def test_call_reports_its_usage(endpoint: Running) -> None:
     reply = endpoint.ask("12345678")
     text = reply.choices[0].message.content
     assert reply.choices[0].finish_reason == "stop"
@@ -104,13 +104,13 @@ def test_a_call_reports_what_it_used(endpoint: Running) -> None:
     assert endpoint.stats()["by_kind"]["other"]["prompt_tokens"] == 9
 
 
-def test_a_reply_ends_at_its_limit(endpoint: Running) -> None:
+def test_reply_ends_at_its_limit(endpoint: Running) -> None:
     for name in ("max_tokens", "max_completion_tokens"):
         reply = endpoint.ask("go on", **{name: 5})
         assert (reply.choices[0].finish_reason, reply.usage.completion_tokens) == ("length", 5)
 
 
-def test_json_is_answered_where_it_is_asked_for(endpoint: Running) -> None:
+def test_json_is_returned_on_request(endpoint: Running) -> None:
     properties = {"n": {"type": "integer"}, "names": {"type": "array", "items": {"type": "string"}}}
     schema = {"name": "s", "schema": {"type": "object", "properties": properties}}
     reply = endpoint.ask("go on", response_format={"type": "json_schema", "json_schema": schema})
@@ -118,7 +118,7 @@ def test_json_is_answered_where_it_is_asked_for(endpoint: Running) -> None:
     assert (type(found["n"]), type(found["names"][0])) == (int, str)
 
 
-def test_a_stream_says_the_same_as_a_whole_reply(endpoint: Running) -> None:
+def test_stream_has_the_same_content_as_a_whole_reply(endpoint: Running) -> None:
     endpoint.set(latency=None, ttft=0.0, tokens_per_s=500.0)
     whole = endpoint.ask("tell me")
     chunks = list(endpoint.ask("tell me", stream=True, stream_options={"include_usage": True}))
@@ -130,7 +130,7 @@ def test_a_stream_says_the_same_as_a_whole_reply(endpoint: Running) -> None:
     assert endpoint.stats()["answered_twice"]["bodies"] == 1
 
 
-def test_embeddings_are_unit_vectors_of_their_texts_in_either_encoding(endpoint: Running) -> None:
+def test_embeddings_are_unit_vectors_in_both_encodings(endpoint: Running) -> None:
     def vectors(**more: Any) -> Any:
         reply = endpoint.client.embeddings.create(model="m", input=["one", "two", "one"], **more)
         return [d.embedding for d in reply.data], reply.usage.prompt_tokens
@@ -146,7 +146,7 @@ def test_embeddings_are_unit_vectors_of_their_texts_in_either_encoding(endpoint:
     assert endpoint.stats()["texts_embedded_twice"] == 1 + 3 + 1
 
 
-def test_the_call_over_the_limit_is_refused_and_told_when_to_come(endpoint: Running) -> None:
+def test_call_over_the_limit_is_rejected_with_a_waiting_time(endpoint: Running) -> None:
     endpoint.set(rpm=3, tpm=1_000_000, speed=0.1)
     for n in range(3):
         endpoint.ask(f"call {n}")
@@ -168,7 +168,7 @@ def test_the_call_over_the_limit_is_refused_and_told_when_to_come(endpoint: Runn
     assert stats["refused_429"]["all"] == stats["refused_429"]["requests"] >= 2
 
 
-def test_a_call_is_charged_its_prompt_and_its_reply(endpoint: Running) -> None:
+def test_call_is_charged_for_prompt_and_reply(endpoint: Running) -> None:
     endpoint.set(tpm=100_000)
     raw = endpoint.client.chat.completions.with_raw_response
 
@@ -183,7 +183,7 @@ def test_a_call_is_charged_its_prompt_and_its_reply(endpoint: Running) -> None:
         endpoint.ask("x" * 500_000)
 
 
-def test_every_fault_is_seen_by_the_client_and_counted(endpoint: Running) -> None:
+def test_every_fault_is_visible_and_counted(endpoint: Running) -> None:
     endpoint.set(errors=1.0)
     with pytest.raises(openai.InternalServerError):
         endpoint.ask("a")
@@ -222,7 +222,7 @@ def _outcome(endpoint: Running, text: str) -> str:
     return asyncio.run(post())
 
 
-def test_a_stream_can_break_off(endpoint: Running) -> None:
+def test_stream_can_break_off(endpoint: Running) -> None:
     endpoint.set(truncate=1.0, latency=None, ttft=0.0, tokens_per_s=5000.0)
     ends = set()
     for i in range(8):
@@ -233,7 +233,7 @@ def test_a_stream_can_break_off(endpoint: Running) -> None:
     assert ends == {"length", "broken off"}
 
 
-def test_work_paid_twice_is_told_from_work_that_a_fault_ate(endpoint: Running) -> None:
+def test_work_paid_twice_is_distinguished_from_work_lost_to_faults(endpoint: Running) -> None:
     endpoint.set(garbage=1.0)
     _outcome(endpoint, "again")
     endpoint.set()
@@ -249,7 +249,7 @@ def test_work_paid_twice_is_told_from_work_that_a_fault_ate(endpoint: Running) -
     assert twice["distinct_bodies"] == 1
 
 
-def test_a_client_that_leaves_frees_its_place(endpoint: Running) -> None:
+def test_disconnected_client_frees_its_slot(endpoint: Running) -> None:
     endpoint.set(slots=1, latency=600.0)
     with pytest.raises(openai.APITimeoutError):
         endpoint.client.with_options(timeout=0.3).chat.completions.create(
@@ -285,7 +285,7 @@ def test_settings_change_while_calls_are_in_flight(endpoint: Running) -> None:
     assert sum(endpoint.own("/stats/series")["admitted_requests"]) == 40
 
 
-def test_a_wrong_setting_or_body_is_refused_with_a_reason(endpoint: Running) -> None:
+def test_invalid_setting_or_body_is_rejected_with_a_reason(endpoint: Running) -> None:
     for change in ({"rps": 1}, {"errors": 2.0}, {"rpm": 0}, {"replies": "none"}, {"slots": 1.5}):
         with pytest.raises(openai.BadRequestError, match=next(iter(change))):
             endpoint.own("/settings", change)
@@ -298,11 +298,11 @@ def test_a_wrong_setting_or_body_is_refused_with_a_reason(endpoint: Running) -> 
             endpoint.client.post(path, body=body, cast_to=object)
 
 
-def test_bodies_of_several_megabytes_are_read(endpoint: Running) -> None:
+def test_bodies_of_several_megabytes_are_accepted(endpoint: Running) -> None:
     assert endpoint.ask("word " * 1_000_000).usage.prompt_tokens == 1_250_007
 
 
-def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_path: Path) -> None:
+def test_demo_corpus_can_be_indexed(endpoint: Running, tmp_path: Path) -> None:
     endpoint.set(jitter=0.2)
     given = {"base_url": endpoint.base_url, "api_key_env": None, "max_in_flight": 32}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}
@@ -320,7 +320,7 @@ def test_an_index_of_the_demo_corpus_is_built_with_it(endpoint: Running, tmp_pat
     assert set(stats["by_kind"]) == KINDS
     assert stats["answered_twice"]["bodies"] == 0
     assert stats["by_kind"]["glean_check"]["answered"] == stats["by_kind"]["extract"]["answered"]
-    # Some of its answers are of no help, as some of a model's are.
+    # Some of its replies are useless, like some of a model's.
     opened = open_index(str(tmp_path), settings=settings)
     questions = ("What happened to the harbour?", "Who is against the plan?", "What are the themes?", "Why?")
     answer = next(a for a in map(opened.ask, questions) if a.found)

@@ -1,4 +1,4 @@
-"""Storage that is out of reach while a sweep works: nothing is paid for that cannot be kept."""
+"""Storage that is unavailable during a sweep: no calls are paid for whose replies cannot be stored."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ TEXTS = [f"item {i}" for i in range(ITEMS)]
 
 
 class Model:
-    """Answers in upper case, and takes note when the storage goes away: `out` is made at request number
-    `out_at`."""
+    """Answers in upper case. At request number `out_at`, it creates the file `out`: the outage begins."""
 
     def __init__(self, out: Path, out_at: int) -> None:
         self.out, self.out_at = out, out_at
@@ -94,9 +93,7 @@ def label(row: Row) -> tuple[str, str]:
 WORK = Work("echo", start, label)
 
 
-def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_seconds(
-    make: Callable[[], Executor], model: Model
-):
+def test_long_outage_stops_spending_and_then_the_run(make: Callable[[], Executor], model: Model):
     executor = make()
     with pytest.raises(StoreError) as raised:
         executor.sweep(WORK, Listed(TEXTS), JournalIndex.load(executor.store, "echo"))
@@ -112,7 +109,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
     model.out_at = -1
     source = Listed(TEXTS)
     again = make()
-    index = JournalIndex.load(again.store, "echo")  # a write that was under way may have come through by now
+    index = JournalIndex.load(again.store, "echo")  # A write that had started may have succeeded by now.
     again.sweep(WORK, source, index)
     assert len(source.outcomes) == ITEMS
     assert len(model.asked) - paid == ITEMS - index.count_done(), (
@@ -120,8 +117,8 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
     )
 
 
-def test_a_short_outage_holds_a_run_up_and_costs_nothing(make: Callable[[], Executor], model: Model):
-    """It ends within the store's patience."""
+def test_short_outage_delays_a_run_at_no_cost(make: Callable[[], Executor], model: Model):
+    """The outage ends before the store stops retrying."""
     executor, source = make(), Listed(TEXTS)
     ending = threading.Thread(target=_end_soon, args=(model.out,), daemon=True)
     ending.start()

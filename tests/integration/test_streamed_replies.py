@@ -1,4 +1,4 @@
-"""A chat reply that is heard while it is written, from a real HTTP server on loopback."""
+"""Streamed chat replies from a real HTTP server on loopback."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ REQUEST = ChatRequest("reduce", (Message("user", "Say it."),), CallParameters("d
 
 
 @dataclass
-class Heard:
-    """A listener that keeps what it hears, reply by reply."""
+class RecordingListener:
+    """A listener that records the pieces of each reply."""
 
     replies: list[list[str]] = field(default_factory=list)
 
@@ -55,8 +55,8 @@ class Heard:
 
 def ask(
     respond: Respond | Any, hedge: bool = False, streams: bool = True, max_attempts: int = 4
-) -> tuple[Heard, CallResult[Any] | CallError, Accounts, list[dict[str, Any]]]:
-    heard, accounts = Heard(), Accounts()
+) -> tuple[RecordingListener, CallResult[Any] | CallError, Accounts, list[dict[str, Any]]]:
+    heard, accounts = RecordingListener(), Accounts()
 
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0)
@@ -89,7 +89,7 @@ def ask(
         return heard, got, accounts, endpoint.bodies()
 
 
-def test_the_pieces_of_a_reply_are_heard_and_make_up_its_text():
+def test_pieces_of_a_stream_add_up_to_the_reply():
     heard, got, accounts, (body,) = ask(TEXT)
     assert heard.replies == [pieces_of(TEXT)]
     assert got.reply.text == TEXT and got.reply.finish_reason == "stop"
@@ -97,7 +97,7 @@ def test_the_pieces_of_a_reply_are_heard_and_make_up_its_text():
     assert got.reply.usage.reported and accounts.total.completion_tokens > 5
 
 
-def test_a_reply_without_a_listener_is_not_streamed():
+def test_reply_without_a_listener_is_not_streamed():
     with Endpoint() as endpoint:
         at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None)
         model = index_settings.Model(provider="openai", model="m", endpoints=(at,))
@@ -111,46 +111,46 @@ def test_a_reply_without_a_listener_is_not_streamed():
         assert "stream" not in endpoint.bodies()[0]
 
 
-def test_usage_that_a_stream_does_not_tell_is_counted():
+def test_usage_missing_in_a_stream_is_counted():
     _, got, _, _ = ask(Answer(TEXT, usage=None))
     assert not got.reply.usage.reported and got.reply.usage.completion_tokens > 5
 
 
-def test_a_reply_that_ends_at_its_limit_says_so():
+def test_truncated_stream_is_marked():
     _, got, _, _ = ask(Answer(TEXT, finish_reason="length"))
     assert got.reply.finish_reason == "length"
 
 
 @pytest.mark.parametrize("how", ["drop", "end", "error", "garbage"])
-def test_a_stream_that_breaks_off_is_tried_again_and_heard_from_its_beginning(how):
+def test_broken_stream_is_retried_and_restarted(how):
     heard, got, accounts, bodies = ask(in_turn(Broken(TEXT, 3, how), TEXT))
     assert heard.texts == ["".join(pieces_of(TEXT)[:3]), TEXT]
     assert got.reply.text == TEXT and got.attempts == len(bodies) == 2
-    # What was written before it broke off was paid for, as far as anybody knows.
+    # Output before the connection broke counts as paid.
     once = ask(TEXT)[2].total
     assert once.completion_tokens < accounts.total.completion_tokens < 2 * once.completion_tokens
     assert accounts.total.prompt_tokens > 1.5 * once.prompt_tokens
 
 
-def test_an_endpoint_that_always_breaks_off_is_given_up_and_named():
+def test_endpoint_that_always_breaks_off_is_abandoned_and_named():
     heard, got, accounts, bodies = ask(Broken(TEXT, 2), max_attempts=3)
     assert isinstance(got, RetriesExhausted) and "The reply broke off" in str(got)
     assert "http://127.0.0.1" in str(got) and "attempt 3, the last" in str(got)
     assert len(heard.replies) == len(bodies) == 3 and accounts.total.failed == 1
 
 
-def test_what_fails_before_its_first_piece_is_heard_once():
+def test_failure_before_the_first_piece_is_retried_silently():
     heard, got, _, _ = ask(in_turn(BROKEN, Broken(TEXT, 0, "end"), TEXT))
     assert heard.texts == ["", "", TEXT] and got.attempts == 3
 
 
-def test_an_endpoint_that_answers_at_once_all_the_same_is_heard_at_once():
+def test_endpoint_that_ignores_streaming_is_accepted():
     heard, got, _, (body,) = ask(TEXT, streams=False)
     assert heard.replies == [[TEXT]] and got.reply.text == TEXT and body["stream"]
 
 
 @pytest.mark.parametrize("parameter", ["stream_options", "stream"])
-def test_an_endpoint_that_refuses_a_parameter_of_streams_is_asked_without_it(parameter):
+def test_rejected_stream_parameter_is_omitted(parameter):
     def respond(body):
         return unsupported(parameter) if parameter in body else Answer(TEXT, usage=None)
 
@@ -159,19 +159,19 @@ def test_an_endpoint_that_refuses_a_parameter_of_streams_is_asked_without_it(par
     assert len(bodies) == 2 and parameter not in bodies[1]
 
 
-def test_a_refusal_is_told_as_without_a_stream():
+def test_rejection_is_reported_as_without_a_stream():
     assert isinstance(ask(FORBIDDEN)[1], FatalCallError)
     filtered = Raw(b'{"choices": [{"message": {"content": null}, "finish_reason": "content_filter"}]}')
     assert isinstance(ask(filtered)[1], PermanentCallError)
 
 
-def test_a_reply_that_is_heard_is_not_hedged():
+def test_streamed_reply_is_not_hedged():
     _, got, accounts, bodies = ask(TEXT, hedge=True)
     assert len(bodies) == 1 and accounts.total.hedged == 0 and got.reply.text == TEXT
 
 
-def test_the_offline_engine_is_heard_in_one_piece():
-    heard = Heard()
+def test_offline_engine_streams_one_piece():
+    heard = RecordingListener()
     gateway = Gateway(
         {},
         LocalLimiter({}, 1),

@@ -1,4 +1,4 @@
-"""When a run commits a snapshot, and what it says of itself there."""
+"""When a run commits a snapshot, and what the snapshot records about the run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from graphrag_ray.graph import report_dialogue
 from graphrag_ray.graph.report_dialogue import ReplyProblem, ReportDraft, parse_report
 from graphrag_ray.indexing import run_record, step_result
 from graphrag_ray.indexing.index import IndexResult, index
-from graphrag_ray.indexing.repair import FEW, MANY
+from graphrag_ray.indexing.repair import FEW_PARTS, MANY_PARTS
 from graphrag_ray.store import compaction, run_records, snapshots
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalWriter
 from graphrag_ray.store.journal_rows import JournalRow
 
 
-class Told(Observer):
+class RecordingObserver(Observer):
     def __init__(self) -> None:
         self.notes: list[str] = []
         self.steps: list[str] = []
@@ -44,11 +44,11 @@ class Told(Observer):
 
 
 class Small:
-    """An index of one document, and what its observer was told."""
+    """An index of one document, and the messages of its runs."""
 
     def __init__(self, folder: Path, endpoint: Endpoint) -> None:
         self.store = Store(str(folder / "index"))
-        self.told = Told()
+        self.told = RecordingObserver()
         self.endpoint = endpoint
         self._input = folder / "in"
         self._input.mkdir()
@@ -62,7 +62,7 @@ class Small:
         return index(input_url or str(self._input), executor, settings, self.told)
 
     def leave_parts(self, n: int) -> None:
-        """As runs do that were stopped."""
+        """Leave small journal parts behind, like stopped runs do."""
         for i in range(n):
             writer = JournalWriter(self.store, "extract", f"stopped-{i}")
             key = hashlib.sha256(b"%d" % i).hexdigest()
@@ -79,7 +79,7 @@ def small(tmp_path: Path) -> Iterator[Small]:
         yield Small(tmp_path, endpoint)
 
 
-def test_changed_settings_are_committed_though_no_table_changes(small: Small):
+def test_changed_settings_are_committed_without_changed_tables(small: Small):
     first = small.index()
     again = small.index(query={"response_type": "one sentence"})
     assert again.committed and again.manifest.tables == first.manifest.tables
@@ -88,7 +88,7 @@ def test_changed_settings_are_committed_though_no_table_changes(small: Small):
     assert not small.index(query={"response_type": "one sentence"}).committed
 
 
-def test_changed_code_derives_all_tables_from_the_journal_once(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_changed_code_derives_all_tables_again_once(small: Small, monkeypatch: pytest.MonkeyPatch):
     first = small.index()
     asked = len(small.endpoint.requests)
     small.told.done.clear()
@@ -105,9 +105,7 @@ def test_changed_code_derives_all_tables_from_the_journal_once(small: Small, mon
     assert len([note for note in small.told.notes if "re-deriving" in note]) == 1
 
 
-def test_a_repaired_parser_reads_stored_replies_of_failed_items(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
+def test_repaired_parser_reuses_stored_replies_of_failed_items(small: Small, monkeypatch: pytest.MonkeyPatch):
     def strange(body: dict[str, Any]) -> str:
         reply = toy_model.respond(body)
         return f"<<{reply}>>" if reply.startswith("{") else reply
@@ -127,9 +125,7 @@ def test_a_repaired_parser_reads_stored_replies_of_failed_items(
     assert len(small.endpoint.requests) == asked
 
 
-def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
+def test_failed_compaction_does_not_undo_the_commit(small: Small, monkeypatch: pytest.MonkeyPatch):
     def full(*_: object, **__: object) -> int:
         raise StoreError("no space left")
 
@@ -140,10 +136,10 @@ def test_a_journal_that_cannot_be_tidied_up_does_not_undo_the_commit(
     assert any("no space left" in note for note in small.told.notes)
 
 
-def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
+def test_small_parts_of_stopped_runs_are_merged_before_reading(small: Small):
     small.index()
     before = small.parts()
-    small.leave_parts(MANY)
+    small.leave_parts(MANY_PARTS)
     assert not small.index().committed and small.parts() <= before + 1
     steps = small.told.steps
     assert "compact" in steps and steps.index("compact", len(steps) // 2) < steps.index(
@@ -151,17 +147,17 @@ def test_what_stopped_runs_left_is_merged_before_it_is_read(small: Small):
     )
 
 
-def test_what_a_sweep_left_is_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("graphrag_ray.indexing.index.MANY", 2)
+def test_small_parts_of_a_sweep_are_merged_before_the_next(small: Small, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("graphrag_ray.indexing.index.MANY_PARTS", 2)
     small.leave_parts(1)
     small.index()
     ended = small.told.steps
     assert "compact" in ended[: ended.index("merge")] and small.parts() == 1
 
 
-def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(run_record, "EVERY_S", 0.01)
-    small.leave_parts(FEW)
+def test_compaction_is_visible_to_observers(small: Small, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(run_record, "BEAT_INTERVAL_S", 0.01)
+    small.leave_parts(FEW_PARTS)
     seen: list[Any] = []
     real = compaction.merge_parts
 
@@ -181,13 +177,11 @@ def test_whoever_watches_sees_a_run_that_tidies_up(small: Small, monkeypatch: py
     assert done.seconds["compact"] > 0 and record.steps["compact"]["counts"]["merged_into"] == 1
 
 
-def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
-    small: Small, monkeypatch: pytest.MonkeyPatch
-):
+def test_run_stopped_during_compaction_has_committed(small: Small, monkeypatch: pytest.MonkeyPatch):
     def stop(*_: object) -> int:
         raise KeyboardInterrupt
 
-    small.leave_parts(FEW)
+    small.leave_parts(FEW_PARTS)
     monkeypatch.setattr(compaction, "merge_parts", stop)
     with pytest.raises(KeyboardInterrupt):
         small.index()
@@ -195,7 +189,7 @@ def test_a_run_that_is_stopped_while_it_tidies_up_has_committed(
     assert record is not None and (record.outcome, record.snapshot) == ("committed", 1)
 
 
-def test_a_password_in_the_address_of_the_input_is_not_kept(small: Small, monkeypatch: pytest.MonkeyPatch):
+def test_password_in_the_input_url_is_not_stored(small: Small, monkeypatch: pytest.MonkeyPatch):
     import fsspec
 
     memory = fsspec.filesystem("memory")

@@ -1,4 +1,4 @@
-"""What a worker does between the driver's calls, and when one of them comes again. Without Ray."""
+"""A worker between calls of the driver, and when a call is repeated. Without Ray."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WITHIN_S = 30
 
 
 class Here(LocalLimiter):
-    """A worker's, with nothing on its way."""
+    """A worker's connection without latency."""
 
     def send(self) -> None: ...
 
@@ -59,7 +59,7 @@ def rows(*numbers: int) -> list[tuple[int, Any]]:
 
 
 async def finished(own: worker.Worker, call: int, most: int) -> set[int]:
-    """So many items, as the driver learns of them from its calls from this number on."""
+    """Return `n` finished items, as the driver learns of them from its calls from this number on."""
     found: set[int] = set()
     while len(found) < most:
         report = await own.ask(call, 1, "exchange", [], {}, 1)
@@ -69,11 +69,11 @@ async def finished(own: worker.Worker, call: int, most: int) -> set[int]:
     return found
 
 
-def play(coroutine: Any) -> None:
+def run_scenario(coroutine: Any) -> None:
     asyncio.run(asyncio.wait_for(coroutine, WITHIN_S))
 
 
-def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
+def test_other_items_continue_while_a_worker_reloads_the_journal(
     store: Store, own: worker.Worker, monkeypatch: pytest.MonkeyPatch
 ):
     go_on, again = threading.Event(), JournalIndex.reloaded
@@ -82,7 +82,7 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
         assert go_on.wait(WITHIN_S), "nothing went on"
         return again(index)
 
-    async def plays() -> None:
+    async def scenario() -> None:
         await began(own, store)
         report = await own.ask(2, 1, "exchange", rows(*range(6)), {0: 1, 1: 1}, 1)
         assert report is not None
@@ -94,13 +94,13 @@ def test_while_a_worker_reads_the_journal_again_all_goes_on_but_what_was_lost(
         assert await finished(own, 100, 2) == {0, 1}
 
     monkeypatch.setattr(JournalIndex, "reloaded", slowly)
-    play(plays())
+    run_scenario(scenario())
 
 
-def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_later(
+def test_replies_without_a_driver_are_journalled_and_reported_later(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
-    async def plays() -> None:
+    async def scenario() -> None:
         await began(own, store)
         lost = asyncio.ensure_future(own.ask(2, 1, "exchange", rows(*range(6)), {}, 1))
         while JournalIndex.load(store, WORK.name).count_done() < 6:
@@ -110,18 +110,18 @@ def test_while_the_driver_does_not_call_what_comes_back_is_journalled_and_told_l
         found = {number for number, _ in report.finished}
         assert found | await finished(own, 3, 6 - len(found)) == set(range(6))
 
-    play(plays())
+    run_scenario(scenario())
     assert len(endpoint.requests) == 6
 
 
-def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
+def test_worker_without_a_driver_for_long_sends_nothing_more(
     store: Store, own: worker.Worker, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    """It may be started again: then what is in flight would be paid for in vain."""
+    """The worker may be restarted, and calls in flight would be paid for in vain."""
     endpoint.respond = lambda body: Answer("an answer", delay_s=0.5)
     monkeypatch.setattr(worker, "DRIVER_TIMEOUT_S", 0.2)
 
-    async def plays() -> None:
+    async def scenario() -> None:
         await began(own, store)
         first = await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
         assert first is not None
@@ -131,14 +131,14 @@ def test_a_worker_that_is_not_called_for_long_sends_nothing_more_until_it_is(
         assert len(endpoint.requests) == 8
         assert {number for number, _ in first.finished} | await finished(own, 3, 12) == set(range(12))
 
-    play(plays())
+    run_scenario(scenario())
     assert len(endpoint.requests) == 12
 
 
-def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is(
+def test_repeated_call_is_executed_once_even_while_it_runs(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
-    async def plays() -> None:
+    async def scenario() -> None:
         await began(own, store)
         both = [own.ask(2, 1, "exchange", rows(0, 1), {}, 1) for _ in range(2)]
         one, other = await asyncio.gather(*both)
@@ -147,16 +147,16 @@ def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is(
         assert one is not None
         assert len(one.finished) + len(await finished(own, 3, 2 - len(one.finished))) == 2
 
-    play(plays())
+    run_scenario(scenario())
     assert len(endpoint.requests) == 2
 
 
-def test_a_worker_knows_no_session_of_an_earlier_process_and_a_new_one_ends_the_last(
+def test_sessions_of_earlier_processes_are_unknown_and_new_ones_end_them(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
     endpoint.respond = lambda body: Answer("an answer", delay_s=0.3)
 
-    async def plays() -> None:
+    async def scenario() -> None:
         assert await own.ask(7, 1, "exchange", rows(0), {}, 1) is None
         await began(own, store, 8)
         await own.ask(9, 8, "exchange", rows(0), {}, 1)
@@ -165,16 +165,16 @@ def test_a_worker_knows_no_session_of_an_earlier_process_and_a_new_one_ends_the_
         report = await own.ask(12, 10, "end", 0.0)
         assert report is not None and not report.finished
 
-    play(plays())
+    run_scenario(scenario())
     assert len(endpoint.requests) <= 1
 
 
-def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_rest(
+def test_leaving_worker_returns_unstarted_items_and_finishes_others(
     store: Store, own: worker.Worker, endpoint: Endpoint
 ):
     endpoint.respond = lambda body: Answer("an answer", delay_s=0.5)
 
-    async def plays() -> None:
+    async def scenario() -> None:
         await began(own, store)
         await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
         left = await own.ask(3, 1, "leave")
@@ -183,14 +183,14 @@ def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_
         assert last is not None
         assert {number for number, _ in last.finished} == set(range(12)) - set(left.unasked)
 
-    play(plays())
+    run_scenario(scenario())
     assert len(endpoint.requests) == 8
 
 
-def test_the_limiter_is_told_how_many_share_the_work(store: Store, own: worker.Worker):
-    async def plays() -> None:
+def test_limiter_knows_the_number_of_workers(store: Store, own: worker.Worker):
+    async def scenario() -> None:
         await began(own, store)
         await own.ask(2, 1, "exchange", [], {}, 64)
 
-    play(plays())
+    run_scenario(scenario())
     assert own._limiter.holders == 64

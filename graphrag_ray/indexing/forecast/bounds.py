@@ -1,4 +1,4 @@
-"""The cost of a stage, and the time it takes at the rate limits of its endpoints."""
+"""Compute the cost of a stage, and the time that it takes at the rate limits of its endpoints."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphrag_ray.llm.pricing import cost_usd, price_of
 
 TTFT_S, TOKENS_PER_S = 0.5, 60.0
 SLOW_SHARE, SLOW_FACTOR, HEDGED_FACTOR = 0.01, 5.0, 2.0
-MIN_CALLS = 30  # Fewer calls do not show how latency depends on length.
+MIN_CALLS = 30  # minimum number of calls that show how latency depends on length
 _SUMMED = ("items", "calls", "prompt_tokens", "completion_tokens")
 
 
@@ -26,11 +26,11 @@ class Volume:
 
     Attributes:
         model: Logical name of the model.
-        items: Dialogues. An embedding call holds many.
-        calls: Requests; `prompt_tokens` and `completion_tokens` are their totals.
-        chain: Calls of the longest chain in which each call waits for the one before.
-        last: Mean tokens of the replies that come last; None if these are as long as the others.
-        exact: What is counted rather than modelled, for display.
+        items: Number of dialogues. An embedding call contains many.
+        calls: Number of requests; `prompt_tokens` and `completion_tokens` are their totals.
+        chain: Length of the longest chain of calls in which each waits for the previous one.
+        last: Mean tokens of the last replies of dialogues; None if these are as long as the others.
+        exact: A note for display on which numbers are counted rather than modelled.
     """
 
     stage: str
@@ -44,7 +44,7 @@ class Volume:
     exact: str = ""
 
     def plus(self, other: Volume) -> Volume:
-        """The sum of two volumes that run side by side."""
+        """Add the volume of a stage that runs at the same time."""
         sums = {name: getattr(self, name) + getattr(other, name) for name in _SUMMED}
         return replace(self, chain=max(self.chain, other.chain), **sums)
 
@@ -55,7 +55,7 @@ class Volume:
 
 @dataclass(frozen=True)
 class Replies:
-    """The calls of one prompt, as counted by the endpoint: arrays of shape [n], and a source for display."""
+    """Calls with one prompt, as counted by the endpoint, in arrays [n], and their source for display."""
 
     prompt_tokens: npt.NDArray[np.float64]
     completion_tokens: npt.NDArray[np.float64]
@@ -69,7 +69,7 @@ class Replies:
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """How long calls take: `slow_share` of them `slow_factor` times as long as others of their length."""
+    """The latency of calls. A share of calls takes `slow_factor` times as long as others of that length."""
 
     ttft_s: float
     tokens_per_s: float
@@ -77,13 +77,12 @@ class Latency:
     slow_factor: float = 1.0
 
     def mean_s(self, volume: Volume) -> float:
-        """Mean seconds of a call."""
         if not volume.calls:
             return 0.0
         return self.ttft_s + volume.completion_tokens / volume.calls / self.tokens_per_s
 
     def drain_s(self, volume: Volume, calls_per_s: float) -> float:
-        """Median seconds from sending the last call until all calls are answered.
+        """Return the median time from sending the last call until all calls are answered.
 
         Calls are sent at an even rate r with random latencies, so t seconds after the last one the number of
         calls in flight is Poisson with mean r E[(latency - t)+]. The median is the t at which this is ln 2.
@@ -92,17 +91,17 @@ class Latency:
             return 0.0
         tokens = volume.completion_tokens / volume.calls if volume.last is None else volume.last
         mean = self.ttft_s + tokens / self.tokens_per_s
-        usual = mean / (1.0 + self.slow_share * (self.slow_factor - 1.0))
-        slow, target = usual * self.slow_factor, math.log(2.0) / calls_per_s
-        if self.slow_share * (slow - usual) >= target:
+        typical = mean / (1.0 + self.slow_share * (self.slow_factor - 1.0))
+        slow, target = typical * self.slow_factor, math.log(2.0) / calls_per_s
+        if self.slow_share * (slow - typical) >= target:
             return slow - target / self.slow_share
         return max(0.0, mean - target)
 
 
-def latency_of(
+def fit_latency(
     replies: Mapping[str, Replies], take: Callable[[str, float, str], float], hedge: bool
 ) -> Latency:
-    """Fit latency to the calls by prompt, or assume it if they are too few or all of one length."""
+    """Fit the latency to measured calls, or assume it if these are too few or all have the same length."""
     chats = [r for name, r in replies.items() if name != "embed" and r.n]
     tokens, seconds = (
         np.concatenate([np.zeros(0), *(getattr(r, n) for r in chats)])
@@ -114,7 +113,7 @@ def latency_of(
         if slope > 0 and intercept >= 0:
             source = f"measured on {len(tokens):,} calls"
             ttft_s, tokens_per_s = float(intercept), float(1 / slope)
-    # A hedged call takes about as long as two usual ones.
+    # A hedged call takes about as long as two typical ones.
     factor, slow_source = (HEDGED_FACTOR, "assumed, hedged") if hedge else (SLOW_FACTOR, "assumed")
     return Latency(
         take("ttft_s", ttft_s, source),
@@ -133,11 +132,11 @@ class Bound:
 
 
 def bound_of(volume: Volume, model: Model, latency: Latency, initial_in_flight: int) -> Bound | None:
-    """The time of a stage at its model's limits, with all endpoints working together; None for a local model.
+    """Compute the time of a stage at its model's limits, using all endpoints. Returns None for a local model.
 
-    It is the minimum that limits allow, plus the slow ones of the last calls, plus the calls that wait for
-    these: the rest of a chain, such as reports that contain others. Limits add up if every endpoint has one.
-    An endpoint without any limit works on `initial_in_flight` calls at once.
+    It is the minimum that the limits allow, plus the time that slow calls take at the end, plus the remaining
+    calls of a chain, such as reports that contain other reports. Limits add up if every endpoint has one. An
+    endpoint without any limit processes `initial_in_flight` calls at the same time.
     """
     if model.is_local:
         return None
@@ -158,15 +157,15 @@ def bound_of(volume: Volume, model: Model, latency: Latency, initial_in_flight: 
         bounds.append(Bound(volume.calls / limits.requests_per_minute * 60, "requests per minute"))
     if in_flight:
         bounds.append(Bound(volume.calls * seconds / in_flight, f"{in_flight:g} calls in flight"))
-    least = max(bounds, key=lambda b: b.seconds)
-    after = latency.drain_s(volume, volume.calls / least.seconds) if least.seconds else 0.0
-    if least is not bounds[0] and volume.last is None:
-        after += (volume.chain - 1.0) * seconds
-    return Bound(least.seconds + after, least.limited_by)
+    longest = max(bounds, key=lambda b: b.seconds)
+    tail_s = latency.drain_s(volume, volume.calls / longest.seconds) if longest.seconds else 0.0
+    if longest is not bounds[0] and volume.last is None:
+        tail_s += (volume.chain - 1.0) * seconds
+    return Bound(longest.seconds + tail_s, longest.limited_by)
 
 
 def cost_of(volume: Volume, model: Model) -> float | None:
-    """US dollars, averaged over endpoints with different prices; None if a price is unknown."""
+    """Return the cost in US dollars, averaged over endpoints, or None if a price is unknown."""
     if not volume.calls:
         return 0.0
     usage = Usage(round(volume.prompt_tokens), round(volume.completion_tokens))

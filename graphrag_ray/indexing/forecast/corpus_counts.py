@@ -1,4 +1,4 @@
-"""Count a corpus: its chunks, and the first request for each, exactly as a run would send it."""
+"""Count the chunks of a corpus, and the tokens of their first requests exactly as a run would send them."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
-from graphrag_ray.corpus.chunks import chunk_header
-from graphrag_ray.corpus.chunks import cut_chunks as cut
+from graphrag_ray.corpus.chunks import chunk_header, cut_chunks
 from graphrag_ray.corpus.document import Document, metadata_lines
-from graphrag_ray.corpus.document_titles import document_header as title_header
+from graphrag_ray.corpus.document_titles import document_header
 from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract
 from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, count_text_tokens, output_limit
@@ -32,7 +31,7 @@ class CorpusCounts:
         embed_tokens: Tokens of the texts to embed, in the embedding model's vocabulary.
         too_long: Chunks that do not fit the context window and are not sent.
         repeated: Chunks that equal another chunk, which is sent once.
-        answered: Chunks that a journal answers; `answered_prompt_tokens` are those of their first requests.
+        answered: Chunks that a journal answers; `answered_prompt_tokens` counts their first requests.
         read_share: Share of the input's bytes that was read. Below 1, all counts are extrapolated.
     """
 
@@ -52,7 +51,6 @@ class CorpusCounts:
 
     @property
     def sent_chunks(self) -> float:
-        """Chunks that are sent."""
         return self.chunks - self.too_long - self.repeated
 
     def plus(self, **counts: float) -> CorpusCounts:
@@ -68,8 +66,8 @@ class CorpusCounts:
 
 
 @dataclass(order=True, slots=True)
-class Drawn:
-    """A sampled chunk. `rank` is minus its pseudo-random number, so that a heap drops the highest number."""
+class SampledChunk:
+    """A sampled chunk. `rank` is its negative hash, so that a heap drops the chunk with the highest hash."""
 
     rank: int
     chunk: ChunkText = field(compare=False)
@@ -78,10 +76,10 @@ class Drawn:
 
 
 class ChunkCounter:
-    """Counts the chunks of documents, and samples all chunks and those that a journal answers.
+    """Counts the chunks of documents, and draws two samples: of all chunks and of chunks the journal answers.
 
     A sample consists of the `sample` chunks with the smallest hashes: without replacement, the same in every
-    run, and nearly the same once the corpus has grown. `done` tells which item keys a journal answers.
+    run, and nearly the same after the corpus has grown. `done` returns which item keys the journal answers.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class ChunkCounter:
         sample: int,
         done: Callable[[Sequence[str]], npt.NDArray[np.bool_]] | None,
     ) -> None:
-        self._spec, self._settings, self._sample, self._done = spec, settings, sample, done
+        self._spec, self._settings, self._sample_size, self._done = spec, settings, sample, done
         self._model = settings.model(settings.model_name("extract"))
         self._vocabulary = vocabulary_for(self._model.model, self._model.tokenizer).name
         embedding = settings.model(settings.model_name("embed"))
@@ -104,36 +102,36 @@ class ChunkCounter:
         self._empty = self._fixed + count_text_tokens(last.content, self._model)
         self.corpus = CorpusCounts()
         self._seen: set[int] = set()
-        self.drawn: list[Drawn] = []
-        self.drawn_answered: list[Drawn] = []
+        self.sampled: list[SampledChunk] = []
+        self.sampled_answered: list[SampledChunk] = []
 
     def add(self, document: Document) -> None:
         header = chunk_header(document, self._settings.chunking)
-        cuts = cut(document.text, self._settings.chunking, self._vocabulary, header(""))
+        cuts = cut_chunks(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in cuts]
         chunks = [ChunkText(text, header(text)) for text in texts]
-        new = []  # A run asks about equal chunks once; 64 bits of a hash decide.
+        new = []  # A run sends equal chunks once. Chunks with the same 64-bit hash count as equal.
         for i, chunk in enumerate(chunks):
             content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
             digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
             if digest not in self._seen:
                 self._seen.add(digest)
                 new.append(i)
-        sent: list[Drawn] = []
+        sent: list[SampledChunk] = []
         for i in new:
             request = self._first_request(chunks[i])
             size = self._fixed + count_text_tokens(request.messages[-1].content, self._model)
             if size + output_limit(request, self._model) <= self._model.context_window:
                 rank = hashlib.blake2b(f"{document.id} {i}".encode(), digest_size=8).digest()
                 key = item_key(request) if self._done else ""
-                sent.append(Drawn(-int.from_bytes(rank, "big"), chunks[i], size, key))
+                sent.append(SampledChunk(-int.from_bytes(rank, "big"), chunks[i], size, key))
         done = self._done([item.key for item in sent]).tolist() if self._done and sent else []
         answered = [item for item, is_done in zip(sent, done, strict=False) if is_done]
-        for sample, items in ((self.drawn, sent), (self.drawn_answered, answered)):
+        for heap, items in ((self.sampled, sent), (self.sampled_answered, answered)):
             for item in items:
-                heapq.heappush(sample, item)
-                if len(sample) > self._sample:
-                    heapq.heappop(sample)
+                heapq.heappush(heap, item)
+                if len(heap) > self._sample_size:
+                    heapq.heappop(heap)
         total = sum(item.prompt_tokens for item in sent)
         self.corpus = self.corpus.plus(
             documents=1,
@@ -154,14 +152,14 @@ class ChunkCounter:
         return request
 
     def _embed_tokens(self, document: Document, texts: list[str]) -> int:
-        """Tokens of a document's texts to embed, including their title headers."""
+        """Count the tokens of a document's texts to embed, including their title headers."""
         options = self._settings.embeddings
         if not options.enabled or not texts:
             return 0
         sizes = count_tokens_of(texts, self._embed_vocabulary)
         if options.include_titles:
             fields = (document.title, document.date, document.path, document.row)
-            more = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
-            headers = [title_header(*fields, text, more) for text in texts]
+            metadata = metadata_lines(document.metadata, self._settings.chunking.prepended_metadata)
+            headers = [document_header(*fields, text, metadata) for text in texts]
             sizes += count_tokens_of(headers, self._embed_vocabulary)
         return int(np.minimum(sizes, options.max_tokens).sum())

@@ -1,9 +1,9 @@
 """Forecast the calls, tokens, cost and time of every stage of an indexing run.
 
-First requests are counted exactly (`corpus_counts.py`). Everything that depends on replies is a ratio: names
-per chunk and how they grow with the corpus (from extractions of a sample), communities per entity, tokens per
-report. Calls already made for an index, whether a trial or the index itself, replace assumed ratios by
-measured ones.
+First requests are counted exactly (`corpus_counts.py`). Everything that depends on replies is estimated with
+ratios: names per chunk and their growth with the corpus (from extractions of a sample), communities per
+entity, tokens per report. If there is an index, a trial or the real one, ratios measured on its calls replace
+assumed ones.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens, summary, summary_spec
 from graphrag_ray.graph.summary_tree import has_next_level
-from graphrag_ray.indexing.forecast.bounds import Bound, Replies, Volume, bound_of, cost_of, latency_of
+from graphrag_ray.indexing.forecast.bounds import Bound, Replies, Volume, bound_of, cost_of, fit_latency
 from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
 from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, count_text_tokens
 
 # Every name that `--assume` takes, and its meaning.
 ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "glean_yes": "share of gleaning checks answered with yes",
-    "gleaned": "records that a gleaning adds per record of the first reply",
+    "gleaned": "records added by a gleaning, per record of the first reply",
     "entities_per_chunk": "entities named in the replies for a chunk",
     "relationships_per_chunk": "relationships named in the replies for a chunk",
     "entities": "distinct entities in the whole corpus",
@@ -51,7 +51,7 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "entity_description_tokens": "tokens of an entity's extracted description",
     "relationship_description_tokens": "tokens of a relationship's extracted description",
     "reply_tokens.extract": "tokens of a reply to the extraction prompt",
-    "reply_tokens.glean_check": "tokens of a yes or no",
+    "reply_tokens.glean_check": "tokens of a reply to a gleaning check (yes or no)",
     "reply_tokens.glean": "tokens of a gleaning reply",
     "reply_tokens.claims": "tokens of a reply to the claims prompt",
     "reply_tokens.describe": "tokens of a description that replaces several",
@@ -71,14 +71,12 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
 }
 
 OWN_S, OWN_S_PER_CHUNK = 25.0, 0.003  # on two cores, without calls: benchmarks/RESULTS.md
-MIN_CALLS = 5  # Fewer replies to a prompt do not predict their length.
+MIN_CALLS = 5  # minimum number of replies to a prompt that predict their length
 # Names found by a model per name found by the offline engine: on the podcast corpus, GPT-4 found 8,564
 # entities and 20,691 relationships (paper, section 4.1), the offline engine 6,668 and 13,879 before pruning.
 MODEL_FACTOR = {"entities": 1.28, "relationships": 1.49}
-DESCRIPTION_TOKENS = {
-    "entities": 33.0,
-    "relationships": 14.0,
-}  # as in the prompt's examples, which models imitate
+# As in the prompt's examples, which models imitate.
+DESCRIPTION_TOKENS = {"entities": 33.0, "relationships": 14.0}
 GLEAN_YES, GLEANED = 0.5, 0.35
 CLAIMS_REPLY_TOKENS = 400.0
 DESCRIPTION_KEPT_SHARE = 0.7  # tokens of a merged description per token of the descriptions that it replaces
@@ -93,7 +91,7 @@ CONTEXTS_PER_RECORD = 1.5  # A record appears once per level that it fits.
 MEAN_HEADING_TOKENS = 36
 ATTRIBUTED_FILL = 0.46  # mean size of an attributed community relative to the largest allowed
 INNER_RELATIONSHIPS = 0.25  # share of relationships within one community of the finest level
-# Nodes that fit into a summary's context beside a long one; how full the context is; clusters per node.
+# Nodes that fit into a summary's context next to a long one, how full the context is, and clusters per node.
 NODES_PER_SUMMARY, SUMMARY_FILL, CLUSTERS_PER_NODE = 6.0, 0.65, 1.04
 _MEASURED = "measured on the podcasts and on Wikipedia passages"
 
@@ -112,16 +110,16 @@ class Assumption:
 
 
 class Assumptions:
-    """Records the assumptions that a forecast uses, in order of use. Values in `given` take precedence."""
+    """Records the assumptions that a forecast uses, in order of use. `overrides` take precedence."""
 
-    def __init__(self, given: Mapping[str, float] | None = None) -> None:
-        self._given = given or {}
+    def __init__(self, overrides: Mapping[str, float] | None = None) -> None:
+        self._overrides = overrides or {}
         self._used: dict[str, Assumption] = {}
 
     def take(self, name: str, value: float, source: str) -> float:
         """Record an assumption and return the value to use."""
-        if name in self._given:
-            value, source = self._given[name], "given by --assume"
+        if name in self._overrides:
+            value, source = self._overrides[name], "given by --assume"
         self._used[name] = Assumption(name, value, source)
         return value
 
@@ -129,10 +127,10 @@ class Assumptions:
         return iter(self._used.values())
 
 
-def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
+def parse_assumptions(arguments: Sequence[str]) -> dict[str, float]:
     """Parse `name=value` pairs. Raises UsageError for unknown names and values out of range."""
     values = {}
-    for text in given:
+    for text in arguments:
         name, sep, value = (part.strip() for part in text.partition("="))
         if name not in ASSUMPTION_MEANINGS:
             near = difflib.get_close_matches(name, ASSUMPTION_MEANINGS, n=1, cutoff=0.5)
@@ -154,12 +152,12 @@ def parse_assumptions(given: Sequence[str]) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Evidence:
-    """What a forecast learns from besides the counts of the corpus.
+    """What a forecast is based on, in addition to the counts of the corpus.
 
     Attributes:
         offline_extractions: The offline engine's extractions of a random sample of chunks.
         model_extractions: The model's extractions of chunks that the journal answers.
-        replies: Calls that were made, by prompt.
+        replies: Calls of the existing index, by prompt.
         prompt_factor: Prompt tokens counted by the endpoint per token counted by us.
         items: Finished dialogues, by stage.
         counts: Entities and communities of an existing snapshot.
@@ -175,7 +173,7 @@ class Evidence:
 
 @dataclass(frozen=True)
 class StageForecast:
-    """The forecast of one stage, and of what is `left`; costs and bounds are None if unknown."""
+    """The forecast of one stage, in total and for the calls left. Unknown costs and bounds are None."""
 
     volume: Volume
     model_id: str
@@ -188,7 +186,7 @@ class StageForecast:
 
 @dataclass(frozen=True)
 class Forecast:
-    """The forecast of a run, with counts of the `graph` and its levels; `overhead_s` is without calls."""
+    """The forecast of a run. `graph` counts records and levels; `overhead_s` is time without model calls."""
 
     corpus: CorpusCounts
     stages: tuple[StageForecast, ...]
@@ -217,7 +215,6 @@ class Forecast:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """The forecast as JSON values."""
         rows = [
             {
                 **asdict(s.volume),
@@ -244,19 +241,19 @@ def forecast(
     settings: Settings,
     prompts: Mapping[str, Prompt],
     corpus: CorpusCounts,
-    learned: Evidence,
+    evidence: Evidence,
     assumptions: Mapping[str, float],
 ) -> Forecast:
     """Forecast a run. Assumptions in `assumptions` take precedence over measured values."""
     assume = Assumptions(assumptions)
-    source = "our own count" if learned.prompt_factor is None else "measured: the endpoint's count by ours"
-    factor = assume.take("prompt_tokens_factor", learned.prompt_factor or 1.0, source)
-    basis = _Basis(settings, prompts, corpus, learned, assume, factor)
+    source = "our own count" if evidence.prompt_factor is None else "measured: the endpoint's count over ours"
+    factor = assume.take("prompt_tokens_factor", evidence.prompt_factor or 1.0, source)
+    basis = _Basis(settings, prompts, corpus, evidence, assume, factor)
     volumes: list[Volume] = []
     kinds: dict[str, NameCounts] = {}
-    described = 0.0
+    merged_tokens = 0.0
     if settings.has_graph:
-        volumes, kinds, described = _graph_volumes(basis)
+        volumes, kinds, merged_tokens = _graph_volumes(basis)
     if "tree" in settings.built_hierarchies:
         volumes.append(_summary_volume(basis))
     written = [v for v in volumes if v.stage in ("report", "summary")]
@@ -264,38 +261,36 @@ def forecast(
     graph |= {"communities": sum(v.items for v in written)}
     if settings.embeddings.enabled:
         texts = corpus.chunks - corpus.repeated + sum(graph.values())
-        tokens = corpus.embed_tokens + sum(names.record_tokens(described) for names in kinds.values())
+        tokens = corpus.embed_tokens + sum(names.record_tokens(merged_tokens) for names in kinds.values())
         tokens += sum(v.completion_tokens for v in written) * REPORT_TEXT_SHARE
         model = settings.model(settings.model_name("embed"))
         limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute]
         calls = max(texts / model.embedding_batch_size, tokens / min([PACK_TOKENS, *limits]))
         volumes.append(basis.volume("embed", texts, math.ceil(calls), tokens, 0.0, exact="chunks exact"))
     graph["levels"] = max((round(v.chain) for v in written), default=0)
-    latency = latency_of(learned.replies, assume.take, settings.run.hedge)
+    latency = fit_latency(evidence.replies, assume.take, settings.run.hedge)
     stages, open_chunks = [], corpus.sent_chunks - corpus.answered
     for volume in volumes:
         model, in_flight = settings.model(volume.model), settings.run.initial_in_flight
         # Finished dialogues of later stages count only once every chunk is answered.
         share = _ratio(open_chunks, corpus.sent_chunks) if volume.stage == "extract" else 1.0
         if volume.stage != "extract" and open_chunks <= 0 and volume.items:
-            share = max(0.0, 1.0 - learned.items.get(volume.stage, 0) / volume.items)
+            share = max(0.0, 1.0 - evidence.items.get(volume.stage, 0) / volume.items)
         left = volume.times(share)
         bounds = [bound_of(v, model, latency, in_flight) for v in (volume, left)]
         costs = [cost_of(v, model) for v in (volume, left)]
         stages.append(StageForecast(volume, model.model_id, costs[0], bounds[0], left, costs[1], bounds[1]))
     own_s = assume.take("own_s", OWN_S + OWN_S_PER_CHUNK * corpus.chunks, "assumed, on two cores")
-    notes = tuple(_notes(settings, corpus, volumes, bool(learned.model_extractions)))
+    notes = tuple(_notes(settings, corpus, volumes, bool(evidence.model_extractions)))
     return Forecast(corpus, tuple(stages), graph, tuple(assume), notes, basis.offline("extract"), own_s)
 
 
 @dataclass(frozen=True)
 class _Basis:
-    """The inputs of every stage's forecast."""
-
     settings: Settings
     prompts: Mapping[str, Prompt]
     corpus: CorpusCounts
-    learned: Evidence
+    evidence: Evidence
     assume: Assumptions
     prompt_factor: float
 
@@ -306,35 +301,35 @@ class _Basis:
         return self.settings.model(self.settings.model_name(stage)).provider == "offline"
 
     def first_request(self, stage: str, dialogue: Dialogue[Any]) -> int:
-        """Tokens of a dialogue's first request."""
+        """Count the tokens of a dialogue's first request."""
         request = next(dialogue)
         assert isinstance(request, ChatRequest)
         return sum(self.tokens(stage, m.content) + TOKENS_PER_MESSAGE for m in request.messages)
 
     def reply(self, prompt: str, value: float, source: str) -> float:
-        """Tokens of a reply: measured if enough calls were made, else `value`."""
-        replies = self.learned.replies.get(prompt)
+        """Return the tokens of a reply: measured if there are enough calls, otherwise `value`."""
+        replies = self.evidence.replies.get(prompt)
         if replies is not None and replies.n >= MIN_CALLS:
             value, source = float(replies.completion_tokens.mean()), replies.source
         return self.assume.take(f"reply_tokens.{prompt}", value, source)
 
     def volume(
-        self, stage: str, items: float, calls: float, prompt: float, completion: float, **more: Any
+        self, stage: str, items: float, calls: float, prompt: float, completion: float, **fields: Any
     ) -> Volume:
         name = self.settings.model_name(stage)
-        return Volume(stage, name, items, calls, prompt * self.prompt_factor, completion, **more)
+        return Volume(stage, name, items, calls, prompt * self.prompt_factor, completion, **fields)
 
 
 @dataclass(frozen=True)
 class NameCounts:
-    """Counts over the entities, or the relationships, named in a set of chunks.
+    """Counts of the entities, or of the relationships, named in a set of chunks.
 
     Attributes:
         distinct: Distinct names; `once` of them occur in a single chunk.
         pairs: Pairs of a name and a chunk in which it occurs.
         descriptions: Distinct descriptions, summed over names.
-        single: Names with one description; `several`: names with more.
-        asked: Names that a model is asked to describe; `asked_tokens`: tokens of their descriptions.
+        single: Names with one description; `several` counts names with more than one.
+        to_describe: Names that a model describes; `to_describe_tokens` counts their extracted descriptions.
         title_tokens, description_tokens: Means per name and per description.
     """
 
@@ -345,14 +340,14 @@ class NameCounts:
     descriptions: float
     single: float
     several: float
-    asked: float
-    asked_tokens: float
+    to_describe: float
+    to_describe_tokens: float
     title_tokens: float
     description_tokens: float
 
-    def record_tokens(self, described: float) -> float:
-        """Tokens of all records in contexts, if a merged description has `described` tokens."""
-        texts = self.single * self.description_tokens + self.several * described
+    def record_tokens(self, merged_tokens: float) -> float:
+        """Estimate the tokens of all records in contexts, given the tokens of a merged description."""
+        texts = self.single * self.description_tokens + self.several * merged_tokens
         return self.distinct * (self.title_tokens + RECORD_OVERHEAD_TOKENS) + texts
 
 
@@ -379,7 +374,7 @@ def count_names(
     titles = count_tokens_of([" ".join(name) for name in mentions_of], vocabulary) if mentions_of else n
     tokens = np.bincount(np.repeat(np.arange(len(n)), n), weights=sizes + 1, minlength=len(n))
     frequency = np.array([len(chunks) for chunks, _ in mentions_of.values()], dtype=np.int64)
-    asked = (n > 1) & ((n > MAX_JOINED_TEXTS) | (tokens > spec.concatenate_up_to_tokens))
+    to_describe = (n > 1) & ((n > MAX_JOINED_TEXTS) | (tokens > spec.concatenate_up_to_tokens))
     return NameCounts(
         chunks=len(extractions),
         distinct=len(n),
@@ -388,8 +383,8 @@ def count_names(
         descriptions=int(n.sum()),
         single=int((n == 1).sum()),
         several=int((n > 1).sum()),
-        asked=int(asked.sum()),
-        asked_tokens=float(tokens[asked].sum()),
+        to_describe=int(to_describe.sum()),
+        to_describe_tokens=float(tokens[to_describe].sum()),
         title_tokens=float(np.average(titles, weights=frequency)) if len(n) else 4.0,
         description_tokens=float(sizes.mean()) if len(sizes) else 0.0,
     )
@@ -400,54 +395,55 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _forecast_names(basis: _Basis, kind: str) -> tuple[NameCounts, NameCounts]:
-    """Count the names of a sample, and forecast those of the whole corpus.
+    """Count the names in a sample of chunks, and forecast the names in the whole corpus.
 
-    The basis is what the model named in the chunks that a journal answers; without these, what the offline
-    engine finds, times a factor for the model.
+    The sample consists of the model's extractions in the journal. Without any, it consists of the offline
+    engine's extractions, scaled by a factor for the model.
 
     The number of names grows with the number of chunks as the number of words does with the length of a text
     (Herdan 1960, Heaps 1978). On logarithmic scales, the slope of that growth equals the share of names that
     occur in a single chunk (Good 1953). The slope falls slowly with the size of the corpus, so the slope of a
     small trial is averaged with that of the larger sample.
     """
-    learned, chunks, spec = (
-        basis.learned,
+    evidence, chunks, spec = (
+        basis.evidence,
         basis.corpus.sent_chunks,
         describe_spec(basis.prompts, basis.settings),
     )
     model = basis.settings.model(basis.settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    sample = count_names(kind, learned.offline_extractions, vocabulary, spec)
+    sample = count_names(kind, evidence.offline_extractions, vocabulary, spec)
     slope = _ratio(sample.once, sample.distinct)
     total = sample.distinct * max(1.0, _ratio(chunks, sample.chunks)) ** slope
     source = f"{sample.chunks:,} chunks read by the offline engine"
     source += "" if sample.chunks >= chunks else ", extrapolated (Heaps' law)"
     tokens_source, factor = source, 1.0
-    if learned.model_extractions and not basis.offline("extract"):
-        sample = count_names(kind, learned.model_extractions, vocabulary, spec)
+    if evidence.model_extractions and not basis.offline("extract"):
+        sample = count_names(kind, evidence.model_extractions, vocabulary, spec)
         steepness = (2 * _ratio(sample.once, sample.distinct) + slope) / 3
         total = sample.distinct * max(1.0, chunks / sample.chunks) ** steepness
-        described, tokens_source = sample.description_tokens, f"measured on {sample.chunks:,} answered chunks"
+        text_tokens = sample.description_tokens
+        tokens_source = f"measured on {sample.chunks:,} answered chunks"
         source = f"{tokens_source}, growth as found by the offline engine"
     elif not basis.offline("extract"):
         factor, tokens_source = MODEL_FACTOR[kind], "as long as in the prompt's examples"
         source += f", times {factor:g} as on the paper's corpus"
-        described = DESCRIPTION_TOKENS[kind]
+        text_tokens = DESCRIPTION_TOKENS[kind]
     else:
-        described = sample.description_tokens
+        text_tokens = sample.description_tokens
     per_chunk = factor * _ratio(sample.pairs, sample.chunks)
     pairs = basis.assume.take(f"{kind}_per_chunk", per_chunk, source) * chunks
     total = min(basis.assume.take(kind, factor * total, source), pairs)
     once = max(slope * total, 2 * total - pairs)  # All other names occur in at least two chunks.
     name = f"{'entity' if kind == 'entities' else 'relationship'}_description_tokens"
-    tokens = basis.assume.take(name, described, tokens_source)
-    # Names are described as in the sample; those with several descriptions occur in several chunks.
+    tokens = basis.assume.take(name, text_tokens, tokens_source)
+    # Names have descriptions as in the sample. A name with several descriptions occurs in several chunks.
     alone = sample.distinct - sample.several
     several = total - min(total, once * _ratio(alone, sample.once))
     single = (total - several) * _ratio(sample.single, alone)
     descriptions = pairs * _ratio(sample.descriptions, sample.pairs)
     of_several = max(2 * several, descriptions - single)
-    asked_tokens = sample.asked_tokens * _ratio(of_several, sample.descriptions - sample.single)
+    to_describe_tokens = sample.to_describe_tokens * _ratio(of_several, sample.descriptions - sample.single)
     return sample, NameCounts(
         chunks=chunks,
         distinct=total,
@@ -456,15 +452,15 @@ def _forecast_names(basis: _Basis, kind: str) -> tuple[NameCounts, NameCounts]:
         descriptions=descriptions,
         single=single,
         several=several,
-        asked=sample.asked * _ratio(several, sample.several),
-        asked_tokens=asked_tokens * _ratio(tokens, sample.description_tokens),
+        to_describe=sample.to_describe * _ratio(several, sample.several),
+        to_describe_tokens=to_describe_tokens * _ratio(tokens, sample.description_tokens),
         title_tokens=sample.title_tokens,
         description_tokens=tokens,
     )
 
 
 def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], float]:
-    """The stages from extraction to reports, the names by kind, and the tokens of a merged description."""
+    """Forecast extraction to reports. Also returns name counts by kind and tokens per merged description."""
     settings, prompts, corpus = basis.settings, basis.prompts, basis.corpus
     names = {kind: _forecast_names(basis, kind) for kind in ("entities", "relationships")}
     kinds = {kind: whole for kind, (_, whole) in names.items()}
@@ -475,31 +471,31 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
         prompt += corpus.passage_tokens + entities.pairs * (entities.title_tokens + 1)
         reply = basis.reply("claims", CLAIMS_REPLY_TOKENS, "assumed")
         volumes.append(basis.volume("claims", n, n, prompt, n * reply))
-    descriptions, described = _description_volume(basis, kinds)
+    descriptions, merged_tokens = _description_volume(basis, kinds)
     volumes.append(descriptions)
     if settings.built_hierarchies and needs_about(settings, prompts):
         prompt = basis.first_request("about", about("", "", about_spec(settings, prompts)))
         prompt += min(TITLES_TOKENS, corpus.documents * TITLE_TOKENS)
-        prompt += min(ENTITIES_TOKENS, entities.record_tokens(described))
+        prompt += min(ENTITIES_TOKENS, entities.record_tokens(merged_tokens))
         volumes.append(basis.volume("about", 1, 1, prompt, basis.reply("about", ABOUT_TOKENS, "assumed")))
     reports = []
     if "leiden" in settings.built_hierarchies:
-        reports.append(_report_volume(basis, names, described))
+        reports.append(_report_volume(basis, names, merged_tokens))
     if "attributed" in settings.built_hierarchies:
-        reports.append(_attributed_report_volume(basis, kinds, described))
+        reports.append(_attributed_report_volume(basis, kinds, merged_tokens))
     volumes += [reports[0].plus(reports[1])] if len(reports) == 2 else reports
-    return volumes, kinds, described
+    return volumes, kinds, merged_tokens
 
 
 def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume:
-    """First turns, exactly as they are sent; then gleaning, turn by turn (graph/extraction_dialogue.py)."""
+    """Forecast extraction: the first turns exactly, then gleaning turn by turn (`extraction_dialogue.py`)."""
     n, rounds = basis.corpus.sent_chunks, basis.settings.extraction.max_gleanings
     check = basis.tokens("extract", basis.prompts["glean_check"].fill_user({})) + TOKENS_PER_MESSAGE
     glean = basis.tokens("extract", basis.prompts["glean"].fill_user(DELIMITERS)) + TOKENS_PER_MESSAGE
     yes = gleaned = 0.0
     if rounds:
         value, source = GLEAN_YES, "assumed"
-        checks, gleanings = (basis.learned.replies.get(name) for name in ("glean_check", "glean"))
+        checks, gleanings = (basis.evidence.replies.get(name) for name in ("glean_check", "glean"))
         if checks is not None and checks.n >= MIN_CALLS:
             value, source = min(1.0, (gleanings.n if gleanings else 0) / checks.n), checks.source
         elif basis.offline("extract"):
@@ -519,30 +515,33 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
     calls, prompt_tokens, completion = n, basis.corpus.prompt_tokens, n * latest
     prompt, continuing = prompt_tokens / max(n, 1.0), n
     for _ in range(rounds):
-        verdict = basis.reply("glean_check", 1.0, "one word is asked for")
-        more = basis.reply("glean", first * gleaned, "from `gleaned` and the first reply")
+        verdict = basis.reply("glean_check", 1.0, "the reply is one word")
+        gleaning = basis.reply("glean", first * gleaned, "from `gleaned` and the first reply")
         prompt += latest + TOKENS_PER_MESSAGE + check
-        calls, completion = calls + continuing * (1 + yes), completion + continuing * (verdict + yes * more)
+        calls += continuing * (1 + yes)
+        completion += continuing * (verdict + yes * gleaning)
         prompt_tokens += continuing * (prompt + yes * (prompt + verdict + TOKENS_PER_MESSAGE + glean))
-        prompt, latest, continuing = prompt + verdict + TOKENS_PER_MESSAGE + glean, more, continuing * yes
+        prompt += verdict + TOKENS_PER_MESSAGE + glean
+        latest, continuing = gleaning, continuing * yes
     shape = {"chain": 1.0 + 2 * rounds, "last": latest, "exact": "first turns exact"}
     return basis.volume("extract", n, calls, prompt_tokens, completion, **shape)
 
 
 def _description_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> tuple[Volume, float]:
-    """Merged descriptions of names that have several, and the tokens of one."""
+    """Forecast the merged descriptions. Also returns the tokens of one."""
     spec = describe_spec(basis.prompts, basis.settings)
-    n, texts = (sum(getattr(names, name) for names in kinds.values()) for name in ("asked", "asked_tokens"))
+    n = sum(names.to_describe for names in kinds.values())
+    texts = sum(names.to_describe_tokens for names in kinds.values())
     expected = min(DESCRIPTION_KEPT_SHARE * texts / n, spec.max_output_tokens) if n else 0.0
     source = f"assumed: {DESCRIPTION_KEPT_SHARE:g} of the descriptions that it replaces"
     reply = basis.reply("describe", expected, source)
     fixed = basis.first_request("describe", describe("entity", "X", ["a", "b"], spec))
-    prompt = texts + sum(names.asked * (fixed + names.title_tokens) for names in kinds.values())
+    prompt = texts + sum(names.to_describe * (fixed + names.title_tokens) for names in kinds.values())
     return basis.volume("describe", n, n, prompt, n * reply, chain=1.0 if n else 0.0), reply
 
 
 def _report_call(basis: _Basis) -> tuple[float, float]:
-    """Tokens of a report's prompt without its data, and of the report."""
+    """Return the tokens of a report's prompt without its data, and the tokens of the report."""
     spec = report_spec(basis.settings, basis.prompts)
     fixed = float(basis.first_request("report", report(Context("", {}, 0), spec)) + MEAN_HEADING_TOKENS)
     if needs_about(basis.settings, basis.prompts):
@@ -555,21 +554,21 @@ def _report_call(basis: _Basis) -> tuple[float, float]:
 
 
 def _report_volume(
-    basis: _Basis, names: Mapping[str, tuple[NameCounts, NameCounts]], described: float
+    basis: _Basis, names: Mapping[str, tuple[NameCounts, NameCounts]], merged_tokens: float
 ) -> Volume:
-    """One report per Leiden community."""
+    """Forecast one report per Leiden community."""
     fixed, reply = _report_call(basis)
-    counts, calls = basis.learned.counts, basis.learned.replies.get("report")
+    counts, calls = basis.evidence.counts, basis.evidence.replies.get("report")
     ratio, source = COMMUNITIES_PER_ENTITY, _MEASURED
     measured = counts.get("entities") and counts.get("communities")
     if measured:
         ratio = counts["communities"] / counts["entities"]
         source = f"measured on the {counts['entities']:,} entities of the index at --root"
     n = basis.assume.take("communities_per_entity", ratio, source) * names["entities"][1].distinct
-    # Record tokens per community, of the sample and of the whole corpus.
+    # Record tokens per community in the sample and in the whole corpus.
     sampled, whole = (
         _ratio(
-            entities.record_tokens(described) + relationships.record_tokens(described),
+            entities.record_tokens(merged_tokens) + relationships.record_tokens(merged_tokens),
             ratio * entities.distinct,
         )
         for entities, relationships in zip(names["entities"], names["relationships"], strict=True)
@@ -584,34 +583,35 @@ def _report_volume(
     return basis.volume("report", n, n, n * (fixed + context), n * reply, chain=chain)
 
 
-def _attributed_report_volume(basis: _Basis, kinds: Mapping[str, NameCounts], described: float) -> Volume:
-    """Reports of attributed communities: those of the finest level from elements, all others from reports."""
+def _attributed_report_volume(basis: _Basis, kinds: Mapping[str, NameCounts], merged_tokens: float) -> Volume:
+    """Forecast the reports of attributed communities: the finest level from elements, others from reports."""
     fixed, reply = _report_call(basis)
     shrink = 1 / max(2.0, ATTRIBUTED_FILL * basis.settings.attributed.max_size)  # from level to level
     ratio = basis.assume.take("attributed_per_entity", shrink / (1 - shrink), _MEASURED)
     n = ratio * kinds["entities"].distinct
-    prompt = n * (fixed + reply * REPORT_TEXT_SHARE) + kinds["entities"].record_tokens(described)
-    prompt += INNER_RELATIONSHIPS * kinds["relationships"].record_tokens(described)
+    prompt = n * (fixed + reply * REPORT_TEXT_SHARE) + kinds["entities"].record_tokens(merged_tokens)
+    prompt += INNER_RELATIONSHIPS * kinds["relationships"].record_tokens(merged_tokens)
     levels = min(basis.settings.attributed.max_levels, 1.0 + math.log(max(n, 2.0)) / math.log(1 / shrink))
     return basis.volume("report", n, n, prompt, n * reply, chain=levels)
 
 
 def _summary_volume(basis: _Basis) -> Volume:
-    """The summaries of a tree over chunks, level by level."""
+    """Forecast the summaries of a tree over chunks, level by level."""
     spec, options, corpus = summary_spec(basis.settings, basis.prompts), basis.settings.tree, basis.corpus
     fixed = basis.first_request("summary", summary(Context("", {}, 0), spec))
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
     reply = basis.reply("summary", LIMIT_USED_SHARE * limit, f"assumed: {LIMIT_USED_SHARE:g} of the limit")
-    usual = basis.assume.take("nodes_per_summary", NODES_PER_SUMMARY, _MEASURED)
+    max_nodes = basis.assume.take("nodes_per_summary", NODES_PER_SUMMARY, _MEASURED)
     budget = context_tokens(options, basis.settings.chunking)
-    nodes, each = corpus.chunks, corpus.passage_tokens / max(1.0, corpus.sent_chunks) + RECORD_OVERHEAD_TOKENS
+    nodes = corpus.chunks
+    node_tokens = corpus.passage_tokens / max(1.0, corpus.sent_chunks) + RECORD_OVERHEAD_TOKENS
     calls = prompt = 0.0
     levels = 0
     while has_next_level(round(nodes), levels, options.max_levels):
-        each = min(each, max_record_tokens(budget) + NUMBER_TOKENS)
-        per_summary = min(usual, 1 + SUMMARY_FILL * ((budget - HEADING_TOKENS) // each - 1))
-        prompt += nodes * each * CLUSTERS_PER_NODE + nodes / per_summary * fixed
-        nodes, each, levels = nodes / per_summary, reply + RECORD_OVERHEAD_TOKENS, levels + 1
+        node_tokens = min(node_tokens, max_record_tokens(budget) + NUMBER_TOKENS)
+        per_summary = min(max_nodes, 1 + SUMMARY_FILL * ((budget - HEADING_TOKENS) // node_tokens - 1))
+        prompt += nodes * node_tokens * CLUSTERS_PER_NODE + nodes / per_summary * fixed
+        nodes, node_tokens, levels = nodes / per_summary, reply + RECORD_OVERHEAD_TOKENS, levels + 1
         calls += nodes
     return basis.volume("summary", calls, calls, prompt, calls * reply, chain=float(levels))
 
@@ -633,7 +633,7 @@ def _notes(settings: Settings, corpus: CorpusCounts, volumes: Sequence[Volume], 
     for model in map(settings.model, online):
         if not all(e.tokens_per_minute or e.requests_per_minute or e.max_in_flight for e in model.endpoints):
             notes.append(
-                f"No rate limit of {model.model} is known: times assume run.initial_in_flight = "
+                f"No rate limit is known for {model.model}, so times assume run.initial_in_flight = "
                 f"{settings.run.initial_in_flight} concurrent calls per endpoint."
             )
     if online and not measured:

@@ -1,8 +1,8 @@
 """Build the hierarchy of attributed communities (`graph/attributed_communities.py`).
 
-Levels are clustered on the driver. Between two levels, a report is written on each cluster of the lower one
-and embedded. Entities are clustered in a step of their own, which makes no model calls. Each level is stored
-with its edges, from which an update starts.
+Levels are clustered on the driver. Before the next level is clustered, a report on each cluster is written
+and embedded. Entities are clustered in a separate step, which makes no model calls. Each level is stored with
+its edges, from which an update starts.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.communities_stage import Layout
-from graphrag_ray.indexing.stages.hierarchy_tables import GraphHierarchy, LevelReports, vectors_of
+from graphrag_ray.indexing.stages.hierarchy_tables import GraphHierarchy, LevelReports, load_vectors
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import Keys, id_keys, read_arrays, write_arrays
 from graphrag_ray.indexing.step_result import Result, count_rows
@@ -45,10 +45,10 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     groups = communities_stage.element_groups(graph.merged, graph.descriptions)
     integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
     builder = _Builder(run, groups, integers, graph.embedded)
-    found = builder.cluster_entities()
-    load_first = partial(communities_stage.load_layout, run, integers, found)
+    entity_clusters = builder.cluster_entities()
+    load_first = partial(communities_stage.load_layout, run, integers, entity_clusters)
     about = reports_stage.describe_corpus(run, corpus, load_first)
-    result = builder.build_levels(found)
+    result = builder.build_levels(entity_clusters)
     counts = {name: result.counts[name] for name in ("levels", "modularity")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
     ids = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
@@ -72,7 +72,7 @@ class _Builder:
             n_nodes = len(graph.node_keys)
             nodes = LevelNodes(
                 attributed_communities.unit_edges(n_nodes, graph.source, graph.target),
-                vectors_of(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
+                load_vectors(run, self.embedded.parts("embeddings_entity"), graph.node_keys),
                 graph.nodes["n_tokens"],
                 graph.node_keys,
                 *_previous_level(run, CLUSTER_STEP, 0),
@@ -92,27 +92,27 @@ class _Builder:
         depends_on = [*self.groups.values(), self.embedded, settings.attributed, settings.communities]
         return run.step(CLUSTER_STEP, [*depends_on, settings.reports.context_tokens], compute)
 
-    def build_levels(self, found: Result) -> Result:
+    def build_levels(self, entity_clusters: Result) -> Result:
         """Write reports level by level, and cluster each level into the next.
 
         Returns tables levels (above the first), hierarchy, reports, failures, and blocks of `TABLE_COLUMNS`.
         """
         run, graph, options = self.run, self.graph, self.run.settings.attributed
-        layout = communities_stage.load_layout(run, graph, found)
+        layout = communities_stage.load_layout(run, graph, entity_clusters)
         requests = ReportWork.for_reports(run, layout.blocks, 0.0)
 
         def compute() -> Result:
-            levels = [_read_level(run, found, 0)[0]]
+            levels = [_read_level(run, entity_clusters, 0)[0]]
             reports = LevelReports(KIND, "community {} of hierarchy attributed")
             keys, tokens = graph.node_keys, graph.nodes["n_tokens"]
             cluster_of = np.arange(len(keys))
-            vectors = vectors_of(run, self.embedded.parts("embeddings_entity"), keys)
+            vectors = load_vectors(run, self.embedded.parts("embeddings_entity"), keys)
             all_keys: list[Keys] = []
             while True:
                 level = levels[-1]
                 cluster_of = level.cluster[cluster_of]
                 members = _members(cluster_of, int(cluster_of.max(initial=-1)) + 1)
-                height = len(levels) - 1  # counted from below, since higher levels may come and go
+                height = len(levels) - 1  # Counted from below, because an update may add or remove levels.
                 reports.begin([community_id(KIND.name, height, graph.node_keys[rows]) for rows in members])
                 self._write_level(requests, level, reports, layout)
                 children = _members(level.cluster, len(reports.ids[-1]))
@@ -130,7 +130,7 @@ class _Builder:
             return self._write_result(requests, levels, reports, all_keys)
 
         settings = run.settings
-        depends_on = [found, *requests.depends_on, settings.reports, settings.embeddings]
+        depends_on = [entity_clusters, *requests.depends_on, settings.reports, settings.embeddings]
         depends_on += [options, settings.communities]
         return run.step(REPORT_STEP, depends_on, compute, requests.work.name)
 
@@ -139,7 +139,7 @@ class _Builder:
         options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
         if options.clustering == "spectral" and len(nodes.keys) > MAX_NODES:
             self.run.observer.message(
-                f"Spectral clustering is limited to {MAX_NODES:,} nodes; using Leiden for a level of "
+                f"Spectral clustering is limited to {MAX_NODES:,} nodes: using Leiden for a level of "
                 f"{len(nodes.keys):,}"
             )
             options = options.model_copy(update={"clustering": "leiden"})
@@ -154,15 +154,15 @@ class _Builder:
         if height:
             children = _members(level.cluster, len(reports.ids[-1]))
             tokens = reports.record_tokens(height - 1)
-            alone = partial(LevelSchedule, children, tokens, options.context_tokens)
-            reports.write(run, requests.work, alone, alone().without_inputs)
+            schedule = partial(LevelSchedule, children, tokens, options.context_tokens)
+            reports.write(run, requests.work, schedule, schedule().without_inputs)
         else:
             _, (numbers,) = attributed_communities.stack_levels(
                 len(level.cluster), [level.cluster], [level.packed]
             )
             limits = options.context_tokens, options.max_claims_per_entity
-            schedule = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
-            reports.write(run, requests.work, schedule, numbers=numbers)
+            finest = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
+            reports.write(run, requests.work, finest, numbers=numbers)
 
     def _write_result(
         self,
@@ -172,7 +172,7 @@ class _Builder:
         keys: Sequence[Keys],
     ) -> Result:
         run, graph, n_nodes = self.run, self.graph, len(self.graph.node_keys)
-        clusters, packed = [x.cluster for x in levels], [x.packed for x in levels]
+        clusters, packed = [level.cluster for level in levels], [level.packed for level in levels]
         hierarchy, communities = attributed_communities.stack_levels(n_nodes, clusters, packed)
         tables, ids = reports.write_tables(run, REPORT_STEP, requests.work, hierarchy.level, communities)
         order, _ = sort_edges_by_community(hierarchy, graph.source, graph.target)
@@ -199,7 +199,7 @@ def _members(label: Ints, n: int) -> list[Ints]:
 def _write_levels(
     run: Run, levels: Sequence[ClusteredLevel], keys: Sequence[Keys]
 ) -> dict[str, list[list[Part]]]:
-    """Write table levels with a group per level; `keys` are those of the nodes of each."""
+    """Write table levels with a group per level. `keys` are the keys of each level's nodes."""
     groups = []
     for level, level_keys in zip(levels, keys, strict=True):
         centres = np.zeros((0, 0), np.float32) if level.centres is None else level.centres
@@ -233,7 +233,7 @@ def _previous_level(
 ) -> tuple[PreviousPartition | None, int | None, Vectors | None]:
     """Read a level of the parent snapshot, its number of neighbours and its centres.
 
-    All are None without such a level, if its settings differ, or if it is damaged.
+    All are None if there is no such level, if it is damaged, or if the settings differ.
     """
     parent, now, nothing = run.parent, run.settings.for_snapshot(), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
@@ -248,5 +248,5 @@ def _previous_level(
     if len(level.inner.node_at_place) != len(keys):
         return nothing
     source, target = level.edges.ends.T
-    past = PreviousPartition(level.inner, keys, source, target, level.edges.weight)
-    return past, level.neighbours, level.centres
+    partition = PreviousPartition(level.inner, keys, source, target, level.edges.weight)
+    return partition, level.neighbours, level.centres

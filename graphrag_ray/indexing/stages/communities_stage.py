@@ -1,7 +1,7 @@
 """Find communities on the driver, and store the elements of the graph in the order of the hierarchy.
 
-Only integers come to the driver. The texts stay in storage and are rewritten once, so that the elements of
-any community are a few slices of a few blocks (see `graph/hierarchy.py`).
+The driver loads only integers. Texts stay in storage and are rewritten once in the order of the hierarchy, so
+that the elements of any community are a few slices of a few blocks (see `graph/hierarchy.py`).
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from graphrag_ray.store.parts import Part, read_part
 LEIDEN = "leiden"
 ELEMENTS = ("entities", "relationships", "covariates")
 BLOCK_ROWS = 1_024
-"""Average number of elements in a block, some 300 KB of text."""
+"""Average number of elements in a block, about 300 KB of text."""
 CACHE_BYTES = 128 << 20
-"""Size of the blocks that a process caches. The last one stays, however large."""
+"""Maximum size of the blocks that a process caches. A single block may be larger."""
 
 TABLE_COLUMNS = ["id", "text_unit_ids"]
-"""Columns from which the tables of communities are made."""
+"""Columns that the tables of communities are made from."""
 CONTEXT_COLUMNS: Mapping[str, list[str]] = {
     "entities": ["id", "title", "description", "text_unit_ids"],
     "relationships": ["id", "source", "target", "description", "text_unit_ids"],
@@ -61,8 +61,8 @@ CONTEXT_COLUMNS: Mapping[str, list[str]] = {
     ],
     "text_units": ["id", "text", "header"],
 }
-"""Columns that contexts show, and the chunks that support them."""
-_PAST_EDGES = pa.schema(
+"""Columns that contexts contain, and the chunks that support them."""
+_PREVIOUS_EDGES = pa.schema(
     [*((name, pa.uint64()) for name in ("id", "source_id", "target_id")), ("weight", pa.float64())]
 )
 _HIERARCHY_ARRAYS = {
@@ -71,13 +71,13 @@ _HIERARCHY_ARRAYS = {
     "last": "subtree_end",
     "packed": "packed",
 }
-"""The fields of a hierarchy by the names under which they are stored."""
-_Positions = tuple[Sequence[Part], Ints, Ints]
-"""Parts, and for each of their rows its position and the number of its block; -1: in no block to be made."""
+"""The fields of a hierarchy by their names in storage."""
+_RowPositions = tuple[Sequence[Part], Ints, Ints]
+"""Parts, and for each row its position and the number of its block, or -1 if that block is reused."""
 
 
 class BlockCache:
-    """An LRU cache of blocks, limited by bytes. Parts never change, so no block grows stale."""
+    """An LRU cache of blocks, limited by bytes. Parts never change, so blocks never become stale."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
@@ -157,11 +157,11 @@ def write_blocks(
     contents: Hashes | None,
     columns: Sequence[str],
 ) -> Result:
-    """Write table block_<kind>, a group per block: the rows `order` of `groups`, whose ids begin with `keys`.
+    """Write table block_<kind> with a group per block: the rows of `groups` in the order `order`.
 
-    The id of the next element decides whether a block ends before it, whatever the block holds. So an element
-    that is added or removed changes one block, and the others are reused. Without `contents` (a hash of the
-    columns of each row) nothing is reused.
+    Only the id of an element decides whether a block begins with it. So adding or removing an element changes
+    one block, and all others are reused. `keys` are the first 64 bits of the ids. Without `contents` (a hash
+    of the columns of each row) nothing is reused.
     """
     table, sorted_keys = f"block_{kind}", keys[order]
     starts_block = sorted_keys[1:] % np.uint64(BLOCK_ROWS) == 0
@@ -171,26 +171,26 @@ def write_blocks(
     if contents is not None:
         rows = np.column_stack([sorted_keys, contents[order]])
         hashes = [hashlib.sha256(rows[start:end].tobytes()).hexdigest() for start, end in bounds]
-    known = run.reuse_plan(step, range(len(bounds)), columns, (table,), identities=hashes)
+    plan = run.reuse_plan(step, range(len(bounds)), columns, (table,), identities=hashes)
     number = np.full(len(bounds), -1, np.int64)
-    number[known.new_inputs] = np.arange(len(known.new_inputs))
+    number[plan.new_inputs] = np.arange(len(plan.new_inputs))
     position = np.full(len(keys), -1, np.int64)
     position[order] = np.arange(len(order))
     block = np.full(len(keys), -1, np.int64)
     block[order] = np.repeat(number, [end - start for start, end in bounds])
-    inputs: list[_Positions] = []
+    inputs: list[_RowPositions] = []
     for group, span in zip(groups, row_slices(groups), strict=True):
         if (block[span] >= 0).any():
             inputs.append((group, position[span], block[span]))
     if not inputs:
-        return known.merge_new(run.store, [])
+        return plan.merge_new(run.store, [])
     bundles = n_bundles(int((block >= 0).sum()))
     select, make = partial(_select_rows, columns), partial(_make_block, table)
-    return known.merge_new(run.store, run.shuffle(step, select, inputs, make, len(known.new_inputs), bundles))
+    return plan.merge_new(run.store, run.shuffle(step, select, inputs, make, len(plan.new_inputs), bundles))
 
 
-def _select_rows(columns: Sequence[str], store: Store, x: _Positions) -> Iterator[pa.Table]:
-    group, positions, blocks = x
+def _select_rows(columns: Sequence[str], store: Store, rows: _RowPositions) -> Iterator[pa.Table]:
+    group, positions, blocks = rows
     for part, span in zip(group, row_slices([[part] for part in group]), strict=True):
         wanted = blocks[span] >= 0
         if wanted.any():
@@ -208,8 +208,8 @@ class Layout:
     """A hierarchy and the blocks of its elements.
 
     Keys are the first 64 bits of the ids: of entities by node number, of relationships and of claims about
-    entities in the order of their ids. `blocks` and `contents` (hashes of what entities, relationships and
-    claims say) are in the order of `elements`.
+    entities in the order of their ids. `blocks` and `contents` (content hashes of entities, relationships and
+    claims) are in the order of `elements`.
     """
 
     hierarchy: Hierarchy
@@ -221,19 +221,19 @@ class Layout:
     contents: tuple[Hashes, Hashes, Hashes]
 
 
-def find_communities(run: Run, merged: Result, described: Result) -> Result:
+def find_communities(run: Run, merged: Result, descriptions: Result) -> Result:
     """Partition the graph, starting from the parent snapshot's communities unless they are reset.
 
-    The fingerprint does not contain the parent: an unchanged graph keeps its communities, wherever they came
-    from. Returns table hierarchy (`write_hierarchy`) and the blocks of all elements.
+    The fingerprint does not contain the parent, so an unchanged graph keeps its communities. Returns table
+    hierarchy (`write_hierarchy`) and the blocks of all elements.
     """
     options = run.settings.communities
     model = run.settings.model(run.settings.model_name("report"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
-    groups = element_groups(merged, described)
+    groups = element_groups(merged, descriptions)
 
     def compute() -> Result:
-        graph = read_graph(run, merged, described)
+        graph = read_graph(run, merged, descriptions)
         # igraph blocks all other threads while it works.
         with run.expecting_silence(60 + len(graph.source) / 10_000):
             hierarchy = build_communities(
@@ -267,9 +267,9 @@ def find_communities(run: Run, merged: Result, described: Result) -> Result:
     return run.step("communities", depends_on, compute)
 
 
-def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
+def load_layout(run: Run, graph: IntegerGraph, communities: Result) -> Layout:
     """Load a stored hierarchy, with the arrays that planning reports needs."""
-    hierarchy = read_hierarchy(run, found)
+    hierarchy = read_hierarchy(run, communities)
     order, elements, claims = graph.arrange(hierarchy)
     contents = (
         graph.nodes["content"][hierarchy.node_at_place],
@@ -277,12 +277,12 @@ def load_layout(run: Run, graph: IntegerGraph, found: Result) -> Layout:
         graph.claims["content"][graph.about[claims]],
     )
     edge_keys, claim_keys = graph.edges["id"], graph.claims["id"][graph.about]
-    blocks = element_blocks(found, ELEMENTS)
+    blocks = element_blocks(communities, ELEMENTS)
     return Layout(hierarchy, elements, blocks, graph.node_keys, edge_keys, claim_keys, contents)
 
 
 def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
-    """Return the id of each community, a hash of its level and members (`node_keys` as in `Layout`)."""
+    """Return the id of each community: a hash of its level and members (`node_keys` as in `Layout`)."""
     h, members = hierarchy, node_keys[hierarchy.node_at_place]
     return [
         community_id(LEIDEN, int(h.level[c]), members[h.start[c] : h.end[c]]) for c in range(h.n_communities)
@@ -290,7 +290,7 @@ def community_ids(hierarchy: Hierarchy, node_keys: Keys) -> list[str]:
 
 
 def _previous_partition(run: Run) -> PreviousPartition | None:
-    """Load the parent snapshot's graph and hierarchy; None if its settings differ or it is damaged."""
+    """Load the parent snapshot's graph and hierarchy, or None if it is damaged or the settings differ."""
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.forced_steps:
         return None
@@ -299,25 +299,25 @@ def _previous_partition(run: Run) -> PreviousPartition | None:
     before = run.parent_results["communities"]
     if not before.parts("hierarchy"):  # written by another version
         return None
-    described = run.parent_results["describe"]
-    parts = [part for kind in KINDS.values() for part in described.parts(kind)]
+    descriptions = run.parent_results["describe"]
+    parts = [part for kind in KINDS.values() for part in descriptions.parts(kind)]
     if run.has_lost_parts([*parts, *before.parts("hierarchy")]):
-        run.observer.message("The communities of the parent snapshot are damaged; partitioning from scratch")
+        run.observer.message("The communities of the parent snapshot are damaged: partitioning from scratch")
         return None
-    nodes = columns_of(run.store, described.tables["entities"], IDS)
-    edges = columns_of(run.store, described.tables["relationships"], _PAST_EDGES)
+    nodes = columns_of(run.store, descriptions.tables["entities"], IDS)
+    edges = columns_of(run.store, descriptions.tables["relationships"], _PREVIOUS_EDGES)
     hierarchy = read_hierarchy(run, before)
-    if len(hierarchy.node_at_place) != nodes.num_rows:  # not the hierarchy of these tables
+    if len(hierarchy.node_at_place) != nodes.num_rows:  # The hierarchy does not belong to these tables.
         return None
     return PreviousPartition(
         hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy()
     )
 
 
-def element_groups(merged: Result, described: Result) -> dict[str, list[list[Part]]]:
+def element_groups(merged: Result, descriptions: Result) -> dict[str, list[list[Part]]]:
     return {
-        "entities": described.tables["entities"],
-        "relationships": described.tables["relationships"],
+        "entities": descriptions.tables["entities"],
+        "relationships": descriptions.tables["relationships"],
         "covariates": merged.tables["covariates"],
     }
 
@@ -327,8 +327,8 @@ class IntegerGraph:
     """The graph as integers.
 
     Columns of entities, relationships and claims are in the order of their ids. `source` and `target` are the
-    positions of the entities that a relationship connects. `about` are the positions of claims whose subject
-    is an entity, `subject` the positions of these entities.
+    positions of the entities that a relationship connects. `about` contains the positions of claims with an
+    entity as subject, `subject` the positions of these entities.
     """
 
     nodes: Mapping[str, Any]
@@ -345,7 +345,7 @@ class IntegerGraph:
         return keys
 
     def arrange(self, hierarchy: Hierarchy) -> tuple[Ints, GraphElements, Ints]:
-        """Return the order of relationships, all elements arranged by community, and the order of claims."""
+        """Return the order of relationships, all elements sorted by community, and the order of claims."""
         order, community = sort_edges_by_community(hierarchy, self.source, self.target)
         elements, claims = order_elements(
             hierarchy,
@@ -369,7 +369,7 @@ class IntegerGraph:
         edges: Ints,
         claims: Ints | None,
     ) -> Result:
-        """Write the blocks of all elements in the given orders; without claims, `TABLE_COLUMNS` only."""
+        """Write the blocks of all elements in these orders. Without claims, write only `TABLE_COLUMNS`."""
         orders = {"entities": (nodes, self.nodes), "relationships": (edges, self.edges)}
         if claims is not None:
             orders["covariates"] = self.about[claims], self.claims
@@ -380,8 +380,8 @@ class IntegerGraph:
         )
 
 
-def read_graph(run: Run, merged: Result, described: Result) -> IntegerGraph:
-    entities, relationships = (read_columns(run, described, kind) for kind in COLUMNS)
+def read_graph(run: Run, merged: Result, descriptions: Result) -> IntegerGraph:
+    entities, relationships = (read_columns(run, descriptions, kind) for kind in COLUMNS)
     covariates = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
     nodes, edges, claims = (
         {name: table[name].to_numpy() for name in table.column_names}
@@ -403,12 +403,10 @@ def hierarchy_from_arrays(arrays: Mapping[str, Any], modularity: float = 0.0) ->
 
 
 def write_hierarchy(run: Run, hierarchy: Hierarchy, ids: Sequence[str] = ()) -> list[Part]:
-    """Write a hierarchy and the ids of its communities."""
     arrays = hierarchy_arrays(hierarchy) | {"id": pa.array(list(ids), pa.string())}
     return write_arrays(run, "communities", "hierarchy", arrays)
 
 
 def read_hierarchy(run: Run, result: Result) -> Hierarchy:
-    """Read the hierarchy that a step stored."""
     arrays = read_arrays(run.store, result.parts("hierarchy"))
     return hierarchy_from_arrays(arrays, float(result.counts["modularity"]))

@@ -1,7 +1,7 @@
 """Write one description per entity and relationship (paper 3.1.3), reducing many descriptions as a tree.
 
-Each layer of the tree is one sweep over everything that is still more than one text. A batch of texts is an
-item of its own, so that a new instance costs one branch only.
+Each layer of the tree is one sweep over all entities and relationships that still have more than one text.
+Each batch of texts is a separate item, so that a new instance changes only one branch.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ COLUMNS: dict[Kind, pa.Schema] = {
 """Columns of the step's tables on the driver (`short_ids.columns_of`)."""
 
 MAX_LAYERS = 40
-"""Guards against an endless loop. It is never reached, since a layer at least halves the number of texts."""
-SHOWN_WHEN_FAILED = 3
-"""Number of descriptions that are concatenated where a summary failed."""
+"""Guards against an endless loop. In practice, each layer at least halves the number of texts."""
+FALLBACK_DESCRIPTIONS = 3
+"""Number of descriptions that are concatenated if a summary failed."""
 
 TEXTS = pa.schema(
     [("id", pa.string()), ("name", pa.string()), ("descriptions", pa.large_list(pa.large_string()))]
@@ -64,14 +64,14 @@ ITEMS = pa.schema(
     [
         *((name, pa.string()) for name in ("id", "kind", "name")),
         ("texts", pa.list_(pa.string())),
-        ("shown", pa.string()),  # replaces a failed summary; set on the first item of an id
+        ("shown", pa.string()),  # Replaces a failed summary. Only set on the first item of an id.
     ]
 )
 
 
 @dataclass(frozen=True)
 class Group:
-    """Merged rows of a range, and those of the parent snapshot with their descriptions if ranges agree."""
+    """Merged rows of a range, and the parent snapshot's rows and descriptions if its ranges are the same."""
 
     kind: Kind
     merged: list[Part]
@@ -83,7 +83,7 @@ def describe_graph(run: Run, merged: Result) -> Result:
     """Describe every entity and relationship.
 
     Returns tables entities and relationships with description, description_failed, n_tokens (of the record
-    in a context, without its number) and content; and failures of each.
+    in a context, without its number) and content, and a failures table for each.
     """
     spec = describe_spec(run.prompts, run.settings)
     model = run.settings.model(run.settings.model_name("describe"))
@@ -103,18 +103,20 @@ def describe_graph(run: Run, merged: Result) -> Result:
         fingerprint, before = fingerprint_of(depends_on), run.parent_result("describe")
         merged_before = run.parent_result("merge")
         is_same_spec = before is not None and before.made_from.get("descriptions") == [fingerprint]
-        known = {}
+        plans = {}
         for kind, name in KINDS.items():
             now = merged.tables[name]
-            then, done = (result.tables.get(name, []) if result else [] for result in (merged_before, before))
-            if not is_same_spec or not len(then) == len(done) == len(now):
-                then = done = [[] for _ in now]
-            inputs = [Group(kind, *ranges) for ranges in zip(now, then, done, strict=True)]
+            old, old_described = (
+                result.tables.get(name, []) if result else [] for result in (merged_before, before)
+            )
+            if not is_same_spec or not len(old) == len(old_described) == len(now):
+                old = old_described = [[] for _ in now]
+            inputs = [Group(kind, *ranges) for ranges in zip(now, old, old_described, strict=True)]
             names = (name, f"failures_{name}")
-            known[kind] = run.reuse_plan(
+            plans[kind] = run.reuse_plan(
                 "describe", inputs, depends_on, names, identities=now, journal=work.name
             )
-        new = [group for reusable in known.values() for group in reusable.new_inputs]
+        new = [group for plan in plans.values() for group in plan.new_inputs]
         described: list[list[Part]] = [[] for _ in new]
         failures: list[list[Part]] = [[] for _ in new]
         texts: list[tuple[Kind, Group | list[Part]]] = [(group.kind, group) for group in new]
@@ -123,9 +125,9 @@ def describe_graph(run: Run, merged: Result) -> Result:
             items = [w.get("items", []) for w in cut]
             index = run.sweep_rows(work, _load, [parts for parts in items if parts])
             written = run.map("describe", partial(_collect, work, index), items)
-            for i, (w, more) in enumerate(zip(cut, written, strict=True)):
-                described[i] += w.get("described", []) + more.get("described", [])
-                failures[i] += more.get("failures", [])
+            for i, (w, replies) in enumerate(zip(cut, written, strict=True)):
+                described[i] += w.get("described", []) + replies.get("described", [])
+                failures[i] += replies.get("failures", [])
             texts = [(kind, w.get("texts", [])) for (kind, _), w in zip(texts, written, strict=True)]
             if not any(parts for _, parts in texts):
                 break
@@ -134,8 +136,7 @@ def describe_graph(run: Run, merged: Result) -> Result:
         finished = zip(new, written, failures, strict=True)
         tables = iter([w | {f"failures_{KINDS[group.kind]}": parts} for group, w, parts in finished])
         result = join_results(
-            reusable.merge_new(run.store, list(islice(tables, len(reusable.new_inputs))))
-            for reusable in known.values()
+            plan.merge_new(run.store, list(islice(tables, len(plan.new_inputs)))) for plan in plans.values()
         )
         made_from = result.made_from | {"descriptions": [fingerprint]}
         return Result(result.tables, {}, not has_transient_failures(run.store, result.tables), made_from)
@@ -145,12 +146,12 @@ def describe_graph(run: Run, merged: Result) -> Result:
 
 
 def read_columns(run: Run, described: Result, kind: Kind) -> pa.Table:
-    """Load `COLUMNS` of a kind, row by row of its table."""
+    """Load `COLUMNS` of a kind, in the order of its table."""
     return columns_of(run.store, described.tables[KINDS[kind]], COLUMNS[kind])
 
 
 def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
-    """Return source [E] and target [E] of relationships as positions of entities, from `COLUMNS` of both."""
+    """Return source [E] and target [E] of relationships as positions of entities, given `COLUMNS` of both."""
     ids = nodes["id"].to_numpy()
     source, target = (entity_positions(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))
     return source, target
@@ -165,7 +166,7 @@ def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
 
 
 def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.Table]:
-    """Yield `TEXTS`: in the first layer from merged rows without a reusable description, then from parts."""
+    """Yield `TEXTS`: in the first layer from merged rows that must be described, then from stored parts."""
     if not isinstance(source, Group):
         yield from _load(store, source)
         return
@@ -179,36 +180,37 @@ def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.
 
 
 def _reused(store: Store, group: Group) -> pa.Table:
-    """Return `REUSED` for rows that the parent snapshot described from the same texts."""
+    """Return `REUSED` of rows that the parent snapshot described from the same texts."""
     if not group.merged or not group.before:
         return REUSED.empty_table()
-    now, then = (read_table(store, parts, ["id", "descriptions"]) for parts in (group.merged, group.before))
-    position = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
-    both = now.filter(position.is_valid())
-    texts_now = both["descriptions"].combine_chunks()
-    texts_then = then["descriptions"].take(position.drop_null()).combine_chunks()
-    same = both["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
-    done = read_table(store, group.described, REUSED.names, REUSED)
-    return done.filter(pc.and_(pc.is_in(done["id"], value_set=same), pc.invert(done["description_failed"])))
+    now, old = (read_table(store, parts, ["id", "descriptions"]) for parts in (group.merged, group.before))
+    position = pc.index_in(now["id"], value_set=old["id"].combine_chunks())
+    common = now.filter(position.is_valid())
+    texts_now = common["descriptions"].combine_chunks()
+    texts_then = old["descriptions"].take(position.drop_null()).combine_chunks()
+    ids = common["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
+    rows = read_table(store, group.described, REUSED.names, REUSED)
+    return rows.filter(pc.and_(pc.is_in(rows["id"], value_set=ids), pc.invert(rows["description_failed"])))
 
 
 def _cut(
-    split: Callable[[list[str]], list[list[str]]], store: Store, x: tuple[Kind, Group | list[Part]]
+    split: Callable[[list[str]], list[list[str]]], store: Store, texts: tuple[Kind, Group | list[Part]]
 ) -> Iterator[Tables]:
-    """Make an item of each batch of texts. Rows with a single text need no model."""
-    kind, source = x
+    """Create an item for each batch of texts. Rows with a single text need no model."""
+    kind, source = texts
     for table in _texts(store, kind, source):
         described: list[dict[str, Any]] = []
         items: list[dict[str, Any]] = []
         for row in table.to_pylist():
-            id_, name, texts = row["id"], row["name"], row["descriptions"]
-            if len(texts) < 2:
-                described.append({"id": id_, "description": "".join(texts), "description_failed": False})
+            id_, name, descriptions = row["id"], row["name"], row["descriptions"]
+            if len(descriptions) < 2:
+                description = "".join(descriptions)
+                described.append({"id": id_, "description": description, "description_failed": False})
                 continue
-            shown = " ".join(islice(without_duplicates(texts), SHOWN_WHEN_FAILED))
-            for batch in split(texts):
-                items.append({"id": id_, "kind": kind, "name": name, "texts": batch, "shown": shown})
-                shown = ""
+            fallback = " ".join(islice(without_duplicates(descriptions), FALLBACK_DESCRIPTIONS))
+            for batch in split(descriptions):
+                items.append({"id": id_, "kind": kind, "name": name, "texts": batch, "shown": fallback})
+                fallback = ""
         yield {
             "items": pa.Table.from_pylist(items, schema=ITEMS),
             "described": pa.Table.from_pylist(described, schema=DESCRIBED),
@@ -218,7 +220,7 @@ def _cut(
 def _collect(
     work: Work[str], index: Callable[[], JournalIndex], store: Store, parts: list[Part]
 ) -> Iterator[Tables]:
-    """Rows with one text left are described; rows with several go to the next layer."""
+    """Describe the rows with one text left, and pass rows with several texts to the next layer."""
     first: dict[str, Row] = {}
     results: dict[str, list[str | None]] = {}
     for batch in replay_rows(work, index(), store, _load(store, parts)) if parts else ():
@@ -229,23 +231,23 @@ def _collect(
             results.setdefault(row["id"], []).append(result)
     described: list[dict[str, Any]] = []
     texts: list[dict[str, Any]] = []
-    for id_, found in results.items():
-        if None in found:
-            shown = first[id_]["shown"]
-            described.append({"id": id_, "description": shown, "description_failed": True})
-        elif len(found) > 1:
-            texts.append({"id": id_, "name": first[id_]["name"], "descriptions": found})
+    for id_, summaries in results.items():
+        if None in summaries:
+            fallback = first[id_]["shown"]
+            described.append({"id": id_, "description": fallback, "description_failed": True})
+        elif len(summaries) > 1:
+            texts.append({"id": id_, "name": first[id_]["name"], "descriptions": summaries})
         else:
-            described.append({"id": id_, "description": found[0] or "", "description_failed": False})
+            described.append({"id": id_, "description": summaries[0] or "", "description_failed": False})
     yield {
         "described": pa.Table.from_pylist(described, schema=DESCRIBED),
         "texts": pa.Table.from_pylist(texts, schema=TEXTS),
     }
 
 
-def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Iterator[Tables]:
+def _assemble(vocabulary: str, store: Store, pair: tuple[Group, list[Part]]) -> Iterator[Tables]:
     """Join the merged rows of a range with their descriptions, in the order of ids."""
-    group, described = x
+    group, described = pair
     if not group.merged:
         return
     table = read_table(store, group.merged).drop_columns(["descriptions"])
@@ -265,6 +267,6 @@ def _assemble(vocabulary: str, store: Store, x: tuple[Group, list[Part]]) -> Ite
     position = pc.index_in(table["id"], value_set=texts["id"].combine_chunks())
     for name in ("description", "description_failed", "n_tokens"):
         table = table.append_column(name, texts[name].take(position))
-    # What reports and communities use of a row. The names follow from the id.
+    # Reports and communities depend only on these columns of a row. Names follow from the id.
     content = content_hashes(table.select(["id", "description", "text_unit_ids"]))
     yield {KINDS[group.kind]: table.append_column("content", content)}

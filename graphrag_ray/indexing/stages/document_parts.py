@@ -1,4 +1,4 @@
-"""Write documents as parts, keep those of the parent snapshot, and refuse accidental mass deletion."""
+"""Write documents as parts, merge them with the parent snapshot's, and refuse accidental mass deletion."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from graphrag_ray.store.parts import Part, read_table
 MIN_SPLIT_BYTES = 1 << 19
 MAX_SPLIT_BYTES = 16 << 20
 DOCUMENT_BYTES = 500
-"""Approximate size of a document without its text, so that parts of very short documents are bounded too."""
+"""Approximate size of a document without its text, which limits parts with very short documents."""
 MAX_DELETED_FRACTION = 0.10
-NAMES_SHOWN = 3
+MAX_LISTED_NAMES = 3
 
 EMPTY = "empty"
-"""Failure kind of an empty file during the stage. It becomes a failure only if the parent snapshot has a
-document of that file, which may have been lost."""
+"""Preliminary failure kind of an empty file. It becomes a failure only if the parent snapshot has documents
+of that file, which may have been lost."""
 
 _ROW_WITHOUT_ID = re.compile(rf"{ROW_PREFIX} \d+")
 _KEPT_VERSION = re.compile(r"; keeping its version from snapshot (\d+)$")
@@ -70,7 +70,7 @@ def chunk_documents(
             else:
                 yield document, units
 
-    for batch in stable_stream(chunked(), lambda x: (x[0].id, len(x[0].text) + DOCUMENT_BYTES), limit):
+    for batch in stable_stream(chunked(), lambda p: (p[0].id, len(p[0].text) + DOCUMENT_BYTES), limit):
         yield {
             "documents": documents_table(document for document, _ in batch),
             "text_units": pa.concat_tables(units for _, units in batch),
@@ -99,7 +99,7 @@ def read_failures(unreadable: Sequence[Unreadable]) -> pa.Table:
 def regroup(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]]]:
     """Group a few consecutive pairs of parts, independently of the files or updates they came from.
 
-    Boundaries depend on the parts around them, so most groups of the parent snapshot stay the same.
+    Boundaries depend on the neighbouring parts, so most groups of the parent snapshot stay the same.
     """
     pairs = _pairs(tables)
     sizes = [sum(part.bytes for part in (*documents, *units)) for documents, units in pairs]
@@ -113,9 +113,9 @@ def regroup(tables: Mapping[str, list[list[Part]]]) -> dict[str, list[list[Part]
 
 
 def split_bytes(total: int) -> int:
-    """Return the size of a task's input: about 1,000 tasks, none of them large.
+    """Return the size of a task's input for about 1,000 tasks, or more if tasks would be large.
 
-    It is a power of two, so that a growing corpus keeps its splits.
+    It is a power of two, so that a growing corpus keeps most of its splits.
     """
     size = MIN_SPLIT_BYTES
     while size < min(total / 1024, MAX_SPLIT_BYTES):
@@ -124,15 +124,15 @@ def split_bytes(total: int) -> int:
 
 
 def progress_reporter(run: Run, total: int | None, size: Callable[[int], int]) -> Callable[[int], None]:
-    """Return a callback that reports progress as inputs, given by their numbers, have been read."""
-    started, done = time.monotonic(), 0
+    """Return a callback for the number of an input that has been read, which reports progress."""
+    started, n_read = time.monotonic(), 0
 
     def on_read(number: int) -> None:
-        nonlocal done
-        done += size(number)
+        nonlocal n_read
+        n_read += size(number)
         seconds = time.monotonic() - started
-        nothing = Accounts()  # reading makes no model calls
-        run.executor.on_progress(SweepProgress("read", done, total, 0, InFlight(), nothing, nothing, seconds))
+        usage = Accounts()  # Reading makes no model calls.
+        run.executor.on_progress(SweepProgress("read", n_read, total, 0, InFlight(), usage, usage, seconds))
 
     return on_read
 
@@ -146,16 +146,16 @@ def merge_with_parent(
     allow_deletes: bool,
     unchanged: pa.Table | None = None,
 ) -> dict[str, Any]:
-    """Add the documents of the parent snapshot that stay to the tables that were read; count the changes.
+    """Add the remaining documents of the parent snapshot to the tables that were read, and count the changes.
 
-    INPUT is the complete desired set: a document that is not in it is deleted, unless `add` is set or its
-    file cannot be read in this run.
+    INPUT is the complete desired set of documents. Documents that it does not contain are deleted, unless
+    `add` is set or their file cannot be read in this run.
 
     Args:
-        item: What a failure is about: "file" or "row".
+        item: The kind of input in messages: "file" or "row".
         folder_hash: See `Listing`.
-        unchanged: id and content_hash of documents that INPUT and the parent share, and that were therefore
-            not read into the tables.
+        unchanged: id and content_hash of documents that INPUT and the parent have in common and that are
+            therefore not in the tables.
 
     Raises:
         InputError: Nothing in INPUT can be read.
@@ -169,21 +169,21 @@ def merge_with_parent(
         subject = f"The only {item}" if n == 1 else f"None of the {n:,} {item}s"
         raise InputError(f"{subject} of INPUT {'cannot' if n == 1 else 'can'} be read: {errors}")
     folders = run.parent.run.get("inputs") if run.parent else None
-    # The folders whose documents the index holds after this run, which the next `--add` may update.
+    # After this run, the index contains documents of these folders, which the next `--add` may update.
     run.input_hashes = sorted({*((folders or ()) if add else ()), folder_hash})
     if run.parent is None:
         _write_failures(run, tables, failed)
         n = count_rows(tables["documents"])
         return {"documents": n, "added": n, "changed": 0, "removed": 0}
     old = _parent_tables(run, allow_deletes)
-    # Pairs that both have hold the same documents and chunks: only the other pairs are read.
+    # Pairs that both have contain the same documents and chunks, so only the other pairs are read.
     new_pairs, old_pairs = _pairs(tables), _pairs(old.tables)
     shared = set(map(_paths, new_pairs)) & set(map(_paths, old_pairs))
     new_pairs, old_pairs = ([p for p in pairs if _paths(p) not in shared] for pairs in (new_pairs, old_pairs))
     new_parts = [part for documents, _ in new_pairs for part in documents]
     now = read_table(run.store, new_parts, ["id", "content_hash"], schema.DOCUMENTS)
-    same = now.slice(0, 0) if unchanged is None else unchanged
-    now = pa.concat_tables([now, same])
+    unchanged = now.slice(0, 0) if unchanged is None else unchanged
+    now = pa.concat_tables([now, unchanged])
     old_parts = [part for documents, _ in old_pairs for part in documents]
     before = read_table(run.store, old_parts, ["id", "content_hash", "path"], schema.DOCUMENTS)
     n_shared = sum(part.rows for part in old.parts("documents")) - before.num_rows
@@ -198,8 +198,8 @@ def merge_with_parent(
             f"contains them ({_first_names(paths)}). Use --add to keep them, or --allow-deletes to delete "
             "them."
         )
-    both = before.join(now, "id", right_suffix="_now", join_type="inner")
-    changed = both.filter(pc.not_equal(both["content_hash"], both["content_hash_now"]))
+    common = before.join(now, "id", right_suffix="_now", join_type="inner")
+    changed = common.filter(pc.not_equal(common["content_hash"], common["content_hash_now"]))
     if add and not allow_deletes and changed.num_rows and folders is not None and folder_hash not in folders:
         raise DeletionRefused(
             f"--add would replace {plural(changed.num_rows, 'document')} of another INPUT with the same "
@@ -207,21 +207,21 @@ def merge_with_parent(
             "name is its path below INPUT). Index a folder that contains both, or use --add with "
             "--allow-deletes to replace them."
         )
-    kept = before.filter(is_kept)
+    stale = before.filter(is_kept)
     counts = {
-        "documents": n_shared + now.num_rows + kept.num_rows,
-        "added": now.num_rows - both.num_rows,
+        "documents": n_shared + now.num_rows + stale.num_rows,
+        "added": now.num_rows - common.num_rows,
         "changed": changed.num_rows,
         "removed": removed,
     }
-    stays = pc.or_(is_kept, pc.is_in(before["id"], same["id"].combine_chunks()))
+    stays = pc.or_(is_kept, pc.is_in(before["id"], unchanged["id"].combine_chunks()))
     spans = zip(old_pairs, row_slices([documents for documents, _ in old_pairs]), strict=True)
     wanted = [(pair, before["id"][span].filter(stays[span]).combine_chunks()) for pair, span in spans]
     for documents, units in _select_documents(run, wanted):
         if documents:
             tables["documents"].append(documents)
             tables["text_units"].append(units)
-    failed, n_kept = _note_kept_versions(run, failed, kept, old)
+    failed, n_kept = _note_kept_versions(run, failed, stale, old)
     _write_failures(run, tables, failed)
     return counts | ({"kept": n_kept} if n_kept else {})
 
@@ -229,8 +229,8 @@ def merge_with_parent(
 def _parent_tables(run: Run, allow_deletes: bool) -> Result:
     """Return tables documents, text_units and failures of the parent snapshot.
 
-    Where the parts of step `read` are damaged, the snapshot's own tables hold the same rows. Raises
-    DeletionRefused if both are damaged and documents may not be deleted.
+    If parts of step `read` are damaged, the snapshot's own tables have the same rows. Raises DeletionRefused
+    if both are damaged and documents may not be deleted.
     """
     assert run.parent is not None
     old, names = run.parent_results["read"], ("documents", "text_units")
@@ -243,24 +243,24 @@ def _parent_tables(run: Run, allow_deletes: bool) -> Result:
         return Result({name: [parts] for name, parts in finished.items()} | failures)
     if not allow_deletes:
         raise DeletionRefused(
-            f"Documents of snapshot {run.parent.number} are damaged, so those that INPUT no longer contains "
-            "cannot be determined. Use --allow-deletes without --add to index only what INPUT contains."
+            f"Documents of snapshot {run.parent.number} are damaged, so documents removed from INPUT "
+            "cannot be determined. Use --allow-deletes without --add to index only the contents of INPUT."
         )
     return Result({"documents": [[]], "text_units": [[]], **failures})
 
 
 def _first_names(paths: pa.ChunkedArray) -> str:
     names = pc.unique(paths).sort()
-    return f"{', '.join(names[:NAMES_SHOWN].to_pylist())}{', …' if len(names) > NAMES_SHOWN else ''}"
+    return ", ".join(names[:MAX_LISTED_NAMES].to_pylist()) + (", …" if len(names) > MAX_LISTED_NAMES else "")
 
 
 def _is_unreadable(
     run: Run, before: pa.Table, new_parts: Sequence[Part], failed: pa.Table
 ) -> pa.ChunkedArray:
-    """Whether each document of the parent is in a file, or a row of a file, that could not be read now.
+    """Whether each document of the parent comes from a file, or a row of a file, that this run cannot read.
 
-    Under another id column, rows get new names. Then a file keeps its earlier documents only if nothing was
-    read from it (`new_parts`); otherwise its rows would be in the index twice.
+    If the id column changed, rows have new names. A file then keeps its earlier documents only if nothing was
+    read from it (`new_parts`). Otherwise, its rows would be in the index twice.
     """
     files, rows = set[str](), []
     for path, item in zip(failed["document"].to_pylist(), failed["item"].to_pylist(), strict=True):
@@ -288,18 +288,18 @@ def _id_column_changed(run: Run) -> bool:
     return bool(before != run.settings.input.id_column)
 
 
-def _note_kept_versions(run: Run, failed: pa.Table, kept: pa.Table, old: Result) -> tuple[pa.Table, int]:
-    """Add to each failure which snapshot's version is kept, if any; count these failures."""
-    if not failed.num_rows or not kept.num_rows or run.parent is None:
+def _note_kept_versions(run: Run, failed: pa.Table, stale: pa.Table, old: Result) -> tuple[pa.Table, int]:
+    """Note in each failure which snapshot's version of the document is kept, and count these failures."""
+    if not failed.num_rows or not stale.num_rows or run.parent is None:
         return failed, 0
     before = read_table(run.store, old.parts("failures"), ["document", "item", "error"], schema.FAILURES)
     matches = {(r["document"], r["item"]): _KEPT_VERSION.search(r["error"]) for r in before.to_pylist()}
-    paths, ids = set(kept["path"].to_pylist()), set(kept["id"].to_pylist())
+    paths, ids = set(stale["path"].to_pylist()), set(stale["id"].to_pylist())
     rows, n = failed.to_pylist(), 0
     for row in rows:
         path, item = row["document"], row["item"]
         if path in paths if _is_about_file(run, path, item) else document_id(path, item) in ids:
-            # The number of the first run that failed stays. Otherwise every run would change the table.
+            # Keep the number from the first run that failed. Otherwise, every run would change the table.
             match = matches.get((path, item))
             number = match[1] if match else run.parent.number
             row["error"] += f"; keeping its version from snapshot {number}"
@@ -312,8 +312,8 @@ def _write_failures(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Ta
     """Write failures as one group, independent of splits, and report files that are merely empty."""
     is_empty = pc.equal(failed["kind"], EMPTY)
     if empty := failed.filter(is_empty)["document"].to_pylist():
-        more = ", …" if len(empty) > 1 else ""
-        run.observer.message(f"Skipped {plural(len(empty), 'empty file')} ({min(empty)}{more})")
+        ellipsis = ", …" if len(empty) > 1 else ""
+        run.observer.message(f"Skipped {plural(len(empty), 'empty file')} ({min(empty)}{ellipsis})")
     failed = failed.filter(pc.invert(is_empty))
     tables["failures"] = [run.write("read", "failures", [failed])] if failed.num_rows else []
 
@@ -328,9 +328,9 @@ def _paths(pair: Pair) -> tuple[str, ...]:
 
 
 def pairs_of(documents: list[Part], units: list[Part]) -> list[Pair]:
-    """Return the smallest sets of parts that hold documents together with all of their chunks.
+    """Return the smallest sets of parts that contain documents together with all of their chunks.
 
-    `read` writes parts in pairs, and every document has a chunk. Parts that do not pair stay together.
+    `read` writes parts in pairs, and every document has a chunk. Parts without pairs stay together.
     """
     if len(documents) != len(units):
         return [(documents, units)]
@@ -338,7 +338,7 @@ def pairs_of(documents: list[Part], units: list[Part]) -> list[Pair]:
 
 
 def _select_documents(run: Run, wanted: Sequence[tuple[Pair, pa.Array]]) -> list[Pair]:
-    """Return each pair reduced to the documents with some ids; a pair with all of its documents as it is."""
+    """Reduce each pair to the documents with the given ids. A pair that keeps all documents is reused."""
     partial_pairs = [(*pair, ids) for pair, ids in wanted if 0 < len(ids) < count_rows([pair[0]])]
     written = iter(run.map("read", _filter_pair, partial_pairs) if partial_pairs else [])
     selected: list[Pair] = []
@@ -354,9 +354,9 @@ def _select_documents(run: Run, wanted: Sequence[tuple[Pair, pa.Array]]) -> list
 
 
 def _filter_pair(
-    store: Store, x: tuple[list[Part], list[Part], pa.Array]
+    store: Store, selection: tuple[list[Part], list[Part], pa.Array]
 ) -> Iterator[Mapping[str, pa.Table]]:
-    documents, units, ids = x
+    documents, units, ids = selection
     document_rows = read_table(store, documents, None, schema.DOCUMENTS)
     unit_rows = read_table(store, units, None, schema.TEXT_UNITS)
     yield {
@@ -366,7 +366,7 @@ def _filter_pair(
 
 
 def drop_documents(run: Run, tables: dict[str, list[list[Part]]], dropped: Mapping[int, set[str]]) -> None:
-    """Rewrite groups without some documents, given by the number of their group."""
+    """Rewrite groups without the documents `dropped`, which are ids by the number of their group."""
     wanted, numbers = [], []
     for n, ids in dropped.items():
         for pair in pairs_of(tables["documents"][n], tables["text_units"][n]):

@@ -1,6 +1,6 @@
 """Embed entities, relationships, chunks and reports. Keyword search uses the same texts.
 
-Vectors of the offline engine are computed where the texts are read: they are free, and storing each in the
+Vectors of the offline engine are not journalled, but computed when the texts are read: storing each in the
 journal took four times as long as computing it again.
 """
 
@@ -26,7 +26,7 @@ from graphrag_ray.engine.executor import Tables, WrittenParts
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph.report_context import content_for_context
 from graphrag_ray.indexing.results import Results
-from graphrag_ray.indexing.run import ROWS_AT_ONCE, Run, apply_or_report, failure_rows, replay_rows
+from graphrag_ray.indexing.run import REPLAY_BATCH_ROWS, Run, apply_or_report, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.document_parts import pairs_of
 from graphrag_ray.indexing.step_result import (
     Result,
@@ -47,10 +47,10 @@ TEXTS = pa.schema([("id", pa.string()), ("kind", pa.string()), ("text", pa.large
 
 @dataclass(frozen=True)
 class Texts:
-    """Parts that hold the texts of records of a kind.
+    """Parts that contain the texts of records of a kind.
 
-    Texts of chunks are preceded by the titles and dates of their `documents`, if given, and by `columns` of
-    their metadata.
+    If there are `documents`, each chunk's text is preceded by a header with its document's title, date and
+    the metadata `columns`.
     """
 
     kind: str
@@ -61,7 +61,7 @@ class Texts:
 
 @dataclass(frozen=True)
 class _Input:
-    """Texts to embed, and those of the same group in the parent snapshot with their vectors."""
+    """Texts to embed, and the texts and vectors of the same group in the parent snapshot."""
 
     now: Texts
     before: Texts | None = None
@@ -69,25 +69,29 @@ class _Input:
 
 
 def current_texts(results: Results, columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
-    """Return the texts of each kind in groups; chunks have no headers if `columns` is None."""
-    described = results.graph.descriptions if results.graph else None
+    """Return the texts of each kind in groups. Chunks have no headers if `columns` is None."""
+    descriptions = results.graph.descriptions if results.graph else None
     reports = {HIERARCHIES[name].report_kind: built.reports for name, built in results.hierarchies.items()}
-    return _by_kind(results.corpus, described, reports, columns)
+    return _by_kind(results.corpus, descriptions, reports, columns)
 
 
 def parent_texts(steps: Mapping[str, Result], columns: tuple[str, ...] | None) -> dict[str, list[Texts]]:
-    """Return `current_texts` of a snapshot, given the results of its steps."""
+    """Return the texts of a snapshot like `current_texts`, given the results of its steps."""
     last = {kind.report_kind: steps.get(kind.stages[-1], Result()) for kind in HIERARCHIES.values()}
     reports = {kind: result for kind, result in last.items() if "reports" in result.tables}
     return _by_kind(steps["read"], steps.get("describe"), reports, columns)
 
 
 def _by_kind(
-    corpus: Result, described: Result | None, reports: Mapping[str, Result], columns: tuple[str, ...] | None
+    corpus: Result,
+    descriptions: Result | None,
+    reports: Mapping[str, Result],
+    columns: tuple[str, ...] | None,
 ) -> dict[str, list[Texts]]:
     groups: dict[str, Sequence[Sequence[Part]]] = {}
-    if described:
-        groups = {"entity": described.tables["entities"], "relationship": described.tables["relationships"]}
+    if descriptions:
+        kinds = ("entity", "relationship")
+        groups = {kind: descriptions.tables[SEARCHED_KINDS[kind].table] for kind in kinds}
     groups |= {kind: result.tables["reports"] for kind, result in reports.items()}
     texts = {kind: [Texts(kind, group) for group in kind_groups] for kind, kind_groups in groups.items()}
     return {**texts, "text_unit": _chunk_texts(corpus, columns)}
@@ -101,13 +105,13 @@ def _chunk_texts(corpus: Result, columns: tuple[str, ...] | None) -> list[Texts]
 
 
 def embeddings_of(results: Iterable[Result]) -> dict[str, list[list[Part]]]:
-    """Return tables embeddings_<kind>, whichever step wrote them."""
+    """Return tables embeddings_<kind> of all steps."""
     tables = (item for result in results for item in result.tables.items())
     return {name: groups for name, groups in tables if name.startswith("embeddings_")}
 
 
 def by_part(groups: Sequence[Texts]) -> list[Texts]:
-    """Split texts into single parts; a part of chunks keeps only the documents that it needs."""
+    """Split texts into single parts. A part of chunks keeps only the documents that it needs."""
     texts = []
     for group in groups:
         if group.documents:
@@ -119,7 +123,7 @@ def by_part(groups: Sequence[Texts]) -> list[Texts]:
 
 
 def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
-    """Yield `TEXTS`, a table for each part."""
+    """Yield the texts of each part as a table `TEXTS`."""
     kind = texts.kind
     headers = _headers(store, texts)
     for part in texts.parts:
@@ -133,7 +137,7 @@ def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
                 chunks = zip(table["document_id"].to_pylist(), text.to_pylist(), strict=True)
                 with_headers = [headers[d](t) + t if d in headers else t for d, t in chunks]
                 text = pa.array(with_headers, pa.large_string())
-        else:  # like Microsoft GraphRAG, which embeds "title: description" of an entity
+        else:  # Microsoft GraphRAG also embeds "title: description" of an entity.
             id_ = table["id"]
             names = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
             name = pc.binary_join_element_wise(*names, " – ")
@@ -143,7 +147,7 @@ def load_texts(store: Store, texts: Texts) -> Iterator[pa.Table]:
 
 
 def _headers(store: Store, texts: Texts) -> dict[str, Callable[[str], str]]:
-    """Return a function by document id that makes the header of a chunk from its text."""
+    """Return, by document id, a function that makes the header of a chunk from its text."""
     if not texts.documents:
         return {}
     names = ["id", "title", "creation_date", "path", "row", *(["raw_data"] if texts.columns else [])]
@@ -169,9 +173,9 @@ def embed_all(run: Run, results: Results) -> Result:
     return replace(new, tables=known | new.tables)
 
 
-def embed_entities(run: Run, described: Result) -> Result:
+def embed_entities(run: Run, descriptions: Result) -> Result:
     """Embed entities before a hierarchy clusters them: table embeddings_entity, and failures."""
-    texts = {"entity": [Texts("entity", group) for group in described.tables["entities"]]}
+    texts = {"entity": [Texts("entity", group) for group in descriptions.tables["entities"]]}
     return _embed(run, "embed_entities", texts)
 
 
@@ -181,18 +185,18 @@ def embed_chunks(run: Run, corpus: Result) -> Result:
 
 
 def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], bool]:
-    """Embed texts in the middle of a step; also return whether the next run has nothing to retry.
+    """Embed texts in the middle of a step. Also returns whether the next run has nothing to retry.
 
-    Texts that could not be embedded are missing. Step `embed` reports them, since it makes the same requests.
+    Texts that could not be embedded are missing. Step `embed` makes the same requests and reports them.
     """
-    names = sorted({f"embeddings_{x.kind}" for x in texts})
-    written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(x) for x in texts])
+    names = sorted({f"embeddings_{group.kind}" for group in texts})
+    written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(group) for group in texts])
     final = not has_transient_failures(run.store, parts_by_input(written, "failures"))
     return [part for tables in written for name in names for part in tables.get(name, [])], final
 
 
 def _header_columns(run: Run) -> tuple[str, ...] | None:
-    """Return the metadata columns that chunks are embedded with, see `current_texts`."""
+    """Return the metadata columns in the headers of chunks, or None for no headers."""
     include_titles = run.settings.embeddings.include_titles
     return run.settings.chunking.prepended_metadata if include_titles else None
 
@@ -204,33 +208,32 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
     def compute() -> Result:
         fingerprint, before = fingerprint_of([*depends_on, _header_columns(run)]), run.parent_result(step)
         is_same_model = before is not None and before.made_from.get("vectors") == [fingerprint]
-        known = {}
+        plans = {}
         for kind in schema.EMBEDDINGS:
             if kind not in texts:
                 continue
-            groups = [x for x in texts[kind] if x.parts]
+            groups = [group for group in texts[kind] if group.parts]
             names = (f"embeddings_{kind}", f"failures_{kind}")
-            inputs = [_Input(x) for x in groups]
+            inputs = [_Input(group) for group in groups]
             # Groups of entities and relationships are ranges of ids, whose rows can be compared one by one.
-            described = run.parent_result("describe") if kind in ("entity", "relationship") else None
-            then = described.tables.get(SEARCHED_KINDS[kind].table, []) if described else []
-            then = [group for group in then if group]
+            descriptions = run.parent_result("describe") if kind in ("entity", "relationship") else None
+            previous = descriptions.tables.get(SEARCHED_KINDS[kind].table, []) if descriptions else []
+            previous = [group for group in previous if group]
             vectors = before.tables.get(names[0], []) if before and is_same_model else []
-            if len(then) == len(vectors) == len(groups):
-                ranges = zip(groups, then, vectors, strict=True)
-                inputs = [_Input(x, replace(x, parts=parts), done) for x, parts, done in ranges]
-            sources = [[x.parts, x.documents, x.columns] for x in groups]
-            known[kind] = run.reuse_plan(step, inputs, depends_on, names, identities=sources, journal="embed")
-        inputs = [x for reusable in known.values() for x in reusable.new_inputs]
+            if len(previous) == len(vectors) == len(groups):
+                ranges = zip(groups, previous, vectors, strict=True)
+                inputs = [_Input(group, replace(group, parts=old), done) for group, old, done in ranges]
+            sources = [[group.parts, group.documents, group.columns] for group in groups]
+            plans[kind] = run.reuse_plan(step, inputs, depends_on, names, identities=sources, journal="embed")
+        inputs = [group for plan in plans.values() for group in plan.new_inputs]
         written = iter(
-            {f"failures_{x.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
-            for x, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
+            {f"failures_{group.now.kind}" if n == "failures" else n: parts for n, parts in tables.items()}
+            for group, tables in zip(inputs, _write_vectors(run, step, embedder, inputs), strict=True)
         )
         result = join_results(
-            reusable.merge_new(run.store, list(islice(written, len(reusable.new_inputs))))
-            for reusable in known.values()
+            plan.merge_new(run.store, list(islice(written, len(plan.new_inputs)))) for plan in plans.values()
         )
-        counts = {"embeddings": sum(count_rows(result.tables[f"embeddings_{kind}"]) for kind in known)}
+        counts = {"embeddings": sum(count_rows(result.tables[f"embeddings_{kind}"]) for kind in plans)}
         made_from = result.made_from | {"vectors": [fingerprint]}
         return Result(result.tables, counts, not has_transient_failures(run.store, result.tables), made_from)
 
@@ -246,38 +249,43 @@ def _write_vectors(run: Run, step: str, embedder: Embedder, inputs: Sequence[_In
     )
     index = None
     if run.settings.model(embedder.call.model).provider != "offline":
-        index = run.sweep_rows(work, _load, inputs, count_rows([x.now.parts for x in inputs]))
+        index = run.sweep_rows(work, _load, inputs, count_rows([group.now.parts for group in inputs]))
     return run.map(step, partial(_collect, work, embedder, index), inputs)
 
 
-def _load(store: Store, x: _Input) -> Iterator[pa.Table]:
-    yield from _without(*_texts_and_known(store, x))
+def _load(store: Store, group: _Input) -> Iterator[pa.Table]:
+    yield from _missing_texts(*_texts_and_known(store, group))
 
 
-def _without(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
+def _missing_texts(texts: Iterable[pa.Table], known: pa.Table) -> Iterator[pa.Table]:
     """Yield the texts that have no vector yet."""
     for table in texts:
         yield table.filter(pc.invert(pc.is_in(table["id"], value_set=known["id"].combine_chunks())))
 
 
-def _texts_and_known(store: Store, x: _Input) -> tuple[Iterable[pa.Table], pa.Table]:
-    """Return all texts, and id and vector of those that are unchanged since the parent snapshot."""
-    if x.before is None or not x.vectors or not x.before.parts:
-        return load_texts(store, x.now), pa.table({"id": pa.array([], pa.string())})
-    texts = list(load_texts(store, x.now))
-    now, then = pa.concat_tables(texts), pa.concat_tables(load_texts(store, x.before))
-    position = pc.index_in(now["id"], value_set=then["id"].combine_chunks())
-    same = pc.fill_null(pc.equal(now["text"], then["text"].take(position)), False)
-    vectors = read_table(store, x.vectors, ["id", "vector"])
-    return texts, vectors.filter(pc.is_in(vectors["id"], value_set=now["id"].filter(same).combine_chunks()))
+def _texts_and_known(store: Store, group: _Input) -> tuple[Iterable[pa.Table], pa.Table]:
+    """Return all texts, and id and vector of the texts that are unchanged since the parent snapshot."""
+    if group.before is None or not group.vectors or not group.before.parts:
+        return load_texts(store, group.now), pa.table({"id": pa.array([], pa.string())})
+    texts = list(load_texts(store, group.now))
+    now, previous = pa.concat_tables(texts), pa.concat_tables(load_texts(store, group.before))
+    position = pc.index_in(now["id"], value_set=previous["id"].combine_chunks())
+    is_same = pc.fill_null(pc.equal(now["text"], previous["text"].take(position)), False)
+    vectors = read_table(store, group.vectors, ["id", "vector"])
+    unchanged = now["id"].filter(is_same).combine_chunks()
+    return texts, vectors.filter(pc.is_in(vectors["id"], value_set=unchanged))
 
 
 def _collect(
-    work: Work[bytes], embedder: Embedder, index: Callable[[], JournalIndex] | None, store: Store, x: _Input
+    work: Work[bytes],
+    embedder: Embedder,
+    index: Callable[[], JournalIndex] | None,
+    store: Store,
+    group: _Input,
 ) -> Iterator[Tables]:
     """Write new and known vectors in the order of the texts. Without a journal, compute the new ones."""
-    kind, (texts, known) = x.now.kind, _texts_and_known(store, x)
-    new = _without(texts, known)
+    kind, (texts, known) = group.now.kind, _texts_and_known(store, group)
+    new = _missing_texts(texts, known)
     vectors: dict[str, bytes] = {}
     for batch in replay_rows(work, index(), store, new) if index else _compute_offline(embedder, new):
         yield {"failures": failure_rows("embed", work, batch)}
@@ -289,18 +297,18 @@ def _collect(
         vectors = {id_: vectors[id_] for id_ in ids if id_ in vectors}
     pairs = list(vectors.items())
     for start in range(0, len(pairs), PART_ROWS):
-        some = pairs[start : start + PART_ROWS]
-        flat = np.frombuffer(b"".join(vector for _, vector in some), dtype="<f4")
-        dimension = len(flat) // len(some)
+        items = pairs[start : start + PART_ROWS]
+        flat = np.frombuffer(b"".join(vector for _, vector in items), dtype="<f4")
+        dimension = len(flat) // len(items)
         column = pa.FixedSizeListArray.from_arrays(pa.array(flat), dimension)
-        rows = pa.table([pa.array([id_ for id_, _ in some]), column], schema.EMBEDDINGS[kind](dimension))
+        rows = pa.table([pa.array([id_ for id_, _ in items]), column], schema.EMBEDDINGS[kind](dimension))
         yield {f"embeddings_{kind}": rows}
 
 
 def _compute_offline(
     embedder: Embedder, texts: Iterable[pa.Table]
 ) -> Iterator[list[tuple[Row, Outcome[bytes]]]]:
-    from graphrag_ray.offline import embed_many  # not imported where a model embeds
+    from graphrag_ray.offline import embed_many  # Imported lazily: not needed with an embedding model.
 
     def embed(rows: pa.Table) -> list[bytes]:
         return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
@@ -311,8 +319,8 @@ def _compute_offline(
         return Outcome("", "complete", result)
 
     for table in texts:
-        for start in range(0, table.num_rows, ROWS_AT_ONCE):
+        for start in range(0, table.num_rows, REPLAY_BATCH_ROWS):
             yield [
                 (row, outcome(result))
-                for row, result in apply_or_report(table.slice(start, ROWS_AT_ONCE), embed)
+                for row, result in apply_or_report(table.slice(start, REPLAY_BATCH_ROWS), embed)
             ]

@@ -23,7 +23,7 @@ T = TypeVar("T")
 _Chunks = tuple[list[Part], list[Part] | None]
 """Parts of chunks and, for claims, parts of the entities that were extracted from them."""
 COUNTS = pa.schema([("text_unit_id", pa.string()), ("name", pa.string()), ("value", pa.int64())])
-"""Counts of unusable output by chunk; the run's summary shows the totals."""
+"""Counts of unusable output by chunk. The run's summary shows the totals."""
 
 
 def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
@@ -33,12 +33,12 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     counts and failures.
     """
     spec = extraction_dialogue.extract_spec(run.prompts, run.settings, names.key)
-    # Expected calls per chunk before any is known: half of the gleaning questions are answered with yes, and
-    # each yes leads to another extraction.
+    # Initial estimate of the calls per chunk: half of the gleaning checks are answered with yes, and each yes
+    # leads to another extraction.
     turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
     work = Work(
         "extract",
-        lambda store, row: extraction_dialogue.extract(_shown(row), spec),
+        lambda store, row: extraction_dialogue.extract(_chunk_text(row), spec),
         lambda row: (row["id"], row["document_id"]),
         expected_turns=turns,
     )
@@ -47,7 +47,7 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _graph_tables)
 
 
-def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNames) -> Result:
+def extract_claims(run: Run, corpus: Result, extraction: Result, names: EntityNames) -> Result:
     """Extract claims about the extracted entities of every chunk (paper 3.1.2), if claims are enabled.
 
     The dialogue is given the names from the extraction, so that a claim's subject is an entity. Returns
@@ -58,10 +58,10 @@ def extract_claims(run: Run, corpus: Result, extracted: Result, names: EntityNam
     spec = extraction_dialogue.claims_spec(run.prompts, run.settings, names.key)
     work = Work(
         "claims",
-        lambda store, row: extraction_dialogue.claims(_shown(row), row["names"], spec),
+        lambda store, row: extraction_dialogue.claims(_chunk_text(row), row["names"], spec),
         lambda row: (row["id"], row["document_id"]),
     )
-    chunks = list(zip(corpus.tables["text_units"], extracted.tables["found_entities"], strict=True))
+    chunks = list(zip(corpus.tables["text_units"], extraction.tables["found_entities"], strict=True))
     tables = ("found_claims", "counts", "failures")
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _claim_tables)
 
@@ -76,12 +76,11 @@ def _run_dialogues(
 ) -> Result:
     def compute() -> Result:
         run.item_totals[work.name] = count_rows([units for units, _ in chunks]), "chunks"
-        known = run.reuse_plan(work.name, chunks, depends_on, tables, journal=work.name)
-        index = run.sweep_rows(
-            work, _load, known.new_inputs, count_rows([units for units, _ in known.new_inputs])
-        )
+        plan = run.reuse_plan(work.name, chunks, depends_on, tables, journal=work.name)
+        n_new = count_rows([units for units, _ in plan.new_inputs])
+        index = run.sweep_rows(work, _load, plan.new_inputs, n_new)
         collect = partial(_collect, work, index, make_tables)
-        result = known.merge_new(run.store, run.map(work.name, collect, known.new_inputs))
+        result = plan.merge_new(run.store, run.map(work.name, collect, plan.new_inputs))
         counts = sum_counts(run.store, result.tables)
         return Result(
             result.tables, counts, not has_transient_failures(run.store, result.tables), result.made_from
@@ -94,8 +93,8 @@ def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
     units, entities = chunks
     names: dict[str, list[str]] = {}
     if entities is not None:
-        found = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
-        for unit, title in zip(found["text_unit_id"].to_pylist(), found["title"].to_pylist(), strict=True):
+        rows = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
+        for unit, title in zip(rows["text_unit_id"].to_pylist(), rows["title"].to_pylist(), strict=True):
             names.setdefault(unit, []).append(title)
     for part in units:
         table = read_part(store, part, ["id", "document_id", "position", "header", "text"])
@@ -105,7 +104,7 @@ def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
         yield table
 
 
-def _shown(row: Row) -> extraction_dialogue.ChunkText:
+def _chunk_text(row: Row) -> extraction_dialogue.ChunkText:
     return extraction_dialogue.ChunkText(row["text"], row["header"] or "")
 
 
@@ -116,7 +115,7 @@ def _collect(
     store: Store,
     chunks: _Chunks,
 ) -> Iterator[Tables]:
-    """Replay a group of chunks into one part per table: a manifest lists every part of a large corpus."""
+    """Replay a group of chunks into one part per table, because a manifest lists all parts of a corpus."""
     tables: dict[str, list[pa.Table]] = {}
     for batch in replay_rows(work, index(), store, _load(store, chunks)):
         results = [

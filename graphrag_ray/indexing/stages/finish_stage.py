@@ -1,4 +1,4 @@
-"""Write the snapshot's tables: carry short ids over, fill in lists of ids, render references, index rows."""
+"""Write the snapshot's tables: assign short ids, fill in lists of ids, render references, and index rows."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Finished:
 
 
 def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.Table) -> Finished:
-    """Write the snapshot's tables, a function of the arguments and of the parent's short ids.
+    """Write the snapshot's tables, which depend only on the arguments and the parent's short ids.
 
     `period` is the ISO date of the run.
     """
@@ -62,7 +62,7 @@ def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.
     tables = finished.tables
 
     def compute() -> Result:
-        # Tables that are numbered in their own order.
+        # The short ids of these tables follow the order of their rows.
         sources = {name: results.corpus.tables[name] for name in ("documents", "text_units")}
         if results.graph:
             sources["covariates"] = results.graph.merged.tables["covariates"]
@@ -110,28 +110,28 @@ def _finish_units(
     results: Results,
     ids: pa.Table,
 ) -> Result:
-    """Write documents with the ids of their chunks, and chunks with the ids of what they name."""
+    """Write documents with the ids of their chunks, and chunks with the ids of the records found in them."""
     corpus = results.corpus.tables
     none: list[list[Part]] = [[] for _ in corpus["text_units"]]
     extracted = results.graph.extraction.tables if results.graph else {}
     claims = results.graph.claims.tables.get("found_claims") if results.graph else None
-    named = (
+    instances = (
         extracted.get("found_entities", none),
         extracted.get("found_relationships", none),
         claims or none,
     )
-    inputs = list(zip(corpus["documents"], corpus["text_units"], *named, strict=True))
-    names, again = ("text_units", "documents"), _groups_naming_others(run, numbers, results, ids)
-    known = run.reuse_plan("finish", inputs, ["units", sorted(numbers)], names, forced_inputs=again)
-    return known.merge_new(run.store, run.map("finish", partial(_unit_tables, shared), known.new_inputs))
+    inputs = list(zip(corpus["documents"], corpus["text_units"], *instances, strict=True))
+    names, forced = ("text_units", "documents"), _groups_affected_by_pruning(run, numbers, results, ids)
+    plan = run.reuse_plan("finish", inputs, ["units", sorted(numbers)], names, forced_inputs=forced)
+    return plan.merge_new(run.store, run.map("finish", partial(_unit_tables, shared), plan.new_inputs))
 
 
-def _groups_naming_others(
+def _groups_affected_by_pruning(
     run: Run, numbers: Mapping[str, ShortIds], results: Results, ids: pa.Table
 ) -> set[int]:
-    """Return groups of chunks that may name an entity or relationship that pruning now keeps or removes.
+    """Return groups of chunks that may name an entity or relationship whose pruning changed.
 
-    They are written again although their parts are unchanged. Claims are not pruned.
+    They must be written again although their parts are unchanged. Claims are not pruned.
     """
     graph = results.graph
     if graph is None or run.parent is None or run.parent_result("finish") is None:
@@ -151,7 +151,7 @@ def _groups_naming_others(
 
 
 def _units_naming(key: str, ids: pa.Array, store: Store, parts: list[Part]) -> Iterator[pa.Table]:
-    """Yield the chunks with instances of some ids; all ids are given by their first 64 bits."""
+    """Yield the chunks with instances of these ids. All ids are represented by their first 64 bits."""
     if not parts:
         return
     rows = read_table(store, parts, [key, "text_unit_id"])
@@ -160,9 +160,9 @@ def _units_naming(key: str, ids: pa.Array, store: Store, parts: list[Part]) -> I
 
 
 def _unit_tables(
-    shared: Callable[[], dict[str, ShortIds]], store: Store, x: Sequence[list[Part]]
+    shared: Callable[[], dict[str, ShortIds]], store: Store, groups: Sequence[list[Part]]
 ) -> Iterator[Tables]:
-    documents, units, entities, relationships, claims = x
+    documents, units, entities, relationships, claims = groups
     numbers = shared()
     chunks = read_table(store, units, None, schema.TEXT_UNITS)
     for column, parts, key, kind in (
@@ -170,22 +170,22 @@ def _unit_tables(
         ("relationship_ids", relationships, "relationship_id", "relationships"),
         ("covariate_ids", claims, "claim_id", "covariates"),
     ):
-        if kind not in numbers:  # without a graph, chunks name nothing
+        if kind not in numbers:  # There is no graph.
             continue
         columns = pa.schema([(key, pa.string()), ("text_unit_id", pa.string())])
         instances = read_table(store, parts, [key, "text_unit_id"], columns)
         instances = instances.filter(pa.array(numbers[kind].look_up(instances[key]) >= 0))
-        chunks = _with_lists(chunks, column, instances["text_unit_id"], instances[key])
-    yield {
-        "text_units": mark_for_row_access(_numbered(chunks, numbers["text_units"]).cast(schema.TEXT_UNITS))
-    }
+        chunks = _set_lists(chunks, column, instances["text_unit_id"], instances[key])
+    numbered = _set_short_ids(chunks, numbers["text_units"])
+    yield {"text_units": mark_for_row_access(numbered.cast(schema.TEXT_UNITS))}
     table = read_table(store, documents, None, schema.DOCUMENTS)
-    table = _with_lists(table, "text_unit_ids", chunks["document_id"], chunks["id"])
-    yield {"documents": mark_for_row_access(_numbered(table, numbers["documents"]).cast(schema.DOCUMENTS))}
+    table = _set_lists(table, "text_unit_ids", chunks["document_id"], chunks["id"])
+    numbered = _set_short_ids(table, numbers["documents"])
+    yield {"documents": mark_for_row_access(numbered.cast(schema.DOCUMENTS))}
 
 
-def _with_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.Table:
-    """Set a column to the distinct values that belong to each row's id, in their order."""
+def _set_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: pa.ChunkedArray) -> pa.Table:
+    """Set a column to the distinct values that belong to each row's id, in order."""
     lists: dict[str, dict[str, None]] = {}
     for row_id, value in zip(row_ids.to_pylist(), values.to_pylist(), strict=True):
         lists.setdefault(row_id, {})[value] = None
@@ -215,17 +215,16 @@ def _finish_graph(run: Run, shared: Callable[[], dict[str, ShortIds]], graph: Ex
             [parts, *(hashlib.sha256(values.tobytes()).hexdigest() for values in added.values())]
             for _, parts, added in inputs
         ]
-        known = run.reuse_plan("finish", inputs, name, (name,), identities=depends_on)
-        written.append(
-            known.merge_new(run.store, run.map("finish", partial(_graph_table, shared), known.new_inputs))
-        )
+        plan = run.reuse_plan("finish", inputs, name, (name,), identities=depends_on)
+        tables_written = run.map("finish", partial(_graph_table, shared), plan.new_inputs)
+        written.append(plan.merge_new(run.store, tables_written))
     return written
 
 
 def _graph_table(
-    shared: Callable[[], dict[str, ShortIds]], store: Store, x: tuple[str, list[Part], dict[str, Ints]]
+    shared: Callable[[], dict[str, ShortIds]], store: Store, group: tuple[str, list[Part], dict[str, Ints]]
 ) -> Iterator[Tables]:
-    name, parts, columns = x
+    name, parts, columns = group
     if not parts:
         return
     table = read_table(store, parts)
@@ -234,32 +233,30 @@ def _graph_table(
     if "human_readable_id" not in table.column_names:
         table = table.append_column("human_readable_id", pa.nulls(table.num_rows, pa.int64()))
     columns_of_table = schema.TABLES[name]
-    table = _numbered(table, shared()[name]).select(columns_of_table.names)
+    table = _set_short_ids(table, shared()[name]).select(columns_of_table.names)
     yield {name: mark_for_row_access(table.cast(columns_of_table))}
 
 
-def _numbered(table: pa.Table, numbers: ShortIds) -> pa.Table:
+def _set_short_ids(table: pa.Table, numbers: ShortIds) -> pa.Table:
     index = table.schema.get_field_index("human_readable_id")
     return table.set_column(index, "human_readable_id", pa.array(numbers.look_up(table["id"])))
 
 
-# Row indexes locate single rows of the snapshot's tables for questions. Each covers consecutive parts of a
-# table, and is reused while all of them exist. An update changes parts of nearly every index, so a new index
-# is derived from one of the parent snapshot, and only new parts are read.
+# Queries use row indexes to find single rows of the snapshot's tables. An index covers consecutive parts of a
+# table, and is reused as long as all of them exist. An update changes parts of nearly every index, so a new
+# index is derived from one of the parent snapshot, and only new parts are read.
 
-MOST_ROWS = 1_000_000
-MOST_BYTES = 256 << 20
-"""Maximum size of the parts that an index covers, all of which are read to build it."""
+MAX_ROWS = 1_000_000
+MAX_BYTES = 256 << 20
+"""Maximum size of the parts that an index covers. Building it reads all of them."""
 MIN_SHARED_FRACTION = 0.25
-"""Fraction of an earlier index's rows that must still exist to derive from it, since all of it is read."""
+"""Minimum fraction of an earlier index's rows that must still exist. Deriving from it reads all of it."""
 _THREADS = 4
-"""Threads that read parts, for storage with high latency."""
+"""Number of threads that read parts, because storage may have a high latency."""
 
 
 @dataclass(frozen=True)
 class CoveredParts:
-    """Parts of a table that an index covers."""
-
     source: str
     parts: list[Part]
 
@@ -279,41 +276,41 @@ class CoveredParts:
 
 @dataclass(frozen=True)
 class RowIndexPlan:
-    """An index to build. `earlier` is one of the parent snapshot to derive it from, and what that covers."""
+    """An index to build. `earlier` is an index to derive it from, and the parts that this one covers."""
 
     covered: CoveredParts
     earlier: tuple[Part, CoveredParts] | None = None
 
 
 def _index_rows(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, list[Part]]:
-    """Return tables rows_<table> for tables whose rows are looked up; only missing indexes are built."""
-    covered = [x for name in schema.ROW_INDEXES for x in row_index_parts(name, tables.get(name, []))]
+    """Return tables rows_<table> for tables whose rows are looked up. Only missing indexes are built."""
+    covered = [cover for name in schema.ROW_INDEXES for cover in row_index_parts(name, tables.get(name, []))]
 
     def with_earlier(missing: Sequence[CoveredParts]) -> list[RowIndexPlan]:
         earlier: dict[str, list[tuple[Part, CoveredParts]]] = {}
-        for name in {x.source for x in missing} if run.parent else ():
+        for name in {cover.source for cover in missing} if run.parent else ():
             assert run.parent is not None
             stored = {
                 index_files.source_hash(part.path): part
                 for part in run.parent.parts(schema.row_index_table(name))
             }
             before = row_index_parts(name, run.parent.parts(name))
-            earlier[name] = [(stored[x.made_from], x) for x in before if x.made_from in stored]
-        return [RowIndexPlan(x, _nearest(x, earlier.get(x.source, ()))) for x in missing]
+            earlier[name] = [(stored[old.made_from], old) for old in before if old.made_from in stored]
+        return [RowIndexPlan(cover, _nearest(cover, earlier.get(cover.source, ()))) for cover in missing]
 
     parts, _ = build_shards(run, "finish", covered, build_row_index, with_earlier)
     indexes: dict[str, list[Part]] = {}
-    for x, part in zip(covered, parts, strict=True):
-        indexes.setdefault(x.table, []).append(part)
+    for cover, part in zip(covered, parts, strict=True):
+        indexes.setdefault(cover.table, []).append(part)
     return indexes
 
 
 def _nearest(
     wanted: CoveredParts, earlier: Sequence[tuple[Part, CoveredParts]]
 ) -> tuple[Part, CoveredParts] | None:
-    """Return the index that covers most of the wanted rows; None if reading their parts is as fast."""
+    """Return the index that covers most of the wanted rows, or None if reading their parts is as fast."""
     paths = {part.path for part in wanted.parts}
-    shared = [sum(part.rows for part in x.parts if part.path in paths) for _, x in earlier]
+    shared = [sum(part.rows for part in cover.parts if part.path in paths) for _, cover in earlier]
     best = max(range(len(earlier)), key=shared.__getitem__, default=None)
     if best is None or shared[best] < MIN_SHARED_FRACTION * earlier[best][1].rows:
         return None
@@ -322,8 +319,8 @@ def _nearest(
 
 def row_index_parts(table: str, parts: Sequence[Part]) -> list[CoveredParts]:
     """Return the parts that each index of a table covers, in order."""
-    sizes = [max(part.bytes, part.rows * MOST_BYTES // MOST_ROWS) for part in parts]
-    batches = stable_batches([part.path for part in parts], sizes, MOST_BYTES)
+    sizes = [max(part.bytes, part.rows * MAX_BYTES // MAX_ROWS) for part in parts]
+    batches = stable_batches([part.path for part in parts], sizes, MAX_BYTES)
     return [CoveredParts(table, [parts[i] for i in batch]) for batch in batches]
 
 
@@ -337,7 +334,7 @@ def build_row_index(store: Store, wanted: RowIndexPlan) -> Iterator[pa.Table]:
 
 
 def _derive(store: Store, wanted: RowIndexPlan) -> bytes | None:
-    """Derive an index from an earlier one; None without it, if it is damaged or its pages lack columns."""
+    """Derive an index from the earlier one. Returns None if that is missing, damaged or lacks columns."""
     if wanted.earlier is None:
         return None
     stored, before = wanted.earlier
@@ -379,10 +376,10 @@ def _read_part(store: Store, table: str, part: Part) -> PartRows:
         for group, carried in schema.row_index_columns(table).items()
     }
     stored = list(file.schema_arrow)
-    same = [field.name for field in schema.TABLES[table] if field in stored]
+    columns_stored = [field.name for field in schema.TABLES[table] if field in stored]
     with explain_damage(store, part.path):
         try:
-            located = pages.locate_pages(data, same)
+            located = pages.locate_pages(data, columns_stored)
         except ValueError as e:
             raise CorruptPart(f"{store.url_of(part.path)} is damaged: {e}", path=part.path) from e
     return PartRows(part.rows, entries, located)
@@ -395,7 +392,7 @@ def _entries(
     ids: Sequence[str],
     numbers: Sequence[str],
 ) -> npt.NDArray[Any]:
-    """Return an entry for each id that a column holds in a row, with the values carried along."""
+    """Return an entry for each id in a column, with its row and the values carried along."""
     values, rows = table[column].combine_chunks(), np.arange(table.num_rows)
     if pa.types.is_list(values.type):
         rows = pc.list_parent_indices(values).to_numpy().astype(np.int64)

@@ -1,7 +1,7 @@
-"""Hierarchies of entities as a run builds them, and the finished tables of all hierarchies.
+"""Build hierarchies of entities, and write the snapshot's tables of all hierarchies.
 
-The second half serves hierarchies that are built level by level: the reports of each level are written from
-those below, and embedded before the next level is clustered.
+The second half is for hierarchies that are built level by level: the reports of each level are written from
+the reports below, and embedded before the next level is clustered.
 """
 
 from __future__ import annotations
@@ -54,11 +54,11 @@ from graphrag_ray.store.search.vector_index import normalize
 
 _CHILDREN, _PARENT = 3, SIGNATURE_WIDTH
 """Columns of the signatures that depend on the communities below and above."""
-COMMUNITIES_AT_ONCE = 2_000
-ELEMENTS_AT_ONCE = 200_000
-"""Maximum number of nodes and edges of the communities in a part, unless a single one has more: those of the
-coarsest level hold the whole graph, with all its lists of chunks."""
-NO_REPORTS_BELOW = "none of the reports that it is written from exists"
+PART_COMMUNITIES = 2_000
+PART_ELEMENTS = 200_000
+"""Maximum number of nodes and edges of the communities in a part, unless a single community has more. At the
+coarsest level, communities contain the whole graph with all its lists of chunks."""
+NO_REPORTS_BELOW = "none of the reports that it would be written from exists"
 
 
 class Positions(NamedTuple):
@@ -75,7 +75,7 @@ class Positions(NamedTuple):
 class GraphHierarchy:
     """A hierarchy of entities; see `BuiltHierarchy`.
 
-    `load` returns the layout, whose blocks hold at least the ids and chunks of entities and relationships.
+    `load` returns the layout. Its blocks contain at least the ids and chunks of entities and relationships.
     """
 
     kind: HierarchyKind
@@ -101,7 +101,7 @@ class GraphHierarchy:
         periods = [period] * len(ids)
         before = run.parent.parts(kind.communities_table) if run.parent else []
         if not run.has_lost_parts(before) and not is_reset:
-            # A community keeps the date of the run that found it.
+            # A community keeps the date of the run that first found it.
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
             dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
             periods = [dates.get(id_, period) for id_ in self.ids]
@@ -116,30 +116,30 @@ class GraphHierarchy:
         first, last = (
             np.searchsorted(edge_community, c) for c in (np.arange(h.n_communities), h.subtree_end)
         )
-        sizes = np.maximum(h.sizes() + last - first, ELEMENTS_AT_ONCE // COMMUNITIES_AT_ONCE)
-        every = np.ones(h.n_communities, np.bool_)
+        sizes = np.maximum(h.sizes() + last - first, PART_ELEMENTS // PART_COMMUNITIES)
+        all_communities = np.ones(h.n_communities, np.bool_)
         batches = reports_stage.community_batches(
-            self.ids, h.level, short_ids, every, sizes, ELEMENTS_AT_ONCE
+            self.ids, h.level, short_ids, all_communities, sizes, PART_ELEMENTS
         )
         groups = [np.array(batch) for batch in batches]
         depends_on: list[Any] = [
             [hashlib.sha256(signed[group].tobytes()).hexdigest(), [periods[c] for c in group]]
             for group in groups
         ]
-        again = range(len(groups)) if is_reset else ()
+        forced = range(len(groups)) if is_reset else ()
         names = (kind.communities_table,)
-        known = run.reuse_plan("finish", groups, kind.name, names, identities=depends_on, forced_inputs=again)
+        plan = run.reuse_plan("finish", groups, kind.name, names, identities=depends_on, forced_inputs=forced)
         positions = run.executor.share(Positions(kind, h, ids, short_ids, periods))
         make = partial(_community_table, run.executor.share(layout), positions)
-        communities = known.merge_new(run.store, run.map("finish", make, known.new_inputs))
+        communities = plan.merge_new(run.store, run.map("finish", make, plan.new_inputs))
 
-        # A report depends on the communities below and above and on the date of its own.
+        # A report depends on the date of its community, and on the communities below and above.
         depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
         for group in self.reports.tables["reports"]:
             in_group = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
             members = [number[id_] for id_ in in_group]
-            around = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
-            depends_on.append([group, around, fingerprint_of([periods[c] for c in members])])
+            neighbours = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
+            depends_on.append([group, neighbours, fingerprint_of([periods[c] for c in members])])
         return join_results(
             [communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)]
         )
@@ -151,7 +151,7 @@ def short_ids_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Int
     by_level = np.lexsort((np.arange(len(ids)), level))
     communities = assign_short_ids(run, kind.communities_table, id_keys(array), by_level)
     report_keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
-    # A report has the number of its community, as in other GraphRAG implementations.
+    # A report has the short id of its community, as in other GraphRAG implementations.
     reports = sorted_short_ids(report_keys, communities.look_up(array), communities.next_short_id)
     return {kind.communities_table: communities, kind.reports_table: reports}
 
@@ -159,14 +159,14 @@ def short_ids_by_level(run: Run, kind: HierarchyKind, ids: list[str], level: Int
 def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> GraphHierarchy:
     """Find communities of the graph (paper 3.1.4) and write their reports (paper 3.1.5)."""
     assert graph is not None, "declared as a hierarchy of entities"
-    found = communities_stage.find_communities(run, graph.merged, graph.descriptions)
+    partition = communities_stage.find_communities(run, graph.merged, graph.descriptions)
 
-    @cache  # lazily, since an unchanged graph is not read
+    @cache  # Called lazily, so that an unchanged graph is not read.
     def layout() -> communities_stage.Layout:
         integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
-        return communities_stage.load_layout(run, integers, found)
+        return communities_stage.load_layout(run, integers, partition)
 
-    ids = read_arrays(run.store, found.parts("hierarchy"), ["id"])["id"].tolist()
+    ids = read_arrays(run.store, partition.parts("hierarchy"), ["id"])["id"].tolist()
     about = reports_stage.describe_corpus(run, corpus, layout)
     kind = HIERARCHIES[communities_stage.LEIDEN]
 
@@ -174,8 +174,8 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
         numbers = short_ids_by_level(run, kind, ids, layout().hierarchy.level)[kind.communities_table]
         return numbers.look_up(pa.array(ids, pa.string()))
 
-    reports = reports_stage.write_reports(run, corpus, found, layout, ids, number)
-    counts = {name: found.counts[name] for name in ("levels", "modularity", "components")}
+    reports = reports_stage.write_reports(run, corpus, partition, layout, ids, number)
+    counts = {name: partition.counts[name] for name in ("levels", "modularity", "components")}
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
 
@@ -192,7 +192,7 @@ def _community_table(
         members = layout.blocks["entities"].between(store, h.start[c], h.end[c], id_columns)
         first, last = np.searchsorted(edge_community, [c, h.subtree_end[c]])
         edges = layout.blocks["relationships"].between(store, first, last, id_columns)
-        # The chunks of a community are those of its relationships; without any, those of its members.
+        # The chunks of a community support its relationships or, if there are none, its members.
         chunk_lists = (edges if edges.num_rows else members)["text_unit_ids"]
         entity_ids.append(members["id"])
         relationship_ids.append(edges["id"])
@@ -207,7 +207,7 @@ def _community_table(
 
 
 def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict[str, Any]) -> pa.Table:
-    """Return rows of COMMUNITIES; `title` precedes the number, `columns` are those of this hierarchy."""
+    """Return rows of COMMUNITIES. `title` precedes the number; `columns` are specific to the hierarchy."""
     columns = _position_columns(positions, wanted) | columns
     columns["id"] = positions.ids.take(pa.array(wanted))
     columns["title"] = [f"{title} {n}" for n in columns["community"].tolist()]
@@ -217,7 +217,6 @@ def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict
 
 
 def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
-    """Return the columns that communities and their reports share."""
     kind, h, _, short_ids, periods = positions
     return {
         "human_readable_id": short_ids[wanted],
@@ -245,13 +244,13 @@ def finish_reports(
     reports: Result,
     depends_on: Sequence[Any] | None = None,
 ) -> Result:
-    """Write reports with references by short id; without `depends_on`, no group of reports is reused."""
+    """Write reports with references by short id. Without `depends_on`, no group of reports is reused."""
     groups, name = reports.tables["reports"], kind.reports_table
-    again = range(len(groups)) if not run.forced_steps.isdisjoint(kind.stages) else ()
-    told = depends_on or [None] * len(groups)
-    known = run.reuse_plan("finish", groups, kind.name, (name,), identities=told, forced_inputs=again)
-    written = run.map("finish", partial(_report_table, numbers, positions), known.new_inputs)
-    return known.merge_new(run.store, written)
+    forced = range(len(groups)) if not run.forced_steps.isdisjoint(kind.stages) else ()
+    identities = depends_on or [None] * len(groups)
+    plan = run.reuse_plan("finish", groups, kind.name, (name,), identities=identities, forced_inputs=forced)
+    written = run.map("finish", partial(_report_table, numbers, positions), plan.new_inputs)
+    return plan.merge_new(run.store, written)
 
 
 def _report_table(
@@ -302,9 +301,9 @@ class LevelReports:
     """The reports of the levels built so far, the lowest level first.
 
     Attributes:
-        name_format: Format of a cluster's name in progress and failures, filled with its id.
-        first: Number of each level's first cluster among the clusters of all levels.
-        written: Reports by this number.
+        name_format: Format of a cluster's name in progress lines and failures, filled with its id.
+        first: For each level, the number of its first cluster among the clusters of all levels.
+        written: Reports by the number of their cluster.
         final: Whether every text could be embedded, so that the next run has nothing to retry.
     """
 
@@ -321,13 +320,12 @@ class LevelReports:
         self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
         self.ids.append(ids)
 
-    def of_level(self, height: int) -> Iterator[WrittenReport | None]:
-        """Yield the report of each cluster of a level."""
+    def reports_of_level(self, height: int) -> Iterator[WrittenReport | None]:
         return (self.written.get(self.first[height] + cluster) for cluster in range(len(self.ids[height])))
 
     def record_tokens(self, height: int) -> list[int | None]:
-        """Return the tokens of each report's record, None for a cluster without a report."""
-        return [report.record_tokens if report else None for report in self.of_level(height)]
+        """Return the tokens of each report's record, or None for a cluster without a report."""
+        return [report.record_tokens if report else None for report in self.reports_of_level(height)]
 
     def write(
         self,
@@ -366,8 +364,8 @@ class LevelReports:
             if (report := source.written.get(number)) is not None:
                 self.written[first + cluster] = report
         self.failed += source.sorted_failures()
-        nothing: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
-        self.failed += [({"called": display_name(ids[cluster])}, nothing) for cluster in without]
+        outcome: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
+        self.failed += [({"called": display_name(ids[cluster])}, outcome) for cluster in without]
 
     def write_tables(
         self, run: Run, step: str, work: Work[WrittenReport], level: Ints, communities: Iterable[Ints]
@@ -379,7 +377,7 @@ class LevelReports:
         reports: Spool[WrittenReport] = Spool()
         ids = [""] * len(level)
         for height, numbers in enumerate(communities):
-            clusters = zip(numbers.tolist(), self.ids[height], self.of_level(height), strict=True)
+            clusters = zip(numbers.tolist(), self.ids[height], self.reports_of_level(height), strict=True)
             for community, id_, report in clusters:
                 ids[community] = id_
                 if report is not None:
@@ -390,22 +388,22 @@ class LevelReports:
         return {"reports": [[part] for part in parts], "failures": [failures]}, ids
 
     def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:
-        """Embed the reports of the last level as [clusters, dimensions] of length 1.
+        """Embed the reports of the last level as unit vectors [clusters, dimensions].
 
-        A cluster without a report gets the mean of its `members`, given as rows of the vectors `below`.
+        A cluster without a report gets the mean of its `members`, which are rows of the vectors `below`.
         """
         ids = self.ids[-1]
         reports: Spool[WrittenReport] = Spool()
-        for cluster, report in enumerate(self.of_level(len(self.ids) - 1)):
+        for cluster, report in enumerate(self.reports_of_level(len(self.ids) - 1)):
             if report is not None:
                 reports[cluster] = report
-        # In several parts, so that all workers embed.
+        # Write several parts, so that all workers take part in embedding.
         tables = reports_stage.report_tables(reports, np.zeros(len(ids), np.int64), ids)
         parts = run.write(step, "level_reports", tables, max_rows=reports_stage.PART_ROWS)
         embedded, final = embed_now(run, step, [Texts(self.kind.report_kind, [part]) for part in parts])
         self.final &= final
         keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
-        vectors = vectors_of(run, embedded, keys)
+        vectors = load_vectors(run, embedded, keys)
         if vectors.shape[1] != below.shape[1]:
             vectors = np.zeros((len(ids), below.shape[1]), np.float32)
         for cluster, rows in enumerate(members):
@@ -418,10 +416,10 @@ class LevelReports:
         return self.final and not any(outcome.status == "retry" for _, outcome in self.failed)
 
 
-def vectors_of(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
-    """Load embeddings into a memory-mapped file: [nodes, dimensions] of length 1, zeros for a missing one.
+def load_vectors(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
+    """Load embeddings into a memory-mapped file as unit vectors [nodes, dimensions], zeros if missing.
 
-    Raises OSError if the disk is full, which would be a crash later, in mapped memory.
+    Allocates the file first: OSError is raised if the disk is full, rather than a crash in mapped memory.
     """
     order = np.argsort(keys)
     sorted_keys = keys[order]

@@ -26,18 +26,18 @@ INDEX_CONTENTS = (
     *("work/", "tables/", "intermediate/", "indexes/", "snapshots/", "locks/", "runs/", "gc/", "damaged/"),
     *("CURRENT", "outcome.json"),
 )
-"""Everything that a store keeps under the root of an index."""
+"""All entries that a store creates under the root of an index."""
 _PART_PATH = re.compile(
     r"(|.*?/)(?:(?:tables|intermediate/[a-z_]+)/[a-z_]+/part-[0-9a-f]{32}"
     r"|(work)/[\w-]{1,64}/part-[0-9]{13}[-~][^/]*-[0-9a-f]{32})\.parquet"
 )
-"""Path of a stored part. Groups: the store's root with a slash; `work` for a journal part."""
-INDEXES_SHOWN = 3
+"""Path of a stored part. Group 1 is the store's root with a slash; group 2 is `work` for a journal part."""
+MAX_LISTED_INDEXES = 3
 RECENT_S = 2.0
-"""Tick of the coarsest file system clock (FAT); clocks with fractions tick at least 20 times as often."""
+"""Tick of the coarsest file system clock (FAT). Clocks with fractions tick at least 20 times as often."""
 _TIME_FIELDS = ("mtime", "LastModified", "last_modified", "updated")
 _VERSION_FIELDS = {"ETag", "etag", "md5Hash", "generation", "VersionId", "content_md5", "Content-MD5"}
-"""The fields of fsspec's file infos that change with a file's content."""
+"""Fields of fsspec's file infos that change with a file's content."""
 _URL_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://")
 _SECRET = re.compile(r"sig|token|secret|password|credential|(api|access)[_-]?key", re.IGNORECASE)
 
@@ -67,9 +67,10 @@ class Listing:
 
     Attributes:
         unknown_extensions: Number of files by unknown extension.
-        nested_indexes: Other indexes and stores of batches and caches below INPUT, whose files are skipped.
-        own_index: Path of this run's index inside INPUT, skipped too; "" if it is elsewhere.
-        folder_hash: Hash of the folder that paths are relative to; it is stored, and a URL may hold secrets.
+        nested_indexes: Other indexes, and stores of batches and caches, below INPUT. Their files are skipped.
+        own_index: Path of this run's index if it is inside INPUT, or "". It is skipped, too.
+        folder_hash: Hash of the folder that paths are relative to. The hash is stored instead of the URL,
+            which may contain secrets.
     """
 
     files: list[InputFile]
@@ -145,14 +146,14 @@ def scan_input(
     files.sort(key=lambda file: file.path)
     parent = f"{root.rstrip('/')}/"
     is_inside = own_index.startswith(parent) and own_index != parent
-    own = _relative_name(own_index.rstrip("/"), base) if is_inside else ""
-    return Listing(files, unknown, nested, own, folder_hash)
+    own_name = _relative_name(own_index.rstrip("/"), base) if is_inside else ""
+    return Listing(files, unknown, nested, own_name, folder_hash)
 
 
 def _version_hash(info: Mapping[str, Any], folder_hash: str, now: float) -> str:
-    """Hash the folder and the storage's metadata of a file: size with modification time, ETag, version.
+    """Hash the folder and the storage's metadata of a file: size, modification time, ETag and version.
 
-    Returns "" if the metadata says too little, or if the file changed so recently that it might change again
+    Returns "" if the metadata is insufficient, or if the file changed so recently that it might change again
     within the same tick of its clock.
     """
     known = {
@@ -170,13 +171,13 @@ def _version_hash(info: Mapping[str, Any], folder_hash: str, now: float) -> str:
 
 def skipped_indexes(indexes: Sequence[str]) -> str:
     """Describe skipped indexes: `2 indexes skipped (old, answers.parquet.work)`."""
-    more = ", …" if len(indexes) > INDEXES_SHOWN else ""
-    names = ", ".join(indexes[:INDEXES_SHOWN])
-    return f"{plural(len(indexes), 'index', 'indexes')} skipped ({names}{more})"
+    ellipsis = ", …" if len(indexes) > MAX_LISTED_INDEXES else ""
+    names = ", ".join(indexes[:MAX_LISTED_INDEXES])
+    return f"{plural(len(indexes), 'index', 'indexes')} skipped ({names}{ellipsis})"
 
 
 def _find_files(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
-    """Return the base of relative paths, the file infos by path, and the roots of indexes among them."""
+    """Return the base of relative paths, file infos by path, and the roots of indexes found below."""
     base, infos = root, dict[str, Any]()
     exists = fs.exists(root)
     if any(c in root for c in "*?[") and not exists:
@@ -189,7 +190,7 @@ def _find_files(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
     indexes, candidates = set[str](), set[str]()
     for match in filter(None, map(_PART_PATH.fullmatch, infos)):
         (indexes if match[2] else candidates).add(match[1])
-    # A folder called `tables` alone is no proof of an index.
+    # A folder called `tables` may not belong to an index.
     indexes |= {c for c in candidates - indexes if fs.exists(f"{c}snapshots") or fs.exists(f"{c}locks")}
     return base, infos, indexes
 
@@ -197,16 +198,16 @@ def _find_files(fs: Any, root: str) -> tuple[str, dict[str, Any], set[str]]:
 def _walk(fs: Any, root: str) -> dict[str, Any]:
     """Find all files below a folder.
 
-    fsspec's own `find` treats a local folder without read permission as empty, so its documents would be
-    deleted, and follows links in circles. Here each linked folder is followed once: folders that link to one
-    another have more paths than can be listed.
+    fsspec's own `find` treats a local folder without read permission as empty, so that its documents would be
+    deleted, and follows links in circles. Here, each linked folder is followed once, because folders that
+    link to one another have more paths than can be listed.
     """
     if not isinstance(fs, LocalFileSystem):
         return dict(fs.find(root, detail=True))
     infos: dict[str, Any] = {}
     folders: list[tuple[str, tuple[str, ...], bool]] = [(root, (os.path.realpath(root),), False)]
     linked: set[str] = set()
-    for folder, ancestors, by_link in folders:  # grows during the loop
+    for folder, ancestors, by_link in folders:  # The list grows during the loop.
         for info in sorted(fs.ls(folder, detail=True), key=lambda info: str(info["name"])):
             path = info["name"]
             if not os.path.isdir(path):
@@ -223,7 +224,7 @@ def _walk(fs: Any, root: str) -> dict[str, Any]:
 def _relative_name(path: str, base: str, is_only: bool = False) -> str:
     """Return a path relative to the base, without the password and signature of a URL.
 
-    A file that is all of INPUT needs no query to tell it from others.
+    If INPUT is a single file (`is_only`), its name needs no query string to distinguish it from others.
     """
     name = path
     if _URL_SCHEME.match(path):

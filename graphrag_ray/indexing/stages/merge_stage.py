@@ -67,30 +67,30 @@ CLAIM_COLUMNS = pa.schema(
         *(("n_tokens", pa.int64()), ("content", pa.uint64())),
     ]
 )
-"""Columns of covariates on the driver. A subject that is not an entity is 0."""
+"""Columns of covariates on the driver. The id of a subject that is not an entity is 0."""
 _LOWER_WORDS = pa.schema([("word", pa.uint64()), ("count", pa.int64())])
-"""How often texts contain each word (as a hash) in lower case."""
+"""Hashes of words, and how often texts contain each in lower case."""
 
 RANGE_ROWS: Mapping[str, int] = {
     "entity_instances": 16_384,
     "relationship_instances": 8_192,
     "claim_instances": 8_192,
 }
-"""Maximum of the average number of rows in a range, which takes a tenth of a second to rebuild."""
+"""Maximum average number of rows in a range. Rebuilding such a range takes a tenth of a second."""
 _INSTANCES = {
     "entity_instances": schema.ENTITY_INSTANCES,
     "relationship_instances": schema.RELATIONSHIP_INSTANCES,
     "claim_instances": CLAIM_INSTANCES,
 }
 BUNDLE_ROWS = 400_000
-"""Rows that one shuffle task combines, some 100 MB."""
+"""Number of rows that one shuffle task combines, about 100 MB."""
 
 
-def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result) -> Result:
+def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_claims: Result) -> Result:
     """Merge instances by id, and prune accidental entities and relationships.
 
-    Returns tables *_instances; entities and relationships (columns of graph.merge plus `descriptions`);
-    covariates: a group per range of ids. With pruning also lower_words, a group per group of chunks.
+    Returns tables *_instances, entities and relationships (columns of graph.merge plus `descriptions`), and
+    covariates, with a group per range of ids. Pruning adds lower_words, with a group per group of chunks.
     """
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
@@ -105,15 +105,15 @@ def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result
         result = Result()
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
             reduce = partial(_merge_range, kind, weight, prune)
-            ranges = _in_ranges(run, extracted.tables[f"found_{kind}"], table, f"merged_{kind}", reduce)
+            ranges = _in_ranges(run, extraction.tables[f"found_{kind}"], table, f"merged_{kind}", reduce)
             result = join_results([result, ranges])
         merged = {kind: result.tables.pop(f"merged_{kind}") for kind in ("entities", "relationships")}
         if prune:
             n_units = count_rows(corpus.tables["text_units"])
-            result = join_results([result, _prune(run, extracted, merged, n_units, threshold)])
+            result = join_results([result, _prune(run, extraction, merged, n_units, threshold)])
         else:
             result.tables.update(merged)
-        claims = _merge_claims(run, claimed, result.tables["entities"], vocabulary)
+        claims = _merge_claims(run, extracted_claims, result.tables["entities"], vocabulary)
         tables = result.tables | claims.tables
         counts = {
             "entities": count_rows(tables["entities"]),
@@ -124,14 +124,14 @@ def merge_instances(run: Run, corpus: Result, extracted: Result, claimed: Result
         }
         return Result(tables, counts, made_from=result.made_from)
 
-    depends_on = [corpus.tables["text_units"], extracted, claimed, prune, weight, threshold]
-    return run.step("merge", [*depends_on, vocabulary] if claimed.tables else depends_on, compute)
+    depends_on = [corpus.tables["text_units"], extraction, extracted_claims, prune, weight, threshold]
+    return run.step("merge", [*depends_on, vocabulary] if extracted_claims.tables else depends_on, compute)
 
 
 def _in_ranges(
     run: Run, groups: Sequence[Sequence[Part]], table: str, reduced: str, reduce: Callable[[pa.Table], Tables]
 ) -> Result:
-    """Shuffle instances into ranges of ids: `table` holds them sorted, `reduced` what `reduce` returns."""
+    """Shuffle instances into ranges of ids: sorted in `table`, and the results of `reduce` in `reduced`."""
     inputs = [group for group in groups if group]
     total = count_rows(inputs)
     n = n_ranges(table, total)
@@ -141,7 +141,7 @@ def _in_ranges(
 
 
 def range_of(prefixes: Keys, ranges: int) -> Ints:
-    """Return the range of each id, given by its first 64 bits. Ids ascend with the number of their range."""
+    """Return the number of each id's range, given the id's first 64 bits. Ranges are in ascending order."""
     return ((prefixes >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)).astype(np.int64)
 
 
@@ -173,7 +173,7 @@ def _reduce(columns: pa.Schema, name: str, reduce: Callable[[pa.Table], Tables],
 
 
 def _merge_range(kind: str, weight: Literal["count", "strength"], prune: bool, instances: pa.Table) -> Tables:
-    """Merge the instances of a range; `prune` adds the columns that pruning needs."""
+    """Merge the instances of a range. `prune` adds the columns that pruning needs."""
     is_entity = kind == "entities"
     merged = merge_entities(instances) if is_entity else merge_relationships(instances, weight)
     lists = [batch["descriptions"] for batch in descriptions_by_key(instances)]
@@ -189,21 +189,21 @@ def _merge_range(kind: str, weight: Literal["count", "strength"], prune: bool, i
 
 
 def _prune(
-    run: Run, extracted: Result, merged: Mapping[str, list[list[Part]]], n_units: int, threshold: float
+    run: Run, extraction: Result, merged: Mapping[str, list[list[Part]]], n_units: int, threshold: float
 ) -> Result:
     """Decide from integer arrays which entities and relationships stay, and filter each range."""
-    groups = extracted.tables["found_entities"]
-    known = run.reuse_plan("merge", groups, "lower_words", ("lower_words",))
-    words = known.merge_new(run.store, run.map("merge", _count_lower_case, known.new_inputs))
+    groups = extraction.tables["found_entities"]
+    plan = run.reuse_plan("merge", groups, "lower_words", ("lower_words",))
+    words = plan.merge_new(run.store, run.map("merge", _count_lower_case, plan.new_inputs))
     counted = read_table(run.store, words.parts("lower_words"), None, _LOWER_WORDS)
     sums = counted.group_by("word", use_threads=False).aggregate([("count", "sum")]).sort_by("word")
     lower = sums.filter(pc.not_equal(sums["count_sum"], 0)).rename_columns({"count_sum": "count"})
-    columns = {kind: columns_of(run.store, of, _PRUNING_COLUMNS[kind]) for kind, of in merged.items()}
-    kept = _kept(lower, columns["entities"], columns["relationships"], n_units, threshold)
+    columns = {kind: columns_of(run.store, ranges, _PRUNING_COLUMNS[kind]) for kind, ranges in merged.items()}
+    masks = _pruning_masks(lower, columns["entities"], columns["relationships"], n_units, threshold)
     results = [words]
     for kind, ranges in merged.items():
-        results.append(_apply_mask(run, kind, ranges, kept[kind], _filter))
-    counts = {f"pruned_{kind}": int((~mask).sum()) for kind, mask in kept.items()}
+        results.append(_apply_mask(run, kind, ranges, masks[kind], _filter))
+    counts = {f"pruned_{kind}": int((~mask).sum()) for kind, mask in masks.items()}
     return replace(join_results(results), counts=counts)
 
 
@@ -214,7 +214,7 @@ def _count_lower_case(store: Store, parts: list[Part]) -> Iterator[Tables]:
     yield {"lower_words": pa.table(columns, schema=_LOWER_WORDS).sort_by("word")}
 
 
-def _kept(
+def _pruning_masks(
     lower: pa.Table, entities: pa.Table, relationships: pa.Table, n_units: int, threshold: float
 ) -> dict[str, Mask]:
     ids, frequency = entities["id"].to_numpy(), entities["frequency"].to_numpy()
@@ -232,8 +232,8 @@ def _kept(
         source[between], target[between], units[between], frequency, n_units, threshold
     )
     degree = degrees(source[kept_edges], target[kept_edges], len(ids))
-    kept = strong & keep_entities(frequency, entities["type"].to_numpy().astype(np.int64), degree)
-    return {"entities": kept, "relationships": kept_edges}
+    stays = strong & keep_entities(frequency, entities["type"].to_numpy().astype(np.int64), degree)
+    return {"entities": stays, "relationships": kept_edges}
 
 
 def _apply_mask(
@@ -241,14 +241,14 @@ def _apply_mask(
 ) -> Result:
     """Write a table by calling `make` with each range of merged rows and its slice of the mask."""
     masks = (mask[span] for span in row_slices(ranges))
-    written = run.map("merge", partial(_masked, kind, make), list(zip(ranges, masks, strict=True)))
+    written = run.map("merge", partial(_mask_range, kind, make), list(zip(ranges, masks, strict=True)))
     return Result(parts_by_input(written, kind))
 
 
-def _masked(
-    kind: str, make: Callable[[pa.Table, Mask], pa.Table], store: Store, x: tuple[list[Part], Mask]
+def _mask_range(
+    kind: str, make: Callable[[pa.Table, Mask], pa.Table], store: Store, pair: tuple[list[Part], Mask]
 ) -> Iterator[Tables]:
-    merged, mask = x
+    merged, mask = pair
     if merged:
         yield {kind: make(read_table(store, merged), mask)}
 
@@ -258,12 +258,13 @@ def _filter(merged: pa.Table, stays: Mask) -> pa.Table:
     return merged.select(columns).filter(pa.array(stays))
 
 
-def _merge_claims(run: Run, claimed: Result, entities: list[list[Part]], vocabulary: str) -> Result:
-    """Return claim_instances, and covariates with n_tokens (of their record in a context) and content."""
-    if not any(claimed.tables.get("found_claims", [])):
+def _merge_claims(run: Run, extracted_claims: Result, entities: list[list[Part]], vocabulary: str) -> Result:
+    """Return claim_instances, and covariates with n_tokens (of their records in contexts) and content."""
+    if not any(extracted_claims.tables.get("found_claims", [])):
         return Result({"covariates": []}, {"claims_without_entity": 0})
     reduce = partial(_reduce_claims, vocabulary)
-    result = _in_ranges(run, claimed.tables["found_claims"], "claim_instances", "merged_covariates", reduce)
+    groups = extracted_claims.tables["found_claims"]
+    result = _in_ranges(run, groups, "claim_instances", "merged_covariates", reduce)
     merged = result.tables.pop("merged_covariates")
     subjects = columns_of(run.store, merged, pa.schema([("subject_entity_id", pa.uint64())]))
     ids = columns_of(run.store, entities, IDS)["id"].to_numpy()
@@ -286,5 +287,5 @@ def _reduce_claims(vocabulary: str, instances: pa.Table) -> Tables:
 
 def _with_subjects(merged: pa.Table, is_entity: Mask) -> pa.Table:
     claims = null_unmatched_subjects(merged, is_entity)
-    shown = claims.select([name for name in schema.COVARIATES.names if name != "human_readable_id"])
-    return claims.append_column("content", content_hashes(shown))
+    columns = claims.select([name for name in schema.COVARIATES.names if name != "human_readable_id"])
+    return claims.append_column("content", content_hashes(columns))

@@ -1,7 +1,7 @@
 """Read rows passed from Python into documents and chunks, as `read_stage.py` does for files.
 
-Rows come in batches, in any order; only the task that reads a batch holds it. A row that the parent snapshot
-has unchanged is neither chunked nor written again, whatever the batches are: an update touches what changed.
+Rows come in batches and in any order. Only the task that reads a batch has it in memory. A row that the
+parent snapshot already contains is neither chunked nor written again, whatever batch it comes in.
 """
 
 from __future__ import annotations
@@ -32,28 +32,29 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
 FOLDER_HASH = stable_id("input", DATASET_PATH)
-"""Stands for the folder of INPUT: a row is named by its id alone."""
+"""Used as the hash of INPUT's folder: a row is identified by its id alone."""
 SMALL_BYTES = 1 << 15
-"""Stored pairs of parts below this size are combined: a batch can be one row, and each part is a file."""
+"""Pairs of parts below this stored size are combined: a batch can be one row, and each part is a file."""
 COMBINED_BYTES = 1 << 18
+"""Maximum stored size of a combined pair of parts."""
 PAIRS_PER_BATCH = 8
 """Number of pairs of parts written for a batch, unless they would be very small or large."""
 
 _SEEN = pa.schema(
     [("id", pa.string()), ("content_hash", pa.string()), ("name", pa.string()), ("is_known", pa.bool_())]
 )
-"""Every row that is a document. Rows that the parent has unchanged (is_known) are not written."""
+"""Every row that is a document. Rows that the parent already contains (is_known) are not written."""
 
 
-def read_rows(run: Run, given: InputRows, add: bool, allow_deletes: bool) -> Result:
-    """See `read`."""
-    read_batch = partial(_read_batch, run.settings, run.executor.share(_known_rows(run)))
-    one_by_one = InputSplitter(_single_rows, partial(_unread, run.settings))
+def read_rows(run: Run, source: InputRows, add: bool, allow_deletes: bool) -> Result:
+    """See `read_stage.read_input`."""
+    read = partial(_read_batch, run.settings, run.executor.share(_known_rows(run)))
+    one_by_one = InputSplitter(_single_rows, partial(_crash_failures, run.settings))
     on_read = document_parts.progress_reporter(run, None, lambda number: 1)
-    written = run.map("read", read_batch, given, one_by_one, on_read)
+    written = run.map("read", read, source, one_by_one, on_read)
     tables = parts_by_input(written, "documents", "text_units", "failures")
-    if not count_rows(tables["failures"]) and not any(done.get("seen") for done in written):
-        raise InputError(f"INPUT ({given}) has no rows")
+    if not count_rows(tables["failures"]) and not any(batch.get("seen") for batch in written):
+        raise InputError(f"INPUT ({source}) has no rows")
     unchanged = _drop_repeated_ids(run, written, tables)
     groups = zip(tables["documents"], tables["text_units"], strict=True)
     pairs = sorted(
@@ -70,20 +71,18 @@ def read_rows(run: Run, given: InputRows, add: bool, allow_deletes: bool) -> Res
     batches = stable_batches([pairs[i][0][0].path for i in small], [sizes[i] for i in small], COMBINED_BYTES)
     combined = [[small[i] for i in batch] for batch in batches if len(batch) > 1]
     written = run.map("read", _combine, [[pairs[i] for i in batch] for batch in combined])
-    new, alone = (
-        parts_by_input(written, "documents", "text_units"),
-        {*range(len(pairs))}.difference(*combined),
-    )
-    tables["documents"] = [pairs[i][0] for i in sorted(alone)] + new["documents"]
-    tables["text_units"] = [pairs[i][1] for i in sorted(alone)] + new["text_units"]
+    new = parts_by_input(written, "documents", "text_units")
+    uncombined = sorted({*range(len(pairs))}.difference(*combined))
+    tables["documents"] = [pairs[i][0] for i in uncombined] + new["documents"]
+    tables["text_units"] = [pairs[i][1] for i in uncombined] + new["text_units"]
     counts = document_parts.merge_with_parent(run, tables, "row", FOLDER_HASH, add, allow_deletes, unchanged)
     return Result(document_parts.regroup(tables), counts | {"chunks": count_rows(tables["text_units"])})
 
 
 def _known_rows(run: Run) -> npt.NDArray[np.bytes_]:
-    """Return the sorted row keys of the parent; none if this run would chunk the same rows differently."""
-    now, then = run.settings.for_snapshot(), run.parent.settings if run.parent else {}
-    is_same = all(then.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
+    """Return the sorted row keys of the parent, or none if this run would chunk the same rows differently."""
+    now, previous = run.settings.for_snapshot(), run.parent.settings if run.parent else {}
+    is_same = all(previous.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
     if run.code_changed or run.damaged or not is_same:
         return np.empty(0, "S32")
     parts = run.parent_results["read"].parts("documents")
@@ -116,15 +115,14 @@ def _read_batch(
         keys = _row_keys(table)
         is_known = known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys
         table = table.set_column(3, "is_known", pa.array(is_known))
-        same = table.filter(table["is_known"])
-        for id_, content_hash in zip(same["id"].to_pylist(), same["content_hash"].to_pylist(), strict=True):
+        old = table.filter(table["is_known"])
+        for id_, content_hash in zip(old["id"].to_pylist(), old["content_hash"].to_pylist(), strict=True):
             if id_ in documents and documents[id_].content_hash == content_hash:
                 del documents[id_]
     new = [documents[id_] for id_ in sorted(documents)]
     size = batch.nbytes if isinstance(batch, pa.Table) else sum(len(document.text) for document in new)
-    limit = (
-        document_parts.MIN_SPLIT_BYTES
-    )  # of a pair; a power of two. The batches of a large corpus are large.
+    # The maximum size of a pair is a power of two, which grows with the batches and so with the corpus.
+    limit = document_parts.MIN_SPLIT_BYTES
     while limit < min(size / PAIRS_PER_BATCH, document_parts.MAX_SPLIT_BYTES):
         limit *= 2
     yield from document_parts.chunk_documents([*unreadable, *new], settings, limit)
@@ -137,24 +135,24 @@ def _single_rows(batch: RowBatch) -> list[RowBatch]:
     return [[row] for row in batch]
 
 
-def _unread(settings: Settings, batch: RowBatch, error: str) -> Mapping[str, pa.Table]:
-    """Return the failures of rows that kill processes."""
+def _crash_failures(settings: Settings, batch: RowBatch, error: str) -> Mapping[str, pa.Table]:
+    """Return the failures of rows that crash processes."""
     rows = documents_of(read_batch(batch), settings.input)
     failed = [Unreadable(DATASET_PATH, row.row, f"cannot be read: {error}") for row in rows]
     return {"failures": document_parts.read_failures(failed)}
 
 
 def _drop_repeated_ids(run: Run, written: WrittenParts, tables: dict[str, list[list[Part]]]) -> pa.Table:
-    """Keep one of the rows with the same id: that with the smallest hash, whichever order they come in.
+    """Keep the row with the smallest hash of several rows with the same id, in whatever order they come.
 
     Returns:
-        id and content_hash of the rows that the parent holds unchanged.
+        id and content_hash of the rows that the parent already contains.
     """
     batches = [
         table.append_column("batch", pa.array([n] * table.num_rows, pa.int64()))
-        for n, done in enumerate(written)
-        if done.get("seen")
-        for table in [read_table(run.store, done["seen"], None, _SEEN)]
+        for n, batch in enumerate(written)
+        if batch.get("seen")
+        for table in [read_table(run.store, batch["seen"], None, _SEEN)]
     ]
     seen = pa.concat_tables([_SEEN.append(pa.field("batch", pa.int64())).empty_table(), *batches])
     known = seen.filter(seen["is_known"]).select(["id", "content_hash"])
@@ -176,7 +174,7 @@ def _drop_repeated_ids(run: Run, written: WrittenParts, tables: dict[str, list[l
         repeats = plural(n, "row of INPUT repeats another", "rows of INPUT repeat others")
         run.observer.message(f"{repeats}; each text is indexed once")
     else:
-        reason = f"several rows have this id (column {column!r}); only one of them is indexed"
+        reason = f"several rows have this id (column {column!r}), and only one of them is indexed"
         failed = [Unreadable(DATASET_PATH, row["name"], reason) for row in first.values()]
         tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     lost = {(row["id"], row["content_hash"]) for row in repeated.to_pylist()}

@@ -1,7 +1,7 @@
-"""Read INPUT into documents and chunks. The driver lists and splits files, the executor reads them.
+"""Read INPUT into documents and chunks. The driver lists and splits files, and the executor reads them.
 
-A document that cannot be read in this run keeps its last version and is a failure. A listing that fails ends
-the run. `read_rows.py` reads rows passed from Python.
+A document that cannot be read in this run keeps its last version and becomes a failure. If INPUT cannot be
+listed, the run ends. `read_rows.py` reads rows passed from Python.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from graphrag_ray.store.remote_files import is_storage_error, open_external
 
 SPLIT_TABLES = ("split_documents", "split_text_units", "split_failures")
 """Tables by which the next run recognises splits that it can reuse."""
-EXTENSIONS_SHOWN = 5
+MAX_LISTED_EXTENSIONS = 5
 WHOLE_BYTES = 8_000_000
 """Files of known size up to this limit are fetched with one request."""
 SCAN_BYTES = 64 << 20
-"""Bytes of a .jsonl file whose lines one task counts."""
+"""Size of the byte range of a .jsonl file in which one task counts lines."""
 _LINE_BYTES = 1 << 20
-"""Bytes fetched at once to complete the last line of a scan."""
+"""Number of bytes per request when the last line of a scan is completed."""
 _NO_RANGES = (
     "the file is large, and its server does not support HTTP range requests. Download it and index the "
     "folder, or put it into an object store"
@@ -68,27 +68,28 @@ _SEGMENT = pa.schema(
 
 @dataclass(frozen=True)
 class Piece:
-    """A file or, with `stretch`, some of its rows. `rank` is a hash of where it begins."""
+    """A file, or a range of its rows if `split` is set. `rank` is a hash of its start."""
 
     file: InputFile
     size: int
     rank: str
-    stretch: Split | None = None
+    split: Split | None = None
 
     @property
     def version(self) -> list[Any]:
-        stretch, reader = self.stretch and asdict(self.stretch), self.file.reader
-        return [self.rank, self.file.version_hash, stretch, *([reader] if reader else [])]
+        split, reader = self.split and asdict(self.split), self.file.reader
+        return [self.rank, self.file.version_hash, split, *([reader] if reader else [])]
 
 
-def read_input(run: Run, given: str | InputRows, *, add: bool, allow_deletes: bool) -> Result:
+def read_input(run: Run, source: str | InputRows, *, add: bool, allow_deletes: bool) -> Result:
     """Read INPUT into tables documents, text_units and failures.
 
-    Parts come in pairs: some consecutive documents, and all of their chunks. A group is a few consecutive
-    pairs, whatever the files were, and the input of one task in each later step.
+    Parts come in pairs: some consecutive documents, and all of their chunks. A group consists of a few
+    consecutive pairs, independently of the files, and is the input of one task in each later step.
     """
-    how = partial(read_rows, run, given) if isinstance(given, InputRows) else partial(_read_files, run, given)
-    return run.step("read", None, partial(how, add, allow_deletes))
+    if isinstance(source, InputRows):
+        return run.step("read", None, partial(read_rows, run, source, add, allow_deletes))
+    return run.step("read", None, partial(_read_files, run, source, add, allow_deletes))
 
 
 def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Result:
@@ -102,25 +103,26 @@ def _read_files(run: Run, input_url: str, add: bool, allow_deletes: bool) -> Res
         if n and extension[1:] not in READERS:
             note(
                 f"No reader for {extension}: install the package {package}. Until then, "
-                f"{plural(n, f'{extension} file')} of INPUT cannot be read; the index keeps their documents."
+                f"{plural(n, f'{extension} file')} of INPUT cannot be read. The index keeps their documents."
             )
     if unknown := listing.unknown_extensions:
         by_count = sorted(unknown.items(), key=lambda kind: (-kind[1], kind[0]))
-        shown = [f"{extension or 'no extension'} {n:,}" for extension, n in by_count[:EXTENSIONS_SHOWN]]
-        more = ["…"] if len(by_count) > EXTENSIONS_SHOWN else []
-        note(f"Skipped {plural(sum(unknown.values()), 'file')} of other types ({', '.join(shown + more)})")
+        listed = [f"{extension or 'no extension'} {n:,}" for extension, n in by_count[:MAX_LISTED_EXTENSIONS]]
+        ellipsis = ["…"] if len(by_count) > MAX_LISTED_EXTENSIONS else []
+        types = ", ".join(listed + ellipsis)
+        note(f"Skipped {plural(sum(unknown.values()), 'file')} of other types ({types})")
     if listing.nested_indexes:
         note(f"{skipped_indexes(listing.nested_indexes)}: the files of an index are not read as documents")
     if listing.own_index:
-        note(f"The index is inside INPUT ({listing.own_index}); its own files are not read")
+        note(f"The index is inside INPUT ({listing.own_index}). Its files are not read as documents.")
     limit = document_parts.split_bytes(sum(file.size for file in files))
     pieces, segments = _split_files(run, files, options, limit)
     splits = stable_batches([p.rank for p in pieces], [p.size for p in pieces], limit)
     read, n_new = _read_splits(run, options, limit, [[pieces[i] for i in batch] for batch in splits])
     tables = {name: list(read.tables[f"split_{name}"]) for name in ("documents", "text_units", "failures")}
-    # Reused splits alone cannot repeat an id: the run that read them checked that.
+    # Reused splits alone cannot contain repeated ids: the run that read them checked that.
     is_new = n_new or run.parent_result("read") is None or before.counts.get("repeated")
-    has_ids = run.settings.input.id_column is not None and any(piece.stretch for piece in pieces)
+    has_ids = run.settings.input.id_column is not None and any(piece.split for piece in pieces)
     repeated = _drop_repeated_ids(run, tables) if is_new and has_ids else 0
     counts = document_parts.merge_with_parent(run, tables, "file", listing.folder_hash, add, allow_deletes)
     counts |= {"files": len(files), "chunks": count_rows(tables["text_units"])}
@@ -134,7 +136,7 @@ def _split_files(
 ) -> tuple[list[Piece], Result]:
     """Split files into pieces of at most `limit` bytes, in the order of files and rows.
 
-    Also returns table segments, from which the next run splits unchanged files.
+    Also returns table segments, which the next run reuses for unchanged files.
     """
     scans = [
         (n, file, start, min(start + step, file.size))
@@ -148,15 +150,15 @@ def _split_files(
         for _, file, *span in scans
     ]
     depends_on = [run.settings.for_snapshot()["input"], limit]
-    known = run.reuse_plan("read", scans, depends_on, ("segments",), identities=versions)
-    has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in known.new_inputs}}
+    plan = run.reuse_plan("read", scans, depends_on, ("segments",), identities=versions)
+    has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in plan.new_inputs}}
     scan = partial(_scan, run.settings.input, options, limit)
-    inputs = [x if has_ranges[x[0]] else None for x in known.new_inputs]
+    inputs = [scanned if has_ranges[scanned[0]] else None for scanned in plan.new_inputs]
     try:
         written = run.map("read", scan, inputs)
     except ProcessDied:
-        written = [{} for _ in inputs]  # the tasks that read the files find out which one is to blame
-    result = known.merge_new(run.store, written)
+        written = [{} for _ in inputs]  # The tasks that read the files identify the one responsible.
+    result = plan.merge_new(run.store, written)
     groups = result.tables["segments"]
     pairs = zip(result.made_from["segments"], groups, strict=True)
     hashes = [hash_ if parts else "" for hash_, parts in pairs]
@@ -171,7 +173,7 @@ def _split_files(
 def _supports_ranges(file: InputFile, options: Mapping[str, Any]) -> bool:
     """Whether the storage can send a part of a file.
 
-    An HTTP server without range requests sends the whole file, which would fill the memory. So this asks for
+    An HTTP server without range requests sends the whole file, which would fill the memory. So this requests
     the last byte, and stops reading if more arrives.
     """
     if protocol_of(file.url) not in ("http", "https"):
@@ -186,7 +188,7 @@ def _supports_ranges(file: InputFile, options: Mapping[str, Any]) -> bool:
 
 
 def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterator[Piece]:
-    """Yield the pieces of a file; the whole file if its segments do not cover it."""
+    """Yield the pieces of a file, or the whole file as one piece if its segments do not cover it."""
     segments = sorted(segments, key=lambda s: s.start)
     is_covered = _extension(file) != ".jsonl" or (segments and segments[-1].end == file.size)
     if not is_covered or not input_splits.are_contiguous(segments):
@@ -195,9 +197,9 @@ def _pieces(file: InputFile, segments: Sequence[Segment], limit: int) -> Iterato
     segments, row, line = input_splits.join_segments(segments), 1, 1
     for batch in stable_batches([s.rank for s in segments], [s.size for s in segments], limit):
         members = [segments[i] for i in batch]
-        stretch = Split(members[0].start, members[-1].end, row, line)
+        split = Split(members[0].start, members[-1].end, row, line)
         size = max(1, sum(s.size for s in members))
-        yield Piece(file, size, stable_id("file", file.path, members[0].rank), stretch)
+        yield Piece(file, size, stable_id("file", file.path, members[0].rank), split)
         row, line = row + sum(s.rows for s in members), line + sum(s.lines for s in members)
 
 
@@ -206,15 +208,15 @@ def _scan(
     options: Mapping[str, Any],
     limit: int,
     store: Store,
-    x: tuple[int, InputFile, int, int] | None,
+    scanned: tuple[int, InputFile, int, int] | None,
 ) -> Iterator[Tables]:
     """Find the segments of a .parquet file, or of the lines of a .jsonl file that begin in a byte range.
 
-    There are none for a file that can only be read whole.
+    Finds none in a file that can only be read as a whole.
     """
-    if x is None:
+    if scanned is None:
         return
-    _, file, start, end = x
+    _, file, start, end = scanned
     try:
         fs, path = open_external(file.url, options)
         if _extension(file) == ".jsonl":
@@ -232,7 +234,7 @@ def _jsonl_segments(
 ) -> list[Segment]:
     data = bytearray(fs.cat_file(path, max(start - 1, 0), end))
     if len(data) != end - max(start - 1, 0):
-        return []  # the server sends more than it is asked for
+        return []  # The server sent more than was requested.
     if start == 0:
         head_bytes = min(HEAD_BYTES, size)
         head = data[:HEAD_BYTES] if end >= head_bytes else fs.cat_file(path, 0, head_bytes)
@@ -240,13 +242,13 @@ def _jsonl_segments(
             return []
     begin = data.find(b"\n") + 1 if start else 0
     if (start and not begin) or begin == len(data):
-        return []  # no line begins here
+        return []  # No line begins in this range.
     while not data.endswith(b"\n") and end < size:
-        more = fs.cat_file(path, end, min(end + _LINE_BYTES, size))
-        stop = more.find(b"\n") + 1 or len(more)
-        if not more:
+        block = fs.cat_file(path, end, min(end + _LINE_BYTES, size))
+        stop = block.find(b"\n") + 1 or len(block)
+        if not block:
             return []
-        data += more[:stop]
+        data += block[:stop]
         end += stop
     lines = input_splits.iter_lines(bytes(data[begin:]))
     return input_splits.jsonl_segments(lines, max(start - 1, 0) + begin, limit)
@@ -257,9 +259,9 @@ def _extension(file: InputFile) -> str:
 
 
 def _drop_repeated_ids(run: Run, tables: dict[str, list[list[Part]]]) -> int:
-    """Keep the first of the rows of large files that share an id but were read by different tasks.
+    """Keep only the first row of large files with an id, if different tasks read several.
 
-    Afterwards the tables have a group for each pair of parts: no task writes two rows with one id.
+    Afterwards the tables have a group for each pair of parts. No task writes two rows with the same id.
     """
     groups = zip(tables["documents"], tables["text_units"], strict=True)
     pairs = [pair for group in groups for pair in document_parts.pairs_of(*group)]
@@ -289,7 +291,7 @@ def _read_splits(
 ) -> tuple[Result, int]:
     """Return `SPLIT_TABLES` by split, and the number of splits that were read rather than reused.
 
-    Every run reads a split with failures.
+    Splits with failures are read again in every run.
     """
     settings, stored = run.settings, run.settings.for_snapshot()
     model = settings.model(settings.model_name("extract"))
@@ -298,19 +300,19 @@ def _read_splits(
         [p.version for p in split] if all(p.file.version_hash for p in split) else None for split in splits
     ]
     depends_on = [stored["input"], stored["chunking"], vocabulary, limit]
-    known = run.reuse_plan("read", splits, depends_on, SPLIT_TABLES, identities=versions)
-    n_pieces = [len(split) for split in known.new_inputs]
+    plan = run.reuse_plan("read", splits, depends_on, SPLIT_TABLES, identities=versions)
+    n_pieces = [len(split) for split in plan.new_inputs]
     on_read = document_parts.progress_reporter(run, sum(n_pieces), n_pieces.__getitem__)
-    one_by_one = InputSplitter[Sequence[Piece]](lambda split: [[piece] for piece in split], _unread)
+    one_by_one = InputSplitter[Sequence[Piece]](lambda split: [[piece] for piece in split], _crash_failures)
     written = run.map(
-        "read", partial(_read_split, settings, options, limit), known.new_inputs, one_by_one, on_read
+        "read", partial(_read_split, settings, options, limit), plan.new_inputs, one_by_one, on_read
     )
     written = [{f"split_{name}": parts for name, parts in tables.items()} for tables in written]
-    result = known.merge_new(run.store, written)
+    result = plan.merge_new(run.store, written)
     hashes = zip(result.made_from[SPLIT_TABLES[0]], result.tables["split_failures"], strict=True)
     readers = {f"{_extension(p.file)} {p.file.reader}" for split in splits for p in split if p.file.reader}
     made_from = {SPLIT_TABLES[0]: ["" if failed else h for h, failed in hashes], "readers": sorted(readers)}
-    return replace(result, made_from=made_from), len(known.new_inputs)
+    return replace(result, made_from=made_from), len(plan.new_inputs)
 
 
 def _read_split(
@@ -320,7 +322,7 @@ def _read_split(
     documents = (
         document
         for piece in pieces
-        for document in read_file(piece.file, settings, options, piece.stretch, names[piece.file.path])
+        for document in read_file(piece.file, settings, options, piece.split, names[piece.file.path])
     )
     return document_parts.chunk_documents(documents, settings, limit)
 
@@ -329,26 +331,26 @@ def read_file(
     file: InputFile,
     settings: Settings,
     options: Mapping[str, Any] | None = None,
-    stretch: Split | None = None,
+    split: Split | None = None,
     names: set[str] | None = None,
 ) -> Iterator[Document | Unreadable]:
-    """Yield the documents of a file, or of a stretch of it, and what cannot be read.
+    """Yield the documents of a file, or of a split of it, and everything that cannot be read.
 
-    An unexpected error costs the rest of the file.
+    After an unexpected error, the remainder of the file is not read.
 
     Args:
         options: Storage options of INPUT.
         names: See `documents_of_split`.
     """
     try:
-        with _open(file, options or {}, stretch) as stream:
-            if stretch is None:
+        with _open(file, options or {}, split) as stream:
+            if split is None:
                 yield from documents_in(file.path, stream, settings.input, file.reader)
             else:
-                known = set() if names is None else names
-                yield from documents_of_split(file.path, stream, settings.input, stretch, known)
+                names = set() if names is None else names
+                yield from documents_of_split(file.path, stream, settings.input, split, names)
     except BaseException as e:
-        if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no type of its own for it
+        if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no special type for it.
             reason = _NO_RANGES
         elif is_storage_error(e):
             reason = without_secrets(str(e), file.url)
@@ -359,30 +361,29 @@ def read_file(
         yield Unreadable(file.path, "", f"cannot be read: {reason}")
 
 
-def _open(file: InputFile, options: Mapping[str, Any], stretch: Split | None) -> BinaryIO:
+def _open(file: InputFile, options: Mapping[str, Any], split: Split | None) -> BinaryIO:
     fs, path = open_external(file.url, options)
     if isinstance(fs, LocalFileSystem) and not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError("it is a named pipe, a socket or a device, not a regular file")
-    if stretch is not None and _extension(file) == ".jsonl":
-        return io.BytesIO(read_stretch(fs, path, stretch))
+    if split is not None and _extension(file) == ".jsonl":
+        return io.BytesIO(read_split_bytes(fs, path, split))
     if 0 < file.size <= WHOLE_BYTES:
-        # One request to an object store; opening a file asks for its size first.
+        # This takes a single request to an object store. Opening a file would request its size first.
         return io.BytesIO(fs.cat_file(path))
     return fs.open(path, "rb")  # type: ignore[no-any-return]
 
 
-def read_stretch(fs: Any, path: str, stretch: Split) -> bytes:
-    """Read the bytes of a stretch of a .jsonl file. Raises OSError if they no longer exist."""
-    data: bytes = fs.cat_file(path, stretch.start, stretch.end)
-    if len(data) != stretch.end - stretch.start:
+def read_split_bytes(fs: Any, path: str, split: Split) -> bytes:
+    """Read the bytes of a split of a .jsonl file. Raises OSError if they no longer exist."""
+    data: bytes = fs.cat_file(path, split.start, split.end)
+    if len(data) != split.end - split.start:
         raise OSError("it changed while it was being read")
     return data
 
 
-def _unread(split: Sequence[Piece], error: str) -> Mapping[str, pa.Table]:
-    """Return the failures of pieces that kill processes."""
+def _crash_failures(pieces: Sequence[Piece], error: str) -> Mapping[str, pa.Table]:
     failed = []
-    for piece in split:
-        rows = f"rows from {piece.stretch.row:,} on " if piece.stretch else ""
+    for piece in pieces:
+        rows = f"rows from {piece.split.row:,} on " if piece.split else ""
         failed.append(Unreadable(piece.file.path, "", f"{rows}cannot be read: {error}"))
     return {"failures": document_parts.read_failures(failed)}

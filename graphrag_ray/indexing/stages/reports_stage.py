@@ -1,8 +1,7 @@
 """Write reports bottom-up (paper 3.1.5), each as soon as the reports that it needs are written.
 
 The driver plans contexts as integers (`graph/report_schedule.py`). A worker reads the elements, renders the
-context
-and runs the dialogue. The length of its report wakes the community that waits for it.
+context and runs the dialogue. Once the length of its report is known, the parent community can be planned.
 """
 
 from __future__ import annotations
@@ -56,24 +55,24 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_part
 from graphrag_ray.store.retry_rows import find_duplicate_replies
 
-PLANS_AT_ONCE = 64
+_PLAN_BATCH = 64
 MAX_SWEEPS = 5
-"""Number of times that reports are planned while requests turn out to be answered twice."""
+"""Maximum number of times that reports are planned because a request was answered twice."""
 PART_ROWS = 512
-"""Maximum number of reports in a part, some 2 MB."""
+"""Maximum number of reports in a part, about 2 MB."""
 ELEMENT_TABLES = {ENTITY: "entities", RELATIONSHIP: "relationships", CLAIM: "covariates", CHUNK: "text_units"}
 
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """A report and what it was written from.
+    """A report, and a summary of the context that it was written from.
 
     Attributes:
         record_tokens: Tokens of its record in the context of another report.
         left_out: Number of records that did not fit into its context.
-        sketch: What later runs compare; None if they never do.
+        sketch: A sketch of its context for comparison by later runs; None if they never compare it.
         evidence: Hashes of the chunks that support it now.
-        kept: Whether it is the report of the parent snapshot.
+        kept: Whether it is the parent snapshot's report, although its context changed.
     """
 
     report: Report
@@ -88,12 +87,12 @@ class WrittenReport:
 
 @dataclass(frozen=True)
 class _Budget:
-    """Token budget of a context. `rewrite_threshold` as in settings.Reports, `longest` as in `render`."""
+    """Token budget of a context, and of each record in it. `rewrite_threshold` is the setting of reports."""
 
     tokens: int
     vocabulary: str
     rewrite_threshold: float
-    longest: int | None = None
+    max_record_tokens: int | None = None
 
     def count(self, text: str) -> int:
         return count_tokens(text, self.vocabulary)
@@ -136,23 +135,23 @@ def _vocabulary(run: Run, dialogue: str) -> str:
 def write_reports(
     run: Run,
     corpus: Result,
-    found: Result,
+    communities: Result,
     load_layout: Callable[[], Layout],
     ids: list[str],
     number: Callable[[], Ints],
 ) -> Result:
-    """Write a report on each community that `find_communities` found.
+    """Write a report on each of the `communities`, the result of `find_communities`.
 
-    Which reports of the parent snapshot are kept is not part of the fingerprint: the next run keeps them too.
-    `number` returns the short id of each community. Returns tables reports (`COMPARED`, in groups of
-    `community_batches`) and failures.
+    The fingerprint does not cover which reports of the parent snapshot are kept, because the next run keeps
+    them too. `number` returns the short id of each community. Returns tables reports (`COMPARED`, in groups
+    of `community_batches`) and failures.
     """
     options = run.settings.reports
     requests = ReportWork.for_reports(
-        run, element_blocks(found, ELEMENT_TABLES.values()), options.rewrite_threshold
+        run, element_blocks(communities, ELEMENT_TABLES.values()), options.rewrite_threshold
     )
     work, (spec, vocabulary) = requests.work, requests.depends_on
-    spec_hash = fingerprint_of(spec)  # a report is kept only if it was requested with the same specification
+    spec_hash = fingerprint_of(spec)  # Only reports requested with the same specification can be kept.
 
     def compute() -> Result:
         depends_on = fingerprint_of([spec, options, vocabulary])
@@ -163,14 +162,17 @@ def write_reports(
         )
         keys = id_keys(pa.array(ids, pa.string()))
         signed = signatures(h, elements, layout.contents, keys, schedule().is_cut)
-        before = reused_reports.unchanged_reports(run, depends_on, h, ids, signed)
-        planned = ~before.unchanged if before else np.ones(len(ids), np.bool_)
+        unchanged = reused_reports.unchanged_reports(run, depends_on, h, ids, signed)
+        planned = ~unchanged.unchanged if unchanged else np.ones(len(ids), np.bool_)
         run.item_totals["reports"] = len(ids), "reports"
         earlier = None
         if options.rewrite_threshold and planned.any():
             earlier = reused_reports.earlier_reports(run, corpus, layout, spec_hash, planned)
-        known_tokens = before.tokens if before else {}
-        known_reports = _reports_below(run.store, before, h.parent) if before else Spool[WrittenReport]()
+        known_tokens: dict[int, int | None] = {}
+        known_reports = Spool[WrittenReport]()
+        if unchanged:
+            known_tokens = unchanged.tokens
+            known_reports = _load_child_reports(run.store, unchanged, h.parent)
 
         def plan() -> ReportSource:
             return ReportSource(
@@ -187,20 +189,20 @@ def write_reports(
         has_report[source.written.numbers()] = True
         groups = community_batches(ids, h.level, number(), has_report)
         names = [[ids[c] for c in group] for group in groups]
-        again = [n for n, group in enumerate(groups) if planned[group].any()]
-        known = run.reuse_plan(
-            "reports", groups, depends_on, ("reports",), identities=names, forced_inputs=again
+        rewritten = [n for n, group in enumerate(groups) if planned[group].any()]
+        reuse_plan = run.reuse_plan(
+            "reports", groups, depends_on, ("reports",), identities=names, forced_inputs=rewritten
         )
         written: WrittenParts = []
-        for group in known.new_inputs:
+        for group in reuse_plan.new_inputs:
             old, new = ([c for c in group if planned[c] == is_new] for is_new in (False, True))
             rows = [_compared_row(ids[c], source, c, signed[c], spec_hash) for c in new]
             tables = [pa.Table.from_pylist(rows, schema=reused_reports.COMPARED)]
-            tables += [before.table(run.store, old)] if before and old else []
+            tables += [unchanged.table(run.store, old)] if unchanged and old else []
             row_of = {c: n for n, c in enumerate((*new, *old))}
             table = pa.concat_tables(tables).take(pa.array([row_of[c] for c in group]))
             written.append({"reports": run.write("reports", "reports", [table.combine_chunks()])})
-        result = known.merge_new(run.store, written)
+        result = reuse_plan.merge_new(run.store, written)
         failed = failure_rows(work.name, work, source.sorted_failures())
         failures = run.write(work.name, "failures", [failed])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
@@ -210,7 +212,7 @@ def write_reports(
         made_from = result.made_from | {"signatures": [depends_on]}
         return Result(result.tables | {"failures": [failures]}, counts, final, made_from)
 
-    return run.step("reports", [found, spec, options, vocabulary], compute, work.name)
+    return run.step("reports", [communities, spec, options, vocabulary], compute, work.name)
 
 
 def community_batches(
@@ -223,7 +225,7 @@ def community_batches(
 ) -> list[list[int]]:
     """Batch the wanted communities by level and short id, with content-defined boundaries.
 
-    `limit` is the maximum sum of `sizes` in a batch. Without both, a batch has at most PART_ROWS communities.
+    `limit` is the maximum sum of `sizes` in a batch. By default, a batch has at most PART_ROWS communities.
     """
     order = [c for c in np.lexsort((number, level)).tolist() if wanted[c]]
     ordered_sizes = [1] * len(order) if sizes is None else sizes[order].tolist()
@@ -231,28 +233,29 @@ def community_batches(
     return [[order[n] for n in batch] for batch in batches]
 
 
-def _reports_below(
-    store: Store, before: reused_reports.UnchangedReports, parent: Ints
+def _load_child_reports(
+    store: Store, unchanged: reused_reports.UnchangedReports, parent: Ints
 ) -> Spool[WrittenReport]:
-    """Load the unchanged reports that the contexts of new reports may show."""
+    """Load the unchanged reports that the contexts of new reports may contain."""
     reports: Spool[WrittenReport] = Spool()
-    wanted = np.flatnonzero(before.unchanged & (parent >= 0) & ~before.unchanged[parent])
-    # In the order of parts, so that each part is read once.
-    ordered = wanted[np.argsort(before.row_of[wanted])].tolist()
+    wanted = np.flatnonzero(unchanged.unchanged & (parent >= 0) & ~unchanged.unchanged[parent])
+    # Load them in the order of parts, so that each part is read once.
+    ordered = wanted[np.argsort(unchanged.row_of[wanted])].tolist()
     for start in range(0, len(ordered), PART_ROWS):
         batch = ordered[start : start + PART_ROWS]
-        for c, row in zip(batch, before.table(store, batch).to_pylist(), strict=True):
+        for c, row in zip(batch, unchanged.table(store, batch).to_pylist(), strict=True):
             sizes = row["n_tokens"], row["record_tokens"], row["context_tokens"], row["context_left_out"]
-            reports[c] = WrittenReport(reused_reports.report_of(row), *sizes, evidence=tuple(row["evidence"]))
+            report = reused_reports.report_from_row(row)
+            reports[c] = WrittenReport(report, *sizes, evidence=tuple(row["evidence"]))
     return reports
 
 
 def sweep_reports(run: Run, work: Work[WrittenReport], plan: Callable[[], ReportSource]) -> ReportSource:
-    """Write all reports, so that the result depends on the journal alone.
+    """Write all reports, so that the result depends only on the journal.
 
-    A worker that is thought dead may still answer an item that was reassigned. The earlier of two replies
-    counts forever, but the report above may have been written from the later one. So where a request was
-    answered twice, everything is planned again from the journal until no request is left.
+    A worker that is considered dead may still answer an item that was reassigned. From then on, the earlier
+    of the two replies counts, but the parent's report may have been written from the later one. If a request
+    was answered twice, everything is therefore planned again from the journal until no request is left.
     """
     for _ in range(MAX_SWEEPS):
         source = plan()
@@ -265,9 +268,9 @@ def sweep_reports(run: Run, work: Work[WrittenReport], plan: Callable[[], Report
 class ReportSource:
     """Feeds a sweep from a schedule: finished reports decide which others can start.
 
-    `display_name` returns the name of a community in progress and failures. `below` are the reports by number
-    that this level is written from, and the ids of their communities; by default those that this source
-    writes, and the `known` reports, which `n_known` communities have.
+    `display_name` returns the name of a community in progress lines and failures. `below` are the reports, by
+    number, that this level is written from, and the ids of their communities. By default, these are the
+    reports that this source writes and the `known` ones. `n_known` communities need no new report.
     """
 
     def __init__(
@@ -287,7 +290,7 @@ class ReportSource:
         self._taken: list[int] = []
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
-        # Apart from the reports, which are read for each context that shows them.
+        # Stored separately, because reports are read for each context that contains them.
         self.sketches: Spool[ContextSketch] = Spool()
         self._below = below or (lambda c: (known.get(c) if known else None) or self.written[c], ids)
         self.failed: list[tuple[Row, Outcome[WrittenReport]]] = []
@@ -296,10 +299,10 @@ class ReportSource:
     def take(self) -> list[Row] | None:
         if self._schedule.finished:
             return None
-        rows = [self._row(plan) for plan in self._schedule.take_ready(PLANS_AT_ONCE)]
+        rows = [self._row(plan) for plan in self._schedule.take_ready(_PLAN_BATCH)]
         for row in rows:
             self._taken.append(row["community"])
-            # Only what `_label` needs: the whole row may hold the reports below.
+            # Store only the fields that `_label` needs, because a row may contain whole reports.
             self._open[row["community"]] = {name: row[name] for name in ("community", "called")}
         return rows
 
@@ -317,17 +320,17 @@ class ReportSource:
         self._schedule.mark_done(community, outcome.result.record_tokens)
 
     def sorted_failures(self) -> list[tuple[Row, Outcome[WrittenReport]]]:
-        """Return failures in the order of communities, whichever failed first."""
+        """Return failures in the order of communities."""
         return sorted(self.failed, key=lambda failure: failure[0]["community"])
 
     def _row(self, plan: ContextPlan) -> Row:
-        earlier = self._earlier.of(plan.community) if self._earlier else None
-        reports, ids = self._below
-        shown: dict[int, tuple[report_context.Record, Evidence]] = {}
+        earlier = self._earlier.report_for(plan.community) if self._earlier else None
+        load_report, ids = self._below
+        reports: dict[int, tuple[report_context.Record, Evidence]] = {}
         for c in plan.reports.tolist():
-            written = reports(c)
+            written = load_report(c)
             content = written.report.title, full_content(written.report), self._section
-            shown[c] = report_context.report_record(report_id(ids[c]), *content), written.evidence
+            reports[c] = report_context.report_record(report_id(ids[c]), *content), written.evidence
         return {
             "earlier": earlier,
             "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
@@ -336,7 +339,7 @@ class ReportSource:
             "kinds": plan.kinds,
             "places": plan.indices,
             "left_out": plan.left_out,
-            "reports": shown,
+            "reports": reports,
         }
 
 
@@ -350,7 +353,9 @@ def _start(
     """Render the planned context and request its report, unless the earlier report can be kept."""
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
-    context = report_context.render(records, budget.tokens, budget.count, row["left_out"], budget.longest)
+    context = report_context.render(
+        records, budget.tokens, budget.count, row["left_out"], budget.max_record_tokens
+    )
     now: ContextSketch | None = None
     if budget.rewrite_threshold:
         support = [sketch_evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
@@ -439,7 +444,7 @@ def _compared_row(
 
 
 def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]) -> Iterator[pa.Table]:
-    """Yield rows of `WRITTEN` by level and community number; `ids` are those of the communities."""
+    """Yield rows of `WRITTEN` by level and community number. `ids` are the ids of all communities."""
     numbers = sorted(written.numbers(), key=lambda c: (level[c], c))
     for start in range(0, len(numbers), PART_ROWS):
         rows = [_report_row(ids[c], written[c]) for c in numbers[start : start + PART_ROWS]]
@@ -447,12 +452,12 @@ def report_tables(written: Spool[WrittenReport], level: Ints, ids: Sequence[str]
 
 
 def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout]) -> Result:
-    """Ask once what the corpus is about, and store the answer in `corpus.description` of the run's settings.
+    """Ask the model once what the corpus is about, and store the reply as the setting `corpus.description`.
 
-    This is not a step, since later runs do not repeat it. If it fails, reports are written without it, and
-    table failures is returned.
+    This is not a step, because later runs do not repeat it. If it fails, reports are written without a
+    description, and the result contains table failures.
     """
-    if run.about_failure:  # an earlier attempt of this run, which met a damaged part
+    if run.about_failure:  # It failed in an attempt of this run that a damaged part aborted.
         return run.about_failure
     if not corpus_overview.needs_about(run.settings, run.prompts):
         return Result()
@@ -467,7 +472,7 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
     )
     with run.maintenance_task(ABOUT_DIALOGUE) as counts:
         rows = pa.Table.from_pylist([_corpus_overview(run, corpus, layout)])
-        with suppress(TooManyFailures):  # one of one
+        with suppress(TooManyFailures):  # A single item of one is always too many.
             run.sweep_rows(work, lambda store, table: [table], [rows], 1)
         batch = next(replay_rows(work, run.journal(ABOUT_DIALOGUE), run.store, [rows]))
         outcome = batch[0][1]
@@ -476,10 +481,10 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
             run.settings = run.settings.with_description(outcome.result)
             return Result()
         run.observer.message(
-            f"Could not find out what the corpus is about ({outcome.error}). Reports are written without it, "
-            "now and later. Use --set corpus.description='…' to describe the corpus and rewrite all reports."
+            f"Could not describe the corpus as a whole ({outcome.error}). This and later runs write reports "
+            "without a description. Use --set corpus.description='…' to add one and rewrite all reports."
         )
-        # Also for a run that resumes this one, which would otherwise request all reports again.
+        # A run that resumes this one uses this setting, too. Otherwise, it would request all reports again.
         run.settings = run.settings.with_description("")
         written = run.write(ABOUT_DIALOGUE, "failures", [failure_rows(ABOUT_DIALOGUE, work, batch)])
         run.about_failure = Result({"failures": [written]})

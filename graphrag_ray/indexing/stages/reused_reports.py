@@ -1,9 +1,8 @@
 """Reuse reports of the parent snapshot.
 
-Reports whose inputs are unchanged (`graph/community_signatures.py`) are not planned, and their rows are
-reused. Others
-may be kept although their inputs changed a little (`graph/report_reuse.py`): for these, find which earlier
-report each community resembles, and what that was written from.
+Reports with unchanged inputs (`graph/community_signatures.py`) are not planned, and their rows are reused.
+Others may be kept although their inputs changed slightly (`graph/report_reuse.py`). For these, this module
+finds the earlier report of the most similar community, and a sketch of the context it was written from.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 
 WRITTEN = pa.schema(
     [
-        ("community", pa.string()),  # its id
+        ("community", pa.string()),  # id of the community
         ("title", pa.string()),
         ("summary", pa.string()),
         ("full_content", pa.string()),  # with references by id
@@ -58,28 +57,28 @@ COMPARED = pa.schema(
         *WRITTEN,
         ("signature", pa.list_(pa.uint64())),  # [SIGNATURE_WIDTH]
         ("record_tokens", pa.int64()),  # of the report's record in the context of another report
-        ("kept", pa.bool_()),  # written from another context, and kept
+        ("kept", pa.bool_()),  # whether it was kept although its context changed
         ("evidence", pa.list_(pa.uint32())),  # hashes of the chunks that support it now
-        # What it was written from; null if later runs do not need it.
+        # The sketch of the context that it was written from, null if later runs do not need it.
         ("spec", pa.string()),  # hash of the specification of its dialogue
         ("whole", pa.string()),
         ("records", pa.list_(pa.struct([*_RECORD, ("evidence", pa.list_(pa.uint32()))]))),
     ]
 )
-"""Reports with everything that later runs compare."""
+"""Reports with all data that later runs compare."""
 _COMPARED_TABLES = (("describe", "entities"), ("describe", "relationships"), ("merge", "covariates"))
 """Steps and tables of the parent snapshot whose ids are compared with the current ones."""
 
 
 @dataclass(frozen=True)
 class EarlierReports:
-    """Reports of the parent snapshot that might be kept, by number; `similar` as in `most_similar`."""
+    """Reports of the parent snapshot that might be kept, by number. See `most_similar` for `similar`."""
 
     reports: Spool[PreviousReport]
     similar: Ints
     lost: RemovedEvidence
 
-    def of(self, community: int) -> PreviousReport | None:
+    def report_for(self, community: int) -> PreviousReport | None:
         return self.reports.get(int(self.similar[community]))
 
     def lost_by(self, earlier: PreviousReport) -> RemovedEvidence:
@@ -95,21 +94,21 @@ def earlier_reports(
 ) -> EarlierReports | None:
     """Load the reports of the parent snapshot that might be kept for planned communities.
 
-    Returns None if no report was requested with the same specification, if parts are damaged, or if reports
-    are to be written from scratch.
+    Returns None if no report was requested with the same specification, if parts are damaged, or if all
+    reports must be rewritten.
     """
     parent = run.parent
     if parent is None or "reports" in run.forced_steps or "reports" not in parent.steps:
         return None
     written = run.parent_results["reports"]
-    found = run.parent_results["communities"]
-    needed = [p for result in (written, found) for name in result.tables for p in result.parts(name)]
-    needed += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
-    needed += run.parent_results["read"].parts("documents")
-    needed += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
-    if not found.parts("hierarchy") or run.has_lost_parts(needed):  # written by another version, or damaged
+    partition = run.parent_results["communities"]
+    parts = [p for result in (written, partition) for name in result.tables for p in result.parts(name)]
+    parts += [p for name in ("text_units", *ELEMENTS) for p in parent.parts(name)]
+    parts += run.parent_results["read"].parts("documents")
+    parts += [part for step, table in _COMPARED_TABLES for part in run.parent_results[step].parts(table)]
+    if not partition.parts("hierarchy") or run.has_lost_parts(parts):  # another version, or damaged
         return None
-    before = read_hierarchy(run, found)
+    before = read_hierarchy(run, partition)
     keys = _parent_keys(run, "describe", "entities")
     if len(before.node_at_place) != len(keys):
         return None
@@ -126,14 +125,15 @@ def earlier_reports(
             records = tuple(RecordSketch(**r | {"evidence": tuple(r["evidence"])}) for r in row["records"])
             sizes = row["n_tokens"], row["context_tokens"], row["context_left_out"]
             sketch = ContextSketch(row["whole"], records)
-            reports[number[row["community"]]] = PreviousReport(report_of(row), sketch, *sizes)
-    return EarlierReports(reports, similar, _lost(run, corpus, layout)) if len(reports) else None
+            reports[number[row["community"]]] = PreviousReport(report_from_row(row), sketch, *sizes)
+    return EarlierReports(reports, similar, _find_lost(run, corpus, layout)) if len(reports) else None
 
 
 def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_now: Hashes) -> Ints:
     """Return, for each community, the earlier one at its level that shares most members with it.
 
-    The first of several wins; -1 where none shares any. Keys are those of the nodes, ascending.
+    The first of several wins. Returns -1 for communities that share no members with any. `keys_before` and
+    `keys_now` are the keys of the nodes, in ascending order.
     """
     best = np.full(now.n_communities, -1, dtype=np.int64)
     position = np.searchsorted(keys_before, keys_now)
@@ -141,8 +141,8 @@ def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_no
     known = keys_before[position] == keys_now if len(keys_before) else np.zeros(len(keys_now), np.bool_)
     for level in range(min(now.n_levels, before.n_levels)):
         new, old = _members(now, level), np.where(known, _members(before, level)[position], -1)
-        both = (new >= 0) & (old >= 0)
-        pairs, shared = np.unique(new[both] * before.n_communities + old[both], return_counts=True)
+        common = (new >= 0) & (old >= 0)
+        pairs, shared = np.unique(new[common] * before.n_communities + old[common], return_counts=True)
         community, earlier = np.divmod(pairs, before.n_communities)
         order = np.lexsort((earlier, -shared, community))
         first, index = np.unique(community[order], return_index=True)
@@ -151,7 +151,7 @@ def most_similar(before: Hierarchy, keys_before: Hashes, now: Hierarchy, keys_no
 
 
 def _members(h: Hierarchy, level: int) -> Ints:
-    """[N] Return the community of exactly this level for each node, -1 for none."""
+    """Return an array [N]: the community of exactly this level for each node, or -1."""
     community = np.full(len(h.node_at_place), -1, dtype=np.int64)
     at_level = np.flatnonzero(h.level == level)
     sizes = h.end[at_level] - h.start[at_level]
@@ -160,8 +160,7 @@ def _members(h: Hierarchy, level: int) -> Ints:
     return community
 
 
-def report_of(row: Mapping[str, Any]) -> Report:
-    """Return the report in a row of table reports."""
+def report_from_row(row: Mapping[str, Any]) -> Report:
     return Report(
         title=row["title"],
         summary=row["summary"],
@@ -173,7 +172,7 @@ def report_of(row: Mapping[str, Any]) -> Report:
     )
 
 
-def _lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
+def _find_lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
     assert run.parent is not None
     current = (layout.node_keys, layout.edge_keys, layout.claim_keys)
     lost = [
@@ -181,12 +180,12 @@ def _lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
         for (step, table), keys in zip(_COMPARED_TABLES, current, strict=True)
     ]
     before, now = (Counter(result.parts("documents")) for result in (run.parent_results["read"], corpus))
-    gone, added = (
+    removed, added = (
         read_table(run.store, [*parts.elements()], ["id"], schema.DOCUMENTS)["id"]
         for parts in (before - now, now - before)
     )
-    deleted = gone.filter(pc.invert(pc.is_in(gone, added.combine_chunks()))).combine_chunks()
-    if len(deleted):  # elements that were supported by deleted documents are lost too
+    deleted = removed.filter(pc.invert(pc.is_in(removed, added.combine_chunks()))).combine_chunks()
+    if len(deleted):  # Elements that were supported by deleted documents are lost, too.
         chunks = _matching_ids(run, partial(_chunks_of, deleted), run.parent.parts("text_units"))
         parts = [part for name in ELEMENTS for part in run.parent.parts(name)]
         lost.append(id_keys(_matching_ids(run, partial(_supported_by, chunks), parts)))
@@ -218,9 +217,9 @@ def _supported_by(chunks: pa.Array, store: Store, part: Part) -> Iterator[pa.Tab
 
 @dataclass(frozen=True)
 class UnchangedReports:
-    """Reports of the parent snapshot that would be written in the same way now.
+    """Reports of the parent snapshot that are still current.
 
-    `row_of` is the row of each community in `rows`, some columns of `COMPARED`; -1 if it has none.
+    `row_of` is the row of each community in `rows` (some columns of `COMPARED`), or -1 if it has none.
     """
 
     unchanged: npt.NDArray[np.bool_]
@@ -230,7 +229,6 @@ class UnchangedReports:
 
     @property
     def tokens(self) -> dict[int, int | None]:
-        """Tokens of each report's record, by community."""
         communities = np.flatnonzero(self.unchanged)
         tokens = self.rows["record_tokens"].to_numpy()[self.row_of[communities]]
         return dict(zip(communities.tolist(), tokens.tolist(), strict=True))
@@ -251,9 +249,9 @@ class UnchangedReports:
 def unchanged_reports(
     run: Run, fingerprint: str, hierarchy: Hierarchy, ids: Sequence[str], signatures: Hashes
 ) -> UnchangedReports | None:
-    """Find reports that would be written in the same way now; None if they are requested differently.
+    """Find reports that are still current. Returns None if reports are requested differently now.
 
-    Reports that were kept although their contexts had changed are examined again.
+    Reports that were kept although their contexts had changed do not count as current.
     """
     before = run.parent_result("reports")
     if before is None or before.made_from.get("signatures") != [fingerprint]:
@@ -263,8 +261,8 @@ def unchanged_reports(
     row_of = pc.index_in(pa.array(ids, pa.string()), value_set=rows["community"].combine_chunks())
     row_of = pc.fill_null(row_of, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     known = np.flatnonzero(row_of >= 0)
-    same = np.zeros(len(ids), np.bool_)
+    is_same = np.zeros(len(ids), np.bool_)
     earlier = rows["signature"].combine_chunks().flatten().to_numpy().reshape(-1, SIGNATURE_WIDTH)
     kept = rows["kept"].to_numpy(zero_copy_only=False).astype(np.bool_)
-    same[known] = (earlier[row_of[known]] == signatures[known]).all(axis=1) & ~kept[row_of[known]]
-    return UnchangedReports(unchanged_subtrees(hierarchy, same), row_of, rows, parts)
+    is_same[known] = (earlier[row_of[known]] == signatures[known]).all(axis=1) & ~kept[row_of[known]]
+    return UnchangedReports(unchanged_subtrees(hierarchy, is_same), row_of, rows, parts)

@@ -1,12 +1,12 @@
-"""Build search indexes: by keyword over the texts of records, by vector over their embeddings.
+"""Build search indexes: keyword indexes over the texts of records, and vector indexes over their embeddings.
 
 An index consists of shards, each over some consecutive parts of a table. A shard that was built from the same
-parts is found by its name and reused, even after a run that was killed: for a growing corpus, only shards
-with something new are built. A new shard is derived from the one of the parent snapshot that shares most of
-its rows, so that little more than the difference is read. The bytes are the same as if it were built from
-all parts.
+parts is found by its name and reused, even after a run that was killed. So for a growing corpus, only shards
+with new parts are built. A new shard is derived from the shard of the parent snapshot that shares most of its
+rows, so that little more than the difference is read. The result has the same bytes as a shard built from all
+parts.
 
-The title and date of its document (`corpus/document_titles.py`) are words of a chunk too.
+The title and date of its document (`corpus/document_titles.py`) are indexed as words of a chunk, too.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ LANGUAGE_PARTS, LANGUAGE_CHUNKS = 16, 64
 """Number of parts, and of chunks in each, from which the language of the corpus is detected."""
 SHARD_ROWS = 131_072
 SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
-"""Maximum stored size of a shard's parts. Building a shard takes some 1 GB of memory."""
+"""Maximum stored size of a shard's parts. Building a shard takes about 1 GB of memory."""
 EXACT_BYTES = 64 << 20
-"""Embeddings of a kind up to this size are compared one by one; larger ones by their signs first (see
+"""Up to this size, all embeddings of a kind are compared. Beyond it, their signs are compared first (see
 "Search" in benchmarks/RESULTS.md)."""
 
 _BUILT = pa.schema(
@@ -70,7 +70,7 @@ def build_shards(
 
     A shard has `table`, `rows` and `made_from`, a hash of everything that it depends on. `build` yields the
     result of `write_shard` for each of the `inputs` of the missing shards. Returns the part of each shard,
-    and the rows of `write_shard` for those that were built.
+    and the rows of `write_shard` for the shards that were built.
     """
     stored = {
         table: index_files.list_by_source(run.store, table) for table in {shard.table for shard in shards}
@@ -79,8 +79,8 @@ def build_shards(
     rows = [row for built in run.executor.stream(step, build, inputs(missing)) for row in built.to_pylist()]
     for row in rows:
         stored[row["table"]][row["made_from"]] = row["path"], row["bytes"]
-    places = (stored[shard.table][shard.made_from] for shard in shards)
-    return [Part(path, shard.rows, n) for shard, (path, n) in zip(shards, places, strict=True)], rows
+    files = (stored[shard.table][shard.made_from] for shard in shards)
+    return [Part(path, shard.rows, size) for shard, (path, size) in zip(shards, files, strict=True)], rows
 
 
 def write_shard(
@@ -94,7 +94,6 @@ def write_shard(
 
 
 def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[list[Part]]]:
-    """Return table failures if some shards are incomplete."""
     rows = [
         {
             **dict.fromkeys(("document", "first_at", "last_at", "key"), ""),
@@ -112,9 +111,9 @@ def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[
 
 @dataclass(frozen=True)
 class _Shard:
-    """A shard to build from texts of one part each; for a shard by vector, from its embeddings.
+    """A shard of an index. `texts` have one part each, which contains embeddings for a vector index.
 
-    `signs`: it stores the signs of vectors. `span`: where its rows begin and end, as fractions of the table.
+    `signs`: whether it stores the signs of vectors. `span`: its range of rows, as fractions of the table.
     """
 
     kind: str
@@ -131,7 +130,7 @@ class _Shard:
 
     @property
     def parts(self) -> list[Part]:
-        return [part for x in self.texts for part in x.parts]
+        return [part for group in self.texts for part in group.parts]
 
     @property
     def rows(self) -> int:
@@ -147,7 +146,7 @@ _Earlier: TypeAlias = tuple[_Shard, Part]
 
 
 def build_search_indexes(run: Run, results: Results) -> Result:
-    """Return tables search_<kind>_keyword, search_<kind>_vector (with embeddings), and failures."""
+    """Return tables search_<kind>_keyword, search_<kind>_vector (if there are embeddings), and failures."""
     columns = run.settings.chunking.prepended_metadata
     texts = embed_stage.current_texts(results, columns)
     embedded = results.embeddings
@@ -175,13 +174,13 @@ def build_search_indexes(run: Run, results: Results) -> Result:
             if parent is not None and {"read", "search"} <= parent.steps.keys():
                 stored = {index_files.source_hash(p.path): p for name in names for p in parent.parts(name)}
                 embeddings = embed_stage.embeddings_of(run.parent_results.values())
-                before = shards_of(embed_stage.parent_texts(run.parent_results, columns), embeddings)
-                earlier = [(x, stored[x.made_from]) for x in before if x.made_from in stored]
+                previous = shards_of(embed_stage.parent_texts(run.parent_results, columns), embeddings)
+                earlier = [(old, stored[old.made_from]) for old in previous if old.made_from in stored]
             return list(zip(missing, _nearest(missing, earlier), strict=True))
 
         shards = shards_of(texts, embedded.tables)
-        ways: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
-        names = [schema.search_index_table(kind, by) for kind in searched for by in ways]
+        index_kinds: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
+        names = [schema.search_index_table(kind, by) for kind in searched for by in index_kinds]
         tables: dict[str, list[list[Part]]] = {name: [] for name in names}
         parts, built = build_shards(run, "search", shards, _build, with_earlier)
         for shard, part in zip(shards, parts, strict=True):
@@ -199,7 +198,7 @@ def build_search_indexes(run: Run, results: Results) -> Result:
 
 
 def _language(run: Run, corpus: Result) -> str:
-    """Return the language in which keyword search stems words, "" for none."""
+    """Return the language whose stemmer keyword search uses, or "" for none."""
     setting = run.settings.search.language
     if setting != "auto":
         return "" if setting == "none" else setting
@@ -212,9 +211,9 @@ def _language(run: Run, corpus: Result) -> str:
 def _shards(
     kind: str, by: By, groups: Sequence[embed_stage.Texts], depends_on: Sequence[str] = (), language: str = ""
 ) -> list[_Shard]:
-    """Batch parts into shards. A part that exceeds the limit is a shard of its own."""
-    texts = [x for x in embed_stage.by_part(groups) if x.parts[0].rows]
-    parts = [x.parts[0] for x in texts]
+    """Batch parts into shards. A part that exceeds the limit becomes a separate shard."""
+    texts = [group for group in embed_stage.by_part(groups) if group.parts[0].rows]
+    parts = [group.parts[0] for group in texts]
     signs = by == "vector" and sum(part.bytes for part in parts) > EXACT_BYTES
     limit = SHARD_BYTES[by]
     sizes = [max(part.bytes, part.rows * limit // SHARD_ROWS) for part in parts]
@@ -222,7 +221,7 @@ def _shards(
     shards = []
     for batch in stable_batches([part.path for part in parts], sizes, limit):
         members = [texts[i] for i in batch]
-        paths = [path for x in members for path in _paths(x)]
+        paths = [path for group in members for path in _paths(group)]
         made_from = stable_id("search", code_version(), _stemmer(), kind, by, str(signs), *depends_on, *paths)
         start, end = (ends[[batch.start, batch.stop]] / ends[-1]).tolist()
         shards.append(_Shard(kind, by, members, signs, made_from, language, (start, end)))
@@ -230,19 +229,19 @@ def _shards(
 
 
 def _nearest(shards: Sequence[_Shard], earlier: Sequence[_Earlier]) -> list[_Earlier | None]:
-    """Return, for each shard, the earlier one that seems to hold most of its rows, if at least half.
+    """Return, for each shard, the earlier one that probably has most of its rows, if at least half of them.
 
-    Rows of shared parts count. For words, rows at the same place of the table count too: most texts in
-    changed parts may be the same, and comparing them is faster than counting words.
+    Rows of shared parts count. In keyword indexes, rows at the same position of the table count, too: most
+    texts in changed parts may be the same, and comparing them is faster than counting words.
     """
     shard_of = {(other.table, paths): n for n, (other, _) in enumerate(earlier) for paths in other.paths}
     nearest: list[_Earlier | None] = []
     for shard in shards:
-        same = (shard.table, shard.signs)
-        rows = {n: 0.0 for n, (x, _) in enumerate(earlier) if (x.table, x.signs) == same}
-        for x in shard.texts:
-            if (n := shard_of.get((shard.table, _paths(x)), -1)) in rows:
-                rows[n] += sum(part.rows for part in x.parts)
+        kind = (shard.table, shard.signs)
+        rows = {n: 0.0 for n, (old, _) in enumerate(earlier) if (old.table, old.signs) == kind}
+        for texts in shard.texts:
+            if (n := shard_of.get((shard.table, _paths(texts)), -1)) in rows:
+                rows[n] += sum(part.rows for part in texts.parts)
         if shard.by == "keyword":
             start, end = shard.span
             for n, n_shared in rows.items():
@@ -258,8 +257,8 @@ def _paths(texts: embed_stage.Texts) -> tuple[str, ...]:
     return tuple(part.path for part in (*texts.parts, *texts.documents))
 
 
-def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table]:
-    shard, earlier = x
+def _build(store: Store, pair: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table]:
+    shard, earlier = pair
     failed: list[dict[str, str]] = []
 
     def on_error(id_: str, error: BaseException) -> None:
@@ -270,9 +269,9 @@ def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table
     if data is None:
         failed.clear()
         if shard.by == "vector":
-            data = vector_index.build(*_vectors(store, shard.parts), shard.signs)
+            data = vector_index.build(*_load_vectors(store, shard.parts), shard.signs)
         else:
-            rows = pa.concat_tables(_rows(store, shard.texts))
+            rows = pa.concat_tables(_load_rows(store, shard.texts))
             data = keyword_index.build(*_ids_and_texts(rows), shard.language, on_error)
     yield write_shard(store, shard, data, failed, is_derived)
 
@@ -280,50 +279,52 @@ def _build(store: Store, x: tuple[_Shard, _Earlier | None]) -> Iterator[pa.Table
 def _derive(
     store: Store, shard: _Shard, earlier: _Earlier, on_error: Callable[[str, BaseException], None]
 ) -> bytes | None:
-    """Derive a shard from an earlier one and the parts that differ; None if the earlier data is damaged."""
+    """Derive a shard from an earlier one and the parts that differ. Returns None if data is damaged."""
     before, part = earlier
     shared = shard.paths & before.paths
-    gone, added = ([x for x in side.texts if _paths(x) not in shared] for side in (before, shard))
+    removed = [group for group in before.texts if _paths(group) not in shared]
+    added = [group for group in shard.texts if _paths(group) not in shared]
     try:
         source = index_files.open_part(store, part)
         if shard.by == "vector":
             stored = vector_index.read(source)
-            gone_parts = [p for x in gone for p in x.parts]
-            ids = [id_ for p in gone_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
+            removed_parts = [p for group in removed for p in group.parts]
+            ids = [id_ for p in removed_parts for id_ in read_part(store, p, ["id"])["id"].to_pylist()]
             if len(stored) != part.rows or stored.has_signs != shard.signs:
                 return None
-            return vector_index.update(stored, ids, *_vectors(store, [p for x in added for p in x.parts]))
+            new = _load_vectors(store, [p for group in added for p in group.parts])
+            return vector_index.update(stored, ids, *new)
         words = keyword_index.read(source)
         if len(words) != part.rows or words.language != shard.language:
             return None
-        rows = pa.concat_tables([embed_stage.TEXTS.empty_table(), *_rows(store, added)])
-        ids, rows = _difference(_rows(store, gone), rows)
+        rows = pa.concat_tables([embed_stage.TEXTS.empty_table(), *_load_rows(store, added)])
+        ids, rows = _difference(_load_rows(store, removed), rows)
         return keyword_index.update(words, ids, *_ids_and_texts(rows), on_error)
     except CorruptPart:
         return None
 
 
 def _difference(before: Iterable[pa.Table], now: pa.Table) -> tuple[list[str], pa.Table]:
-    """Return the ids of earlier rows that are not the same now, and the rows that are new or changed."""
+    """Return the ids of earlier rows that were removed or changed, and the rows that are new or changed."""
     ids, texts = now["id"].combine_chunks(), now["text"].combine_chunks()
-    gone, same = list[str](), np.zeros(now.num_rows, np.bool_)
+    outdated, unchanged = list[str](), np.zeros(now.num_rows, np.bool_)
     for table in before:
         position = pc.index_in(table["id"], value_set=ids)
-        stays = pc.fill_null(pc.equal(table["text"], texts.take(position)), False)
-        gone += table["id"].filter(pc.invert(stays)).to_pylist()
-        same[position.filter(stays).to_numpy()] = True
-    return gone, now.filter(pa.array(~same))
+        is_same = pc.fill_null(pc.equal(table["text"], texts.take(position)), False)
+        outdated += table["id"].filter(pc.invert(is_same)).to_pylist()
+        unchanged[position.filter(is_same).to_numpy()] = True
+    return outdated, now.filter(pa.array(~unchanged))
 
 
-def _rows(store: Store, texts: Sequence[embed_stage.Texts]) -> Iterator[pa.Table]:
-    return (table for x in texts for table in embed_stage.load_texts(store, x))
+def _load_rows(store: Store, texts: Sequence[embed_stage.Texts]) -> Iterator[pa.Table]:
+    return (table for group in texts for table in embed_stage.load_texts(store, group))
 
 
 def _ids_and_texts(rows: pa.Table) -> tuple[list[str], list[str]]:
     return rows["id"].to_pylist(), [text or "" for text in rows["text"].to_pylist()]
 
 
-def _vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
+def _load_vectors(store: Store, parts: Sequence[Part]) -> tuple[list[str], Floats]:
     if not parts:
         return [], np.zeros((0, 0), np.float32)
     table = read_table(store, parts, ["id", "vector"])
@@ -336,20 +337,19 @@ def _stemmer() -> str:
     return version("PyStemmer")
 
 
-# Indexes over all levels of a hierarchy by meaning (`chnsw.py`). A shard covers consecutive parts of the
-# embeddings of what the hierarchy is over, and its share of the parts of the reports' embeddings. Every shard
-# has all levels; the nearest records of a level are the nearest over all shards. A changed community rebuilds
-# all shards.
+# Vector indexes over all levels of a hierarchy (`chnsw.py`). A shard covers consecutive parts of the
+# embeddings of the hierarchy's members, and its share of the parts of the reports' embeddings. Every shard
+# has all levels, so a search uses all shards. A changed community rebuilds all shards.
 
 LEVEL_SHARD_ROWS = 262_144
-"""Rows of what the hierarchy is over. Building a shard with 256 dimensions takes 1 GB of memory."""
-LEAST_ROWS = 100_000
+"""Maximum number of members in a shard. Building one with 256 dimensions takes 1 GB of memory."""
+MIN_ROWS = 100_000
 """Below this size, comparing all vectors takes at most 13 ms; loading the compiled loops takes 0.4 s."""
 
 
 @dataclass(frozen=True)
 class _LevelShard:
-    """A shard over all levels: embeddings of what the hierarchy is over, and of its reports."""
+    """A shard over all levels: embeddings of the hierarchy's members, and of its reports."""
 
     table: str
     parts: tuple[Sequence[Part], Sequence[Part]]
@@ -363,7 +363,7 @@ class _LevelShard:
 
 
 def _with_level_index(results: Results) -> list[str]:
-    """Return the graph's hierarchies by meaning that have enough records, if numba is installed."""
+    """Return the graph's hierarchies with embeddings that have enough records, if numba is installed."""
     rows = {
         name: sum(
             part.rows for part in results.embeddings.parts(f"embeddings_{HIERARCHIES[name].member_kind}")
@@ -371,7 +371,7 @@ def _with_level_index(results: Results) -> list[str]:
         for name in results.hierarchies
         if HIERARCHIES[name].needs_embeddings and HIERARCHIES[name].needs_graph
     }
-    return [name for name, n in rows.items() if n >= LEAST_ROWS and chnsw.has_loops()]
+    return [name for name, n in rows.items() if n >= MIN_ROWS and chnsw.has_loops()]
 
 
 def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
@@ -381,14 +381,14 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
     batches = stable_batches([part.path for part in parts], [part.rows for part in parts], LEVEL_SHARD_ROWS)
     ids, level = [report_id(id_) for id_ in hierarchy.ids], hierarchy.level.tolist()
     level_of = run.executor.share(dict(zip(ids, level, strict=True)))
-    # The same vectors may move to other levels.
+    # A vector may move to another level although the parts are the same.
     levels = stable_id("levels of reports", *ids, *map(str, level))
     bounds = [len(reports) * n // len(batches) for n in range(len(batches) + 1)]
     n_levels = int(hierarchy.level.max(initial=-1)) + 1
     shards = []
     for n, batch in enumerate(batches):
         covered = [parts[i] for i in batch], reports[bounds[n] : bounds[n + 1]]
-        paths = [part.path for some in covered for part in some]
+        paths = [part.path for group in covered for part in group]
         made_from = stable_id("levels", code_version(), levels, *paths)
         table = schema.search_index_table(name, "levels")
         shards.append(_LevelShard(table, covered, n_levels, level_of, made_from))
@@ -396,9 +396,9 @@ def _level_shards(run: Run, results: Results, name: str) -> list[_LevelShard]:
 
 
 def _build_levels(store: Store, shard: _LevelShard) -> Iterator[pa.Table]:
-    over, reports = shard.parts
-    levels = [_vectors(store, over)]
-    ids, vectors = _vectors(store, reports) if reports else ([], levels[0][1][:0])
+    members, reports = shard.parts
+    levels = [_load_vectors(store, members)]
+    ids, vectors = _load_vectors(store, reports) if reports else ([], levels[0][1][:0])
     level_of = shard.level_of()
     level = np.array([level_of.get(id_, -1) for id_ in ids], np.int64)
     for number in reversed(range(shard.n_levels)):

@@ -1,7 +1,7 @@
 """Integer columns on the driver, and short ids.
 
-Ids come to the driver as their first 64 bits, so that memory never holds all ids of a table as strings. Short
-ids (`human_readable_id`) are shown and cited; a snapshot carries them over from its parent.
+The driver loads only the first 64 bits of ids, so that the ids of a table are never in memory as strings.
+Short ids (`human_readable_id`) are used in citations. A snapshot takes them over from its parent.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _THREADS = 8
 def columns_of(store: Store, groups: Sequence[Sequence[Part]], columns: pa.Schema) -> pa.Table:
     """Load columns of all rows as integers, preceded by the column `GROUP`.
 
-    An id becomes its first 64 bits, 0 if it is null. A column declared as boolean tells whether its text is
-    not empty.
+    An id becomes its first 64 bits, or 0 if it is null. A column declared as boolean is true where its text
+    is not empty.
     """
     parts = [part for group in groups for part in group]
     tables = list(map_in_threads(partial(_as_integers, store, columns), parts, _THREADS))
@@ -89,7 +89,7 @@ def id_keys(ids: pa.Array | pa.ChunkedArray) -> Keys:
 
 
 def find_positions(ids: Keys, wanted: Keys) -> Ints:
-    """Return the position of each wanted id among ascending ids, -1 where it is missing.
+    """Return the position of each wanted id among ascending ids, or -1 if it is missing.
 
     Two of ten million ids share their first 64 bits once in 370,000 indexes.
     """
@@ -109,14 +109,14 @@ def entity_positions(ids: Keys, wanted: Keys) -> Ints:
 
 @dataclass(frozen=True)
 class ShortIds:
-    """Short ids of one table by the first 64 bits of the ids, ascending; `next_short_id` was never used."""
+    """Short ids of one table by the first 64 bits of the ids, in ascending order, and the next free one."""
 
     keys: Keys
     short_ids: Ints
     next_short_id: int
 
     def look_up(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """Return the short id of each id, -1 where it has none."""
+        """Return the short id of each id, or -1 if it has none."""
         wanted = id_hash64(ids)
         if wanted is None or not len(self.keys):
             return np.full(len(ids), -1, dtype=np.int64)
@@ -125,9 +125,9 @@ class ShortIds:
 
 
 def assign_short_ids(run: Run, table: str, keys: Keys, order: Ints | None = None) -> ShortIds:
-    """Carry short ids over from the parent snapshot, and number new ids above the highest ever used.
+    """Take short ids over from the parent snapshot, and number new ids above the highest ever used.
 
-    `keys` are the first 64 bits of the ids; new ids are numbered in the sequence `order`, if given.
+    `keys` are the first 64 bits of the ids. New ids are numbered in the order `order`, if given.
     """
     before = parent_short_ids(run, table)
     positions = find_positions(before.keys, keys)
@@ -141,8 +141,8 @@ def assign_short_ids(run: Run, table: str, keys: Keys, order: Ints | None = None
 def parent_short_ids(run: Run, table: str) -> ShortIds:
     """Load the short ids of the parent snapshot.
 
-    If some of its parts are damaged, those of the newest intact ancestor are loaded: the same documents get
-    the same numbers again. Without such an ancestor, whatever can be read of the parent is loaded.
+    If some of its parts are damaged, the short ids of the newest intact ancestor are loaded, so that the same
+    documents get the same numbers again. Without such an ancestor, all readable parts of the parent are used.
     """
     manifest = run.parent
     try:
@@ -150,7 +150,7 @@ def parent_short_ids(run: Run, table: str) -> ShortIds:
             manifest = None if manifest.parent is None else load(run.store, manifest.parent)
     except (IndexNotFound, CorruptPart):
         manifest = run.parent
-        run.observer.message(f"Short ids of {table} are lost with a damaged part; its rows get new ones")
+        run.observer.message(f"Short ids of {table} are lost with a damaged part. Its rows get new ones.")
     parts = manifest.parts(table) if manifest else []
     if manifest is run.parent:
         parts = [part for part in parts if not run.has_lost_parts([part])]
@@ -160,13 +160,12 @@ def parent_short_ids(run: Run, table: str) -> ShortIds:
 
 
 def sorted_short_ids(keys: Keys, numbers: Ints, next_: int) -> ShortIds:
-    """Return given short ids as `ShortIds`."""
     order = np.argsort(keys, kind="stable")
     return ShortIds(keys[order], numbers[order], next_)
 
 
 class ReferenceRenderer:
-    """Replaces ids in references by short ids, which are looked up in bulk."""
+    """Replaces ids in references with short ids, which are looked up in bulk."""
 
     def __init__(self, numbers: Mapping[str, ShortIds]) -> None:
         self._numbers = numbers

@@ -1,8 +1,8 @@
 """Build the summary tree (`graph/summary_tree.py`): cluster a level, summarise and embed the clusters.
 
-Tasks cluster groups of nodes. The driver holds integers and the vectors of one level: those of chunks in a
-mapped file; those of summaries, and in an update the means of clusters, in memory. Each level is stored with
-its clusters, from which an update starts.
+Tasks cluster groups of nodes. The driver needs integers and the vectors of one level: the vectors of chunks
+are in a memory-mapped file, the vectors of summaries (and in an update, the means of clusters) are in memory.
+Each level is stored with its clusters, from which an update starts.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
 FEW_CHUNKS = 150
-"""Below this number of chunks, dimensions are reduced by principal components, whatever the settings say: the
-clusters are as good, and compiling UMAP alone can take minutes on a busy machine."""
+"""Below this number of chunks, dimensions are always reduced with principal components: the clusters are as
+good, and compiling UMAP can take minutes on a busy machine."""
 _TOKENS = pa.schema([("at", pa.int64()), ("tokens", pa.list_(pa.int64()))])
 _CLUSTER = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 
 
 @dataclass(frozen=True)
 class TreeHierarchy:
-    """The tree; see `BuiltHierarchy`. `chunks` are the parts of table text_units."""
+    """The summary tree; see `BuiltHierarchy`. `chunks` are the parts of table text_units."""
 
     tree: SummaryTree
     ids: list[str]
@@ -69,14 +69,14 @@ class TreeHierarchy:
     def write_tables(self, run: Run, numbers: Callable[[], dict[str, ShortIds]], period: str) -> Result:
         ids = pa.array(self.ids, pa.string())
         short_ids = numbers()[KIND.communities_table].look_up(ids)
-        _ = self.tree.texts  # computed once, rather than by each task
+        _ = self.tree.texts  # Compute it here once, rather than in each task.
         periods = [period] * len(ids)
         positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods))
         chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
-        every, sizes = np.ones(len(ids), np.bool_), self.tree.sizes()
+        all_clusters, sizes = np.ones(len(ids), np.bool_), self.tree.sizes()
         batches = reports_stage.community_batches(
-            self.ids, self.level, short_ids, every, sizes, hierarchy_tables.ELEMENTS_AT_ONCE
+            self.ids, self.level, short_ids, all_clusters, sizes, hierarchy_tables.PART_ELEMENTS
         )
         make = partial(_cluster_table, positions, chunk_ids)
         written = run.map("finish", make, [np.array(batch) for batch in batches])
@@ -87,7 +87,7 @@ class TreeHierarchy:
 
 
 def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHierarchy:
-    """Build the tree over all chunks; the graph is not needed."""
+    """Build the tree over all chunks. The graph is not used."""
     embedded = embed_chunks(run, corpus)
     result = _Builder(run, corpus, embedded).build()
     levels, ids, main = [], list[str](), []
@@ -119,7 +119,7 @@ class _Builder:
     embedded: Result
 
     def build(self) -> Result:
-        """Return tables levels (a group each, that of the chunks first), reports and failures."""
+        """Return tables levels (a group per level, lowest first), reports and failures."""
         run, options = self.run, self.run.settings.tree
         budget = context_tokens(options, run.settings.chunking)
         requests = ReportWork.for_summaries(run, {}, budget)
@@ -128,7 +128,7 @@ class _Builder:
             built = _Levels(KIND, "summary {}")
             parts = self.corpus.parts("text_units")
             keys = id_keys(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
-            vectors = hierarchy_tables.vectors_of(run, self.embedded.parts("embeddings_text_unit"), keys)
+            vectors = hierarchy_tables.load_vectors(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.dimensionality_reduction if len(keys) >= FEW_CHUNKS else "pca"
             # Tokens of the chunks' records, in the vocabulary of the model that writes summaries.
             counts: list[Any] = [np.zeros(0, np.int64)] * len(parts)
@@ -136,14 +136,14 @@ class _Builder:
             for table in run.executor.stream(STEP, count, list(enumerate(parts))):
                 counts[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
             tokens = np.concatenate([np.zeros(0, np.int64), *counts])
-            node_keys = keys  # of the ids of the nodes, while `keys` survive an update
+            node_keys = keys  # Keys of the nodes' ids. Unlike these, `keys` survive an update.
             while summary_tree.has_next_level(len(keys), len(built.levels), options.max_levels):
                 height = len(built.levels)
                 level = self._cluster(height, keys, tokens, vectors, budget, reduction)
                 n_clusters_of = np.bincount(level.clusters.member, minlength=len(keys))
                 assert n_clusters_of.all(), "every node is in a cluster"
                 if len(level.clusters) >= len(keys) > 1:
-                    break  # another level would not condense anything
+                    break  # Another level would not condense anything.
                 built.levels.append(level)
                 built.keys.append(keys)
                 built.main.append(summary_tree.main_clusters(level.clusters, vectors))
@@ -162,7 +162,7 @@ class _Builder:
     def _cluster(
         self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
     ) -> TreeLevel:
-        """Cluster a level, starting from that of the parent snapshot as far as possible."""
+        """Cluster a level, starting from the parent snapshot's level as far as possible."""
         limit = budget - HEADING_TOKENS
         # A node without a summary may get one in the next run.
         tokens = np.where(tokens > 0, tokens, self.run.settings.tree.max_output_tokens)
@@ -175,7 +175,7 @@ class _Builder:
         by_group: list[list[Ints]] = [[] for _ in whole]
         inputs = _TaskInputs(_batches(pieces), pieces, tokens, vectors)
         by_piece: list[list[Ints]] = [[] for _ in pieces]
-        for table in self.run.executor.stream(STEP, partial(_divide, limit, reduction), inputs):
+        for table in self.run.executor.stream(STEP, partial(_cluster_groups, limit, reduction), inputs):
             for row in table.to_pylist():
                 by_piece[row["at"]].append(pieces[row["at"]][np.array(row["members"], dtype=np.int64)])
         for group, clusters in zip(group_of, by_piece, strict=True):
@@ -189,15 +189,15 @@ class _Builder:
         ]
         if before is not None:
             return summary_tree.merge_divided(before, by_group, names)
-        every = [rows for clusters in by_group for rows in clusters]
         return summary_tree.sorted_level(
-            every, [name for group_names in names for name in group_names.tolist()]
+            [rows for clusters in by_group for rows in clusters],
+            [name for group_names in names for name in group_names.tolist()],
         )
 
     def _write_level(self, built: _Levels, tokens: Ints, budget: int) -> Ints:
-        """Write the summaries of the last level, given the tokens of each node's record.
+        """Write the summaries of the last level. `tokens` are the tokens of each node's record.
 
-        Returns the tokens of each summary's record, 0 for a cluster without a summary.
+        Returns the tokens of each summary's record, or 0 for a cluster without a summary.
         """
         run, clusters = self.run, built.levels[-1].clusters
         height = len(built.levels) - 1
@@ -212,17 +212,15 @@ class _Builder:
             blocks = communities_stage.element_blocks(stored, ["text_units"])
             positions = np.empty(len(order), dtype=np.int64)
             positions[order] = np.arange(len(order))
-        known = [n or None for n in tokens.tolist()]
-        kind, longest = REPORT if height else CHUNK, max_record_tokens(budget)
         schedule = partial(
             LevelSchedule,
             clusters,
-            known,
+            [n or None for n in tokens.tolist()],
             budget,
-            kind,
+            REPORT if height else CHUNK,
             in_order=True,
             places=positions,
-            max_record_tokens=longest,
+            max_record_tokens=max_record_tokens(budget),
         )
         work = ReportWork.for_summaries(run, blocks, budget).work
         built.write(run, work, schedule, schedule().without_inputs)
@@ -254,7 +252,7 @@ class _Builder:
 
 @dataclass(frozen=True)
 class _TaskInputs(Sequence[tuple[list[tuple[int, Ints]], Ints, Vectors]]):
-    """Inputs of clustering tasks, created lazily: some groups, and the tokens and vectors of their nodes."""
+    """Inputs of clustering tasks, created lazily: groups, and the tokens and vectors of their nodes."""
 
     batches: Sequence[Sequence[int]]
     groups: Sequence[Ints]
@@ -287,18 +285,18 @@ def _batches(groups: Sequence[Ints]) -> list[list[int]]:
     return batches
 
 
-def _divide(
-    limit: int, reduction: Reduction, store: Store, x: tuple[list[tuple[int, Ints]], Ints, Vectors]
+def _cluster_groups(
+    limit: int, reduction: Reduction, store: Store, batch: tuple[list[tuple[int, Ints]], Ints, Vectors]
 ) -> Iterator[pa.Table]:
-    groups, tokens, vectors = x
+    groups, tokens, vectors = batch
     for group, rows in groups:
         clusters = soft_clusters(vectors[rows], tokens[rows], limit, reduction)
         members = pa.array([cluster.tolist() for cluster in clusters], pa.list_(pa.int64()))
         yield pa.table([pa.array([group] * len(clusters), pa.int64()), members], schema=_CLUSTER)
 
 
-def _count_tokens(count: Count, store: Store, x: tuple[int, Part]) -> Iterator[pa.Table]:
-    number, part = x
+def _count_tokens(count: Count, store: Store, numbered_part: tuple[int, Part]) -> Iterator[pa.Table]:
+    number, part = numbered_part
     rows = read_part(store, part, ["id", "text", "header"]).to_pylist()
     tokens = [
         count_record_tokens(source_record(row["id"], row["text"], row["header"]), count) for row in rows
@@ -325,7 +323,7 @@ def _read_level(run: Run, parts: Sequence[Part]) -> tuple[TreeLevel, dict[str, A
 
 
 def _parent_level(run: Run, height: int, budget: int) -> summary_tree.PreviousLevel | None:
-    """Read a level of the parent snapshot; None without it, or if its settings differ or it is damaged."""
+    """Read a level of the parent snapshot. Returns None if it is missing or damaged, or settings differ."""
     parent = run.parent
     if parent is None or STEP not in parent.steps or STEP in run.forced_steps:
         return None

@@ -1,11 +1,11 @@
-"""Build the index for walks over the graph (`store/search/name_links.py`): which names each chunk contains.
+"""Build the index for walks over the graph (`store/search/name_links.py`): links between chunks and names.
 
 A chunk is linked to the entities extracted from it and, TITLE_WEIGHT times as strongly, to the name in its
-document's title: the subject of a passage leads further than what it mentions. (Looking for titles in the
-text of other documents found no more: see "Walks" in benchmarks/RESULTS.md.)
+document's title, because the subject of a passage leads further than other names in it. (Searching other
+documents for titles did not improve results: see "Walks" in benchmarks/RESULTS.md.)
 
-The index consists of shards, each over some consecutive parts of the corpus, which are reused like those of
-`search_stage.py`.
+The index consists of shards, each over some consecutive parts of the corpus. They are reused in the same way
+as the shards in `search_stage.py`.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from graphrag_ray.store.parts import Part, read_table
 from graphrag_ray.store.search import name_links
 
 TITLE_WEIGHT = 10
-SHOWN_CHARACTERS = 100
-"""Characters of a failed name in its failure."""
+MAX_NAME_CHARS = 100
+"""Maximum length of a name in its failure, in characters."""
 SHARD_ROWS = 131_072
 SHARD_BYTES = 128 << 20
-"""Maximum stored size of a shard's parts. A question reads all shards, so small ones are slow."""
+"""Maximum stored size of a shard's parts. A query reads every shard, so small ones would be slow."""
 _THREADS = 8
-"""Threads that read parts, for storage with high latency."""
+"""Number of threads that read parts, because storage may have a high latency."""
 
 _Group: TypeAlias = tuple[Sequence[Part], Sequence[Part], Sequence[Part]]
 """Parts of documents, of their chunks, and of the entities found in these."""
@@ -78,7 +78,7 @@ def build_walk_index(run: Run, corpus: Result, graph: ExtractedGraph) -> Result:
 
 
 def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
-    """Batch groups into shards. A group that exceeds the limit is a shard of its own."""
+    """Batch groups into shards. A group that exceeds the limit becomes a separate shard."""
     groups = [group for group in groups if any(part.rows for part in group[1])]
     hashes = [stable_id("group", *(part.path for parts in group for part in parts)) for group in groups]
     sizes = [
@@ -96,20 +96,20 @@ def _shards(groups: Sequence[_Group]) -> list[_WalkShard]:
 
 @dataclass(frozen=True)
 class _Names:
-    """Distinct names by id, as a title has them where one does, and names that raised an unexpected error."""
+    """Distinct names by id, and names that raised an unexpected error. The spelling in a title wins."""
 
     texts: dict[str, str] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     failed: list[dict[str, str]] = field(default_factory=list)
 
     def number(self, text: str, is_title: bool = False) -> int:
-        """Return the number of a name, -1 for a text that is not a name."""
+        """Return the number of a name, or -1 if the text is not a name."""
         try:
             id_ = name_id(text)
         except Exception as e:
             if not is_unexpected(e):
                 raise
-            item = f"name {text[:SHOWN_CHARACTERS]}: not used in walks"
+            item = f"name {text[:MAX_NAME_CHARS]}: not used in walks"
             self.failed.append({"item": item, "error": record_bug(e)})
             return -1
         if not id_:
@@ -121,7 +121,7 @@ class _Names:
 
 @dataclass(frozen=True)
 class _ReadGroup:
-    """A group as read; `entity_chunks` are the positions of the extracted entities' chunks, -1 if missing."""
+    """The data of a group. `entity_chunks` are the positions of the entities' chunks, -1 if missing."""
 
     chunks: list[str]
     document_of: list[str]
@@ -145,20 +145,20 @@ def _build_shard(store: Store, shard: _WalkShard) -> Iterator[pa.Table]:
 def _read(store: Store, group: _Group) -> _ReadGroup:
     documents, units, entities = group
     chunks = read_table(store, units, ["id", "document_id"], schema.TEXT_UNITS)
-    found = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
-    chunk = pc.index_in(found["text_unit_id"], value_set=chunks["id"].combine_chunks())
+    instances = read_table(store, entities, ["title", "text_unit_id"], schema.ENTITY_INSTANCES)
+    chunk = pc.index_in(instances["text_unit_id"], value_set=chunks["id"].combine_chunks())
     return _ReadGroup(
         chunks["id"].to_pylist(),
         chunks["document_id"].to_pylist(),
         read_table(store, documents, ["id", "title", "path", "row"], schema.DOCUMENTS),
         chunk.fill_null(-1).to_numpy().astype(np.int64),
-        found["title"].combine_chunks().dictionary_encode(),
+        instances["title"].combine_chunks().dictionary_encode(),
     )
 
 
 def _entity_links(groups: Sequence[_ReadGroup], first: Sequence[int], names: _Names) -> _Links:
     """Link chunks to the entities extracted from them; `first` is the number of each group's first chunk."""
-    # Most names occur in many groups, and normalising one costs as much as everything else done with it.
+    # Number distinct names only: most occur in many groups, and normalising one costs half of the work.
     titles = pa.chunked_array([group.entity_names for group in groups]).unify_dictionaries()
     number = np.array([names.number(text) for text in titles.chunk(0).dictionary.to_pylist()] or [-1])
     name = np.concatenate([number[array.indices.to_numpy()] for array in titles.chunks])

@@ -1,4 +1,4 @@
-"""What changed since the parent snapshot is counted as by comparing all rows, whatever is read for it."""
+"""Counting changed rows gives the same result as comparing all rows."""
 
 from __future__ import annotations
 
@@ -21,8 +21,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
-from graphrag_ray.indexing import changes as comparing
-from graphrag_ray.indexing.changes import count_changes
+from graphrag_ray.indexing import changes
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parquet import mark_for_row_access
@@ -31,7 +30,7 @@ from graphrag_ray.store.snapshots import Manifest
 
 TABLES = ("text_units", "entities", "relationships", "covariates", "communities", "community_reports")
 Rows = Mapping[int, Mapping[str, Any]]
-"""By a number, of which an id is made."""
+"""Rows by a number, from which an id is made."""
 
 
 def random_row(name: str, n: int, dice: Random) -> dict[str, Any]:
@@ -49,11 +48,10 @@ def random_row(name: str, n: int, dice: Random) -> dict[str, Any]:
     return {field.name: value(field) for field in schema.TABLES[name]}
 
 
-def written(store: Store, name: str, rows: Rows, size: int) -> list[Part]:
-    """size: rows of a part"""
-    found = [row for _, row in sorted(rows.items())]
-    pieces = [found[at : at + size] for at in range(0, len(found), size)]
-    tables = (pa.Table.from_pylist(piece, schema=schema.TABLES[name]) for piece in pieces)
+def write_rows(store: Store, name: str, rows: Rows, part_rows: int) -> list[Part]:
+    ordered = [row for _, row in sorted(rows.items())]
+    batches = [ordered[start : start + part_rows] for start in range(0, len(ordered), part_rows)]
+    tables = (pa.Table.from_pylist(batch, schema=schema.TABLES[name]) for batch in batches)
     return [write_part(store, name, mark_for_row_access(table)) for table in tables]
 
 
@@ -63,9 +61,11 @@ def run_after(store: Store, tables: Mapping[str, list[Part]] | None) -> Run:
     return Run(LocalExecutor(store, Models.from_settings(settings)), settings, {}, parent, Observer())
 
 
-def expected(name: str, before: Rows, now: Rows) -> dict[str, int]:
+def compare_one_by_one(name: str, before: Rows, now: Rows) -> dict[str, int]:
     _, columns = COMPARED_TABLES[name]
-    old, new = ({n: orjson.dumps([row[c] for c in columns]) for n, row in of.items()} for of in (before, now))
+    old, new = (
+        {n: orjson.dumps([row[c] for c in columns]) for n, row in rows.items()} for rows in (before, now)
+    )
     both = old.keys() & new.keys()
     changed = sum(old[n] != new[n] for n in both)
     return {
@@ -83,20 +83,20 @@ def expected(name: str, before: Rows, now: Rows) -> dict[str, int]:
     st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 8), st.integers(0, 8)),
     st.sampled_from([1, 1 << 17]),
 )
-def test_changes_are_counted_as_by_comparing_rows_one_by_one(
-    name: str, dice: Random, of: tuple[int, int, int, int], rows_at_once: int
+def test_counts_are_the_same_as_when_rows_are_compared_one_by_one(
+    name: str, dice: Random, numbers: tuple[int, int, int, int], task_rows: int
 ):
-    """of: so many rows, of which some have other values, some go and some come"""
-    n, changed, gone, come = of
+    n, n_changed, n_removed, n_added = numbers
     before = {n: random_row(name, n, dice) for n in range(n)}
     now = dict(before)
-    for number in dice.choices(range(n), k=changed) if n else ():
+    for number in dice.choices(range(n), k=n_changed) if n else ():
         now[number] = random_row(name, number, dice)
-    for number in dice.choices(range(n), k=gone) if n else ():
+    for number in dice.choices(range(n), k=n_removed) if n else ():
         now.pop(number, None)
-    now |= {n + k: random_row(name, n + k, dice) for k in range(come)}
+    now |= {n + k: random_row(name, n + k, dice) for k in range(n_added)}
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(comparing, "ROWS_AT_ONCE", rows_at_once)
+        patch.setattr(changes, "TASK_ROWS", task_rows)
         store = Store(folder)
-        old, new = ({name: written(store, name, rows, dice.randint(1, 9))} for rows in (before, now))
-        assert count_changes(run_after(store, old), new)[name] == expected(name, before, now)
+        old, new = ({name: write_rows(store, name, rows, dice.randint(1, 9))} for rows in (before, now))
+        counts = changes.count_changes(run_after(store, old), new)
+        assert counts[name] == compare_one_by_one(name, before, now)

@@ -1,4 +1,4 @@
-"""A step is taken from the parent snapshot when all that its result comes from is the same, and only then."""
+"""Fingerprints of steps change exactly when something that the result depends on changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CALL = CallParameters("default", "m")
 RESULT = Result({"entities": [[Part("tables/entities/part-1", 3, 100)], []]}, {"odd replies": 1})
 
 
-def test_counts_beside_the_tables_do_not_matter():
+def test_counts_of_a_result_do_not_matter():
     other = Result(RESULT.tables, {"odd replies": 2}, final=False)
     assert fingerprint_of([RESULT]) == fingerprint_of([other])
 
@@ -57,7 +57,7 @@ def test_prompts_models_and_parameters_matter(other: Spec):
     assert fingerprint_of(spec_key(Spec(PROMPT, CALL))) != fingerprint_of(spec_key(other))
 
 
-def test_functions_of_a_specification_are_left_out():
+def test_functions_of_a_specification_are_ignored():
     assert spec_key(Spec(PROMPT, CALL)) == {"prompt": PROMPT, "call": CALL}
 
 

@@ -1,4 +1,4 @@
-"""What a run comes back to lies in a file, and reads as it was written."""
+"""A spool behaves like a dictionary."""
 
 import pytest
 from hypothesis import given
@@ -10,7 +10,7 @@ VALUES = st.one_of(st.text(max_size=50), st.tuples(st.integers(), st.text(max_si
 
 
 @given(values=st.lists(st.tuples(st.integers(0, 9), VALUES), max_size=30))
-def test_a_spool_reads_as_a_dictionary_whatever_order_values_come_in(values):
+def test_spool_returns_the_values_of_a_dictionary(values):
     spool, expected = Spool(), {}
     for number, value in values:
         spool[number] = expected[number] = value
@@ -20,6 +20,6 @@ def test_a_spool_reads_as_a_dictionary_whatever_order_values_come_in(values):
     assert {number: spool[number] for number in spool.numbers()} == expected
 
 
-def test_a_number_without_a_value_is_an_error():
+def test_missing_number_raises_key_error():
     with pytest.raises(KeyError):
         Spool()[3]

@@ -1,4 +1,4 @@
-"""A run that is watched through storage that is away for a while."""
+"""Watching a run while storage is unavailable for a while."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from graphrag_ray.indexing import status
 from graphrag_ray.store import locks, run_records
 from graphrag_ray.store.files import Store
 
-AWAY = Faults(final_from=0)
+UNAVAILABLE = Faults(final_from=0)
 
 
 class Clock:
-    """Time passes while somebody sleeps. at: what happens at the n-th sleep."""
+    """A clock on which time passes only while somebody sleeps. `s3=f` calls f at the third sleep."""
 
-    def __init__(self, **at: object) -> None:
+    def __init__(self, **actions: object) -> None:
         self.now, self.slept = 0.0, 0
-        self.at = {int(name.removeprefix("s")): act for name, act in at.items()}
+        self.actions = {int(name.removeprefix("s")): action for name, action in actions.items()}
 
     def __call__(self) -> float:
         return self.now
 
     def sleep(self, seconds: float) -> None:
         self.now, self.slept = self.now + seconds, self.slept + 1
-        if act := self.at.get(self.slept):
-            act()  # type: ignore[operator]
+        if action := self.actions.get(self.slept):
+            action()  # type: ignore[operator]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def storage() -> tuple[FaultyFiles, Store]:
     return backend, store
 
 
-def begin(
+def record_run(
     store: Store, lock: locks.Lock, outcome: str = run_records.RUNNING, code: int | None = None
 ) -> None:
     run_records.write(
@@ -45,51 +45,53 @@ def begin(
     )
 
 
-def test_a_run_is_watched_on_when_storage_answers_again(
+def test_watching_continues_when_storage_is_available_again(
     storage: tuple[FaultyFiles, Store], caplog: pytest.LogCaptureFixture
 ):
     caplog.set_level(logging.WARNING)
     backend, store = storage
     with locks.acquire(store) as lock:
-        begin(store, lock)
+        record_run(store, lock)
 
-        def back() -> None:
+        def restore() -> None:
             backend.heal()
-            begin(store, lock, "committed", 0)
+            record_run(store, lock, "committed", 0)
 
-        clock = Clock(s1=lambda: setattr(backend, "faults", AWAY), s9=back)
-        seen = [found["outcome"] for found in status.watch_last_run(store, clock, clock.sleep)]
-    assert seen == ["running", "committed"] and clock.slept == 9
+        clock = Clock(s1=lambda: setattr(backend, "faults", UNAVAILABLE), s9=restore)
+        outcomes = [run["outcome"] for run in status.watch_last_run(store, clock, clock.sleep)]
+    assert outcomes == ["running", "committed"] and clock.slept == 9
     assert caplog.text.count("Retrying") == 1
 
 
-def test_a_run_that_is_waited_for_is_seen_though_storage_was_away(storage: tuple[FaultyFiles, Store]):
+def test_waiting_for_a_run_survives_a_storage_outage(storage: tuple[FaultyFiles, Store]):
     backend, store = storage
     with locks.acquire(store) as lock:
 
-        def back() -> None:
+        def restore() -> None:
             backend.heal()
-            begin(store, lock)
+            record_run(store, lock)
 
-        clock = Clock(s2=lambda: setattr(backend, "faults", AWAY), s9=back)
+        clock = Clock(s2=lambda: setattr(backend, "faults", UNAVAILABLE), s9=restore)
         status.wait_for_run(store, clock, clock.sleep)
         assert clock.slept == 9
 
 
-def test_storage_that_stays_away_ends_the_watch_and_not_the_run(storage: tuple[FaultyFiles, Store]):
+def test_long_outage_ends_watching_but_not_the_run(storage: tuple[FaultyFiles, Store]):
     backend, store = storage
     with locks.acquire(store) as lock:
-        begin(store, lock)
-        clock = Clock(s1=lambda: setattr(backend, "faults", AWAY))
+        record_run(store, lock)
+        clock = Clock(s1=lambda: setattr(backend, "faults", UNAVAILABLE))
         with pytest.raises(StoreError, match="may still be active"):
             list(status.watch_last_run(store, clock, clock.sleep))
-        assert clock.now >= status.AWAY_S
+        assert clock.now >= status.OUTAGE_TIMEOUT_S
         backend.heal()
 
 
-def test_storage_that_never_answered_is_told_at_once(storage: tuple[FaultyFiles, Store]):
+def test_storage_that_is_unavailable_from_the_start_is_reported_immediately(
+    storage: tuple[FaultyFiles, Store],
+):
     backend, store = storage
-    backend.faults = AWAY
+    backend.faults = UNAVAILABLE
     clock = Clock()
     with pytest.raises(StoreError):
         list(status.watch_last_run(store, clock, clock.sleep))

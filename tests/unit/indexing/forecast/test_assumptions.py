@@ -1,4 +1,4 @@
-"""What is assumed has a name, a value and a source."""
+"""Assumptions of a forecast."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.indexing.forecast.forecast import ASSUMPTION_MEANINGS, Assumptions, parse_assumptions
 
 
-def test_a_given_assumption_comes_before_all_else_and_says_so():
+def test_assumption_of_the_user_takes_precedence_and_names_its_source():
     assume = Assumptions(parse_assumptions(["glean_yes=0.8"]))
     assert assume.take("glean_yes", 0.5, "assumed") == 0.8
     assert assume.take("ttft_s", 0.5, "assumed") == 0.5
@@ -20,7 +20,7 @@ def test_a_given_assumption_comes_before_all_else_and_says_so():
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("argument", "message"),
     [
         ("glean_yess=1", "Did you mean 'glean_yes'"),
         ("xyzzy=1", "Choose from"),
@@ -34,6 +34,6 @@ def test_a_given_assumption_comes_before_all_else_and_says_so():
         ("prompt_tokens_factor=0", "above 0"),
     ],
 )
-def test_an_assumption_that_cannot_be_is_refused_by_name(given: str, told: str):
-    with pytest.raises(UsageError, match=told):
-        parse_assumptions([given])
+def test_invalid_assumption_is_rejected(argument: str, message: str):
+    with pytest.raises(UsageError, match=message):
+        parse_assumptions([argument])

@@ -1,4 +1,4 @@
-"""Cost and least time of a stage."""
+"""Cost and minimum time of a stage."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
-from graphrag_ray.indexing.forecast.bounds import Latency, Replies, Volume, bound_of, cost_of, latency_of
+from graphrag_ray.indexing.forecast.bounds import Latency, Replies, Volume, bound_of, cost_of, fit_latency
 
 LATENCY = Latency(ttft_s=1.0, tokens_per_s=100.0)
 VOLUME = Volume("extract", "default", items=600, calls=600, prompt_tokens=1_000_000, completion_tokens=60_000)
@@ -30,25 +30,25 @@ def model(*ends: Endpoint, price: Price | None = None) -> Model:
         ([Endpoint(tokens_per_minute=1e12)], 2.0, "one call after another"),
     ],
 )
-def test_the_tightest_limit_decides_and_is_named(ends: list[Endpoint], seconds: float, by: str):
+def test_tightest_limit_determines_the_time_and_is_named(ends: list[Endpoint], seconds: float, by: str):
     bound = bound_of(VOLUME, model(*ends), LATENCY, initial_in_flight=60)
     assert bound is not None and bound.limited_by.startswith(by)
-    # The last call is waited for: less than its two seconds, since others end after it by chance only.
+    # The last call adds at most its own two seconds, because other calls rarely end after it.
     assert seconds <= bound.seconds <= seconds + 2.0
 
 
-def test_slow_calls_at_the_end_are_waited_for_as_a_simulation_of_them_says():
+def test_time_for_slow_calls_at_the_end_agrees_with_a_simulation():
     latency = Latency(1.0, 100.0, slow_share=0.01, slow_factor=8.0)
-    usual = latency.mean_s(VOLUME) / 1.07
+    typical_s = latency.mean_s(VOLUME) / 1.07
     rng, ends = random.Random(1), []
     for _ in range(2_000):
-        sent = (-i / 10.0 for i in range(600))  # ten a second
-        ends.append(max(t + usual * (8.0 if rng.random() < 0.01 else 1.0) for t in sent))
+        sent = (-i / 10.0 for i in range(600))  # ten per second
+        ends.append(max(t + typical_s * (8.0 if rng.random() < 0.01 else 1.0) for t in sent))
     ends.sort()
     assert latency.drain_s(VOLUME, 10.0) == pytest.approx(ends[1_000], rel=0.1)
 
 
-def test_what_waits_for_others_takes_its_own_time_after_them():
+def test_calls_of_a_chain_add_their_time_at_the_end():
     ends = [Endpoint(tokens_per_minute=530_000)]
     flat = bound_of(VOLUME, model(*ends), LATENCY, 60)
     chained = bound_of(replace(VOLUME, chain=4.0), model(*ends), LATENCY, 60)
@@ -56,13 +56,13 @@ def test_what_waits_for_others_takes_its_own_time_after_them():
     assert chained.seconds - flat.seconds == pytest.approx(3 * LATENCY.mean_s(VOLUME))
 
 
-def test_a_limit_counts_only_where_every_endpoint_has_it():
-    open_end = model(Endpoint(tokens_per_minute=1.0), Endpoint(requests_per_minute=1e9))
-    bound = bound_of(VOLUME, open_end, LATENCY, 60)
+def test_limit_applies_only_if_every_endpoint_has_it():
+    endpoints = model(Endpoint(tokens_per_minute=1.0), Endpoint(requests_per_minute=1e9))
+    bound = bound_of(VOLUME, endpoints, LATENCY, 60)
     assert bound is not None and bound.limited_by == "one call after another"
 
 
-def test_an_unknown_price_is_unknown_and_an_offline_engine_costs_nothing():
+def test_unknown_price_gives_no_cost_and_offline_engine_is_free():
     assert cost_of(VOLUME, model(Endpoint())) is None
     assert cost_of(VOLUME, Model()) == 0 and bound_of(VOLUME, Model(), LATENCY, 60) is None
     price = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=10.0)
@@ -70,30 +70,30 @@ def test_an_unknown_price_is_unknown_and_an_offline_engine_costs_nothing():
     assert cost_of(VOLUME.times(0.5), model(Endpoint(), price=price)) == pytest.approx(1.3)
 
 
-def test_nothing_to_do_takes_no_time_and_costs_nothing_at_any_price():
+def test_empty_volume_takes_no_time_and_costs_nothing():
     nothing = VOLUME.times(0.0)
     bound = bound_of(nothing, model(Endpoint()), LATENCY, 60)
     assert bound is not None and bound.seconds == 0 and cost_of(nothing, model(Endpoint())) == 0
 
 
-def latency(completions: np.ndarray, seconds: np.ndarray, hedge: bool = False) -> Latency:
+def fit(completions: np.ndarray, seconds: np.ndarray, hedge: bool = False) -> Latency:
     calls = Replies(np.zeros(len(completions)), completions, seconds, "test")
-    return latency_of({"extract": calls}, lambda name, value, source: value, hedge)
+    return fit_latency({"extract": calls}, lambda name, value, source: value, hedge)
 
 
-def test_latency_is_split_into_the_first_token_and_the_rest():
+def test_latency_is_split_into_first_token_and_generation():
     tokens = np.linspace(1, 600, 60)
-    found = latency(tokens, 0.7 + tokens / 40.0)
-    assert (found.ttft_s, found.tokens_per_s) == (pytest.approx(0.7), pytest.approx(40.0))
+    latency = fit(tokens, 0.7 + tokens / 40.0)
+    assert (latency.ttft_s, latency.tokens_per_s) == (pytest.approx(0.7), pytest.approx(40.0))
 
 
 @pytest.mark.parametrize(
     ("completions", "seconds"),
     [([], []), ([0.0] * 60, [5.0] * 60), (np.arange(60.0), 60.0 - np.arange(60.0))],
 )
-def test_latencies_that_tell_nothing_are_not_used(completions, seconds):
-    assert latency(np.array(completions), np.array(seconds)) == Latency(0.5, 60.0, 0.01, 5.0)
+def test_uninformative_latencies_are_not_used(completions, seconds):
+    assert fit(np.array(completions), np.array(seconds)) == Latency(0.5, 60.0, 0.01, 5.0)
 
 
-def test_a_hedged_call_is_slow_for_a_shorter_time():
-    assert latency(np.zeros(0), np.zeros(0), hedge=True).slow_factor == 2.0
+def test_slow_calls_are_shorter_with_hedging():
+    assert fit(np.zeros(0), np.zeros(0), hedge=True).slow_factor == 2.0

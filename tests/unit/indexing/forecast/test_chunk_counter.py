@@ -1,4 +1,4 @@
-"""Chunks are counted as a run sends them."""
+"""Counting and sampling the chunks of a corpus."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.corpus.chunks import cut_chunks as cut
+from graphrag_ray.corpus.chunks import cut_chunks
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
@@ -29,8 +29,7 @@ def document(text: str, name: str = "a.txt") -> Document:
     return Document(name, "", name, text)
 
 
-def numbered(start: int) -> str:
-    """A text that nowhere repeats itself."""
+def text_without_repetitions(start: int) -> str:
     return " ".join(str(1_000 * start + i) for i in range(200))
 
 
@@ -39,30 +38,30 @@ def counter(settings: Settings = SETTINGS, sample: int = 10, done=None, spec: Ex
 
 
 @given(st.text(min_size=1, max_size=400).filter(str.strip))
-def test_first_requests_have_exactly_the_tokens_that_the_client_counts(text: str):
+def test_tokens_of_first_requests_equal_the_counts_of_the_client(text: str):
     counted = counter()
     counted.add(document(text))
-    chunks = cut(text, SETTINGS.chunking, "o200k_base")
+    chunks = cut_chunks(text, SETTINGS.chunking, "o200k_base")
     model = SETTINGS.model("default")
     different = dict.fromkeys(text[c.start : c.end] for c in chunks)
-    requests = [next(extract(ChunkText(shown), SPEC)) for shown in different]
+    requests = [next(extract(ChunkText(chunk), SPEC)) for chunk in different]
     assert counted.corpus.chunks == len(chunks)
     assert counted.corpus.prompt_tokens == sum(count_prompt_tokens(r, model) for r in requests)
     assert counted.corpus.chunk_tokens == sum(c.n_tokens for c in chunks)
 
 
-def test_the_sample_does_not_depend_on_the_order_of_documents():
-    texts = [document(numbered(i), f"{i}.txt") for i in range(20)]
+def test_sample_does_not_depend_on_the_order_of_documents():
+    texts = [document(text_without_repetitions(i), f"{i}.txt") for i in range(20)]
     one, other = counter(sample=15), counter(sample=15)
     for d in texts:
         one.add(d)
     for d in reversed(texts):
         other.add(d)
-    assert len(one.drawn) == 15
-    assert {d.rank for d in one.drawn} == {d.rank for d in other.drawn}
+    assert len(one.sampled) == 15
+    assert {d.rank for d in one.sampled} == {d.rank for d in other.sampled}
 
 
-def test_chunks_that_do_not_fit_the_window_are_counted_apart():
+def test_chunks_that_do_not_fit_the_context_window_are_counted_separately():
     small = parse_settings(
         {
             "models": {
@@ -81,7 +80,7 @@ def test_chunks_that_do_not_fit_the_window_are_counted_apart():
     assert counted.corpus.prompt_tokens < 3_000
 
 
-def test_a_chunk_that_another_one_repeats_is_asked_about_once():
+def test_repeated_chunk_is_sent_once():
     counted = counter()
     counted.add(document("one and the same"))
     once = counted.corpus
@@ -89,27 +88,28 @@ def test_a_chunk_that_another_one_repeats_is_asked_about_once():
     both = counted.corpus
     assert (both.chunks, both.repeated, both.sent_chunks) == (2, 1, 1)
     assert both.prompt_tokens == once.prompt_tokens and both.embed_tokens == once.embed_tokens
-    assert len(counted.drawn) == 1
+    assert len(counted.sampled) == 1
 
 
-def test_what_a_journal_answers_is_counted_and_drawn_by_itself():
-    asked: list[str] = []
+def test_answered_chunks_are_counted_and_sampled_separately():
+    counted_keys: list[str] = []
 
     def every_other(keys):
-        asked.extend(keys)
+        counted_keys.extend(keys)
         return np.arange(len(keys)) % 2 == 0
 
     counted = counter(sample=3, done=every_other)
-    counted.add(document(numbered(0)))
-    n = len(asked)
+    counted.add(document(text_without_repetitions(0)))
+    n = len(counted_keys)
     assert counted.corpus.chunks == n and counted.corpus.answered == -(-n // 2)
     assert 0 < counted.corpus.answered_prompt_tokens < counted.corpus.prompt_tokens
-    assert len(counted.drawn_answered) == 3 and all(d.key in asked[::2] for d in counted.drawn_answered)
+    assert len(counted.sampled_answered) == 3
+    assert all(chunk.key in counted_keys[::2] for chunk in counted.sampled_answered)
 
 
-def test_a_part_that_was_read_stands_for_the_whole():
+def test_counts_of_a_part_are_extrapolated():
     counted = counter()
-    counted.add(document(numbered(0)))
+    counted.add(document(text_without_repetitions(0)))
     whole = counted.corpus.scaled(0.25)
     assert whole.chunks == 4 * counted.corpus.chunks
     assert whole.prompt_tokens == pytest.approx(4 * counted.corpus.prompt_tokens)

@@ -1,4 +1,4 @@
-"""Names of a corpus from those of a part of it."""
+"""Forecasting the names in a corpus from a sample."""
 
 from __future__ import annotations
 
@@ -30,17 +30,19 @@ def records(*entities: tuple[str, str], links: tuple[tuple[str, str, str], ...] 
 def zipf_chunks(n: int, seed: int, names: int = 200_000, exponent: float = 1.1) -> list[ExtractedRecords]:
     rng = np.random.default_rng(seed)
     weights = 1.0 / np.arange(1, names + 1) ** exponent
-    drawn = (np.unique(rng.choice(names, size=12, p=weights / weights.sum())) for _ in range(n))
-    return [records(*((f"N{i}", "A name.") for i in chunk)) for chunk in drawn]
+    chunks = (np.unique(rng.choice(names, size=12, p=weights / weights.sum())) for _ in range(n))
+    return [records(*((f"N{i}", "A name.") for i in chunk)) for chunk in chunks]
 
 
-def entities(chunks: list[ExtractedRecords]) -> float:
+def count_entities(chunks: list[ExtractedRecords]) -> float:
     return count_names("entities", chunks, "o200k_base", SPEC).distinct
 
 
-def foretold(n_chunks: int, learned: Evidence, given: dict[str, float] | None = None) -> Forecast:
+def forecast_corpus(
+    n_chunks: int, evidence: Evidence, assumptions: dict[str, float] | None = None
+) -> Forecast:
     corpus = CorpusCounts(chunks=n_chunks, prompt_tokens=2_000 * n_chunks)
-    return forecast(SETTINGS, PROMPTS, corpus, learned, given or {})
+    return forecast(SETTINGS, PROMPTS, corpus, evidence, assumptions or {})
 
 
 def test_names_are_counted_by_chunk_and_description():
@@ -48,51 +50,55 @@ def test_names_are_counted_by_chunk_and_description():
         records(("A", "First."), ("B", "Second."), links=(("A", "B", "Met."), ("A", "A", "Itself."))),
         records(("A", "Another."), links=(("B", "A", "Met."), ("A", "C", ""))),
     ]
-    found = count_names("entities", chunks, "o200k_base", SPEC)
-    assert (found.distinct, found.once, found.pairs) == (3, 1, 5)
-    assert (found.descriptions, found.single, found.several) == (3, 1, 1)
+    counts = count_names("entities", chunks, "o200k_base", SPEC)
+    assert (counts.distinct, counts.once, counts.pairs) == (3, 1, 5)
+    assert (counts.descriptions, counts.single, counts.several) == (3, 1, 1)
     pairs = count_names("relationships", chunks, "o200k_base", SPEC)
     assert (pairs.distinct, pairs.once, pairs.pairs, pairs.descriptions) == (2, 1, 3, 1)
 
 
-def test_many_descriptions_are_asked_about_and_few_short_ones_are_joined():
+def test_many_descriptions_are_merged_by_the_model_and_few_are_joined():
     texts = [f"Description number {i} of a name." for i in range(5)]
     few, many = ([records(("A", text)) for text in texts[:n]] for n in (2, 5))
-    assert count_names("entities", few, "o200k_base", SPEC).asked == 0
-    found = count_names("entities", many, "o200k_base", SPEC)
-    assert found.asked == 1 and found.asked_tokens == pytest.approx(5 * (found.description_tokens + 1))
+    assert count_names("entities", few, "o200k_base", SPEC).to_describe == 0
+    counts = count_names("entities", many, "o200k_base", SPEC)
+    assert counts.to_describe == 1 and counts.to_describe_tokens == pytest.approx(
+        5 * (counts.description_tokens + 1)
+    )
 
 
-def test_a_quarter_of_a_corpus_tells_its_names_to_within_a_tenth():
+def test_quarter_of_a_corpus_predicts_its_names_within_ten_percent():
     chunks = zipf_chunks(2_000, seed=7)
-    told = foretold(2_000, Evidence(chunks[:500], chunks[:500]))
-    assert told.graph["entities"] == pytest.approx(entities(chunks), rel=0.1)
+    result = forecast_corpus(2_000, Evidence(chunks[:500], chunks[:500]))
+    assert result.graph["entities"] == pytest.approx(count_entities(chunks), rel=0.1)
 
 
-def test_the_whole_corpus_is_not_extrapolated():
+def test_complete_sample_is_not_extrapolated():
     chunks = zipf_chunks(100, seed=1)
-    assert foretold(100, Evidence(chunks, chunks)).graph["entities"] == pytest.approx(entities(chunks))
+    assert forecast_corpus(100, Evidence(chunks, chunks)).graph["entities"] == pytest.approx(
+        count_entities(chunks)
+    )
 
 
-def test_a_corpus_without_names_stays_without():
-    for learned in (Evidence([]), Evidence([records()]), Evidence([records()], [records()])):
-        assert foretold(1_000, learned).graph["entities"] == 0
+def test_corpus_without_names_is_forecast_to_have_none():
+    for evidence in (Evidence([]), Evidence([records()]), Evidence([records()], [records()])):
+        assert forecast_corpus(1_000, evidence).graph["entities"] == 0
 
 
-def test_names_that_are_given_replace_what_was_counted():
+def test_assumed_numbers_replace_counted_ones():
     chunks = zipf_chunks(100, seed=1)
-    found = foretold(1_000, Evidence(chunks), {"entities": 400.0, "communities_per_entity": 0.5})
-    assert found.graph["entities"] == 400 and found.graph["communities"] == 200
+    counts = forecast_corpus(1_000, Evidence(chunks), {"entities": 400.0, "communities_per_entity": 0.5})
+    assert counts.graph["entities"] == 400 and counts.graph["communities"] == 200
 
 
-def test_communities_and_contexts_are_those_of_the_trial():
+def test_ratio_of_communities_is_taken_from_the_trial():
     chunks = zipf_chunks(100, seed=1)
-    found = foretold(1_000, Evidence(chunks, chunks, counts={"entities": 100, "communities": 30}))
-    assert found.graph["communities"] == pytest.approx(0.3 * found.graph["entities"])
+    counts = forecast_corpus(1_000, Evidence(chunks, chunks, counts={"entities": 100, "communities": 30}))
+    assert counts.graph["communities"] == pytest.approx(0.3 * counts.graph["entities"])
 
 
 @pytest.mark.parametrize(("n", "levels"), [(1, 2), (100, 5)])
-def test_a_hierarchy_has_no_more_levels_than_communities(n: int, levels: int):
+def test_hierarchy_has_no_more_levels_than_communities(n: int, levels: int):
     chunks = zipf_chunks(n, seed=1)
-    found = foretold(n, Evidence(chunks), {"communities_per_entity": 0.2, "entities": 8.0 * n})
-    assert found.graph["levels"] == levels
+    counts = forecast_corpus(n, Evidence(chunks), {"communities_per_entity": 0.2, "entities": 8.0 * n})
+    assert counts.graph["levels"] == levels

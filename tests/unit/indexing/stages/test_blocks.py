@@ -1,4 +1,4 @@
-"""Elements are read by their place, and a process keeps a bounded number of bytes of them."""
+"""Blocks of elements: reading by position, and the size-limited cache."""
 
 from itertools import pairwise
 
@@ -14,7 +14,7 @@ from graphrag_ray.store.parts import write_part
 
 N = 23
 ENDS = [1, 6, 11, 16, 21, N]
-"""Of the blocks, which differ in size."""
+"""Ends of the blocks, which differ in size."""
 
 
 @pytest.fixture(scope="module")
@@ -27,33 +27,33 @@ def stored(tmp_path_factory):
     ]
 
 
-@given(places=st.lists(st.integers(0, N - 1)))
-def test_elements_come_in_the_order_asked_for_with_the_columns_asked_for(stored, places):
+@given(positions=st.lists(st.integers(0, N - 1)))
+def test_rows_returns_the_requested_columns_in_the_requested_order(stored, positions):
     store, parts = stored
-    found = ElementBlocks(parts).rows(store, np.array(places, dtype=np.int64), ["id"])
-    assert found == [{"id": str(p)} for p in places]
+    rows = ElementBlocks(parts).rows(store, np.array(positions, dtype=np.int64), ["id"])
+    assert rows == [{"id": str(p)} for p in positions]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, N), (3, 3), (4, 6), (5, 10), (22, 23)])
-def test_a_slice_holds_the_places_between_its_ends(stored, start, end):
+def test_between_returns_the_rows_between_two_positions(stored, start, end):
     store, parts = stored
-    found = ElementBlocks(parts).between(store, start, end, ["id"])
-    assert found["id"].to_pylist() == [str(p) for p in range(start, end)]
+    table = ElementBlocks(parts).between(store, start, end, ["id"])
+    assert table["id"].to_pylist() == [str(p) for p in range(start, end)]
 
 
-def test_a_cache_keeps_the_blocks_last_used_up_to_its_bytes(stored):
+def test_cache_stores_the_last_used_blocks_up_to_its_limit(stored):
     store, parts = stored
-    one = BlockCache(1 << 30).get(store, parts[1][0]).nbytes
-    cache = BlockCache(2 * one)
+    block_bytes = BlockCache(1 << 30).get(store, parts[1][0]).nbytes
+    cache = BlockCache(2 * block_bytes)
     for part in [p for group in parts[:4] for p in group]:
         cache.get(store, part)
-        assert 0 < cache.nbytes <= 2 * one
-    kept = cache.get(store, parts[3][0])
-    assert cache.get(store, parts[3][0]) is kept
-    assert cache.get(store, parts[0][0]) is not kept
+        assert 0 < cache.nbytes <= 2 * block_bytes
+    cached = cache.get(store, parts[3][0])
+    assert cache.get(store, parts[3][0]) is cached
+    assert cache.get(store, parts[0][0]) is not cached
 
 
-def test_a_block_larger_than_the_cache_is_kept_until_the_next_one(stored):
+def test_block_larger_than_the_cache_stays_until_the_next_one(stored):
     store, parts = stored
     cache = BlockCache(1)
     first = cache.get(store, parts[0][0])

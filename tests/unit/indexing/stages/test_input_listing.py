@@ -1,4 +1,4 @@
-"""By what a file is known again: what its storage says of it."""
+"""Version hashes of input files, which come from the storage's metadata."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LONG_AGO = NOW - 3600
         ),
     ],
 )
-def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], other: dict[str, Any]):
+def test_hash_depends_on_size_time_etag_and_version(one: dict[str, Any], other: dict[str, Any]):
     assert _version_hash(one, "folder", NOW) == _version_hash(dict(one), "folder", NOW + 9) != ""
     assert _version_hash(one, "folder", NOW) != _version_hash(other, "folder", NOW) != ""
 
@@ -37,23 +37,23 @@ def test_another_size_time_etag_or_version_is_another_file(one: dict[str, Any], 
     [
         {},
         {"size": 3},
-        {"size": 3, "mtime": NOW - 1},  # it may be written again in the same tick
+        {"size": 3, "mtime": NOW - 1},  # It may be written again in the same tick.
         {"size": 3, "mtime": NOW - 0.05},
-        {"size": 3, "mtime": NOW + 1e6},  # by a clock that is ahead
+        {"size": 3, "mtime": NOW + 1e6},  # The clock of the storage is ahead.
         {"size": 3, "mtime": "yesterday"},
-        {"size": 3, "ETag": 'W/"a"'},  # much the same, it says
+        {"size": 3, "ETag": 'W/"a"'},  # A weak ETag does not change with every change.
         {"size": 3, "ETag": ""},
     ],
 )
-def test_a_file_of_which_too_little_is_said_is_not_known_again(info: dict[str, Any]):
+def test_hash_is_empty_if_metadata_is_insufficient(info: dict[str, Any]):
     assert _version_hash(info, "folder", NOW) == ""
 
 
-def test_an_etag_tells_what_was_written_just_now():
+def test_recent_file_with_an_etag_has_a_hash():
     assert _version_hash(
         {"size": 3, "ETag": '"a"', "LastModified": datetime.fromtimestamp(NOW, UTC)}, "folder", NOW
     )
 
 
-def test_a_clock_that_tells_fractions_of_a_second_ticks_often():
+def test_clock_with_fractions_of_a_second_is_trusted_sooner():
     assert _version_hash({"size": 3, "mtime": NOW - 0.5}, "folder", NOW)

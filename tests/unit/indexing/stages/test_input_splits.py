@@ -1,4 +1,4 @@
-"""A large table file that is read in pieces gives the tables that it gives as one."""
+"""Reading a large table file in splits gives the same tables as reading it whole."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts, read_stage
-from graphrag_ray.indexing.stages import read_stage as read_step
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import read_table
@@ -42,30 +41,30 @@ def read(
     limit: int,
     split: bool,
     scan_bytes: int = 100,
-    at: str = "",
+    url: str = "",
     storage: dict[str, Any] | None = None,
     **options: Any,
 ) -> tuple[Store, Result]:
-    """at: where INPUT is, if not in the folder; storage: how it is reached."""
-    given = {"input": {**options, "storage": storage} if storage else options}
+    """Read INPUT at `url`, by default the folder `in`."""
+    input_options = {**options, "storage": storage} if storage else options
     chunking = {"size": 20, "overlap": 4, "min_last_chunk_tokens": 2}
-    read_as = parse_settings({**given, "chunking": chunking})
+    settings = parse_settings({"input": input_options, "chunking": chunking})
     store = Store(str(folder / f"index {split}"))
-    executor = LocalExecutor(store, Models.from_settings(read_as))
+    executor = LocalExecutor(store, Models.from_settings(settings))
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(document_parts, "split_bytes", lambda total: limit)
         patched.setattr(read_stage, "SCAN_BYTES", scan_bytes)
         patched.setattr(read_stage, "_LINE_BYTES", 7)
         if not split:
             patched.setattr(read_stage.input_splits, "SPLITTABLE_EXTENSIONS", ())
-        run = Run(executor, read_as, PROMPTS, None, Observer())
-        return store, read_step.read_input(run, at or str(folder / "in"), add=False, allow_deletes=False)
+        run = Run(executor, settings, PROMPTS, None, Observer())
+        return store, read_stage.read_input(run, url or str(folder / "in"), add=False, allow_deletes=False)
 
 
-def tables(found: tuple[Store, Result]) -> dict[str, list[dict[str, Any]]]:
-    store, result = found
+def tables(stored: tuple[Store, Result]) -> dict[str, list[dict[str, Any]]]:
+    store, result = stored
     rows = {n: read_table(store, result.parts(n), None, schema.TABLES[n]).to_pylist() for n in NAMES}
-    for failure in rows["failures"]:  # rows that are read apart do not know each other's numbers
+    for failure in rows["failures"]:  # Without the row's number, which is unknown across splits.
         failure["error"] = re.sub(r"^.* has the id ('.*' of an earlier row)$", r"\1", failure["error"])
     rows["failures"].sort(key=lambda f: (f["document"], f["item"], f["error"]))
     return rows
@@ -81,22 +80,24 @@ texts = st.one_of(
 )
 ids = st.sampled_from([*"abcdefghijklmnopqrstuvwxyz", "1", "2", "3", ""])
 rows = st.fixed_dictionaries({}, optional={"id": ids, "text": texts, "k": st.integers(0, 9)})
-odd = st.sampled_from([b"", b"  \t", b"\r", b'{"text": "b"', b"[1]", b"null", "{é".encode("cp1252"), b"\x00"])
-written = rows.map(lambda row: json.dumps(row, ensure_ascii=False).encode())
-lines = st.lists(st.one_of(written, written, odd), max_size=25)
+invalid = st.sampled_from(
+    [b"", b"  \t", b"\r", b'{"text": "b"', b"[1]", b"null", "{é".encode("cp1252"), b"\x00"]
+)
+valid = rows.map(lambda row: json.dumps(row, ensure_ascii=False).encode())
+lines = st.lists(st.one_of(valid, valid, invalid), max_size=25)
 
 
 @given(lines, st.booleans(), st.sampled_from([None, "id"]), st.integers(200, 4000), st.integers(1, 300))
-def test_any_lines_in_pieces_of_any_size_give_the_tables_of_one(
+def test_any_lines_in_splits_of_any_size_give_the_same_tables(
     lines: list[bytes], ends: bool, id_column: str | None, limit: int, scan_bytes: int
 ) -> None:
-    if id_column:  # of rows with one id see below
-        named: dict[bytes, bytes] = {}
+    if id_column:  # Repeated ids are tested below.
+        by_id: dict[bytes, bytes] = {}
         for n, line in enumerate(lines):
-            named.setdefault(found[0] if (found := re.findall(rb'"id": "\w+"', line)) else b"%d" % n, line)
-        lines = list(named.values())
-    with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
+            by_id.setdefault(ids[0] if (ids := re.findall(rb'"id": "\w+"', line)) else b"%d" % n, line)
+        lines = list(by_id.values())
+    with tempfile.TemporaryDirectory() as folder_name:
+        folder = Path(folder_name)
         first = b'{"id": "first", "text": "so that there is one"}'
         write(folder, "rows.jsonl", b"\n".join([first, *lines]) + b"\n" * ends)
         write(folder, "small.txt", b"BOB met CAROL.")
@@ -104,47 +105,49 @@ def test_any_lines_in_pieces_of_any_size_give_the_tables_of_one(
         assert tables(read(folder, limit, True, scan_bytes, id_column=id_column)) == whole
 
 
-def test_a_large_file_is_read_by_many_and_a_line_more_changes_few_pieces(tmp_path: Path) -> None:
+def test_large_file_is_split_and_a_new_line_changes_few_splits(tmp_path: Path) -> None:
     lines = [json.dumps({"id": f"row {i}", "text": f"text {i} " * (i % 9 + 1)}).encode() for i in range(250)]
 
-    def stretches(lines: list[bytes]) -> set[bytes]:
+    def read_splits(lines: list[bytes]) -> set[bytes]:
         data = b"\n".join(lines)
         write(tmp_path, "rows.jsonl", data)
-        seen = set()
+        splits = set()
         with pytest.MonkeyPatch.context() as patched:
-            inner = read_step.read_stretch
+            read_split_bytes = read_stage.read_split_bytes
 
-            def noted(*given: Any) -> bytes:
-                found = inner(*given)
-                seen.add(found)
-                return found
+            def record(*args: Any) -> bytes:
+                split = read_split_bytes(*args)
+                splits.add(split)
+                return split
 
-            patched.setattr(read_step, "read_stretch", noted)
+            patched.setattr(read_stage, "read_split_bytes", record)
             _, result = read(tmp_path, 1250, True, 10_000, id_column="id")
         assert result.counts["documents"] == len(lines) and not result.parts("failures")
-        assert sum(len(part) for part in seen) == len(data) and max(len(part) for part in seen) <= 1250
-        return seen
+        assert sum(map(len, splits)) == len(data) and max(map(len, splits)) <= 1250
+        return splits
 
-    before = stretches(lines)
-    after = stretches([*lines[:100], b'{"id": "new", "text": "new"}', *lines[100:]])
+    before = read_splits(lines)
+    after = read_splits([*lines[:100], b'{"id": "new", "text": "new"}', *lines[100:]])
     assert len(before) > 15 and len(before - after) <= 8
 
 
-def test_of_rows_with_one_id_in_several_stretches_the_first_is_a_document(tmp_path: Path) -> None:
+def test_first_row_with_an_id_in_several_splits_becomes_a_document(tmp_path: Path) -> None:
     rows = [{"id": f"row {i}", "text": f"text {i} " * 9} for i in range(200)]
     rows[190]["id"] = rows[195]["id"] = "row 3"
     write(tmp_path, "rows.jsonl", b"\n".join(json.dumps(row).encode() for row in rows))
     store, result = read(tmp_path, 4000, True, 1500, id_column="id")
-    found = tables((store, result))
+    read_tables = tables((store, result))
+    documents = read_tables["documents"]
     assert result.counts["documents"] == 198 and len(result.parts("documents")) > 10
-    (text,) = [row["text"] for row in found["documents"] if row["row"] == "row 3"]
-    assert text.startswith("text 3 ") and len({row["id"] for row in found["documents"]}) == 198
-    assert {row["document_id"] for row in found["text_units"]} == {row["id"] for row in found["documents"]}
-    assert [(row["item"], row["document"]) for row in found["failures"]] == [("row 3", "rows.jsonl")] * 2
+    (text,) = [row["text"] for row in documents if row["row"] == "row 3"]
+    assert text.startswith("text 3 ") and len({row["id"] for row in documents}) == 198
+    assert {row["document_id"] for row in read_tables["text_units"]} == {row["id"] for row in documents}
+    failures = [(row["item"], row["document"]) for row in read_tables["failures"]]
+    assert failures == [("row 3", "rows.jsonl")] * 2
 
 
-def test_of_rows_with_one_id_that_one_split_holds_the_first_is_a_document(tmp_path: Path) -> None:
-    """As where pieces were read one by one, since a process died of one."""
+def test_first_row_with_an_id_in_one_group_becomes_a_document(tmp_path: Path) -> None:
+    """Files of a split are read one by one after one of them crashed a process."""
     write(tmp_path, "rows.jsonl", b'{"id": "a", "text": "the first"}\n{"id": "b", "text": "another"}')
     store, one = read(tmp_path, 4000, True, id_column="id")
     write(tmp_path, "rows.jsonl", b'{"id": "a", "text": "the second"}\n{"id": "c", "text": "third"}')
@@ -155,14 +158,14 @@ def test_of_rows_with_one_id_that_one_split_holds_the_first_is_a_document(tmp_pa
     assert (
         read_stage._drop_repeated_ids(Run(executor, parse_settings({}), PROMPTS, None, Observer()), both) == 1
     )
-    found = tables((store, Result(both)))
-    assert [row["text"] for row in found["documents"]] == ["the first", "another", "third"]
-    assert len(found["text_units"]) == 3 and len(found["failures"]) == 1
+    remaining = tables((store, Result(both)))
+    assert [row["text"] for row in remaining["documents"]] == ["the first", "another", "third"]
+    assert len(remaining["text_units"]) == 3 and len(remaining["failures"]) == 1
 
 
 @pytest.mark.parametrize("damaged", [False, True])
 @pytest.mark.parametrize("limit", [1_000, 8_000])
-def test_row_groups_by_themselves_give_the_tables_of_one_file(
+def test_reading_row_groups_separately_gives_the_same_tables(
     tmp_path: Path, damaged: bool, limit: int
 ) -> None:
     write(tmp_path, "rows.parquet", b"")
@@ -171,7 +174,7 @@ def test_row_groups_by_themselves_give_the_tables_of_one_file(
     pq.write_table(table, path, row_group_size=20, compression="NONE", use_dictionary=False)
     if damaged:
         data = bytearray(path.read_bytes())
-        # What the row group of rows 81 to 100 begins with, and the first half of its texts.
+        # Overwrite the beginning of the row group with rows 81 to 100, and the first half of its texts.
         start, end = data.index(b"text 80 ") - 100, data.index(b"text 90 ")
         data[start:end] = b"\xff" * (end - start)
         path.write_bytes(data)
@@ -193,7 +196,7 @@ def test_row_groups_by_themselves_give_the_tables_of_one_file(
     ],
     ids=["byte order mark", "array", "no text column", "binary"],
 )
-def test_what_is_told_of_a_whole_file_is_told_once(tmp_path: Path, data: bytes) -> None:
+def test_problem_of_a_whole_file_is_reported_once(tmp_path: Path, data: bytes) -> None:
     write(tmp_path, "rows.jsonl", data)
     write(tmp_path, "small.txt", b"BOB met CAROL.")
     whole = tables(read(tmp_path, 100, False))
@@ -201,29 +204,29 @@ def test_what_is_told_of_a_whole_file_is_told_once(tmp_path: Path, data: bytes) 
     assert len(whole["documents"]) + len(whole["failures"]) in (2, 100)
 
 
-def test_pieces_of_files_on_object_storage_are_read_by_ranges(tmp_path: Path, s3_owner: S3Server) -> None:
+def test_splits_on_object_storage_are_read_by_range_requests(tmp_path: Path, s3_owner: S3Server) -> None:
     rows = [{"id": i % 90, "text": f"text {i} " * 9} for i in range(100)]
     write(tmp_path, "a.jsonl", b"\n".join(json.dumps(row).encode() for row in rows))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "in" / "b.parquet", row_group_size=7)
-    at = f"{BUCKET}/{uuid.uuid4().hex[:12]}"
+    prefix = f"{BUCKET}/{uuid.uuid4().hex[:12]}"
     for path in (tmp_path / "in").iterdir():
-        s3_owner.files().pipe_file(f"{at}/{path.name}", path.read_bytes())
+        s3_owner.files().pipe_file(f"{prefix}/{path.name}", path.read_bytes())
     storage = {"endpoint_url": s3_owner.address}
     whole = tables(read(tmp_path, 1400, False, id_column="id"))
-    store, result = read(tmp_path, 1400, True, 500, at=f"s3://{at}", id_column="id", storage=storage)
+    store, result = read(tmp_path, 1400, True, 500, url=f"s3://{prefix}", id_column="id", storage=storage)
     assert tables((store, result)) == whole
     assert len(result.tables["documents"]) > 10 and len(whole["failures"]) == 20
 
 
-WHY = "its server does not support HTTP range requests. Download it"
+NO_RANGES = "its server does not support HTTP range requests. Download it"
 
 
 @pytest.mark.parametrize("block_bytes", [700, 5 << 20])
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
-def test_a_web_server_that_sends_only_whole_files_is_not_asked_for_one_as_often_as_it_has_parts(
+def test_web_server_without_range_requests_is_not_asked_for_the_file_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(read_step, "WHOLE_BYTES", 0)
+    monkeypatch.setattr(read_stage, "WHOLE_BYTES", 0)
     monkeypatch.setattr(table_rows, "HEAD_BYTES", 500)
     rows = [{"id": i, "text": f"text {i} " * 9} for i in range(100)]
     data = b"\n".join(json.dumps(row).encode() for row in rows)
@@ -233,19 +236,19 @@ def test_a_web_server_that_sends_only_whole_files_is_not_asked_for_one_as_often_
     storage = {"options": {"block_size": block_bytes}}
     with serving({f"/{name}": data}) as web:
 
-        def found() -> dict[str, list[dict[str, Any]]]:
+        def read_file() -> dict[str, list[dict[str, Any]]]:
             shutil.rmtree(tmp_path / "index True", ignore_errors=True)
-            return tables(read(tmp_path, 1400, True, 500, at=f"http://{web.host}/{name}", storage=storage))
+            return tables(read(tmp_path, 1400, True, 500, url=f"http://{web.host}/{name}", storage=storage))
 
-        by_parts = found()
-        assert len(by_parts["documents"]) == 100 and not by_parts["failures"] and len(web.asked) > 5
+        in_splits = read_file()
+        assert len(in_splits["documents"]) == 100 and not in_splits["failures"] and len(web.asked) > 5
         web.ranges, web.asked = False, []
         if block_bytes > len(data):
-            assert found() == by_parts
+            assert read_file() == in_splits
         elif name.endswith(".jsonl"):
-            (failure,) = found()["failures"]
-            assert failure["document"] == name and failure["item"] == name and WHY in failure["error"]
+            (failure,) = read_file()["failures"]
+            assert failure["document"] == name and failure["item"] == name and NO_RANGES in failure["error"]
         else:
-            with pytest.raises(InputError, match=re.escape(WHY)):
-                found()
+            with pytest.raises(InputError, match=re.escape(NO_RANGES)):
+                read_file()
         assert len(web.asked) <= 5

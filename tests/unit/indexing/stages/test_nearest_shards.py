@@ -1,4 +1,4 @@
-"""From which earlier shard a new one is derived."""
+"""The choice of the earlier shard from which a new one is derived."""
 
 from __future__ import annotations
 
@@ -21,30 +21,30 @@ def shard_of(
     signs: bool = False,
     kind: str = "entity",
 ) -> _Shard:
-    """names: of its parts, a letter each; rows: of each."""
+    """Return a shard with a part of `rows` rows for each letter in `names`."""
     texts = [Texts(kind, [Part(name, rows, 100)]) for name in names]
     return _Shard(kind, by, texts, signs, names, "", span)
 
 
 def nearest(shard: _Shard, *earlier: _Shard) -> str | None:
-    (found,) = _nearest([shard], [(x, Part(x.made_from, x.rows, 1)) for x in earlier])
-    return found[1].path if found else None
+    (chosen,) = _nearest([shard], [(x, Part(x.made_from, x.rows, 1)) for x in earlier])
+    return chosen[1].path if chosen else None
 
 
 @pytest.mark.parametrize("by", ["keyword", "vector"])
-def test_the_shard_that_shares_most_rows_in_parts_is_the_nearest(by: By):
+def test_shard_that_shares_most_rows_in_parts_is_chosen(by: By):
     apart = [shard_of(names, by, span=(0, 0)) for names in ("abxyz", "cdefg", "h")]
     assert nearest(shard_of("bcdefh", by), *apart) == "cdefg"
     assert nearest(shard_of("cdabxyz", by), *apart) == "abxyz"
 
 
-def test_less_than_half_of_the_rows_are_not_enough():
+def test_shard_with_less_than_half_of_the_rows_is_not_chosen():
     assert nearest(shard_of("abcd"), shard_of("abxx")) == "abxx"
     assert nearest(shard_of("abcde"), shard_of("abxx")) is None
     assert nearest(shard_of("abcde")) is None
 
 
-def test_words_are_taken_from_the_same_place_of_the_table_where_parts_have_changed():
+def test_keyword_shards_are_also_compared_by_their_position_in_the_table():
     halves = [shard_of("ab", "keyword", span=(0, 0.5)), shard_of("cd", "keyword", span=(0.5, 1))]
     assert nearest(shard_of("xy", "keyword", span=(0.2, 0.6)), *halves) == "ab"
     assert nearest(shard_of("xy", "keyword", span=(0.4, 1)), *halves) == "cd"
@@ -53,23 +53,23 @@ def test_words_are_taken_from_the_same_place_of_the_table_where_parts_have_chang
     assert nearest(shard_of("xy", "vector", span=(0, 0.5)), shard_of("ab", "vector", span=(0, 0.5))) is None
 
 
-def test_a_shard_of_another_table_or_with_signs_is_not_near():
+def test_shard_of_another_table_or_with_signs_is_not_chosen():
     assert nearest(shard_of("ab"), shard_of("ab", kind="relationship"), shard_of("ab", "keyword")) is None
     assert nearest(shard_of("ab"), shard_of("ab", signs=True)) is None
     assert nearest(shard_of("ab", signs=True), shard_of("ab", signs=True)) == "ab"
 
 
-def test_chunks_of_documents_in_other_parts_are_others():
-    """Their titles may have changed."""
+def test_chunks_with_documents_in_other_parts_differ():
+    """The documents' titles may have changed."""
 
-    def one(documents: str) -> _Shard:
+    def shard_with(documents: str) -> _Shard:
         texts = [Texts("text_unit", [Part("a", 10, 100)], [Part(documents, 5, 50)])]
         return _Shard("text_unit", "keyword", texts, False, documents, "", (0, 0.1))
 
-    assert one("d").paths != one("e").paths
+    assert shard_with("d").paths != shard_with("e").paths
 
 
-def test_shards_know_where_they_stand(monkeypatch: pytest.MonkeyPatch):
+def test_spans_of_shards_cover_the_table(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(search_stage, "SHARD_BYTES", {"vector": 1_000})
     groups = [Texts("entity", [Part(f"{n}", 10 + n % 3, 300) for n in range(20)]), Texts("entity", [])]
     shards = _shards("entity", "vector", groups)
@@ -85,10 +85,10 @@ def rows_of(*texts: tuple[str, str | None]) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=TEXTS)
 
 
-def test_rows_whose_texts_are_the_same_are_not_told():
+def test_difference_leaves_out_rows_with_unchanged_texts():
     before: Sequence[pa.Table] = [rows_of(("a", "mill"), ("b", "river")), rows_of(("c", "x"), ("d", None))]
-    gone, come = _difference(before, rows_of(("e", "new"), ("c", "x"), ("b", "rivers"), ("d", None)))
-    assert gone == ["a", "b", "d"]
-    assert come["id"].to_pylist() == ["e", "b", "d"]
+    outdated, new = _difference(before, rows_of(("e", "new"), ("c", "x"), ("b", "rivers"), ("d", None)))
+    assert outdated == ["a", "b", "d"]
+    assert new["id"].to_pylist() == ["e", "b", "d"]
     assert _difference([], rows_of(("a", "mill")))[1]["id"].to_pylist() == ["a"]
     assert _difference(before, rows_of())[0] == ["a", "b", "c", "d"]

@@ -1,4 +1,4 @@
-"""A shard of the index for walks is what one gets by going through its groups one by one."""
+"""A shard of the walk index is the same as one built link by link."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ from graphrag_ray.store.parts import Part, write_part
 from graphrag_ray.store.search import name_links
 
 NAMES = st.sampled_from(["U.S.", "US", "U S", "ADA", "Ada", "Ada (poet)", "BERT", "?", "", "C", "C++"])
-"""Several spellings of one name, and what is no name."""
-
+"""Several spellings of some names, and texts that are not names."""
 
 Document = tuple[str, list[list[str]]]
 """A title, and the names in each chunk."""
@@ -32,7 +31,7 @@ Document = tuple[str, list[list[str]]]
 GROUPS = st.lists(st.lists(st.tuples(NAMES, st.lists(st.lists(NAMES, max_size=4), max_size=3)), max_size=3))
 
 
-def parts(store: Store, number: int, documents: Sequence[Document]) -> tuple[list[Part], ...]:
+def write_group(store: Store, number: int, documents: Sequence[Document]) -> tuple[list[Part], ...]:
     ids = [stable_id("document", str(number), str(n)) for n in range(len(documents))]
     rows: dict[str, list[dict[str, Any]]] = {"documents": [], "text_units": [], "found_entities": []}
     for id_, (title, chunks) in zip(ids, documents, strict=True):
@@ -41,54 +40,52 @@ def parts(store: Store, number: int, documents: Sequence[Document]) -> tuple[lis
             unit = stable_id("chunk", id_, str(n))
             rows["text_units"].append({"id": unit, "document_id": id_})
             rows["found_entities"] += [{"title": name, "text_unit_id": unit} for name in names]
-    of = (schema.DOCUMENTS, schema.TEXT_UNITS, schema.ENTITY_INSTANCES)
-    tables = (pa.Table.from_pylist(x, schema=y) for x, y in zip(rows.values(), of, strict=True))
+    schemas = (schema.DOCUMENTS, schema.TEXT_UNITS, schema.ENTITY_INSTANCES)
+    tables = (pa.Table.from_pylist(x, schema=y) for x, y in zip(rows.values(), schemas, strict=True))
     return tuple(
         [write_part(store, name, table)] if table.num_rows else []
         for name, table in zip(rows, tables, strict=True)
     )
 
 
-def expected(groups: Sequence[Sequence[Document]]) -> bytes:
+def build_link_by_link(groups: Sequence[Sequence[Document]]) -> bytes:
     chunks: list[str] = []
     texts: dict[str, str] = {}
     links: list[tuple[int, str, int]] = []
     for number, documents in enumerate(groups):
-        for n, (_, of) in enumerate(documents):
-            for k, names in enumerate(of):
+        for n, (_, document_chunks) in enumerate(documents):
+            for k, names in enumerate(document_chunks):
                 for name in names:
                     if id_ := name_id(name):
                         texts.setdefault(id_, name)
                         links.append((len(chunks), id_, 1))
                 id_ = stable_id("document", str(number), str(n))
                 chunks.append(stable_id("chunk", id_, str(k)))
-    at = 0
+    first = 0
     for documents in groups:
-        for title, of in documents:
+        for title, document_chunks in documents:
             text = name_from_title(title, f"{title}.txt", "7")
             if id_ := name_id(text):
                 texts[id_] = text
-                links += [(at + k, id_, TITLE_WEIGHT) for k in range(len(of))]
-            at += len(of)
+                links += [(first + k, id_, TITLE_WEIGHT) for k in range(len(document_chunks))]
+            first += len(document_chunks)
     numbers = {id_: n for n, id_ in enumerate(texts)}
     of_chunk, of_name, weights = (np.array([link[k] for link in links], object) for k in range(3))
-    places = np.array([numbers[id_] for id_ in of_name], np.int64)
-    return name_links.build(chunks, texts, of_chunk.astype(np.int64), places, weights.astype(np.int64))
+    name_numbers = np.array([numbers[id_] for id_ in of_name], np.int64)
+    return name_links.build(chunks, texts, of_chunk.astype(np.int64), name_numbers, weights.astype(np.int64))
 
 
 @fewer(2)
 @given(GROUPS)
-def test_names_are_written_as_in_the_last_title_or_else_as_they_were_found_first(
-    groups: list[list[Document]],
-):
-    some = [documents for documents in groups if any(chunks for _, chunks in documents)]
-    if not some:
+def test_spelling_in_the_last_title_wins_over_the_first_in_a_chunk(groups: list[list[Document]]):
+    with_chunks = [documents for documents in groups if any(chunks for _, chunks in documents)]
+    if not with_chunks:
         return
     with TemporaryDirectory() as folder:
         store = Store(folder)
-        of = [parts(store, number, documents) for number, documents in enumerate(some)]
-        (shard,) = walk_stage._shards(of)
+        stored_groups = [write_group(store, number, group) for number, group in enumerate(with_chunks)]
+        (shard,) = walk_stage._shards(stored_groups)
         (row,) = next(iter(walk_stage._build_shard(store, shard))).to_pylist()
         stored = index_files.open_part(store, Part(row["path"], shard.rows, row["bytes"]))
-        assert bytes(stored.data) == expected(some)
+        assert bytes(stored.data) == build_link_by_link(with_chunks)
         assert row["failed"] == []

@@ -1,4 +1,4 @@
-"""What a run says and does where it cannot go on from what is there."""
+"""Runs that cannot use their parent snapshot or damaged journals."""
 
 from __future__ import annotations
 
@@ -22,50 +22,49 @@ from graphrag_ray.store.journal_rows import DONE, JournalRow
 from graphrag_ray.store.snapshots import Manifest
 
 
-class Told(Observer):
+class RecordingObserver(Observer):
     def __init__(self) -> None:
-        self.notes: list[str] = []
+        self.messages: list[str] = []
 
     def message(self, message: str) -> None:
-        self.notes.append(message)
+        self.messages.append(message)
 
 
 def run_at(folder: Path, parent: Manifest | None = None) -> tuple[Run, list[str]]:
-    settings, told = parse_settings({}), Told()
+    settings, observer = parse_settings({}), RecordingObserver()
     executor = LocalExecutor(Store(str(folder)), Models.from_settings(settings))
-    return Run(executor, settings, load_prompts(), parent, told), told.notes
+    return Run(executor, settings, load_prompts(), parent, observer), observer.messages
 
 
-@pytest.mark.parametrize("wrong", [ZeroDivisionError(), MemoryError(), OSError("disk full")])
-def test_a_step_that_cannot_go_on_from_a_snapshot_is_done_once_more_without_it(
-    tmp_path: Path, wrong: Exception
-):
-    run, notes = run_at(tmp_path, Manifest(1, None, "", "", {}, steps={"read": {"tables": {}}}))
-    tries = []
+@pytest.mark.parametrize("error", [ZeroDivisionError(), MemoryError(), OSError("disk full")])
+def test_step_that_cannot_continue_from_a_snapshot_is_repeated_without_it(tmp_path: Path, error: Exception):
+    run, messages = run_at(tmp_path, Manifest(1, None, "", "", {}, steps={"read": {"tables": {}}}))
+    attempts = []
 
-    def fails() -> Result:
-        tries.append(run.parent_result("merge"))
-        raise wrong
+    def fail() -> Result:
+        attempts.append(run.parent_result("merge"))
+        raise error
 
-    says_nothing = isinstance(wrong, MemoryError | OSError)
-    with pytest.raises(type(wrong)) as raised:
-        run.step("merge", None, fails)
-    assert len(tries) == (1 if says_nothing else 2) and raised.value.__notes__ == ["step merge"]
-    assert len(notes) == len(tries) - 1 and run.forced_steps == (set() if says_nothing else {"read", "merge"})
+    is_environment = isinstance(error, MemoryError | OSError)
+    with pytest.raises(type(error)) as raised:
+        run.step("merge", None, fail)
+    assert len(attempts) == (1 if is_environment else 2) and raised.value.__notes__ == ["step merge"]
+    assert len(messages) == len(attempts) - 1
+    assert run.forced_steps == (set() if is_environment else {"read", "merge"})
 
 
-def test_hierarchies_that_another_version_stored_otherwise_are_not_gone_on_from(tmp_path: Path):
-    kept = parse_settings({}).for_snapshot()
+def test_hierarchies_in_the_format_of_another_version_are_not_reused(tmp_path: Path):
+    settings = parse_settings({}).for_snapshot()
     steps = {name: {"tables": {}} for name in ("read", "merge", "describe", "communities", "reports")}
     steps["communities"] = {"tables": {"hierarchy_nodes": [[["tables/a.parquet", 1, 1]]]}}
-    run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=kept))
+    run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=settings))
     assert communities_stage._previous_partition(run) is None
     none: dict[str, object] = {}
     assert reused_reports.earlier_reports(run, Result(), none, "", none) is None  # type: ignore[arg-type]
 
 
-def test_all_damaged_parts_of_a_journal_are_set_aside_at_once(tmp_path: Path):
-    run, notes = run_at(tmp_path)
+def test_all_damaged_parts_of_a_journal_are_set_aside_together(tmp_path: Path):
+    run, messages = run_at(tmp_path)
     for n in range(3):
         writer = JournalWriter(run.store, "extract", f"w{n}")
         writer.append(JournalRow(f"{n:064x}", 0, 0, "", DONE, at=1.0))
@@ -74,5 +73,5 @@ def test_all_damaged_parts_of_a_journal_are_set_aside_at_once(tmp_path: Path):
     for path in paths[:2]:
         run.store.write(path, b"?" * 40)
     repair(run, CorruptPart("it is damaged", path=paths[0]))
-    assert len(notes) == 2
+    assert len(messages) == 2
     assert [path for path in paths if run.store.size(path) is not None] == paths[2:]
