@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.corpus.markup import ORDINARY_TAGS, bounded, declared_charset, is_ordinary, read_html
+from graphrag_ray.corpus.markup import ORDINARY_TAGS, declared_charset, is_ordinary, limit_nesting, read_html
 
 
 def test_blocks_become_paragraphs_and_inline_markup_does_not() -> None:
@@ -161,7 +161,7 @@ def test_a_page_that_is_bounded_says_the_same() -> None:
 @given(st.lists(st.sampled_from(PIECES)).map("".join))
 def test_no_text_of_a_page_is_lost_by_bounding_it(html: str) -> None:
     words = re.findall(r"\bw\d+", read_html(html).text)
-    assert re.findall(r"\bw\d+", read_html(bounded(html)).text) == words
+    assert re.findall(r"\bw\d+", read_html(limit_nesting(html)).text) == words
 
 
 def test_what_lies_deeper_than_any_browser_goes_is_still_read() -> None:

@@ -73,7 +73,7 @@ def test_without_its_package_a_file_says_what_to_install(fresh: Registry[Reader]
 
 NONSENSE = {
     "return None": "TypeError: 'NoneType' object is not iterable",
-    "return ['text']": "it yielded a str, which is no Document or Unreadable",
+    "return ['text']": "it yielded a str, not a Document or Unreadable",
     "return [Document('x', '', 'T', None)]": "text of a document is a NoneType, not a str",
     "return [Document('x', '', 'T', 't', 3)]": "date of a document must be a str or None",
     "return [Document('x', '', 'T', 't')] * 2": "two documents with the row ''",
@@ -111,9 +111,9 @@ def test_a_reader_that_gives_nonsense_is_a_failure_that_names_its_package(
 
 def test_documents_of_another_package_are_made_fit_to_be_stored(fresh: Registry[Reader]):
     odd = Document("other", " a\nb ", " T\n", "x\r\ny\ud800", "", {"when": float("nan")}, "utf-8")
-    found = readers._fit(odd, "a.epub", "")
+    found = readers._normalised(odd, "a.epub", "")
     assert found == Document("a.epub", "a b", "T", "x\ny\ufffd", None, {"when": None}, "utf-8")
-    blank = readers._fit(Document("a", "r", "T", " \n"), "a.epub", "")
+    blank = readers._normalised(Document("a", "r", "T", " \n"), "a.epub", "")
     assert isinstance(blank, Unreadable) and blank.row == "r"
 
 

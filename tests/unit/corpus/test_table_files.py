@@ -178,7 +178,7 @@ def test_tables_may_begin_with_a_byte_order_mark(codec: str) -> None:
 def test_a_json_array_is_one_fault_that_says_what_to_write() -> None:
     (found,) = read("t.jsonl", json.dumps(ROWS, indent=1).encode())
     assert isinstance(found, Unreadable)
-    assert "one object a line" in found.reason
+    assert "one object per line" in found.reason
     # a first line that is merely broken costs no other
     found_rows = read("t.jsonl", lines(b"[oops", {"text": "a"}))
     assert [type(x) for x in found_rows] == [Unreadable, Document]
@@ -446,7 +446,7 @@ def test_row_groups_within_the_limit_are_read_beside_one_beyond_it() -> None:
     rows = {"text": ["a", "b", "c" * 2_000, "d" * 2_000, "e", "f"]}
     data = parquet(pa.table(rows), row_group_size=2, use_dictionary=False)
     first, second, lost, *rest = read("t.parquet", data, max_bytes=1_000)
-    assert isinstance(lost, Unreadable) and lost.reason.startswith("rows 3 to 4 are not read")
+    assert isinstance(lost, Unreadable) and lost.reason.startswith("rows 3 to 4 were skipped")
     assert [d.text for d in (first, second, *rest) if isinstance(d, Document)] == ["a", "b", "e", "f"]
 
 
