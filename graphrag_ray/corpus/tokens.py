@@ -85,12 +85,10 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
 
 
 def count_tokens(text: str, vocabulary_name: str) -> int:
-    """Count the tokens of a text."""
     return int(_tokenizer(vocabulary_name).count(_encodable(text, vocabulary_name)))
 
 
 def count_tokens_of(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int64]:
-    """Count the tokens of each text."""
     # Use one thread, because callers already run on all cores.
     _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t, vocabulary_name) for t in texts], 1)
     return np.asarray(np.diff(bounds), dtype=np.int64)
@@ -134,7 +132,7 @@ def _character_starts(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
 
 
 def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
-    """Return token ends of the NFC form as offsets in `text`; inside a changed piece, the start of the piece."""
+    """Map token ends of the NFC form to offsets in `text`. Ends inside a changed piece map to its start."""
     # The starts of alternately unchanged and changed segments, in the text and in its NFC form.
     starts, normal_starts, normal = [0], [0], []
     for match in _NFC_PIECE.finditer(text):

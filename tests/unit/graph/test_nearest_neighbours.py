@@ -127,7 +127,7 @@ def test_cells_are_sound_for_any_vectors(vectors, k: int):
 def test_a_large_cell_is_read_in_windows(monkeypatch):
     vectors = np.concatenate([np.ones((3000, 4)), -np.ones((10, 4))]).astype(np.float32)
     monkeypatch.setattr(module, "EXACT_ROWS", 100)
-    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(module, "LARGE_CELL_FACTOR", 1)
     rows, _, _ = nearest_neighbours(vectors, 4)
     expected, _ = by_definition(vectors[:20], 4)
     assert np.array_equal(rows[:17], expected[:17])

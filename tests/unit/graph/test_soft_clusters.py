@@ -75,7 +75,7 @@ def test_the_same_texts_make_the_same_clusters(reduction):
 def test_a_text_between_two_topics_is_in_both_and_divided_again_in_one():
     sides = np.where(np.arange(400) % 2, 2.0, -2.0)[:, None] * [1.0, 0.0]
     points = sides + np.random.default_rng(5).standard_normal((400, 2))
-    soft, hard = (module._mixture(points, soft) for soft in (True, False))
+    soft, hard = (module._mixture_components(points, soft) for soft in (True, False))
     assert len(soft) == len(hard) == 2 and sum(map(len, hard)) == 400 < sum(map(len, soft)) < 480
     both = set(soft[0].tolist()) & set(soft[1].tolist())
     assert both and all(abs(points[row, 0]) < 1 for row in both)
@@ -96,11 +96,11 @@ def test_equal_texts_end_in_pieces_that_fit():
 def test_a_text_that_stands_alone_joins_the_nearest_cluster_with_room():
     near, far = np.eye(3, dtype=np.float32)[:2]
     vectors = normalize(np.stack([near] * 3 + [far] * 3 + [near + 0.1 * far]).astype(np.float32))
-    found = module._with_company(
+    found = module._merge_singletons(
         [np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([6])], vectors, np.ones(7, np.int64), 4
     )
     assert [own.tolist() for own in found] == [[0, 1, 2, 6], [3, 4, 5]]
-    full = module._with_company(
+    full = module._merge_singletons(
         [np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([6])], vectors, np.ones(7, np.int64), 3
     )
     assert [own.tolist() for own in full] == [[0, 1, 2], [3, 4, 5], [6]]

@@ -70,7 +70,7 @@ def test_components_have_their_share_and_isolated_nodes_are_alone():
 
 
 def test_many_clusters_are_made_in_steps(monkeypatch):
-    monkeypatch.setattr(module, "AT_ONCE", 4)
+    monkeypatch.setattr(module, "MAX_PARTS", 4)
     edges = graph(96, ring(16, 6))
     label = spectral(96, edges, 16, 0)
     assert 12 <= label.max() + 1 <= 20
