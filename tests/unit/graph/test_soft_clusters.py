@@ -72,7 +72,7 @@ def test_the_same_texts_make_the_same_clusters(reduction):
     assert [own.tolist() for own in first] == [own.tolist() for own in second]
 
 
-def test_a_text_between_two_topics_is_in_both_and_divided_again_in_one():
+def test_text_between_topics_is_in_two_clusters_only_in_soft_divisions():
     sides = np.where(np.arange(400) % 2, 2.0, -2.0)[:, None] * [1.0, 0.0]
     points = sides + np.random.default_rng(5).standard_normal((400, 2))
     soft, hard = (module._mixture_components(points, soft) for soft in (True, False))
@@ -88,12 +88,12 @@ def test_few_texts_need_no_umap(n):
     assert n > 11 or [own.tolist() for own in clusters] == [list(range(n))]
 
 
-def test_equal_texts_end_in_pieces_that_fit():
+def test_equal_texts_are_split_into_pieces_that_fit():
     clusters = soft_clusters(np.ones((300, 8), np.float32) / 8**0.5, np.full(300, 10), 45)
     assert covers(clusters, 300) and max(map(len, clusters)) <= 4
 
 
-def test_a_text_that_stands_alone_joins_the_nearest_cluster_with_room():
+def test_singleton_joins_the_nearest_cluster_with_room():
     near, far = np.eye(3, dtype=np.float32)[:2]
     vectors = normalize(np.stack([near] * 3 + [far] * 3 + [near + 0.1 * far]).astype(np.float32))
     found = module._merge_singletons(
@@ -106,7 +106,7 @@ def test_a_text_that_stands_alone_joins_the_nearest_cluster_with_room():
     assert [own.tolist() for own in full] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_a_library_that_is_missing_is_named_with_what_brings_it(monkeypatch):
+def test_missing_library_is_reported_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "umap" else object())
     with pytest.raises(
         SettingsError, match=r"needs umap-learn. Run pip install '\.\[tree\]' .*, or set tree.dim"
@@ -119,7 +119,7 @@ def test_a_library_that_is_missing_is_named_with_what_brings_it(monkeypatch):
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=49))
-def test_the_number_of_components_is_the_best_of_those_that_were_tried(values):
+def test_number_of_components_is_the_best_one_tried(values):
     tried: dict[int, float] = {}
 
     def bic(n: int) -> float:
@@ -131,6 +131,6 @@ def test_the_number_of_components_is_the_best_of_those_that_were_tried(values):
     assert {1, len(values)} <= tried.keys() and len(tried) <= 25
 
 
-def test_a_criterion_with_one_valley_is_followed_to_its_floor():
+def test_minimum_of_a_unimodal_criterion_is_found():
     for floor in range(1, 50):
         assert module._lowest_bic(lambda n, at=floor: abs(n - at) ** 1.5, 49) == floor
