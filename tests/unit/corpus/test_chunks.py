@@ -1,4 +1,4 @@
-"""Chunks: windows of tokens that lose nothing and cut no character in two, wherever they are cut."""
+"""Chunks as windows of tokens that cover the text without splitting characters."""
 
 import itertools
 import unicodedata

@@ -1,4 +1,4 @@
-"""Chunks that begin and end between sentences, else between words."""
+"""Chunk boundaries between sentences or, failing that, between words."""
 
 import itertools
 import re

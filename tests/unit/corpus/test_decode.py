@@ -1,4 +1,4 @@
-"""Bytes to text: encodings are recognised, and what is no text is said to be none."""
+"""Detecting encodings and rejecting binary data."""
 
 import random
 
@@ -74,7 +74,7 @@ def test_first_non_ascii_character_can_come_late() -> None:
 
 
 def test_declared_encoding_is_used_if_the_bytes_are_not_utf_8() -> None:
-    # too short to detect
+    # too short for detection
     assert decode("Жаров".encode("koi8_r"), "koi8-r") == Decoded("Жаров", "koi8-r")
     assert decode("Жаров".encode(), "koi8-r") == Decoded("Жаров", "utf-8")
     assert decode("“Zoë”".encode("cp1252"), "iso-8859-1") == Decoded("“Zoë”", "cp1252")
@@ -139,4 +139,4 @@ def test_any_bytes_give_text_or_a_reason(data: bytes) -> None:
     found = decode(data)
     assert isinstance(found, Decoded) or found.reason
     if isinstance(found, Decoded):
-        found.text.encode("utf-8")  # no lone surrogates
+        found.text.encode("utf-8")  # fails on lone surrogates

@@ -1,4 +1,4 @@
-"""What is said of a document above its chunks: its title and date, and nothing twice."""
+"""Headers and labels of documents, without redundant titles."""
 
 from __future__ import annotations
 

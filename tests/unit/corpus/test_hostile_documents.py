@@ -1,4 +1,4 @@
-"""Documents that somebody made to stop whoever reads them are read in linear time."""
+"""Malicious documents are read in linear time."""
 
 import io
 from collections.abc import Callable

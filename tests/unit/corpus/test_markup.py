@@ -1,4 +1,4 @@
-"""HTML to readable text."""
+"""Extracting text from HTML."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Text files and pages into documents."""
+"""Reading text files and HTML pages as documents."""
 
 import io
 from typing import BinaryIO
@@ -185,7 +185,7 @@ def test_content_hash_changes_with_the_content() -> None:
         Document("a", "", "TextTitle", "", "2014", {"k": 1}),
     ]
     assert len({base.content_hash, *(o.content_hash for o in others)}) == 7
-    # neither the place nor the encoding is content, nor is the order of columns
+    # path, encoding and the order of columns are not content
     assert Document("b", "3", "Title", "Text", "2014", {"k": 1}, "cp1252").content_hash == base.content_hash
     two, owt = {"a": 1, "b": 2}, {"b": 2, "a": 1}
     assert (

@@ -1,4 +1,4 @@
-"""Quotes: the sentence under a citation."""
+"""Choosing the sentence to quote for a citation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers of other packages: what they give is a document or a failure that names the package."""
+"""Plugin readers yield documents, or failures that name the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphrag_ray.corpus.readers import Document, Reader, Unreadable, documents_
 
 
 def epub(**pages: str) -> bytes:
-    """A book of pages, without what else an .epub file has."""
+    """A minimal .epub file with pages only."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as book:
         for name, page in pages.items():
@@ -33,7 +33,7 @@ def page(title: str, *paragraphs: str) -> str:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Registry[Reader]:
-    """The registry as a new process has it."""
+    """The registry in a new process."""
     old = readers.READERS
     builtins = {name: entry.value for name, entry in old._builtins.items()}
     monkeypatch.setattr(readers, "READERS", Registry(old.group, old.noun, Reader, builtins))

@@ -1,4 +1,4 @@
-"""Table files: every row is a document or a reason, and one bad row harms no other."""
+"""Table files. Each row yields a document or a fault, and bad rows do not affect others."""
 
 import csv
 import datetime
@@ -63,7 +63,7 @@ def test_all_formats_give_the_same_documents(extension: str) -> None:
     assert first.metadata["author"] == "Ulla"
     assert str(first.metadata["n"]) == "1"
     assert set(first.metadata) == {"author", "n"}
-    # a row without a title is named by its file and row
+    # the title of a row without one consists of file name and row
     assert (second.row, second.title, second.date) == ("2", "talks 2", None)
     assert second.text == "Zweiter „Text“, mit Komma"
     assert first.id != second.id
@@ -179,7 +179,7 @@ def test_json_array_is_one_fault() -> None:
     (found,) = read("t.jsonl", json.dumps(ROWS, indent=1).encode())
     assert isinstance(found, Unreadable)
     assert "one object per line" in found.reason
-    # a first line that is merely broken costs no other
+    # a malformed first line does not affect the others
     found_rows = read("t.jsonl", lines(b"[oops", {"text": "a"}))
     assert [type(x) for x in found_rows] == [Unreadable, Document]
 
@@ -282,7 +282,7 @@ def test_damaged_parquet_file_yields_the_rows_before_the_damage() -> None:
     rows = {"text": [f"text {i} " * 20 for i in range(3000)]}
     data = bytearray(parquet(rows, row_group_size=1000, compression="NONE", use_dictionary=False))
     place = data.index(b"text 2100 ")
-    # the header of the page in which row 2100 is
+    # the header of the page with row 2100
     data[data.rindex(b"text 1999 ", 0, place) + 200 : place - 100] = b"\xff" * (
         place - 100 - data.rindex(b"text 1999 ", 0, place) - 200
     )
@@ -355,7 +355,7 @@ def test_title_and_date_columns_are_optional() -> None:
 
 
 class Endless(io.RawIOBase):
-    """A table without end, which counts what was read of it."""
+    """An infinite table that counts the bytes read."""
 
     def __init__(self, head: bytes, row: bytes) -> None:
         self.taken = 0
@@ -417,7 +417,7 @@ assert chunks.documents_table([document]).num_rows == units.num_rows == 1
 
 
 def repeated(value: str, rows: int, column: str = "text") -> pa.Table:
-    """Rows that all hold one value, which a Parquet file holds once."""
+    """Rows with the same value, which a Parquet file stores once."""
     values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([value]))
     if column == "text":
         return pa.table({"text": values})

@@ -1,4 +1,4 @@
-"""Tokens: the vocabulary of a model, counts, and where tokens end."""
+"""Vocabularies of models, token counts and token ends."""
 
 import unicodedata
 
@@ -33,7 +33,7 @@ SAMPLES = [
     "a\0b\x01\ufeff\ufffd",
     "",
 ]
-# characters that compose, combine, join, or take three or four bytes
+# characters that compose, combine or join, or that take three or four bytes
 ODD = st.text(
     st.sampled_from("ab e\u0301\u0327\u030a\u200d\u1100\u1161\u11a8가か\u3099漢😀👩🏽é\ufb01\u0958\n1A'"),
     max_size=60,
@@ -54,7 +54,7 @@ ANY = st.text(st.characters(), max_size=60) | ODD
         ("Qwen/Qwen2.5-7B", Vocabulary("qwen3", True)),
         ("qwen3.5", Vocabulary("qwen3", True)),
         ("mistral-large", Vocabulary("o200k_base", False)),
-        # a vocabulary that tiktoken knows and this room has not
+        # a vocabulary that only tiktoken has
         ("text-davinci-003", Vocabulary("o200k_base", False)),
         ("llama-33b", Vocabulary("o200k_base", False)),
         ("", Vocabulary("cl100k_base", False)),
@@ -90,7 +90,7 @@ def test_offsets_match_tiktoken(text: str, reference: tiktoken.Encoding) -> None
     ids = reference.encode_ordinary(text)
     ends = np.cumsum([len(reference.decode_single_token_bytes(i)) for i in ids], dtype=np.int64)
     data = text.encode("utf-8", "surrogatepass")
-    # as many characters as are complete at each end
+    # the number of complete characters before each token end
     expected = [
         sum((b & 0xC0) != 0x80 for b in data[:e]) - (data[e : e + 1] > b"\x7f" and data[e] < 0xC0)
         for e in ends
@@ -117,7 +117,7 @@ def test_offsets_of_a_normalising_vocabulary_refer_to_the_original_text(text: st
         return
     theirs = token_ends(normal, "qwen3")
     assert len(ends) == len(theirs)
-    # where a cut is at the same place in both, the parts before it are the same text
+    # if both texts are cut at the same offset, the parts before it are equal
     for ours, there in zip(ends, theirs, strict=True):
         if unicodedata.normalize("NFC", text[:ours]) != normal[:there]:
             assert len(unicodedata.normalize("NFC", text[:ours])) <= there

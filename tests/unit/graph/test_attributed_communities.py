@@ -38,7 +38,7 @@ def groups(level):
 
 
 def about(n, topics, dimensions=8, seed=0):
-    """Vectors of n nodes, by turns of so many topics, with a little noise."""
+    """Vectors of n nodes that alternate between topics, with a little noise."""
     rng = np.random.default_rng(seed)
     centres = np.eye(dimensions)[:topics]
     return centres[np.arange(n) % topics] + 0.05 * rng.standard_normal((n, dimensions))
@@ -80,7 +80,7 @@ def test_similar_nodes_without_links_are_clustered_together():
 
 
 def test_links_are_weighted_by_similarity():
-    """A ring whose links go from topic to topic but for one of each."""
+    """A ring with one link within each topic."""
     ends = [(i, (i + 1) % 8) for i in range(8)]
     vectors = np.repeat(np.eye(4), 2, axis=0)
     assert groups(cluster(nodes(8, ends, vectors), similarity_links="none")) == [

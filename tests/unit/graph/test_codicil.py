@@ -85,7 +85,7 @@ def test_edges_with_the_highest_similarity_are_retained(seed):
 
 
 def test_alpha_decides_between_topology_and_content():
-    # 0 has a triangle with 1 and 2, and a link to each of 3 and 4, which say what it says.
+    # 0 is in a triangle with 1 and 2, and linked to 3 and 4, which have the same content.
     edges = graph(5, [(0, 1), (0, 2), (1, 2), (0, 3), (0, 4)])
     content = np.array([[1, 0], [0, 1], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
     of_zero = {
@@ -112,4 +112,4 @@ def test_a_hub_of_twenty_thousand_takes_seconds():
     begun = time.process_time()
     found = thinned(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
     assert time.process_time() - begun < 10
-    assert len(found) == n - 1  # for each leaf it is the only one
+    assert len(found) == n - 1  # the only edge of each leaf

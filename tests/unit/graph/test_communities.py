@@ -58,7 +58,7 @@ def same(one, other):
 
 @st.composite
 def graphs(draw):
-    """Up to 60 nodes: a few dense groups, some edges between them, isolated nodes."""
+    """Up to 60 nodes with a few dense groups, some edges between them and isolated nodes."""
     n = draw(st.integers(1, 60))
     m = draw(st.integers(0, 120))
     seed = draw(st.integers(0, 10**6))
@@ -150,7 +150,7 @@ def test_leiden_gets_edges_in_canonical_order(monkeypatch):
 
 
 def test_the_order_of_entities_does_not_matter():
-    """The communities of titles are the same, however tables were filled: node numbers follow ids."""
+    """Node numbers follow ids, so communities do not depend on the order of rows."""
     edges = random_edges(200, 500, 3)
     weight = np.array([w for *_, w in edges], dtype=float)
 
@@ -180,7 +180,7 @@ def test_two_cliques_with_a_bridge_are_two_communities():
 
 
 def test_leiden_runs_within_every_large_community():
-    """Modularity joins small cliques of a large graph (its resolution limit); inside a part it does not."""
+    """Modularity merges small cliques of a large graph (resolution limit), but not those of a subgraph."""
     ring = cliques(60, size=4)
     h = build(240, ring, Communities(max_size=5))
     assert h.n_levels == 2
@@ -249,7 +249,7 @@ def test_modularity_refers_to_level_zero():
 
 
 def keyed(titles):
-    """Sorted ids of small components of two nodes each, their edges and their packs."""
+    """Sorted ids, edges and packs of small components with two nodes each."""
     ids = sorted(entity_id(f"{t} {i}") for t in titles for i in "ab")
     place = {id_: i for i, id_ in enumerate(ids)}
     edges = [(place[entity_id(f"{t} a")], place[entity_id(f"{t} b")]) for t in titles]
@@ -280,7 +280,7 @@ def test_pack_size_is_limited_by_node_tokens():
 
 def test_small_components_do_not_affect_others():
     edges = random_edges(300, 700, 2)
-    # New nodes get the highest numbers here; what matters is that the others keep their order.
+    # New nodes get the highest numbers, so the others remain in the same order.
     one, two = build(300, edges), build(305, [*edges, (301, 302)])
     large = [at(h, k) for h in (one, two) for k in range(4)]
     kept = [[g for g in level if len(g) > 3] for level in large]

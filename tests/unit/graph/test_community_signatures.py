@@ -1,4 +1,4 @@
-"""Signatures of communities: what they tell apart, against what a plain look tells."""
+"""Signatures of communities detect exactly the communities with changed inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCE, TARGET = ints(0, 0, 2, 4, 1), ints(1, 2, 3, 5, 4)
 
 
 def signed(nodes=range(6), edges=range(5), claims=(), cut=False, extra=()):
-    """extra: further edges, which change degrees."""
+    """Compute signatures. `extra` edges change degrees."""
     h: Hierarchy = HIERARCHY
     source, target = (
         np.append(of, [e[n] for e in extra]).astype(np.int64) for n, of in enumerate((SOURCE, TARGET))
@@ -46,7 +46,7 @@ def signed(nodes=range(6), edges=range(5), claims=(), cut=False, extra=()):
 
 
 def differing(one, other) -> set[frozenset[int]]:
-    """The members of communities whose signatures differ."""
+    """The members of the communities with different signatures."""
     h = HIERARCHY
     rows = np.flatnonzero((one != other).any(axis=1))
     return {frozenset(h.node_at_place[h.start[c] : h.end[c]].tolist()) for c in rows.tolist()}
@@ -61,7 +61,7 @@ def test_changed_node_changes_the_communities_that_contain_it():
 
 def test_changed_edge_changes_the_communities_that_contain_both_ends():
     assert differing(signed(), signed(edges=[0, 99, 2, 3, 4])) == {FIRST}
-    assert differing(signed(), signed(edges=[0, 1, 2, 3, 99])) == set()  # from one to the other
+    assert differing(signed(), signed(edges=[0, 1, 2, 3, 99])) == set()  # between two communities
 
 
 def test_claims_change_the_communities_of_their_subjects():

@@ -1,4 +1,4 @@
-"""What the corpus is about: what is shown for it, and what is made of the reply."""
+"""The overview of the corpus, its prompt and its reply."""
 
 from __future__ import annotations
 

@@ -233,7 +233,7 @@ def test_malformed_records_are_counted(bad):
 
 @given(st.lists(st.sampled_from([ALICE, ACME, LEADS, VAGUE, *BAD])))
 def test_every_record_is_read_or_counted_as_unusable(pieces):
-    """Also several bad ones, and whatever stands beside them."""
+    """Several malformed records and surrounding text are handled too."""
     records = parse_records(joined(*pieces))
     assert len(records.entities) == pieces.count(ALICE) + pieces.count(ACME)
     assert len(records.relationships) == pieces.count(LEADS) + pieces.count(VAGUE)

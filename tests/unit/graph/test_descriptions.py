@@ -173,7 +173,7 @@ def test_tree_ends_whatever_the_model_writes(lengths, batch_tokens, reply_tokens
 
 def test_new_instance_repeats_only_one_branch_of_the_tree(spec):
     def run(descriptions, known):
-        """The calls of a whole tree; replies are functions of the request, as a journal gives them."""
+        """The requests of a whole tree, whose replies depend only on the request, as with a journal."""
         calls, texts = set(), descriptions
         while True:
             parts, texts = plan_layer(texts, replace(SPEC, batch_tokens=300), TOKENS), []

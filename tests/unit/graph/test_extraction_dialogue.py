@@ -37,7 +37,7 @@ def spec(prompts):
 
 @dataclass(frozen=True)
 class SomeNames:
-    """Stands for graph.names.Names: an object whose bound method travels to the workers."""
+    """A picklable object with a bound method as key, like `aliases.EntityNames`."""
 
     blocked: frozenset[str] = frozenset()
     aliases: tuple[tuple[str, str], ...] = ()

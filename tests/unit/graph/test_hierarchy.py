@@ -59,7 +59,7 @@ def test_hierarchy_can_be_empty():
 
 @st.composite
 def trees(draw):
-    """Communities of a random tree, each leaf with nodes; numbers shuffled among levels' creation."""
+    """Communities of a random tree with nodes in each leaf and shuffled numbers."""
     parent, level, leaves = [], [], []
     queue = [(-1, 0)] * draw(st.integers(1, 4))
     while queue:
@@ -78,7 +78,7 @@ def trees(draw):
 
 
 def walk(leaf, parent, packed):
-    """The same by plain recursion: [(members, number under the old numbering)] depth first."""
+    """A recursive reference implementation: [(members, old number)] in depth-first order."""
     inside = {c: set() for c in range(len(parent))}
     for node, smallest in enumerate(leaf.tolist()):
         c = smallest

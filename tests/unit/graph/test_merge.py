@@ -53,7 +53,7 @@ corpora = st.lists(
 
 
 def extractions(corpus):
-    """Chunks of documents d0…d3, positions counted within each."""
+    """Chunks of documents d0…d3 with their positions in the document."""
     seen = Counter()
     out = []
     for d, entities, relationships in corpus:
@@ -72,7 +72,7 @@ def in_order(rows):
 
 
 def by_key(table):
-    """Rows of each key in canonical order, as a plain loop would have them."""
+    """Rows of each key in canonical order, grouped by a simple loop."""
     groups = {}
     for row in in_order(table.to_pylist()):
         groups.setdefault(row[table.column_names[0]], []).append(row)

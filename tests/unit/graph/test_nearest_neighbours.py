@@ -32,7 +32,7 @@ def by_definition(vectors, k):
 
 
 def themes(n, d=32, centres=200, noise=0.7, seed=0):
-    """Vectors about centres of very different popularity."""
+    """Vectors around centres of very different frequency."""
     rng = np.random.default_rng(seed)
     about = rng.standard_normal((centres, d))
     popular = rng.pareto(1.2, centres) + 0.05
@@ -86,11 +86,11 @@ def test_hundred_thousand_equal_vectors_form_a_chain_in_limited_time():
     vectors[::1000] = 0
     begun = time.process_time()
     rows, _, _ = nearest_neighbours(vectors, 4)
-    assert time.process_time() - begun < 60  # it takes some 6 seconds
+    assert time.process_time() - begun < 60  # it takes about 6 s
     assert (rows[::1000] == -1).all()
     there = np.flatnonzero(vectors[:, 0])
     reached = np.bincount(rows[there].ravel())
-    assert reached.max() <= 8  # nobody is everybody's neighbour
+    assert reached.max() <= 8  # no row is a neighbour of all others
     ends = np.stack([np.repeat(there, 4), rows[there].ravel()], axis=1)
     assert len(np.unique(connected_components(n, ends)[there])) == 1
     inner = there[2:-2]

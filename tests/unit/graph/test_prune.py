@@ -40,7 +40,8 @@ def test_the_ratio_is_symmetric_and_finite(n_ab, more_a, more_b, rest):
 
 
 def test_associations_are_retained_and_chance_is_pruned():
-    # 0 and 1 are frequent and meet once; 2 and 3 are rare and meet once; 4 ties 0 and 1 down.
+    # 0 and 1 are frequent and co-occur once. 2 and 3 are rare and co-occur once. 0 and 1 have a stronger link
+    # to 4.
     source, target = np.array([0, 2, 0, 1]), np.array([1, 3, 4, 4])
     n_ab, frequency = np.array([1, 1, 20, 20]), np.array([40, 40, 1, 1, 25])
     assert keep_relationships(source, target, n_ab, frequency, 100, 3.84).tolist() == [
@@ -52,7 +53,7 @@ def test_associations_are_retained_and_chance_is_pruned():
 
 
 def test_relationships_of_a_ubiquitous_host_are_retained():
-    """Host 0 is in all of 1,000 units; guests 1–20 in 30 each, each with a firm of their own."""
+    """Host 0 is in all 1,000 units. Guests 1–20 are in 30 each, and each has a different firm."""
     guests, firms = np.arange(1, 21), np.arange(21, 41)
     source = np.concatenate([np.zeros(20, int), guests])
     target = np.concatenate([guests, firms])
@@ -93,7 +94,7 @@ def test_every_node_retains_a_relationship_in_any_edge_order(graph, threshold, r
     before, after = (degrees(source[m], target[m], len(frequency)) for m in (np.ones(len(keep), bool), keep))
     assert ((after > 0) == (before > 0)).all()
     by = np.array(random.sample(range(len(edges)), len(edges)), dtype=np.int64)
-    # Ends may be given either way round.
+    # The ends can be in either order.
     assert (keep_relationships(target[by], source[by], n_ab[by], frequency, 100, threshold) == keep[by]).all()
     assert keep_entities(frequency * 0, frequency * 0, after)[np.unique(source)].all()
 
@@ -101,7 +102,7 @@ def test_every_node_retains_a_relationship_in_any_edge_order(graph, threshold, r
 def test_the_strongest_is_by_count_then_association_then_neighbour():
     source, target = np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4])
     best = strongest(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]), 5)
-    # All four are the only one of their leaf; ask for node 0 alone by giving the leaves better ones.
+    # Each is the only edge of its leaf, so give the leaves stronger ones to test node 0.
     assert best.all()
     source, target = np.append(source, [1, 2, 3, 4]), np.append(target, [5, 5, 5, 5])
     best = strongest(

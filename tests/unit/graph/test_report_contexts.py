@@ -1,4 +1,4 @@
-"""Contexts as text: the budget, the numbers, and hostile data."""
+"""Rendering contexts within the budget, with local numbers and hostile data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CL100K = quicktok.get_encoding("cl100k_base").count
 
 
 def rough(text: str) -> int:
-    """A count that is cheap and, unlike real ones, adds up only roughly."""
+    """A cheap token count that is not additive."""
     return len(re.findall(r"\w{1,4}|\S|\s{2,}", text))
 
 
@@ -185,7 +185,7 @@ def test_long_title_is_shortened() -> None:
 @pytest.mark.parametrize("vocabulary", ["cl100k_base", "o200k_base", "llama3", "qwen3"])
 def test_estimates_are_upper_bounds_in_every_vocabulary(vocabulary: str) -> None:
     count = quicktok.get_encoding(vocabulary).count
-    for reports in REPORT_SECTIONS:  # a context holds those of one hierarchy
+    for reports in REPORT_SECTIONS:  # a context has the sections of one hierarchy
         others = {s: c for s, c in ctx.COLUMNS.items() if s == reports or s not in REPORT_SECTIONS}
         headings = "".join(context_records.section_heading(s, c) for s, c in others.items())
         assert count(headings) <= HEADING_TOKENS

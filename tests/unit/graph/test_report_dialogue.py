@@ -1,4 +1,4 @@
-"""The report dialogue, driven by lists of replies."""
+"""The report dialogue with scripted replies."""
 
 from __future__ import annotations
 
@@ -267,7 +267,7 @@ def test_the_spec_comes_from_settings_and_bundled_prompts() -> None:
 
 
 def test_lone_surrogate_in_a_reply_is_replaced() -> None:
-    """An escape can name half a surrogate pair, which no table can hold."""
+    """JSON escapes can contain lone surrogates, which tables cannot store."""
     fields = {
         "title": "T \\ud83d",
         "summary": "S \\ud83d\\ude00",

@@ -1,4 +1,4 @@
-"""Plans and their schedule, against a plain restatement of the rules over sets."""
+"""Plans and schedules compared with a simple reference implementation on sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_CLAIMS = 2
 
 @dataclass
 class Case:
-    """A random graph, its hierarchy, and the length that each report would have (None: it fails)."""
+    """A random graph, its hierarchy and the length of each report (None: it fails)."""
 
     hierarchy: Hierarchy
     elements: GraphElements
@@ -49,7 +49,7 @@ def ints(values) -> np.ndarray:
 
 
 def hierarchy_of(tree: list, n_nodes: int | None = None) -> Hierarchy:
-    """A nested list to a hierarchy: [[0, 1], [2]] is a community of 0, 1, 2 with two sub-communities."""
+    """Convert nested lists: [[0, 1], [2]] is a community of 0, 1 and 2 with two sub-communities."""
     order, level, parent, start, end, last = [], [], [], [], [], []
 
     def add(members: list, above: int, depth: int) -> None:
@@ -125,8 +125,8 @@ def cases(draw) -> Case:
     return Case(h, elements, int(rng.integers(MIN_CONTEXT_TOKENS, 500)), reports)
 
 
-class Naive:
-    """The rules of context_plan.py, read off the page."""
+class ReferencePlanner:
+    """A reference implementation of the rules in context_plan.py."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.h, self.e = case, case.hierarchy, case.elements
@@ -221,7 +221,7 @@ def items(plan: ContextPlan) -> list[tuple[int, int]]:
 
 @given(cases())
 def test_plan_matches_the_reference_implementation(case: Case) -> None:
-    planner, naive = Planner(case.hierarchy, case.elements, case.budget, MAX_CLAIMS), Naive(case)
+    planner, naive = Planner(case.hierarchy, case.elements, case.budget, MAX_CLAIMS), ReferencePlanner(case)
     for community in range(case.hierarchy.n_communities):
         plan, progress = planned(planner, community, case.reports)
         shown, left_out, replaced = naive.plan(community)
@@ -384,7 +384,7 @@ def test_reports_with_the_longest_waiting_chain_come_first() -> None:
     def nodes(n: int) -> list[int]:
         return [next(many) for _ in range(n)]
 
-    # Alone; under a parent that fits; under two parents that do not fit.
+    # One has no parent, one has a parent that fits, and one has two ancestors that do not fit.
     h = hierarchy_of([nodes(10), [nodes(10), nodes(10)], [nodes(300), [nodes(300), nodes(300)]]])
     schedule = HierarchySchedule(h, elements_of(h, [20] * 930, []), 8000)
     plans = schedule.take_ready()

@@ -1,4 +1,4 @@
-"""Which reports stand although their contexts changed a little."""
+"""Reusing reports after small changes to their contexts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entity(name: str, text: str) -> report_context.Record:
 def shown(
     behind: Behind, reports: dict[str, tuple[str, Evidence]] | None = None
 ) -> tuple[list, ContextSketch]:
-    """The records of a context and its sketch. reports: of sub-communities, by their community."""
+    """The records of a context and its sketch. `reports` are those of sub-communities, by community."""
     pairs = [
         (report_context.report_record(ids.report_id(c), "A title", text), rests)
         for c, (text, rests) in (reports or {}).items()
@@ -51,7 +51,7 @@ def shown(
 
 
 def written(records: list, of: ContextSketch, cited: list[str]) -> PreviousReport:
-    """A report that cites some names."""
+    """A report that cites names."""
     references = tuple(Reference("Entities", ids.entity_id(name)) for name in cited)
     told = " ".join(f"[Data: Entities ({r.id})]" for r in references)
     report = Report("Title", told, 5.0, "", ((told, told),), references, 0)
@@ -75,7 +75,7 @@ def stands(
 
 
 def one_more(of: Behind, name: str, chunk: str) -> Behind:
-    """The name is found in one more chunk, and so has another description."""
+    """Add a chunk with the name, which changes its description."""
     text, chunks = of[name]
     return {**of, name: (f"{text} And more.", [*chunks, chunk])}
 

@@ -24,7 +24,7 @@ def clique(nodes):
 
 
 def by_definition(n, edges, epsilon, mu):
-    """Clusters as sets of cores with all that is similar to them; those of a border may be several."""
+    """Clusters as sets of cores and nodes similar to them. Border nodes can be in several."""
     near = [{v} for v in range(n)]
     for a, b in edges.ends.tolist():
         near[a].add(b)

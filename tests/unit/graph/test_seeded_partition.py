@@ -14,7 +14,7 @@ DEFAULT = Communities()
 
 
 class Graph:
-    """Nodes by their keys, in order; edges {(key, key): weight}."""
+    """Nodes as ordered keys, and edges {(key, key): weight}."""
 
     def __init__(self, nodes, edges) -> None:
         self.keys = np.array(sorted(nodes), dtype=np.uint64)
@@ -52,7 +52,7 @@ def clique(nodes):
 
 
 def ring(n, size=12):
-    """A ring of cliques whose nodes are numbered in tens of thousands: there is room between them."""
+    """A ring of cliques with gaps between node keys for new nodes."""
     edges: dict[tuple[int, int], int] = {}
     for i in range(n):
         edges |= clique(range(10_000 * i, 10_000 * i + size))
@@ -66,7 +66,7 @@ def graph_of(edges):
 
 @st.composite
 def histories(draw):
-    """Two to four graphs, each some steps from the one before: nodes and edges come, go and change."""
+    """Two to four graphs, each made from the previous one by adding, removing and changing elements."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     n, groups = draw(st.integers(2, 90)), draw(st.integers(1, 6))
     nodes = set(range(n))
@@ -104,7 +104,7 @@ options = st.builds(
 
 
 def check(graph, h, options):
-    """A hierarchy as `communities` promises it."""
+    """Check the invariants of a hierarchy."""
     limit = options.max_size or 1
     for level in range(h.n_levels):
         at = h.communities_at_level(level)
@@ -207,7 +207,7 @@ def test_disconnected_community_is_not_retained():
 
 
 def test_obsolete_partition_is_replaced():
-    """The same nodes, connected in another way: what was a community is none."""
+    """The same nodes with different edges, so that the old communities are disconnected."""
     then = graph_of(ring(12))
     nodes = then.keys.tolist()
     rng = np.random.default_rng(5)

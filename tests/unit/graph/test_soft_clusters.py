@@ -15,7 +15,7 @@ UMAP_AND_PCA = pytest.mark.parametrize("reduction", ["umap", "pca"])
 
 
 def topics(n: int, n_topics: int, dimensions: int = 24, noise: float = 0.1, seed: int = 3):
-    """Vectors of n texts, by turns of so many topics."""
+    """Vectors of n texts that alternate between topics."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((n_topics, dimensions))
     return normalize(
@@ -29,7 +29,7 @@ def covers(clusters, n):
 
 @st.composite
 def texts(draw):
-    """Vectors that are the same, on a line, few, or anything."""
+    """Vectors that are equal, collinear, few or arbitrary."""
     n = draw(st.integers(0, 40))
     number = st.sampled_from([0.0, 0.0, 1.0, -1.0, 0.3])
     shape = draw(st.sampled_from(["same", "line", "any"]))

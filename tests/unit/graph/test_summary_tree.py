@@ -42,7 +42,7 @@ def as_lists(clusters):
 
 @st.composite
 def trees(draw):
-    """Levels of clusters in which every node is once at least."""
+    """Levels of clusters that cover every node."""
     n, levels = draw(st.integers(1, 30)), []
     while n > 1 and len(levels) < 4:
         n_clusters = draw(st.integers(1, max(1, n // 2)))
@@ -128,7 +128,7 @@ def test_too_long_cluster_is_divided_and_its_largest_part_inherits_the_name():
     earlier = level([[0, 2, 4], [1, 3, 5, 7]], 8)
     found = update_level(np.arange(n, dtype=np.uint64), vectors, np.ones(n, np.int64), 3, earlier)
     assert found is not None
-    # Node 6 was in no cluster, and joins the first; node 8 is new, and joins it, too.
+    # Node 6 was in no cluster and node 8 is new. Both join the first cluster.
     assert as_lists(found.clusters) == [[1, 3, 5, 7]] and as_lists(found.divided) == [[0, 2, 4, 6, 8]]
     parts = [[np.array([0, 2]), np.array([4, 6, 8])]]
     after = merge_divided(found, parts, [np.array([1, 2], dtype=np.uint64)])
@@ -140,7 +140,7 @@ def test_removed_nodes_leave_their_clusters_and_empty_clusters_are_dropped():
     vectors = vectors_of(4)
     keys = np.array([0, 2, 3, 5], dtype=np.uint64)
     found = update_level(keys, vectors, np.ones(4, np.int64), 10, level([[0, 1], [1, 4], [2, 3, 5]], 6))
-    # Node 0 is what is left of its cluster: it joins the nearest.
+    # Node 0 is the last member of its cluster, so it joins the nearest one.
     assert found is not None and as_lists(found.clusters) == [[0, 1, 2, 3]] and found.names.tolist() == [502]
 
 
@@ -187,7 +187,7 @@ def test_update_covers_all_current_nodes(n, gone, new):
     most = 6
     sizes = np.ones(len(keys), np.int64)
     found = update_level(keys, vectors[keys.astype(int)], sizes, most, level(as_lists_of(clusters), n))
-    if found is None:  # too much is new, or nothing is left
+    if found is None:  # too many nodes are new, or none are left
         return
     every = [*found.clusters, *found.divided]
     assert {node for own in every for node in own.tolist()} == set(range(len(keys)))
