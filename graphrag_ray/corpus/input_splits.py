@@ -96,10 +96,9 @@ def join_segments(segments: Sequence[Segment]) -> list[Segment]:
         if s.rank or not merged:
             merged.append(s)
             continue
-        a = merged[-1]
-        merged[-1] = replace(
-            a, end=s.end, rows=a.rows + s.rows, lines=a.lines + s.lines, size=a.size + s.size
-        )
+        a = merged.pop()
+        rows, lines, size = a.rows + s.rows, a.lines + s.lines, a.size + s.size
+        merged.append(replace(a, end=s.end, rows=rows, lines=lines, size=size))
     return merged
 
 

@@ -18,9 +18,8 @@ MIN_WORDS = 3  # a shorter quotation is a term that occurs in many texts
 def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> tuple[int, int]:
     """Return (start, end) of the first sentence with the largest number of the names, ignoring case.
 
-    If no sentence contains any of them, the first sentence is returned, and (0, 0) if the text is blank. A
-    sentence longer than MAX_QUOTE_CHARACTERS is truncated after a word. `is_start` states whether the
-    document begins with this text.
+    If there are no names in it, this is the first sentence, or (0, 0) if the text is blank. A sentence longer
+    than MAX_QUOTE_CHARACTERS is cut after a word. `is_start` is true if the document begins with this text.
     """
     wanted = [name.casefold() for name in names if name]
     best, best_score = (0, 0), -1

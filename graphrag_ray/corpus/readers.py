@@ -138,9 +138,8 @@ def _read_with_plugin(
 def _normalised(value: Any, path: str, label: str) -> Document | Unreadable:
     """Normalise a value of another package's reader. Raises TypeError for values of a wrong type."""
     if isinstance(value, Unreadable):
-        return Unreadable(
-            path, one_line(value.row), f"{label}: {one_line(value.reason)}", value.empty is True
-        )
+        reason = f"{label}: {one_line(value.reason)}"
+        return Unreadable(path, one_line(value.row), reason, value.empty is True)
     if not isinstance(value, Document):
         raise TypeError(f"it yielded a {type(value).__name__}, not a Document or Unreadable")
     for name in ("row", "title", "text", "encoding"):

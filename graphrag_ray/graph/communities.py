@@ -151,14 +151,12 @@ def _split(
         # The position of each node's community among the candidates, or -1.
         position = np.full(n + 1, -1, dtype=np.int64)
         position[candidates] = np.arange(len(candidates))
-        node_position = position[leaf]
-        inside = inside[edges[inside].inside(node_position)]
-        level_seeds = (
-            seeds.for_level(len(parents) - 1, node_position, len(candidates), inside) if seeds else None
-        )
+        candidate = position[leaf]
+        inside = inside[edges[inside].inside(candidate)]
+        level_seeds = seeds.for_level(len(parents) - 1, candidate, len(candidates), inside) if seeds else None
         new_parents: list[int] = []
         first = n
-        for c, (members, subgraph) in enumerate(subgraphs(node_position, len(candidates), edges[inside])):
+        for c, (members, subgraph) in enumerate(subgraphs(candidate, len(candidates), edges[inside])):
             seed = level_seeds.of(c, members) if level_seeds else None
             quality = partial(modularity, edges=subgraph)
             part = divide(len(members), subgraph, seed, options, generator, quality)

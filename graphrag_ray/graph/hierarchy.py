@@ -3,8 +3,7 @@
 A depth-first traversal assigns a *place* to each node, so that the members of every community are
 consecutive. Communities are numbered in the same order, parents before children, so the descendants of a
 community form a range. So do the edges inside it, once they are sorted by the smallest community that
-contains both ends. As a result, report contexts are planned and counted by slicing arrays, whatever the size
-of the graph.
+contains both ends. Report contexts are then planned by slicing arrays, whatever the size of the graph.
 """
 
 from __future__ import annotations
@@ -71,8 +70,7 @@ def number_depth_first(
 ) -> Hierarchy:
     """Build a Hierarchy from communities numbered in any order.
 
-    Siblings are sorted by descending size, ties by smallest node, with packed ones last. The nodes of a leaf
-    are sorted by number.
+    Siblings are sorted by descending size, then by smallest node, with packed ones last.
 
     Args:
         leaf: [N] smallest community of each node, or -1. Every community has at least one node.

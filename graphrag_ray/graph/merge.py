@@ -37,8 +37,7 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, Extracted
     """Build `schema.ENTITY_INSTANCES`, one row per entity record, in the order given.
 
     A name that occurs only as an end of a relationship of its text unit gets a row with null type and
-    description, after the records. (The paper does not cover this case. Without it, the relationship is
-    lost.)
+    description, after the records. (Not in the paper. Otherwise the relationship would be lost.)
     """
     rows: list[tuple[Any, ...]] = []
     for unit, extraction in extractions:

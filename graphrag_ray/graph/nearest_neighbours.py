@@ -3,8 +3,7 @@
 Up to `EXACT_ROWS` rows, all pairs are compared, in blocks. For more rows, k-means divides them into about
 sqrt(N) cells, and each row is compared with the members of the `PROBED_CELLS` nearest cells (an inverted file
 as in Jégou, Douze and Schmid 2011, without quantisation). The recall of the 8 nearest is .95 to .97 on
-clustered vectors. To limit the cost, cells larger than `LARGE_CELL_FACTOR` times the average are searched in
-a window of row numbers.
+clustered vectors. Cells larger than `LARGE_CELL_FACTOR` times the average are searched in windows of rows.
 """
 
 from __future__ import annotations
@@ -147,10 +146,7 @@ class _Search:
         return best
 
     def best(self, searched: Ints | slice, candidates: Ints | slice) -> Keys:
-        """[S, at most k] keys of the best candidates of each row, best first.
-
-        Arguments are positions in `rows`.
-        """
+        """[S, at most k] keys of the best candidates, best first. Arguments are positions in `rows`."""
         cosines = self.unit[searched] @ self.unit[candidates].T
         cosines *= _SCALE
         np.rint(cosines, out=cosines)

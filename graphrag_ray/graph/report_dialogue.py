@@ -123,10 +123,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
 
 
 def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyProblem:
-    """Parse a reply.
-
-    If it was cut off (finish_reason "length"), the incomplete field or finding is dropped.
-    """
+    """Parse a reply. If it was cut off ("length"), the incomplete field or finding is dropped."""
     parsed = parse_reply(text, ReportDraft, finish_reason)
     if isinstance(parsed, ReportDraft):
         return parsed.model_copy(update={"findings": parsed.findings[:MAX_FINDINGS]})

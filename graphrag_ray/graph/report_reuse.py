@@ -156,9 +156,8 @@ def reusable_report(
     report, new_ids = earlier.report, dict[str, str]()
     for cited in report.references:
         same_id = cited.id if (cited.section, cited.id) in current else ""
-        new_ids[cited.id] = same_id or id_by_text.get(
-            old_text.get((cited.section, _prefix(cited.id)), -1), ""
-        )
+        old_hash = old_text.get((cited.section, _prefix(cited.id)), -1)
+        new_ids[cited.id] = same_id or id_by_text.get(old_hash, "")
     if not all(new_ids.values()):
         return None
 

@@ -86,9 +86,8 @@ class Seeds:
         # Level -1 is the part of the graph that Leiden divided.
         no_groups = np.full(self._n_all, -1, dtype=np.int64)
         self._root = np.where(self._levels[0] >= 0, 0, -1) if self._levels else no_groups
-        self._old_edges = canonical_edges(
-            self._n_all, number[previous.source], number[previous.target], previous.weight
-        )
+        source, target = number[previous.source], number[previous.target]
+        self._old_edges = canonical_edges(self._n_all, source, target, previous.weight)
         self._edges = edges
         self._match = _match(edges, self._old_edges, self._n_all)
         self._unchanged = np.zeros(len(self._old_edges), dtype=np.bool_)

@@ -75,17 +75,14 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
         return (title, text) if text else ReplyProblem("it is empty")
 
     (title, text), _ = yield from usable_reply(request, spec.correct, read)
-    references = tuple(
-        context_records.Reference(section, id_) for (section, _), id_ in context.numbering.items()
-    )
-    return Report(title, text, None, "", (), references, 0)
+    cited = tuple(context_records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
+    return Report(title, text, None, "", (), cited, 0)
 
 
 def read_summary(reply: ChatReply) -> tuple[str, str]:
     """Return title and text of a reply.
 
-    If there is no title, the first words become the title. If the reply was cut off, its unfinished sentence
-    is dropped.
+    Without a title, the first words become the title. If cut off, the unfinished sentence is dropped.
     """
     lines = [fold_control_characters(line) for line in reply.text.splitlines() if not line.startswith("```")]
     reply_text = context_records.strip_references("\n".join(lines)).strip()
