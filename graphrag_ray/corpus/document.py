@@ -75,7 +75,7 @@ class Unreadable:
 
     Attributes:
         row: As in `Document`. "" if the whole file, or all of it after some row, could not be read.
-        reason: What is wrong and, unless it is obvious, what to do.
+        reason: The problem and, unless obvious, how to solve it.
         empty: The whole file is empty, which is a failure only if it had content in the previous snapshot.
     """
 

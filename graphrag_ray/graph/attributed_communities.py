@@ -256,8 +256,8 @@ def codicil(n: int, edges: Edges, vectors: Vectors, near: Ints, alpha: float = 0
     Both are standardised among the edges of a node and combined as alpha * topology + (1 - alpha) * content.
     A node of degree d selects its ceil(sqrt(d)) best edges. An edge is retained if either end selects it.
 
-    Differences from the paper: neighbourhoods include the node itself, so those of linked nodes always
-    overlap, and the coefficient is exact instead of estimated by hashing. Weights of `edges` are ignored.
+    Differences from the paper: a neighbourhood includes the node itself, so linked nodes always share
+    neighbours, and the coefficient is exact instead of estimated by hashing. Weights of `edges` are ignored.
 
     Returns edges weighted alpha * Jaccard + (1 - alpha) * max(cosine, 0), at least 0.0001. `vectors` [N, D]
     have length 1 or 0. `near` [N, k] are the nearest neighbours, padded with -1.

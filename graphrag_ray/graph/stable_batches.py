@@ -61,7 +61,7 @@ def stable_stream(
 ) -> Iterator[list[Item]]:
     """Like `stable_batches`, but for a sequence that does not fit in memory. Buffers one batch and one item.
 
-    When the limit would be exceeded, the batch ends before the item with the smallest hash among those that
+    When the limit would be exceeded, the batch ends before the item with the smallest hash of all that
     leave the batch at least half full. Two sequences that agree from some point on soon have the same
     boundaries. `measure` returns the hash and the size of an item.
     """

@@ -121,14 +121,14 @@ def update_level(
     order = np.argsort(keys)
     position = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
     current_position = np.where(keys[order][position] == earlier.nodes, order[position], -1)
-    previous = earlier.level.clusters
-    member = current_position[previous.member]
-    n_left = np.bincount(previous.of_member[member >= 0], minlength=len(previous))
+    old_clusters = earlier.level.clusters
+    member = current_position[old_clusters.member]
+    n_left = np.bincount(old_clusters.of_member[member >= 0], minlength=len(old_clusters))
     # The last member of a shrunken cluster joins the nearest cluster, like a new node.
-    is_retained = (member >= 0) & ((n_left > 1) | (np.diff(previous.bounds) == 1))[previous.of_member]
+    is_retained = (member >= 0) & ((n_left > 1) | (np.diff(old_clusters.bounds) == 1))[old_clusters.of_member]
     is_new = np.ones(len(keys), dtype=np.bool_)
     is_new[member[is_retained]] = False
-    cluster, member = previous.of_member[is_retained], member[is_retained]
+    cluster, member = old_clusters.of_member[is_retained], member[is_retained]
     if is_new.sum() > _MAX_NEW_SHARE * len(keys):
         return None
     remaining, cluster = np.unique(cluster, return_inverse=True)
