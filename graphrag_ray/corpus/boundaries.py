@@ -1,8 +1,8 @@
-"""Where a text may be cut: between sentences, else lines, else words, else characters.
+"""Find positions where a text can be cut: between sentences, lines, words or characters.
 
-Sentences end at marks, whatever the script, and at empty lines; a full stop after an initial or abbreviation,
-or before a lower-case letter, ends none. Words and characters follow Unicode (UAX 29), so "9.9", "30,000" and
-an emoji of several code points stay whole. Everything takes linear time.
+Sentences end at punctuation marks of any script and at empty lines. A full stop after an initial or
+abbreviation, or before a lower-case letter, does not end a sentence. Words and characters follow Unicode
+(UAX 29), so "9.9", "30,000" and an emoji of several code points stay whole. Everything takes linear time.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from dataclasses import dataclass
 
 import regex
 
-MAX_WORD = 64  # maximum characters of a word that is kept whole; an address may be longer
-_LOOK_AHEAD = 8
+MAX_WORD = 64  # maximum length in characters of a word that is never split; URLs can be longer
+_LOOKAHEAD_CHARACTERS = 8
 _MAX_CLUSTER = 64
 
 STOPS = ".!?…‽؟۔।॥።။។。！？｡"
-FULL_WIDTH = "。！？｡"  # the stops that no white space follows
-CLOSERS = "\"'”’»)]」』）】》〉"  # what may follow a stop
+FULL_WIDTH = "。！？｡"  # stops without whitespace after them
+CLOSERS = "\"'”’»)]」』）】》〉"  # closing quotes and brackets that can follow a stop
 _CLOSING = re.escape(CLOSERS)
 _GAP = re.compile(rf"[{FULL_WIDTH}]++[{FULL_WIDTH}{_CLOSING}]*+\s*+|(?<!\s)\s++")
 _AFTER_STOP = re.compile(rf"[{STOPS}][{STOPS}{_CLOSING}]*+\Z")
 _INITIALS = re.compile(r"(?:\w\.)*\w")
-# Titles, months and the most common others of English, and those that French and German share.
+# Titles, months and other common English abbreviations, some of which French and German share.
 _ABBREVIATIONS = frozenset(
     "approx apr aug bros ca capt cf co col corp dec dept dr ed eds esp est etc feb fig figs gen gov hon inc "  # noqa: SIM905
     "jan jr jul jun lt ltd maj mar mme mr mrs ms mt no nos nov nr oct op pp prof pt rep rev sen sept sgt sr "
@@ -36,7 +36,7 @@ _CHARACTER = regex.compile(r"\X")
 
 
 class Kind(enum.IntEnum):
-    """What a boundary separates, the best last."""
+    """What a boundary separates, in ascending order of preference."""
 
     WORD = 0
     LINE = 1
@@ -45,7 +45,7 @@ class Kind(enum.IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Boundary:
-    """A gap between `end` of what precedes it and `start` of what follows: white space, or of no width."""
+    """A gap in a text: the text before it ends at `end`, the text after it begins at `start`."""
 
     end: int
     start: int
@@ -53,7 +53,7 @@ class Boundary:
 
 
 def boundaries(text: str, start: int, end: int) -> Iterator[Boundary]:
-    """Yield gaps that begin between two offsets. The text around them determines their kind."""
+    """Yield the boundaries that begin between two offsets. Text outside can affect their kind."""
     for gap in _GAP.finditer(text, start, end):
         gap_start, gap_end = gap.start() + len(gap.group().rstrip()), gap.end()
         n_lines = text.count("\n", gap_start, gap_end)
@@ -75,7 +75,7 @@ def _is_sentence_end(text: str, gap_start: int, gap_end: int) -> bool:
 
 
 def sentences(text: str) -> list[tuple[int, int]]:
-    """Return (start, end) of each sentence, without the white space around it."""
+    """Return (start, end) of each sentence, without surrounding whitespace."""
     spans, start = [], len(text) - len(text.lstrip())
     for boundary in boundaries(text, start, len(text)):
         if boundary.kind is Kind.SENTENCE:
@@ -87,36 +87,36 @@ def sentences(text: str) -> list[tuple[int, int]]:
 
 
 def last_word_end(text: str, start: int, end: int) -> int | None:
-    """Return the last offset in start < offset <= end that splits no word.
+    """Return the last offset in start < offset <= end that does not split a word.
 
-    None if the word there is longer than MAX_WORD. `start` must not split a character.
+    Returns None if the word there is longer than MAX_WORD. `start` must not split a character.
     """
-    near = max(start, end - MAX_WORD)
-    for offset in range(end, near, -1):
-        if _is_beside_space(text, offset):
+    min_offset = max(start, end - MAX_WORD)
+    for offset in range(end, min_offset, -1):
+        if _is_next_to_space(text, offset):
             return offset
-    # Search only a part of the text: whether a flag begins can depend on a thousand flags before it.
-    around = text[start : end + _LOOK_AHEAD]
-    offsets = [start + m.start() for m in _WORD.finditer(around, near - start)]
-    return max((offset for offset in offsets if near < offset <= end), default=None)
+    # Search an excerpt, because whether a flag emoji begins here can depend on a thousand flags before it.
+    excerpt = text[start : end + _LOOKAHEAD_CHARACTERS]
+    offsets = [start + m.start() for m in _WORD.finditer(excerpt, min_offset - start)]
+    return max((offset for offset in offsets if min_offset < offset <= end), default=None)
 
 
 def is_word_end(text: str, offset: int) -> bool:
-    """Return whether an offset splits no word."""
-    if _is_beside_space(text, offset):
+    """Return whether a text can be cut at an offset without splitting a word."""
+    if _is_next_to_space(text, offset):
         return True
-    around = text[max(0, offset - MAX_WORD) : offset + _LOOK_AHEAD]
-    return _WORD.match(around, min(offset, MAX_WORD)) is not None
+    excerpt = text[max(0, offset - MAX_WORD) : offset + _LOOKAHEAD_CHARACTERS]
+    return _WORD.match(excerpt, min(offset, MAX_WORD)) is not None
 
 
-def _is_beside_space(text: str, offset: int) -> bool:
+def _is_next_to_space(text: str, offset: int) -> bool:
     return offset == len(text) or text[offset].isspace() or text[offset - 1].isspace()
 
 
 def last_character_end(text: str, start: int, end: int) -> int | None:
-    """Return the last offset in start < offset <= end that splits no user-perceived character, if any.
+    """Return the last offset in start < offset <= end that does not split a user-perceived character.
 
-    `start` must not split one either.
+    Returns None if there is no such offset. `start` must not split a character.
     """
     last = None
     for character in _CHARACTER.finditer(text, start, min(end + _MAX_CLUSTER, len(text))):
@@ -127,6 +127,6 @@ def last_character_end(text: str, start: int, end: int) -> int | None:
 
 
 def character_end(text: str, start: int) -> int:
-    """Return where the character that begins at `start` ends."""
+    """Return the end of the user-perceived character that begins at `start`."""
     character = _CHARACTER.match(text, start, start + _MAX_CLUSTER)
     return character.end() if character else start + 1

@@ -1,8 +1,8 @@
-"""Cut a document into chunks (text units), and build both tables (`schema.DOCUMENTS`, `schema.TEXT_UNITS`).
+"""Split documents into chunks (text units), and build the documents and text units tables.
 
-Chunks are overlapping windows of tokens (paper 3.1.1: 600 with 100) that begin and end between sentences,
-else between words. Columns are built from buffers, because `pa.array` of a list imports pandas, which would
-delay the start of every worker.
+Chunks are overlapping windows of tokens (paper 3.1.1: 600 tokens with an overlap of 100). They begin and end
+at sentence boundaries where possible, otherwise at word boundaries. Columns are built from buffers because
+`pa.array(list)` imports pandas, which would slow down worker start-up.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from graphrag_ray.corpus.document import METADATA_PREFIX, Document, metadata_lin
 from graphrag_ray.corpus.document_titles import MAX_TITLE, begins_with, own_title
 
 _SPACE = re.compile(r"\s++")
-_MAX_TOKEN_CHARACTERS = 128  # in any vocabulary; a text with more per token need not be counted
+_MAX_TOKEN_CHARACTERS = 128  # maximum length of a token in any vocabulary
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Character offsets into the document's text, and the tokens of text[start:end]."""
+    """Character offsets into the document's text, and the number of tokens in text[start:end]."""
 
     start: int
     end: int
@@ -38,15 +38,15 @@ class Chunk:
 
 
 def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
-    """Cut a text into windows of at most `size` tokens that overlap by about `overlap`, in linear time.
+    """Split a text into windows of at most `size` tokens that overlap by about `overlap`, in linear time.
 
-    The last chunk may have up to `min_last_chunk_tokens` - 1 tokens more. Starts and ends both increase.
-    Every
-    character that is not white space is in a chunk.
+    The last chunk may exceed `size` by up to `min_last_chunk_tokens` - 1 tokens. Chunk starts and ends are
+    strictly increasing, and together the chunks cover all non-whitespace text.
 
     Args:
-        options: Size "document" makes the whole text one chunk.
-        header: Text above every chunk, whose tokens count within `size`.
+        options: With size "document", the whole text is one chunk.
+        header: Text above every chunk. Its tokens count towards `size`, but a chunk keeps at least half of
+            its usual new tokens, so a very long header makes chunk and header together exceed `size`.
     """
     if not text.strip():
         return []
@@ -55,11 +55,11 @@ def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, hea
     ends = tokens.token_ends(text, vocabulary)
     length, overlap = options.size, options.overlap
     if header:
-        # A long header would leave few new tokens per chunk and multiply the calls. Once only half of the new
-        # tokens are left (250 of 500 by default), the overlap shrinks, and then the budget grows.
-        least_new = (length - overlap + 1) // 2
-        length = max(length - tokens.count_tokens(header, vocabulary), least_new)
-        overlap = min(overlap, length - least_new)
+        # A long header would leave few new tokens per chunk and multiply the calls. So a chunk keeps half of
+        # its usual new tokens (250 of 500 by default): the overlap shrinks, then the size is exceeded.
+        min_new_tokens = (length - overlap + 1) // 2
+        length = max(length - tokens.count_tokens(header, vocabulary), min_new_tokens)
+        overlap = min(overlap, length - min_new_tokens)
     if len(ends) <= length:
         return [Chunk(0, len(text), len(ends))]
     return list(_Cutter(text, ends, length, overlap, options.min_last_chunk_tokens, vocabulary).chunks())
@@ -67,86 +67,86 @@ def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, hea
 
 @dataclass(frozen=True, slots=True)
 class _Cutter:
-    """Cuts chunks at boundaries. `ends`: character offset of each token's end; lengths are in tokens.
+    """Cuts a text into chunks at the best boundaries.
 
-    A chunk ends with the last sentence, else the last line, within its budget; if that would leave less than
-    half of its new tokens, with the last word. The next one begins at the sentence, else the line, nearest to
-    `overlap` tokens before that end, give or take half of them; else at the word before. A word longer than
-    boundaries.MAX_WORD is cut, but no character. A remainder of fewer than `min_new` tokens joins the last
-    chunk.
+    A chunk ends at the last sentence end that fits, or at the last line end if no sentence ends there. If
+    either would leave it less than half of its new tokens, it ends at the last word instead. The next chunk
+    begins at the sentence or line nearest to `overlap` tokens (±50%) before that end, otherwise at a word.
+    Words longer than boundaries.MAX_WORD are split, but never inside a user-perceived character.
+    Fewer than `min_remainder` tokens at the end of the text join the last chunk.
     """
 
     text: str
-    ends: npt.NDArray[np.int64]
-    length: int
+    ends: npt.NDArray[np.int64]  # character offset of each token's end
+    length: int  # in tokens, like `overlap` and `min_remainder`
     overlap: int
-    min_new: int
+    min_remainder: int
     vocabulary: str
 
     def chunks(self) -> Iterator[Chunk]:
         last = len(self.text.rstrip())
-        start = done = self._after_space(0)
+        start = covered_end = self._after_space(0)
         while True:
-            end, n_tokens = self._end(start, done, last)
-            if start < done and (n_tokens > self.length or not boundaries.is_word_end(self.text, end)):
-                start = done  # a long word leaves no room for an overlap
-                end, n_tokens = self._end(start, done, last)
-            # A chunk takes in a small remainder if there is room.
-            max_tokens = self.length + self.min_new - 1
-            small_rest = end < last and self._token(last) - self._token(end) < self.min_new
-            if small_rest and last - start <= _MAX_TOKEN_CHARACTERS * max_tokens:
-                whole = tokens.count_tokens(self.text[start:last], self.vocabulary)
-                if whole <= max_tokens:
-                    end, n_tokens = last, whole
+            end, n_tokens = self._fit_end(start, covered_end, last)
+            if start < covered_end and (n_tokens > self.length or not boundaries.is_word_end(self.text, end)):
+                start = covered_end  # a long word leaves no room for an overlap
+                end, n_tokens = self._fit_end(start, covered_end, last)
+            # A small remainder joins this chunk if there is room.
+            max_tokens = self.length + self.min_remainder - 1
+            is_small_remainder = end < last and self._token(last) - self._token(end) < self.min_remainder
+            if is_small_remainder and last - start <= _MAX_TOKEN_CHARACTERS * max_tokens:
+                n_with_remainder = tokens.count_tokens(self.text[start:last], self.vocabulary)
+                if n_with_remainder <= max_tokens:
+                    end, n_tokens = last, n_with_remainder
             yield Chunk(start, end, n_tokens)
             if end == last:
                 return
-            done = self._after_space(end)
+            covered_end = self._after_space(end)
             start = self._next_start(start, end)
-            if self._token(done) - self._token(start) > self.length - self._least_new:
-                start = done  # there is much white space in between
+            if self._token(covered_end) - self._token(start) > self.length - self._min_new_tokens:
+                start = covered_end  # there is a long run of whitespace in between
 
-    def _end(self, start: int, done: int, last: int) -> tuple[int, int]:
-        """Return the end of a chunk, and its tokens. Earlier chunks hold the text up to `done`.
+    def _fit_end(self, start: int, covered_end: int, last: int) -> tuple[int, int]:
+        """Return the end and the token count of a chunk. Text before `covered_end` is in earlier chunks.
 
-        A text by itself may have more tokens than inside another; then it is cut shorter.
+        A slice can have more tokens by itself than within the whole text. In that case it is shortened.
         """
         first, budget = self._token(start), self.length
         while True:
-            end = self._cut(first + budget, done, last)
+            end = self._best_end(first + budget, covered_end, last)
             n_tokens = tokens.count_tokens(self.text[start:end], self.vocabulary)
-            if n_tokens <= self.length or end <= boundaries.character_end(self.text, done):
+            if n_tokens <= self.length or end <= boundaries.character_end(self.text, covered_end):
                 return end, n_tokens
             budget = min(budget, self._token(end) - first) - (n_tokens - self.length)
 
-    def _cut(self, max_token: int, done: int, last: int) -> int:
-        """Return the best offset after `done` with at most `max_token` tokens before it."""
+    def _best_end(self, max_token: int, covered_end: int, last: int) -> int:
+        """Return the best offset after `covered_end` with at most `max_token` tokens before it."""
         if max_token >= self._token(last):
             return last
-        min_token = self._token(done) + self._least_new
+        min_token = self._token(covered_end) + self._min_new_tokens
         low, high = self._offset(min(min_token, max_token)), self._offset(max_token)
-        if high <= done:
-            return boundaries.character_end(self.text, done)
+        if high <= covered_end:
+            return boundaries.character_end(self.text, covered_end)
         best = None
         for boundary in boundaries.boundaries(self.text, low, high + 1):
-            if done < boundary.end <= high and (best is None or boundary.kind >= best.kind):
+            if covered_end < boundary.end <= high and (best is None or boundary.kind >= best.kind):
                 best = boundary
         if best is not None and best.kind > boundaries.Kind.WORD:
             return best.end
         end = (
-            boundaries.last_word_end(self.text, done, high)
+            boundaries.last_word_end(self.text, covered_end, high)
             or (best.end if best else None)
-            or boundaries.last_character_end(self.text, done, high)
-            or boundaries.character_end(self.text, done)
+            or boundaries.last_character_end(self.text, covered_end, high)
+            or boundaries.character_end(self.text, covered_end)
         )
-        return done + len(self.text[done:end].rstrip())
+        return covered_end + len(self.text[covered_end:end].rstrip())
 
     def _next_start(self, start: int, end: int) -> int:
         """Return where the next chunk begins, after `start`."""
         if not self.overlap:
             return self._after_space(end)
         last, slack = self._token(end), self.overlap // 2
-        longest = min(self.overlap + slack, self.length - self._least_new)
+        longest = min(self.overlap + slack, self.length - self._min_new_tokens)
         low = max(self._offset(last - longest), start + 1)
         target = max(self._offset(last - self.overlap), low)
         high = self._offset(last - self.overlap + slack)
@@ -163,8 +163,8 @@ class _Cutter:
         return self._after_space(offset or end)
 
     @property
-    def _least_new(self) -> int:
-        """Minimum tokens of a chunk that no earlier one has, so that the number of chunks at most doubles."""
+    def _min_new_tokens(self) -> int:
+        """Minimum number of new tokens per chunk, which limits the number of chunks to twice the ideal."""
         return (self.length - self.overlap + 1) // 2
 
     def _token(self, offset: int) -> int:
@@ -172,7 +172,7 @@ class _Cutter:
         return int(np.searchsorted(self.ends, offset, side="right"))
 
     def _offset(self, n_tokens: int) -> int:
-        """Return where the first `n_tokens` tokens end."""
+        """Return the offset at which the first `n_tokens` tokens end."""
         return int(self.ends[n_tokens - 1]) if n_tokens > 0 else 0
 
     def _after_space(self, offset: int) -> int:
@@ -183,7 +183,7 @@ class _Cutter:
 def documents_table(documents: Iterable[Document]) -> pa.Table:
     """Build `schema.DOCUMENTS`, one row per document, in the order given.
 
-    `human_readable_id` and `text_unit_ids` are 0 and empty until a snapshot is written.
+    `human_readable_id` and `text_unit_ids` are filled in when the snapshot is written.
     """
     docs = list(documents)
     names = ("id", "title", "text", "raw_data", "path", "row", "content_hash", "encoding")
@@ -196,10 +196,10 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
 
     A text unit's id depends on its document, its text and how many earlier chunks have the same text, so
     inserting a paragraph leaves the ids of untouched chunks unchanged. `human_readable_id` and lists of ids
-    are 0 and empty until a snapshot is written.
+    are filled in when the snapshot is written.
     """
-    header = chunk_header(document, options)
-    chunks = cut_chunks(document.text, options, vocabulary, header(""))
+    make_header = chunk_header(document, options)
+    chunks = cut_chunks(document.text, options, vocabulary, make_header(""))
     texts = [document.text[c.start : c.end] for c in chunks]
     document_id = document.id
     seen: Counter[str] = Counter()
@@ -215,16 +215,16 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
         "position": range(len(chunks)),
         "start": [c.start for c in chunks],
         "end": [c.end for c in chunks],
-        "header": [header(text) for text in texts],
+        "header": [make_header(text) for text in texts],
     }
     return _table(schema.TEXT_UNITS, len(chunks), columns)
 
 
 def chunk_header(document: Document, options: index_settings.Chunking) -> Callable[[str], str]:
-    """Return a function that maps a chunk's text ("": any) to the header above it.
+    """Return a function that builds the header for a chunk's text; pass "" for the longest header.
 
-    The header has a line for each field of `options.prepend` that the document has, then an empty line; it is
-    "" if there is none.
+    The header has one line for each field of `options.prepend_metadata` that the document has, then an empty
+    line. It is "" if the document has none of the fields.
     """
     names, title = options.prepend_metadata or (), one_line(document.title)
     auto_title = ""
@@ -238,18 +238,18 @@ def chunk_header(document: Document, options: index_settings.Chunking) -> Callab
             lines[name] = metadata_lines(document.metadata, [name.removeprefix(METADATA_PREFIX)])
         elif value := fields[name][1]:
             lines[name] = f"{fields[name][0]}: {shortened(value, MAX_TITLE)}\n"
-    whole = "".join(lines.values())
-    rest = "".join(line for name, line in lines.items() if name != "title")
+    full = "".join(lines.values())
+    without_title = "".join(line for name, line in lines.items() if name != "title")
 
     def header(text: str) -> str:
-        shown = rest if auto_title and begins_with(text, auto_title) else whole
-        return shown and shown + "\n"
+        selected = without_title if auto_title and begins_with(text, auto_title) else full
+        return selected and selected + "\n"
 
     return header
 
 
 def _table(schema_: pa.Schema, n_rows: int, columns: dict[str, Sequence[Any]]) -> pa.Table:
-    """Build a table; missing columns are 0 or empty lists."""
+    """Build a table. Missing columns are filled with 0 or empty lists."""
     arrays = []
     for column in schema_:
         values = columns.get(column.name)

@@ -1,4 +1,4 @@
-"""Decode bytes: find the encoding, and whether they are text at all."""
+"""Decode files: detect the encoding and reject binary data."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 
 _BOMS = (
     (codecs.BOM_UTF8, "utf-8"),
-    # before UTF-16, whose marks are prefixes of these
+    # UTF-32 comes before UTF-16, because the UTF-16 marks are prefixes of its marks.
     (codecs.BOM_UTF32_LE, "utf-32-le"),
     (codecs.BOM_UTF32_BE, "utf-32-be"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 
-# Common encodings of texts without a mark. charset-normalizer knows many more and then takes French in cp1252
-# for Baltic: fewer candidates make better guesses.
+# Common encodings of texts without a byte order mark. With all of its encodings, charset-normalizer mistakes
+# French in cp1252 for Baltic, so fewer candidates give better results.
 _CANDIDATES = [
     *("cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "iso8859_2", "iso8859_5"),
     *("koi8_r", "mac_roman", "cp932", "euc_jp", "gb18030", "big5", "cp949"),
@@ -31,12 +31,12 @@ _PLAUSIBILITY_CHARACTERS = 1 << 16
 _MAX_ODD_SHARE = 0.02
 _MAX_LOST_SHARE = 0.001
 _DAMAGE_TOLERANCE = 4
-_ORDINARY_CONTROLS = frozenset("\t\n\v\f\r\x1b\x85")
+_COMMON_CONTROLS = frozenset("\t\n\v\f\r\x1b\x85")
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """Decoded text. `damaged`: single bytes had to be replaced by U+FFFD."""
+    """Decoded text. If `damaged`, some bytes were replaced by U+FFFD."""
 
     text: str
     codec: str
@@ -44,7 +44,7 @@ class Decoded:
 
     @property
     def encoding(self) -> str:
-        """The codec as shown to users."""
+        """The codec as displayed to users."""
         return f"{self.codec} (damaged)" if self.damaged else self.codec
 
 
@@ -54,17 +54,17 @@ class NotText:
 
 
 def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
-    """Decode a whole file; line ends are unchanged.
+    """Decode a whole file, leaving line ends unchanged.
 
-    Tries in this order: a byte order mark; strict UTF-8; the declared encoding (HTML); UTF-8 with single
-    damaged bytes; detection by charset-normalizer, which prefers Western (cp1252) if it is as good as the
-    best. Zero bytes, or more than 2% of control or unassigned characters, indicate binary data.
+    Tries in this order: a byte order mark; strict UTF-8; the declared encoding (HTML); UTF-8 with a few
+    damaged bytes; detection by charset-normalizer, with a preference for Western (cp1252) if it is about as
+    good as the best. Zero bytes, or more than 2% of control or unassigned characters, indicate binary data.
     """
     codec = codec_of_bom(data)
     if codec is not None and codec != "utf-8":
-        mark = next(len(bom) for bom, name in _BOMS if name == codec)
+        bom_length = next(len(bom) for bom, name in _BOMS if name == codec)
         try:
-            decoded = Decoded(data[mark:].decode(codec), codec)
+            decoded = Decoded(data[bom_length:].decode(codec), codec)
         except UnicodeDecodeError:
             return NotText(f"starts with the byte order mark of {codec} but is not {codec}")
         if not _plausible(decoded.text):
@@ -72,7 +72,7 @@ def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
         return decoded
     if codec == "utf-8":
         data = data[len(codecs.BOM_UTF8) :]
-    if fault := zero_byte(data):
+    if fault := zero_byte_fault(data):
         return fault
     try:
         decoded = Decoded(data.decode("utf-8"), "utf-8")
@@ -89,23 +89,23 @@ def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
 
 
 def codec_of_bom(data: bytes) -> str | None:
-    """Return the codec that a byte order mark names; None without a mark."""
+    """Return the codec of the byte order mark, or None if there is no mark."""
     return next((codec for bom, codec in _BOMS if data.startswith(bom)), None)
 
 
 def codec_of_head(head: bytes) -> str | NotText:
     """Return the codec of a file from its first bytes, as TextIOWrapper needs it.
 
-    Marks are left to the codec ("utf-8-sig", "utf-16", "utf-32"). "utf-8" may only mean that the beginning is
-    ASCII, so what follows may need a second look.
+    The codec ("utf-8-sig", "utf-16", "utf-32") removes the byte order mark. "utf-8" may only mean that the
+    beginning is ASCII, so later bytes may need another codec.
     """
     bom = codec_of_bom(head)
     if bom is not None:
         return "utf-8-sig" if bom == "utf-8" else bom.rsplit("-", 1)[0]
-    if fault := zero_byte(head):
+    if fault := zero_byte_fault(head):
         return fault
     try:
-        # The last character may be cut.
+        # The head may end inside a character.
         codecs.getincrementaldecoder("utf-8")().decode(head, final=False)
     except UnicodeDecodeError as e:
         if _decode_damaged_utf8(head):
@@ -116,8 +116,8 @@ def codec_of_head(head: bytes) -> str | NotText:
     return "utf-8"
 
 
-def zero_byte(data: bytes) -> NotText | None:
-    """Report binary data with a zero byte."""
+def zero_byte_fault(data: bytes) -> NotText | None:
+    """Return a fault if the data contains a zero byte, which indicates binary data."""
     position = data.find(0)
     return NotText(f"binary data (a zero byte at position {position}), not text") if position >= 0 else None
 
@@ -125,7 +125,7 @@ def zero_byte(data: bytes) -> NotText | None:
 def _decode_declared(data: bytes, codec: str | None) -> Decoded | None:
     if codec is None:
         return None
-    # Browsers read these as cp1252, so that is what authors meant.
+    # Browsers read these as cp1252, so authors mean cp1252.
     codec = "cp1252" if codec.lower() in ("iso-8859-1", "latin1", "us-ascii", "ascii") else codec
     try:
         decoded = Decoded(data.decode(codec), codecs.lookup(codec).name)
@@ -135,67 +135,67 @@ def _decode_declared(data: bytes, codec: str | None) -> Decoded | None:
 
 
 def _decode_damaged_utf8(data: bytes) -> Decoded | None:
-    """Decode UTF-8 with lost or cut bytes. Text in other encodings has next to no valid UTF-8 sequences."""
+    """Decode damaged UTF-8. Text in other encodings has almost no valid multi-byte UTF-8 sequences."""
     text = data.decode("utf-8", "replace")
-    lost = text.count("\ufffd")
+    n_replaced = text.count("\ufffd")
     ascii_bytes = int(np.count_nonzero(np.frombuffer(data, dtype=np.uint8) < 128))
-    valid = len(text) - ascii_bytes - lost
-    if valid < _DAMAGE_TOLERANCE * lost or not _plausible(text):
+    n_valid = len(text) - ascii_bytes - n_replaced
+    if n_valid < _DAMAGE_TOLERANCE * n_replaced or not _plausible(text):
         return None
     return Decoded(text, "utf-8", damaged=True)
 
 
-def _decode_detected(data: bytes, first_odd: int) -> Decoded | None:
-    for codec in _candidates(data, first_odd):
+def _decode_detected(data: bytes, first_invalid: int) -> Decoded | None:
+    for codec in _candidates(data, first_invalid):
         text = data.decode(codec, "replace")
-        # A single byte that the codec does not know is no reason to choose another for the whole file.
-        lost = text.count("\ufffd")
-        if lost <= _MAX_LOST_SHARE * len(text) and _plausible(text):
-            return Decoded(text, codec, damaged=lost > 0)
+        # A few bytes that the codec does not define are no reason to reject it for the whole file.
+        n_replaced = text.count("\ufffd")
+        if n_replaced <= _MAX_LOST_SHARE * len(text) and _plausible(text):
+            return Decoded(text, codec, damaged=n_replaced > 0)
     return None
 
 
-def _candidates(data: bytes, first_odd: int, complete: bool = True) -> list[str]:
-    """Return codecs, the likeliest first, judged by the bytes around the first one that is not UTF-8.
+def _candidates(data: bytes, first_invalid: int, complete: bool = True) -> list[str]:
+    """Return likely codecs, best first, judged by the bytes around the first one that is not UTF-8.
 
-    Data that is not `complete` may end inside a character.
+    If not `complete`, the data may end inside a character.
     """
     from charset_normalizer import from_bytes
 
-    start = max(0, first_odd - 4096)
+    start = max(0, first_invalid - 4096)
     sample = data[start : start + _DETECTION_BYTES]
-    cut = not complete or start + len(sample) < len(data)
+    may_be_cut = not complete or start + len(sample) < len(data)
     # A character has at most four bytes.
-    attempts = [sample[: len(sample) - missing] for missing in range(4 if cut else 1)]
+    attempts = [sample[: len(sample) - missing] for missing in range(4 if may_be_cut else 1)]
     attempts.append(sample.translate(None, _UNDEFINED_IN_CP1252))
     results = (list(from_bytes(attempt, cp_isolation=_CANDIDATES)) for attempt in attempts)
     matches = next(filter(None, results), None)
     if not matches:
         return []
     best = matches[0]
-    western = [
+    preferred = [
         "cp1252"
         for m in matches
         if "cp1252" in m.could_be_from_charset
         and m.chaos <= best.chaos + _CHAOS_TOLERANCE
         and m.coherence >= best.coherence - _COHERENCE_TOLERANCE
     ]
-    return western[:1] + [m.encoding for m in matches]
+    return preferred[:1] + [m.encoding for m in matches]
 
 
-def _unknown(data: bytes, first_odd: int) -> NotText:
+def _unknown(data: bytes, first_invalid: int) -> NotText:
     return NotText(
-        f"neither UTF-8 (byte 0x{data[first_odd]:02x} at position {first_odd}) nor any other known encoding: "
-        "it is binary data, or must be converted to UTF-8"
+        f"neither UTF-8 (byte 0x{data[first_invalid]:02x} at position {first_invalid}) nor any other known "
+        "encoding: binary data, or a text that must be converted to UTF-8"
     )
 
 
 def _plausible(text: str, odd: tuple[str, ...] = ("Cc", "Cn", "Co", "Cs")) -> bool:
-    """Return whether hardly any characters are of the categories `odd`.
+    """Return whether almost no characters have one of the Unicode categories `odd`.
 
-    Pass only "Cc" if the text is valid UTF-8, which proves much: characters newer than Python's tables look
-    unassigned.
+    Pass only "Cc" if the text is valid UTF-8, which is strong evidence already: characters newer than
+    Python's Unicode tables look unassigned.
     """
     sample = text[:_PLAUSIBILITY_CHARACTERS]
-    strange = [c for c in set(sample) if unicodedata.category(c) in odd and c not in _ORDINARY_CONTROLS]
+    strange = [c for c in set(sample) if unicodedata.category(c) in odd and c not in _COMMON_CONTROLS]
     return sum(map(sample.count, strange)) <= _MAX_ODD_SHARE * len(sample)

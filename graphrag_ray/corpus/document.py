@@ -1,7 +1,7 @@
-"""The results of reading a corpus: documents, and what could not be read.
+"""The results of reading a corpus: documents, and files or rows that could not be read.
 
-A file that is not text, a row without text or a broken line is a fault of the data: an `Unreadable`, which is
-listed as a failure and never stops the reading of others.
+A file that is not text, a row without text or a malformed line yields an `Unreadable`, which is listed as a
+failure and does not affect other documents.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import orjson
 from graphrag_ray.base import ids
 from graphrag_ray.base.wording import shortened
 
-METADATA_PREFIX = "metadata."  # prefix for a metadata column whose name is also a field of documents
-MAX_METADATA_CHARACTERS = 300  # maximum characters of a metadata column above a chunk: one can hold a text
+METADATA_PREFIX = "metadata."  # distinguishes a metadata column from the document field of the same name
+MAX_METADATA_CHARACTERS = 300  # maximum length of a metadata value above a chunk
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _INT64 = 2**63
 _MAX_DEPTH = 100
@@ -37,8 +37,8 @@ class Document:
         path: Relative to INPUT, with forward slashes.
         row: Id or number of the row inside a table file; "" for a file that is one document.
         text: Decoded, with \\n line ends. All offsets count its characters.
-        date: As written; None if there is none.
-        metadata: The other columns of a table's row, JSON-compatible; empty for plain files.
+        date: As written, or None if unknown.
+        metadata: The other columns of a table's row, as JSON-compatible values. Empty for plain files.
     """
 
     path: str
@@ -55,12 +55,12 @@ class Document:
 
     @property
     def raw_data(self) -> str | None:
-        """The metadata as a JSON object with sorted keys; None if there is none."""
+        """The metadata as a JSON object with sorted keys, or None if there is no metadata."""
         return json.dumps(dict(self.metadata), ensure_ascii=False, sort_keys=True) if self.metadata else None
 
     @property
     def content_hash(self) -> str:
-        """SHA-256 (hex) of text, title, date and raw_data, which tells whether a document changed."""
+        """SHA-256 (hex) of text, title, date and raw_data, to detect changed documents."""
         digest = hashlib.sha256()
         for part in (self.text, self.title, self.date, self.raw_data):
             # Parts are length-prefixed, and a missing one differs from an empty one.
@@ -74,9 +74,9 @@ class Unreadable:
     """A file, or a row of a table file, that yields no document.
 
     Attributes:
-        row: As in `Document`; "" for a whole file, or for all of it from some row on.
-        reason: What is wrong and, unless it is obvious, what to do.
-        empty: A whole file without a character: a fault only if it held something before.
+        row: As in `Document`. "" if the whole file, or all of it after some row, could not be read.
+        reason: The problem and, unless obvious, how to solve it.
+        empty: The whole file is empty, which is a failure only if it had content in the previous snapshot.
     """
 
     path: str
@@ -86,34 +86,34 @@ class Unreadable:
 
     @property
     def id(self) -> str:
-        """The id that the document would have, so that an earlier version of it can be kept."""
+        """The id that the document would have, to find an earlier version of it in the index."""
         return ids.document_id(self.path, self.row)
 
 
 def clean(text: str) -> str:
-    """Convert line ends to \\n, and halves of surrogate pairs, which UTF-8 cannot hold, to U+FFFD."""
+    """Convert line ends to \\n, and lone surrogates, which UTF-8 cannot encode, to U+FFFD."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)
 
 
 def one_line(text: str) -> str:
-    """Fold white space, as in stored titles and dates."""
+    """Collapse whitespace, as in stored titles and dates."""
     return " ".join(clean(text).split())
 
 
 def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     """Convert a table's value to portable JSON.
 
-    Dates and times become ISO 8601, durations seconds, bytes text if they are UTF-8 and else base64, decimals
-    and integers beyond 64 bits strings (no digit is lost), NaN and infinities null.
+    Dates and times become ISO 8601 strings, durations become seconds, and bytes become UTF-8 text or base64.
+    Decimals and integers beyond 64 bits become strings. NaN and infinities become null.
 
     Raises:
-        ValueError: If the value is nested deeper than `depth`, which would overflow other parsers.
+        ValueError: If the value is nested more than `depth` levels deep, which other parsers cannot read.
     """
     if depth < 0:
         raise ValueError(f"nested deeper than {_MAX_DEPTH} levels")
-    # bool before int, since a bool is an int
+    # Test bool before int, because a bool is an int.
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
@@ -138,7 +138,7 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
 
 
 def parse_raw_data(raw_data: str | None) -> dict[str, Any]:
-    """Parse `raw_data`; {} if it holds no columns or was not written by us."""
+    """Parse `raw_data`. Returns {} if it is not a JSON object."""
     with suppress(orjson.JSONDecodeError):
         if isinstance(columns := orjson.loads(raw_data or "null"), dict):
             return columns
@@ -146,18 +146,18 @@ def parse_raw_data(raw_data: str | None) -> dict[str, Any]:
 
 
 def column_at_path(columns: Mapping[str, Any], name: str) -> Any:
-    """Return a column, or the value at a path inside one such as author.name; None if there is none."""
-    inner: Any = columns
-    while isinstance(inner, Mapping):
+    """Return a column, or a nested value by its path, such as `author.name`. Returns None if missing."""
+    value: Any = columns
+    while isinstance(value, Mapping):
         first, dot, rest = name.partition(".")
-        if name in inner or not dot:
-            return inner.get(name)
-        inner, name = inner.get(first), rest
+        if name in value or not dot:
+            return value.get(name)
+        value, name = value.get(first), rest
     return None
 
 
 def as_texts(value: Any) -> list[str]:
-    """Return a value as texts: several for a list, flattened."""
+    """Return a value as a list of texts. Nested lists are flattened."""
     texts, pending = [], [value]
     while pending:
         item = pending.pop()
@@ -166,13 +166,13 @@ def as_texts(value: Any) -> list[str]:
         elif isinstance(item, str):
             texts.append(item)
         elif item is not None:
-            with suppress(orjson.JSONEncodeError):  # nested unreasonably deep
+            with suppress(orjson.JSONEncodeError):  # nested too deeply
                 texts.append(orjson.dumps(item).decode())
     return texts
 
 
 def metadata_lines(columns: Mapping[str, Any], names: Sequence[str]) -> str:
-    """Return a line such as `author: Mara Venn` for each of these columns that the document has."""
+    """Return a line such as `author: Mara Venn` for each named column that the document has."""
     lines = []
     for name in names:
         texts = [

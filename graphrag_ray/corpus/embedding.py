@@ -1,4 +1,4 @@
-"""Embed texts: records of the index and questions alike, so that their vectors are comparable."""
+"""Embed index records and questions in the same way, so that their vectors are comparable."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from graphrag_ray.corpus.tokens import token_ends, vocabulary_for
 
 @dataclass(frozen=True, slots=True)
 class Embedder:
-    """Embeds texts by a model."""
+    """Embeds texts with the configured model."""
 
     call: CallParameters
-    dimensions: int | None  # None: the model's own
-    max_tokens: int  # texts are cut to this length, because embedding models refuse longer ones
+    dimensions: int | None  # None uses the model's default
+    max_tokens: int  # texts are truncated to this length because embedding models reject longer ones
     vocabulary: str
 
     @classmethod
@@ -26,12 +26,12 @@ class Embedder:
         return cls(call, model.embedding_dimensions, settings.embeddings.max_tokens, vocabulary)
 
     def embed(self, text: str) -> Dialogue[bytes]:
-        """Return the vector of a text, as little-endian float32."""
+        """Return the vector of a text as little-endian float32."""
         reply: EmbeddingReply = yield EmbeddingRequest(self.cut(text), self.call, self.dimensions)
         return reply.vector
 
     def cut(self, text: str) -> str:
-        """Cut a text to `max_tokens`."""
+        """Truncate a text to `max_tokens`."""
         if len(text) <= self.max_tokens:
             return text
         ends = token_ends(text, self.vocabulary)

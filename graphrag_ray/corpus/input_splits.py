@@ -1,8 +1,8 @@
-"""Split large table files into stretches of consecutive rows that are read in parallel.
+"""Split large table files into ranges of consecutive rows that are read in parallel.
 
-Where a .jsonl file is cut depends on its lines, so that a new line changes only the stretches next to it; a
-.parquet file is cut between row groups. A .csv file is not cut, because only from its beginning is it known
-whether a line break is inside quotes.
+A .jsonl file is split by content-defined chunking, so inserting a line changes only the neighbouring splits.
+A .parquet file is split between row groups. A .csv file is not split, because only a reader that starts at
+the beginning knows whether a line break is inside quotes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from graphrag_ray.corpus.decode import codec_of_bom
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 
 SPLITTABLE_EXTENSIONS = (".jsonl", ".parquet")
-_SEGMENTS_PER_STRETCH = 8  # possible ends per maximum size of a stretch, on average
+_SEGMENTS_PER_SPLIT = 8  # average number of segments in a split of maximum size
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +34,21 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Segment:
-    """A range that is not split, as in `Split`, with its numbers of rows and lines."""
+    """The smallest range that splits are made of, with its row and line counts."""
 
     start: int
     end: int
     rows: int
     lines: int
     size: int  # in bytes
-    rank: str  # hash of where it begins; "" if no stretch may begin there
+    rank: str  # hash of its start, by which splits are cut; "" if no split may begin there
 
 
 def can_split_jsonl(head: bytes, text_column: str) -> bool:
     """Return whether the rows of a .jsonl file can be read independently, from its first bytes.
 
-    They cannot if a byte order mark determines the encoding of the whole file, if it is not JSON Lines, or if
-    the first rows have no text: then a later row with text decides what is reported about these.
+    They cannot if the file has a byte order mark or is not JSON Lines, or if the first rows lack the text
+    column, because whether that is a fault of each row or of the whole file depends on later rows.
     """
     if codec_of_bom(head) is not None or 0 in head or is_json_array(head):
         return False
@@ -57,16 +57,16 @@ def can_split_jsonl(head: bytes, text_column: str) -> bool:
 
 
 def jsonl_segments(lines: Iterable[bytes], start: int, limit: int) -> list[Segment]:
-    """Return segments of consecutive lines, at least one of which may begin a stretch.
+    """Return segments of consecutive lines. A split may begin at least at one of them.
 
-    `start` is the offset of the first line in the file, `limit` the maximum size of a stretch in bytes.
+    `start` is the offset of the first line in the file, `limit` the maximum size of a split in bytes.
     """
     segments: list[Segment] = []
     offset, rows, n_lines, rank = start, 0, 0, ""
     for line in lines:
         crc = zlib.crc32(line)
-        # The longer a line, the likelier a cut, so that cuts per byte are as frequent in every file.
-        if crc * limit < len(line) * _SEGMENTS_PER_STRETCH << 32:
+        # Cuts are as likely as the line is long, so that every file has the same number of them per byte.
+        if crc * limit < len(line) * _SEGMENTS_PER_SPLIT << 32:
             if n_lines:
                 segments.append(Segment(start, offset, rows, n_lines, offset - start, rank))
             start, rows, n_lines, rank = offset, 0, 0, f"{crc:08x}"
@@ -79,7 +79,7 @@ def jsonl_segments(lines: Iterable[bytes], start: int, limit: int) -> list[Segme
 
 
 def parquet_segments(stream: BinaryIO) -> list[Segment]:
-    """Return the row groups of a readable file."""
+    """Return one segment per row group of a readable file."""
     import pyarrow.parquet as pq
 
     metadata = pq.ParquetFile(stream).metadata
@@ -90,15 +90,16 @@ def parquet_segments(stream: BinaryIO) -> list[Segment]:
 
 
 def join_segments(segments: Sequence[Segment]) -> list[Segment]:
-    """Join every segment that may not begin a stretch to the one before it. Segments have no gaps."""
-    whole: list[Segment] = []
+    """Merge each segment at which no split may begin into the previous one. Segments must be contiguous."""
+    merged: list[Segment] = []
     for s in segments:
-        if s.rank or not whole:
-            whole.append(s)
+        if s.rank or not merged:
+            merged.append(s)
             continue
-        b = whole[-1]
-        whole[-1] = replace(b, end=s.end, rows=b.rows + s.rows, lines=b.lines + s.lines, size=b.size + s.size)
-    return whole
+        a = merged.pop()
+        rows, lines, size = a.rows + s.rows, a.lines + s.lines, a.size + s.size
+        merged.append(replace(a, end=s.end, rows=rows, lines=lines, size=size))
+    return merged
 
 
 def are_contiguous(segments: Sequence[Segment]) -> bool:

@@ -1,6 +1,6 @@
-"""The built-in readers (`readers.py`), and documents from rows that are not in a file.
+"""The built-in readers (`readers.py`), and documents made from rows in memory or of a dataset.
 
-Table files are streamed row by row and may have any size; text files are read whole. Faults of the data
+Table files are streamed row by row and may have any size. Text files are read into memory. Faults in the data
 become `Unreadable` values.
 """
 
@@ -33,14 +33,14 @@ from graphrag_ray.corpus.table_rows import (
     open_parquet,
 )
 
-DATASET_PATH = "dataset"  # the path of documents that are rows of a dataset or of a table in memory
+DATASET_PATH = "dataset"  # path of documents from a dataset or a table in memory
 
-ROW_PREFIX = "row"  # prefix of the number of a row whose id is not known
+ROW_PREFIX = "row"  # precedes the number of a row without a known id
 
-# CPU time limit of `input.strip_pattern` on a text: settings may come with a stranger's index.
+# CPU time limit of `input.strip_pattern` on a text, because settings can come with an untrusted index.
 _STRIP_S, _STRIP_S_PER_CHARACTER = 2.0, 2e-6
 _MAX_LISTED_COLUMNS = 50
-_NAME_LENGTH = 20  # hex characters of the content hash that names a row
+_NAME_LENGTH = 20  # length in hex characters of the content hash that identifies a row
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(.*)")
 _NO_HEADER = "empty: no header row"
 _FENCE = re.compile(r" {0,3}(```|~~~)")
@@ -56,14 +56,14 @@ def _read_text(
         return
     text, title, date = clean(decoded.text), None, None
     if not text.strip():
-        why = "empty: nothing but white space. If that is intended, remove it from INPUT"
+        why = "empty: only whitespace. If that is intended, remove the file from INPUT"
         yield Unreadable(path, "", why, empty=True)
         return
     if kind == "html":
         page = read_html(text)
-        # A page can contain a carriage return as an entity.
+        # Clean again, because a page can contain a carriage return as an entity.
         text, title, date = clean(page.text), page.title, page.date
-        why = "no text besides markup, scripts and navigation"
+        why = "no text except markup, scripts and navigation"
     else:
         if options.strip_pattern:
             limit_s = _STRIP_S + len(text) * _STRIP_S_PER_CHARACTER
@@ -71,11 +71,11 @@ def _read_text(
                 match = regex.match(options.strip_pattern, text, timeout=limit_s)
             except TimeoutError:
                 why = f"input.strip_pattern takes longer than {limit_s:.1f} s on this text"
-                yield Unreadable(path, "", f"{why}: avoid nested repetitions in it, or set it to null")
+                yield Unreadable(path, "", f"{why}. Avoid nested repetitions, or set it to null")
                 return
             text = text[match.end() :] if match else text
         title = _first_heading(text) if kind == "md" else None
-        why = "no text besides what input.strip_pattern matches"
+        why = "input.strip_pattern matches the whole text"
     if not text.strip():
         yield Unreadable(path, "", f"empty: {why}")
     else:
@@ -83,7 +83,7 @@ def _read_text(
 
 
 def _first_heading(text: str) -> str | None:
-    """Return the first `# heading` of a Markdown text outside of code blocks."""
+    """Return the first `# heading` of a Markdown text outside code blocks."""
     fence = ""
     for match in re.finditer(r".+", text):
         line = match.group()
@@ -92,7 +92,7 @@ def _first_heading(text: str) -> str | None:
             fence = "" if mark and mark[1] == fence else fence
         elif mark:
             fence = mark[1]
-        elif (found := _HEADING.match(line)) and (heading := found[1].rstrip().rstrip("#").strip()):
+        elif (title := _HEADING.match(line)) and (heading := title[1].rstrip().rstrip("#").strip()):
             return one_line(heading)
     return None
 
@@ -106,27 +106,27 @@ def _read_table(
         return
     assert isinstance(table, Table)
     empty, ids = True, set[str]()
-    # Rows may have columns of their own. If none has the text column, that is one fault of the file rather
-    # than one per row. So rows wait, without their values, until one has it.
-    known, columns, waiting = table.columns is not None, dict[str, None](), list[TableRow]()
+    # Rows of .jsonl files can have different columns. If no row has the text column, that is a single fault
+    # of the file. So rows are deferred, without their values, until one has the column.
+    has_text_column, columns, deferred = table.columns is not None, dict[str, None](), list[TableRow]()
     for row in table.rows:
         empty = False
-        known = known or (row.values is not None and options.text_column in row.values)
-        if known or row.values is None:
-            waiting.append(row)
+        has_text_column = has_text_column or (row.values is not None and options.text_column in row.values)
+        if has_text_column or row.values is None:
+            deferred.append(row)
         else:
-            waiting.append(
+            deferred.append(
                 TableRow(row.number, {k: v for k, v in row.values.items() if k == options.id_column})
             )
             if len(columns) < _MAX_LISTED_COLUMNS:
                 columns.update(dict.fromkeys(row.values))
-        if known:
-            yield from (_document_of(path, one, options, ids) for one in waiting)
-            waiting.clear()
-    if columns and not known:
+        if has_text_column:
+            yield from (_document_of(path, deferred_row, options, ids) for deferred_row in deferred)
+            deferred.clear()
+    if columns and not has_text_column:
         yield Unreadable(path, "", missing_column_fault(list(columns), options))
     else:
-        yield from (_document_of(path, one, options, ids) for one in waiting)
+        yield from (_document_of(path, deferred_row, options, ids) for deferred_row in deferred)
     if empty:
         yield Unreadable(path, "", "empty: no rows", empty=path.lower().endswith(".jsonl"))
 
@@ -136,17 +136,17 @@ JSONL, CSV, PARQUET = (Reader(partial(_read_table, opener), streams=True) for op
 
 
 def documents_of_split(
-    path: str, stream: BinaryIO, options: index_settings.Input, stretch: Split, names: set[str]
+    path: str, stream: BinaryIO, options: index_settings.Input, split: Split, names: set[str]
 ) -> Iterator[Document | Unreadable]:
-    """Read a stretch of a .jsonl or .parquet file.
+    """Read a split of a .jsonl or .parquet file.
 
-    Of a .jsonl file, `stream` holds only the stretch. `names` are the ids (`input.id_column`) of earlier
-    rows, to which those of the stretch are added.
+    For a .jsonl file, `stream` contains only the split. `names` are the ids (`input.id_column`) of earlier
+    rows; the ids of this split are added.
     """
     if path.lower().endswith(".jsonl"):
-        rows = jsonl_rows(stream, "utf-8", stretch.row, stretch.line)
+        rows = jsonl_rows(stream, "utf-8", split.row, split.line)
     else:
-        table = open_parquet(stream, options, (stretch.start, stretch.end), stretch.row)
+        table = open_parquet(stream, options, (split.start, split.end), split.row)
         if isinstance(table, NotText):
             yield Unreadable(path, "", table.reason)
             return
@@ -156,39 +156,39 @@ def documents_of_split(
 
 
 def parquet_segments_of(stream: BinaryIO, options: index_settings.Input) -> list[Segment]:
-    """Return the row groups of a .parquet file; none if it must be read whole."""
+    """Return the row groups of a .parquet file. Returns none if it cannot be split."""
     if not stream.seekable() or _fault_of(open_parquet(stream, options), options):
         return []
     return parquet_segments(stream)
 
 
 def documents_of(rows: Iterable[TableRow], options: index_settings.Input) -> Iterator[Document | Unreadable]:
-    """Read rows that are not in a file. Their order does not matter, and neither do null cells.
+    """Make documents from rows that are not in a file. The order of rows and null cells do not matter.
 
-    A row is named by `input.id_column`, or else by a hash of its content, so equal rows are one document.
+    Without `input.id_column`, a row is identified by a hash of its content, so equal rows are one document.
     """
     for row in rows:
         if row.values is None:
-            named = replace(row, name=stable_id("row", row.error)[:_NAME_LENGTH])
+            named_row = replace(row, name=stable_id("row", row.error)[:_NAME_LENGTH])
         else:
             values = {n: v for n, v in row.values.items() if v is not None and v == v}  # noqa: PLR0124 - NaN
             try:
                 content = json.dumps(to_json(values), ensure_ascii=False, sort_keys=True)
             except ValueError:  # nested too deeply
                 content = ", ".join(sorted(map(str, values)))
-            named = replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
-        yield _document_of(DATASET_PATH, named, options, set())
+            named_row = replace(row, values=values, name=stable_id("row", content)[:_NAME_LENGTH])
+        yield _document_of(DATASET_PATH, named_row, options, set())
 
 
 def _fault_of(table: Table | NotText, options: index_settings.Input) -> str:
-    """Return why no row of a table can be read; "" if some may be readable."""
+    """Return why no row of a table can be read, or "" if some may be readable."""
     if isinstance(table, NotText):
         return table.reason
     return "" if table.columns is None else missing_column_fault(table.columns, options)
 
 
 def missing_column_fault(columns: Sequence[str], options: index_settings.Input) -> str:
-    """Return why a table with these columns cannot be read; "" if it can."""
+    """Return why a table with these columns cannot be read, or "" if it can."""
     if not columns:
         return _NO_HEADER
     for key, column in (("text_column", options.text_column), ("id_column", options.id_column)):
@@ -201,28 +201,28 @@ def missing_column_fault(columns: Sequence[str], options: index_settings.Input) 
 def _document_of(
     path: str, row: TableRow, options: index_settings.Input, ids: set[str]
 ) -> Document | Unreadable:
-    """Return the document of a row and add its id to `ids`. An unexpected error costs only the row."""
-    # A row without a known id is named by its number, which may be the id of another row.
+    """Return the document of a row and add its id to `ids`. An unexpected error affects only this row."""
+    # The prefix distinguishes the number of a row without a known id from the id of another row.
     number = f"{ROW_PREFIX} {row.number}" if options.id_column else str(row.number)
-    place = "" if row.number == WHOLE_FILE else row.name or number
+    row_name = "" if row.number == WHOLE_FILE else row.name or number
     try:
-        return _document(path, row, place, options, ids)
-    except Exception as e:  # noqa: BLE001 - whatever it is, it concerns this row
-        return Unreadable(path, place, unexpected_errors.describe_error(e))
+        return _document(path, row, row_name, options, ids)
+    except Exception as e:  # noqa: BLE001 - any error concerns only this row
+        return Unreadable(path, row_name, unexpected_errors.describe_error(e))
 
 
 def _document(
-    path: str, row: TableRow, place: str, options: index_settings.Input, ids: set[str]
+    path: str, row: TableRow, row_name: str, options: index_settings.Input, ids: set[str]
 ) -> Document | Unreadable:
     if row.values is None:
-        return Unreadable(path, place, row.error)
-    name = place
+        return Unreadable(path, row_name, row.error)
+    name = row_name
     if options.id_column is not None:
         name = _as_line(row.values.get(options.id_column)) or ""
         if not name:
-            return Unreadable(path, place, f"{place} has no id (column {options.id_column!r})")
+            return Unreadable(path, row_name, f"{row_name} has no id (column {options.id_column!r})")
         if name in ids:
-            return Unreadable(path, name, f"{place} has the id {name!r} of an earlier row")
+            return Unreadable(path, name, f"{row_name} has the id {name!r} of an earlier row")
         ids.add(name)
     text = row.values.get(options.text_column)
     if isinstance(text, bytes):
@@ -247,7 +247,7 @@ def _document(
 
 
 def _as_line(value: Any) -> str | None:
-    """Return an id, title or date as one line; None if there is none."""
+    """Return an id, title or date as one line. Returns None if it is missing or not a scalar."""
     if isinstance(value, Mapping | list | tuple):
         return None
     plain = to_json(value)

@@ -1,4 +1,4 @@
-"""Quotations: what a text quotes, whether that can be found again, and which sentence of a chunk to quote."""
+"""Find quotations in a text, and choose the sentence of a chunk to quote."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from collections.abc import Sequence
 from graphrag_ray.corpus.boundaries import last_word_end, sentences
 
 _SPACE = re.compile(r"\s+")
-_MARKS = re.compile("[“”]")
+_QUOTATION_MARKS = re.compile("[“”]")
 _OMISSION = re.compile(r"\[(?:…|\.\.\.)\]|…|\.\.\.")
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_]+")
 MAX_QUOTE_CHARACTERS = 400
-MIN_WORDS = 3  # A shorter quotation is a term that occurs in many places
+MIN_WORDS = 3  # a shorter quotation is a term that occurs in many texts
 
 
 def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> tuple[int, int]:
-    """Return (start, end) of the first sentence that holds most of the names, ignoring case.
+    """Return (start, end) of the first sentence with the largest number of the names, ignoring case.
 
-    A sentence longer than MAX_QUOTE_CHARACTERS is cut after a word. Without any of the names it is the first
-    sentence; (0, 0) for a text of white space. `is_start` states whether a document begins with the text.
+    If there are no names in it, this is the first sentence, or (0, 0) if the text is blank. A sentence longer
+    than MAX_QUOTE_CHARACTERS is cut after a word. `is_start` is true if the document begins with this text.
     """
     wanted = [name.casefold() for name in names if name]
     best, best_score = (0, 0), -1
@@ -34,13 +34,13 @@ def best_sentence(text: str, names: Sequence[str], *, is_start: bool = True) -> 
 def quotable_sentences(text: str, is_start: bool) -> list[tuple[int, int]]:
     """Return (start, end) of the sentences of a chunk.
 
-    If the chunk begins inside a sentence, that one comes last and starts at its first whole word.
+    If the chunk begins inside a sentence, that fragment comes last and starts at its first whole word.
     """
     spans = sentences(text)
     if is_start or not spans:
         return spans
     start, end = spans[0]
-    first = text[start]  # scripts without capitals get the benefit of the doubt
+    first = text[start]  # in scripts without capitals, assume that a sentence begins here
     if not (first.islower() or first.isdigit() or first in ".,;:!?%)]’"):
         return spans
     space = _SPACE.search(text, start, end)
@@ -56,15 +56,15 @@ def quotation_end(text: str, start: int, end: int) -> int:
 
 
 def quotation_parts(quotation: str) -> list[str]:
-    """Split a quotation at marks of omission: each part occurs in the text by itself."""
+    """Split a quotation at ellipses. Each part must occur in the text by itself."""
     return [part for p in _OMISSION.split(quotation) if (part := p.strip())]
 
 
 def quotations_in(text: str) -> list[str]:
-    """Return the outermost texts between balanced “ and ”, in order; unclosed ones are ignored."""
+    """Return the outermost texts between balanced “ and ”, in order. Unclosed quotations are ignored."""
     quotes: list[str] = []
     depth, start = 0, 0
-    for mark in _MARKS.finditer(text):
+    for mark in _QUOTATION_MARKS.finditer(text):
         if mark.group() == "“":
             if depth == 0:
                 start = mark.end()
@@ -82,5 +82,5 @@ def is_searchable(quotation: str) -> bool:
 
 
 def folded_words(text: str) -> list[str]:
-    """Return case-folded runs of letters and digits; in scripts without spaces every character is a word."""
+    """Return case-folded runs of letters and digits. In scripts without spaces, each character is a word."""
     return [w.casefold() for w in _WORD.findall(text)]

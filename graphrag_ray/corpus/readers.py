@@ -1,12 +1,12 @@
-"""Document readers: how the files of INPUT become documents, by extension.
+"""Document readers, which turn the files in INPUT into documents.
 
-A reader is a plug-in of the entry-point group `graphrag_ray.readers`, named after the extension it reads,
+A reader is a plugin of the entry-point group `graphrag_ray.readers`, named after the extension it reads,
 without the dot. The built-in formats use the same API (`parse.py`):
 
     [project.entry-points."graphrag_ray.readers"]
     epub = "my_package.epub:READER"
 
-Every process looks up its readers by itself, so on a cluster the package must be installed on every node.
+Every process loads its own readers, so on a cluster the package must be installed on every node.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class Reader:
 
     Attributes:
         read: Takes a file, its path relative to INPUT and the settings under `input`. Yields a `Document` for
-            each text, with that path and, if there can be several, a `row` that identifies them from run to
-            run; and an `Unreadable` for what cannot be read.
+            each text and an `Unreadable` for each part that cannot be read, with that path. If there can be
+            several documents, their `row` must identify them across runs.
         streams: If False, the file is a seekable stream of at most `input.max_bytes`. If True, it may have
-            any size, and only its `read` is certain to work.
+            any size, and only `read` is guaranteed to work.
     """
 
     read: Callable[[BinaryIO, str, Input], Iterable[Document | Unreadable]]
@@ -62,22 +62,22 @@ READERS = Registry(
 
 
 def extensions() -> list[str]:
-    """Return the extensions that can be read, in lower case and with the dot."""
+    """Return the supported extensions, in lower case and with the dot."""
     return [f".{name}" for name in READERS]
 
 
 def documents_in(
     path: str, stream: BinaryIO, options: Input, package: str = ""
 ) -> Iterator[Document | Unreadable]:
-    """Read one file: a value per .txt, .md or .html file, or per row of a .jsonl, .csv or .parquet file.
+    """Read one file: one value per .txt, .md or .html file, or per row of a .jsonl, .csv or .parquet file.
 
     A fault of a whole file is one value with row "", and so is any fault of a reader from another package.
-    Errors of the stream itself (a failing network) are raised, since they say nothing about the document.
+    Errors of the stream itself (a failing network) are raised, because they do not concern the document.
 
     Args:
-        path: Relative to INPUT, with forward slashes; its extension may be in any case.
-        stream: Only `read` is used, and `seek` and `tell` for .parquet files.
-        package: The package whose reader the driver found for this file, or which read it before.
+        path: Relative to INPUT, with forward slashes. The extension is case-insensitive.
+        stream: Needs only `read`, and for .parquet files `seek` and `tell`.
+        package: The package whose reader the driver found for this file or an earlier run used.
     """
     # File names need not be UTF-8, but messages about them must be.
     path = path.encode("utf-8", "backslashreplace").decode("utf-8")
@@ -87,7 +87,7 @@ def documents_in(
         known = " ".join(sorted(extensions()))
         why = f"unknown file format: {extension or 'no extension'} (known: {known})"
         if package:
-            why = f"no reader for {extension}: install the package {package}, also on every node of a cluster"
+            why = f"no reader for {extension}: install the package {package} (on a cluster, on every node)"
         yield Unreadable(path, "", why)
         return
     try:
@@ -106,40 +106,42 @@ def documents_in(
             blocks.append(block)
         stream = io.BytesIO(b"".join(blocks))
     if package := READERS.package_of(name):
-        yield from _checked(reader, path, stream, options, f"the {extension} reader of the package {package}")
+        label = f"the {extension} reader of the package {package}"
+        yield from _read_with_plugin(reader, path, stream, options, label)
     else:
         yield from reader.read(stream, path, options)
 
 
-def _checked(
-    reader: Reader, path: str, stream: BinaryIO, options: Input, who: str
+def _read_with_plugin(
+    reader: Reader, path: str, stream: BinaryIO, options: Input, label: str
 ) -> Iterator[Document | Unreadable]:
-    """Yield what a reader of another package yields, made fit for storage; its first error ends the file."""
+    """Yield the values of another package's reader, normalised for storage. Its first error ends the file."""
     rows: set[str] = set()
     try:
         for value in reader.read(stream, path, options):
-            checked = _fit(value, path, who)
+            checked = _normalised(value, path, label)
             if checked.row in rows:
                 raise ValueError(f"it yielded two documents with the row {checked.row[:100]!r}")
             rows.add(checked.row)
             yield checked
         if not rows:
-            yield Unreadable(path, "", f"{who} found no document")
+            yield Unreadable(path, "", f"{label} found no document")
     except BaseException as e:
         if (isinstance(e, OSError) and reader.streams) or not (
             is_unexpected(e) or isinstance(e, GraphRagError)
         ):
             raise
         what = f"{type(e).__name__}: {one_line(str(e))}"[:_ERROR_CHARACTERS]
-        yield Unreadable(path, "", f"{who} failed: {what}")
+        yield Unreadable(path, "", f"{label} failed: {what}")
 
 
-def _fit(value: Any, path: str, who: str) -> Document | Unreadable:
-    """Clean text and metadata. Raises TypeError for values of a wrong type."""
+def _normalised(value: Any, path: str, label: str) -> Document | Unreadable:
+    """Normalise a value of another package's reader. Raises TypeError for values of a wrong type."""
     if isinstance(value, Unreadable):
-        return Unreadable(path, one_line(value.row), f"{who}: {one_line(value.reason)}", value.empty is True)
+        reason = f"{label}: {one_line(value.reason)}"
+        return Unreadable(path, one_line(value.row), reason, value.empty is True)
     if not isinstance(value, Document):
-        raise TypeError(f"it yielded a {type(value).__name__}, which is no Document or Unreadable")
+        raise TypeError(f"it yielded a {type(value).__name__}, not a Document or Unreadable")
     for name in ("row", "title", "text", "encoding"):
         if not isinstance(getattr(value, name), str):
             raise TypeError(f"{name} of a document is a {type(getattr(value, name)).__name__}, not a str")
@@ -147,7 +149,7 @@ def _fit(value: Any, path: str, who: str) -> Document | Unreadable:
         raise TypeError("date of a document must be a str or None, and metadata a mapping")
     text, row = clean(value.text), one_line(value.row)
     if not text.strip():
-        return Unreadable(path, row, "empty: nothing but white space")
+        return Unreadable(path, row, "empty: only whitespace")
     return replace(
         value,
         path=path,

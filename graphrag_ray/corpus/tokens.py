@@ -1,8 +1,8 @@
-"""Tokens: which vocabulary a model has, how many tokens a text has, and where each ends.
+"""Find the vocabulary of a model, count tokens, and locate token boundaries in a text.
 
-quicktok does the work; its vocabularies come with the package, so nothing is downloaded. It takes linear time
-even on what breaks others (50 MB of one letter, of spaces or of combining marks: 0.2 to 3 s), so no text has
-to be split before it is encoded. Strings that look like special tokens are ordinary text.
+Based on quicktok, whose vocabularies are part of the package, so nothing is downloaded. It takes linear time
+even on inputs that break other tokenizers (0.2 to 3 s for 50 MB of one letter, spaces or combining marks), so
+texts need not be split before they are encoded. Strings that look like special tokens are ordinary text.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ VOCABULARIES = ("cl100k_base", "o200k_base", "o200k_harmony", "llama3", "qwen3")
 
 _OFFLINE_MODEL = re.compile(r"|offline-\d+")
 _DEFAULT = "o200k_base"
-# These tokenizers first normalise text to NFC, so their tokens are those of another text.
+# These tokenizers first normalise text to NFC, so token offsets refer to the normalised text.
 _NORMALISING = frozenset(("qwen3",))
 _SURROGATE = re.compile("[\ud800-\udfff]")
-# NFC joins no character of this class with one before it: ASCII, kana, CJK ideographs and punctuation,
-# leading Hangul jamo, Hangul syllables, U+FFFD (see `_encodable`). So a text can be normalised piece by
-# piece, each up to the next such character.
-_NFC_APART = "\0-\x7f\u1100-\u1112\u3001-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3\ufffd"
-_NFC_PIECE = re.compile(f"[{_NFC_APART}]?[^{_NFC_APART}]+")
+# NFC never combines a character of this class with a preceding one: ASCII, kana, CJK ideographs and
+# punctuation, leading Hangul jamo, Hangul syllables, U+FFFD (see `_encodable`). So a text can be normalised
+# in pieces that begin at these characters.
+_NFC_BOUNDARY = "\0-\x7f\u1100-\u1112\u3001-\u3029\u3030-\u3098\u309b-\u9fff\uac00-\ud7a3\ufffd"
+_NFC_PIECE = re.compile(f"[{_NFC_BOUNDARY}]?[^{_NFC_BOUNDARY}]+")
 _BLOCK_TOKENS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """A vocabulary. `known`: it is certainly the model's own.
+    """A vocabulary, and whether it is known to be the model's.
 
-    Token ids (a logit bias) may be sent only then; otherwise counts are estimates.
+    If it is not `known`, counts are estimates and requests must not contain token ids (a logit bias).
     """
 
     name: str
@@ -51,8 +51,8 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
     """Return the vocabulary of a model.
 
     Args:
-        model: Model id, with or without a prefix ("openai/gpt-4o"). "" and "offline-<number>" are the offline
-            engine.
+        model: Model id, with or without a prefix ("openai/gpt-4o"). "" and "offline-<number>" denote the
+            offline engine.
         override: `tokenizer` in the settings.
 
     Raises:
@@ -76,7 +76,7 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
                 return Vocabulary(encoding, known=True)
     import quicktok
 
-    # quicktok's own rule, without loading the vocabulary: the longest family before "-" or ".".
+    # Apply quicktok's rule without loading the vocabulary: the longest family name before "-" or ".".
     families: dict[str, str] = quicktok.MODEL_TO_ENCODING
     for family in sorted(families, key=len, reverse=True):
         if name == family or name.startswith((f"{family}-", f"{family}.")):
@@ -85,22 +85,20 @@ def vocabulary_for(model: str, override: str | None = None) -> Vocabulary:
 
 
 def count_tokens(text: str, vocabulary_name: str) -> int:
-    """Count the tokens of a text."""
     return int(_tokenizer(vocabulary_name).count(_encodable(text, vocabulary_name)))
 
 
 def count_tokens_of(texts: Sequence[str], vocabulary_name: str) -> npt.NDArray[np.int64]:
-    """Count the tokens of each text."""
-    # One thread: callers have divided up the cores already.
+    # Use one thread, because callers already run on all cores.
     _, bounds = _tokenizer(vocabulary_name).encode_batch([_encodable(t, vocabulary_name) for t in texts], 1)
     return np.asarray(np.diff(bounds), dtype=np.int64)
 
 
 def token_ends(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
-    """Return the character offset at which each token ends, never decreasing; the last is len(text).
+    """Return the character offset at which each token ends, in ascending order. The last is len(text).
 
-    A token that ends inside a character gets the offset of that character, so that the text can be cut at
-    every offset. The same holds for a token inside a piece of text that the tokenizer normalises (qwen3).
+    A token that ends inside a character gets the offset at which that character begins, so the text can be
+    cut at every offset. The same applies inside a piece of text that the tokenizer normalises (qwen3).
     """
     text = _encodable(text, vocabulary_name)
     if vocabulary_name in _NORMALISING and not unicodedata.is_normalized("NFC", text):
@@ -109,33 +107,33 @@ def token_ends(text: str, vocabulary_name: str) -> npt.NDArray[np.int64]:
 
 
 def _offsets(text: str, name: str) -> npt.NDArray[np.int64]:
-    """Return offsets into a text that the tokenizer does not change."""
+    """Return the token ends of a text that the tokenizer does not normalise."""
     token_ids, _ = _tokenizer(name).encode_batch([text], 1)
     lengths = _token_lengths(name)
     if text.isascii():
         return np.cumsum(lengths[token_ids])
-    # The extra byte follows the last token.
+    # Append a byte, so that there is one after the last token.
     data = np.frombuffer((text + "\n").encode("utf-8"), dtype=np.uint8)
     offsets = np.empty(len(token_ids), dtype=np.int64)
     byte = character = 0
-    # In blocks: whole arrays of a 50 MB text would take more than 1 GB.
-    for first in range(0, len(token_ids), _BLOCK_TOKENS):
-        ends = byte + np.cumsum(lengths[token_ids[first : first + _BLOCK_TOKENS]])
-        begun = character + np.cumsum(_begins(data[byte : ends[-1]]))[ends - byte - 1]
-        # What follows a token may be the rest of its last character, which is then incomplete.
-        offsets[first : first + len(ends)] = begun - ~_begins(data[ends])
-        byte, character = int(ends[-1]), int(begun[-1])
+    # Work in blocks, because arrays for a whole 50 MB text would take more than 1 GB.
+    for block_start in range(0, len(token_ids), _BLOCK_TOKENS):
+        ends = byte + np.cumsum(lengths[token_ids[block_start : block_start + _BLOCK_TOKENS]])
+        n_characters = character + np.cumsum(_character_starts(data[byte : ends[-1]]))[ends - byte - 1]
+        # If the byte after a token continues a character, the token's last character is incomplete.
+        offsets[block_start : block_start + len(ends)] = n_characters - ~_character_starts(data[ends])
+        byte, character = int(ends[-1]), int(n_characters[-1])
     return offsets
 
 
-def _begins(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
+def _character_starts(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     """Return which bytes of UTF-8 begin a character."""
     return np.asarray((data & 0xC0) != 0x80)
 
 
 def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
-    """Return offsets into `text` of the tokens of its NFC form; the start of a piece for those inside it."""
-    # Segments are alternately unchanged and changed: their starts in the text and in its NFC form.
+    """Map token ends of the NFC form to offsets in `text`. Ends inside a changed piece map to its start."""
+    # The starts of alternately unchanged and changed segments, in the text and in its NFC form.
     starts, normal_starts, normal = [0], [0], []
     for match in _NFC_PIECE.finditer(text):
         piece = unicodedata.normalize("NFC", match.group())
@@ -153,9 +151,9 @@ def _offsets_before_nfc(text: str, name: str) -> npt.NDArray[np.int64]:
 
 
 def _encodable(text: str, vocabulary_name: str) -> str:
-    """Replace halves of surrogate pairs, and marks that take quadratic time to normalise, by U+FFFD.
+    """Replace lone surrogates, and combining marks that take quadratic time to normalise, with U+FFFD.
 
-    The number of characters and bytes stays the same.
+    This does not change the number of characters.
     """
     if text.isascii():
         return text
@@ -165,9 +163,9 @@ def _encodable(text: str, vocabulary_name: str) -> str:
 
 @cache
 def _token_lengths(name: str) -> npt.NDArray[np.int64]:
-    """Return the bytes of each token, by id."""
+    """Return the length of each token in bytes, by token id."""
     tokenizer = _tokenizer(name)
-    # token_byte_values() would be one call, but is sorted by bytes, not by id.
+    # token_byte_values() is sorted by bytes rather than by id, so it only provides the number of tokens.
     size = len(tokenizer.token_byte_values())
     lengths = (len(tokenizer.decode_single_token_bytes(token)) for token in range(size))
     return np.fromiter(lengths, dtype=np.int64, count=size)
@@ -178,5 +176,5 @@ def _tokenizer(name: str) -> Any:
 
     if name not in VOCABULARIES:
         raise ValueError(f"Unknown vocabulary {name!r}. Choose from: {', '.join(VOCABULARIES)}")
-    # quicktok caches it after the first call, which takes 0.1 to 0.4 s.
+    # The first call takes 0.1 to 0.4 s. Afterwards quicktok caches the tokenizer.
     return quicktok.get_encoding(name)

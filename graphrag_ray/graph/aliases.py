@@ -1,7 +1,7 @@
-"""Aliases and blocked names: what a person knows about names and exact string matching does not.
+"""Aliases and blocked names, with which users correct the exact matching of entity names.
 
-Both apply to entity keys (`ids.entity_key`), before the merge, which then sees one key per name. Raw replies
-are kept, so a changed alias file causes no model calls.
+Both apply to entity keys (`ids.entity_key`) before the merge, so all aliases of an entity merge under one
+key. Raw replies are stored, so changing the alias file causes no model calls.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from graphrag_ray.base.ids import entity_key
 class EntityNames:
     """Resolved aliases and the block list."""
 
-    aliases: Mapping[str, str] = field(default_factory=dict)  # entity key -> canonical key, which is no alias
+    aliases: Mapping[str, str] = field(default_factory=dict)  # entity key -> canonical key (not an alias)
     blocked: frozenset[str] = frozenset()  # entity keys that never become entities
 
     def key(self, name: str) -> str | None:
-        """Return the key of a name as written; None if it is empty or blocked."""
+        """Return the key of a name as written, or None if it is empty or blocked."""
         return self.resolve(entity_key(name))
 
     def resolve(self, key: str) -> str | None:
-        """Like `key`, for an entity key. (`entity_key` unescapes HTML, so it must not be applied twice.)"""
+        """Like `key`, for an entity key. `entity_key` unescapes HTML, so it must not be applied twice."""
         canonical = self.aliases.get(key, key)
         if not canonical or key in self.blocked or canonical in self.blocked:
             return None
         return canonical
 
     def to_json(self) -> str:
-        """Return a canonical text, for the fingerprint of a step."""
+        """Return a canonical JSON text for the fingerprint of a step."""
         return json.dumps([dict(self.aliases), sorted(self.blocked)], sort_keys=True)
 
 
@@ -44,9 +44,9 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
 
     Args:
         aliases_yaml: YAML `CANONICAL NAME: [alias, …]`. A single alias needs no brackets. Chains of aliases
-            are resolved to their end.
-        blocked_text: One name per line. Empty lines and lines that start with # are skipped; a # further on
-            belongs to the name (C#).
+            are resolved.
+        blocked_text: One name per line. Empty lines and lines that start with # are skipped. Any other # is
+            part of the name (C#).
 
     Raises:
         SettingsError: If the YAML is malformed, an alias has two canonical names, or aliases form a cycle.
@@ -76,8 +76,8 @@ def parse_names(aliases_yaml: str | None, blocked_text: str | None) -> EntityNam
 def _alias_pairs(text: str) -> Iterator[tuple[str, str, int]]:
     """Yield (canonical name, alias, line).
 
-    YAML's nodes are read rather than its values, so that a name such as NO or 1984 stays text and a canonical
-    name that occurs twice loses no aliases.
+    Reads YAML nodes rather than values, so that names such as NO or 1984 remain text and repeated canonical
+    names do not overwrite each other.
     """
     try:
         root = yaml.compose(text, Loader=yaml.SafeLoader)

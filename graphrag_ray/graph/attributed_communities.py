@@ -1,8 +1,8 @@
-"""Attributed communities: the hierarchy of ArchRAG (Wang et al. 2025, Algorithm 1), by links and by meaning.
+"""Attributed communities: the hierarchy of ArchRAG (Wang et al. 2025, Algorithm 1) from links and embeddings.
 
-Levels are built bottom-up from the entities. Nodes of similar meaning are linked (augmentation), edges are
-weighted by the cosine of their ends, and the graph is clustered. Each cluster becomes a node of the next
-level; the caller writes and embeds reports in between. See docs/concepts/decisions/attributed-communities.md.
+Levels are built bottom-up from the entities. Nodes with similar embeddings are linked (augmentation), edges
+are weighted by the cosine of their ends, and the graph is clustered. Each cluster becomes a node of the next
+level, for which the caller writes and embeds a report. See docs/concepts/decisions/attributed-communities.md.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from graphrag_ray.graph.seeded_partition import PreviousPartition
 from graphrag_ray.graph.soft_clusters import split_to_size
 from graphrag_ray.graph.spectral import spectral
 
-MAX_CLUSTER_RATIO = 0.9  # a level with more clusters per node is the last
-MAX_NEIGHBOURS = 100  # links by meaning per node, however dense the graph is
-_BLOCK_ROWS = 1 << 16  # edges whose vectors are in memory at a time
-_BLOCK_PAIRS = 1 << 21  # pairs of edges examined at a time
+MAX_CLUSTER_RATIO = 0.9  # a level with more clusters per node is the last one
+MAX_NEIGHBOURS = 100  # maximum number of similarity links per node, however dense the graph is
+_BLOCK_ROWS = 1 << 16  # number of edges whose vectors are in memory at a time
+_BLOCK_PAIRS = 1 << 21  # number of pairs of edges examined at a time
 _MIN_WEIGHT = 1e-4  # edge weights must be positive
 
 
 @dataclass(frozen=True)
 class ClusteredLevel:
-    """A level of n nodes and its clustering."""
+    """The clustering of a level of n nodes."""
 
-    edges: Edges  # the graph that was clustered: links of the level and links by meaning, weighted
-    inner: Hierarchy  # its leaves are the clusters, except where these were split further
-    cluster: Ints  # [n] cluster of each node, 0…k-1, numbered by their smallest nodes
-    packed: Bools  # [k] True for clusters of nodes without edges, which share a cluster
-    neighbours: int  # nearest neighbours per node that were linked
+    edges: Edges  # the clustered graph: weighted links and similarity links
+    inner: Hierarchy  # its leaves are the clusters, unless they were split again
+    cluster: Ints  # [n] cluster of each node, 0…k-1 in the order of their smallest nodes
+    packed: Bools  # [k] True for clusters of nodes without edges
+    neighbours: int  # number of nearest neighbours that each node was linked to
     centres: Vectors | None = None  # cell centres of the neighbour search; None if all pairs were compared
 
     @property
     def links(self) -> Edges:
-        """Links between clusters: two are linked if members of theirs are."""
-        between = self.cluster[self.edges.ends]
-        return unit_edges(len(self.packed), between[:, 0], between[:, 1])
+        """Links between clusters. Two clusters are linked if any of their members are."""
+        clusters = self.cluster[self.edges.ends]
+        return unit_edges(len(self.packed), clusters[:, 0], clusters[:, 1])
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,11 @@ class LevelNodes:
     """The nodes of a level to be clustered."""
 
     links: Edges
-    vectors: Vectors  # [n, dimensions] of length 1; zeros if unknown
+    vectors: Vectors  # [n, dimensions] of length 1, or zeros if unknown
     tokens: Ints  # [n] tokens that each node adds to a report, which limit the size of packs
     keys: npt.NDArray[np.uint64]  # [n] 64-bit identifiers
-    previous: PreviousPartition | None = (
-        None  # the level in the previous snapshot, to change as little as possible
-    )
-    neighbours: int | None = None  # of `ClusteredLevel` in the previous snapshot
+    previous: PreviousPartition | None = None  # the level in the previous snapshot, to minimise changes
+    neighbours: int | None = None  # `ClusteredLevel.neighbours` in the previous snapshot
     centres: Vectors | None = None
 
 
@@ -68,8 +66,8 @@ def cluster_level(
 ) -> ClusteredLevel:
     """Cluster one level.
 
-    Where the paper is silent: a node without a vector has no neighbours by meaning, and its edges get the
-    median weight. Nodes without edges share packs. A cluster above `options.max_size` is split in halves.
+    Not in the paper: a node without a vector gets no similarity links, and its edges get the median weight.
+    Nodes without edges share packs. A cluster above `options.max_size` is halved repeatedly.
 
     Raises:
         SettingsError: If the chosen clustering is not available.
@@ -85,7 +83,7 @@ def cluster_level(
             graph = unit_edges(n_nodes, ends[:, 0], ends[:, 1])
     edges = with_cosine_weights(graph, nodes.vectors)
     if options.clustering == "leiden":
-        # Nodes without an edge share packs; all others are clustered.
+        # Pack only nodes without edges, and cluster all others.
         changes = {"max_size": options.max_size, "components": "all", "pack_components_below": 2}
         (source, target), leiden = edges.ends.T, leiden.model_copy(update=changes)
         inner = build_communities(
@@ -111,12 +109,12 @@ def cluster_level(
 
 
 def has_next_level(n_nodes: int, n_clusters: int, options: Attributed) -> bool:
-    """Return whether `n_clusters` over `n_nodes` form another level."""
+    """Return whether `n_clusters` clusters of `n_nodes` nodes can form another level."""
     return options.min_communities <= n_clusters <= MAX_CLUSTER_RATIO * n_nodes
 
 
 def unit_edges(n_nodes: int, source: Ints, target: Ints) -> Edges:
-    """Return distinct edges of weight 1 without self-loops, from edges in any order."""
+    """Return the distinct edges with weight 1, without self-loops."""
     ends = np.sort(np.stack([source, target], axis=1), axis=1)
     ends = distinct_edges(ends[ends[:, 0] != ends[:, 1]], n_nodes)
     return Edges(ends, np.ones(len(ends)))
@@ -125,14 +123,14 @@ def unit_edges(n_nodes: int, source: Ints, target: Ints) -> Edges:
 def stack_levels(
     n_nodes: int, clusters: Sequence[Ints], packed: Sequence[Bools]
 ) -> tuple[Hierarchy, list[Ints]]:
-    """Stack levels (`cluster` and `packed` of each, lowest first) into one hierarchy; level 0 is the topmost.
+    """Combine the `cluster` and `packed` arrays of all levels, lowest first, into one hierarchy.
 
-    Returns the hierarchy and, level by level, the community of each cluster. `n_nodes` counts the lowest
-    level.
+    Returns the hierarchy, in which level 0 is the topmost, and for each level the community of each cluster.
+    `n_nodes` is the number of nodes of the lowest level.
     """
     n_levels = len(clusters)
     counts = [len(level) for level in packed]
-    first = np.cumsum([0, *reversed(counts)])[:-1][::-1]  # communities are numbered from level 0 on
+    first = np.cumsum([0, *reversed(counts)])[:-1][::-1]  # communities are numbered from level 0 down
     parents = [np.zeros(0, dtype=np.int64)]
     for height in reversed(range(n_levels)):
         is_top = height + 1 == n_levels
@@ -154,10 +152,10 @@ def stack_levels(
 
 
 def neighbour_count(nodes: LevelNodes, options: Attributed) -> int:
-    """Return the mean degree of linked nodes, at least 1, unless the settings name another number.
+    """Return `options.n_neighbours` or, by default, the mean degree of linked nodes, which is at least 1.
 
-    The number of the previous snapshot is kept while it is close: another one would give every node other
-    neighbours.
+    The number of the previous snapshot is reused if it is close, because another number would change the
+    neighbours of every node.
     """
     degree = np.bincount(nodes.links.ends.ravel(), minlength=len(nodes.keys))
     mean = float(degree[degree > 0].mean()) if len(nodes.links) else 1.0
@@ -167,7 +165,7 @@ def neighbour_count(nodes: LevelNodes, options: Attributed) -> int:
 
 
 def with_cosine_weights(edges: Edges, vectors: Vectors) -> Edges:
-    """Weight every edge by the cosine of its ends; edges with a cosine of 0 or less are removed."""
+    """Weight every edge by the cosine of its ends. Edges with a cosine of 0 or less are removed."""
     weight = _cosines(edges.ends, vectors)
     known = np.asarray(vectors.any(axis=1))[edges.ends].all(axis=1)
     median = float(np.median(weight[known])) if known.any() else 1.0
@@ -176,7 +174,7 @@ def with_cosine_weights(edges: Edges, vectors: Vectors) -> Edges:
 
 
 def _cosines(ends: Ints, vectors: Vectors) -> Floats:
-    """[E] cosines, rounded to four digits because the last bits depend on the order of summation."""
+    """[E] cosines of the ends, rounded because the last bits depend on the order of summation."""
     cosines = np.empty(len(ends))
     for start in range(0, len(ends), _BLOCK_ROWS):
         source, target = ends[start : start + _BLOCK_ROWS].T
@@ -185,13 +183,13 @@ def _cosines(ends: Ints, vectors: Vectors) -> Floats:
 
 
 def _neighbour_pairs(near: Ints) -> Ints:
-    """[P, 2] each row of `near` [N, k] with its neighbours."""
+    """[P, 2] pairs of each row of `near` [N, k] and one of its neighbours."""
     pairs = np.stack([np.repeat(np.arange(len(near)), near.shape[1]), near.ravel()], axis=1)
     return pairs[pairs[:, 1] >= 0]
 
 
 def _split_large_leaves(inner: Hierarchy, vectors: Vectors, max_size: int) -> tuple[Ints, Bools]:
-    """Return (cluster of each node, packed [clusters]): leaves above `max_size` are split, except packs."""
+    """Split leaves above `max_size`, except packs. Returns (cluster of each node, packed [clusters])."""
     leaf_community = inner.community_of(max(0, inner.n_levels - 1))
     leaf = canonical_labels(leaf_community)
     order = np.argsort(leaf, kind="stable")
@@ -213,12 +211,11 @@ def _split_large_leaves(inner: Hierarchy, vectors: Vectors, max_size: int) -> tu
 
 
 def common_neighbours(n_nodes: int, ends: Ints) -> Ints:
-    """[E] count the common neighbours of the two ends of each edge.
+    """[E] the number of common neighbours of the two ends of each edge.
 
-    Every triangle is found once, at its node of smallest degree (Chiba and Nishizeki 1985; Latapy 2008):
-    edges point towards the end of higher degree, so no node has more than sqrt(2 E) outgoing edges and a hub
-    with a hundred thousand leaves costs as much as its leaves. `ends` [E, 2] are distinct, without
-    self-loops.
+    Every triangle is found once, at its node of smallest degree (Chiba and Nishizeki 1985; Latapy 2008).
+    Edges point to the end of higher degree, so no node has more than sqrt(2 E) outgoing edges, and a hub with
+    a hundred thousand leaves costs no more than its leaves. `ends` [E, 2] are distinct, without self-loops.
     """
     shared = np.zeros(len(ends), dtype=np.int64)
     degree = np.bincount(ends.ravel(), minlength=n_nodes)
@@ -229,16 +226,16 @@ def common_neighbours(n_nodes: int, ends: Ints) -> Ints:
     order = np.argsort(key)
     key, source, target = key[order], directed[order, 0], directed[order, 1]
     last = np.searchsorted(source, source, side="right")  # end of the edges that leave the same node
-    n_partners = last - np.arange(len(ends)) - 1  # later edges that form a pair with each edge
+    n_partners = last - np.arange(len(ends)) - 1  # number of later edges that leave the same node
     offsets = np.concatenate([[0], np.cumsum(n_partners)])
     start = 0
     while start < len(ends):
         end = max(start + 1, int(np.searchsorted(offsets, offsets[start] + _BLOCK_PAIRS, side="right")) - 1)
         first = np.repeat(np.arange(start, end), n_partners[start:end])
         second = first + 1 + np.arange(len(first)) - (offsets[first] - offsets[start])
-        wanted = target[first] * n_nodes + target[second]
-        closing = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
-        closed = key[closing] == wanted
+        closing_key = target[first] * n_nodes + target[second]
+        closing = np.minimum(np.searchsorted(key, closing_key), len(key) - 1)
+        closed = key[closing] == closing_key
         for side in (first, second, closing):
             np.add.at(shared, order[side[closed]], 1)
         start = end
@@ -246,24 +243,24 @@ def common_neighbours(n_nodes: int, ends: Ints) -> Ints:
 
 
 def distinct_edges(ends: Ints, n_nodes: int) -> Ints:
-    """[E, 2] distinct edges in canonical order, from edges with ends[:, 0] < ends[:, 1]."""
+    """[E, 2] the distinct edges in canonical order. Requires ends[:, 0] < ends[:, 1]."""
     key = np.unique(ends[:, 0] * n_nodes + ends[:, 1])
     return np.stack([key // max(n_nodes, 1), key % max(n_nodes, 1)], axis=1)
 
 
 def codicil(n: int, edges: Edges, vectors: Vectors, near: Ints, alpha: float = 0.5) -> Edges:
-    """CODICIL (Ruan, Fuhry, Parthasarathy 2013): add links by content and sparsify the graph.
+    """CODICIL (Ruan, Fuhry, Parthasarathy 2013): add content links and sparsify the graph.
 
     Each node is linked to its k nearest neighbours in content. Every edge has a topological similarity (the
     Jaccard coefficient of its ends' neighbourhoods) and a content similarity (the cosine of their vectors).
     Both are standardised among the edges of a node and combined as alpha * topology + (1 - alpha) * content.
-    A node of degree d keeps its ceil(sqrt(d)) best edges; an edge stays if either end keeps it.
+    A node of degree d selects its ceil(sqrt(d)) best edges. An edge is retained if either end selects it.
 
-    Departures: neighbourhoods include the node itself, so that linked nodes always have something in common;
-    the coefficient is exact instead of estimated by hashing. Weights of `edges` are ignored.
+    Differences from the paper: a neighbourhood includes the node itself, so linked nodes always share
+    neighbours, and the coefficient is exact instead of estimated by hashing. Weights of `edges` are ignored.
 
     Returns edges weighted alpha * Jaccard + (1 - alpha) * max(cosine, 0), at least 0.0001. `vectors` [N, D]
-    have length 1 or 0; `near` [N, k] holds nearest neighbours, -1 for none.
+    have length 1 or 0. `near` [N, k] are the nearest neighbours, padded with -1.
     """
     ends = distinct_edges(np.concatenate([edges.ends, np.sort(_neighbour_pairs(near), axis=1)]), n)
     neighbourhood = np.bincount(ends.ravel(), minlength=n) + 1
@@ -274,16 +271,16 @@ def codicil(n: int, edges: Edges, vectors: Vectors, near: Ints, alpha: float = 0
     strength = alpha * _standardized(node, topology[edge], n)
     strength += (1 - alpha) * _standardized(node, content[edge], n)
     degree = np.bincount(node, minlength=n)
-    order = np.lexsort((-np.round(strength, 6), node))  # stable: the first of equals wins
+    order = np.lexsort((-np.round(strength, 6), node))  # stable, so that ties go to the first edge
     first = np.concatenate([[0], np.cumsum(degree)])[node[order]]
-    stays = np.arange(len(order)) - first < np.ceil(np.sqrt(degree))[node[order]]
-    kept = np.unique(edge[order[stays]])
-    weight = alpha * topology[kept] + (1 - alpha) * np.maximum(content[kept], 0)
-    return Edges(ends[kept], np.maximum(weight, _MIN_WEIGHT))
+    is_selected = np.arange(len(order)) - first < np.ceil(np.sqrt(degree))[node[order]]
+    selected = np.unique(edge[order[is_selected]])
+    weight = alpha * topology[selected] + (1 - alpha) * np.maximum(content[selected], 0)
+    return Edges(ends[selected], np.maximum(weight, _MIN_WEIGHT))
 
 
 def _standardized(node: Ints, value: Floats, n: int) -> Floats:
-    """Subtract each node's mean and divide by its standard deviation; 0 if a node's values are all equal."""
+    """Standardise the values of each node to mean 0 and deviation 1; all 0 if its values are equal."""
     count = np.maximum(np.bincount(node, minlength=n), 1)
     centred = value - (np.bincount(node, weights=value, minlength=n) / count)[node]
     deviation = np.sqrt(np.bincount(node, weights=centred**2, minlength=n) / count)[node]
@@ -294,11 +291,11 @@ def scan(n: int, edges: Edges, epsilon: float = 0.5, mu: int = 2) -> Ints:
     """SCAN (Xu, Yuruk, Feng, Schweiger 2007): cluster nodes that share many neighbours.
 
     The structural similarity of two linked nodes is |N(u) ∩ N(v)| / sqrt(|N(u)| |N(v)|), where N(u) is u and
-    its neighbours. A core has at least `mu` nodes at similarity `epsilon` or above, itself included. Similar
-    cores form a cluster, which includes the nodes similar to them. Weights are ignored.
+    its neighbours. A core has at least `mu` nodes with similarity `epsilon` or more, including itself.
+    Similar cores form a cluster, which includes the nodes similar to them. Weights are ignored.
 
-    Departures: a node that belongs to several clusters joins its most similar core (ties: the smallest); hubs
-    and outliers are clusters of their own. Clusters are numbered 0…k-1 by their smallest nodes.
+    Differences from the paper: a node that belongs to several clusters joins its most similar core (ties: the
+    smallest). Hubs and outliers are separate clusters. Clusters are numbered 0…k-1 by smallest node.
     """
     ends = distinct_edges(edges.ends, n)
     neighbourhood = np.bincount(ends.ravel(), minlength=n) + 1

@@ -1,8 +1,9 @@
-"""Communities by Leiden, and by Leiden again within every large community (paper 3.1.4).
+"""Detect communities with Leiden, recursively within every large community (paper 3.1.4).
 
-Level 0 partitions the graph. A community above `max_size` is split by a Leiden run over its own subgraph: the
-null model of modularity over all subgraphs at once would merge what separate runs keep apart. All runs use
-the same seed and sorted edges, so a community whose members and edges did not change is split as before.
+Level 0 partitions the graph. A community larger than `max_size` is split by a separate Leiden run over its
+subgraph. A single run over all subgraphs would use a different null model of modularity and merge groups that
+separate runs distinguish. All runs use the same seed and sorted edges, so a community with the same members
+and edges is always split in the same way.
 """
 
 from __future__ import annotations
@@ -42,19 +43,18 @@ def build_communities(
 ) -> Hierarchy:
     """Build the hierarchy of communities of an undirected graph.
 
-    Components with fewer than `options.pack_components_below` nodes would each get a report. They are left
-    out of
-    Leiden and packed, several to a community of level 0. With `components: largest`, nodes outside the
-    largest component are in no community.
+    Components with fewer than `options.pack_components_below` nodes are not worth a report each. They are
+    excluded from Leiden and packed into shared communities of level 0. With `components: largest`, nodes
+    outside the largest component are in no community.
 
     Args:
         n_nodes: Number of nodes.
-        source, target, weight: [E] edges in any order. Self-loops and edges of weight 0 are ignored.
-        node_tokens: [N] tokens that each node adds to a report; None counts 1 each.
-        pack_tokens: Maximum tokens of small components that share a community.
-        previous: The previous graph and its hierarchy, to change as little as possible.
-        node_keys: [N] first 64 bits of each node's id, by which `previous` is matched and packs are cut, so
-            that another small component changes few of them; None uses node numbers.
+        source, target, weight: [E] edges in any order. Self-loops and edges of weight 0 are dropped.
+        node_tokens: [N] tokens that each node adds to a report. None counts 1 per node.
+        pack_tokens: Maximum total tokens of the small components in a pack.
+        previous: The previous graph and its hierarchy, to minimise changes.
+        node_keys: [N] first 64 bits of each node's id. They match nodes with `previous` and determine the
+            boundaries of packs, so that a new small component changes few packs. None uses node numbers.
 
     Raises:
         ValueError: If a weight is negative or not finite, or an end is not a node.
@@ -69,7 +69,7 @@ def build_communities(
         component, options.pack_components_below, tokens.astype(np.int64), keys, pack_tokens
     )
     seeds = None if previous is None else Seeds(previous, n_nodes, keys, edges)
-    # Leiden divides the unlabelled components: all large ones at once for level 0.
+    # For level 0, a single Leiden run divides all components that were not packed.
     large = (label < 0) & (component >= 0)
     ((nodes, subgraph),) = subgraphs(np.where(large, 0, -1), 1, edges)
     inside = np.flatnonzero(large[edges.ends[:, 0]])
@@ -93,43 +93,43 @@ def build_communities(
 
 
 def sort_edges_by_community(hierarchy: Hierarchy, source: Ints, target: Ints) -> tuple[Ints, Ints]:
-    """Sort edges by the smallest community that holds both ends.
+    """Sort edges by the smallest community that contains both ends.
 
-    The edges inside community c, at any depth, then form a range: those whose community is in
+    The edges inside community c, at any depth, then form a range: their communities are
     c…hierarchy.subtree_end[c]-1.
 
     Returns:
         (order [E], community [E]): the permutation that sorts the edges, stable within a community, and the
-        community of each edge as given, -1 if none holds both ends.
+        community of each edge in the original order, -1 if no community contains both ends.
     """
     community = np.full(len(source), -1, dtype=np.int64)
-    together = np.arange(len(source))
+    remaining = np.arange(len(source))
     for level in range(hierarchy.n_levels):
-        of_node = hierarchy.community_of(level)
-        here = of_node[source[together]]
-        same = (here == of_node[target[together]]) & (here >= 0)
-        together = together[same]  # ends apart at one level are apart below it
-        community[together] = here[same]
+        node_community = hierarchy.community_of(level)
+        edge_community = node_community[source[remaining]]
+        is_inside = (edge_community == node_community[target[remaining]]) & (edge_community >= 0)
+        remaining = remaining[is_inside]  # ends separated at one level are separated below it
+        community[remaining] = edge_community[is_inside]
     return np.argsort(community, kind="stable").astype(np.int64), community
 
 
 def _pack(
     component: Ints, pack_components_below: int, tokens: Ints, keys: npt.NDArray[np.uint64], pack_tokens: int
 ) -> tuple[Ints, Bools]:
-    """Return (pack of each node of a small component, else -1; whether a pack holds several components)."""
+    """Return the pack of each node (-1 outside small components), and a mask of multi-component packs."""
     inside = np.flatnonzero(component >= 0)
-    of_node = component[inside]
-    small = np.flatnonzero(np.bincount(of_node) < pack_components_below)  # by their smallest nodes
+    node_component = component[inside]
+    small = np.flatnonzero(np.bincount(node_component) < pack_components_below)  # by smallest node
     label = np.full(len(component), -1, dtype=np.int64)
     if len(small) == 0:
         return label, np.zeros(0, dtype=np.bool_)
-    _, first = np.unique(of_node, return_index=True)
+    _, first = np.unique(node_component, return_index=True)
     hashes = [stable_id("component", f"{key:016x}") for key in keys[inside[first[small]]].tolist()]
-    sizes = np.bincount(of_node, weights=tokens[inside]).astype(np.int64)[small]
+    sizes = np.bincount(node_component, weights=tokens[inside]).astype(np.int64)[small]
     counts = np.array([len(b) for b in stable_batches(hashes, sizes.tolist(), pack_tokens)], dtype=np.int64)
-    pack = np.full(int(of_node.max()) + 1, -1, dtype=np.int64)
+    pack = np.full(int(node_component.max()) + 1, -1, dtype=np.int64)
     pack[small] = np.repeat(np.arange(len(counts)), counts)
-    label[inside] = pack[of_node]
+    label[inside] = pack[node_component]
     return label, counts > 1
 
 
@@ -141,22 +141,22 @@ def _split(
     generator: random.Random,
     seeds: Seeds | None,
 ) -> tuple[Ints, Ints, Ints]:
-    """Split the communities of level 0 (`label` [N]) level by level: (leaf [N], parent [C], level [C])."""
+    """Split the communities of level 0 (`label` [N]) recursively. Returns leaf [N], parent [C], level [C]."""
     leaf, limit = label.copy(), options.max_size or 1
     parents = [np.full(len(packed), -1, dtype=np.int64)]
     candidates = np.flatnonzero((np.bincount(leaf[leaf >= 0], minlength=len(packed)) > limit) & ~packed)
     n = len(packed)
     inside = np.arange(len(edges))
     while len(candidates):
-        # Each node's community by its position among the candidates; -1 for all others, leaf -1 included.
+        # The position of each node's community among the candidates, or -1.
         position = np.full(n + 1, -1, dtype=np.int64)
         position[candidates] = np.arange(len(candidates))
-        of_node = position[leaf]
-        inside = inside[edges[inside].inside(of_node)]
-        level_seeds = seeds.for_level(len(parents) - 1, of_node, len(candidates), inside) if seeds else None
+        candidate = position[leaf]
+        inside = inside[edges[inside].inside(candidate)]
+        level_seeds = seeds.for_level(len(parents) - 1, candidate, len(candidates), inside) if seeds else None
         new_parents: list[int] = []
         first = n
-        for c, (members, subgraph) in enumerate(subgraphs(of_node, len(candidates), edges[inside])):
+        for c, (members, subgraph) in enumerate(subgraphs(candidate, len(candidates), edges[inside])):
             seed = level_seeds.of(c, members) if level_seeds else None
             quality = partial(modularity, edges=subgraph)
             part = divide(len(members), subgraph, seed, options, generator, quality)

@@ -1,7 +1,7 @@
-"""Signatures: a few integers for the inputs of each report, to find communities that did not change.
+"""Signatures: a few integers that summarise the inputs of a report, to find unchanged communities.
 
-A signature sums hashes of the elements inside a community and of the communities below it. Sums over ranges
-are differences of running sums, so all communities together cost one pass over the elements.
+A signature consists of sums of hashes of the elements inside a community and of its descendants. Sums over
+ranges are differences of running sums, so all communities together take one pass over the elements.
 """
 
 from __future__ import annotations
@@ -28,12 +28,11 @@ def signatures(
     ids: Hashes,
     is_cut: Bools,
 ) -> Hashes:
-    """[C, SIGNATURE_WIDTH] sums over each community's nodes, inner edges, claims, and itself with all its
-    descendants.
+    """[C, SIGNATURE_WIDTH] sums over the nodes, inner edges, claims and descendants of each community.
 
-    The last column sums the degrees of its edges if the context is cut, because they decide what is left out.
+    If the context is cut, the last column includes degrees, which decide which edges are left out.
 
-    `contents` are hashes of the texts of nodes, edges and claims; `ids` [C] identify members and levels.
+    `contents` are hashes of the texts of nodes, edges and claims. `ids` [C] identify members and levels.
     """
     h, e = hierarchy, elements
     communities = np.arange(h.n_communities)
@@ -41,19 +40,19 @@ def signatures(
     low = np.searchsorted(e.edge_community, communities)
     high = np.searchsorted(e.edge_community, h.subtree_end)
     claim_low, claim_high = (np.searchsorted(e.claim_place, places) for places in (h.start, h.end))
-    degrees = _sums(mixed(edges + e.edge_degree.astype(np.uint64)), low, high)
+    degrees = _range_sums(mixed(edges + e.edge_degree.astype(np.uint64)), low, high)
     columns = [
-        _sums(mixed(nodes), h.start, h.end),
-        _sums(mixed(edges), low, high),
-        _sums(mixed(claims), claim_low, claim_high),
-        _sums(mixed(ids), communities, h.subtree_end),
+        _range_sums(mixed(nodes), h.start, h.end),
+        _range_sums(mixed(edges), low, high),
+        _range_sums(mixed(claims), claim_low, claim_high),
+        _range_sums(mixed(ids), communities, h.subtree_end),
         np.where(is_cut, degrees, np.uint64(0)),
     ]
     return np.stack(columns, axis=1)
 
 
 def unchanged_subtrees(hierarchy: Hierarchy, same: Bools) -> Bools:
-    """[C] communities that are the same, with all their descendants."""
+    """[C] mask of the communities that are the same, including all their descendants."""
     unchanged = same.copy()
     for level in range(hierarchy.n_levels - 1, 0, -1):
         changed = np.flatnonzero((hierarchy.level == level) & ~unchanged)
@@ -61,8 +60,8 @@ def unchanged_subtrees(hierarchy: Hierarchy, same: Bools) -> Bools:
     return unchanged
 
 
-def _sums(values: Hashes, start: Ints, end: Ints) -> Hashes:
-    """Sums over ranges, modulo 2^64."""
+def _range_sums(values: Hashes, start: Ints, end: Ints) -> Hashes:
+    """Return sums over ranges, modulo 2^64."""
     running = np.concatenate([np.zeros(1, np.uint64), np.cumsum(values, dtype=np.uint64)])
     return np.asarray(running[end] - running[start])
 
@@ -74,7 +73,7 @@ def content_hashes(table: pa.Table) -> pa.Array:
 
 
 def mixed(hashes: Hashes) -> Hashes:
-    """Spread every bit of a hash over all bits of another one (splitmix64, Steele, Lea and Flood 2014)."""
+    """Mix the bits of hashes with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     mixed = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))

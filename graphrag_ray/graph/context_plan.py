@@ -1,18 +1,19 @@
-"""Choose what goes into the context of a community's report (paper 3.1.5): integers only, no texts.
+"""Plan the context of a community's report (paper 3.1.5) with integers only, without loading any text.
 
-Everything that fits goes in. Otherwise sub-communities, those with the most element tokens first, are
-replaced by their reports until it fits. What is still too large is cut by priority:
+A context contains all elements of the community if they fit. Otherwise sub-communities are replaced by their
+reports, starting with those with the most element tokens, until the context fits. If it never does, records
+are included by priority:
 
-1. reports of replaced sub-communities, the largest sub-community first;
-2. edges by falling combined degree, ties by relationship id; for each its source, its target, the edge, and
-   the claims about the two;
-3. members without an edge inside, by id, each followed by its claims.
+1. reports of replaced sub-communities, the largest sub-community first; 2. edges by descending combined
+degree, ties by relationship id; for each its source, its target, the edge, and
+   the claims about both;
+3. members without an edge inside the community, by id, each followed by its claims.
 
-If something is cut, degrees are those in the whole graph, as in the paper; otherwise those among the edges
-shown, so that an unrelated document does not cause the report to be written again. A report replaces its
-members, the edges among them and the claims about them; an edge that leaves it stays. A record longer than
-`max_element_tokens` or `max_report_tokens` is cut to it, so that one runaway description cannot fill a
-context.
+If records are left out, degrees refer to the whole graph, as in the paper. Otherwise they refer to the
+included edges, so that an unrelated document does not cause the report to be rewritten. A report replaces the
+members of its community, the edges between them and the claims about them, but not edges to other nodes.
+Records longer than `max_element_tokens` or `max_report_tokens` are truncated, so that one runaway description
+cannot fill a context.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 
 @dataclass(frozen=True)
 class GraphElements:
-    """Nodes by place, edges sorted by community, claims sorted by the place of their subject.
+    """Nodes sorted by place, edges by community, and claims by the place of their subject.
 
-    Token counts are `report_context.count_record_tokens` of each record: its line without the local number.
+    Token counts are those of `report_context.count_record_tokens`.
     """
 
-    node_tokens: Ints  # [N] by place
+    node_tokens: Ints  # [N]
     edge_source: Ints  # [E] places of the two ends
     edge_target: Ints
     edge_tokens: Ints
     edge_degree: Ints  # [E] combined degree: the sum of the ends' degrees in the whole graph (paper 3.1.5)
     edge_id_rank: Ints  # [E] rank of the relationship's id among all of them; breaks ties
-    edge_community: Ints  # [E] ascending: the smallest community that holds both ends, -1 if none does
-    claim_place: Ints  # [K] ascending: place of the subject; claims without a matched one are not included
+    edge_community: Ints  # [E] ascending: smallest community that contains both ends, or -1
+    claim_place: Ints  # [K] ascending: place of the subject; excludes claims without a matched subject
     claim_tokens: Ints
 
 
@@ -62,8 +63,8 @@ def order_elements(
     `edge_community` come from `communities.sort_edges_by_community`.
 
     Returns:
-        The elements, and the permutation that was applied to the claims. Edge e of the elements is edge
-        edge_order[e] of the arguments; the node at place p is hierarchy.node_at_place[p].
+        The elements, and the permutation of the claims. Edge e of the elements is edge edge_order[e] of the
+        arguments, and the node at place p is hierarchy.node_at_place[p].
     """
     place = np.empty(len(hierarchy.node_at_place), dtype=np.int64)
     place[hierarchy.node_at_place] = np.arange(len(hierarchy.node_at_place))
@@ -86,33 +87,31 @@ def order_elements(
 ENTITY, RELATIONSHIP, CLAIM, REPORT, CHUNK = range(5)  # kinds of records in a plan
 
 NUMBER_TOKENS = 3
-"""Tokens of a local number: up to nine digits in most vocabularies, three in those that split digits."""
+"""Maximum tokens of a local number: of nine digits in most vocabularies, of three if digits are split."""
 
-HEADING_TOKENS = 64  # maximum tokens of the headings of all sections together, with reports of one hierarchy
+HEADING_TOKENS = 64  # maximum total tokens of all section headings, with reports of one hierarchy
 
-MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS  # below this a context may not hold an edge with its two ends
+MIN_CONTEXT_TOKENS = 4 * HEADING_TOKENS  # a smaller context may not fit an edge and its two ends
 
 
 def max_element_tokens(budget: int) -> int:
-    """Maximum tokens of an entity, relationship or claim: an edge and its ends always fit."""
+    """Return the maximum tokens of an entity, relationship or claim. An edge and its ends always fit."""
     return budget // 4 - NUMBER_TOKENS
 
 
 def max_report_tokens(budget: int) -> int:
-    """Maximum tokens of a sub-community's report."""
+    """Return the maximum tokens of a sub-community's report."""
     return budget // 2 - NUMBER_TOKENS
 
 
 @dataclass(frozen=True, slots=True)
 class ContextPlan:
-    """A context as integers."""
-
     community: int
-    # [R] records by falling priority: a place (NODE, CHUNK), a row of `GraphElements` (EDGE, CLAIM), a
-    # community
+    # [R] records by descending priority. Indices are places (ENTITY), rows of `GraphElements` (RELATIONSHIP,
+    # CLAIM), communities (REPORT) or chunk numbers (CHUNK).
     kinds: npt.NDArray[np.int8]
     indices: Ints
-    tokens: int  # upper bound, headings included
+    tokens: int  # upper bound, including headings
     left_out: int  # number of records that did not fit
 
     @property
@@ -126,7 +125,7 @@ class ContextPlan:
 
 @dataclass(slots=True)
 class ReplacementProgress:
-    """How far the replacement of a community's children has come; `Planner.advance` continues it."""
+    """The state of replacing a community's children by their reports, which `Planner.advance` continues."""
 
     community: int
     ranked: list[int]
@@ -139,8 +138,8 @@ class ReplacementProgress:
 class Planner:
     """Plans contexts of at most `budget` tokens, with the first `max_claims_per_entity` claims per entity.
 
-    Construction takes a few passes over all elements; a plan costs its own context plus numpy operations on
-    the slices of its community.
+    Construction takes a few passes over all elements. The cost of a plan is proportional to its context,
+    apart from numpy operations on the slices of its community.
 
     Raises:
         SettingsError: If the budget is too small for any context.
@@ -151,7 +150,7 @@ class Planner:
     ) -> None:
         if budget < MIN_CONTEXT_TOKENS:
             raise SettingsError(
-                f"reports.context_tokens is {budget}; a context needs at least {MIN_CONTEXT_TOKENS} tokens"
+                f"reports.context_tokens is {budget}, but must be at least {MIN_CONTEXT_TOKENS}"
             )
         self.hierarchy, self.elements, self.budget = hierarchy, elements, budget
         self.available = budget - HEADING_TOKENS
@@ -160,7 +159,7 @@ class Planner:
         communities = np.arange(hierarchy.n_communities)
         self._edge_low = np.searchsorted(elements.edge_community, communities)
         self._edge_high = np.searchsorted(elements.edge_community, hierarchy.subtree_end)
-        # The claims that may be shown, and [N+1] where those of each place begin among them.
+        # The claims within max_claims_per_entity, and [N+1] the start of each place's range in them.
         places = np.arange(len(elements.node_tokens) + 1)
         first = np.searchsorted(elements.claim_place, places)
         rank = np.arange(len(elements.claim_place)) - first[elements.claim_place]
@@ -172,7 +171,7 @@ class Planner:
             np.minimum(tokens, max_element_tokens(budget)) + NUMBER_TOKENS
             for tokens in (elements.node_tokens, elements.edge_tokens, elements.claim_tokens)
         )
-        # [C] tokens of all elements of each community, from running sums.
+        # [C] total tokens of the elements of each community, from running sums.
         self.totals: Ints = np.zeros(hierarchy.n_communities, dtype=np.int64)
         for cost, low, high in (
             (self._node_cost, hierarchy.start, hierarchy.end),
@@ -183,7 +182,7 @@ class Planner:
             self.totals += running[high] - running[low]
 
     def start(self, community: int) -> ReplacementProgress:
-        """Rank sub-communities for replacement, by falling element tokens, ties by smallest node id."""
+        """Rank sub-communities for replacement, by descending element tokens, ties by smallest node id."""
         h, total = self.hierarchy, int(self.totals[community])
         children = h.children(community)
         if total <= self.available or not len(children):
@@ -193,10 +192,10 @@ class Planner:
         return ReplacementProgress(community, ranked, total)
 
     def advance(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> int | None:
-        """Replace further children as far as their reports are known (None: failed).
+        """Replace further children while their reports are known (None: failed).
 
-        Returns the child whose report is needed next; None if the context can be laid out. Once reports alone
-        fill the context, none is needed.
+        Returns the child whose report is needed next, or None if the context can be laid out. No report is
+        needed once the reports alone fill the context.
         """
         while (
             progress.total > self.available
@@ -215,41 +214,41 @@ class Planner:
         return None
 
     def lay_out(self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None]) -> ContextPlan:
-        """Return the plan, once `advance` needs no further report."""
+        """Return the plan. Requires that `advance` has returned None."""
         community, replaced, h = progress.community, sorted(progress.replaced), self.hierarchy
         low, high = self._edge_low, self._edge_high
         cuts = zip(low[replaced].tolist(), high[replaced].tolist(), strict=True)
-        edges = _outside(int(low[community]), int(high[community]), cuts)
+        edges = _without_ranges(int(low[community]), int(high[community]), cuts)
         n_elements = h.end - h.start + self._claim_high - self._claim_low
-        wanted = len(edges) + len(replaced) + int(n_elements[community] - n_elements[replaced].sum())
-        shown, left = self._fill(progress, report_tokens, edges, self._edge_key[edges])
-        if len(shown) == wanted:
-            # Everything fits: rank by the degrees among these edges alone.
+        n_candidates = len(edges) + len(replaced) + int(n_elements[community] - n_elements[replaced].sum())
+        records, tokens_left = self._fill(progress, report_tokens, edges, self._edge_key[edges])
+        if len(records) == n_candidates:
+            # Everything fits, so rank edges by their degrees in this context.
             ends = np.stack([self.elements.edge_source[edges], self.elements.edge_target[edges]])
             _, inverse, degree = np.unique(ends, return_inverse=True, return_counts=True)
             combined = degree[inverse].reshape(ends.shape).sum(axis=0)
             keys = _edge_keys(combined, self.elements.edge_id_rank[edges])
-            shown, left = self._fill(progress, report_tokens, edges, keys)
-        kinds, indices = np.array(shown, dtype=np.int64).reshape(-1, 2).T
-        tokens = self.budget - left if shown else 0
-        return ContextPlan(community, kinds.astype(np.int8), indices, tokens, wanted - len(shown))
+            records, tokens_left = self._fill(progress, report_tokens, edges, keys)
+        kinds, indices = np.array(records, dtype=np.int64).reshape(-1, 2).T
+        tokens = self.budget - tokens_left if records else 0
+        return ContextPlan(community, kinds.astype(np.int8), indices, tokens, n_candidates - len(records))
 
     def _fill(
         self, progress: ReplacementProgress, report_tokens: Mapping[int, int | None], edges: Ints, keys: Ints
     ) -> tuple[list[tuple[int, int]], int]:
-        """Return (kind, index) of records by falling priority until one does not fit, and the tokens left.
+        """Return (kind, index) of records by descending priority until one does not fit, and the tokens left.
 
-        Edges are taken by ascending key.
+        `keys` are the sort keys of `edges`.
         """
-        shown: list[tuple[int, int]] = []
-        left, full = self.available, False
+        records: list[tuple[int, int]] = []
+        tokens_left, is_full = self.available, False
 
         def add(kind: int, index: int, cost: int) -> None:
-            nonlocal left, full
-            full = full or cost > left
-            if not full:
-                shown.append((kind, index))
-                left -= cost
+            nonlocal tokens_left, is_full
+            is_full = is_full or cost > tokens_left
+            if not is_full:
+                records.append((kind, index))
+                tokens_left -= cost
 
         def add_claims(place: int) -> None:
             for claim in self._claims[self._claim_start[place] : self._claim_start[place + 1]].tolist():
@@ -258,47 +257,49 @@ class Planner:
         for child in progress.replaced:
             add(REPORT, child, self._report_cost(report_tokens[child] or 0))
         h, e, replaced = self.hierarchy, self.elements, sorted(progress.replaced)
-        max_records = 0 if full else self.available // NUMBER_TOKENS + 1
+        max_records = 0 if is_full else self.available // NUMBER_TOKENS + 1
         seen: set[int] = set()
-        first = edges[_smallest(keys, max_records)]
+        first = edges[_smallest_positions(keys, max_records)]
         ends = np.stack([e.edge_source[first], e.edge_target[first]], axis=1)
-        # Hide ends that are members of a replaced sub-community.
+        # Leave out ends that are members of a replaced sub-community.
         position = np.searchsorted(h.start[replaced], ends, side="right") - 1
         hidden = (position >= 0) & (ends < np.append(h.end[replaced], 0)[np.maximum(position, 0)])
         columns = (first, self._edge_cost[first], ends, hidden)
-        for edge, cost, both, is_hidden in zip(*(c.tolist() for c in columns), strict=True):
-            new = [p for p, hide in zip(both, is_hidden, strict=True) if not hide and p not in seen]
-            for place in new:
+        for edge, cost, edge_ends, hidden_ends in zip(*(c.tolist() for c in columns), strict=True):
+            new_places = [
+                p for p, skip in zip(edge_ends, hidden_ends, strict=True) if not skip and p not in seen
+            ]
+            for place in new_places:
                 add(ENTITY, place, int(self._node_cost[place]))
             add(RELATIONSHIP, edge, cost)
-            for place in new:
+            for place in new_places:
                 add_claims(place)
-            seen.update(new)
-            if full:
+            seen.update(new_places)
+            if is_full:
                 break
-        # Members that no shown edge names, by id.
+        # Add the remaining members by id.
         cuts = zip(h.start[replaced].tolist(), h.end[replaced].tolist(), strict=True)
-        places = _outside(int(h.start[progress.community]), int(h.end[progress.community]), cuts)
+        places = _without_ranges(int(h.start[progress.community]), int(h.end[progress.community]), cuts)
         places = places[~np.isin(places, np.fromiter(seen, dtype=np.int64, count=len(seen)))]
-        for place in places[_smallest(h.node_at_place[places], max_records)].tolist():
-            if full:
+        for place in places[_smallest_positions(h.node_at_place[places], max_records)].tolist():
+            if is_full:
                 break
             add(ENTITY, place, int(self._node_cost[place]))
             add_claims(place)
-        return shown, left
+        return records, tokens_left
 
     def _report_cost(self, tokens: int) -> int:
         return min(tokens, max_report_tokens(self.budget)) + NUMBER_TOKENS
 
 
 def _edge_keys(degree: Ints, id_rank: Ints) -> Ints:
-    """[E] sort keys: by falling combined degree, then by id."""
+    """[E] sort keys for descending combined degree, then id."""
     keys: Ints = (degree.max(initial=0) - degree) * (id_rank.max(initial=0) + 1) + id_rank
     return keys
 
 
-def _outside(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:
-    """Return low…high-1 without the given ranges, which are ascending and disjoint."""
+def _without_ranges(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:
+    """Return low…high-1 without the ranges `cuts`, which are ascending and disjoint."""
     pieces = []
     for start, end in cuts:
         pieces.append(np.arange(low, start))
@@ -306,7 +307,7 @@ def _outside(low: int, high: int, cuts: Iterable[tuple[int, int]]) -> Ints:
     return np.concatenate([*pieces, np.arange(low, high)])
 
 
-def _smallest(keys: Ints, limit: int) -> Ints:
-    """Return the positions of the `limit` smallest keys, ascending. Keys are distinct."""
+def _smallest_positions(keys: Ints, limit: int) -> Ints:
+    """Return the positions of the `limit` smallest keys, in ascending order of keys. Keys are distinct."""
     chosen = np.argpartition(keys, limit)[:limit] if len(keys) > limit else np.arange(len(keys))
     return chosen[np.argsort(keys[chosen], kind="stable")]

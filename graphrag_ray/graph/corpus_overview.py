@@ -1,8 +1,8 @@
-"""A sentence or two on what the corpus is about, requested once, before the first report.
+"""Request a short overview of the corpus, once, before the first report is written.
 
-A model that rates a report, or weighs one part of the corpus against the rest, needs this overview. It is
-written from a sample of document titles and the most connected entities, and then never changes: another text
-would change the request for every report.
+Models need it to rate reports and to judge the importance of parts of the corpus. It is written from a sample
+of document titles and the most connected entities. It never changes afterwards, because another text would
+change the request for every report.
 """
 
 from __future__ import annotations
@@ -29,28 +29,26 @@ _MAX_DESCRIPTION_CHARACTERS = 240
 
 @dataclass(frozen=True)
 class AboutSpec:
-    """Prompt and call parameters of the request."""
-
     prompt: Prompt
     call: CallParameters
     language: str
 
 
 def about_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AboutSpec:
-    """Use the model that writes reports, with the same call parameters."""
+    """Use the model and call parameters of reports."""
     return AboutSpec(
         prompts["about"], settings.call_parameters("report", MAX_REPLY_TOKENS), settings.output_language
     )
 
 
 def about_line(settings: Settings, prompt: Prompt) -> str:
-    """Return the text for `{about}` in a prompt; "" if nothing is known or the prompt does not use it."""
+    """Return the text for `{about}` in a prompt, or "" without an overview or without the placeholder."""
     text = sanitize(settings.corpus.description or "") if "about" in prompt.placeholders else ""
     return f"What the corpus is about: {text}" if text else ""
 
 
 def needs_about(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
-    """Return whether a run has to request the overview: it is missing and the report prompt uses it."""
+    """Return whether the overview is missing and the report prompt uses it."""
     return settings.corpus.description is None and "about" in prompts["report"].placeholders
 
 
@@ -58,7 +56,7 @@ def about(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:
     """Request the overview from titles and entities, one per line.
 
     Raises:
-        DialogueFailed: If the reply holds no text.
+        DialogueFailed: If the reply is empty or withheld by a content filter.
     """
     variables = {
         "titles": titles or NONE,
@@ -80,7 +78,7 @@ def evenly_spaced(n: int, limit: int = MAX_TITLES) -> list[int]:
 
 
 def title_lines(titles: Sequence[str], count: Count) -> str:
-    """List distinct titles, one per line; drop every second one until they fit TITLES_TOKENS."""
+    """List distinct titles, one per line. Every second one is dropped until they fit TITLES_TOKENS."""
     lines = list(dict.fromkeys(f"- {_one_line(t, _MAX_TITLE_CHARACTERS)}" for t in titles if t.strip()))
     while len(lines) > 1 and count("\n".join(lines)) > TITLES_TOKENS:
         lines = lines[::2]
@@ -88,7 +86,7 @@ def title_lines(titles: Sequence[str], count: Count) -> str:
 
 
 def entity_lines(entities: Sequence[tuple[str, str]], count: Count) -> str:
-    """List (name, description) pairs, one per line, the most connected first, as many as fit."""
+    """List (name, description) pairs, one per line, as many as fit ENTITIES_TOKENS."""
     lines: list[str] = []
     left = ENTITIES_TOKENS
     for name, description in entities[:MAX_ENTITIES]:

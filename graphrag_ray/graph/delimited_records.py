@@ -1,9 +1,9 @@
 """Tolerant parser of delimited records: entities, relationships and claims (paper 3.1.2, E.1).
 
 A reply is a list of tuples `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)`, separated by RECORD and ended by
-COMPLETION. Real replies lack quotes, parentheses or delimiters, have them inside the text, use markdown or
-are cut off. So the text is not split at RECORD: a record begins where its kind and a FIELD stand at the start
-of a line, after a delimiter or after a closed record. Nothing here raises; what is unusable is counted.
+COMPLETION. Real replies lack quotes, parentheses or delimiters, contain them inside the text, use Markdown or
+are cut off. So the text is not split at RECORD. A record begins with its kind and a FIELD at the start of a
+line, after a delimiter or after a closed record. Nothing here raises; unusable records are counted.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ RECORD = "##"
 COMPLETION = "<|COMPLETE|>"
 
 DELIMITERS: Mapping[str, str] = {"field": FIELD, "record": RECORD, "completion": COMPLETION}
-"""The delimiters by their placeholder in prompts."""
+"""The delimiters, by their placeholders in prompts."""
 
-NONE = "NONE"  # the object of a claim that has none
+NONE = "NONE"  # the object of a claim without an object
 
 _MAX_STRENGTH = 100.0  # prompts ask for 1 to 10; values up to 100 are accepted from models that use percent
 
 
 @dataclass(frozen=True, slots=True)
 class EntityRecord:
-    """An entity."""
-
-    title: str  # the name as written, white space folded; from the extraction dialogue, the entity key
+    title: str  # the name as written, with collapsed whitespace; the extraction dialogue returns entity keys
     type: str
     description: str
     turn: int = 0  # 0 for the first reply, 1, … for gleanings
@@ -38,7 +36,7 @@ class EntityRecord:
 
 @dataclass(frozen=True, slots=True)
 class RelationshipRecord:
-    """A relationship. Its ends are written like `EntityRecord.title`, whether or not the chunk has them."""
+    """A relationship. Its ends are names like `EntityRecord.title` but need not be entities of the chunk."""
 
     source: str
     target: str
@@ -49,16 +47,14 @@ class RelationshipRecord:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecord:
-    """A claim."""
-
-    subject: str  # as written; from the claims dialogue on, an entity key, whether or not the chunk has it
-    object: str  # likewise, or "NONE"
+    subject: str  # as written; the claims dialogue returns entity keys, which the chunk need not have
+    object: str  # like `subject`, or "NONE"
     type: str
     status: str  # TRUE, FALSE or SUSPECTED
-    start_date: str | None  # ISO 8601, as precise as the text (2014, 2014-06, 2014-06-11); None if not stated
+    start_date: str | None  # ISO 8601 with the precision of the text (2014, 2014-06, 2014-06-11), or None
     end_date: str | None
     description: str
-    source_text: str  # quotes from the chunk, joined by " […] "; "" if none
+    source_text: str  # quotes from the chunk, joined by " […] "; can be ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +65,12 @@ class Records:
     relationships: tuple[RelationshipRecord, ...] = ()
     claims: tuple[ClaimRecord, ...] = ()
     unusable: int = 0  # number of malformed or cut-off records
-    unreadable: int = (
-        0  # number of strengths (set to 1), statuses (SUSPECTED) and dates (None) not understood
-    )
+    unreadable: int = 0  # number of strengths, statuses and dates replaced by 1, SUSPECTED and None
     complete: bool = False  # whether the completion delimiter is present
 
     @property
     def is_answer(self) -> bool:
-        """False if the model must be asked again: no record, and not a clean "nothing to extract"."""
+        """Whether the reply has records or is a clean "nothing to extract". If not, ask again."""
         any_record = self.entities or self.relationships or self.claims
         return bool(any_record) or (self.complete and not self.unusable)
 
@@ -84,13 +78,13 @@ class Records:
 def parse_records(text: str, *, truncated: bool = False) -> Records:
     """Parse the entities and relationships of a reply.
 
-    If the endpoint reported a cut-off reply (`truncated`), a last record that nothing closes is incomplete in
-    any form; otherwise, only if it opened a parenthesis.
+    A last record that nothing closes is incomplete if the endpoint reported a cut-off reply (`truncated`) or
+    if it opened a parenthesis.
     """
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
     unreadable = 0
-    tuples, unusable, complete = _tuples(text, truncated)
+    tuples, unusable, complete = _split_records(text, truncated)
     for kind, fields in tuples:
         if kind == "entity" and len(fields) >= 3 and fields[0]:
             entities.append(EntityRecord(fields[0], fields[1].upper(), " ".join(filter(None, fields[2:]))))
@@ -109,10 +103,10 @@ def parse_records(text: str, *, truncated: bool = False) -> Records:
 
 
 def parse_claims(text: str, *, truncated: bool = False) -> Records:
-    """Parse the claims of a reply, as `parse_records` does. Surplus fields belong to the verbatim quote."""
+    """Parse the claims of a reply, like `parse_records`. Surplus fields belong to the verbatim quote."""
     claims: list[ClaimRecord] = []
     unreadable = 0
-    tuples, unusable, complete = _tuples(text, truncated)
+    tuples, unusable, complete = _split_records(text, truncated)
     for kind, fields in tuples:
         if kind != "claim" or len(fields) < 7 or not fields[0] or not fields[6]:
             unusable += 1
@@ -131,7 +125,7 @@ def parse_claims(text: str, *, truncated: bool = False) -> Records:
 
 
 def parse_date(text: str) -> str | None:
-    """Return an ISO 8601 date as precise as stated; None if it is missing or not a calendar date."""
+    """Return an ISO 8601 date with the stated precision, or None if it is missing or not a calendar date."""
     match = _DATE.fullmatch(text.strip())
     if not match:
         return None
@@ -160,7 +154,7 @@ _OPENERS = tuple(left for left, _ in _WRAPPERS)
 _KIND = "|".join(sorted(_KINDS, key=len, reverse=True))
 _STOP = f"{re.escape(RECORD)}|{re.escape(COMPLETION)}"
 
-# Bounded repetitions keep this linear on replies that consist only of `#` or spaces.
+# Bounded repetitions ensure linear time on replies that consist only of `#` or spaces.
 _HEAD = re.compile(
     rf"(?P<lead>\A|\n|{_STOP}|(?<=\)))"  # where a record can begin
     r"[\s*_`>•#,;–-]{0,20}(?:\d{1,4}[.)][\s*_`]{0,4})?"  # markdown: bullets, numbers, emphasis, fences
@@ -178,32 +172,32 @@ _PARAGRAPH_END = re.compile(r"\n[ \t]*\n|\n```")
 _PIECES = re.compile(rf"\n|{_STOP}")
 
 
-def _tuples(reply: str, truncated: bool) -> tuple[list[tuple[str, list[str]]], int, bool]:
-    """Return (kind, "" if unknown, and cleaned fields) per record, the unusable pieces, and completeness."""
+def _split_records(reply: str, truncated: bool) -> tuple[list[tuple[str, list[str]]], int, bool]:
+    """Return (kind or "", fields) of each record, the number of unusable ones, and completeness."""
     text = reply.replace("\r\n", "\n").replace("\r", "\n")
     text = _FIELD_LIKE.sub(FIELD, _COMPLETION_LIKE.sub(COMPLETION, text))
     heads = list(_HEAD.finditer(text))
     tuples: list[tuple[str, list[str]]] = []
-    between = [text[: heads[0].start()] if heads else text]
+    gaps = [text[: heads[0].start()] if heads else text]
     unusable, complete = 0, False
     for head, following in zip(heads, [*heads[1:], None], strict=False):
         stop = following.start() if following else len(text)
         complete = complete or head["lead"] == COMPLETION
-        end, closed = _end(text, head.end(), stop)
-        between.append(text[end:stop])
+        end, closed = _fields_end(text, head.end(), stop)
+        gaps.append(text[end:stop])
         if following is None and not closed and (head["open"] or truncated):
             unusable += 1
             continue
         kind = (head["any"] or head["bare"] or "").strip(_QUOTES + " ").lower()
-        tuples.append((_KINDS.get(kind, ""), [_clean(f) for f in text[head.end() : end].split(FIELD)]))
-    unusable += sum(FIELD in piece for rest in between for piece in _PIECES.split(rest))
-    return tuples, unusable, complete or any(COMPLETION in rest for rest in between)
+        tuples.append((_KINDS.get(kind, ""), [_clean_field(f) for f in text[head.end() : end].split(FIELD)]))
+    unusable += sum(FIELD in piece for gap in gaps for piece in _PIECES.split(gap))
+    return tuples, unusable, complete or any(COMPLETION in gap for gap in gaps)
 
 
-def _end(text: str, start: int, stop: int) -> tuple[int, bool]:
-    """Return where the fields of a record end, and whether the text marks that end.
+def _fields_end(text: str, start: int, stop: int) -> tuple[int, bool]:
+    """Return the end of a record's fields, and whether the text marks that end.
 
-    The closing parenthesis ends a record, else a delimiter, else the paragraph.
+    A record ends at its closing parenthesis or, if that is missing, at a delimiter or a paragraph's end.
     """
     depth = 1
     for mark in _PARENTHESIS.finditer(text, start, stop):
@@ -211,15 +205,15 @@ def _end(text: str, start: int, stop: int) -> tuple[int, bool]:
         if depth == 0:
             if _CLOSED.match(text, mark.end(), stop):
                 return mark.start(), True
-            depth = 1  # a parenthesis that closes nothing, as in "1) first"
+            depth = 1  # an unmatched parenthesis, as in "1) first"
     if delimiter := _OPEN_END.search(text, start, stop):
         return delimiter.start(), True
     paragraph = _PARAGRAPH_END.search(text, start, stop)
     return (paragraph.start() if paragraph else stop), stop < len(text)
 
 
-def _clean(field: str) -> str:
-    """Fold white space and strip emphasis and quotes around the whole field."""
+def _clean_field(field: str) -> str:
+    """Collapse whitespace, and strip emphasis and quotes around the whole field."""
     text = " ".join(field.split())
     if not text.startswith(_OPENERS):
         return text

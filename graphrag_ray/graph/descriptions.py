@@ -1,6 +1,6 @@
-"""One description from the many that instances of an entity or relationship have (paper 3.1.3).
+"""Summarise the descriptions of all instances of an entity or relationship into one (paper 3.1.3).
 
-What fits one call is summarised in one call; more is reduced as a tree, layer by layer:
+Descriptions that do not fit in a single call are reduced as a tree, layer by layer:
 
     while len(batches := layer(texts, spec, tokens)) > 1:
         texts = [result of describe(kind, name, batch, spec) for batch in batches]   # in order
@@ -22,14 +22,14 @@ from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.stable_batches import stable_batches
 
 _SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
-_UNIFIED_QUOTES = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
+_QUOTES_TO_UNIFY = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
 
-MAX_JOINED_TEXTS = 3  # more descriptions are summarised instead of joined, because they repeat each other
+MAX_JOINED_TEXTS = 3  # more descriptions are summarised rather than joined, because they repeat each other
 
 
 @dataclass(frozen=True)
 class Tokenizer:
-    """Tokenizer functions: `corpus.tokens.count`, and `corpus.tokens.token_ends`, ten times slower."""
+    """The functions `count_tokens` and the ten times slower `token_ends` of `corpus.tokens`."""
 
     count: Callable[[str], int]
     token_ends: Callable[[str], Sequence[int]]
@@ -37,22 +37,18 @@ class Tokenizer:
 
 @dataclass(frozen=True, slots=True)
 class DescribeSpec:
-    """Prompt, call parameters and limits."""
-
     prompt: Prompt
     call: CallParameters
     language: str
     max_output_tokens: int  # length of one summary, stated in the prompt
     batch_tokens: int  # maximum tokens of the descriptions in one call
-    concatenate_up_to_tokens: int = (
-        0  # up to MAX_JOINED_TEXTS descriptions of at most this many tokens together are joined
-    )
+    concatenate_up_to_tokens: int = 0  # maximum total tokens of descriptions that are joined without a call
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
     options = settings.descriptions
     call = settings.call_parameters("describe", options.max_output_tokens)
-    # The offline engine joins in its own way, and costs nothing.
+    # Never join before the offline engine, which costs nothing and joins descriptions itself.
     offline = settings.model(settings.model_name("describe")).provider == "offline"
     return DescribeSpec(
         prompt=prompts["describe"],
@@ -65,20 +61,20 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
 
 
 def distinct_descriptions(descriptions: Sequence[str]) -> list[str]:
-    """Drop duplicates and empty descriptions and fold white space; the first of equals stays.
+    """Drop duplicate and empty descriptions and collapse whitespace.
 
-    Descriptions that differ only in quotation marks, the case of the first letter or a final full stop are
-    equal.
+    The first of several equal descriptions is retained. Quotation marks, the case of the first letter and a
+    final full stop are ignored.
     """
     first: dict[str, str] = {}
     for text in without_duplicates(descriptions):
-        plain = text.translate(_UNIFIED_QUOTES).rstrip(" .。")
+        plain = text.translate(_QUOTES_TO_UNIFY).rstrip(" .。")
         first.setdefault(plain[:1].lower() + plain[1:] or text, text)
     return list(first.values())
 
 
 def without_duplicates(descriptions: Iterable[str]) -> Iterator[str]:
-    """Yield descriptions with folded white space, without exact duplicates and empty ones."""
+    """Yield descriptions with collapsed whitespace, without exact duplicates and empty ones."""
     seen: set[str] = set()
     for description in descriptions:
         text = " ".join(description.split())
@@ -90,9 +86,9 @@ def without_duplicates(descriptions: Iterable[str]) -> Iterator[str]:
 def describe(
     kind: Literal["entity", "relationship"], name: str, descriptions: Sequence[str], spec: DescribeSpec
 ) -> Dialogue[str]:
-    """Summarise descriptions in one request, or in none if at most one is distinct (`distinct_descriptions`).
+    """Summarise descriptions in one request, or without any if at most one is distinct.
 
-    A reply cut off at its limit loses the unfinished sentence.
+    If the reply was cut off, its unfinished sentence is dropped.
 
     Raises:
         DialogueFailed: If the reply is empty or withheld by a content filter.
@@ -121,12 +117,13 @@ def describe(
 def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenizer) -> list[list[str]]:
     """Return the batches of one layer of the tree, at least one.
 
-    A single batch means that the next call is the last; if it holds one text, no call is needed. A few short
-    descriptions are joined, since a call would write nearly the same (the paper summarises them).
+    A single batch means that the next call is the last one. If it has one text, no call is needed. A few
+    short descriptions are joined, because a call would return nearly the same text (the paper summarises
+    them).
 
-    A description longer than half a batch is cut there, at the end of a token. Any two then fit together, so
-    every layer has fewer batches than descriptions and the tree ends, whatever a model writes. Batches are
-    content-defined: a new description changes few of them.
+    A description is truncated to half a batch, at the end of a token. Any two then fit together, so every
+    layer has fewer batches than descriptions and the tree ends, whatever the model writes. Batches are
+    content-defined, so a new description changes few of them.
     """
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
@@ -135,7 +132,7 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
         texts.append(description[: tokens.token_ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))
     if 1 < len(texts) <= MAX_JOINED_TEXTS and sum(counts) <= spec.concatenate_up_to_tokens:
-        # The longest first, so that the order of the descriptions does not matter.
+        # Sort, so that the order of the descriptions does not matter.
         texts.sort(key=lambda text: (-len(text), text))
         return [[" ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in texts)]]
     hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in texts]
@@ -144,6 +141,6 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
 
 
 def whole_sentences(text: str) -> str:
-    """Drop a final sentence that was cut off, unless it is the only one."""
+    """Drop an incomplete final sentence, unless it is the only one."""
     ends = [m.end(1) if m[1] else m.end() for m in re.finditer(r"([.!?][\"'”’)\]]*)(?:\s|$)|[。！？]", text)]
     return text[: ends[-1]] if ends else text

@@ -1,7 +1,7 @@
 """The extraction dialogue: entities and relationships of one chunk, then gleaning (paper 3.1.2, A.1, A.2).
 
 extract ──► records ──► glean_check: "were any missed?" ──Y──► glean ──► more records ──► …
-               │                       └──N, or odd──► end           (max_gleanings times)
+               │                       └──N or other─► end           (max_gleanings times)
                └─ nothing usable: correct, once; then DialogueFailed
 """
 
@@ -33,12 +33,12 @@ from graphrag_ray.graph.delimited_records import (
 
 T = TypeVar("T")
 Key = Callable[[str], str | None]
-"""Maps a name as written to the key under which its mentions are merged; None if it is blocked."""
+"""Maps a name as written to the key under which its mentions are merged, or None if it is blocked."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkText:
-    """A chunk as a model sees it: its text, and title and date above it, "" for none."""
+    """The text of a chunk, and the header above it with title and date."""
 
     text: str
     header: str = ""
@@ -46,7 +46,7 @@ class ChunkText:
 
 @dataclass(frozen=True)
 class ExtractSpec:
-    """Prompts and options of extraction. Picklable if `key` is."""
+    """Prompts and options of extraction. Picklable if `key` is picklable."""
 
     extract: Prompt
     examples: str  # few-shot examples with the delimiters filled in
@@ -54,15 +54,15 @@ class ExtractSpec:
     glean: Prompt
     correct: Prompt
     call: CallParameters
-    entity_types: tuple[str, ...]  # in any case; prompts show them in upper case
+    entity_types: tuple[str, ...]  # prompts use upper case
     max_gleanings: int
-    language: str  # of the descriptions; names keep the spelling of the text
+    language: str  # of descriptions; names are spelled as in the text
     key: Key = field(default=entity_key)
 
 
 @dataclass(frozen=True, slots=True)
 class ExtractedRecords:
-    """The records of a chunk, by turn and position in the reply."""
+    """The records of a chunk, sorted by turn and position in the reply."""
 
     entities: tuple[EntityRecord, ...]
     relationships: tuple[RelationshipRecord, ...]
@@ -90,13 +90,13 @@ def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = e
 def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     """Extract entities and relationships from a chunk.
 
-    Every reply is parsed by itself, so no gleaned record is lost where replies are joined. Unlike in the
-    paper (A.2), a glean check answered neither yes nor no ends the gleaning and is counted: not every
-    endpoint can be forced to choose.
+    Every reply is parsed separately, because joining replies could break records. Unlike in the paper (A.2),
+    a reply to a glean check that is neither yes nor no ends the gleaning and is counted, because not every
+    endpoint can restrict the reply to the two.
 
     Raises:
-        DialogueFailed: If the first reply is withheld by a content filter, or holds neither a usable record
-            nor a plain "nothing to extract" even after a correction.
+        DialogueFailed: If the first reply is withheld by a content filter, or has neither a usable record nor
+            a plain "nothing to extract" even after a correction.
     """
     variables = chunk_variables(chunk, spec.language) | {
         "entity_types": ", ".join(t.upper() for t in spec.entity_types),
@@ -104,25 +104,25 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     }
     request = ChatRequest("extract", spec.extract.fill(variables), spec.call, variables)
     records, reply = yield from usable_reply(
-        request, spec.correct, partial(_usable, parse_records, "extract")
+        request, spec.correct, partial(_parse_usable, parse_records, "extract")
     )
-    turns, odd = [records], 0
+    turns, unexpected = [records], 0
     while len(turns) <= spec.max_gleanings:
-        # The client cuts a yes_no reply short, unless the model's hidden reasoning counts as reply.
+        # The client limits yes_no replies to a few tokens, unless hidden reasoning counts towards the limit.
         check = request.next_turn(
             reply, "glean_check", spec.glean_check.fill_user(variables), response="yes_no"
         )
-        missed = yes_or_no(verdict := (yield check))
-        if not missed:
-            odd += missed is None
+        any_missed = yes_or_no(verdict := (yield check))
+        if not any_missed:
+            unexpected += any_missed is None
             break
         request = check.next_turn(verdict, "glean", spec.glean.fill_user(variables), response="text")
         reply = yield request
         if reply.finish_reason == "content_filter":
-            odd += 1
+            unexpected += 1
             break
         gleaned = parse_records(reply.text, truncated=reply.finish_reason == "length")
-        odd += not gleaned.is_answer
+        unexpected += not gleaned.is_answer
         turns.append(gleaned)
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
@@ -145,7 +145,7 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
             else:
                 unusable += 1
     unreadable = sum(records.unreadable for records in turns)
-    return ExtractedRecords(tuple(entities), tuple(relationships), unusable, odd, blocked, unreadable)
+    return ExtractedRecords(tuple(entities), tuple(relationships), unusable, unexpected, blocked, unreadable)
 
 
 def chunk_variables(chunk: ChunkText, language: str) -> dict[str, str]:
@@ -159,7 +159,7 @@ def usable_reply(
 ) -> Dialogue[tuple[T, ChatReply]]:
     """Send a request and parse the reply; if that fails, send one correction that states the problem.
 
-    Later turns should follow `request` with the returned reply: the failed attempt teaches the model nothing.
+    Later turns should continue `request` with the returned reply, because the failed attempt is of no use.
 
     Raises:
         DialogueFailed: If the second reply is unusable, too.
@@ -175,18 +175,18 @@ def usable_reply(
     if isinstance(parsed, ReplyProblem):
         raise DialogueFailed(
             f"{request.prompt}: still not usable after a correction: {parsed.text}; "
-            f"the reply begins {reply.text[:120]!r}"
+            f"the reply begins with {reply.text[:120]!r}"
         )
     return parsed, reply
 
 
 def check_not_withheld(reply: ChatReply, prompt: str) -> None:
-    """Raise DialogueFailed if a content filter withheld the reply: another turn would not help."""
+    """Raise DialogueFailed if a content filter withheld the reply, because another turn would not help."""
     if reply.finish_reason == "content_filter":
         raise DialogueFailed(f"{prompt}: the endpoint's content filter withheld the reply")
 
 
-def _usable(parse: Callable[..., Records], prompt: str, reply: ChatReply) -> Records | ReplyProblem:
+def _parse_usable(parse: Callable[..., Records], prompt: str, reply: ChatReply) -> Records | ReplyProblem:
     check_not_withheld(reply, prompt)
     truncated = reply.finish_reason == "length"
     records = parse(reply.text, truncated=truncated)
@@ -200,7 +200,7 @@ def _usable(parse: Callable[..., Records], prompt: str, reply: ChatReply) -> Rec
 
 
 def yes_or_no(reply: ChatReply) -> bool | None:
-    """Parse a reply to a yes_no request; None if it is neither."""
+    """Parse a reply to a yes_no request. Returns None if it is neither yes nor no."""
     if reply.finish_reason == "content_filter":
         return None
     word = re.match(r"[\W_]*([^\W\d_]+)", reply.text)
@@ -209,7 +209,7 @@ def yes_or_no(reply: ChatReply) -> bool | None:
 
 @dataclass(frozen=True)
 class ClaimsSpec:
-    """Prompts and options of claim extraction. `description` states which claims are wanted."""
+    """Prompts and options of claim extraction. `description` states which claims to extract."""
 
     claims: Prompt
     correct: Prompt
@@ -221,7 +221,7 @@ class ClaimsSpec:
 
 @dataclass(frozen=True, slots=True)
 class ClaimRecords:
-    """The claims of a chunk, with the number of malformed ones and of those with a blocked subject."""
+    """The claims of a chunk, and the numbers of malformed claims and of claims with a blocked subject."""
 
     claims: tuple[ClaimRecord, ...]
     unusable: int
@@ -240,10 +240,10 @@ def claims_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = en
 
 
 def claims(chunk: ChunkText, entities: Sequence[str], spec: ClaimsSpec) -> Dialogue[ClaimRecords]:
-    """Extract claims about the entities (keys) of a chunk; without entities, nothing is requested.
+    """Extract claims about the entities (keys) of a chunk. Without entities, no request is made.
 
     Raises:
-        DialogueFailed: As `extract` does.
+        DialogueFailed: As in `extract`.
     """
     if not entities:
         return ClaimRecords((), 0)
@@ -252,15 +252,15 @@ def claims(chunk: ChunkText, entities: Sequence[str], spec: ClaimsSpec) -> Dialo
         "entities": "\n".join(dict.fromkeys(entities)),
     }
     request = ChatRequest("claims", spec.claims.fill(variables), spec.call, variables)
-    raw, _ = yield from usable_reply(request, spec.correct, partial(_usable, parse_claims, "claims"))
-    kept: list[ClaimRecord] = []
+    raw, _ = yield from usable_reply(request, spec.correct, partial(_parse_usable, parse_claims, "claims"))
+    claim_records: list[ClaimRecord] = []
     unusable, blocked = raw.unusable, 0
     for c in raw.claims:
         if subject := spec.key(c.subject):
             object_ = NONE if c.object == NONE else spec.key(c.object) or NONE
-            kept.append(replace(c, subject=subject, object=object_))
+            claim_records.append(replace(c, subject=subject, object=object_))
         elif entity_key(c.subject):
             blocked += 1
         else:
             unusable += 1
-    return ClaimRecords(tuple(kept), unusable, blocked)
+    return ClaimRecords(tuple(claim_records), unusable, blocked)

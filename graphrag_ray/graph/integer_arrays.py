@@ -1,4 +1,4 @@
-"""Convert string columns to integer arrays, without a Python object per row."""
+"""Convert string columns to integer arrays without creating a Python object per row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
 _PREFIX_DIGITS = 16  # hex digits of 64 bits
-_BLOCK_ROWS = 1 << 20  # rows converted at a time, to keep temporaries small
+_BLOCK_ROWS = 1 << 20  # number of rows converted at a time, which limits temporary memory
 
 _NIBBLE = np.full(256, 255, dtype=np.uint8)
 _NIBBLE[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
@@ -24,8 +24,8 @@ _NIBBLE[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtyp
 def codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
     """Number the distinct values of a column in ascending order (code points for strings).
 
-    Returns (code of each row, -1 for null; the sorted distinct values). Codes compare as the values do,
-    whatever the order of rows.
+    Returns the code of each row (-1 for null) and the sorted distinct values. Codes sort like the values and
+    do not depend on the order of rows.
     """
     chunked = pa.chunked_array([column]) if isinstance(column, pa.Array) else column
     if len(chunked) == 0:
@@ -41,12 +41,12 @@ def codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
 
 
 def run_starts(sorted_codes: Ints) -> Bools:
-    """True where a value differs from the one before."""
+    """Return a mask that is True where a value differs from the previous one."""
     return np.asarray(np.diff(sorted_codes, prepend=sorted_codes[:1] - 1) != 0)
 
 
 def same_lists(left: pa.Array, right: pa.Array) -> Bools:
-    """[rows] whether two columns hold equal lists of strings, none of them null."""
+    """[rows] mask of the rows in which two columns have equal lists of strings. There must be no nulls."""
     lengths = pc.list_value_length(left).to_numpy()
     same: Bools = lengths == pc.list_value_length(right).to_numpy()
     rows = pa.array(same)
@@ -58,7 +58,7 @@ def same_lists(left: pa.Array, right: pa.Array) -> Bools:
 
 
 def first_rows(code: Ints, n_codes: int) -> Ints:
-    """[n_codes] the first row of each code; -1 if it has none."""
+    """[n_codes] the first row of each code, or -1 if it does not occur."""
     first = np.full(n_codes, -1, dtype=np.int64)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
     return first
@@ -69,44 +69,44 @@ class TextUnits(NamedTuple):
 
     key: Ints  # position of each row's key in `keys`
     keys: pa.Array  # distinct and sorted
-    lists: pa.ListArray  # distinct text unit ids of each key, by document and position
-    n_units: Ints  # their number
+    lists: pa.ListArray  # distinct text unit ids of each key, sorted by document and position
+    n_units: Ints  # number of text units of each key
 
 
 def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
     """Group the text units of a table of instances (document_id, position, text_unit_id) by key.
 
-    A table may hold 64 million ids (2 GB) in all; partitions hold far fewer.
+    A table may contain at most 64 million ids (2 GB). Partitions contain far fewer.
     """
     key, keys = codes(instances[key_column])
     document, _ = codes(instances["document_id"])
     unit, units = codes(instances["text_unit_id"])
-    # A position in a document is one text unit, so equal units end up side by side.
+    # A position in a document is one text unit, so equal units end up next to each other.
     order = np.lexsort((unit, instances["position"].to_numpy(), document, key))
     sorted_key, sorted_unit = key[order], unit[order]
-    new = run_starts(sorted_key) | run_starts(sorted_unit)
-    n_units = np.bincount(sorted_key[new], minlength=len(keys))
+    is_new = run_starts(sorted_key) | run_starts(sorted_unit)
+    n_units = np.bincount(sorted_key[is_new], minlength=len(keys))
     offsets = pa.array(np.concatenate([[0], np.cumsum(n_units)]), type=pa.int32())
-    lists = pa.ListArray.from_arrays(offsets, units.cast(pa.string()).take(pa.array(sorted_unit[new])))
+    lists = pa.ListArray.from_arrays(offsets, units.cast(pa.string()).take(pa.array(sorted_unit[is_new])))
     return TextUnits(key, keys, lists, n_units)
 
 
 def id_hash64(column: pa.ChunkedArray | pa.Array, half: Literal[0, 1] = 0) -> npt.NDArray[np.uint64] | None:
     """Return the first (half=0) or last (half=1) 64 bits of each id, read from Arrow's buffers.
 
-    None if some value is not an id: null, not 32 characters long, or not lower-case hex.
+    Returns None if a value is not an id, which has 32 lower-case hex digits.
     """
     parts = [np.empty(0, dtype=np.uint64)]
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
         for start in range(0, len(chunk), _BLOCK_ROWS):
-            part = _prefixes(chunk.slice(start, _BLOCK_ROWS), half)
+            part = _parse_hex_half(chunk.slice(start, _BLOCK_ROWS), half)
             if part is None:
                 return None
             parts.append(part)
     return np.concatenate(parts)
 
 
-def _prefixes(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | None:
+def _parse_hex_half(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | None:
     if strings.null_count:
         return None
     wide = strings.cast(pa.large_string())
@@ -124,5 +124,5 @@ def _prefixes(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | None:
 
 
 def degrees(source: Ints, target: Ints, n_nodes: int) -> Ints:
-    """[n_nodes] number of relationships of each node."""
+    """[n_nodes] degree of each node."""
     return np.bincount(source, minlength=n_nodes) + np.bincount(target, minlength=n_nodes)

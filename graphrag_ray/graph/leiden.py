@@ -1,4 +1,4 @@
-"""Edges of an undirected graph in canonical order, and a single run of Leiden, by igraph or leidenalg.
+"""Canonical edge lists of undirected graphs, and a single Leiden run with igraph or leidenalg.
 
 igraph's random generator is global to the process; only `seeded_igraph` sets it.
 """
@@ -35,9 +35,9 @@ _lock = threading.Lock()
 
 @contextmanager
 def seeded_igraph(seed: int) -> Iterator[random.Random]:
-    """Let igraph draw from a generator of our own, one caller at a time; then from `random`, its default.
+    """Make igraph use a private, seeded generator, for one caller at a time.
 
-    Call `seed()` on the yielded generator to restart it.
+    On exit, igraph uses `random`, its default, again.
     """
     generator = random.Random(seed)
     with _lock:
@@ -57,13 +57,13 @@ def leiden(
     initial: Ints | None = None,
     fixed: Bools | None = None,
 ) -> Ints:
-    """Run Leiden once; communities are numbered 0…k-1 by their smallest nodes.
+    """Run Leiden once. Communities are numbered 0…k-1 in the order of their smallest nodes.
 
     Args:
-        ends, weight: [E, 2] and [E] edges in canonical order, which decides ties.
-        generator: From `seeded_igraph`. It is restarted, so that equal graphs have equal communities.
+        ends, weight: [E, 2] and [E] edges in canonical order, which breaks ties.
+        generator: From `seeded_igraph`. It is reseeded, so that equal graphs get equal communities.
         initial: [n_nodes] partition to start from.
-        fixed: [n_nodes] nodes that stay with those that they are connected to in `initial`.
+        fixed: [n_nodes] mask. Connected fixed nodes with the same community in `initial` stay together.
     """
     if len(ends) == 0:
         return np.arange(n_nodes, dtype=np.int64)
@@ -76,7 +76,7 @@ def leiden(
         if fixed is not None:
             label = connected_components(n_nodes, ends[label[ends[:, 0]] == label[ends[:, 1]]])
     elif start is not None and fixed is not None:
-        label = _contracted(n_nodes, ends, weight, options, start, fixed)
+        label = _igraph_with_fixed_nodes(n_nodes, ends, weight, options, start, fixed)
     else:
         label = _igraph(igraph.Graph(n=n_nodes, edges=ends), weight, None, options, start)
     return canonical_labels(label)
@@ -96,35 +96,35 @@ def _igraph(
     return np.asarray(partition.membership, dtype=np.int64)
 
 
-def _contracted(
+def _igraph_with_fixed_nodes(
     n_nodes: int, ends: Ints, weight: Floats, options: Communities, start: Ints, fixed: Bools
 ) -> Ints:
-    """Contract nodes that stay together into one node, because igraph cannot hold nodes in place."""
+    """Run igraph on a graph in which fixed nodes are contracted, because igraph cannot fix nodes."""
     source, target = ends.T
-    stays = fixed[source] & fixed[target] & (start[source] == start[target])
-    piece = connected_components(n_nodes, ends[stays])
+    is_contracted = fixed[source] & fixed[target] & (start[source] == start[target])
+    piece = connected_components(n_nodes, ends[is_contracted])
     n = int(piece.max()) + 1
-    between = np.sort(piece[ends], axis=1)
-    key, inverse = np.unique(between[:, 0] * n + between[:, 1], return_inverse=True)
+    piece_pairs = np.sort(piece[ends], axis=1)
+    key, inverse = np.unique(piece_pairs[:, 0] * n + piece_pairs[:, 1], return_inverse=True)
     new_ends, new_weight = np.stack([key // n, key % n], axis=1), np.bincount(inverse, weights=weight)
-    # Inner edges still count, through the weight of their node: igraph would not take it from a loop.
+    # Add the weight of edges inside a contracted node to the node, because igraph ignores self-loops.
     if options.quality == "cpm":
         node_weight = np.bincount(piece, minlength=n).astype(np.float64)
     else:
         node_weight = np.bincount(piece[ends].ravel(), np.repeat(weight, 2), n).astype(np.float64)
     initial = np.empty(n, dtype=np.int64)
     initial[piece] = start
-    apart = new_ends[:, 0] != new_ends[:, 1]
-    if not apart.any():
+    is_cross_edge = new_ends[:, 0] != new_ends[:, 1]
+    if not is_cross_edge.any():
         return piece
-    graph = igraph.Graph(n=n, edges=new_ends[apart])
-    return _igraph(graph, new_weight[apart], node_weight, options, initial)[piece]
+    graph = igraph.Graph(n=n, edges=new_ends[is_cross_edge])
+    return _igraph(graph, new_weight[is_cross_edge], node_weight, options, initial)[piece]
 
 
 def _leidenalg(
     graph: igraph.Graph, weight: Floats, options: Communities, start: Ints | None, fixed: Bools | None
 ) -> Ints:
-    import leidenalg  # takes a quarter of a second
+    import leidenalg  # imported lazily, because it takes 250 ms
 
     kwargs: dict[str, object] = {}
     if options.quality in _WITH_RESOLUTION:
@@ -143,7 +143,7 @@ def _leidenalg(
 
 
 def connected_components(n_nodes: int, ends: Ints) -> Ints:
-    """[n_nodes] connected component of each node, numbered 0…k-1 by their smallest nodes."""
+    """[n_nodes] connected component of each node, numbered 0…k-1 in the order of their smallest nodes."""
     if len(ends) == 0:
         return np.arange(n_nodes, dtype=np.int64)
     clusters = igraph.Graph(n=n_nodes, edges=ends).connected_components(mode="weak")
@@ -172,21 +172,21 @@ class Edges:
         return len(self.weight)
 
     def inside(self, label: Ints) -> Bools:
-        """[E] whether both ends have the same label, other than -1."""
+        """[E] mask of the edges whose ends have the same label, other than -1."""
         source, target = label[self.ends[:, 0]], label[self.ends[:, 1]]
-        together: Bools = (source == target) & (source >= 0)
-        return together
+        is_inside: Bools = (source == target) & (source >= 0)
+        return is_inside
 
 
 def subgraphs(label: Ints, n_labels: int, edges: Edges) -> Iterator[tuple[Ints, Edges]]:
-    """Yield the nodes of each label 0…n_labels-1, and the edges among them in positions of these nodes."""
+    """Yield (nodes, edges inside) for each label 0…n_labels-1. Edge ends are positions in `nodes`."""
     labels = np.arange(n_labels + 1)
     nodes = np.argsort(label, kind="stable")
     bounds = np.searchsorted(label[nodes], labels)
     edges = edges[edges.inside(label)]
-    of_edge = label[edges.ends[:, 0]]
-    edges = edges[np.argsort(of_edge, kind="stable")]
-    edge_bounds = np.searchsorted(np.sort(of_edge), labels)
+    edge_label = label[edges.ends[:, 0]]
+    edges = edges[np.argsort(edge_label, kind="stable")]
+    edge_bounds = np.searchsorted(np.sort(edge_label), labels)
     position = np.empty(len(label), dtype=np.int64)
     for k in range(n_labels):
         members, inside = nodes[bounds[k] : bounds[k + 1]], edges[edge_bounds[k] : edge_bounds[k + 1]]
@@ -195,7 +195,7 @@ def subgraphs(label: Ints, n_labels: int, edges: Edges) -> Iterator[tuple[Ints, 
 
 
 def canonical_edges(n_nodes: int, source: Ints, target: Ints, weight: Floats) -> Edges:
-    """Convert edges in any order and direction; self-loops and edges of weight 0 are ignored.
+    """Sort edges into canonical order. Self-loops and edges of weight 0 are dropped.
 
     Raises:
         ValueError: If a weight is negative or not finite, or an end is not a node.
@@ -203,25 +203,25 @@ def canonical_edges(n_nodes: int, source: Ints, target: Ints, weight: Floats) ->
     ends = np.stack([np.minimum(source, target), np.maximum(source, target)], axis=1).astype(np.int64)
     weight = np.asarray(weight, dtype=np.float64)
     if len(ends) and (ends.min() < 0 or ends.max() >= n_nodes):
-        raise ValueError(f"An edge has an end outside of the {n_nodes} nodes")
+        raise ValueError(f"Edge ends must be node numbers from 0 to {n_nodes - 1}")
     if not np.isfinite(weight).all() or (weight < 0).any():
-        raise ValueError("Edge weights must be finite and not negative")
-    connects = (ends[:, 0] != ends[:, 1]) & (weight > 0)
-    ends, weight = ends[connects], weight[connects]
+        raise ValueError("Edge weights must be finite and non-negative")
+    is_edge = (ends[:, 0] != ends[:, 1]) & (weight > 0)
+    ends, weight = ends[is_edge], weight[is_edge]
     key = ends[:, 0] * n_nodes + ends[:, 1]
     order = np.argsort(key)
-    if (np.diff(key[order]) == 0).any():  # the order of parallel edges must not matter either
+    if (np.diff(key[order]) == 0).any():  # sort parallel edges by weight, so that their order does not matter
         order = np.lexsort((weight, key))
     return Edges(ends[order], weight[order])
 
 
 def modularity(label: Ints, edges: Edges) -> float:
-    """Return the weighted modularity (Newman 2004) of a partition, without the nodes labelled -1."""
-    belongs = label[edges.ends[:, 0]] >= 0
-    ends, weight = edges.ends[belongs], edges.weight[belongs]
+    """Return the weighted modularity (Newman 2004) of a partition. Components labelled -1 are ignored."""
+    is_labelled = label[edges.ends[:, 0]] >= 0
+    ends, weight = edges.ends[is_labelled], edges.weight[is_labelled]
     total = float(weight.sum())
     if total == 0:
         return 0.0
     strength = np.bincount(label[ends].ravel(), weights=np.repeat(weight, 2))
-    inside = weight[label[ends[:, 0]] == label[ends[:, 1]]].sum()
-    return float(inside / total - ((strength / (2 * total)) ** 2).sum())
+    inner_weight = weight[label[ends[:, 0]] == label[ends[:, 1]]].sum()
+    return float(inner_weight / total - ((strength / (2 * total)) ** 2).sum())

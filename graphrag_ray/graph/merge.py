@@ -1,8 +1,8 @@
-"""The merge: what chunks state about an entity, relationship or claim, combined under its key.
+"""Merge the instances of entities, relationships and claims from all chunks by key.
 
-Instances (one row per record) arrive by partition of the key, all rows of a key together, in any order; equal
-rows give equal tables. Aggregates carry no descriptions, so a hub that occurs in half of all chunks costs
-only integers and text unit ids. `descriptions_by_key` reads descriptions per key, in canonical order.
+Instances (one row per record) are partitioned by key. The order of rows does not matter: equal rows give
+equal tables. Merged tables have no descriptions, so a hub that occurs in half of all chunks costs only
+integers and text unit ids. `descriptions_by_key` yields the descriptions of each key in canonical order.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from graphrag_ray.base.schema import COVARIATES, ENTITY_INSTANCES, RELATIONSHIP_
 from graphrag_ray.graph.extraction_dialogue import ClaimRecords, ExtractedRecords
 from graphrag_ray.graph.integer_arrays import Bools, codes, first_rows, run_starts, text_units_by_key
 
-_CHUNK_BYTES = 1 << 28  # of descriptions gathered at a time; Arrow's strings are limited to 2 GB
+_CHUNK_BYTES = 1 << 28  # size of descriptions gathered at a time; Arrow string arrays are limited to 2 GB
 _MICRO = 1_000_000  # strengths are summed in millionths
-_MAX_STRENGTH = 1e5  # above any stated scale; 9e7 instances of it still fit 64 bits
+_MAX_STRENGTH = 1e5  # above any stated scale; 9e7 such instances still fit in 64 bits
 
 
 class ExtractionSource(NamedTuple):
-    """The text unit of an extraction."""
+    """The text unit that an extraction comes from."""
 
     text_unit_id: str
     document_id: str
@@ -36,8 +36,8 @@ class ExtractionSource(NamedTuple):
 def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, ExtractedRecords]]) -> pa.Table:
     """Build `schema.ENTITY_INSTANCES`, one row per entity record, in the order given.
 
-    A name that is only an end of a relationship of its text unit gets a row with null type and description,
-    after the records. (The paper does not cover this case; dropping the name would drop the relationship.)
+    A name that occurs only as an end of a relationship of its text unit gets a row with null type and
+    description, after the records. (Not in the paper. Otherwise the relationship would be lost.)
     """
     rows: list[tuple[Any, ...]] = []
     for unit, extraction in extractions:
@@ -71,8 +71,8 @@ def relationship_instance_rows(extractions: Iterable[tuple[ExtractionSource, Ext
 def merge_entities(instances: pa.Table) -> pa.Table:
     """Merge entity instances into one row per entity, sorted by id (paper 3.1.3: exact matching of names).
 
-    Columns: id, title, type (the most frequent one that is stated, ties alphabetical; "" if none is),
-    text_unit_ids (distinct, by document and position), frequency (their number), n_instances.
+    Columns: id, title, type (the most frequent stated one, ties alphabetical, "" if none is stated),
+    text_unit_ids (distinct, by document and position), frequency (number of text units), n_instances.
     """
     units = text_units_by_key(instances, "entity_id")
     key, n = units.key, len(units.keys)
@@ -106,9 +106,9 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
 
     Args:
         instances: All rows of each key, in any order.
-        weight_by: "count": number of text units that state the relationship (paper 3.1.3; a chunk counts
-            once, since a gleaning may repeat the first reply). "strength": sum of the stated strengths, in
-            whole millionths so that the order of summation does not matter, each limited to 0…100,000.
+        weight_by: "count" is the number of text units that state the relationship (paper 3.1.3; a chunk
+            counts once, because a gleaning may repeat the first reply). "strength" is the sum of the stated
+            strengths, each limited to 0…100,000 and in whole millionths, so the order does not matter.
     """
     units = text_units_by_key(instances, "relationship_id")
     any_row = pa.array(first_rows(units.key, len(units.keys)))
@@ -137,9 +137,9 @@ def merge_relationships(instances: pa.Table, weight_by: Literal["count", "streng
 
 
 def sort_instances(table: pa.Table) -> pa.Table:
-    """Sort instances of any kind by (key, document_id, position, turn, ordinal); claims have no turn.
+    """Sort instances of any kind by (key, document_id, position, turn, ordinal). Claims have no turn.
 
-    Rows are gathered in pieces with 64-bit offsets, so that descriptions never overflow a column.
+    Rows are gathered in pieces with 64-bit offsets, so that descriptions do not overflow string arrays.
     """
     key, _ = codes(table.column(0))
     document, _ = codes(table["document_id"])
@@ -157,8 +157,8 @@ def sort_instances(table: pa.Table) -> pa.Table:
 def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> Iterator[pa.RecordBatch]:
     """Yield the distinct descriptions of each id in canonical order: (id, descriptions).
 
-    Every id occurs once, in the order of `merge_entities` and `merge_relationships`; its list is empty if no
-    instance has a description. A batch covers at most `max_rows` instances, or one id with more.
+    Every id occurs once, in the order of `merge_entities` and `merge_relationships`. Its list is empty if no
+    instance has a description. A batch covers at most `max_rows` instances or a single id.
 
     Raises:
         ValueError: If the instances are not sorted (`sort_instances`).
@@ -174,18 +174,18 @@ def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> 
     bounds = np.append(starts, n)
     first = 0
     while first < len(starts):
-        # The last id that still ends within max_rows, but at least one.
+        # Take as many ids as fit in max_rows, but at least one.
         end = max(first + 1, int(np.searchsorted(bounds, bounds[first] + max_rows, side="right")) - 1)
         rows, n_ids = sorted_instances.slice(bounds[first], bounds[end] - bounds[first]), end - first
         texts = rows["description"].cast(pa.large_string()).combine_chunks()
-        owner = np.repeat(np.arange(n_ids), np.diff(bounds[first : end + 1]))
+        id_index = np.repeat(np.arange(n_ids), np.diff(bounds[first : end + 1]))
         stated = np.flatnonzero(pc.fill_null(pc.not_equal(texts, ""), False).to_numpy(zero_copy_only=False))
         text = texts.take(pa.array(stated)).dictionary_encode().indices.to_numpy()
-        _, first_row = np.unique(owner[stated] * (len(text) + 1) + text, return_index=True)
-        kept = stated[np.sort(first_row)]
-        ends = np.cumsum(np.bincount(owner[kept], minlength=n_ids))
+        _, first_row = np.unique(id_index[stated] * (len(text) + 1) + text, return_index=True)
+        distinct_rows = stated[np.sort(first_row)]
+        ends = np.cumsum(np.bincount(id_index[distinct_rows], minlength=n_ids))
         offsets = pa.array(np.concatenate([[0], ends]), type=pa.int64())
-        lists = pa.LargeListArray.from_arrays(offsets, texts.take(pa.array(kept)))
+        lists = pa.LargeListArray.from_arrays(offsets, texts.take(pa.array(distinct_rows)))
         ids = key.take(pa.array(starts[first:end]))
         yield pa.record_batch({"id": pa.concat_arrays(ids.chunks), "descriptions": lists})
         first = end
@@ -205,8 +205,8 @@ def _from_rows(rows: Sequence[tuple[Any, ...]], schema: pa.Schema) -> pa.Table:
 
 CLAIM_INSTANCES = pa.schema(
     [
-        ("claim_id", pa.string()),  # of subject, object, type and description, folded
-        ("subject_entity_id", pa.string()),  # of the subject's key, whether or not that entity exists
+        ("claim_id", pa.string()),  # hash of the normalised subject, object, type and description
+        ("subject_entity_id", pa.string()),  # entity id of the subject, whether or not the entity exists
         ("subject", pa.string()),  # entity key
         ("object", pa.string()),  # entity key or "NONE"
         ("type", pa.string()),
@@ -221,7 +221,7 @@ CLAIM_INSTANCES = pa.schema(
         ("ordinal", pa.int32()),
     ]
 )
-"""One row per claim that a model wrote. Not a table of snapshots: covariates hold all of it."""
+"""Schema with one row per extracted claim. Snapshots store the merged claims as covariates instead."""
 
 _STATUSES = ("FALSE", "SUSPECTED", "TRUE")
 _SUSPECTED = _STATUSES.index("SUSPECTED")
@@ -232,7 +232,7 @@ def claim_rows(claims: Iterable[tuple[ExtractionSource, ClaimRecords]]) -> pa.Ta
     rows: list[tuple[Any, ...]] = []
     for unit, extracted in claims:
         for ordinal, c in enumerate(extracted.claims):
-            # Without the text unit: the claim keeps its id when an earlier document states it, too.
+            # Exclude the text unit, so that the id stays the same if an earlier document states the claim.
             id_ = claim_id(c.subject, c.object, _fold(c.type), _fold(c.description), "")
             texts = (c.type, c.description, c.status, c.start_date or None, c.end_date or None, c.source_text)
             rows.append((id_, entity_id(c.subject), c.subject, c.object, *texts, *unit, ordinal))
@@ -242,11 +242,11 @@ def claim_rows(claims: Iterable[tuple[ExtractionSource, ClaimRecords]]) -> pa.Ta
 def merge_claims(instances: pa.Table) -> pa.Table:
     """Merge claim instances into `schema.COVARIATES`, sorted by id.
 
-    Claims are equal if subject, object, type and description are, except for case, white space and final
-    punctuation. Texts are those of the first instance in (document, position, ordinal), dates the first that
-    are stated; the status is the most frequent one, a tie is SUSPECTED. `subject_entity_id` may name an
-    entity that does not exist (`null_unmatched_subjects`). `human_readable_id` is 0 until a snapshot is
-    written.
+    Claims are equal if their subject, object, type and description are equal up to case, whitespace and final
+    punctuation. Texts come from the first instance in (document, position, ordinal), and dates from the first
+    instances that state them. The status is the most frequent one, or SUSPECTED if tied. `subject_entity_id`
+    may refer to an entity that does not exist (see `null_unmatched_subjects`). `human_readable_id` is filled
+    in when the snapshot is written.
     """
     units = text_units_by_key(instances, "claim_id")
     n = len(units.keys)
@@ -272,7 +272,7 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     for name in ("start_date", "end_date"):
         stated = instances[name].is_valid().to_numpy()[order]
         row = first_rows(key[stated], n)
-        # -1, for claims without this date, indexes the appended row and is masked.
+        # For claims without this date, the row is -1, which selects the appended row and is masked.
         columns[name] = instances[name].take(pa.array(np.append(order[stated], 0)[row], mask=row < 0))
     for name in ("type", "description", "source_text", "text_unit_id", "subject_entity_id"):
         columns[name] = instances[name].take(first)

@@ -1,8 +1,8 @@
-"""Render a context as text: records by falling priority in, numbered sections out, never above the budget.
+"""Render records in order of priority as a context of numbered sections within a token budget.
 
-The corpus is untrusted: `clean` removes references and tags that mean something to us, and `base.records`
-escapes what looks like a heading or another record. No degree or count is shown that an unrelated document
-would change.
+The corpus is untrusted: `sanitize` removes references and tags with a meaning in prompts, and
+`base.context_records` escapes text that looks like a heading or another record. Contexts do not contain
+degrees or counts, which unrelated documents would change.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 }
 
 COLUMNS = {section: _COLUMNS[section] for section in RECORD_KIND_BY_SECTION}
-"""Columns of each section, in the order in which sections are shown."""
+"""Columns of each section, in the order of sections in a context."""
 
 SEPARATE_GROUPS_NOTE = (
     "The entities below form {} separate groups. They share a report because they are small; nothing below "
     "links one group to another."
 )
-"""First line of a context whose entities are not connected by its relationships, if it fits."""
+"""First line of a context with unconnected groups of entities, if it fits."""
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 _SCORE_TAG_START = re.compile(r"<(?=\s*+(?:/\s*+)?ANSWER[\s_]*+HELPFULNESS)", re.IGNORECASE)
 _GAP = " " * 16
 _LONG_GAP = re.compile(rf"[ \t\xa0]{{{len(_GAP)},}}")
 _ELLIPSIS = "…"
-# Quotation marks are doubled in a line and put around each field, and a vocabulary that normalises text to
-# NFC makes it up to three times as long.
+# A line can be longer than its fields, because quotation marks are doubled and added around fields, and
+# because NFC, to which some vocabularies normalise, can triple the length.
 _MAX_TOKENS_PER_BYTE = 3
 
 
@@ -52,8 +52,8 @@ class Record:
 
     Attributes:
         id: String id.
-        fields: The columns after the number, clean.
-        columns: Columns of the section's table, the number's included; () stands for COLUMNS.
+        fields: The columns after the number, sanitized.
+        columns: Columns of the section's table, including the number. () stands for COLUMNS.
     """
 
     section: str
@@ -63,16 +63,16 @@ class Record:
 
     @property
     def heading(self) -> str:
-        """The heading of the section's table, the same for all records of a context."""
+        """The heading of the section's table, which all its records in a context share."""
         return context_records.section_heading(self.section, self.columns or COLUMNS[self.section])
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What a model is shown.
+    """A context for a model.
 
     Attributes:
-        numbering: (section, local number) -> string id of every record shown.
+        numbering: (section, local number) -> string id of each record.
         n_tokens: Exact number of tokens of the text.
         left_out: Number of records that did not fit.
         cut: Number of records that were shortened.
@@ -100,12 +100,12 @@ def claim_record(row: Mapping[str, Any]) -> Record:
 
 
 def report_record(id_: str, title: str, full_content: str, section: str = "Reports") -> Record:
-    """Return the record of a report; references in `full_content` may be in any form."""
+    """Return the record of a report. References in `full_content` can be in any form."""
     return _record(section, id_, title, content_for_context(full_content))
 
 
 def source_record(id_: str, text: str, document: str = "") -> Record:
-    """Return the record of a chunk; `document` describes its document."""
+    """Return the record of a chunk. `document` describes its document."""
     return _record("Sources", id_, document, text)
 
 
@@ -114,17 +114,17 @@ def _record(section: str, id_: str, *fields: str) -> Record:
 
 
 def content_for_context(full_content: str) -> str:
-    """Return a report without references, which mean nothing elsewhere, and without its title line."""
+    """Return a report without its title line and references, which have no meaning in other contexts."""
     return context_records.strip_references(re.sub(r"\A#[^\n]*\n+", "", full_content))
 
 
 def sanitize(text: str) -> str:
-    """Make text of the corpus, or written from it, harmless inside a prompt.
+    """Make text from the corpus, or written by a model from it, safe to include in a prompt.
 
-    Control characters and line breaks become spaces, long gaps (tables, ASCII art) shrink, nothing is left
-    that could be read as a reference, and the opening of the map prompt's score tag loses its bracket.
+    Control characters and line breaks become spaces, long gaps (tables, ASCII art) are shortened, references
+    are disabled, and the opening of the map prompt's score tag loses its bracket.
     """
-    # Control characters first: they could hide a reference until context_records.line folds them.
+    # Fold control characters first, because they could hide a reference.
     if not text.isprintable() or _GAP in text:
         text = _LONG_GAP.sub(" ", fold_control_characters(text))
     text = context_records.defuse_references(text)
@@ -132,7 +132,7 @@ def sanitize(text: str) -> str:
 
 
 def fold_control_characters(text: str) -> str:
-    """Replace line breaks and control characters by spaces."""
+    """Replace line breaks and control characters with spaces."""
     return _CONTROL.sub(" ", text)
 
 
@@ -150,13 +150,13 @@ def render(
 ) -> Context:
     """Render records as a context of at most `budget` tokens, counted exactly.
 
-    Records that do not fit are dropped from the end. If all records of a community are shown and its entities
-    are not connected, a first line says so.
+    Records that do not fit are dropped from the end. If nothing is left out and the entities are not all
+    connected, the first line says so.
 
     Args:
-        selected: Records by falling priority, which sections and numbers follow.
-        left_out: Records that were left out before.
-        max_record_tokens: Maximum tokens of a record; by default `max_element_tokens` or `max_report_tokens`.
+        selected: Records by descending priority, which also determines their numbers.
+        left_out: Number of records that the plan left out.
+        max_record_tokens: Maximum tokens of a record. Default: `max_element_tokens` or `max_report_tokens`.
     """
     long = (*REPORT_SECTIONS, "Sources")
     caps = [
@@ -181,28 +181,28 @@ def render(
     return Context(text, numbering, n_tokens, left_out, sum(cut[: len(fitted)]))
 
 
-def _n_groups(shown: Sequence[Record]) -> int:
-    """Count the connected components of the entities; 1 if reports replace some of them."""
-    if any(r.section in REPORT_SECTIONS for r in shown):
+def _n_groups(records: Sequence[Record]) -> int:
+    """Count the connected components of the entities. Returns 1 if reports replace some entities."""
+    if any(r.section in REPORT_SECTIONS for r in records):
         return 1
-    parent = {r.fields[0]: r.fields[0] for r in shown if r.section == "Entities"}
+    parent = {r.fields[0]: r.fields[0] for r in records if r.section == "Entities"}
 
     def root(name: str) -> str:
         while parent[name] != name:
             parent[name] = name = parent[parent[name]]
         return name
 
-    for r in shown:
+    for r in records:
         if r.section == "Relationships" and r.fields[0] in parent and r.fields[1] in parent:
             parent[root(r.fields[0])] = root(r.fields[1])
     return sum(name == above for name, above in parent.items())
 
 
 def shorten_record(record: Record, limit: int, count: Count) -> Record:
-    """Shorten a record, its last column first, unless its line has at most `limit` tokens already."""
+    """Shorten a record, last column first, until its line has at most `limit` tokens."""
     n_bytes = sum(len(f.encode("utf-8", "surrogatepass")) + 1 for f in record.fields) + 1
     if _MAX_TOKENS_PER_BYTE * n_bytes <= limit:
-        return record  # without counting tokens
+        return record  # certainly fits, so tokens need not be counted
     for column in reversed(range(len(record.fields))):
         if count_record_tokens(record, count) <= limit:
             return record
@@ -224,9 +224,9 @@ def _shorten_column(record: Record, column: int, limit: int, count: Count) -> Re
 
 
 def longest_prefix_that_fits(text: str, fits: Callable[[str], bool]) -> str:
-    """Find the longest prefix of a text that fits, by bisection; "" if none does.
+    """Find the longest prefix of a text that fits by bisection. Returns "" if none fits.
 
-    A reference that the cut would split is dropped.
+    A reference that would be split is dropped.
     """
     low, high = 0, len(text)
     while low < high:
@@ -238,12 +238,12 @@ def longest_prefix_that_fits(text: str, fits: Callable[[str], bool]) -> str:
     return context_records.drop_unclosed_reference(text[:low]).rstrip()
 
 
-def write_sections(shown: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
-    """Return sections with local numbers 1…n as text, and the string id of each number."""
+def write_sections(records: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
+    """Return the text of all sections with local numbers 1…n, and the string id of each number."""
     parts: list[str] = []
     numbering: dict[tuple[str, int], str] = {}
     for section in COLUMNS:
-        if rows := [r for r in shown if r.section == section]:
+        if rows := [r for r in records if r.section == section]:
             parts += (
                 rows[0].heading,
                 context_records.csv_lines([n, *r.fields] for n, r in enumerate(rows, start=1)),

@@ -1,4 +1,4 @@
-"""The report dialogue: a community's context in, its report out (paper 3.1.5, E.2)."""
+"""The report dialogue, which writes a community's report from its context (paper 3.1.5, E.2)."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from graphrag_ray.graph.corpus_overview import about_line
 from graphrag_ray.graph.extraction_dialogue import usable_reply
 from graphrag_ray.graph.report_context import Context
 
-# The paper asks for 5–10 findings (E.2), our prompt for some 3 to 7. 1–10 are accepted: another call would
-# cost more than the missing ones are worth.
+# The paper asks for 5 to 10 findings (E.2), our prompt for about 3 to 7. From 1 to 10 are accepted, because
+# missing findings are not worth another call.
 MAX_FINDINGS = 10
 TOO_LONG = "it was cut off before its end, write less and close the JSON object"
 
@@ -44,29 +44,29 @@ class ReportDraft(JsonReply):
 
 @dataclass(frozen=True)
 class ReportSpec:
-    """What all reports of a run have in common."""
+    """The prompt parameters shared by all reports of a run."""
 
     prompt: Prompt
     correct: Prompt
     call: CallParameters
-    role: str  # the persona that writes
-    rating_criterion: str  # what the rating 0–10 measures
+    role: str  # the persona of the writer
+    rating_criterion: str  # the quality that the rating from 0 to 10 measures
     language: str
-    max_tokens: int  # length that the prompt asks for; `call` holds the hard limit
-    about: str = ""  # A line on the corpus; "" if nothing is known or the prompt has no place for it
+    max_tokens: int  # length that the prompt asks for; `call` has the hard limit
+    about: str = ""  # overview of the corpus, if known and used by the prompt
 
 
 @dataclass(frozen=True)
 class Report:
-    """A report. References in its texts hold string ids: `[Data: Entities (<id>, <id>)]`."""
+    """A report. References in its texts use string ids: `[Data: Entities (<id>, <id>)]`."""
 
     title: str
     summary: str
-    rating: float | None  # 0–10; None for a summary
+    rating: float | None  # 0 to 10; None for a summary
     rating_explanation: str
-    findings: tuple[tuple[str, str], ...]  # 1–10 pairs of summary and explanation; none for a summary
-    references: tuple[context_records.Reference, ...]  # distinct cited records, in order
-    dropped_references: int  # number of cited numbers that the context did not hold
+    findings: tuple[tuple[str, str], ...]  # 1 to 10 pairs of summary and explanation; empty for a summary
+    references: tuple[context_records.Reference, ...]  # distinct cited records, in order of citation
+    dropped_references: int  # number of citations of records that are not in the context
 
 
 def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec:
@@ -84,7 +84,7 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
 
 
 def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
-    """Request a report, and once more if the reply is unusable.
+    """Request a report, and retry once if the reply is unusable.
 
     Raises:
         DialogueFailed: If the second reply is unusable, too.
@@ -113,7 +113,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         return resolved.strip()
 
     def one_line(text: str) -> str:
-        """Fold a heading of full_content, part of which a line break would turn into text."""
+        """Make a text usable as a Markdown heading."""
         return " ".join(text.split())
 
     title = one_line(context_records.strip_references(draft.title))
@@ -123,7 +123,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
 
 
 def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyProblem:
-    """Parse a reply. One that was cut off (finish_reason "length") loses the incomplete field or finding."""
+    """Parse a reply. If it was cut off ("length"), the incomplete field or finding is dropped."""
     parsed = parse_reply(text, ReportDraft, finish_reason)
     if isinstance(parsed, ReportDraft):
         return parsed.model_copy(update={"findings": parsed.findings[:MAX_FINDINGS]})
@@ -133,7 +133,7 @@ def parse_report(text: str, finish_reason: str = "stop") -> ReportDraft | ReplyP
 
 
 def full_content(report: Report) -> str:
-    """Return the report as Markdown, with references by string id (see `records.render_references`)."""
+    """Return the report as Markdown with string ids in references (`context_records.render_references`)."""
     parts = [f"# {report.title}", report.summary]
     for summary, explanation in report.findings:
         parts += [f"## {summary}", explanation]

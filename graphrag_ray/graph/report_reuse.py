@@ -1,9 +1,9 @@
-"""Decide whether a report can be kept although its context has changed a little.
+"""Decide whether a report can be reused after small changes to its context.
 
-A report is compared with the context it was written from, however many updates ago, so small changes add up.
-What counts is the evidence: the chunks behind each record. If a name mentioned in sixty chunks occurs in one
-more, its description differs, but only a sixtieth of what its reports rest on is new. A kept report never
-holds what a deleted document said and cites only what its context shows. See
+A report is compared with the context from which it was written, however many updates ago, so small changes
+add up. The comparison is based on evidence, the chunks behind each record: if a name mentioned in sixty
+chunks occurs in one more, its description differs, but only a sixtieth of the evidence is new. A reused
+report contains nothing from deleted documents and cites only records of its current context. See
 docs/concepts/decisions/kept-reports.md.
 """
 
@@ -29,17 +29,17 @@ Evidence: TypeAlias = tuple[int, ...]
 the resemblance and containment of documents")."""
 
 SKETCH_SIZE = 128
-_REWRITTEN_OVERLAP = 0.5  # reports with this much common evidence are two versions of one report
+_REWRITTEN_OVERLAP = 0.5  # two reports with this overlap of evidence are versions of the same report
 _ID = re.compile(r"\b[0-9a-f]{32}\b")
 
 
 class RecordSketch(NamedTuple):
-    """A record that a context showed. (A NamedTuple pickles several times as fast as a dataclass.)"""
+    """A record of a context. (A NamedTuple pickles several times faster than a dataclass.)"""
 
     section: str
-    id: int  # first 64 bits
+    id: int  # first 64 bits of the record's id
     text: int  # hash of the fields
-    size: int  # characters of the fields
+    size: int  # total length of the fields in characters
     evidence: Evidence  # the chunks behind the record
 
 
@@ -52,13 +52,13 @@ class ContextSketch:
 
     @property
     def evidence(self) -> Evidence:
-        """The evidence of the report: that of all records."""
+        """The evidence of the report, from all its records."""
         return smallest(hash_ for r in self.records for hash_ in r.evidence)
 
 
 @dataclass(frozen=True, slots=True)
 class PreviousReport:
-    """A report of the previous snapshot; `context_tokens` and `left_out` describe its context."""
+    """A report of the previous snapshot. `context_tokens` and `left_out` describe its context."""
 
     report: Report
     sketch: ContextSketch
@@ -69,14 +69,14 @@ class PreviousReport:
 
 @dataclass(frozen=True, slots=True)
 class RemovedEvidence:
-    """What an update removed."""
+    """The elements and documents that an update removed."""
 
-    elements: Hashes  # first 64 bits of the ids of those that are gone or rested on a deleted document
-    any_document_deleted: bool  # whether it deleted a document
+    elements: Hashes  # first 64 bits of ids: elements that are gone or have a deleted document as evidence
+    any_document_deleted: bool
 
 
 def sketch_evidence(chunks: Iterable[str]) -> Evidence:
-    """Sketch a set of chunks by their ids, which are uniform hashes."""
+    """Sketch a set of chunks from their ids, which are uniform hashes."""
     return smallest(int(id_[:8], 16) for id_ in chunks)
 
 
@@ -85,40 +85,42 @@ def smallest(hashes: Iterable[int]) -> Evidence:
 
 
 def overlap(left: Evidence, right: Evidence) -> float:
-    """Estimate the Jaccard similarity of two sets of chunks, to some 2%; exact up to SKETCH_SIZE chunks."""
+    """Estimate the Jaccard similarity of two sets of chunks to about 2%. Exact up to SKETCH_SIZE chunks."""
     union = smallest((*left, *right))
     both = set(left) & set(right)
     return sum(h in both for h in union) / len(union) if union else 1.0
 
 
-def sketch_context(shown: Context, records: Sequence[Record], behind: Sequence[Evidence]) -> ContextSketch:
-    """Sketch a context from its records, before they were cut to size, and the evidence of each."""
-    ids = set(shown.numbering.values())
-    kept = tuple(
+def sketch_context(
+    context: Context, records: Sequence[Record], evidence: Sequence[Evidence]
+) -> ContextSketch:
+    """Sketch a context from its records, before they were shortened, and the evidence of each record."""
+    ids = set(context.numbering.values())
+    sketches = tuple(
         RecordSketch(r.section, _prefix(r.id), _text_hash(r), sum(map(len, r.fields)), chunks)
-        for r, chunks in zip(records, behind, strict=True)
+        for r, chunks in zip(records, evidence, strict=True)
         if r.id in ids
     )
-    return ContextSketch(hashlib.blake2b(shown.text.encode(), digest_size=16).hexdigest(), kept)
+    return ContextSketch(hashlib.blake2b(context.text.encode(), digest_size=16).hexdigest(), sketches)
 
 
 def difference(before: ContextSketch, now: ContextSketch) -> float:
-    """Return the share of two contexts that differs, weighted by record size; order does not matter.
+    """Return the fraction by which two contexts differ, weighted by record size and ignoring order.
 
-    A record in only one of them differs entirely, a record with the same text not at all, any other as much
-    as its evidence does.
+    A record in only one of them counts fully, and a record with the same text does not count. Any other
+    record counts in proportion to the difference of its evidence.
     """
-    total = differs = 0.0
+    total = differing = 0.0
     for old, new in _pairs(before.records, now.records):
         size = max(old.size if old else 0, new.size if new else 0)
         total += size
         if old is None or new is None:
-            differs += size
+            differing += size
         elif old.text != new.text:
-            # Different words for the same evidence come from another prompt or model.
-            same = old.evidence == new.evidence
-            differs += size * (1.0 if same else 1.0 - overlap(old.evidence, new.evidence))
-    return differs / total if total else 0.0
+            # Different text for the same evidence comes from another prompt or model.
+            is_same_evidence = old.evidence == new.evidence
+            differing += size * (1.0 if is_same_evidence else 1.0 - overlap(old.evidence, new.evidence))
+    return differing / total if total else 0.0
 
 
 def reusable_report(
@@ -128,17 +130,16 @@ def reusable_report(
     max_difference: float,
     lost: RemovedEvidence,
 ) -> Report | None:
-    """Return the earlier report, adapted to today's context; None if it has to be written again.
+    """Return the earlier report, adapted to the current context, or None if it must be rewritten.
 
-    `now` and `records` describe today's context. A share of less than `max_difference` of the
-    context may differ.
+    `now` and `records` describe the current context. It may differ by less than `max_difference`.
     """
     before = earlier.sketch
-    # An identical context is an ordinary item, and the journal holds its reply.
+    # With an identical context, the journal already has the reply.
     if before.text_hash == now.text_hash or difference(before, now) >= max_difference:
         return None
-    # A record that lost something and changed must not live on in the report. After a deletion, other reports
-    # in the context must be unchanged, since what they were written from is unknown here.
+    # The report must not contain text of a record that lost evidence and changed. After a deletion, reports
+    # in the context must be unchanged, because their own evidence is unknown here.
     texts, lost_ids = {r.text for r in now.records}, set(lost.elements.tolist())
     for record in before.records:
         may_be_stale = (
@@ -148,14 +149,15 @@ def reusable_report(
             return None
     # Find the current ids of cited records.
     shown_keys = {(r.section, r.id) for r in now.records}
-    shown = [r for r in records if (r.section, _prefix(r.id)) in shown_keys]
-    current = {(r.section, r.id) for r in shown}
-    id_by_text = {_text_hash(r): r.id for r in shown}
+    current_records = [r for r in records if (r.section, _prefix(r.id)) in shown_keys]
+    current = {(r.section, r.id) for r in current_records}
+    id_by_text = {_text_hash(r): r.id for r in current_records}
     old_text = {(r.section, r.id): r.text for r in before.records}
     report, new_ids = earlier.report, dict[str, str]()
     for cited in report.references:
-        same = cited.id if (cited.section, cited.id) in current else ""
-        new_ids[cited.id] = same or id_by_text.get(old_text.get((cited.section, _prefix(cited.id)), -1), "")
+        same_id = cited.id if (cited.section, cited.id) in current else ""
+        old_hash = old_text.get((cited.section, _prefix(cited.id)), -1)
+        new_ids[cited.id] = same_id or id_by_text.get(old_hash, "")
     if not all(new_ids.values()):
         return None
 
@@ -174,11 +176,11 @@ def reusable_report(
 def _pairs(
     before: Sequence[RecordSketch], now: Sequence[RecordSketch]
 ) -> Iterator[tuple[RecordSketch | None, RecordSketch | None]]:
-    """Pair each earlier record with its current version; None for those without a counterpart."""
+    """Pair each earlier record with its current version. None stands for a missing counterpart."""
     old, new = list(before), list(now)
     keys: tuple[Callable[[RecordSketch], tuple[str, int]], ...] = (
         lambda r: (r.section, r.id),
-        lambda r: (r.section, r.text),  # a report whose community has other members
+        lambda r: (r.section, r.text),  # a report whose community has changed members
     )
     for key in keys:
         by_key = {key(r): r for r in new}
@@ -187,7 +189,7 @@ def _pairs(
         old = [r for r in old if key(r) not in by_key]
         taken = {id(partner) for _, partner in paired}
         new = [r for r in new if id(r) not in taken]
-    for record in old:  # a report that was written again
+    for record in old:  # pair reports that were rewritten
         overlaps = [
             overlap(record.evidence, r.evidence)
             if r.section == record.section and record.section in REPORT_SECTIONS

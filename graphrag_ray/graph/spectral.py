@@ -1,10 +1,10 @@
-"""Spectral clustering (Shi and Malik 2000; Yu and Shi 2003) by scikit-learn, component by component.
+"""Spectral clustering (Shi and Malik 2000; Yu and Shi 2003) with scikit-learn, component by component.
 
 Edge weights are affinities. `discretize` turns the eigenvectors of a component's normalised Laplacian into
-clusters; on graphs of many small groups it did better than k-means and pivoted QR. Departure: as many
-eigenvectors as clusters would take cubic time, so a component is divided into at most `AT_ONCE` clusters at a
-time, and each of these again. 5,000 nodes with 15,000 edges take 9 seconds of CPU, 20,000 more than 3
-minutes.
+clusters. On graphs of many small groups it gave better results than k-means and pivoted QR. Unlike in the
+papers, a component is divided recursively into at most `MAX_PARTS` clusters at a time, because computing one
+eigenvector per cluster would take cubic time. 5,000 nodes with 15,000 edges take 9 s of CPU, 20,000 nodes
+over 3 minutes.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.leiden import Edges, canonical_labels, connected_components, subgraphs
 
-MAX_NODES = 10_000  # the eigenvectors of larger graphs take too long: use another clustering
-AT_ONCE = 64
-_DEPTH = 4  # maximum nesting of divisions
-_MIN_WEIGHT = 1e-9  # smallest affinity, as a share of the largest
+MAX_NODES = 10_000  # larger graphs need another clustering, because eigenvectors take too long
+MAX_PARTS = 64
+_MAX_DEPTH = 4  # maximum depth of recursive division
+_MIN_WEIGHT = 1e-9  # minimum affinity relative to the largest
 
 
 def spectral(n: int, edges: Edges, n_clusters: int, seed: int) -> Ints:
-    """[n] cluster of each node, numbered 0…k-1 by their smallest nodes.
+    """[n] cluster of each node, numbered 0…k-1 in the order of their smallest nodes.
 
-    Every connected component gets a share of `n_clusters` in proportion to its nodes, at least one. No
-    cluster spans two components, so there can be more than `n_clusters`.
+    Every connected component gets a share of `n_clusters` in proportion to its nodes, but at least one.
+    Clusters do not span components, so there can be more than `n_clusters`.
 
     Raises:
         SettingsError: If scikit-learn is not installed.
@@ -33,17 +33,17 @@ def spectral(n: int, edges: Edges, n_clusters: int, seed: int) -> Ints:
     check_installed()
     if len(edges) == 0:
         return np.arange(n, dtype=np.int64)
-    return canonical_labels(_divide(n, edges, n_clusters, seed, _DEPTH))
+    return canonical_labels(_divide(n, edges, n_clusters, seed, _MAX_DEPTH))
 
 
 def _divide(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
-    """[n] clusters, numbered from 0 in any order."""
+    """[n] cluster of each node, numbered from 0 in any order."""
     component = connected_components(n, edges.ends)
     size = np.bincount(component)
     share = np.clip(np.rint(n_clusters * size / n).astype(np.int64), 1, size)
     label = component.copy()
-    alone = np.flatnonzero((share == size)[component])
-    label[alone] = len(size) + alone
+    singletons = np.flatnonzero((share == size)[component])
+    label[singletons] = len(size) + singletons
     next_label = len(size) + n
     for c, (nodes, inside) in enumerate(subgraphs(component, len(size), edges)):
         if 1 < share[c] < size[c]:
@@ -54,15 +54,15 @@ def _divide(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Int
 
 
 def _cluster(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> Ints:
-    """[n] clusters of a connected graph."""
+    """[n] cluster of each node of a connected graph."""
     from scipy import sparse
     from sklearn.cluster import SpectralClustering
 
     weight = np.maximum(edges.weight / edges.weight.max(), _MIN_WEIGHT)
-    source, target = edges.ends.astype(np.int32).T  # the widest indices that scikit-learn accepts
+    source, target = edges.ends.astype(np.int32).T  # scikit-learn does not accept wider indices
     upper = sparse.coo_array((weight, (source, target)), shape=(n, n))
     clustering = SpectralClustering(
-        min(n_clusters, AT_ONCE),
+        min(n_clusters, MAX_PARTS),
         affinity="precomputed",
         assign_labels="discretize",
         random_state=seed & 0x7FFFFFFF,
@@ -70,12 +70,12 @@ def _cluster(n: int, edges: Edges, n_clusters: int, seed: int, depth: int) -> In
     affinity = sparse.csr_matrix(upper + upper.T)
     try:
         label = clustering.fit_predict(affinity)
-    except np.linalg.LinAlgError:  # its rotation did not converge
+    except np.linalg.LinAlgError:  # the rotation of discretize did not converge
         label = clustering.set_params(assign_labels="cluster_qr").fit_predict(affinity)
     part = canonical_labels(np.asarray(label, dtype=np.int64))
-    if n_clusters <= AT_ONCE or depth == 1 or part.max() == 0:
+    if n_clusters <= MAX_PARTS or depth == 1 or part.max() == 0:
         return part
-    # Without the edges between parts, every part is a component of its own, or several.
+    # Without the edges between parts, each part consists of one or more components.
     return _divide(n, edges[edges.inside(part)], n_clusters, seed, depth - 1)
 
 

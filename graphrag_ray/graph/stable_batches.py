@@ -1,7 +1,7 @@
-"""Batches of a sequence with content-defined boundaries.
+"""Split a sequence into batches with content-defined boundaries.
 
-If a sequence too long for one call were cut from the left, one new item would shift every later boundary and
-every later call would be paid for again. Here a boundary depends only on the items around it.
+If a sequence that is too long for one call were split from the left, one new item would shift all later
+boundaries, and all later calls would be repeated. Here a boundary depends only on the items around it.
 """
 
 from __future__ import annotations
@@ -18,19 +18,20 @@ Item = TypeVar("Item")
 
 
 def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> list[range]:
-    """Cut 0…n-1 into consecutive ranges so that inserting or removing an item changes few of them.
+    """Split 0…n-1 into consecutive ranges so that inserting or removing an item changes few of them.
 
-    Boundaries are tried in pseudo-random order, by hash. Each is accepted unless it would leave less than
-    half the limit, or fewer than two items, between itself and an accepted one: the car-parking process of
-    Rényi (1958), in which distant places hardly affect each other. Local maxima of the hashes, the usual
-    choice for content-defined chunking, leave gaps of any length.
+    Boundaries are tried in pseudo-random order of hashes. A boundary is rejected if it would leave less than
+    half the limit, or fewer than two items, between itself and an accepted one. This is the car-parking
+    process of Rényi (1958), in which distant positions rarely affect each other. Local maxima of the hashes,
+    the usual choice for content-defined chunking, leave gaps of any length.
 
-    `hashes` are of the items' content. Only a batch of a single item exceeds the `limit` of the total size.
+    `hashes` are hashes of the items' content. `limit` is the maximum total size of a batch, which only a
+    batch of a single item can exceed.
     """
     n = len(hashes)
     if n == 0:
         return []
-    # Hash again, because the items are often sorted by these very hashes.
+    # Hash again, because items are often sorted by their hashes.
     ranks = [hashlib.blake2b(h.encode(), digest_size=8).digest() for h in hashes]
     offsets = [0, *np.cumsum(np.asarray(sizes, dtype=np.int64)).tolist()]
     pair_fits = [i > 0 and offsets[i + 1] - offsets[i - 1] <= limit for i in range(n)]
@@ -45,10 +46,10 @@ def stable_batches(hashes: Sequence[str], sizes: Sequence[int], limit: int) -> l
 
 
 def _halves(offsets: list[int], start: int, stop: int, limit: int) -> list[range]:
-    """Halve a gap between boundaries until it fits the limit, which uneven sizes can exceed."""
+    """Halve a range until it fits the limit, which it can exceed if sizes are uneven."""
     if stop - start == 1 or offsets[stop] - offsets[start] <= limit:
         return [range(start, stop)]
-    # Leave two items on either side if there are four.
+    # Leave at least two items on either side if possible.
     candidates = range(start + 2, stop - 1) or range(start + 1, stop)
     middle = offsets[start] + offsets[stop]
     cut = min(candidates, key=lambda i: abs(2 * offsets[i] - middle))
@@ -58,26 +59,26 @@ def _halves(offsets: list[int], start: int, stop: int, limit: int) -> list[range
 def stable_stream(
     items: Iterable[Item], measure: Callable[[Item], tuple[str, int]], limit: int
 ) -> Iterator[list[Item]]:
-    """Like `stable_batches`, for a sequence too long for memory: one batch and one item are held.
+    """Like `stable_batches`, but for a sequence that does not fit in memory. Buffers one batch and one item.
 
-    When the limit would be exceeded, the batch ends before the item with the smallest hash among those that
-    leave at least half the limit in the batch. Two sequences that agree from some point on soon choose the
-    same cuts. `measure` returns the hash and the size of an item.
+    When the limit would be exceeded, the batch ends before the item with the smallest hash of all that
+    leave the batch at least half full. Two sequences that agree from some point on soon have the same
+    boundaries. `measure` returns the hash and the size of an item.
     """
-    held: list[Item] = []
+    buffer: list[Item] = []
     hashes: list[str] = []
     offsets = [0]
     for item in items:
         hash_, size = measure(item)
-        held.append(item)
+        buffer.append(item)
         hashes.append(hash_)
         offsets.append(offsets[-1] + size)
-        while len(held) > 1 and offsets[-1] > limit:
+        while len(buffer) > 1 and offsets[-1] > limit:
             last = max(1, bisect(offsets, limit) - 1)
             first = next((i for i in range(1, last + 1) if 2 * offsets[i] >= limit), last)
             cut = min(range(first, last + 1), key=lambda i: hashes[i])
-            yield held[:cut]
-            held, hashes = held[cut:], hashes[cut:]
+            yield buffer[:cut]
+            buffer, hashes = buffer[cut:], hashes[cut:]
             offsets = [offset - offsets[cut] for offset in offsets[cut:]]
-    if held:
-        yield held
+    if buffer:
+        yield buffer

@@ -1,4 +1,4 @@
-"""The summary dialogue: related texts in, one summary out (RAPTOR, section 3)."""
+"""The summary dialogue, which summarises related texts (RAPTOR, section 3)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from graphrag_ray.graph.extraction_dialogue import check_not_withheld, usable_re
 from graphrag_ray.graph.report_context import Context, fold_control_characters
 from graphrag_ray.graph.report_dialogue import Report
 
-_LABEL_TOKENS = 100  # maximum for what describes a chunk's document, punctuation included
+_LABEL_TOKENS = 100  # maximum tokens of the label of a chunk's document, including punctuation
 _MAX_TITLE_WORDS, _MAX_TITLE_CHARACTERS = 20, 160  # a longer first line is not a title
-_MADE_TITLE_WORDS = 12
+_FALLBACK_TITLE_WORDS = 12
 _TITLE_START = re.compile(r"\A(?:[#*_>\s]|title\s*:|\"|“)+", re.IGNORECASE)
 _TITLE_END = re.compile(r"(?<![\s*_\"”#.:])[\s*_\"”#.:]+\Z")
 _SUMMARY_LABEL = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
@@ -27,9 +27,9 @@ _SUMMARY_LABEL = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class SummarySpec:
-    """What all summaries of a run have in common.
+    """The prompt parameters shared by all summaries of a run.
 
-    `max_tokens` is the length that the prompt asks for; `call` holds the hard limit.
+    `max_tokens` is the length that the prompt asks for. `call` has the hard limit.
     """
 
     prompt: Prompt
@@ -41,27 +41,27 @@ class SummarySpec:
 
 def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySpec:
     max_tokens = settings.tree.max_output_tokens
-    # The prompt counts words. Names, figures and some languages take more than the usual tokens per word.
+    # The prompt limits words. Names, figures and some languages take more tokens per word than usual.
     call = settings.call_parameters("summary", 2 * max_tokens)
     return SummarySpec(prompts["summary"], prompts["correct"], call, settings.output_language, max_tokens)
 
 
 def max_record_tokens(budget: int) -> int:
-    """Maximum tokens of a record in the context of a summary: two fit. A longer one is cut."""
+    """Return the maximum tokens of a record in the context of a summary, such that two records fit."""
     return (budget - HEADING_TOKENS) // 2 - NUMBER_TOKENS
 
 
 def context_tokens(options: Tree, chunking: Chunking) -> int:
-    """Token budget of a summary's context: enough for two whole chunks, unless these are documents."""
+    """Return the token budget of a context, enough for two whole chunks unless chunks are documents."""
     size = chunking.size if isinstance(chunking.size, int) else 0
     longest = size + chunking.min_last_chunk_tokens + _LABEL_TOKENS + NUMBER_TOKENS
     return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 
 def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
-    """Request a summary, and once more if the reply is empty.
+    """Request a summary, and retry once if the reply is empty.
 
-    It is a report without findings and rating that cites everything it was written from.
+    Returns a report without findings and rating that cites all records of its context.
 
     Raises:
         DialogueFailed: If the second reply is empty, too, or a content filter withheld the reply.
@@ -75,29 +75,29 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
         return (title, text) if text else ReplyProblem("it is empty")
 
     (title, text), _ = yield from usable_reply(request, spec.correct, read)
-    shown = tuple(context_records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
-    return Report(title, text, None, "", (), shown, 0)
+    cited = tuple(context_records.Reference(section, id_) for (section, _), id_ in context.numbering.items())
+    return Report(title, text, None, "", (), cited, 0)
 
 
 def read_summary(reply: ChatReply) -> tuple[str, str]:
     """Return title and text of a reply.
 
-    Without a title, the first words become one. A reply that was cut off loses its unfinished sentence.
+    Without a title, the first words become the title. If cut off, the unfinished sentence is dropped.
     """
     lines = [fold_control_characters(line) for line in reply.text.splitlines() if not line.startswith("```")]
-    written = context_records.strip_references("\n".join(lines)).strip()
-    if not any(character.isalnum() for character in written):
+    reply_text = context_records.strip_references("\n".join(lines)).strip()
+    if not any(character.isalnum() for character in reply_text):
         return "", ""
-    first, _, rest = written.partition("\n")
+    first, _, rest = reply_text.partition("\n")
     title = _TITLE_END.sub("", _TITLE_START.sub("", " ".join(first.split())))
     text = _SUMMARY_LABEL.sub("", rest.strip())
     too_long = len(title) > _MAX_TITLE_CHARACTERS or len(title.split()) > _MAX_TITLE_WORDS
     if not title or not text or too_long:
-        text = written
-        title = " ".join(_TITLE_START.sub("", written).split()[:_MADE_TITLE_WORDS])
+        text = reply_text
+        title = " ".join(_TITLE_START.sub("", reply_text).split()[:_FALLBACK_TITLE_WORDS])
         if len(title) > _MAX_TITLE_CHARACTERS:
             title = title[: _MAX_TITLE_CHARACTERS - 1] + "…"
-    # Lines that look like headings would become parts of a report.
+    # Remove heading marks, which would create sections in a report.
     text = "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text) if part.strip())
     text = re.sub(r"(?m)^[#\s]*#\s*", "", text)
     return title, whole_sentences(text) if reply.finish_reason == "length" else text

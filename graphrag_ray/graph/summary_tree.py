@@ -1,9 +1,9 @@
-"""A summary tree over texts: RAPTOR's (Sarthi et al. 2024, section 3), built bottom-up.
+"""A tree of summaries over texts, as in RAPTOR (Sarthi et al. 2024, section 3), built bottom-up.
 
-The nodes of the lowest level are texts, those above are summaries of clusters of the level below. A node may
-be in several clusters (`soft_clusters.py`), but all texts are equally deep. An existing tree is kept where
-possible: new nodes join the nearest cluster, and clusters that become too long are divided. Departures from
-the paper are listed in docs/concepts/decisions/summary-trees.md.
+The nodes of the lowest level are texts. The nodes of any other level are summaries of clusters of the level
+below. A node can be in several clusters (`soft_clusters.py`), but all texts have the same depth. An existing
+tree is reused where possible: new nodes join the nearest cluster, and clusters that become too long are
+divided. For differences from the paper, see docs/concepts/decisions/summary-trees.md.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from graphrag_ray.graph.soft_clusters import split_to_size
 
 Keys = npt.NDArray[np.uint64]
 
-MAX_NODES = 2_000  # maximum nodes that are clustered at once, which takes some 20 seconds of one core
-_MAX_NEW_SHARE = 0.3  # of a level's nodes; with more, the level is clustered afresh
-_MIN_SIZE_SHARE = 0.5  # of the former average size of clusters; below, likewise
-MIN_NODES = 11  # a level with no more nodes is the last, as in RAPTOR's code
+MAX_NODES = 2_000  # maximum number of nodes clustered together, which takes about 20 s on one core
+_MAX_NEW_SHARE = 0.3  # a level with a larger share of new nodes is clustered from scratch
+_MIN_SIZE_SHARE = 0.5  # so is a level whose average cluster shrank below this share
+MIN_NODES = 11  # a level with at most this many nodes is the last one, as in RAPTOR's code
 _PER_GROUP = MAX_NODES // 2
 _BLOCK_ROWS = 65_536
 
 
 @dataclass(frozen=True)
 class Clusters(Sequence[Ints]):
-    """Sets of node numbers, each ascending: cluster c is member[bounds[c]:bounds[c + 1]]."""
+    """Sorted sets of node numbers. Cluster c is member[bounds[c]:bounds[c + 1]]."""
 
     member: Ints
     bounds: Ints
@@ -47,7 +47,7 @@ class Clusters(Sequence[Ints]):
         return len(self.bounds) - 1
 
     def __getitem__(self, cluster: Any) -> Any:
-        """Return a cluster by number; slices are not supported."""
+        """Return a cluster by number. Slices are not supported."""
         if not 0 <= cluster < len(self):
             raise IndexError(cluster)
         return self.member[self.bounds[cluster] : self.bounds[cluster + 1]]
@@ -57,22 +57,20 @@ class Clusters(Sequence[Ints]):
 
     @property
     def of_member(self) -> Ints:
-        """[members] the cluster of each."""
+        """[members] the cluster of each member."""
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
 
 @dataclass(frozen=True)
 class TreeLevel:
-    """The clusters of a level."""
-
     clusters: Clusters
-    names: Keys  # [clusters] 64-bit names, which clusters keep when nodes join or leave them
-    average_size: float  # average size of a cluster when the level was last clustered afresh
+    names: Keys  # [clusters] 64-bit names, which do not change when nodes join or leave a cluster
+    average_size: float  # average size of a cluster when the level was last clustered from scratch
 
 
 @dataclass(frozen=True)
 class PreviousLevel:
-    """A level of the previous tree. Its clusters hold positions in `nodes`, the 64-bit keys of the nodes."""
+    """A level of the previous tree. Clusters refer to positions in `nodes`, the 64-bit keys of the nodes."""
 
     level: TreeLevel
     nodes: Keys
@@ -80,7 +78,7 @@ class PreviousLevel:
 
 @dataclass(frozen=True)
 class UpdatedLevel:
-    """What remains of a level.
+    """The updated clusters of a level.
 
     `divided` and `divided_names` are the members and names of clusters that became too long and must be
     divided.
@@ -96,8 +94,8 @@ class UpdatedLevel:
 def partition_into_groups(vectors: Vectors) -> list[Ints]:
     """Partition rows into groups of at most MAX_NODES similar ones, deterministically.
 
-    More than that are divided by k-means, then by halves, so that work grows with the number of nodes.
-    `vectors` [n, dimensions] have length 1 or 0.
+    Rows are partitioned by k-means and then by halving, which takes linear time. `vectors` [n, dimensions]
+    have length 1 or 0.
     """
     n = len(vectors)
     if n <= MAX_NODES:
@@ -112,46 +110,48 @@ def partition_into_groups(vectors: Vectors) -> list[Ints]:
 def update_level(
     keys: Keys, vectors: Vectors, sizes: Ints, max_tokens: int, earlier: PreviousLevel | None
 ) -> UpdatedLevel | None:
-    """Update the previous clusters; None if there are none, too many nodes are new or clusters shrank.
+    """Update the previous clusters, or return None if the level must be clustered from scratch.
 
-    `keys` (64 bits), `vectors` and `sizes` (tokens) describe today's nodes; `max_tokens` limits a cluster.
+    That is the case without previous clusters, with too many new nodes, or if clusters shrank too much.
+    `keys` (64 bits), `vectors` and `sizes` (tokens) describe the current nodes. `max_tokens` limits the size
+    of a cluster.
     """
     if earlier is None or not len(keys) or not len(earlier.nodes):
         return None
     order = np.argsort(keys)
     position = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
-    today = np.where(keys[order][position] == earlier.nodes, order[position], -1)  # of each earlier node
-    before = earlier.level.clusters
-    member = today[before.member]
-    n_left = np.bincount(before.of_member[member >= 0], minlength=len(before))
-    # The last member of a cluster joins the nearest one, as a new node does.
-    stays = (member >= 0) & ((n_left > 1) | (np.diff(before.bounds) == 1))[before.of_member]
+    current_position = np.where(keys[order][position] == earlier.nodes, order[position], -1)
+    old_clusters = earlier.level.clusters
+    member = current_position[old_clusters.member]
+    n_left = np.bincount(old_clusters.of_member[member >= 0], minlength=len(old_clusters))
+    # The last member of a shrunken cluster joins the nearest cluster, like a new node.
+    is_retained = (member >= 0) & ((n_left > 1) | (np.diff(old_clusters.bounds) == 1))[old_clusters.of_member]
     is_new = np.ones(len(keys), dtype=np.bool_)
-    is_new[member[stays]] = False
-    cluster, member = before.of_member[stays], member[stays]
+    is_new[member[is_retained]] = False
+    cluster, member = old_clusters.of_member[is_retained], member[is_retained]
     if is_new.sum() > _MAX_NEW_SHARE * len(keys):
         return None
-    used, cluster = np.unique(cluster, return_inverse=True)
+    remaining, cluster = np.unique(cluster, return_inverse=True)
     joining = np.flatnonzero(is_new)
-    nearest = _nearest(joining, _directions(vectors, member, cluster, len(used)), vectors)
+    nearest = _nearest(joining, _directions(vectors, member, cluster, len(remaining)), vectors)
     member, cluster = np.concatenate([member, joining]), np.concatenate([cluster, nearest])
-    if len(member) < _MIN_SIZE_SHARE * earlier.level.average_size * len(used):
+    if len(member) < _MIN_SIZE_SHARE * earlier.level.average_size * len(remaining):
         return None
     by_cluster = np.lexsort((member, cluster))
-    members = np.split(member[by_cluster], np.cumsum(np.bincount(cluster, minlength=len(used)))[:-1])
-    # Clusters that no node joined are no longer than before, so they are not divided.
-    joined = np.zeros(len(used), dtype=np.bool_)
+    members = np.split(member[by_cluster], np.cumsum(np.bincount(cluster, minlength=len(remaining)))[:-1])
+    # Divide only clusters that nodes joined, because the others did not grow.
+    joined = np.zeros(len(remaining), dtype=np.bool_)
     joined[nearest] = True
-    too_long = joined & (np.bincount(cluster, sizes[member], len(used)) > max_tokens)
+    too_long = joined & (np.bincount(cluster, sizes[member], len(remaining)) > max_tokens)
     large = [c for c in np.flatnonzero(too_long).tolist() if len(members[c]) > 1]
-    stay = np.setdiff1d(np.arange(len(used)), large).tolist()
-    clusters, divided = Clusters.of(members[c] for c in stay), [members[c] for c in large]
-    born = earlier.level.names[used]
-    return UpdatedLevel(clusters, born[stay], divided, born[large], earlier.level.average_size)
+    retained = np.setdiff1d(np.arange(len(remaining)), large).tolist()
+    clusters, divided = Clusters.of(members[c] for c in retained), [members[c] for c in large]
+    names = earlier.level.names[remaining]
+    return UpdatedLevel(clusters, names[retained], divided, names[large], earlier.level.average_size)
 
 
 def _directions(vectors: Vectors, member: Ints, cluster: Ints, n: int) -> Vectors:
-    """[n, dimensions] directions of the cluster means, of length 1."""
+    """[n, dimensions] cluster means, scaled to length 1."""
     sums = np.zeros((n, vectors.shape[1]), dtype=np.float32)
     for start in range(0, len(member), _BLOCK_ROWS):
         rows = slice(start, start + _BLOCK_ROWS)
@@ -162,38 +162,40 @@ def _directions(vectors: Vectors, member: Ints, cluster: Ints, n: int) -> Vector
 
 
 def _nearest(rows: Ints, centres: Vectors, vectors: Vectors) -> Ints:
-    """[rows] the centre nearest to each."""
+    """[rows] the nearest centre of each row."""
     blocks = (rows[start : start + _BLOCK_ROWS] for start in range(0, len(rows), _BLOCK_ROWS))
     nearest = [nearest_centres(vectors[block], centres, 1)[:, 0] for block in blocks]
     return np.concatenate([np.zeros(0, dtype=np.int64), *nearest])
 
 
 def merge_divided(level: UpdatedLevel, parts: Sequence[Sequence[Ints]], names: Sequence[Keys]) -> TreeLevel:
-    """Add the parts of divided clusters under their names; the largest inherits the cluster's name."""
-    clusters, born = list(level.clusters), level.names.tolist()
+    """Add the parts of divided clusters under new names. The largest part inherits the cluster's name."""
+    clusters, all_names = list(level.clusters), level.names.tolist()
     for pieces, new_names, name in zip(parts, names, level.divided_names.tolist(), strict=True):
         largest = max(range(len(pieces)), key=lambda i: (len(pieces[i]), -i))
         clusters += pieces
-        born += [name if i == largest else new_name for i, new_name in enumerate(new_names.tolist())]
-    return sorted_level(clusters, born, level.average_size)
+        all_names += [name if i == largest else new_name for i, new_name in enumerate(new_names.tolist())]
+    return sorted_level(clusters, all_names, level.average_size)
 
 
-def sorted_level(clusters: Sequence[Ints], born: Sequence[int], usual: float | None = None) -> TreeLevel:
-    """Sort clusters by their members; the first of equal ones stays. Without `usual`, they are all new."""
+def sorted_level(
+    clusters: Sequence[Ints], names: Sequence[int], average_size: float | None = None
+) -> TreeLevel:
+    """Sort clusters by members and drop duplicates. By default, `average_size` is computed."""
     by_members: dict[tuple[int, ...], int] = {}
     for i, members in enumerate(clusters):
         by_members.setdefault(tuple(members.tolist()), i)
     order = [by_members[members] for members in sorted(by_members)]
     distinct = Clusters.of(clusters[i] for i in order)
-    names = np.array([born[i] for i in order], dtype=np.uint64)
-    average = len(distinct.member) / max(1, len(distinct))
-    return TreeLevel(distinct, names, average if usual is None else usual)
+    if average_size is None:
+        average_size = len(distinct.member) / max(1, len(distinct))
+    return TreeLevel(distinct, np.array([names[i] for i in order], dtype=np.uint64), average_size)
 
 
-def split_large_sets(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
-    """Split sets of more than MAX_NODES nodes; return the pieces and the set that each comes from."""
+def split_large_sets(sets: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints], list[int]]:
+    """Split sets of more than MAX_NODES nodes. Returns the pieces and the index of the set of each."""
     pieces, origin = [], []
-    for i, members in enumerate(whole):
+    for i, members in enumerate(sets):
         parts = [members]
         if len(members) > MAX_NODES:
             parts = split_to_size(members, vectors, np.ones(len(vectors), dtype=np.int64), MAX_NODES)
@@ -202,20 +204,20 @@ def split_large_sets(whole: Sequence[Ints], vectors: Vectors) -> tuple[list[Ints
     return pieces, origin
 
 
-def has_next_level(n_nodes: int, height: int, most_levels: int) -> bool:
+def has_next_level(n_nodes: int, height: int, max_levels: int) -> bool:
     """Return whether another level is built over `n_nodes`, above `height` levels.
 
-    Texts too few for two levels have one.
+    The first level needs only two texts.
     """
-    return height < most_levels and n_nodes > (MIN_NODES if height else 1)
+    return height < max_levels and n_nodes > (MIN_NODES if height else 1)
 
 
 @dataclass(frozen=True)
 class SummaryTree:
-    """All levels as communities, which are numbered from the topmost level, level 0."""
+    """All levels as communities, numbered from the topmost level, level 0."""
 
     levels: Sequence[Clusters]  # clusters of each level, lowest first
-    main: Sequence[Ints]  # for each level, the cluster of each node that is its parent (`main_clusters`)
+    main: Sequence[Ints]  # for each level, the cluster that is the parent of each node (`main_clusters`)
 
     @cached_property
     def first(self) -> Ints:
@@ -225,13 +227,13 @@ class SummaryTree:
 
     @cached_property
     def level(self) -> Ints:
-        """[communities] the level of each."""
+        """[communities] the level of each community."""
         counts = [len(clusters) for clusters in reversed(self.levels)]
         return np.repeat(np.arange(len(counts)), counts).astype(np.int64)
 
     @cached_property
     def parent(self) -> Ints:
-        """[communities] -1 at the top; the main cluster of one that is in several."""
+        """[communities] the main cluster of each community, or -1 at the top."""
         parent = np.full(len(self.level), -1, dtype=np.int64)
         for height in range(len(self.levels) - 1):
             first = self.first[height]
@@ -240,7 +242,7 @@ class SummaryTree:
 
     @cached_property
     def texts(self) -> Clusters:
-        """The texts that each community rests on."""
+        """The texts below each community."""
         by_level: list[list[Ints]] = []
         for height, clusters in enumerate(self.levels):
             if height == 0:
@@ -251,7 +253,7 @@ class SummaryTree:
         return Clusters.of(texts for level in reversed(by_level) for texts in level)
 
     def children(self, community: int) -> list[int]:
-        """Return all communities that one was written from; none for one over texts."""
+        """Return the communities from which a summary was written. Empty on the level above texts."""
         height = len(self.levels) - 1 - int(self.level[community])
         if not height:
             return []
@@ -260,12 +262,12 @@ class SummaryTree:
         return below
 
     def sizes(self) -> Ints:
-        """[communities] number of texts that each rests on."""
+        """[communities] number of texts below each community."""
         return np.diff(self.texts.bounds)
 
 
 def main_clusters(clusters: Clusters, vectors: Vectors) -> Ints:
-    """[nodes] of the clusters of each node, the one with the nearest mean."""
+    """[nodes] the cluster of each node with the nearest mean."""
     main = np.full(len(vectors), -1, dtype=np.int64)
     best = np.full(len(vectors), -np.inf)
     for cluster, members in enumerate(clusters):

@@ -1,4 +1,4 @@
-"""Chunks: windows of tokens that lose nothing and cut no character in two, wherever they are cut."""
+"""Chunks as windows of tokens that cover the text without splitting characters."""
 
 import itertools
 import unicodedata
@@ -33,7 +33,7 @@ def spans(chunks: list[Chunk]) -> list[tuple[int, int]]:
 
 
 @given(PLAIN | ODD, options())
-def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chunking) -> None:
+def test_chunks_cover_all_non_whitespace_characters(text: str, chunking: Chunking) -> None:
     chunks = cut_chunks(text, chunking, V)
     covered = {i for c in chunks for i in range(c.start, c.end)}
     assert [i for i, c in enumerate(text) if not c.isspace() and i not in covered] == []
@@ -42,7 +42,7 @@ def test_every_character_but_white_space_is_in_a_chunk(text: str, chunking: Chun
 
 
 @given(PLAIN | ODD, options())
-def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Chunking) -> None:
+def test_starts_and_ends_increase_and_token_counts_are_exact(text: str, chunking: Chunking) -> None:
     chunks = cut_chunks(text, chunking, V)
     for a, b in itertools.pairwise(chunks):
         assert a.start < b.start
@@ -50,19 +50,19 @@ def test_starts_and_ends_increase_and_tokens_are_counted(text: str, chunking: Ch
     assert [c.n_tokens for c in chunks] == [count_tokens(text[c.start : c.end], V) for c in chunks]
 
 
-def test_the_size_may_be_the_document() -> None:
+def test_size_document_makes_one_chunk() -> None:
     assert cut_chunks(PROSE, Chunking(size="document"), V) == [Chunk(0, len(PROSE), count_tokens(PROSE, V))]
     assert cut_chunks(" x\n", Chunking(size="document"), V) == [Chunk(0, 3, count_tokens(" x\n", V))]
 
 
 @pytest.mark.parametrize("size", [600, 1, "document"])
 @pytest.mark.parametrize("text", ["", " ", "\n\t \u2003\u00a0"])
-def test_nothing_but_white_space_gives_no_chunk(text: str, size: int) -> None:
+def test_blank_text_has_no_chunks(text: str, size: int) -> None:
     assert cut_chunks(text, Chunking(size=size, overlap=0), V) == []
 
 
 @given(st.lists(st.sampled_from(CLUSTERS), max_size=60).map("".join), options())
-def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Chunking) -> None:
+def test_grapheme_clusters_are_not_split(text: str, chunking: Chunking) -> None:
     places = {p for c in cut_chunks(text, chunking, V) for p in (c.start, c.end)} - {0, len(text)}
     for place in places:
         assert unicodedata.category(text[place]) not in ("Mn", "Mc", "Me")
@@ -70,20 +70,20 @@ def test_no_cut_is_before_a_mark_a_joiner_or_a_skin_tone(text: str, chunking: Ch
         assert text[place - 1] != "\u200d"
 
 
-def test_a_pile_of_marks_longer_than_any_language_has_is_cut() -> None:
+def test_very_long_combining_sequence_is_split() -> None:
     text = "e" + "\u0301" * 5000
     chunks = cut_chunks(text, Chunking(size=100, overlap=10), V)
     assert len(chunks) > 50
     assert chunks[-1].end == len(text)
 
 
-def test_a_character_larger_than_the_window_stays_whole() -> None:
+def test_character_larger_than_the_window_is_not_split() -> None:
     text = "x😀y"
     chunks = cut_chunks(text, Chunking(size=1, overlap=0, min_last_chunk_tokens=0), V)
     assert [text[c.start : c.end] for c in chunks] == ["x", "😀", "y"]
 
 
-def test_a_long_line_is_cut_like_any_other() -> None:
+def test_long_line_is_split() -> None:
     text = "a" * 2_000_000
     chunks = cut_chunks(text, Chunking(), V)
     assert chunks[-1].end == len(text)
@@ -92,7 +92,7 @@ def test_a_long_line_is_cut_like_any_other() -> None:
 
 
 @given(st.text(max_size=300), options(), st.sampled_from(["cl100k_base", "o200k_base", "llama3", "qwen3"]))
-def test_any_text_in_any_vocabulary_is_cut_the_same_way_twice(
+def test_chunking_is_deterministic_in_every_vocabulary(
     text: str, chunking: Chunking, vocabulary: str
 ) -> None:
     chunks = cut_chunks(text, chunking, vocabulary)

@@ -1,4 +1,4 @@
-"""Chunks that begin and end between sentences, else between words."""
+"""Chunk boundaries between sentences or, failing that, between words."""
 
 import itertools
 import re
@@ -51,9 +51,7 @@ def test_chunks_of_prose_are_whole_sentences() -> None:
 
 
 @given(TEXTS, options())
-def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
-    text: str, chunking: Chunking
-) -> None:
+def test_chunks_do_not_split_words_or_exceed_their_size(text: str, chunking: Chunking) -> None:
     assert isinstance(chunking.size, int)
     chunks = cut_chunks(text, chunking, V)
     for c in chunks:
@@ -64,7 +62,7 @@ def test_no_chunk_begins_or_ends_inside_a_word_or_has_more_tokens_than_its_size(
 
 
 @given(TEXTS, options(), st.sampled_from(["", "Title: The Gazette\n\n"]))
-def test_a_text_is_covered_by_chunks_that_overlap_about_as_asked(
+def test_chunks_cover_the_text_with_about_the_requested_overlap(
     text: str, chunking: Chunking, header: str
 ) -> None:
     chunks = cut_chunks(text, chunking, V, header)
@@ -74,12 +72,12 @@ def test_a_text_is_covered_by_chunks_that_overlap_about_as_asked(
     assert all(a.start < b.start and a.end < b.end for a, b in itertools.pairwise(chunks))
 
 
-def test_a_text_that_fits_is_one_chunk_as_it_stands() -> None:
+def test_text_that_fits_is_one_unchanged_chunk() -> None:
     text = " One. \n"
     assert cut_chunks(text, Chunking(), V) == [Chunk(0, len(text), count_tokens(text, V))]
 
 
-def test_what_is_left_joins_the_last_chunk_where_it_is_little() -> None:
+def test_small_remainder_joins_the_last_chunk() -> None:
     text = " ".join(SENTENCES[:30])
     n, sentence = count_tokens(text, V), count_tokens(SENTENCES[29], V)
     (only,) = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=50), V)
@@ -88,7 +86,7 @@ def test_what_is_left_joins_the_last_chunk_where_it_is_little() -> None:
     assert (first.end, last.n_tokens) == (last.start - 1, sentence)
 
 
-def test_lines_are_parted_where_there_are_no_sentences() -> None:
+def test_text_without_sentences_is_split_between_lines() -> None:
     lines = [f"{i:02}:00 so the mayor of netherquay met ulla again" for i in range(60)]
     for text in texts("\n".join(lines), cut_chunks("\n".join(lines), Chunking(size=100, overlap=20), V)):
         assert set(text.split("\n")) <= set(lines)
@@ -103,7 +101,7 @@ def test_lines_are_parted_where_there_are_no_sentences() -> None:
         ("كان هذا يوما جميلا جدا", "؟ "),
     ],
 )
-def test_sentences_of_other_scripts_are_kept_whole(sentence: str, stop: str) -> None:
+def test_sentences_in_other_scripts_are_not_split(sentence: str, stop: str) -> None:
     text = (sentence + stop) * 60
     chunks = cut_chunks(text, Chunking(size=100, overlap=20), V)
     assert len(chunks) > 3
@@ -115,7 +113,7 @@ def test_sentences_of_other_scripts_are_kept_whole(sentence: str, stop: str) -> 
 @pytest.mark.parametrize(
     "unit", ["今天天气很好", "สวัสดีครับ", "🇩🇪", "👨\u200d👩\u200d👧", "क्षि", "a", "9", "e\u0301"]
 )
-def test_what_has_no_boundaries_is_cut_between_characters(unit: str) -> None:
+def test_text_without_boundaries_is_split_between_characters(unit: str) -> None:
     text = unit * 2_000
     chunks = cut_chunks(text, Chunking(size=100, overlap=20), V)
     assert len(chunks) > 2
@@ -124,18 +122,18 @@ def test_what_has_no_boundaries_is_cut_between_characters(unit: str) -> None:
         assert all(c.start % len(unit) == c.end % len(unit) == 0 for c in chunks)
 
 
-def test_a_number_is_not_parted_where_only_commas_are() -> None:
+def test_numbers_are_not_split_at_commas() -> None:
     text = "|".join(f"{i},{i:03}.5" for i in range(1, 900))
     for part in texts(text, cut_chunks(text, Chunking(size=100, overlap=20), V)):
         assert all(re.fullmatch(r"\d+,\d{3}\.5", number) for number in part.strip("|").split("|"))
 
 
-def test_white_space_longer_than_a_chunk_is_in_none() -> None:
+def test_long_whitespace_is_in_no_chunk() -> None:
     text = "One. " + "\n \t" * 5_000 + "Two."
     assert texts(text, cut_chunks(text, Chunking(size=30, overlap=10), V)) == ["One.", "Two."]
 
 
-def test_a_rest_of_long_tokens_joins_too() -> None:
+def test_small_remainder_of_long_tokens_joins_the_last_chunk() -> None:
     text = ("a" + " " * 400 + "b") * 700
     chunks = cut_chunks(text, Chunking(size=100, overlap=20, min_last_chunk_tokens=50), V)
     assert count_tokens(text[chunks[-2].end :], V) >= 50

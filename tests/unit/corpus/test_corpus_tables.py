@@ -48,7 +48,7 @@ def test_documents_are_rows_of_the_schema(documents: list[Document]) -> None:
 
 
 @given(st.text(st.sampled_from("ab \n漢😀e\u0301"), max_size=300), st.integers(1, 30))
-def test_text_units_are_cut_out_of_the_document_exactly(text: str, size: int) -> None:
+def test_text_units_are_exact_slices_of_the_document(text: str, size: int) -> None:
     document = Document("a.txt", "", "A", text)
     table = text_units_table(document, Chunking(size=size, overlap=size // 3), V)
     table.validate(full=True)
@@ -62,7 +62,7 @@ def test_text_units_are_cut_out_of_the_document_exactly(text: str, size: int) ->
         assert row["entity_ids"] == row["relationship_ids"] == row["covariate_ids"] == []
 
 
-def test_chunks_with_the_same_text_have_ids_of_their_own() -> None:
+def test_chunks_with_the_same_text_have_different_ids() -> None:
     document = Document("a.txt", "", "A", "Item one was agreed. " * 60)
     rows = text_units_table(document, Chunking(size=20, overlap=0, min_last_chunk_tokens=0), V).to_pylist()
     assert len(rows) > 3
@@ -72,7 +72,7 @@ def test_chunks_with_the_same_text_have_ids_of_their_own() -> None:
     ]
 
 
-def test_a_new_paragraph_at_the_end_keeps_the_ids_of_earlier_chunks() -> None:
+def test_appended_paragraph_does_not_change_earlier_ids() -> None:
     text = " ".join(f"Item {i} was agreed." for i in range(500))
     options = Chunking(size=200, overlap=50)
     before = text_units_table(Document("a", "", "A", text), options, V)["id"].to_pylist()
@@ -93,7 +93,7 @@ def test_a_new_paragraph_at_the_end_keeps_the_ids_of_earlier_chunks() -> None:
         (("metadata.title", "place.town", "publisher"), None, "title: A pact\nplace.town: Bree\n\n"),
     ],
 )
-def test_the_header_has_a_line_for_each_field_that_is_there(
+def test_header_has_a_line_for_each_available_field(
     prepend: tuple[str, ...], date: str | None, expected: str
 ) -> None:
     options = Chunking(prepend_metadata=prepend)
@@ -103,7 +103,7 @@ def test_the_header_has_a_line_for_each_field_that_is_there(
     assert text_units_table(document, options, V)["header"].to_pylist() == [expected]
 
 
-def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> None:
+def test_automatic_header_omits_redundant_titles() -> None:
     auto = Chunking(size=40, overlap=0, min_last_chunk_tokens=0, prepend_metadata="auto")
     accord = Document("a.csv", "3", "The Accord", "The Accord\n" + "They agreed on it. " * 12, "2014")
     first, *rest = text_units_table(accord, auto, V)["header"].to_pylist()
@@ -112,7 +112,7 @@ def test_a_header_that_nobody_chose_says_no_title_that_says_nothing_new() -> Non
         assert chunk_header(Document(path, row, title, "Some text."), auto)("") == ""
 
 
-def test_a_title_as_long_as_a_text_is_shortened_in_the_header() -> None:
+def test_very_long_title_is_shortened_in_the_header() -> None:
     header = chunk_header(Document("a", "", "word " * 1000, "x"), Chunking(prepend_metadata=("title",)))("")
     assert len(header) <= MAX_TITLE + len("Title: \n\n")
     assert header.endswith("…\n\n")

@@ -1,4 +1,4 @@
-"""Bytes to text: encodings are recognised, and what is no text is said to be none."""
+"""Detecting encodings and rejecting binary data."""
 
 import random
 
@@ -24,7 +24,7 @@ TEXTS = {
 
 
 @given(st.text())
-def test_utf_8_comes_back_as_it_was(text: str) -> None:
+def test_utf_8_is_decoded_unchanged(text: str) -> None:
     found = decode(text.encode())
     if isinstance(found, Decoded):
         assert (found.text, found.encoding) == (text.removeprefix("\ufeff"), "utf-8")
@@ -33,7 +33,7 @@ def test_utf_8_comes_back_as_it_was(text: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["utf-8", "utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"])
-def test_a_byte_order_mark_decides_and_is_not_text(codec: str) -> None:
+def test_byte_order_mark_determines_the_encoding_and_is_removed(codec: str) -> None:
     text = "Prices: 30 € and 40 €, said Łukasz 😀."
     assert decode(("\ufeff" + text).encode(codec)) == Decoded(text, codec)
 
@@ -66,28 +66,28 @@ def test_older_encodings_are_detected(language: str, codec: str) -> None:
     assert not found.damaged
 
 
-def test_the_odd_character_may_come_late_in_a_long_text() -> None:
+def test_first_non_ascii_character_can_come_late() -> None:
     text = "The council met again and agreed the minutes.\n" * 20_000 + TEXTS["fr"]
     found = decode(text.encode("cp1252"))
     assert isinstance(found, Decoded)
     assert found.text == text
 
 
-def test_a_declared_encoding_is_taken_where_the_bytes_are_not_utf_8() -> None:
-    # too short to detect
+def test_declared_encoding_is_used_if_the_bytes_are_not_utf_8() -> None:
+    # too short for detection
     assert decode("Жаров".encode("koi8_r"), "koi8-r") == Decoded("Жаров", "koi8-r")
     assert decode("Жаров".encode(), "koi8-r") == Decoded("Жаров", "utf-8")
     assert decode("“Zoë”".encode("cp1252"), "iso-8859-1") == Decoded("“Zoë”", "cp1252")
 
 
 @pytest.mark.parametrize("declared", ["no-such-encoding", "rot13", "base64", "ascii"])
-def test_a_declared_encoding_that_cannot_be_is_ignored(declared: str) -> None:
+def test_impossible_declared_encoding_is_ignored(declared: str) -> None:
     found = decode(TEXTS["fr"].encode("cp1252"), declared)
     assert isinstance(found, Decoded)
     assert found.text == TEXTS["fr"]
 
 
-def test_one_lost_byte_does_not_turn_utf_8_into_something_else() -> None:
+def test_utf_8_with_a_missing_byte_is_decoded_as_utf_8() -> None:
     text = TEXTS["fr"] * 3
     data = text.encode()
     place = data.index("é".encode()) + 1
@@ -97,7 +97,7 @@ def test_one_lost_byte_does_not_turn_utf_8_into_something_else() -> None:
     assert found.encoding == "utf-8 (damaged)"
 
 
-def test_one_odd_byte_does_not_change_the_encoding_of_a_long_text() -> None:
+def test_one_undefined_byte_does_not_change_the_detected_encoding() -> None:
     text = (TEXTS["es"] + "\n") * 1000
     found = decode(text.encode("cp1252") + b"\x81")
     assert isinstance(found, Decoded)
@@ -119,13 +119,13 @@ def test_one_odd_byte_does_not_change_the_encoding_of_a_long_text() -> None:
     ],
     ids=["png", "zero", "random", "no zero", "controls", "mark", "half a character", "one control"],
 )
-def test_binary_data_is_refused_with_a_reason(data: bytes) -> None:
+def test_binary_data_is_rejected_with_a_reason(data: bytes) -> None:
     found = decode(data)
     assert isinstance(found, NotText)
     assert "binary" in found.reason or "byte order mark" in found.reason
 
 
-def test_the_head_of_a_file_may_end_inside_a_character() -> None:
+def test_head_of_a_file_can_end_inside_a_character() -> None:
     head = "für ".encode()[:2]
     assert codec_of_head(head) == "utf-8"
     assert codec_of_head(b"\xef\xbb\xbf" + head) == "utf-8-sig"
@@ -139,4 +139,4 @@ def test_any_bytes_give_text_or_a_reason(data: bytes) -> None:
     found = decode(data)
     assert isinstance(found, Decoded) or found.reason
     if isinstance(found, Decoded):
-        found.text.encode("utf-8")  # no lone surrogates
+        found.text.encode("utf-8")  # fails on lone surrogates

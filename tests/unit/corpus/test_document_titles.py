@@ -1,4 +1,4 @@
-"""What is said of a document above its chunks: its title and date, and nothing twice."""
+"""Headers and labels of documents, without redundant titles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from graphrag_ray.corpus.document_titles import document_header, document_label,
 MINUTES = ("Minutes of September", "2023-09-14", "minutes.jsonl", "9")
 
 
-def test_a_header_says_title_and_date_and_its_month_in_words():
+def test_header_has_title_and_date_with_the_month_in_words():
     said = "Minutes of September\n2023-09-14 (14 September 2023)\n\n"
     assert document_header(*MINUTES, "The mill was sold.") == said
     assert document_header("Minutes", "2023-09", "m.txt", "", "") == "Minutes\n2023-09 (September 2023)\n\n"
@@ -17,7 +17,7 @@ def test_a_header_says_title_and_date_and_its_month_in_words():
     assert document_header("Minutes", "2023-13-40", "a.txt", "", "") == "Minutes\n2023-13-40\n\n"
 
 
-def test_a_label_says_title_and_date_in_one_line():
+def test_label_has_title_and_date_in_one_line():
     assert document_label(*MINUTES, "The mill was sold.") == "Minutes of September (2023-09-14)"
     assert document_label("Two\n lines", None, "a.html", "") == "Two lines"
     assert (
@@ -25,7 +25,7 @@ def test_a_label_says_title_and_date_in_one_line():
     )
 
 
-def test_chosen_metadata_are_said_after_title_and_date():
+def test_selected_metadata_follow_title_and_date():
     more = "author: Mara Venn\nheard: 2023-10\n"
     said = "Minutes of September\n2023-09-14 (14 September 2023)\n"
     said += "author: Mara Venn\nheard: 2023-10 (October 2023)\n\n"
@@ -36,17 +36,17 @@ def test_chosen_metadata_are_said_after_title_and_date():
 
 
 @pytest.mark.parametrize("text", ["Teutberga\nTeutberga was", "# teutberga\n\nShe was", "**Teutberga** was"])
-def test_a_title_with_which_the_text_begins_is_not_said_twice(text: str):
+def test_title_at_the_start_of_the_text_is_not_repeated(text: str):
     of = ("Teutberga", None, "passages.jsonl", "p0")
     assert document_header(*of, text) == "" == document_label(*of, text)
 
 
 @pytest.mark.parametrize("text", ["She was a queen. Teutberga died.", "Teutbergas Haus"])
-def test_a_title_that_stands_elsewhere_in_the_text_is_said(text: str):
+def test_title_elsewhere_in_the_text_is_included(text: str):
     assert document_header("Teutberga", None, "passages.jsonl", "p0", text) == "Teutberga\n\n"
 
 
-def test_a_file_name_is_said_with_its_parts():
+def test_file_name_is_included_with_its_parts():
     of = ("TranscriptFY24Q1", None, "calls/TranscriptFY24Q1.txt", "")
     assert document_header(*of, "Azure grew.") == "TranscriptFY24Q1 Transcript FY24Q1 FY24 Q1\n\n"
     assert document_label(*of, "Azure grew.") == "TranscriptFY24Q1"
@@ -54,22 +54,22 @@ def test_a_file_name_is_said_with_its_parts():
     assert document_header(*of, "It rained.") == "minutes_2023_09 (September 2023)\n\n"
 
 
-def test_a_title_of_its_own_is_left_as_it_is():
+def test_explicit_title_is_not_split_into_parts():
     assert document_header("LaTeX and McDonald", None, "a.html", "", "") == "LaTeX and McDonald\n\n"
 
 
-def test_a_title_that_counts_rows_is_not_said():
+def test_title_that_counts_rows_is_omitted():
     assert document_header("letters 3", None, "letters.csv", "3", "Dear Ann") == ""
     assert document_label("letters 3", "1903", "letters.csv", "3", "Dear Ann") == "1903"
     assert document_label("letters FY24Q1", None, "letters.csv", "FY24Q1", "Dear Ann") == "letters FY24Q1"
 
 
-def test_a_title_made_of_the_file_name_is_no_title_of_its_own():
+def test_title_derived_from_the_file_name_is_not_an_own_title():
     assert own_title("a", "x/a.txt", "") == own_title("b 3", "b.csv", "3") == own_title(None, "a", "") == ""
     assert own_title("A tale", "x/a.txt", "") == "A tale"
 
 
-def test_a_title_of_the_length_of_a_text_is_cut():
+def test_very_long_title_is_shortened():
     told = document_header("word " * 1_000, None, "a.csv", "1", "text")
     assert len(told) < 310 and told.endswith("…\n\n")
 
@@ -88,7 +88,7 @@ def test_a_title_of_the_length_of_a_text_is_cut():
         ("f (a (b) c)", "a.jsonl", "7", "f (a (b) c)"),
     ],
 )
-def test_a_document_is_named_after_its_title_without_what_stands_in_brackets(
+def test_document_is_named_after_its_title_without_brackets(
     title: str | None, path: str, row: str, name: str
 ):
     assert name_from_title(title, path, row) == name

@@ -1,4 +1,4 @@
-"""HTML to readable text."""
+"""Extracting text from HTML."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.corpus.markup import ORDINARY_TAGS, bounded, declared_charset, is_ordinary, read_html
+from graphrag_ray.corpus.markup import ORDINARY_TAGS, declared_charset, is_ordinary, limit_nesting, read_html
 
 
 def test_blocks_become_paragraphs_and_inline_markup_does_not() -> None:
@@ -34,7 +34,7 @@ def test_scripts_styles_navigation_and_comments_are_not_text() -> None:
     assert (page.title, page.text) == ("T", "Said.")
 
 
-def test_entities_are_decoded_and_space_is_folded() -> None:
+def test_entities_are_decoded_and_whitespace_is_collapsed() -> None:
     page = read_html("<title>A &amp; B</title><p>Fish&nbsp;&amp;&#32;chips &lt;b&gt; &eacute; \n\t z</p>")
     assert (page.title, page.text) == ("A & B", "Fish & chips <b> é z")
 
@@ -51,7 +51,7 @@ def test_preformatted_text_keeps_its_lines() -> None:
         ("<svg><title>Icon</title></svg><p>x</p>", None),
     ],
 )
-def test_the_title_is_the_pages_or_its_first_heading(html: str, title: str | None) -> None:
+def test_title_falls_back_to_the_first_heading(html: str, title: str | None) -> None:
     assert read_html(html).title == title
 
 
@@ -66,7 +66,7 @@ def test_the_title_is_the_pages_or_its_first_heading(html: str, title: str | Non
         ('<meta name="generator" content="2014">', None),
     ],
 )
-def test_the_date_is_the_surest_of_the_meta_tags(meta: str, date: str | None) -> None:
+def test_date_comes_from_the_most_reliable_meta_tag(meta: str, date: str | None) -> None:
     assert read_html(f"<head>{meta}</head><p>x</p>").date == date
 
 
@@ -82,7 +82,7 @@ def test_the_declared_encoding_is_found_before_decoding(head: bytes, charset: st
     assert declared_charset(b"<html><head>" + head) == charset
 
 
-def test_deep_nesting_is_no_recursion() -> None:
+def test_deep_nesting_does_not_recurse() -> None:
     assert read_html("<div>" * 5000 + "deep").text == "deep"
 
 
@@ -93,7 +93,7 @@ def test_deep_nesting_is_no_recursion() -> None:
         )
     )
 )
-def test_no_markup_is_too_broken(parts: list[str]) -> None:
+def test_broken_markup_is_read(parts: list[str]) -> None:
     text = read_html("".join(parts)).text
     assert text == text.strip() or "<pre>" in parts
     assert text.count("a b") == parts.count("a b ")
@@ -102,7 +102,7 @@ def test_no_markup_is_too_broken(parts: list[str]) -> None:
 @pytest.mark.parametrize(
     "odd", ["<?php echo 1 ?>", "<?mso x?>", "<!x>", "</>", "<![CDATA[x]]>", "<!-- x -->", "<?"]
 )
-def test_instructions_declarations_and_comments_are_no_text(odd: str) -> None:
+def test_instructions_declarations_and_comments_are_not_text(odd: str) -> None:
     assert read_html(f"{odd}<html>{odd}<body>{odd}<p>Ulla</p>{odd}").text == "Ulla"
 
 
@@ -152,18 +152,18 @@ PLAIN = (
 )
 
 
-def test_a_page_that_is_bounded_says_the_same() -> None:
+def test_limiting_the_nesting_preserves_the_text_of_a_page() -> None:
     plain, bounded = read_html(PLAIN), read_html(PLAIN + "<p>" * ORDINARY_TAGS)
     assert not is_ordinary(PLAIN + "<p>" * ORDINARY_TAGS)
     assert bounded == plain
 
 
 @given(st.lists(st.sampled_from(PIECES)).map("".join))
-def test_no_text_of_a_page_is_lost_by_bounding_it(html: str) -> None:
+def test_limiting_the_nesting_loses_no_words(html: str) -> None:
     words = re.findall(r"\bw\d+", read_html(html).text)
-    assert re.findall(r"\bw\d+", read_html(bounded(html)).text) == words
+    assert re.findall(r"\bw\d+", read_html(limit_nesting(html)).text) == words
 
 
-def test_what_lies_deeper_than_any_browser_goes_is_still_read() -> None:
+def test_text_below_the_maximum_depth_is_read() -> None:
     page = read_html("<div>" * 5_000 + "deep" + "</div>" * 5_000 + "<p>after")
     assert page.text == "deep\n\nafter"

@@ -1,4 +1,4 @@
-"""Text files and pages into documents."""
+"""Reading text files and HTML pages as documents."""
 
 import io
 from typing import BinaryIO
@@ -31,7 +31,7 @@ def reason(path: str, data: bytes, **options: object) -> str:
     return found.reason
 
 
-def test_a_text_file_is_one_document_named_by_its_file() -> None:
+def test_text_file_is_one_document_named_after_the_file() -> None:
     found = document("town/03 minutes.v2.TXT", "# Not a heading\r\nZoë spoke.\rEnd".encode())
     assert found == Document(
         path="town/03 minutes.v2.TXT",
@@ -62,7 +62,7 @@ def test_a_markdown_title_is_its_first_heading(text: str, title: str) -> None:
 
 @pytest.mark.parametrize("path", ["a.txt", "a.md", "a.html", "a.csv", "a.jsonl"])
 @pytest.mark.parametrize("data", [b"", b"\xef\xbb\xbf", b" \r\n\t\n"])
-def test_a_file_without_a_character_is_empty_and_no_fault(path: str, data: bytes) -> None:
+def test_empty_file_is_marked_as_empty(path: str, data: bytes) -> None:
     found = read(path, data)
     assert isinstance(found, Unreadable) and found.empty and "empty" in found.reason
 
@@ -76,12 +76,12 @@ def test_a_file_without_a_character_is_empty_and_no_fault(path: str, data: bytes
         ("a.txt", b"\0\1\2" * 9),
     ],
 )
-def test_what_yields_nothing_of_something_is_a_fault(path: str, data: bytes) -> None:
+def test_file_with_content_but_no_document_is_a_fault(path: str, data: bytes) -> None:
     found = read(path, data)
     assert isinstance(found, Unreadable) and not found.empty
 
 
-def test_what_the_strip_pattern_matches_at_the_start_is_not_text() -> None:
+def test_strip_pattern_removes_the_start_of_the_text() -> None:
     name = r"[^\n]*\.txt\s"
     assert (
         document("a.txt", b"file-12.txt The text.\r\nMore.txt ", strip_pattern=name).text
@@ -93,14 +93,16 @@ def test_what_the_strip_pattern_matches_at_the_start_is_not_text() -> None:
     assert "strip_pattern" in reason("a.txt", b"file.txt \n", strip_pattern=name)
 
 
-def test_a_strip_pattern_that_backtracks_for_ever_fails_its_document(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strip_pattern_with_catastrophic_backtracking_fails_the_document(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(parse, "_STRIP_S", 0.1)
     why = reason("a.txt", b"a" * 40 + b"!", strip_pattern=r"(a|aa)+$")
     assert "input.strip_pattern takes longer than 0.1 s" in why and "null" in why
     assert document("b.txt", b"Some text", strip_pattern=r"(a|aa)+$").text == "Some text"
 
 
-def test_a_page_gives_title_date_and_text() -> None:
+def test_page_has_title_date_and_text() -> None:
     html = (
         '<html><head><title>Harbour plan</title><meta name="date" content="2014-02-03"></head>'
         "<body><p>One&#13;&#10;two.</p></body></html>"
@@ -110,7 +112,7 @@ def test_a_page_gives_title_date_and_text() -> None:
     assert document("plan.html", b"<p>x</p>").title == "plan"
 
 
-def test_a_page_is_decoded_as_it_declares() -> None:
+def test_page_is_decoded_with_its_declared_encoding() -> None:
     html = '<meta charset="koi8-r"><p>Жаров</p>'
     found = document("a.html", html.encode("koi8-r"))
     assert (found.text, found.encoding) == ("Жаров", "koi8-r")
@@ -118,19 +120,19 @@ def test_a_page_is_decoded_as_it_declares() -> None:
 
 @pytest.mark.parametrize("data", [b"", b" \r\n\t \n", b"\xef\xbb\xbf", "\u2003\u00a0".encode()])
 @pytest.mark.parametrize("path", ["a.txt", "a.md", "a.html"])
-def test_an_empty_file_is_said_to_be_empty(path: str, data: bytes) -> None:
+def test_blank_file_is_reported_as_empty(path: str, data: bytes) -> None:
     assert reason(path, data).startswith("empty")
 
 
-def test_a_page_without_text_is_said_to_be_empty() -> None:
+def test_page_without_text_is_reported_as_empty() -> None:
     assert reason("a.html", b"<title>T</title><script>x()</script><p> </p>").startswith("empty")
 
 
-def test_a_binary_file_is_said_to_be_binary() -> None:
+def test_binary_file_is_reported() -> None:
     assert "binary" in reason("a.txt", b"\x89PNG\r\n\x1a\n\0\0")
 
 
-def test_a_file_over_the_limit_is_refused_and_not_read_to_its_end() -> None:
+def test_file_over_the_limit_is_rejected_without_reading_all_of_it() -> None:
     stream = io.BytesIO(b"x" * 5_000_000)
     (found,) = documents_in("big.txt", stream, Input(max_bytes=1_000_000))
     assert isinstance(found, Unreadable)
@@ -139,7 +141,7 @@ def test_a_file_over_the_limit_is_refused_and_not_read_to_its_end() -> None:
     assert document("a.txt", b"x" * 1000, max_bytes=1000).text == "x" * 1000
 
 
-def test_a_name_that_is_not_utf_8_can_be_told() -> None:
+def test_file_name_that_is_not_utf_8_is_escaped() -> None:
     name = b"minutes-\xff.txt".decode("utf-8", "surrogateescape")
     for data in (b"The text.", b""):
         (found,) = documents_in(name, io.BytesIO(data), Input())
@@ -147,12 +149,12 @@ def test_a_name_that_is_not_utf_8_can_be_told() -> None:
         found.path.encode("utf-8")
 
 
-def test_an_unknown_kind_of_file_names_the_known_ones() -> None:
+def test_unknown_format_lists_the_known_formats() -> None:
     assert ".pdf" in reason("a.pdf", b"%PDF")
     assert all(extension in reason("README", b"x") for extension in extensions())
 
 
-def test_an_error_of_the_stream_is_not_a_fault_of_the_document() -> None:
+def test_stream_error_is_raised() -> None:
     class Broken(io.RawIOBase):
         def read(self, size: int = -1) -> bytes:
             raise ConnectionError("gone")
@@ -163,7 +165,7 @@ def test_an_error_of_the_stream_is_not_a_fault_of_the_document() -> None:
             list(documents_in(path, stream, Input()))
 
 
-def test_an_error_of_the_stream_in_parquet_is_raised_as_well() -> None:
+def test_stream_error_in_parquet_is_raised() -> None:
     class Broken(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             raise ConnectionError("gone")
@@ -172,7 +174,7 @@ def test_an_error_of_the_stream_in_parquet_is_raised_as_well() -> None:
         list(documents_in("a.parquet", Broken(b"PAR1" * 100), Input()))
 
 
-def test_the_content_hash_tells_every_change() -> None:
+def test_content_hash_changes_with_the_content() -> None:
     base = Document("a", "", "Title", "Text", "2014", {"k": 1}, "utf-8")
     others = [
         Document("a", "", "Title2", "Text", "2014", {"k": 1}),
@@ -183,7 +185,7 @@ def test_the_content_hash_tells_every_change() -> None:
         Document("a", "", "TextTitle", "", "2014", {"k": 1}),
     ]
     assert len({base.content_hash, *(o.content_hash for o in others)}) == 7
-    # neither the place nor the encoding is content, nor is the order of columns
+    # path, encoding and the order of columns are not content
     assert Document("b", "3", "Title", "Text", "2014", {"k": 1}, "cp1252").content_hash == base.content_hash
     two, owt = {"a": 1, "b": 2}, {"b": 2, "a": 1}
     assert (
@@ -192,7 +194,7 @@ def test_the_content_hash_tells_every_change() -> None:
 
 
 @given(st.text(alphabet=st.sampled_from("ab é😀\r\n\t"), min_size=1))
-def test_line_ends_are_all_a_reader_changes_in_a_text(text: str) -> None:
+def test_reader_changes_only_line_ends(text: str) -> None:
     found = read("a.txt", text.encode())
     if isinstance(found, Unreadable):
         assert not text.strip()

@@ -1,4 +1,4 @@
-"""Quotes: the sentence under a citation."""
+"""Choosing the sentence to quote for a citation."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from graphrag_ray.corpus.quotes import MAX_QUOTE_CHARACTERS, best_sentence, quot
 TEXT = "It rained. Mara Venn met Gideon Rasmoor at the lock.\n\nMara Venn left! Nobody saw it."
 
 
-def test_the_sentence_that_holds_most_names_is_quoted():
+def test_sentence_with_most_names_is_quoted():
     start, end = best_sentence(TEXT, ["MARA VENN", "GIDEON RASMOOR"])
     assert TEXT[start:end] == "Mara Venn met Gideon Rasmoor at the lock."
 
 
-def test_of_equal_sentences_the_first_is_quoted():
+def test_first_of_equally_good_sentences_is_quoted():
     start, end = best_sentence(TEXT, ["MARA VENN"])
     assert TEXT[start:end].startswith("Mara Venn met")
 
@@ -25,7 +25,7 @@ def test_without_a_name_the_first_sentence_is_quoted():
     assert TEXT[slice(*best_sentence(TEXT, []))] == "It rained."
 
 
-def test_a_name_over_a_line_break_counts():
+def test_name_can_span_a_line_break():
     text = "Nothing. Mara\nVenn sang."
     assert text[slice(*best_sentence(text, ["MARA VENN"]))] == "Mara\nVenn sang."
 
@@ -40,11 +40,11 @@ def test_a_name_over_a_line_break_counts():
         ("天气很好。我们走吧。", "天气很好。"),
     ],
 )
-def test_a_quote_from_inside_a_document_begins_with_a_whole_sentence_or_word(chunk, quote):
+def test_quote_begins_with_a_whole_sentence_or_word(chunk, quote):
     assert chunk[slice(*best_sentence(chunk, [], is_start=False))] == quote
 
 
-def test_a_sentence_that_holds_the_names_is_quoted_though_its_start_is_missing():
+def test_fragment_with_the_names_is_quoted():
     text = "ooned since Mara Venn left. It rained."
     assert text[slice(*best_sentence(text, ["MARA VENN"], is_start=False))] == "since Mara Venn left."
 
@@ -57,17 +57,17 @@ def test_a_long_sentence_is_cut_after_a_word():
 
 
 @pytest.mark.parametrize("mark", ["[…]", "[...]", "…", "..."])
-def test_quotes_with_an_omission_between_them_are_told_apart(mark):
+def test_quotation_is_split_at_ellipses(mark):
     assert quotation_parts(f"He left. {mark} “So be it” {mark}") == ["He left.", "“So be it”"]
 
 
-def test_quotes_one_after_the_other_are_one():
+def test_adjacent_quotes_are_one():
     assert quotation_parts("He left. She stayed [then].") == ["He left. She stayed [then]."]
     assert quotation_parts("") == []
 
 
 @given(st.text(alphabet="ab .!\n", max_size=900), st.lists(st.text(alphabet="ab", max_size=3), max_size=3))
-def test_a_quote_is_a_piece_of_the_text_of_bounded_length(text, names):
+def test_quote_is_a_slice_of_limited_length(text, names):
     start, end = best_sentence(text, names)
     assert 0 <= start <= end <= len(text) and end - start <= MAX_QUOTE_CHARACTERS
     assert bool(text.strip()) == bool(text[start:end].strip())

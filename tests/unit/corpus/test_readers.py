@@ -1,4 +1,4 @@
-"""Readers of other packages: what they give is a document or a failure that names the package."""
+"""Plugin readers yield documents, or failures that name the package."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphrag_ray.corpus.readers import Document, Reader, Unreadable, documents_
 
 
 def epub(**pages: str) -> bytes:
-    """A book of pages, without what else an .epub file has."""
+    """A minimal .epub file with pages only."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as book:
         for name, page in pages.items():
@@ -33,7 +33,7 @@ def page(title: str, *paragraphs: str) -> str:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Registry[Reader]:
-    """The registry as a new process has it."""
+    """The registry in a new process."""
     old = readers.READERS
     builtins = {name: entry.value for name, entry in old._builtins.items()}
     monkeypatch.setattr(readers, "READERS", Registry(old.group, old.noun, Reader, builtins))
@@ -44,7 +44,7 @@ def read(path: str, data: bytes, package: str = "", **options: object) -> list[D
     return list(documents_in(path, io.BytesIO(data), Input.model_validate(options), package))
 
 
-def test_a_reader_of_another_package_gives_documents_of_its_own_format(
+def test_plugin_reader_adds_a_format(
     fresh: Registry[Reader], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(str(install(tmp_path / "site")))
@@ -65,7 +65,7 @@ def test_a_reader_of_another_package_gives_documents_of_its_own_format(
     assert isinstance(large, Unreadable) and "input.max_bytes (10)" in large.reason
 
 
-def test_without_its_package_a_file_says_what_to_install(fresh: Registry[Reader]):
+def test_file_without_its_reader_names_the_package_to_install(fresh: Registry[Reader]):
     (found,) = read("a.epub", b"", "graphrag-ray-sample 1.0")
     assert isinstance(found, Unreadable)
     assert found.reason.startswith("no reader for .epub: install the package graphrag-ray-sample 1.0")
@@ -73,7 +73,7 @@ def test_without_its_package_a_file_says_what_to_install(fresh: Registry[Reader]
 
 NONSENSE = {
     "return None": "TypeError: 'NoneType' object is not iterable",
-    "return ['text']": "it yielded a str, which is no Document or Unreadable",
+    "return ['text']": "it yielded a str, not a Document or Unreadable",
     "return [Document('x', '', 'T', None)]": "text of a document is a NoneType, not a str",
     "return [Document('x', '', 'T', 't', 3)]": "date of a document must be a str or None",
     "return [Document('x', '', 'T', 't')] * 2": "two documents with the row ''",
@@ -85,7 +85,7 @@ NONSENSE = {
 
 
 @pytest.mark.parametrize("body", NONSENSE)
-def test_a_reader_that_gives_nonsense_is_a_failure_that_names_its_package(
+def test_faulty_reader_is_a_failure_that_names_its_package(
     fresh: Registry[Reader], body: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     project = tmp_path / "project"
@@ -109,18 +109,18 @@ def test_a_reader_that_gives_nonsense_is_a_failure_that_names_its_package(
     assert isinstance(fine, Document)
 
 
-def test_documents_of_another_package_are_made_fit_to_be_stored(fresh: Registry[Reader]):
+def test_documents_of_plugin_readers_are_normalised(fresh: Registry[Reader]):
     odd = Document("other", " a\nb ", " T\n", "x\r\ny\ud800", "", {"when": float("nan")}, "utf-8")
-    found = readers._fit(odd, "a.epub", "")
+    found = readers._normalised(odd, "a.epub", "")
     assert found == Document("a.epub", "a b", "T", "x\ny\ufffd", None, {"when": None}, "utf-8")
-    blank = readers._fit(Document("a", "r", "T", " \n"), "a.epub", "")
+    blank = readers._normalised(Document("a", "r", "T", " \n"), "a.epub", "")
     assert isinstance(blank, Unreadable) and blank.row == "r"
 
 
 @pytest.mark.parametrize(
     "page", ["README.md", "docs/guides/documents.md", "graphrag_ray/cli/commands/index_command.py"]
 )
-def test_the_built_in_formats_are_those_that_pages_and_help_name(page: str, fresh: Registry[Reader]):
+def test_documentation_and_help_list_the_built_in_formats(page: str, fresh: Registry[Reader]):
     text = (SAMPLE.parents[1] / page).read_text("utf-8").replace("`", "")
     text = re.sub(r"\s+", " ", text)
     named = re.search(r"(?:\.[a-z]+, )+\.[a-z]+(?: or \.[a-z]+)?", text)

@@ -1,4 +1,4 @@
-"""Table files: every row is a document or a reason, and one bad row harms no other."""
+"""Table files. Each row yields a document or a fault, and bad rows do not affect others."""
 
 import csv
 import datetime
@@ -50,7 +50,7 @@ def as_csv(rows: list[dict[str, Any]], delimiter: str = ",") -> bytes:
 
 
 @pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
-def test_the_three_kinds_give_the_same_documents(extension: str) -> None:
+def test_all_formats_give_the_same_documents(extension: str) -> None:
     data = {
         "jsonl": lines(*ROWS),
         "csv": as_csv(ROWS),
@@ -63,7 +63,7 @@ def test_the_three_kinds_give_the_same_documents(extension: str) -> None:
     assert first.metadata["author"] == "Ulla"
     assert str(first.metadata["n"]) == "1"
     assert set(first.metadata) == {"author", "n"}
-    # a row without a title is named by its file and row
+    # the title of a row without one consists of file name and row
     assert (second.row, second.title, second.date) == ("2", "talks 2", None)
     assert second.text == "Zweiter „Text“, mit Komma"
     assert first.id != second.id
@@ -94,7 +94,7 @@ def test_a_missing_id_column_is_one_fault(extension: str) -> None:
 
 
 @pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
-def test_ids_name_rows_and_a_repeated_or_missing_one_is_a_fault(extension: str) -> None:
+def test_repeated_or_missing_id_is_a_fault(extension: str) -> None:
     rows = [{"id": i, "text": f"text {k}"} for k, i in enumerate(["a", "b", "a", None, " c "])]
     data = {
         "jsonl": lines(*rows),
@@ -110,7 +110,7 @@ def test_ids_name_rows_and_a_repeated_or_missing_one_is_a_fault(extension: str) 
 
 
 @pytest.mark.parametrize("extension", ["jsonl", "csv", "parquet"])
-def test_a_row_without_text_is_a_fault_and_the_others_survive(extension: str) -> None:
+def test_row_without_text_is_a_fault_of_that_row(extension: str) -> None:
     rows = [{"text": t, "k": "v"} for t in ("one", None, " \n", "four")]
     data = {
         "jsonl": lines(*rows, {"k": "no text at all"}, {"text": 5}),
@@ -125,12 +125,12 @@ def test_a_row_without_text_is_a_fault_and_the_others_survive(extension: str) ->
     assert len(found) == (6 if extension == "jsonl" else 4)
 
 
-def test_rows_before_the_first_with_text_are_told_as_well() -> None:
+def test_rows_before_the_first_text_are_reported() -> None:
     found = read("t.jsonl", lines({"k": 1, "id": "a"}, b"{", {"text": "x", "id": "c"}), id_column="id")
     assert [(type(x), x.row) for x in found] == [(Unreadable, "a"), (Unreadable, "row 2"), (Document, "c")]
 
 
-def test_a_broken_line_is_a_fault_that_names_the_line() -> None:
+def test_malformed_line_is_a_fault_that_names_the_line() -> None:
     found = read("t.jsonl", lines({"text": "a"}, b"", b'{"text": "b"', b"[1]", b"nonsense", {"text": "c"}))
     assert [(type(x), x.row) for x in found] == [
         (Document, "1"),
@@ -155,7 +155,7 @@ def test_a_broken_line_is_a_fault_that_names_the_line() -> None:
     ],
     ids=["NaN", "half a pair", "a pair", "cp1252", "big"],
 )
-def test_json_that_others_write_is_read(line: bytes, text: str) -> None:
+def test_nonstandard_json_is_read(line: bytes, text: str) -> None:
     (found,) = read("t.jsonl", line)
     assert isinstance(found, Document)
     assert found.text == text
@@ -164,7 +164,7 @@ def test_json_that_others_write_is_read(line: bytes, text: str) -> None:
 
 
 @pytest.mark.parametrize("codec", ["utf-8-sig", "utf-16", "utf-32"])
-def test_tables_may_begin_with_a_byte_order_mark(codec: str) -> None:
+def test_tables_can_begin_with_a_byte_order_mark(codec: str) -> None:
     for path, text in (
         ("t.jsonl", '{"text": "Zoë"}\n{"text": "b"}\n'),
         ("t.csv", "text,k\r\nZoë,1\r\nb,2\r\n"),
@@ -175,16 +175,16 @@ def test_tables_may_begin_with_a_byte_order_mark(codec: str) -> None:
         assert (first.text, second.text) == ("Zoë", "b")
 
 
-def test_a_json_array_is_one_fault_that_says_what_to_write() -> None:
+def test_json_array_is_one_fault() -> None:
     (found,) = read("t.jsonl", json.dumps(ROWS, indent=1).encode())
     assert isinstance(found, Unreadable)
-    assert "one object a line" in found.reason
-    # a first line that is merely broken costs no other
+    assert "one object per line" in found.reason
+    # a malformed first line does not affect the others
     found_rows = read("t.jsonl", lines(b"[oops", {"text": "a"}))
     assert [type(x) for x in found_rows] == [Unreadable, Document]
 
 
-def test_a_fault_of_json_is_told_with_its_column() -> None:
+def test_json_fault_names_the_column() -> None:
     (found,) = read("t.jsonl", b'{"text": "a tab\t in a string"}\n')
     assert isinstance(found, Unreadable)
     assert "not JSON (Invalid control character at column 16)" in found.reason
@@ -201,7 +201,7 @@ def test_json_nested_too_deeply_is_a_fault() -> None:
 
 
 @pytest.mark.parametrize("delimiter", [",", ";", "\t", "|"])
-def test_the_delimiter_is_the_one_that_finds_the_text_column(delimiter: str) -> None:
+def test_delimiter_is_detected_from_the_text_column(delimiter: str) -> None:
     first, second = read("t.csv", as_csv(ROWS, delimiter))
     assert isinstance(first, Document)
     assert isinstance(second, Document)
@@ -215,7 +215,7 @@ def test_a_csv_in_an_older_encoding_is_read() -> None:
     assert {x.encoding for x in found if isinstance(x, Document)} == {"cp1252"}
 
 
-def test_a_row_in_another_encoding_late_in_a_csv_is_decoded_on_its_own() -> None:
+def test_csv_row_in_another_encoding_is_decoded_separately() -> None:
     ascii_rows = b"text,k\n" + b"plain text,1\n" * 100_000
     odd = "L’été à la mairie où tout a été décidé,“Zoë”\n".encode("cp1252")
     found = read("t.csv", ascii_rows + odd + b"last,2\n")
@@ -227,14 +227,14 @@ def test_a_row_in_another_encoding_late_in_a_csv_is_decoded_on_its_own() -> None
     assert isinstance(found[-1], Document)
 
 
-def test_a_field_may_be_longer_than_pythons_default_limit() -> None:
+def test_field_can_exceed_the_default_limit_of_python() -> None:
     text = "word " * 100_000
     (found,) = read("t.csv", as_csv([{"text": text, "k": 1}]))
     assert isinstance(found, Document)
     assert found.text == text
 
 
-def test_a_record_with_other_fields_than_the_header_is_a_fault() -> None:
+def test_record_with_wrong_number_of_fields_is_a_fault() -> None:
     data = b'text,k\nan unquoted, comma,1\n"fine, quoted",2,,\nshort\nlast,3\n\n'
     found = read("t.csv", data)
     assert [type(x) for x in found] == [Unreadable, Document, Unreadable, Document]
@@ -242,7 +242,7 @@ def test_a_record_with_other_fields_than_the_header_is_a_fault() -> None:
     assert "3 fields" in found[0].reason
 
 
-def test_a_quote_that_is_never_closed_is_told() -> None:
+def test_unclosed_quote_is_reported() -> None:
     found = read("t.csv", b'text,k\none,1\n"two,2\nthree,3\n')
     assert [type(x) for x in found] == [Document, Unreadable]
     assert isinstance(found[1], Unreadable)
@@ -263,7 +263,7 @@ def test_a_quote_that_is_never_closed_is_told() -> None:
         ("t.parquet", parquet(pa.table({"text": pa.array([], pa.string())}))),
     ],
 )
-def test_a_table_without_rows_is_said_to_be_empty(path: str, data: bytes) -> None:
+def test_table_without_rows_is_reported_as_empty(path: str, data: bytes) -> None:
     (found,) = read(path, data)
     assert isinstance(found, Unreadable)
     assert found.row == ""
@@ -272,17 +272,17 @@ def test_a_table_without_rows_is_said_to_be_empty(path: str, data: bytes) -> Non
 
 @pytest.mark.parametrize("path", ["t.jsonl", "t.csv", "t.parquet"])
 @pytest.mark.parametrize("data", [b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"PAR1nonsensePAR1"])
-def test_a_file_that_is_no_table_gives_only_faults(path: str, data: bytes) -> None:
+def test_file_that_is_not_a_table_gives_only_faults(path: str, data: bytes) -> None:
     found = read(path, data)
     assert found
     assert all(isinstance(x, Unreadable) and x.reason for x in found)
 
 
-def test_a_damaged_parquet_file_gives_the_rows_before_the_damage() -> None:
+def test_damaged_parquet_file_yields_the_rows_before_the_damage() -> None:
     rows = {"text": [f"text {i} " * 20 for i in range(3000)]}
     data = bytearray(parquet(rows, row_group_size=1000, compression="NONE", use_dictionary=False))
     place = data.index(b"text 2100 ")
-    # the header of the page in which row 2100 is
+    # the header of the page with row 2100
     data[data.rindex(b"text 1999 ", 0, place) + 200 : place - 100] = b"\xff" * (
         place - 100 - data.rindex(b"text 1999 ", 0, place) - 200
     )
@@ -294,7 +294,7 @@ def test_a_damaged_parquet_file_gives_the_rows_before_the_damage() -> None:
     assert f"rows {len(found)} to 3000 of 3000" in last.reason
 
 
-def test_columns_of_every_type_become_metadata_that_json_can_hold() -> None:
+def test_columns_of_every_type_become_json_metadata() -> None:
     moment = datetime.datetime(2014, 2, 3, 4, 5, 6, 789, tzinfo=datetime.UTC)
     columns = {
         "text": pa.array(["x"]),
@@ -334,7 +334,7 @@ def test_columns_of_every_type_become_metadata_that_json_can_hold() -> None:
     }
 
 
-def test_text_in_parquet_that_is_not_utf_8_is_a_fault_of_its_row() -> None:
+def test_invalid_utf_8_in_parquet_is_a_fault_of_its_row() -> None:
     texts = pa.array([b"fine", b"\xff\xfe", b"fine too"]).view(pa.string())
     found = read("t.parquet", parquet(pa.table({"text": texts})))
     assert [type(x) for x in found] == [Document, Unreadable, Document]
@@ -343,7 +343,7 @@ def test_text_in_parquet_that_is_not_utf_8_is_a_fault_of_its_row() -> None:
     assert as_bytes.text == "Zoë"
 
 
-def test_title_and_date_columns_can_be_named_or_left_out() -> None:
+def test_title_and_date_columns_are_optional() -> None:
     row = {"body": "x", "headline": "H", "on": 2014, "title": "t", "date": "d"}
     options = {"text_column": "body", "title_column": "headline", "date_column": "on"}
     (found,) = read("t.jsonl", lines(row), **options)
@@ -355,7 +355,7 @@ def test_title_and_date_columns_can_be_named_or_left_out() -> None:
 
 
 class Endless(io.RawIOBase):
-    """A table without end, which counts what was read of it."""
+    """An infinite table that counts the bytes read."""
 
     def __init__(self, head: bytes, row: bytes) -> None:
         self.taken = 0
@@ -386,7 +386,7 @@ TEXT = st.text(st.characters(exclude_categories=["Cs", "Cc"]) | st.sampled_from(
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=8))
-def test_what_is_written_as_csv_and_jsonl_is_read_back(rows: list[tuple[str, str]]) -> None:
+def test_csv_and_jsonl_round_trip(rows: list[tuple[str, str]]) -> None:
     records = [{"text": text, "note": note} for text, note in rows]
     for path, data in (("t.csv", as_csv(records)), ("t.jsonl", lines(*records))):
         found = read(path, data)
@@ -417,7 +417,7 @@ assert chunks.documents_table([document]).num_rows == units.num_rows == 1
 
 
 def repeated(value: str, rows: int, column: str = "text") -> pa.Table:
-    """Rows that all hold one value, which a Parquet file holds once."""
+    """Rows with the same value, which a Parquet file stores once."""
     values = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([value]))
     if column == "text":
         return pa.table({"text": values})
@@ -426,7 +426,7 @@ def repeated(value: str, rows: int, column: str = "text") -> pa.Table:
 
 
 @pytest.mark.parametrize("column", ["text", "tags"])
-def test_what_a_row_group_holds_is_limited_however_small_the_file_is(column: str) -> None:
+def test_decoded_size_of_a_row_group_is_limited(column: str) -> None:
     data = parquet(repeated("a" * 1_000_000, 1_000, column), compression="zstd", store_schema=False)
     assert len(data) < 2_000
     *_, last = documents_in("t.parquet", io.BytesIO(data), Input(max_bytes=100_000_000))
@@ -434,7 +434,7 @@ def test_what_a_row_group_holds_is_limited_however_small_the_file_is(column: str
     assert "input.max_bytes (100,000,000)" in last.reason and "row groups" in last.reason
 
 
-def test_memory_for_repeated_text_is_that_of_a_few_rows() -> None:
+def test_memory_for_repeated_text_is_limited() -> None:
     data = parquet(repeated("a" * 1_000_000, 1_000), compression="zstd", store_schema=False)
     before = pa.total_allocated_bytes()
     found = documents_in("t.parquet", io.BytesIO(data), Input())
@@ -442,15 +442,15 @@ def test_memory_for_repeated_text_is_that_of_a_few_rows() -> None:
     assert len(held) == 1_000 and max(held) < 20_000_000
 
 
-def test_row_groups_within_the_limit_are_read_beside_one_beyond_it() -> None:
+def test_row_group_beyond_the_limit_does_not_affect_others() -> None:
     rows = {"text": ["a", "b", "c" * 2_000, "d" * 2_000, "e", "f"]}
     data = parquet(pa.table(rows), row_group_size=2, use_dictionary=False)
     first, second, lost, *rest = read("t.parquet", data, max_bytes=1_000)
-    assert isinstance(lost, Unreadable) and lost.reason.startswith("rows 3 to 4 are not read")
+    assert isinstance(lost, Unreadable) and lost.reason.startswith("rows 3 to 4 were skipped")
     assert [d.text for d in (first, second, *rest) if isinstance(d, Document)] == ["a", "b", "e", "f"]
 
 
-def test_columns_of_dictionaries_are_read_as_others_are() -> None:
+def test_dictionary_columns_are_read() -> None:
     rows = [
         {"text": "One", "tags": ["x", None], "by": {"name": "Ulla", "n": 1}, "of": [("k", "x")], "raw": b"x"},
         {"text": "Two", "tags": None, "by": None, "of": None, "raw": None},

@@ -1,4 +1,4 @@
-"""Tokens: the vocabulary of a model, counts, and where tokens end."""
+"""Vocabularies of models, token counts and token ends."""
 
 import unicodedata
 
@@ -33,7 +33,7 @@ SAMPLES = [
     "a\0b\x01\ufeff\ufffd",
     "",
 ]
-# characters that compose, combine, join, or take three or four bytes
+# characters that compose, combine or join, or that take three or four bytes
 ODD = st.text(
     st.sampled_from("ab e\u0301\u0327\u030a\u200d\u1100\u1161\u11a8가か\u3099漢😀👩🏽é\ufb01\u0958\n1A'"),
     max_size=60,
@@ -54,7 +54,7 @@ ANY = st.text(st.characters(), max_size=60) | ODD
         ("Qwen/Qwen2.5-7B", Vocabulary("qwen3", True)),
         ("qwen3.5", Vocabulary("qwen3", True)),
         ("mistral-large", Vocabulary("o200k_base", False)),
-        # a vocabulary that tiktoken knows and this room has not
+        # a vocabulary that only tiktoken has
         ("text-davinci-003", Vocabulary("o200k_base", False)),
         ("llama-33b", Vocabulary("o200k_base", False)),
         ("", Vocabulary("cl100k_base", False)),
@@ -66,7 +66,7 @@ def test_a_models_vocabulary_is_known_by_its_name(model: str, expected: Vocabula
     assert vocabulary_for(model) == expected
 
 
-def test_a_vocabulary_in_the_settings_is_taken_at_its_word() -> None:
+def test_vocabulary_in_the_settings_takes_precedence() -> None:
     assert vocabulary_for("my-finetune", "llama3") == Vocabulary("llama3", True)
     assert vocabulary_for("gpt-4o", "cl100k_base") == Vocabulary("cl100k_base", True)
     with pytest.raises(SettingsError, match=r"gpt2.*cl100k_base, o200k_base"):
@@ -79,18 +79,18 @@ def reference() -> tiktoken.Encoding:
 
 
 @pytest.mark.parametrize("text", SAMPLES)
-def test_tokens_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
+def test_token_counts_match_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
     ids = quicktok.get_encoding("cl100k_base").encode_ordinary(text)
     assert ids == reference.encode_ordinary(text)
     assert count_tokens(text, "cl100k_base") == len(ids)
 
 
 @given(text=ANY)
-def test_offsets_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
+def test_offsets_match_tiktoken(text: str, reference: tiktoken.Encoding) -> None:
     ids = reference.encode_ordinary(text)
     ends = np.cumsum([len(reference.decode_single_token_bytes(i)) for i in ids], dtype=np.int64)
     data = text.encode("utf-8", "surrogatepass")
-    # as many characters as are complete at each end
+    # the number of complete characters before each token end
     expected = [
         sum((b & 0xC0) != 0x80 for b in data[:e]) - (data[e : e + 1] > b"\x7f" and data[e] < 0xC0)
         for e in ends
@@ -99,7 +99,7 @@ def test_offsets_are_those_of_tiktoken(text: str, reference: tiktoken.Encoding) 
 
 
 @given(ANY, st.sampled_from(VOCABULARIES))
-def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: str) -> None:
+def test_there_is_one_offset_per_token_and_the_last_is_the_end(text: str, vocabulary: str) -> None:
     ends = token_ends(text, vocabulary)
     assert ends.dtype == np.int64
     assert len(ends) == count_tokens(text, vocabulary)
@@ -110,14 +110,14 @@ def test_offsets_are_one_a_token_and_end_with_the_text(text: str, vocabulary: st
 
 
 @given(ODD)
-def test_a_vocabulary_that_normalises_still_counts_in_our_characters(text: str) -> None:
+def test_offsets_of_a_normalising_vocabulary_refer_to_the_original_text(text: str) -> None:
     ends = token_ends(text, "qwen3")
     normal = unicodedata.normalize("NFC", text)
     if normal == text:
         return
     theirs = token_ends(normal, "qwen3")
     assert len(ends) == len(theirs)
-    # where a cut is at the same place in both, the parts before it are the same text
+    # if both texts are cut at the same offset, the parts before it are equal
     for ours, there in zip(ends, theirs, strict=True):
         if unicodedata.normalize("NFC", text[:ours]) != normal[:there]:
             assert len(unicodedata.normalize("NFC", text[:ours])) <= there
@@ -130,7 +130,7 @@ def test_counts_come_in_the_order_of_the_texts() -> None:
     assert count_tokens_of([], "cl100k_base").tolist() == []
 
 
-def test_half_a_surrogate_pair_is_counted_like_the_replacement_character() -> None:
+def test_lone_surrogate_is_counted_like_the_replacement_character() -> None:
     assert count_tokens("a\ud83db", "o200k_base") == count_tokens("a\ufffdb", "o200k_base")
     assert token_ends("a\ud83db", "o200k_base")[-1] == 3
 
@@ -143,9 +143,7 @@ def test_no_token_ends_inside_a_character() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 7, 1000])
-def test_long_texts_are_mapped_by_blocks_to_the_same_offsets(
-    block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_block_size_does_not_affect_offsets(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "".join(SAMPLES)
     expected = token_ends(text, "cl100k_base").tolist()
     monkeypatch.setattr(tokens, "_BLOCK_TOKENS", block)
@@ -153,10 +151,10 @@ def test_long_texts_are_mapped_by_blocks_to_the_same_offsets(
 
 
 @pytest.mark.parametrize("unit", ["a", " ", "\n", "-", "😀", "\u0301", "ab", "漢字"])
-def test_time_is_linear_on_one_endless_word(unit: str) -> None:
+def test_long_word_takes_linear_time(unit: str) -> None:
     assert not too_slow(lambda text: token_ends(text, "o200k_base"), lambda n: "e" + unit * n, 80_000)
 
 
-def test_an_unknown_vocabulary_is_told() -> None:
+def test_unknown_vocabulary_is_reported() -> None:
     with pytest.raises(ValueError, match=r"p50k_base.*cl100k_base"):
         count_tokens("x", "p50k_base")

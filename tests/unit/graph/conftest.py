@@ -5,7 +5,7 @@ from graphrag_ray.base.prompts import load_prompts
 
 
 def play_dialogue(dialogue, replies):
-    """Drive a dialogue with replies in order. Returns its value and the requests it made."""
+    """Run a dialogue with the given replies. Returns its result and its requests."""
     left, requests = list(replies), []
     try:
         request = next(dialogue)

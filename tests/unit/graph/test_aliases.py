@@ -11,7 +11,7 @@ from graphrag_ray.base.ids import entity_key
 from graphrag_ray.graph.aliases import EntityNames, parse_names
 
 
-def test_an_alias_meets_its_canonical_name_under_one_key():
+def test_alias_has_the_key_of_its_canonical_name():
     names = parse_names("Mara Venn:\n  - Mayor Venn\n  - m. venn\n", None)
     assert names.key(" mayor   Venn ") == "MARA VENN"
     assert names.key("M. Venn") == names.key("Mara Venn") == "MARA VENN"
@@ -23,12 +23,12 @@ def test_an_alias_of_an_alias_resolves_to_the_end_of_the_chain():
     assert names.key("c") == "A"
 
 
-def test_one_alias_may_stand_without_brackets_and_a_canonical_name_may_stand_twice():
+def test_single_alias_needs_no_brackets_and_canonical_names_can_repeat():
     names = parse_names("A: B\nC: [D]\nA: [E]\n", None)
     assert [names.key(n) for n in "BDE"] == ["A", "C", "A"]
 
 
-def test_names_that_yaml_takes_for_other_things_stay_names():
+def test_names_that_look_like_other_yaml_types_remain_text():
     names = parse_names("NO: [yes, 1984, null]\n", None)
     assert [names.key(n) for n in ("Yes", "1984", "Null")] == ["NO", "NO", "NO"]
 
@@ -45,12 +45,12 @@ def test_names_that_yaml_takes_for_other_things_stay_names():
         ("A: ['']\n", "line 1: empty name"),
     ],
 )
-def test_aliases_that_cannot_be_used_are_named(text, named):
+def test_invalid_aliases_are_reported(text, named):
     with pytest.raises(SettingsError, match=named.replace("(", r"\(")):
         parse_names(text, None)
 
 
-def test_a_name_that_is_its_own_alias_is_no_circle():
+def test_name_can_be_its_own_alias():
     assert parse_names("Acme: [ACME, acme]\n", None).key("acme") == "ACME"
 
 
@@ -77,7 +77,7 @@ def test_without_files_the_key_is_the_entity_key(name):
     assert parse_names(None, None).key(name) == (entity_key(name) or None)
 
 
-def test_names_travel_to_workers_and_say_what_they_are():
+def test_names_are_picklable_and_have_canonical_json():
     names = parse_names("A: [B, C]\n", "D\nE")
     assert pickle.loads(pickle.dumps(names)).key("b") == "A"
     assert names.to_json() == parse_names("A: [C, B]\n", "E\nD").to_json() != EntityNames().to_json()

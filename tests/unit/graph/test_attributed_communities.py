@@ -38,7 +38,7 @@ def groups(level):
 
 
 def about(n, topics, dimensions=8, seed=0):
-    """Vectors of n nodes, by turns of so many topics, with a little noise."""
+    """Vectors of n nodes that alternate between topics, with a little noise."""
     rng = np.random.default_rng(seed)
     centres = np.eye(dimensions)[:topics]
     return centres[np.arange(n) % topics] + 0.05 * rng.standard_normal((n, dimensions))
@@ -70,7 +70,7 @@ def test_a_level_is_a_partition_into_clusters_that_are_not_too_large(level, augm
     assert not len(links) or (links.ends.max() < k and (links.ends[:, 0] < links.ends[:, 1]).all())
 
 
-def test_nodes_that_mean_the_same_are_together_though_nothing_links_them():
+def test_similar_nodes_without_links_are_clustered_together():
     level = nodes(12, [(0, 1), (2, 3)], about(12, 3))
     assert groups(cluster(level, max_size=4, n_neighbours=3)) == [list(range(t, 12, 3)) for t in range(3)]
     alone = cluster(level, max_size=4, similarity_links="none")
@@ -79,8 +79,8 @@ def test_nodes_that_mean_the_same_are_together_though_nothing_links_them():
     )
 
 
-def test_links_count_by_what_their_ends_mean():
-    """A ring whose links go from topic to topic but for one of each."""
+def test_links_are_weighted_by_similarity():
+    """A ring with one link within each topic."""
     ends = [(i, (i + 1) % 8) for i in range(8)]
     vectors = np.repeat(np.eye(4), 2, axis=0)
     assert groups(cluster(nodes(8, ends, vectors), similarity_links="none")) == [
@@ -91,7 +91,7 @@ def test_links_count_by_what_their_ends_mean():
     ]
 
 
-def test_an_edge_weighs_the_cosine_of_its_ends_and_the_median_where_one_is_unknown():
+def test_edge_weight_is_the_cosine_or_the_median_if_unknown():
     edges = Edges(np.array([[0, 1], [0, 2], [0, 3], [1, 3]]), np.ones(4))
     apart = with_cosine_weights(edges, normalize(np.array([[1, 0], [2, 0], [-1, 0], [0, 1]], np.float32)))
     assert apart.ends.tolist() == [[0, 1]] and apart.weight.tolist() == [1.0]
@@ -109,14 +109,14 @@ def test_nodes_without_an_edge_share_packs_by_their_tokens():
 
 
 @pytest.mark.parametrize("clustering", ["leiden", "scan"])
-def test_many_nodes_of_one_meaning_and_a_hub_are_divided_into_small_clusters(clustering: str):
+def test_many_similar_nodes_with_a_hub_are_divided_into_small_clusters(clustering: str):
     n = 3000
     level = nodes(n, [(0, i) for i in range(1, n)], np.ones((n, 4)))
     sizes = np.bincount(cluster(level, clustering=clustering).cluster)
     assert sizes.sum() == n and sizes.max() <= 15 and np.mean(sizes) > 4
 
 
-def test_so_many_neighbours_are_linked_as_a_node_has_links_and_an_update_keeps_to_it():
+def test_number_of_neighbours_is_the_mean_degree_and_is_reused_on_update():
     ring = [(i, (i + 1) % 10) for i in range(10)]
     level = nodes(10, ring, about(10, 2))
     assert neighbour_count(level, Attributed()) == 2
@@ -126,7 +126,7 @@ def test_so_many_neighbours_are_linked_as_a_node_has_links_and_an_update_keeps_t
     assert neighbour_count(level, Attributed(n_neighbours=7)) == 7
 
 
-def test_a_level_that_comes_from_the_one_before_changes_little():
+def test_level_seeded_from_the_previous_one_changes_little():
     n = 300
     rng = np.random.default_rng(5)
     edges = [(i, int(j)) for i in range(n) for j in (i // 10 * 10 + rng.integers(0, 10, 3)) if j != i]
@@ -142,7 +142,7 @@ def test_a_level_that_comes_from_the_one_before_changes_little():
 
 
 @given(st.integers(1, 60), st.integers(0, 4), st.integers(0, 99))
-def test_all_levels_are_one_hierarchy_each_over_the_one_below(n, height, seed):
+def test_levels_are_stacked_into_one_hierarchy(n, height, seed):
     rng = np.random.default_rng(seed)
     clusters, packed, nodes_ = [], [], n
     for _ in range(height):
@@ -164,7 +164,7 @@ def test_all_levels_are_one_hierarchy_each_over_the_one_below(n, height, seed):
             assert np.array_equal(hierarchy.parent[places[at - 1][below]], places[at][of_node])
 
 
-def test_levels_end_where_there_are_too_few_clusters_or_hardly_fewer_than_nodes():
+def test_too_few_or_too_many_clusters_end_the_levels():
     options = Attributed(min_communities=5)
     assert has_next_level(100, 20, options)
     assert not has_next_level(100, 4, options)

@@ -47,7 +47,7 @@ def spec(prompts):
     return claims_spec(prompts, parse_settings({}))
 
 
-def test_claims_are_asked_for_in_one_request_with_the_entities_one_a_line(play, spec):
+def test_request_lists_one_entity_per_line(play, spec):
     result, (request,) = play(claims(CHUNK, [*NAMES, "ACME"], spec), [reply_of(claim())])
     assert request.prompt == "claims"
     assert set(request.variables) == PLACEHOLDERS["claims"]
@@ -70,17 +70,17 @@ def test_claims_are_asked_for_in_one_request_with_the_entities_one_a_line(play, 
     )
 
 
-def test_without_entities_nothing_is_asked(play, spec):
+def test_no_entities_means_no_request(play, spec):
     result, requests = play(claims(CHUNK, [], spec), [])
     assert (result, requests) == (ClaimRecords((), 0), [])
 
 
-def test_no_claims_is_an_answer(play, spec):
+def test_reply_without_claims_is_valid(play, spec):
     result, _ = play(claims(CHUNK, NAMES, spec), [COMPLETION])
     assert result == ClaimRecords((), 0)
 
 
-def test_an_unmatched_subject_is_kept(play, spec):
+def test_unmatched_subject_is_retained(play, spec):
     result, _ = play(claims(CHUNK, NAMES, spec), [reply_of(claim(), claim(subject="The Council"))])
     assert [c.subject for c in result.claims] == ["ACME", "THE COUNCIL"]
 
@@ -94,7 +94,7 @@ def test_a_blocked_subject_drops_the_claim_and_a_blocked_object_becomes_none(pla
     assert ([c.object for c in result.claims], result.blocked) == (["NONE"], 0)
 
 
-def test_an_entity_called_none_is_no_object(play, spec):
+def test_none_is_not_an_object(play, spec):
     result, _ = play(claims(CHUNK, NAMES, spec), [reply_of(claim(obj="none"))])
     assert result.claims[0].object == "NONE"
 
@@ -104,7 +104,7 @@ def test_unreadable_dates_are_dropped(play, spec):
     assert result.claims[0].start_date is None
 
 
-def test_nonsense_gets_one_correction_turn_and_then_fails(play, spec):
+def test_unusable_reply_is_corrected_once_and_then_fails(play, spec):
     result, requests = play(claims(CHUNK, NAMES, spec), ["nonsense", reply_of(claim())])
     assert [r.prompt for r in requests] == ["claims", "correct"]
     assert len(result.claims) == 1

@@ -36,7 +36,7 @@ def joined(edges, content, k):
 
 
 @given(pairs, vectors, st.integers(0, 4), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
-def test_what_is_left_is_of_links_and_content_and_every_node_keeps_an_edge(pairs, content, k, alpha):
+def test_result_is_a_subset_of_all_links_and_every_node_retains_an_edge(pairs, content, k, alpha):
     edges = graph(12, pairs)
     found = thinned(12, edges, content, k, alpha)
     everything = joined(edges, content, k)
@@ -76,7 +76,7 @@ def by_definition(n, edges, content, k, alpha):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_kept_are_those_with_the_highest_similarity(seed):
+def test_edges_with_the_highest_similarity_are_retained(seed):
     rng = np.random.default_rng(seed)
     edges = graph(30, rng.integers(0, 30, (90, 2)))
     content = rng.standard_normal((30, 5)).astype(np.float32)
@@ -85,7 +85,7 @@ def test_kept_are_those_with_the_highest_similarity(seed):
 
 
 def test_alpha_decides_between_topology_and_content():
-    # 0 has a triangle with 1 and 2, and a link to each of 3 and 4, which say what it says.
+    # 0 is in a triangle with 1 and 2, and linked to 3 and 4, which have the same content.
     edges = graph(5, [(0, 1), (0, 2), (1, 2), (0, 3), (0, 4)])
     content = np.array([[1, 0], [0, 1], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
     of_zero = {
@@ -96,7 +96,7 @@ def test_alpha_decides_between_topology_and_content():
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_graphs_without_edges_stay_so(n):
+def test_graph_without_edges_is_unchanged(n):
     assert len(thinned(n, graph(n, []), np.ones((n, 2), dtype=np.float32), 3)) == 0
 
 
@@ -112,4 +112,4 @@ def test_a_hub_of_twenty_thousand_takes_seconds():
     begun = time.process_time()
     found = thinned(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
     assert time.process_time() - begun < 10
-    assert len(found) == n - 1  # for each leaf it is the only one
+    assert len(found) == n - 1  # the only edge of each leaf

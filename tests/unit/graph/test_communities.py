@@ -58,7 +58,7 @@ def same(one, other):
 
 @st.composite
 def graphs(draw):
-    """Up to 60 nodes: a few dense groups, some edges between them, isolated nodes."""
+    """Up to 60 nodes with a few dense groups, some edges between them and isolated nodes."""
     n = draw(st.integers(1, 60))
     m = draw(st.integers(0, 120))
     seed = draw(st.integers(0, 10**6))
@@ -132,7 +132,7 @@ def test_the_order_and_direction_of_edges_do_not_matter(graph, shuffle, twice):
     assert one.modularity == pytest.approx(two.modularity)
 
 
-def test_leiden_sees_the_same_edges_in_the_same_order(monkeypatch):
+def test_leiden_gets_edges_in_canonical_order(monkeypatch):
     edges = [(a, b, w / 7) for a, b, w in random_edges(200, 500, 3)]
     edges += [(b, a, w + 0.1) for a, b, w in edges[:50]]
     seen = []
@@ -150,7 +150,7 @@ def test_leiden_sees_the_same_edges_in_the_same_order(monkeypatch):
 
 
 def test_the_order_of_entities_does_not_matter():
-    """The communities of titles are the same, however tables were filled: node numbers follow ids."""
+    """Node numbers follow ids, so communities do not depend on the order of rows."""
     edges = random_edges(200, 500, 3)
     weight = np.array([w for *_, w in edges], dtype=float)
 
@@ -179,8 +179,8 @@ def test_two_cliques_with_a_bridge_are_two_communities():
         assert at(build(16, edges, options), 0) == [list(range(8)), list(range(8, 16))]
 
 
-def test_leiden_runs_inside_every_community_again():
-    """Modularity joins small cliques of a large graph (its resolution limit); inside a part it does not."""
+def test_leiden_runs_within_every_large_community():
+    """Modularity merges small cliques of a large graph (resolution limit), but not those of a subgraph."""
     ring = cliques(60, size=4)
     h = build(240, ring, Communities(max_size=5))
     assert h.n_levels == 2
@@ -191,7 +191,7 @@ def test_leiden_runs_inside_every_community_again():
     assert at(whole, 0) == at(h, 0)
 
 
-def test_weights_decide():
+def test_weights_determine_communities():
     edges = [(0, 1, 9), (1, 2, 1), (2, 3, 9), (3, 0, 1)]
     assert at(build(4, edges, Communities(pack_components_below=1, max_size=4)), 0) == [[0, 1], [2, 3]]
 
@@ -214,7 +214,7 @@ def test_a_graph_without_an_edge_has_a_hierarchy(n):
     assert [len(a) for a in sort_edges_by_community(h, np.zeros(0, int), np.zeros(0, int))] == [0, 0]
 
 
-def test_one_small_component_alone_is_a_community_like_others():
+def test_single_small_component_is_an_ordinary_community():
     h = build(6, clique(range(3)) + clique(range(3, 6)) + [(0, 3)], Communities(max_size=4))
     assert at(h, 0) == [list(range(6))]
     assert not h.packed.any()
@@ -227,19 +227,19 @@ def test_self_loops_and_weightless_edges_connect_nothing():
 
 
 @pytest.mark.parametrize("edge", [(0, 1, -1), (0, 1, float("nan")), (0, 2, 1), (-1, 0, 1)])
-def test_impossible_edges_are_refused(edge):
-    with pytest.raises(ValueError, match=r"weights|outside"):
+def test_invalid_edges_are_rejected(edge):
+    with pytest.raises(ValueError, match=r"weights|Edge ends"):
         build(2, [edge])
 
 
-def test_only_the_largest_component_where_that_is_wanted():
+def test_components_largest_uses_only_the_largest_component():
     h = build(30, clique(range(3, 15)) + clique(range(20, 25)), Communities(components="largest"))
     assert at(h, 0) == [list(range(3, 15))]
     assert h.community_of(0)[[0, 3, 20]].tolist() == [-1, 0, -1]
     assert h.modularity == pytest.approx(0.0)
 
 
-def test_modularity_is_that_of_level_zero():
+def test_modularity_refers_to_level_zero():
     edges = random_edges(300, 900, 1)
     h = build(300, edges, Communities(pack_components_below=1))
     graph = igraph.Graph(n=300, edges=[e[:2] for e in edges])
@@ -249,7 +249,7 @@ def test_modularity_is_that_of_level_zero():
 
 
 def keyed(titles):
-    """Sorted ids of small components of two nodes each, their edges and their packs."""
+    """Sorted ids, edges and packs of small components with two nodes each."""
     ids = sorted(entity_id(f"{t} {i}") for t in titles for i in "ab")
     place = {id_: i for i, id_ in enumerate(ids)}
     edges = [(place[entity_id(f"{t} a")], place[entity_id(f"{t} b")]) for t in titles]
@@ -265,22 +265,22 @@ def test_small_components_share_packs_within_the_budget():
 
 
 @pytest.mark.parametrize("new", ["ONE MORE", "ANOTHER", "THIRD"])
-def test_one_more_small_component_changes_few_packs(new):
+def test_additional_small_component_changes_few_packs(new):
     titles = [f"T{i}" for i in range(300)]
     before, after = keyed(titles)[0], keyed([*titles, new])[0]
     assert 1 <= len(after - before) <= 4
 
 
-def test_packs_are_cut_by_the_tokens_of_their_nodes():
+def test_pack_size_is_limited_by_node_tokens():
     h = build(6, [(0, 1)], node_tokens=np.array([10, 10, 50, 1, 1, 1]), pack_tokens=25)
     tokens = [sum([10, 10, 50, 1, 1, 1][node] for node in group) for group in at(h, 0)]
     assert sorted(tokens)[-1] == 50
     assert all(t <= 25 for t in sorted(tokens)[:-1])
 
 
-def test_small_components_do_not_disturb_the_rest():
+def test_small_components_do_not_affect_others():
     edges = random_edges(300, 700, 2)
-    # New nodes get the highest numbers here; what matters is that the others keep their order.
+    # New nodes get the highest numbers, so the others remain in the same order.
     one, two = build(300, edges), build(305, [*edges, (301, 302)])
     large = [at(h, k) for h in (one, two) for k in range(4)]
     kept = [[g for g in level if len(g) > 3] for level in large]
@@ -288,7 +288,7 @@ def test_small_components_do_not_disturb_the_rest():
     assert [g for g in kept[2] if max(g) < 300] == [g for g in kept[6] if max(g) < 300]
 
 
-def test_igraphs_generator_is_set_and_given_back():
+def test_igraph_generator_is_restored():
     random.seed(5)
     state = random.getstate()
     build(300, random_edges(300, 900, 1))
@@ -301,7 +301,7 @@ def test_igraphs_generator_is_set_and_given_back():
     assert igraph.Graph.Erdos_Renyi(50, 0.1).get_edgelist() == expected
 
 
-def test_what_was_drawn_before_does_not_matter():
+def test_random_state_does_not_matter():
     edges = np.array([e[:2] for e in random_edges(200, 400, 4)])
     weight = np.ones(len(edges))
     with seeded_igraph(1) as generator:
@@ -310,7 +310,7 @@ def test_what_was_drawn_before_does_not_matter():
         assert np.array_equal(one, leiden(200, edges, weight, DEFAULT, generator))
 
 
-def test_another_seed_may_give_other_communities():
+def test_seed_affects_communities():
     edges = random_edges(300, 500, 5)
     found = [build(300, edges, Communities(seed=s)) for s in (1, 1, 2, 3)]
     assert same(found[0], found[1])

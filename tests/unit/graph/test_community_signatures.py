@@ -1,4 +1,4 @@
-"""Signatures of communities: what they tell apart, against what a plain look tells."""
+"""Signatures of communities detect exactly the communities with changed inputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SOURCE, TARGET = ints(0, 0, 2, 4, 1), ints(1, 2, 3, 5, 4)
 
 
 def signed(nodes=range(6), edges=range(5), claims=(), cut=False, extra=()):
-    """extra: further edges, which change degrees."""
+    """Compute signatures. `extra` edges change degrees."""
     h: Hierarchy = HIERARCHY
     source, target = (
         np.append(of, [e[n] for e in extra]).astype(np.int64) for n, of in enumerate((SOURCE, TARGET))
@@ -46,7 +46,7 @@ def signed(nodes=range(6), edges=range(5), claims=(), cut=False, extra=()):
 
 
 def differing(one, other) -> set[frozenset[int]]:
-    """The members of communities whose signatures differ."""
+    """The members of the communities with different signatures."""
     h = HIERARCHY
     rows = np.flatnonzero((one != other).any(axis=1))
     return {frozenset(h.node_at_place[h.start[c] : h.end[c]].tolist()) for c in rows.tolist()}
@@ -55,20 +55,20 @@ def differing(one, other) -> set[frozenset[int]]:
 FIRST, SECOND = frozenset({0, 1, 2, 3}), frozenset({4, 5})
 
 
-def test_a_node_that_says_something_else_changes_the_communities_that_hold_it():
+def test_changed_node_changes_the_communities_that_contain_it():
     assert differing(signed(), signed(nodes=[0, 1, 99, 3, 4, 5])) == {FIRST, frozenset({2, 3})}
 
 
-def test_an_edge_changes_the_communities_that_hold_both_ends():
+def test_changed_edge_changes_the_communities_that_contain_both_ends():
     assert differing(signed(), signed(edges=[0, 99, 2, 3, 4])) == {FIRST}
-    assert differing(signed(), signed(edges=[0, 1, 2, 3, 99])) == set()  # from one to the other
+    assert differing(signed(), signed(edges=[0, 1, 2, 3, 99])) == set()  # between two communities
 
 
 def test_claims_change_the_communities_of_their_subjects():
     assert differing(signed(claims=[(5, 1)]), signed(claims=[(5, 2)])) == {SECOND}
 
 
-def test_degrees_count_only_where_something_is_left_out():
+def test_degrees_matter_only_in_cut_contexts():
     more = [(0, 4)]
     assert differing(signed(), signed(extra=more)) == set()
     cut = differing(signed(cut=True), signed(cut=True, extra=more))
@@ -76,7 +76,7 @@ def test_degrees_count_only_where_something_is_left_out():
 
 
 @given(st.lists(st.booleans(), min_size=4, max_size=4))
-def test_as_before_is_what_has_nothing_else_below_it(same: list[bool]):
+def test_subtree_is_unchanged_only_if_all_descendants_are(same: list[bool]):
     h = HIERARCHY
     found = unchanged_subtrees(h, np.array(same))
     assert found.tolist() == [all(same[d] for d in range(c, h.subtree_end[c])) for c in range(4)]

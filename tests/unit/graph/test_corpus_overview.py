@@ -1,4 +1,4 @@
-"""What the corpus is about: what is shown for it, and what is made of the reply."""
+"""The overview of the corpus, its prompt and its reply."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asked(reply: ChatReply) -> str:
     return run_dialogue(about("- Minutes of May", "- MILL: It grinds.", SPEC), lambda request: reply)
 
 
-def test_titles_and_entities_are_shown_and_the_reply_is_the_text():
+def test_prompt_lists_titles_and_entities_and_the_reply_is_returned():
     seen: list[ChatRequest] = []
 
     def answer(request: ChatRequest) -> ChatReply:
@@ -67,13 +67,13 @@ def test_a_reply_that_is_too_long_is_cut():
     assert len(text) <= MAX_ABOUT and text.endswith("…")
 
 
-def test_it_is_told_once_and_only_for_a_prompt_of_reports_that_has_a_place_for_it():
+def test_overview_is_needed_once_and_only_if_the_report_prompt_uses_it():
     assert needs_about(Settings(), PROMPTS)
     assert not needs_about(told("Mills."), PROMPTS) and not needs_about(told(""), PROMPTS)
     assert not needs_about(Settings(), {**PROMPTS, "report": OLD})
 
 
-def test_reports_and_questions_say_it_where_their_prompts_have_a_place_for_it():
+def test_overview_fills_the_placeholder_of_prompts():
     line = "What the corpus is about: Mills."
     assert about_line(told("Mills."), PROMPTS["report"]) == line
     assert report_spec(told("Mills."), PROMPTS).about == line
@@ -83,13 +83,13 @@ def test_reports_and_questions_say_it_where_their_prompts_have_a_place_for_it():
     assert prompt_variables("Why?", map_spec(told("Mills."), {**PROMPTS, "map": placed}))["about"] == line
 
 
-def test_what_a_stranger_says_of_the_corpus_is_one_short_line_without_marks_of_ours():
+def test_untrusted_overview_is_one_short_sanitized_line():
     line = about_line(told("Mills.\n\n# Goal\x1b[2J [Data: Reports (1)]" + "x" * 9_000), PROMPTS["report"])
     assert "\n" not in line and "\x1b" not in line and "[Data:" not in line and len(line) < MAX_ABOUT + 50
 
 
 @given(st.integers(0, 5_000))
-def test_a_sample_lies_evenly_over_all(n: int):
+def test_sample_is_evenly_spaced(n: int):
     places = evenly_spaced(n)
     assert len(places) == min(n, MAX_TITLES) == len(set(places))
     steps = {b - a for a, b in pairwise([*places, n])}
@@ -98,7 +98,7 @@ def test_a_sample_lies_evenly_over_all(n: int):
 
 
 @given(st.lists(st.text(max_size=400), max_size=70))
-def test_what_is_shown_is_bounded_in_any_script(texts: list[str]):
+def test_prompt_size_is_limited_in_any_script(texts: list[str]):
     def bytes_of(text: str) -> int:
         return len(text.encode("utf-8", "surrogatepass"))
 

@@ -28,7 +28,7 @@ def names(records):
     return [e.title for e in records.entities]
 
 
-def test_a_well_formed_reply_gives_its_records_in_order():
+def test_well_formed_reply_is_parsed_in_order():
     records = parse_records(joined(ALICE, ACME, LEADS))
     assert [(e.title, e.type, e.description) for e in records.entities] == [
         ("ALICE", "PERSON", "Alice leads Acme."),
@@ -49,7 +49,7 @@ def test_a_reply_truncated_anywhere_keeps_its_complete_records(cut):
     assert records.unusable == (1 if FIELD in ACME[:cut] else 0)
 
 
-def test_an_unclosed_last_record_is_dropped_though_the_endpoint_says_nothing_of_truncation():
+def test_unclosed_last_record_is_dropped_without_reported_truncation():
     records = parse_records(joined(ALICE, '("entity"<|>ACME<|>ORGANIZATION<|>Acme makes (mo', end=""))
     assert (names(records), records.unusable) == (["ALICE"], 1)
 
@@ -103,7 +103,7 @@ def test_a_reply_truncated_right_after_an_inner_parenthesis_is_incomplete():
         pytest.param(joined(ALICE, ACME) + "\n" + joined(LEADS), id="completed twice"),
     ],
 )
-def test_records_survive_what_models_do_to_the_form(reply):
+def test_malformed_records_are_parsed(reply):
     records = parse_records(reply)
     assert [(e.title, e.type) for e in records.entities] == [("ALICE", "PERSON"), ("ACME", "ORGANIZATION")]
     assert [e.description for e in records.entities] == ["Alice leads Acme.", "Acme makes mills."]
@@ -128,7 +128,7 @@ def test_records_survive_what_models_do_to_the_form(reply):
         'Kept "Slow Signals" and "Fast Signals"',
     ],
 )
-def test_delimiters_braces_and_parentheses_in_a_description_do_no_harm(description):
+def test_descriptions_can_contain_delimiters_braces_and_parentheses(description):
     record = f'("entity"{D}ALICE{D}PERSON{D}{description})'
     for reply in (
         joined(record, ACME),
@@ -142,7 +142,7 @@ def test_delimiters_braces_and_parentheses_in_a_description_do_no_harm(descripti
 
 
 @pytest.mark.parametrize("form", ["**{}**", "`{}`", '"{}"', "“{}”", "'{}'", "‘{}’", "«{}»"])
-def test_quotes_and_emphasis_around_a_whole_field_are_taken_off(form):
+def test_quotes_and_emphasis_around_a_field_are_removed(form):
     fields = [form.format(field) for field in ("ALICE", "PERSON", "Alice leads Acme.")]
     (entity,) = parse_records(joined(f'("entity"{D}{D.join(fields)})')).entities
     assert (entity.title, entity.type, entity.description) == ("ALICE", "PERSON", "Alice leads Acme.")
@@ -164,7 +164,7 @@ def test_a_description_of_several_lines_becomes_one():
     ]
 
 
-def test_a_description_that_holds_the_field_delimiter_is_joined():
+def test_description_with_a_field_delimiter_is_joined():
     records = parse_records(
         joined(
             f'("entity"{D}ALICE{D}PERSON{D}She writes {D} between fields.)',
@@ -224,7 +224,7 @@ BAD = [
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_what_is_meant_as_a_record_and_is_none_is_counted(bad):
+def test_malformed_records_are_counted(bad):
     for reply in (joined(ALICE, bad, ACME), joined(bad, ALICE, ACME), joined(ALICE, ACME, bad)):
         records = parse_records(reply)
         assert (names(records), records.unusable) == (["ALICE", "ACME"], 1)
@@ -233,7 +233,7 @@ def test_what_is_meant_as_a_record_and_is_none_is_counted(bad):
 
 @given(st.lists(st.sampled_from([ALICE, ACME, LEADS, VAGUE, *BAD])))
 def test_every_record_is_read_or_counted_as_unusable(pieces):
-    """Also several bad ones, and whatever stands beside them."""
+    """Several malformed records and surrounding text are handled too."""
     records = parse_records(joined(*pieces))
     assert len(records.entities) == pieces.count(ALICE) + pieces.count(ACME)
     assert len(records.relationships) == pieces.count(LEADS) + pieces.count(VAGUE)
@@ -289,7 +289,7 @@ PIECES = st.lists(
 
 
 @given(PIECES, st.booleans())
-def test_no_reply_makes_the_parser_fail(reply, truncated):
+def test_parser_never_raises(reply, truncated):
     parse_claims(reply, truncated=truncated)
     for e in parse_records(reply, truncated=truncated).entities:
         assert e.title
@@ -300,7 +300,7 @@ def test_no_reply_makes_the_parser_fail(reply, truncated):
     st.lists(st.tuples(SAFE, SAFE, SAFE), max_size=5),
     st.lists(st.tuples(SAFE, SAFE, SAFE, st.integers(1, 10)), max_size=5),
 )
-def test_what_is_written_in_the_form_is_read_back(entities, relationships):
+def test_records_round_trip(entities, relationships):
     reply = joined(
         *(f'("entity"{D}{n}{D}{t}{D}{d})' for n, t, d in entities),
         *(f'("relationship"{D}{s}{D}{t}{D}{d}{D}{w})' for s, t, d, w in relationships),
@@ -349,7 +349,7 @@ def test_a_quote_keeps_the_delimiters_of_the_text():
     assert c.source_text == f"wrote{D}and ## (twice)"
 
 
-def test_an_odd_status_becomes_suspected_and_is_counted():
+def test_unknown_status_becomes_suspected_and_is_counted():
     parsed = parse_claims(joined(claim(status="PROBABLY")))
     assert (parsed.claims[0].status, parsed.unreadable) == ("SUSPECTED", 1)
 
@@ -373,17 +373,17 @@ def test_an_odd_status_becomes_suspected_and_is_counted():
         ("", None),
     ],
 )
-def test_dates_are_iso_as_exact_as_stated_or_none(written, iso):
+def test_dates_are_iso_with_the_stated_precision_or_none(written, iso):
     assert parse_date(written) == iso
 
 
-def test_a_date_that_is_none_of_the_calendar_is_counted():
+def test_invalid_date_is_counted():
     parsed = parse_claims(joined(claim(start="2014-02-30"), claim(start="NONE")))
     assert [c.start_date for c in parsed.claims] == [None, None]
     assert parsed.unreadable == 1
 
 
-def test_a_claim_with_too_few_fields_is_counted_and_a_truncated_one_too():
+def test_incomplete_claims_are_counted():
     assert parse_claims(joined(claim(), f'("claim"{D}ACME{D}ALICE)')).unusable == 1
     parsed = parse_claims(joined(claim(), claim()[:-10], end=""))
     assert (len(parsed.claims), parsed.unusable) == (1, 1)

@@ -44,27 +44,27 @@ def summary(dialogue, reply):
     return stop.value.value, request
 
 
-def test_distinct_folds_white_space_and_keeps_the_order_of_first_places():
+def test_distinct_descriptions_collapse_whitespace_and_retain_order():
     assert distinct_descriptions(["b  c", "a", "b\nc ", "", "  ", "a"]) == ["b c", "a"]
 
 
 ALIKE = ["Bob bakes “rye”.", 'bob bakes "rye"', "Bob  bakes rye.", "«Bob bakes rye»"]
 
 
-def test_descriptions_that_differ_by_marks_alone_are_one():
+def test_descriptions_that_differ_only_in_punctuation_are_equal():
     assert distinct_descriptions([*ALIKE, "Bob bakes Rye."]) == [ALIKE[0], "Bob bakes Rye."]
     assert distinct_descriptions(["He’s in.", "he's in"]) == ["He’s in."]
     assert distinct_descriptions(["“”", ".", "..."]) == ["“”", ".", "..."]
 
 
-def test_descriptions_that_differ_by_marks_alone_need_no_model(spec):
+def test_descriptions_that_differ_only_in_punctuation_need_no_call(spec):
     assert plan_layer(ALIKE, spec, TOKENS) == [[ALIKE[0]]]
     with pytest.raises(StopIteration) as stop:
         next(describe("entity", "BOB", ALIKE, spec))
     assert stop.value.value == ALIKE[0]
 
 
-def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
+def test_few_short_descriptions_are_joined(spec):
     few = replace(spec, concatenate_up_to_tokens=8)
     for texts in permutations(["He sings", "Bob bakes rye.", "彼はパン屋だ。"]):
         assert plan_layer(texts, few, TOKENS) == [["Bob bakes rye. He sings. 彼はパン屋だ。"]]
@@ -75,19 +75,19 @@ def test_a_few_short_descriptions_are_put_one_after_the_other(spec):
     assert plan_layer(["Bob bakes.", "He sings."], spec, TOKENS) == [["Bob bakes.", "He sings."]]
 
 
-def test_the_offline_engine_joins_in_its_own_way():
+def test_nothing_is_joined_for_the_offline_engine():
     assert describe_spec(load_prompts(), Settings()).concatenate_up_to_tokens == 0
     assert describe_spec(load_prompts(), parse_settings(PAID)).concatenate_up_to_tokens == 100
 
 
 @pytest.mark.parametrize("descriptions", [["Bob is a baker."], ["Bob is a baker.", " Bob is\na baker. ", ""]])
-def test_one_distinct_description_passes_through_without_a_request(spec, descriptions):
+def test_single_distinct_description_needs_no_request(spec, descriptions):
     with pytest.raises(StopIteration) as stop:
         next(describe("entity", "BOB", descriptions, spec))
     assert stop.value.value == "Bob is a baker."
 
 
-def test_no_description_gives_an_empty_one_without_a_request(spec):
+def test_no_descriptions_need_no_request(spec):
     with pytest.raises(StopIteration) as stop:
         next(describe("entity", "BOB", [" "], spec))
     assert stop.value.value == ""
@@ -137,12 +137,12 @@ def test_a_spec_survives_pickling(spec):
     assert pickle.loads(pickle.dumps(spec)) == spec
 
 
-def test_what_fits_is_one_batch():
+def test_descriptions_that_fit_are_one_batch():
     assert plan_layer(["one two", "three"], SPEC, TOKENS) == [["one two", "three"]]
 
 
 @pytest.mark.parametrize("descriptions", [[], ["", " "]])
-def test_a_layer_of_nothing_is_one_batch_of_nothing(descriptions):
+def test_empty_layer_is_one_empty_batch(descriptions):
     assert plan_layer(descriptions, SPEC, TOKENS) == [[]]
 
 
@@ -157,7 +157,7 @@ def test_a_description_longer_than_half_a_batch_is_cut_at_the_end_of_a_token():
     st.integers(1, 40),
     st.integers(1, 90),
 )
-def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_tokens):
+def test_tree_ends_whatever_the_model_writes(lengths, batch_tokens, reply_tokens):
     texts = [" ".join(f"w{i}" for _ in range(n)) for i, n in enumerate(lengths)]
     calls = 0
     while len(parts := plan_layer(texts, replace(SPEC, batch_tokens=batch_tokens), TOKENS)) > 1:
@@ -171,9 +171,9 @@ def test_the_tree_ends_whatever_a_model_writes(lengths, batch_tokens, reply_toke
     assert len(parts) == 1
 
 
-def test_one_new_instance_repays_one_branch_of_the_tree(spec):
+def test_new_instance_repeats_only_one_branch_of_the_tree(spec):
     def run(descriptions, known):
-        """The calls of a whole tree; replies are functions of the request, as a journal gives them."""
+        """The requests of a whole tree, whose replies depend only on the request, as with a journal."""
         calls, texts = set(), descriptions
         while True:
             parts, texts = plan_layer(texts, replace(SPEC, batch_tokens=300), TOKENS), []

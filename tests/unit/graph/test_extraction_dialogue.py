@@ -37,7 +37,7 @@ def spec(prompts):
 
 @dataclass(frozen=True)
 class SomeNames:
-    """Stands for graph.names.Names: an object whose bound method travels to the workers."""
+    """A picklable object with a bound method as key, like `aliases.EntityNames`."""
 
     blocked: frozenset[str] = frozenset()
     aliases: tuple[tuple[str, str], ...] = ()
@@ -48,7 +48,7 @@ class SomeNames:
         return None if not found or found in self.blocked else found
 
 
-def test_the_papers_flow_is_extract_check_glean(play, spec):
+def test_dialogue_extracts_checks_and_gleans(play, spec):
     result, requests = play(extract(CHUNK, spec), [reply_of(ALICE, ACME, LEADS), "Y", reply_of(BOB, KNOWS)])
     assert [r.prompt for r in requests] == ["extract", "glean_check", "glean"]
     assert [r.response for r in requests] == ["text", "yes_no", "text"]
@@ -80,7 +80,7 @@ def test_each_turn_carries_the_whole_conversation_and_the_first_turns_variables(
     assert "{" not in glean.messages[-1].content
 
 
-def test_gleaning_goes_on_up_to_its_maximum_and_asks_before_each(play, spec):
+def test_gleaning_repeats_up_to_its_maximum_with_a_check_before_each(play, spec):
     spec = replace(spec, max_gleanings=3)
     result, requests = play(
         extract(CHUNK, spec),
@@ -105,7 +105,7 @@ def test_a_no_ends_the_gleaning(play, spec, word):
 
 
 @pytest.mark.parametrize("word", ["Y", "y", "YES", "Yes.", "**Yes**", "'Y'", "- yes, some"])
-def test_a_yes_goes_on_gleaning(play, spec, word):
+def test_yes_continues_the_gleaning(play, spec, word):
     result, requests = play(extract(CHUNK, spec), [reply_of(ALICE), word, reply_of(BOB)])
     assert requests[-1].prompt == "glean"
     assert result.unexpected_glean_replies == 0
@@ -119,12 +119,12 @@ def test_any_other_word_ends_the_gleaning_and_is_counted(play, spec, word):
     assert len(result.entities) == 1
 
 
-def test_a_gleaning_that_finds_nothing_is_no_odd_reply(play, spec):
+def test_empty_gleaning_is_not_unexpected(play, spec):
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), "Y", COMPLETION])
     assert (len(result.entities), result.unexpected_glean_replies, result.unusable) == (1, 0, 0)
 
 
-def test_a_truncated_first_reply_loses_nothing_of_what_was_gleaned(play, spec):
+def test_truncated_first_reply_does_not_affect_gleaned_records(play, spec):
     truncated = ChatReply(reply_of(ALICE, ACME[:-5], end=""), "length")
     result, _ = play(extract(CHUNK, spec), [truncated, "Y", reply_of(ACME, LEADS)])
     assert [(e.title, e.turn) for e in result.entities] == [("ALICE", 0), ("ACME", 1)]
@@ -155,7 +155,7 @@ def test_an_unusable_gleaned_reply_is_counted_and_the_first_is_kept(play, spec):
 @pytest.mark.parametrize(
     "replies", [["Y", ChatReply(reply_of(BOB), "content_filter")], [ChatReply("Y", "content_filter")]]
 )
-def test_a_content_filter_while_gleaning_keeps_what_there_is(play, spec, replies):
+def test_content_filter_while_gleaning_retains_earlier_records(play, spec, replies):
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE), *replies])
     assert len(result.entities) == 1
     assert result.unexpected_glean_replies == 1
@@ -166,7 +166,7 @@ def test_a_content_filter_on_the_first_reply_fails(play, spec):
         play(extract(CHUNK, spec), [ChatReply(reply_of(ALICE), "content_filter")])
 
 
-def test_nothing_to_extract_is_an_empty_extraction_and_no_failure(play, spec):
+def test_nothing_to_extract_is_an_empty_extraction(play, spec):
     result, requests = play(extract(CHUNK, spec), [COMPLETION, "N"])
     assert (result.entities, result.relationships, result.unusable) == ((), (), 0)
     assert [r.prompt for r in requests] == ["extract", "glean_check"]
@@ -175,7 +175,7 @@ def test_nothing_to_extract_is_an_empty_extraction_and_no_failure(play, spec):
 @pytest.mark.parametrize(
     "nonsense", ["", "I cannot help with that.", '{"entities": []}', f'("entity"{D}BOB)\n{COMPLETION}']
 )
-def test_nonsense_gets_one_correction_turn(play, spec, nonsense):
+def test_unusable_reply_is_corrected_once(play, spec, nonsense):
     result, requests = play(extract(CHUNK, spec), [nonsense, reply_of(ALICE), "N"])
     assert [r.prompt for r in requests] == ["extract", "correct", "glean_check"]
     assert [e.title for e in result.entities] == ["ALICE"]
@@ -190,12 +190,12 @@ def test_after_a_correction_the_gleaning_follows_the_good_reply_only(play, spec)
     assert requests[2].messages[-2].content == reply_of(ALICE)
 
 
-def test_nonsense_twice_fails_and_never_becomes_an_empty_extraction(play, spec):
+def test_second_unusable_reply_fails(play, spec):
     with pytest.raises(DialogueFailed, match="correction"):
         play(extract(CHUNK, spec), ["nonsense", "more nonsense"])
 
 
-def test_a_reply_cut_off_before_its_first_record_is_told_so(play, spec):
+def test_correction_mentions_a_cut_off_reply(play, spec):
     cut = ChatReply(ALICE[:-5], "length")
     _, requests = play(extract(CHUNK, spec), [cut, reply_of(ALICE), "N"])
     assert "cut off" in requests[1].messages[-1].content
@@ -209,14 +209,14 @@ def test_blocked_names_are_dropped_with_their_relationships_and_counted_apart(pl
     assert (result.blocked, result.unusable) == (2, 0)
 
 
-def test_a_reply_of_blocked_names_only_is_an_answer(play, spec):
+def test_reply_with_only_blocked_names_is_valid(play, spec):
     spec = replace(spec, key=SomeNames(blocked=frozenset({"BOB"})).key)
     result, requests = play(extract(CHUNK, spec), [reply_of(BOB), "N"])
     assert [r.prompt for r in requests] == ["extract", "glean_check"]
     assert (result.entities, result.blocked) == ((), 1)
 
 
-def test_aliases_act_on_entities_and_on_both_ends(play, spec):
+def test_aliases_apply_to_entities_and_both_ends(play, spec):
     spec = replace(spec, key=SomeNames(aliases=(("ALICE", "ALICE VENN"),)).key)
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE, LEADS, KNOWS), "N"])
     assert result.entities[0].title == "ALICE VENN"
@@ -226,7 +226,7 @@ def test_aliases_act_on_entities_and_on_both_ends(play, spec):
     ]
 
 
-def test_a_name_of_nothing_but_quotes_is_unusable_and_not_blocked(play, spec):
+def test_name_of_only_quotes_is_unusable_rather_than_blocked(play, spec):
     nobody = f'("entity"{D}“”{D}PERSON{D}Nobody.)'
     result, _ = play(extract(CHUNK, spec), [reply_of(ALICE, nobody), "N"])
     assert (result.unusable, result.blocked) == (1, 0)
@@ -243,7 +243,7 @@ HOSTILE = (
 )
 
 
-def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_between_its_marks(play, spec):
+def test_document_with_delimiters_and_placeholders_is_inserted_once(play, spec):
     result, requests = play(extract(ChunkText(HOSTILE), spec), [reply_of(ALICE), "N"])
     system, user = requests[0].messages
     assert f"\n----- passage -----\n{HOSTILE}\n----- end of the passage -----\n" in user.content
@@ -251,7 +251,7 @@ def test_a_document_full_of_delimiters_and_prompts_is_filled_in_once_between_its
     assert [e.title for e in result.entities] == ["ALICE"]
 
 
-def test_the_header_stands_on_lines_of_its_own_above_the_text(play, spec):
+def test_header_is_on_separate_lines_above_the_text(play, spec):
     for header in ("A letter\n11 June 2014", "A letter\n11 June 2014\n"):
         _, requests = play(extract(ChunkText("Dear Bob", header), spec), [COMPLETION, "N"])
         text = "\nA letter\n11 June 2014\n----- passage -----\nDear Bob\n"

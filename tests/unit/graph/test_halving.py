@@ -10,7 +10,7 @@ numbers = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-30, 1e15])
 
 
 @given(st.lists(st.tuples(numbers, numbers, st.integers(0, 20)), min_size=1, max_size=60), st.integers(1, 40))
-def test_pieces_hold_every_member_once_and_are_small_or_single(rows, most):
+def test_pieces_partition_the_members_and_fit_or_are_single(rows, most):
     vectors = np.array([row[:2] for row in rows], dtype=np.float32)
     sizes = np.array([row[2] for row in rows])
     pieces = split_to_size(np.arange(len(rows)), vectors, sizes, most)
@@ -19,7 +19,7 @@ def test_pieces_hold_every_member_once_and_are_small_or_single(rows, most):
     assert all(np.all(np.diff(piece) > 0) for piece in pieces)
 
 
-def test_the_cut_lies_where_the_members_differ_most():
+def test_members_are_split_along_the_principal_direction():
     vectors = np.array([[1, 0], [0, 1], [1, 0.1], [0.1, 1]], dtype=np.float32)
     pieces = split_to_size(np.arange(4), vectors, np.ones(4, np.int64), 2)
     assert sorted(piece.tolist() for piece in pieces) == [[0, 2], [1, 3]]
@@ -31,6 +31,6 @@ def test_large_members_make_small_pieces():
     assert sorted(piece.tolist() for piece in pieces) in ([[0], [1, 2, 3, 4, 5]], [[0, 1, 2, 3, 4], [5]])
 
 
-def test_thousands_of_equal_vectors_are_cut_in_few_rounds():
+def test_thousands_of_equal_vectors_take_few_rounds():
     pieces = split_to_size(np.arange(5_000), np.ones((5_000, 4), np.float32), np.ones(5_000, np.int64), 3)
     assert max(len(piece) for piece in pieces) <= 3 and len(pieces) <= 4_096

@@ -37,7 +37,7 @@ def test_communities_are_numbered_depth_first_with_the_largest_sibling_first():
     assert h.sizes().tolist() == [4, 2, 2, 2, 1]
 
 
-def test_a_level_holds_the_leaves_above_it():
+def test_level_includes_the_leaves_above_it():
     h = example()
     assert h.communities_at_level(0).tolist() == [0, 3, 4]
     assert h.communities_at_level(1).tolist() == h.communities_at_level(9).tolist() == [1, 2, 3, 4]
@@ -50,7 +50,7 @@ def test_nodes_in_no_community_come_last():
     assert h.community_of(0).tolist() == [-1, 0, -1, 0]
 
 
-def test_no_node_and_no_community_is_a_hierarchy():
+def test_hierarchy_can_be_empty():
     h = number_depth_first(ints(), ints(), ints(), np.zeros(0, bool), 0.0)
     assert (h.n_communities, h.n_levels, len(h.node_at_place), len(h.communities_at_level(0))) == (0, 0, 0, 0)
     h = number_depth_first(ints(-1, -1), ints(), ints(), np.zeros(0, bool), 0.0)
@@ -59,7 +59,7 @@ def test_no_node_and_no_community_is_a_hierarchy():
 
 @st.composite
 def trees(draw):
-    """Communities of a random tree, each leaf with nodes; numbers shuffled among levels' creation."""
+    """Communities of a random tree with nodes in each leaf and shuffled numbers."""
     parent, level, leaves = [], [], []
     queue = [(-1, 0)] * draw(st.integers(1, 4))
     while queue:
@@ -78,7 +78,7 @@ def trees(draw):
 
 
 def walk(leaf, parent, packed):
-    """The same by plain recursion: [(members, number under the old numbering)] depth first."""
+    """A recursive reference implementation: [(members, old number)] in depth-first order."""
     inside = {c: set() for c in range(len(parent))}
     for node, smallest in enumerate(leaf.tolist()):
         c = smallest
@@ -96,7 +96,7 @@ def walk(leaf, parent, packed):
 
 
 @given(trees())
-def test_numbering_is_that_of_a_plain_walk(tree):
+def test_numbering_matches_a_recursive_traversal(tree):
     leaf, parent, level, packed = tree
     h = number_depth_first(leaf, parent, level, packed, 0.0)
     expected = walk(leaf, parent, packed)

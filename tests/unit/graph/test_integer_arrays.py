@@ -12,7 +12,7 @@ from graphrag_ray.graph.integer_arrays import codes, degrees, id_hash64, same_li
 IDS = sorted(ids.entity_id(f"NAME {i}") for i in range(50))
 
 
-def test_prefixes_read_from_buffers_are_those_of_ids():
+def test_hashes_are_the_halves_of_ids():
     column = pa.chunked_array([IDS[:20], IDS[20:]], type=pa.string())
     assert id_hash64(column).tolist() == ids.id_prefixes(IDS).tolist()
     assert (
@@ -22,7 +22,7 @@ def test_prefixes_read_from_buffers_are_those_of_ids():
 
 
 @pytest.mark.parametrize("odd", [None, "short", "G" * 32, "A" * 32, "é" * 16])
-def test_what_is_not_an_id_has_no_prefix(odd):
+def test_invalid_ids_have_no_hash(odd):
     assert id_hash64(pa.array([IDS[0], odd])) is None
 
 
@@ -31,7 +31,7 @@ def test_degrees_count_relationships_at_both_ends():
 
 
 @given(st.lists(st.none() | st.text(max_size=3), max_size=30), st.integers(0, 30))
-def test_codes_compare_as_values_do(values, cut):
+def test_codes_sort_like_values(values, cut):
     column = pa.chunked_array([values[:cut], values[cut:]], type=pa.string())
     code, distinct = codes(column)
     assert distinct.to_pylist() == sorted({v for v in values if v is not None})
@@ -42,7 +42,7 @@ texts = st.lists(st.lists(st.sampled_from(["", "a", "b", "ab"]), max_size=3), ma
 
 
 @given(texts, st.data())
-def test_lists_are_the_same_whose_texts_are(one: list[list[str]], data: st.DataObject):
+def test_same_lists_compares_texts(one: list[list[str]], data: st.DataObject):
     other = [data.draw(st.sampled_from([of, [*of, "a"], of[::-1]])) for of in one]
     type_ = pa.large_list(pa.large_string())
     found = same_lists(pa.array(one, type_), pa.array(other, type_))

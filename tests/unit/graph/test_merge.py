@@ -53,7 +53,7 @@ corpora = st.lists(
 
 
 def extractions(corpus):
-    """Chunks of documents d0…d3, positions counted within each."""
+    """Chunks of documents d0…d3 with their positions in the document."""
     seen = Counter()
     out = []
     for d, entities, relationships in corpus:
@@ -72,14 +72,14 @@ def in_order(rows):
 
 
 def by_key(table):
-    """Rows of each key in canonical order, as a plain loop would have them."""
+    """Rows of each key in canonical order, grouped by a simple loop."""
     groups = {}
     for row in in_order(table.to_pylist()):
         groups.setdefault(row[table.column_names[0]], []).append(row)
     return dict(sorted(groups.items()))
 
 
-def test_a_name_seen_only_in_a_relationship_is_kept_with_its_provenance():
+def test_name_seen_only_in_a_relationship_is_retained_with_its_provenance():
     unit = ExtractionSource("u", "d", 3)
     found = extraction([("ADA", "PERSON", "an engineer", 0)], [("ADA", "CY", "met", 2.0, 1)])
     table = entity_instance_rows([(unit, found)])
@@ -120,7 +120,7 @@ def test_a_corpus_without_records_gives_empty_tables():
 
 
 @given(corpora, st.integers(0, 9))
-def test_entities_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus, seed):
+def test_entities_match_a_reference_merge_in_any_row_order(corpus, seed):
     table = entity_instance_rows(extractions(corpus))
     expected = []
     for id_, rows in by_key(table).items():
@@ -140,7 +140,7 @@ def test_entities_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus,
 
 
 @given(corpora, st.integers(0, 9), st.sampled_from(["count", "strength"]))
-def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(corpus, seed, weight):
+def test_relationships_match_a_reference_merge_in_any_row_order(corpus, seed, weight):
     table = relationship_instance_rows(extractions(corpus))
     expected = []
     for id_, rows in by_key(table).items():
@@ -162,14 +162,14 @@ def test_relationships_are_what_a_plain_loop_finds_whatever_the_order_of_rows(co
     assert merge_relationships(shuffled(table, seed), weight).to_pylist() == expected
 
 
-def test_a_pair_counts_once_a_chunk_in_either_direction():
+def test_pair_counts_once_per_chunk_in_either_direction():
     pair = [("ADA", "BOB", "met", 3.0, 0), ("BOB", "ADA", "met again", 4.0, 1)]
     rows = relationship_instance_rows([(ExtractionSource("u", "d", 0), extraction(relationships=pair))])
     assert merge_relationships(rows, "count")["weight"].to_pylist() == [1.0]
     assert merge_relationships(rows, "strength")["weight"].to_pylist() == [7.0]
 
 
-def test_summed_strength_does_not_depend_on_the_order_of_adding():
+def test_summed_strength_does_not_depend_on_the_order():
     strengths = [1 / 3, 2 / 7, 1e5, 0.1] * 20
     pairs = [("ADA", "BOB", "met", s, 0) for s in strengths]
     table = relationship_instance_rows([(ExtractionSource("u", "d", 0), extraction(relationships=pairs))])
@@ -180,14 +180,14 @@ def test_summed_strength_does_not_depend_on_the_order_of_adding():
 @pytest.mark.parametrize(
     ("strength", "weight"), [(float("nan"), 1.0), (float("inf"), 1.0), (-3.0, 0.0), (1e9, 1e5)]
 )
-def test_a_strength_beyond_reason_does_no_harm(strength, weight):
+def test_extreme_strengths_are_limited(strength, weight):
     pair = [("ADA", "BOB", "met", strength, 0)]
     table = relationship_instance_rows([(ExtractionSource("u", "d", 0), extraction(relationships=pair))])
     assert merge_relationships(table, "strength")["weight"].to_pylist() == [weight]
 
 
 @given(corpora, st.integers(0, 9), st.integers(1, 5))
-def test_descriptions_are_distinct_and_in_canonical_order_however_they_are_batched(corpus, seed, max_rows):
+def test_descriptions_are_distinct_and_ordered_in_any_batching(corpus, seed, max_rows):
     rows = extractions(corpus)
     for table in (entity_instance_rows(rows), relationship_instance_rows(rows)):
         ordered = sort_instances(shuffled(table, seed))
@@ -203,7 +203,7 @@ def test_descriptions_are_distinct_and_in_canonical_order_however_they_are_batch
         ]
 
 
-def test_descriptions_of_unsorted_instances_are_refused():
+def test_unsorted_instances_are_rejected():
     rows = extractions([(0, [(n, "PERSON", "x", 0) for n in NAMES], [])])
     table = sort_instances(entity_instance_rows(rows))
     with pytest.raises(ValueError, match="sorted"):
@@ -219,7 +219,7 @@ def test_descriptions_of_a_hub_are_gathered_in_pieces(monkeypatch):
     assert batch.column("descriptions").to_pylist() == [[f"{i:010d}" for i in range(40)]]
 
 
-def test_an_entity_has_the_type_that_is_stated():
+def test_stated_type_is_used():
     rows = entity_instance_rows(extractions([(0, [("ADA", "", "", 0), ("ADA", "PERSON", "x", 0)], [])]))
     (entity,) = merge_entities(rows).to_pylist()
     assert (entity["title"], entity["type"], entity["n_instances"]) == ("ADA", "PERSON", 2)

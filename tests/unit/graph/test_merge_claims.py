@@ -25,7 +25,7 @@ def rows(*chunks):
     )
 
 
-def test_the_same_claim_in_two_chunks_is_one_with_both_as_provenance():
+def test_same_claim_in_two_chunks_is_merged():
     table = merge_claims(
         rows([claim(quote="first")], [claim(description="sold  the MILL", start="2014", quote="second")])
     )
@@ -36,14 +36,14 @@ def test_the_same_claim_in_two_chunks_is_one_with_both_as_provenance():
     assert (row["subject_entity_id"], row["covariate_type"]) == (entity_id("ADA"), "claim")
 
 
-def test_a_claim_about_something_else_is_another_claim():
+def test_claims_with_different_objects_are_distinct():
     table = merge_claims(
         rows([claim(), claim(description="Bought the mill."), claim(type_="GIFT"), claim(subject="BOB")])
     )
     assert len(table) == 4
 
 
-def test_a_claim_whose_subject_is_no_entity_is_kept_without_one():
+def test_claim_without_a_matching_entity_is_retained():
     merged = merge_claims(rows([claim(subject="BOB"), claim()]))
     table = null_unmatched_subjects(merged, pc.is_in(merged["subject_entity_id"], value_set=KNOWN).to_numpy())
     assert {r["subject_id"]: r["subject_entity_id"] for r in table.to_pylist()} == {
@@ -52,7 +52,7 @@ def test_a_claim_whose_subject_is_no_entity_is_kept_without_one():
     }
 
 
-def test_the_status_is_that_of_most_and_a_tie_is_suspected():
+def test_status_is_the_most_frequent_or_suspected_if_tied():
     def status(*stated):
         return merge_claims(rows(*([claim(status=s)] for s in stated)))["status"].to_pylist()
 
@@ -61,14 +61,14 @@ def test_the_status_is_that_of_most_and_a_tie_is_suspected():
     assert status("FALSE") == ["FALSE"]
 
 
-def test_a_claim_keeps_its_id_when_an_earlier_chunk_comes_to_state_it():
+def test_claim_id_does_not_change_when_an_earlier_chunk_states_it():
     late = merge_claims(rows([], [claim()]))
     both = merge_claims(rows([claim()], [claim()]))
     assert late["id"] == both["id"]
     assert late["text_unit_id"] != both["text_unit_id"]
 
 
-def test_no_claims_are_a_table_too():
+def test_no_claims_give_an_empty_table():
     table = null_unmatched_subjects(merge_claims(rows()), np.zeros(0, np.bool_))
     assert (table.schema, len(table)) == (COVARIATES, 0)
 

@@ -32,7 +32,7 @@ def by_definition(vectors, k):
 
 
 def themes(n, d=32, centres=200, noise=0.7, seed=0):
-    """Vectors about centres of very different popularity."""
+    """Vectors around centres of very different frequency."""
     rng = np.random.default_rng(seed)
     about = rng.standard_normal((centres, d))
     popular = rng.pareto(1.2, centres) + 0.05
@@ -41,7 +41,7 @@ def themes(n, d=32, centres=200, noise=0.7, seed=0):
 
 
 @given(small, st.integers(0, 16))
-def test_neighbours_are_those_of_the_definition_with_ties_and_zeros(vectors, k: int):
+def test_neighbours_match_the_definition_with_ties_and_zeros(vectors, k: int):
     rows, cosines, _ = nearest_neighbours(vectors, k)
     expected_rows, expected_cosines = by_definition(vectors, k)
     assert np.array_equal(rows, expected_rows)
@@ -50,7 +50,7 @@ def test_neighbours_are_those_of_the_definition_with_ties_and_zeros(vectors, k: 
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_a_row_alone_has_no_neighbours(n):
+def test_single_row_has_no_neighbours(n):
     rows, cosines, _ = nearest_neighbours(np.ones((n, 3), dtype=np.float32), 4)
     assert rows.tolist() == [[-1] * 4] * n and cosines.tolist() == [[0] * 4] * n
 
@@ -69,35 +69,35 @@ def test_length_does_not_matter(scale):
     assert np.isfinite(cosines).all() and (rows >= 0).all()
 
 
-def test_vectors_that_are_not_finite_are_refused():
+def test_vectors_must_be_finite():
     with pytest.raises(ValueError, match="finite"):
         nearest_neighbours(np.array([[1.0, np.nan], [1, 1]], dtype=np.float32), 1)
 
 
-def test_equal_vectors_make_a_chain():
+def test_equal_vectors_form_a_chain():
     rows, cosines, _ = nearest_neighbours(np.ones((6, 3), dtype=np.float32), 2)
     assert rows.tolist() == [[1, 2], [0, 2], [1, 3], [2, 4], [3, 5], [4, 3]]
     assert (cosines == 1).all()
 
 
-def test_a_hundred_thousand_equal_vectors_make_a_chain_in_bounded_time():
+def test_hundred_thousand_equal_vectors_form_a_chain_in_limited_time():
     n = 100_000
     vectors = np.ones((n, 16), dtype=np.float32)
     vectors[::1000] = 0
     begun = time.process_time()
     rows, _, _ = nearest_neighbours(vectors, 4)
-    assert time.process_time() - begun < 60  # it takes some 6 seconds
+    assert time.process_time() - begun < 60  # it takes about 6 s
     assert (rows[::1000] == -1).all()
     there = np.flatnonzero(vectors[:, 0])
     reached = np.bincount(rows[there].ravel())
-    assert reached.max() <= 8  # nobody is everybody's neighbour
+    assert reached.max() <= 8  # no row is a neighbour of all others
     ends = np.stack([np.repeat(there, 4), rows[there].ravel()], axis=1)
     assert len(np.unique(connected_components(n, ends)[there])) == 1
     inner = there[2:-2]
     assert (np.abs(rows[inner] - inner[:, None]) <= 5).all()
 
 
-def test_cells_find_nearly_all(monkeypatch):
+def test_cell_search_has_high_recall(monkeypatch):
     vectors = themes(6000)
     exact, exact_cosines, _ = nearest_neighbours(vectors, 8)
     monkeypatch.setattr(module, "EXACT_ROWS", 100)
@@ -110,7 +110,7 @@ def test_cells_find_nearly_all(monkeypatch):
 
 
 @given(small, st.integers(1, 6))
-def test_cells_are_sound_for_any_vectors(vectors, k: int):
+def test_cell_search_is_valid_for_any_vectors(vectors, k: int):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "EXACT_ROWS", 1)
         rows, cosines, _ = nearest_neighbours(vectors, k)
@@ -124,10 +124,10 @@ def test_cells_are_sound_for_any_vectors(vectors, k: int):
         assert (rows[i][len(found) :] == -1).all()
 
 
-def test_a_large_cell_is_read_in_windows(monkeypatch):
+def test_large_cell_is_searched_in_windows(monkeypatch):
     vectors = np.concatenate([np.ones((3000, 4)), -np.ones((10, 4))]).astype(np.float32)
     monkeypatch.setattr(module, "EXACT_ROWS", 100)
-    monkeypatch.setattr(module, "LARGE", 1)
+    monkeypatch.setattr(module, "LARGE_CELL_FACTOR", 1)
     rows, _, _ = nearest_neighbours(vectors, 4)
     expected, _ = by_definition(vectors[:20], 4)
     assert np.array_equal(rows[:17], expected[:17])
@@ -136,7 +136,7 @@ def test_a_large_cell_is_read_in_windows(monkeypatch):
     assert set(rows[3005].tolist()) == {3004, 3006, 3003, 3007}
 
 
-def test_one_row_more_leaves_the_neighbours_of_the_others_as_they_were(monkeypatch):
+def test_additional_row_does_not_change_other_neighbours(monkeypatch):
     monkeypatch.setattr(module, "EXACT_ROWS", 500)
     rng = np.random.default_rng(3)
     vectors = rng.standard_normal((60, 16))[rng.integers(0, 60, 3000)] + 0.4 * rng.standard_normal((3000, 16))

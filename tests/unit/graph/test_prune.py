@@ -15,7 +15,7 @@ def g2(n_ab, n_a, n_b, n_units):
     return float(log_likelihood(*(np.array([n]) for n in (n_ab, n_a, n_b)), n_units)[0])
 
 
-def test_the_ratio_is_twice_the_sum_of_observed_times_log_observed_by_expected():
+def test_ratio_matches_the_definition_of_g2():
     cells = [(10, 20 * 30 / 100), (10, 20 * 70 / 100), (20, 80 * 30 / 100), (60, 80 * 70 / 100)]
     assert g2(10, 20, 30, 100) == pytest.approx(2 * sum(o * math.log(o / e) for o, e in cells))
 
@@ -26,7 +26,7 @@ def test_independence_is_zero_and_avoidance_is_negative():
     assert g2(50, 50, 50, 100) > 100
 
 
-def test_meeting_what_occurs_everywhere_says_nothing():
+def test_ratio_is_zero_if_an_end_occurs_everywhere():
     assert g2(40, 100, 40, 100) == pytest.approx(0.0, abs=1e-9)
     assert g2(1, 1, 1, 1) == 0.0
 
@@ -39,8 +39,9 @@ def test_the_ratio_is_symmetric_and_finite(n_ab, more_a, more_b, rest):
     assert g2(n_ab, a, b, total) == pytest.approx(g2(n_ab, b, a, total), abs=1e-6)
 
 
-def test_chance_goes_and_association_stays():
-    # 0 and 1 are frequent and meet once; 2 and 3 are rare and meet once; 4 ties 0 and 1 down.
+def test_associations_are_retained_and_chance_is_pruned():
+    # 0 and 1 are frequent and co-occur once. 2 and 3 are rare and co-occur once. 0 and 1 have a stronger link
+    # to 4.
     source, target = np.array([0, 2, 0, 1]), np.array([1, 3, 4, 4])
     n_ab, frequency = np.array([1, 1, 20, 20]), np.array([40, 40, 1, 1, 25])
     assert keep_relationships(source, target, n_ab, frequency, 100, 3.84).tolist() == [
@@ -51,8 +52,8 @@ def test_chance_goes_and_association_stays():
     ]
 
 
-def test_a_host_in_every_chunk_keeps_those_who_are_said_to_meet_them():
-    """Host 0 is in all of 1,000 units; guests 1–20 in 30 each, each with a firm of their own."""
+def test_relationships_of_a_ubiquitous_host_are_retained():
+    """Host 0 is in all 1,000 units. Guests 1–20 are in 30 each, and each has a different firm."""
     guests, firms = np.arange(1, 21), np.arange(21, 41)
     source = np.concatenate([np.zeros(20, int), guests])
     target = np.concatenate([guests, firms])
@@ -63,7 +64,7 @@ def test_a_host_in_every_chunk_keeps_those_who_are_said_to_meet_them():
     assert keep_relationships(source, target, n_ab, frequency, 1000, 3.84).all()
 
 
-def test_what_meets_a_host_once_in_passing_goes_unless_it_has_nothing_better():
+def test_single_cooccurrence_with_a_host_is_pruned_unless_it_is_the_strongest():
     source, target = np.array([0, 0, 1, 0]), np.array([1, 2, 2, 3])
     n_ab, frequency = np.array([1, 1, 2, 1]), np.array([1000, 4, 4, 1])
     keep = keep_relationships(source, target, n_ab, frequency, 1000, 3.84)
@@ -85,7 +86,7 @@ graphs = st.integers(2, 12).flatmap(
 
 
 @given(graphs, st.floats(0, 30), st.randoms(use_true_random=False))
-def test_no_node_loses_all_its_relationships_and_the_order_of_edges_does_not_matter(graph, threshold, random):
+def test_every_node_retains_a_relationship_in_any_edge_order(graph, threshold, random):
     edges, frequency = graph
     frequency = np.array(frequency)
     source, target, n_ab = np.array(edges, dtype=np.int64).reshape(-1, 3).T
@@ -93,7 +94,7 @@ def test_no_node_loses_all_its_relationships_and_the_order_of_edges_does_not_mat
     before, after = (degrees(source[m], target[m], len(frequency)) for m in (np.ones(len(keep), bool), keep))
     assert ((after > 0) == (before > 0)).all()
     by = np.array(random.sample(range(len(edges)), len(edges)), dtype=np.int64)
-    # Ends may be given either way round.
+    # The ends can be in either order.
     assert (keep_relationships(target[by], source[by], n_ab[by], frequency, 100, threshold) == keep[by]).all()
     assert keep_entities(frequency * 0, frequency * 0, after)[np.unique(source)].all()
 
@@ -101,7 +102,7 @@ def test_no_node_loses_all_its_relationships_and_the_order_of_edges_does_not_mat
 def test_the_strongest_is_by_count_then_association_then_neighbour():
     source, target = np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4])
     best = strongest(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]), 5)
-    # All four are the only one of their leaf; ask for node 0 alone by giving the leaves better ones.
+    # Each is the only edge of its leaf, so give the leaves stronger ones to test node 0.
     assert best.all()
     source, target = np.append(source, [1, 2, 3, 4]), np.append(target, [5, 5, 5, 5])
     best = strongest(
@@ -110,6 +111,6 @@ def test_the_strongest_is_by_count_then_association_then_neighbour():
     assert best.tolist() == [False, False, True, False, True, True, True, True]
 
 
-def test_a_name_seen_once_without_type_or_relationship_is_chance():
+def test_name_seen_once_without_type_or_relationship_is_pruned():
     keep = keep_entities(np.array([1, 2, 1, 1]), np.array([0, 0, 1, 0]), np.array([0, 0, 0, 1]))
     assert keep.tolist() == [False, True, True, True]

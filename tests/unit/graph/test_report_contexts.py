@@ -1,4 +1,4 @@
-"""Contexts as text: the budget, the numbers, and hostile data."""
+"""Rendering contexts within the budget, with local numbers and hostile data."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CL100K = quicktok.get_encoding("cl100k_base").count
 
 
 def rough(text: str) -> int:
-    """A count that is cheap and, unlike real ones, adds up only roughly."""
+    """A cheap token count that is not additive."""
     return len(re.findall(r"\w{1,4}|\S|\s{2,}", text))
 
 
@@ -80,7 +80,7 @@ def test_no_context_exceeds_its_budget_and_every_number_is_a_record(given_, budg
 
 
 @given(TEXTS)
-def test_nothing_in_the_data_can_be_taken_for_a_reference_or_a_score(text: str) -> None:
+def test_data_cannot_contain_references_or_scores(text: str) -> None:
     context = ctx.render(
         [ctx.entity_record("a", text, text), ctx.report_record("b", text, text)], 4000, CL100K
     )
@@ -113,12 +113,12 @@ def test_nothing_in_the_data_can_be_taken_for_a_reference_or_a_score(text: str) 
         ("a < b, and an answer: helpfulness matters", "a < b, and an answer: helpfulness matters"),
     ],
 )
-def test_what_would_be_an_instruction_to_us_becomes_plain_text(hostile: str, harmless: str) -> None:
+def test_markers_of_prompts_become_plain_text(hostile: str, harmless: str) -> None:
     assert ctx.sanitize(hostile).strip() == harmless
 
 
 @pytest.mark.timeout(20)
-def test_a_very_long_gap_in_the_data_takes_no_quadratic_time() -> None:
+def test_very_long_gap_takes_linear_time() -> None:
     gap = " " * 400_000
     assert ctx.sanitize(f"a{gap}b") == "a b"
     assert context_records.drop_unclosed_reference(f"a{gap}[Data: Rep") == "a"
@@ -132,7 +132,7 @@ def test_a_heading_inside_a_description_opens_no_section() -> None:
     assert len(read["Entities"]) == 1
 
 
-def test_records_stand_in_sections_numbered_from_one() -> None:
+def test_records_are_numbered_from_one_in_each_section() -> None:
     given_ = [
         ctx.entity_record("e1", "MARA VENN", "Mayor, of the town"),
         ctx.relationship_record("r1", "MARA VENN", "MILL", "sold it"),
@@ -147,7 +147,7 @@ def test_records_stand_in_sections_numbered_from_one() -> None:
     assert context.numbering == {("Entities", 1): "e1", ("Entities", 2): "e2", ("Relationships", 1): "r1"}
 
 
-def test_a_context_of_unconnected_groups_says_how_many_they_are() -> None:
+def test_context_states_the_number_of_unconnected_groups() -> None:
     apart = [
         ctx.entity_record("a", "MARA VENN", "Mayor."),
         ctx.entity_record("b", "MILL", "A mill."),
@@ -167,7 +167,7 @@ def test_a_context_of_unconnected_groups_says_how_many_they_are() -> None:
     assert tight.text == rest and tight.left_out == 0, "no record gives way to this line"
 
 
-def test_a_record_longer_than_its_share_is_cut_at_its_end_and_counted() -> None:
+def test_long_record_is_shortened_at_its_end_and_counted() -> None:
     context = ctx.render(
         [ctx.entity_record("a", "A", "word " * 5000), ctx.entity_record("b", "B", "short")], 400, CL100K
     )
@@ -176,7 +176,7 @@ def test_a_record_longer_than_its_share_is_cut_at_its_end_and_counted() -> None:
     assert "2,B,short\n" in context.text
 
 
-def test_a_title_longer_than_its_share_is_cut_too() -> None:
+def test_long_title_is_shortened() -> None:
     record = ctx.shorten_record(ctx.entity_record("a", "title " * 1000, "description " * 1000), 40, CL100K)
     assert ctx.count_record_tokens(record, CL100K) <= 40
     assert record.fields[0].startswith("title title")
@@ -185,7 +185,7 @@ def test_a_title_longer_than_its_share_is_cut_too() -> None:
 @pytest.mark.parametrize("vocabulary", ["cl100k_base", "o200k_base", "llama3", "qwen3"])
 def test_estimates_are_upper_bounds_in_every_vocabulary(vocabulary: str) -> None:
     count = quicktok.get_encoding(vocabulary).count
-    for reports in REPORT_SECTIONS:  # a context holds those of one hierarchy
+    for reports in REPORT_SECTIONS:  # a context has the sections of one hierarchy
         others = {s: c for s, c in ctx.COLUMNS.items() if s == reports or s not in REPORT_SECTIONS}
         headings = "".join(context_records.section_heading(s, c) for s, c in others.items())
         assert count(headings) <= HEADING_TOKENS
@@ -196,7 +196,7 @@ def test_estimates_are_upper_bounds_in_every_vocabulary(vocabulary: str) -> None
     assert count(ctx.write_sections(given_)[0]) <= bound
 
 
-def test_a_report_is_shown_without_its_references_and_its_title_line() -> None:
+def test_report_record_omits_references_and_title_line() -> None:
     shown_ = ctx.content_for_context(
         "# The mill\n\nIt was sold [Data: Entities (4, 5)].\n\n## Who\n\nMara [Data: Claims (ab)].\n"
     )

@@ -1,4 +1,4 @@
-"""The report dialogue, driven by lists of replies."""
+"""The report dialogue with scripted replies."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_the_request_carries_the_context_the_variables_and_the_schema() -> None:
     assert set(request.schema["required"]) == set(GOOD)
 
 
-def test_references_outside_the_context_are_taken_out_and_counted() -> None:
+def test_references_outside_the_context_are_removed_and_counted() -> None:
     found, _ = drive(
         report(CONTEXT, SPEC), good(summary="A [Data: Entities (9)]. B [Data: Claims (1); Entities (2, 7)].")
     )
@@ -112,12 +112,12 @@ def test_two_unusable_replies_are_a_failure_that_says_why() -> None:
 
 
 @pytest.mark.parametrize("n", [1, 2, 4])
-def test_few_findings_cost_no_further_turn(n: int) -> None:
+def test_few_findings_are_accepted(n: int) -> None:
     found, requests = drive(report(CONTEXT, SPEC), good(findings=GOOD["findings"][:n]))
     assert (len(found.findings), len(requests)) == (n, 1)
 
 
-def test_of_more_than_ten_findings_the_first_ten_are_kept() -> None:
+def test_only_the_first_ten_findings_are_retained() -> None:
     many = [{"summary": f"S{i}", "explanation": "E"} for i in range(14)]
     found, _ = drive(report(CONTEXT, SPEC), good(findings=many))
     assert [s for s, _ in found.findings] == [f"S{i}" for i in range(10)]
@@ -136,14 +136,14 @@ def test_the_known_spellings_of_the_ratings_explanation_are_read(key: str) -> No
     ("written", "rating"),
     [(7, 7), ("7.5", 7.5), ("8/10", 8), ("6 out of 10", 6), ("4,5", 4.5), (42, 10), (-3, 0), ("10.0", 10)],
 )
-def test_ratings_are_read_as_numbers_or_text_and_kept_within_bounds(written: Any, rating: float) -> None:
+def test_ratings_can_be_numbers_or_text_and_are_limited(written: Any, rating: float) -> None:
     draft = parse_report(good(rating=written))
     assert isinstance(draft, ReportDraft)
     assert draft.rating == rating
 
 
 @pytest.mark.parametrize("written", [None, "high", True, [7], float("nan"), 10**309, "1" + "0" * 309])
-def test_a_rating_that_is_no_number_is_a_problem(written: Any) -> None:
+def test_rating_that_is_not_a_number_is_a_problem(written: Any) -> None:
     problem = parse_report(good(rating=written))
     assert isinstance(problem, ReplyProblem)
     assert "`rating`" in problem.text
@@ -210,7 +210,7 @@ def test_any_reply_is_a_draft_or_a_problem(text: str, finish_reason: str) -> Non
 
 
 @pytest.mark.parametrize("number", ["1" + "0" * 309, "1" + "0" * 5_000, "1e999", "NaN", "-Infinity"])
-def test_a_number_that_nothing_can_hold_is_asked_for_again(number: str) -> None:
+def test_number_out_of_range_is_requested_again(number: str) -> None:
     found, requests = drive(
         report(CONTEXT, SPEC), good().replace('"rating": 6.5', f'"rating": {number}'), good()
     )
@@ -218,7 +218,7 @@ def test_a_number_that_nothing_can_hold_is_asked_for_again(number: str) -> None:
     assert len(found.findings) == 6
 
 
-def test_deeply_nested_nonsense_is_a_problem_not_a_crash() -> None:
+def test_deeply_nested_reply_is_a_problem() -> None:
     assert isinstance(parse_report('{"a":' * 20_000), ReplyProblem)
 
 
@@ -266,8 +266,8 @@ def test_the_spec_comes_from_settings_and_bundled_prompts() -> None:
     assert spec.call.max_output_tokens == Settings().reports.max_output_tokens
 
 
-def test_half_a_character_in_a_reply_is_replaced() -> None:
-    """An escape can name half a surrogate pair, which no table can hold."""
+def test_lone_surrogate_in_a_reply_is_replaced() -> None:
+    """JSON escapes can contain lone surrogates, which tables cannot store."""
     fields = {
         "title": "T \\ud83d",
         "summary": "S \\ud83d\\ude00",

@@ -1,4 +1,4 @@
-"""Plans and their schedule, against a plain restatement of the rules over sets."""
+"""Plans and schedules compared with a simple reference implementation on sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ MAX_CLAIMS = 2
 
 @dataclass
 class Case:
-    """A random graph, its hierarchy, and the length that each report would have (None: it fails)."""
+    """A random graph, its hierarchy and the length of each report (None: it fails)."""
 
     hierarchy: Hierarchy
     elements: GraphElements
@@ -49,7 +49,7 @@ def ints(values) -> np.ndarray:
 
 
 def hierarchy_of(tree: list, n_nodes: int | None = None) -> Hierarchy:
-    """A nested list to a hierarchy: [[0, 1], [2]] is a community of 0, 1, 2 with two sub-communities."""
+    """Convert nested lists: [[0, 1], [2]] is a community of 0, 1 and 2 with two sub-communities."""
     order, level, parent, start, end, last = [], [], [], [], [], []
 
     def add(members: list, above: int, depth: int) -> None:
@@ -125,8 +125,8 @@ def cases(draw) -> Case:
     return Case(h, elements, int(rng.integers(MIN_CONTEXT_TOKENS, 500)), reports)
 
 
-class Naive:
-    """The rules of context_plan.py, read off the page."""
+class ReferencePlanner:
+    """A reference implementation of the rules in context_plan.py."""
 
     def __init__(self, case: Case) -> None:
         self.case, self.h, self.e = case, case.hierarchy, case.elements
@@ -220,8 +220,8 @@ def items(plan: ContextPlan) -> list[tuple[int, int]]:
 
 
 @given(cases())
-def test_a_plan_is_what_the_rules_say(case: Case) -> None:
-    planner, naive = Planner(case.hierarchy, case.elements, case.budget, MAX_CLAIMS), Naive(case)
+def test_plan_matches_the_reference_implementation(case: Case) -> None:
+    planner, naive = Planner(case.hierarchy, case.elements, case.budget, MAX_CLAIMS), ReferencePlanner(case)
     for community in range(case.hierarchy.n_communities):
         plan, progress = planned(planner, community, case.reports)
         shown, left_out, replaced = naive.plan(community)
@@ -265,7 +265,7 @@ def test_a_report_waits_only_for_the_next_candidate_it_needs() -> None:
     assert progress.replaced == [1]
 
 
-def test_the_members_of_a_replaced_community_are_not_shown_again_but_its_edges_to_others_are() -> None:
+def test_members_of_a_replaced_community_are_omitted_but_not_its_outer_edges() -> None:
     planner = two()
     plan, _ = planned(planner, 0, {1: 10})
     h, e = planner.hierarchy, planner.elements
@@ -278,7 +278,7 @@ def test_the_members_of_a_replaced_community_are_not_shown_again_but_its_edges_t
     assert plan.left_out == 0
 
 
-def test_a_failed_report_keeps_its_elements() -> None:
+def test_community_with_failed_report_is_not_replaced() -> None:
     plan, progress = planned(two(), 0, {1: None, 2: 10})
     assert progress.replaced == [2]
     assert {0, 1, 2} <= set(plan.indices_of(ENTITY).tolist())
@@ -293,7 +293,7 @@ def test_a_report_longer_than_its_elements_replaces_nothing() -> None:
     assert plan.left_out == 1
 
 
-def test_once_the_reports_fill_the_context_no_other_is_waited_for() -> None:
+def test_no_report_is_awaited_once_reports_fill_the_context() -> None:
     h = hierarchy_of([[[3 * k, 3 * k + 1, 3 * k + 2] for k in range(9)]])
     planner = Planner(h, elements_of(h, [60] * 27, []), MIN_CONTEXT_TOKENS)
     plan, _ = planned(planner, 0, {1: 90, 2: 90, 3: 90})
@@ -311,7 +311,7 @@ OUTWARD = [(0, 1, 5), (2, 3, 5), (3, 4, 5), (3, 5, 5)]
 """Node 3 has two more relationships, outside of the community of 0 to 3."""
 
 
-def test_edges_are_cut_by_falling_combined_degree_of_the_whole_graph() -> None:
+def test_edges_are_ranked_by_combined_degree_in_the_whole_graph() -> None:
     h = hierarchy_of([[0, 1, 2, 3], [4, 5]])
     elements = elements_of(h, [40] * 6, [(a, b, 60) for a, b, _ in OUTWARD])
     plan, _ = planned(Planner(h, elements, MIN_CONTEXT_TOKENS), 0, {})
@@ -319,7 +319,7 @@ def test_edges_are_cut_by_falling_combined_degree_of_the_whole_graph() -> None:
     assert ends(elements, plan) == [(2, 3)]
 
 
-def test_where_everything_fits_edges_come_by_their_degree_among_those_shown() -> None:
+def test_if_everything_fits_edges_are_ranked_by_degree_in_the_context() -> None:
     h = hierarchy_of([[0, 1, 2, 3], [4, 5]])
     elements = elements_of(h, [5] * 6, [*OUTWARD, (0, 2, 5)])
     plan, _ = planned(Planner(h, elements, 1000), 0, {})
@@ -327,9 +327,7 @@ def test_where_everything_fits_edges_come_by_their_degree_among_those_shown() ->
 
 
 @given(cases(), st.lists(st.integers(1, 60), min_size=40, max_size=40))
-def test_a_context_in_which_everything_fits_does_not_depend_on_degrees_elsewhere(
-    case: Case, degrees: list[int]
-) -> None:
+def test_complete_context_does_not_depend_on_degrees_elsewhere(case: Case, degrees: list[int]) -> None:
     e = case.elements
     other = replace(e, edge_degree=ints(degrees[: len(e.edge_source)]))
     for community in range(case.hierarchy.n_communities):
@@ -341,7 +339,7 @@ def test_a_context_in_which_everything_fits_does_not_depend_on_degrees_elsewhere
             assert items(plan) == items(changed)
 
 
-def test_only_the_first_claims_of_an_entity_are_shown() -> None:
+def test_claims_per_entity_are_limited() -> None:
     h = hierarchy_of([[0, 1]])
     elements = elements_of(h, [5, 5], [], claims=[(0, 1), (1, 1), (0, 2), (0, 3)])
     plan, _ = planned(Planner(h, elements, 1000, max_claims_per_entity=2), 0, {})
@@ -349,20 +347,20 @@ def test_only_the_first_claims_of_an_entity_are_shown() -> None:
     assert plan.left_out == 0
 
 
-def test_one_runaway_description_does_not_empty_a_context() -> None:
+def test_runaway_description_does_not_fill_a_context() -> None:
     h = hierarchy_of([[0, 1]])
     plan, _ = planned(Planner(h, elements_of(h, [10**9, 10**9], [(0, 1, 10**9)]), 400), 0, {})
     assert len(plan.indices_of(ENTITY)) == 2
     assert len(plan.indices_of(RELATIONSHIP)) == 1
 
 
-def test_a_budget_too_small_for_any_context_is_refused() -> None:
+def test_too_small_budget_is_rejected() -> None:
     h = hierarchy_of([[0]])
     with pytest.raises(SettingsError, match=r"context_tokens is 20"):
         HierarchySchedule(h, elements_of(h, [1], []), 20)
 
 
-def test_a_graph_without_nodes_has_nothing_to_report() -> None:
+def test_empty_graph_has_no_reports() -> None:
     h = hierarchy_of([])
     schedule = HierarchySchedule(h, elements_of(h, [], []), 8000)
     assert schedule.finished
@@ -380,13 +378,13 @@ def test_a_report_cannot_be_done_twice_or_before_it_was_handed_out() -> None:
         schedule.mark_done(0, 5)
 
 
-def test_reports_that_the_longest_chain_waits_for_are_handed_out_first() -> None:
+def test_reports_with_the_longest_waiting_chain_come_first() -> None:
     many = iter(range(2000))
 
     def nodes(n: int) -> list[int]:
         return [next(many) for _ in range(n)]
 
-    # Alone; under a parent that fits; under two parents that do not fit.
+    # One has no parent, one has a parent that fits, and one has two ancestors that do not fit.
     h = hierarchy_of([nodes(10), [nodes(10), nodes(10)], [nodes(300), [nodes(300), nodes(300)]]])
     schedule = HierarchySchedule(h, elements_of(h, [20] * 930, []), 8000)
     plans = schedule.take_ready()
@@ -396,7 +394,7 @@ def test_reports_that_the_longest_chain_waits_for_are_handed_out_first() -> None
 
 
 @pytest.mark.timeout(30)
-def test_a_parent_of_very_many_children_is_not_planned_anew_at_each_of_them() -> None:
+def test_parent_of_many_children_is_not_replanned_for_each_child() -> None:
     n = 30_000
     h = hierarchy_of([[[k] for k in range(n)]])
     none = np.zeros(0, dtype=np.int64)

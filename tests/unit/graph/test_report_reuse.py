@@ -1,4 +1,4 @@
-"""Which reports stand although their contexts changed a little."""
+"""Reusing reports after small changes to their contexts."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def entity(name: str, text: str) -> report_context.Record:
 def shown(
     behind: Behind, reports: dict[str, tuple[str, Evidence]] | None = None
 ) -> tuple[list, ContextSketch]:
-    """The records of a context and its sketch. reports: of sub-communities, by their community."""
+    """The records of a context and its sketch. `reports` are those of sub-communities, by community."""
     pairs = [
         (report_context.report_record(ids.report_id(c), "A title", text), rests)
         for c, (text, rests) in (reports or {}).items()
@@ -51,7 +51,7 @@ def shown(
 
 
 def written(records: list, of: ContextSketch, cited: list[str]) -> PreviousReport:
-    """A report that cites some names."""
+    """A report that cites names."""
     references = tuple(Reference("Entities", ids.entity_id(name)) for name in cited)
     told = " ".join(f"[Data: Entities ({r.id})]" for r in references)
     report = Report("Title", told, 5.0, "", ((told, told),), references, 0)
@@ -75,7 +75,7 @@ def stands(
 
 
 def one_more(of: Behind, name: str, chunk: str) -> Behind:
-    """The name is found in one more chunk, and so has another description."""
+    """Add a chunk with the name, which changes its description."""
     text, chunks = of[name]
     return {**of, name: (f"{text} And more.", [*chunks, chunk])}
 
@@ -86,36 +86,36 @@ def lost_by(*names: str, deleted: bool = True) -> RemovedEvidence:
     )
 
 
-def test_a_report_stands_while_little_of_its_evidence_is_new():
+def test_report_is_reused_if_little_evidence_is_new():
     before = people(10)
     now = one_more(before, "NAME 3", CHUNKS[-1])
     assert stands(before, now, cited=("NAME 3",)) is not None
     assert stands(before, now, below=0.001) is None
 
 
-def test_a_name_of_one_chunk_that_gets_a_second_one_is_half_new():
+def test_second_chunk_of_a_name_changes_half_of_its_evidence():
     before = people(4, each=1)
     assert stands(before, one_more(before, "NAME 0", CHUNKS[-1])) is None
 
 
-def test_order_and_numbers_alone_are_no_change():
+def test_order_and_numbers_do_not_count_as_changes():
     before = people(5)
     now = dict(reversed(before.items()))
     assert shown(before)[1].text_hash != shown(now)[1].text_hash
     assert stands(before, now, below=1e-9, cited=("NAME 1",)) is not None
 
 
-def test_the_very_same_context_is_left_to_the_journal():
+def test_identical_context_is_left_to_the_journal():
     assert stands(people(5), people(5)) is None
 
 
-def test_words_that_changed_without_their_evidence_are_a_change():
+def test_changed_text_with_the_same_evidence_is_a_change():
     before = people(2)
     now = {**before, "NAME 0": ("Told by another model.", before["NAME 0"][1])}
     assert stands(before, now, below=0.4) is None
 
 
-def test_small_changes_add_up_against_what_was_written():
+def test_small_changes_add_up():
     before = people(3, each=10)
     earlier, now, kept = written(*shown(before), []), before, 0
     for n in range(20):
@@ -127,14 +127,14 @@ def test_small_changes_add_up_against_what_was_written():
     assert 2 < kept < 12, "each of the changes alone is a thirtieth"
 
 
-def test_what_it_cites_must_still_be_shown():
+def test_cited_records_must_be_in_the_context():
     before = people(20)
     now = {name: said for name, said in before.items() if name != "NAME 7"}
     assert stands(before, now) is not None
     assert stands(before, now, cited=("NAME 7",)) is None
 
 
-def test_no_report_stands_that_may_tell_of_a_deleted_document():
+def test_report_that_may_contain_deleted_text_is_rewritten():
     before = people(10)
     text, chunks = before["NAME 3"]
     now = {**before, "NAME 3": ("Without that document.", chunks[:-1])}
@@ -147,14 +147,14 @@ def test_no_report_stands_that_may_tell_of_a_deleted_document():
     assert stands(before, unchanged_text, lost=lost_by("NAME 3")) is not None
 
 
-def test_no_report_stands_that_was_written_from_what_is_no_more():
+def test_report_on_removed_elements_is_rewritten():
     before = people(30)
     now = {name: said for name, said in before.items() if name != "NAME 3"}
     assert stands(before, now) is not None, "it may be shown elsewhere"
     assert stands(before, now, lost=lost_by("NAME 3", deleted=False)) is None
 
 
-def test_after_a_deletion_a_report_on_a_report_that_was_written_again_is_too():
+def test_after_a_deletion_parents_of_rewritten_reports_are_rewritten():
     behind, rests = people(10), sketch_evidence(CHUNKS[1_000:1_100])
     records, of = shown(behind, {"old": ("Told of them.", rests)})
     earlier = written(records, of, [])
@@ -164,7 +164,7 @@ def test_after_a_deletion_a_report_on_a_report_that_was_written_again_is_too():
     assert reusable_report(earlier, now, records, 0.1, lost_by()) is None
 
 
-def test_a_report_that_is_cited_is_known_under_its_new_id():
+def test_cited_report_gets_its_new_id():
     behind, rests = people(10), sketch_evidence(CHUNKS[1_000:1_100])
     records, of = shown(behind, {"old": ("Told of them.", rests)})
     old, new = ids.report_id("old"), ids.report_id("new")
@@ -188,9 +188,7 @@ contexts = st.dictionaries(
 
 
 @given(contexts, contexts)
-def test_the_difference_is_a_share_that_has_no_direction_and_is_nought_for_the_same(
-    one: Behind, other: Behind
-):
+def test_difference_is_symmetric_and_zero_for_equal_contexts(one: Behind, other: Behind):
     a, b = shown(one)[1], shown(other)[1]
     assert difference(a, a) == 0.0
     assert 0.0 <= difference(a, b) <= 1.0
@@ -207,7 +205,7 @@ def test_the_overlap_of_few_chunks_is_exact(one: list[str], other: list[str]):
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.9, 0.97])
-def test_the_overlap_of_many_chunks_is_near(share: float):
+def test_overlap_of_many_chunks_is_estimated(share: float):
     n = 2_000
     common = round(2 * n * share / (1 + share))
     one, other = CHUNKS[:n], CHUNKS[n - common : 2 * n - common][:n]
@@ -216,7 +214,7 @@ def test_the_overlap_of_many_chunks_is_near(share: float):
     assert overlap(sketch_evidence(one), sketch_evidence(other)) == pytest.approx(exact, abs=0.15)
 
 
-def test_a_sketch_of_a_report_is_that_of_all_it_rests_on():
+def test_evidence_of_a_report_combines_all_records():
     behind = people(10)
     _, of = shown(behind)
     assert of.evidence == sketch_evidence(c for _, chunks in behind.values() for c in chunks)

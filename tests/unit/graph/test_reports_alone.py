@@ -12,12 +12,12 @@ def schedule(children, tokens, budget=1000):
     return LevelSchedule([np.array(c, dtype=np.int64) for c in children], tokens, budget)
 
 
-def test_the_longest_reports_go_in_first_as_many_as_fit():
+def test_longest_reports_are_included_first():
     (plan,) = schedule([[0, 1, 2, 3]], [300, 400, 200, 400]).take_ready(9)
     assert plan.indices_of(REPORT).tolist() == [1, 3] and plan.left_out == 2
 
 
-def test_reports_that_failed_are_left_out_and_nothing_is_asked_where_none_is_left():
+def test_failed_reports_are_omitted_and_communities_without_inputs_are_skipped():
     one = schedule([[0, 1], [2]], [None, 50, None])
     (plan,) = one.take_ready(9)
     assert plan.indices_of(REPORT).tolist() == [1] and plan.left_out == 1
@@ -26,7 +26,7 @@ def test_reports_that_failed_are_left_out_and_nothing_is_asked_where_none_is_lef
     assert one.finished
 
 
-def test_each_community_is_handed_out_once_and_it_ends_when_all_are_done():
+def test_each_community_is_handed_out_once():
     one = schedule([[0], [0], [0]], [10])
     assert [plan.community for plan in one.take_ready(2)] == [0, 1]
     assert [plan.community for plan in one.take_ready(2)] == [2] and not one.take_ready(2)
@@ -37,7 +37,7 @@ def test_each_community_is_handed_out_once_and_it_ends_when_all_are_done():
 
 
 @given(st.lists(st.integers(1, 5_000) | st.none(), min_size=1, max_size=40), st.integers(256, 4_000))
-def test_no_context_is_above_its_budget(tokens, budget):
+def test_contexts_do_not_exceed_the_budget(tokens, budget):
     one = schedule([range(len(tokens))], tokens, budget)
     if one.without_inputs:
         assert not any(tokens) and one.finished

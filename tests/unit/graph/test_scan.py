@@ -24,7 +24,7 @@ def clique(nodes):
 
 
 def by_definition(n, edges, epsilon, mu):
-    """Clusters as sets of cores with all that is similar to them; those of a border may be several."""
+    """Clusters as sets of cores and nodes similar to them. Border nodes can be in several."""
     near = [{v} for v in range(n)]
     for a, b in edges.ends.tolist():
         near[a].add(b)
@@ -51,7 +51,7 @@ def by_definition(n, edges, epsilon, mu):
 
 
 @given(pairs, st.sampled_from([0.3, 0.5, 0.6, 0.7, 0.8, 1.0]), st.integers(1, 5))
-def test_clusters_are_those_of_the_definition(pairs, epsilon, mu):
+def test_clusters_match_the_definition(pairs, epsilon, mu):
     edges = graph(10, pairs)
     label = scan(10, edges, epsilon, mu)
     assert label.dtype == np.int64
@@ -63,7 +63,7 @@ def test_two_cliques_joined_by_an_edge_are_two_clusters():
     assert scan(10, edges).tolist() == [0] * 5 + [1] * 5
 
 
-def test_hubs_and_outliers_are_clusters_of_their_own():
+def test_hubs_and_outliers_are_separate_clusters():
     edges = graph(
         14, [*clique(range(5)), *clique(range(5, 10)), (10, 0), (10, 5), (10, 11), (10, 12), (11, 13)]
     )
@@ -72,11 +72,11 @@ def test_hubs_and_outliers_are_clusters_of_their_own():
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_isolated_nodes_are_clusters_of_their_own(n):
+def test_isolated_nodes_are_separate_clusters(n):
     assert scan(n, graph(n, [])).tolist() == list(range(n))
 
 
-def test_parallel_edges_and_weights_do_not_count():
+def test_parallel_edges_and_weights_are_ignored():
     pairs = [*clique(range(4)), (3, 4)]
     plain, twice = graph(5, pairs), graph(5, pairs + pairs)
     heavy = Edges(plain.ends, plain.weight * np.arange(1, len(plain) + 1))

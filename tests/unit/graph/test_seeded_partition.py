@@ -14,7 +14,7 @@ DEFAULT = Communities()
 
 
 class Graph:
-    """Nodes by their keys, in order; edges {(key, key): weight}."""
+    """Nodes as ordered keys, and edges {(key, key): weight}."""
 
     def __init__(self, nodes, edges) -> None:
         self.keys = np.array(sorted(nodes), dtype=np.uint64)
@@ -52,7 +52,7 @@ def clique(nodes):
 
 
 def ring(n, size=12):
-    """A ring of cliques whose nodes are numbered in tens of thousands: there is room between them."""
+    """A ring of cliques with gaps between node keys for new nodes."""
     edges: dict[tuple[int, int], int] = {}
     for i in range(n):
         edges |= clique(range(10_000 * i, 10_000 * i + size))
@@ -66,7 +66,7 @@ def graph_of(edges):
 
 @st.composite
 def histories(draw):
-    """Two to four graphs, each some steps from the one before: nodes and edges come, go and change."""
+    """Two to four graphs, each made from the previous one by adding, removing and changing elements."""
     rng = np.random.default_rng(draw(st.integers(0, 10**6)))
     n, groups = draw(st.integers(2, 90)), draw(st.integers(1, 6))
     nodes = set(range(n))
@@ -104,7 +104,7 @@ options = st.builds(
 
 
 def check(graph, h, options):
-    """A hierarchy as `communities` promises it."""
+    """Check the invariants of a hierarchy."""
     limit = options.max_size or 1
     for level in range(h.n_levels):
         at = h.communities_at_level(level)
@@ -125,7 +125,7 @@ def check(graph, h, options):
 
 
 @given(histories(), options)
-def test_a_hierarchy_from_another_one_is_valid_and_as_modular_as_one_afresh(graphs, options):
+def test_seeded_hierarchy_is_valid_and_nearly_as_modular_as_a_fresh_one(graphs, options):
     past = None
     for graph in graphs:
         h = graph.hierarchy(options, past)
@@ -137,7 +137,7 @@ def test_a_hierarchy_from_another_one_is_valid_and_as_modular_as_one_afresh(grap
 
 
 @given(histories(), options)
-def test_an_unchanged_graph_keeps_its_hierarchy_whatever_its_history(graphs, options):
+def test_unchanged_graph_retains_its_hierarchy(graphs, options):
     past = None
     for graph in graphs:
         h = graph.hierarchy(options, past)
@@ -159,7 +159,7 @@ def test_every_quality_function_can_be_seeded(graphs, quality):
 
 
 @given(histories())
-def test_igraphs_cpm_can_be_seeded(graphs):
+def test_cpm_with_igraph_can_be_seeded(graphs):
     options = Communities(quality="cpm", pack_components_below=3, resolution=0.3)
     past = None
     for graph in graphs:
@@ -168,7 +168,7 @@ def test_igraphs_cpm_can_be_seeded(graphs):
         past = graph.past(h)
 
 
-def test_a_new_node_joins_its_neighbours_and_all_other_communities_stay():
+def test_new_node_joins_its_neighbours_without_affecting_other_communities():
     edges = ring(30)
     then = graph_of(edges)
     h = then.hierarchy()
@@ -180,7 +180,7 @@ def test_a_new_node_joins_its_neighbours_and_all_other_communities_stay():
         assert [g - {70_099} for g in after - before] == [next(iter(before - after))], level
 
 
-def test_a_removed_edge_disturbs_only_what_it_held_together():
+def test_removed_edge_affects_only_its_community():
     edges = ring(30)
     then = graph_of(edges)
     h = then.hierarchy()
@@ -193,7 +193,7 @@ def test_a_removed_edge_disturbs_only_what_it_held_together():
     assert all(70_003 in group for group in after - before)
 
 
-def test_a_community_that_falls_apart_is_not_kept():
+def test_disconnected_community_is_not_retained():
     two = clique(range(12)) | clique(range(100, 112))
     then = graph_of(two | {(5, 105): 9, (6, 106): 9, (7, 107): 9})
     whole = Communities(resolution=0.05, max_size=100)
@@ -206,8 +206,8 @@ def test_a_community_that_falls_apart_is_not_kept():
     }
 
 
-def test_a_partition_that_no_longer_fits_is_made_afresh():
-    """The same nodes, connected in another way: what was a community is none."""
+def test_obsolete_partition_is_replaced():
+    """The same nodes with different edges, so that the old communities are disconnected."""
     then = graph_of(ring(12))
     nodes = then.keys.tolist()
     rng = np.random.default_rng(5)
@@ -218,7 +218,7 @@ def test_a_partition_that_no_longer_fits_is_made_afresh():
     assert updated.modularity == pytest.approx(afresh.modularity, rel=TOLERANCE)
 
 
-def test_parallel_edges_that_become_one_are_a_change():
+def test_merged_parallel_edges_are_a_change():
     nodes = list(range(14))
     source, target = np.array(list(clique(nodes)), dtype=np.int64).T
     keys = np.array(nodes, dtype=np.uint64)
@@ -233,7 +233,7 @@ def test_parallel_edges_that_become_one_are_a_change():
 
 
 @pytest.mark.parametrize("gone", ["then", "now"])
-def test_an_empty_graph_before_or_after(gone):
+def test_either_graph_can_be_empty(gone):
     full, empty = graph_of(ring(5)), Graph([], {})
     then, now = (empty, full) if gone == "then" else (full, empty)
     h = now.hierarchy(past=then.past(then.hierarchy()))

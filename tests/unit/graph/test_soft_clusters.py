@@ -15,7 +15,7 @@ UMAP_AND_PCA = pytest.mark.parametrize("reduction", ["umap", "pca"])
 
 
 def topics(n: int, n_topics: int, dimensions: int = 24, noise: float = 0.1, seed: int = 3):
-    """Vectors of n texts, by turns of so many topics."""
+    """Vectors of n texts that alternate between topics."""
     rng = np.random.default_rng(seed)
     centres = rng.standard_normal((n_topics, dimensions))
     return normalize(
@@ -29,7 +29,7 @@ def covers(clusters, n):
 
 @st.composite
 def texts(draw):
-    """Vectors that are the same, on a line, few, or anything."""
+    """Vectors that are equal, collinear, few or arbitrary."""
     n = draw(st.integers(0, 40))
     number = st.sampled_from([0.0, 0.0, 1.0, -1.0, 0.3])
     shape = draw(st.sampled_from(["same", "line", "any"]))
@@ -72,10 +72,10 @@ def test_the_same_texts_make_the_same_clusters(reduction):
     assert [own.tolist() for own in first] == [own.tolist() for own in second]
 
 
-def test_a_text_between_two_topics_is_in_both_and_divided_again_in_one():
+def test_text_between_topics_is_in_two_clusters_only_in_soft_divisions():
     sides = np.where(np.arange(400) % 2, 2.0, -2.0)[:, None] * [1.0, 0.0]
     points = sides + np.random.default_rng(5).standard_normal((400, 2))
-    soft, hard = (module._mixture(points, soft) for soft in (True, False))
+    soft, hard = (module._mixture_components(points, soft) for soft in (True, False))
     assert len(soft) == len(hard) == 2 and sum(map(len, hard)) == 400 < sum(map(len, soft)) < 480
     both = set(soft[0].tolist()) & set(soft[1].tolist())
     assert both and all(abs(points[row, 0]) < 1 for row in both)
@@ -88,25 +88,25 @@ def test_few_texts_need_no_umap(n):
     assert n > 11 or [own.tolist() for own in clusters] == [list(range(n))]
 
 
-def test_equal_texts_end_in_pieces_that_fit():
+def test_equal_texts_are_split_into_pieces_that_fit():
     clusters = soft_clusters(np.ones((300, 8), np.float32) / 8**0.5, np.full(300, 10), 45)
     assert covers(clusters, 300) and max(map(len, clusters)) <= 4
 
 
-def test_a_text_that_stands_alone_joins_the_nearest_cluster_with_room():
+def test_singleton_joins_the_nearest_cluster_with_room():
     near, far = np.eye(3, dtype=np.float32)[:2]
     vectors = normalize(np.stack([near] * 3 + [far] * 3 + [near + 0.1 * far]).astype(np.float32))
-    found = module._with_company(
+    found = module._merge_singletons(
         [np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([6])], vectors, np.ones(7, np.int64), 4
     )
     assert [own.tolist() for own in found] == [[0, 1, 2, 6], [3, 4, 5]]
-    full = module._with_company(
+    full = module._merge_singletons(
         [np.array([0, 1, 2]), np.array([3, 4, 5]), np.array([6])], vectors, np.ones(7, np.int64), 3
     )
     assert [own.tolist() for own in full] == [[0, 1, 2], [3, 4, 5], [6]]
 
 
-def test_a_library_that_is_missing_is_named_with_what_brings_it(monkeypatch):
+def test_missing_library_is_reported_with_the_extra_to_install(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda name: None if name == "umap" else object())
     with pytest.raises(
         SettingsError, match=r"needs umap-learn. Run pip install '\.\[tree\]' .*, or set tree.dim"
@@ -119,7 +119,7 @@ def test_a_library_that_is_missing_is_named_with_what_brings_it(monkeypatch):
 
 
 @given(st.lists(st.floats(-100, 100), min_size=1, max_size=49))
-def test_the_number_of_components_is_the_best_of_those_that_were_tried(values):
+def test_number_of_components_is_the_best_one_tried(values):
     tried: dict[int, float] = {}
 
     def bic(n: int) -> float:
@@ -131,6 +131,6 @@ def test_the_number_of_components_is_the_best_of_those_that_were_tried(values):
     assert {1, len(values)} <= tried.keys() and len(tried) <= 25
 
 
-def test_a_criterion_with_one_valley_is_followed_to_its_floor():
+def test_minimum_of_a_unimodal_criterion_is_found():
     for floor in range(1, 50):
         assert module._lowest_bic(lambda n, at=floor: abs(n - at) ** 1.5, 49) == floor

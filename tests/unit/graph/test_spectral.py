@@ -42,7 +42,7 @@ def _nothing_warns():
 
 @settings(deadline=None)
 @given(links, st.integers(1, 26), st.integers(-5, 2**40))
-def test_any_graph_is_divided_inside_its_components_without_a_warning(links, n_clusters, seed):
+def test_components_are_divided_separately_without_warnings(links, n_clusters, seed):
     edges = graph(25, links)
     label = spectral(25, edges, n_clusters, seed)
     assert label.dtype == np.int64 and np.array_equal(label, canonical_labels(label)) and len(label) == 25
@@ -63,14 +63,14 @@ def test_cliques_are_found_in_a_ring_and_weights_count():
     assert spectral(4, square, 2, 0).tolist() == [0, 0, 1, 1]
 
 
-def test_components_have_their_share_and_isolated_nodes_are_alone():
+def test_components_get_their_share_and_isolated_nodes_are_separate():
     edges = graph(25, [*ring(3, 6), (18, 19), (19, 20)])
     label = spectral(25, edges, 4, 0)
     assert label.tolist() == [*np.repeat(np.arange(3), 6).tolist(), 3, 3, 3, 4, 5, 6, 7]
 
 
-def test_many_clusters_are_made_in_steps(monkeypatch):
-    monkeypatch.setattr(module, "AT_ONCE", 4)
+def test_many_clusters_are_computed_recursively(monkeypatch):
+    monkeypatch.setattr(module, "MAX_PARTS", 4)
     edges = graph(96, ring(16, 6))
     label = spectral(96, edges, 16, 0)
     assert 12 <= label.max() + 1 <= 20
@@ -78,11 +78,11 @@ def test_many_clusters_are_made_in_steps(monkeypatch):
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])
-def test_graphs_without_edges_are_single_nodes(n):
+def test_graph_without_edges_has_only_single_node_clusters(n):
     assert spectral(n, graph(n, []), 2, 0).tolist() == list(range(n))
 
 
-def test_without_scikit_learn_it_is_said_what_to_install(monkeypatch):
+def test_missing_scikit_learn_is_reported(monkeypatch):
     real = builtins.__import__
 
     def missing(name, *args, **kwargs):

@@ -23,7 +23,7 @@ SIZES = st.lists(st.integers(0, 130), max_size=60)
 
 
 @given(SIZES, st.integers(0, 200), st.booleans())
-def test_batches_are_the_whole_in_order_within_the_limit(sizes, limit, same_hash):
+def test_batches_cover_all_items_in_order_within_the_limit(sizes, limit, same_hash):
     hashes = [hashed(0 if same_hash else i) for i in range(len(sizes))]
     batches = stable_batches(hashes, sizes, limit)
     assert [i for b in batches for i in b] == list(range(len(sizes)))
@@ -33,19 +33,19 @@ def test_batches_are_the_whole_in_order_within_the_limit(sizes, limit, same_hash
 
 
 @given(SIZES, st.integers(0, 200))
-def test_where_two_neighbours_fit_there_are_fewer_batches_than_items(sizes, limit):
+def test_there_are_fewer_batches_than_items_if_two_neighbours_fit(sizes, limit):
     batches = stable_batches([hashed(i) for i in range(len(sizes))], sizes, limit)
     if any(a + b <= limit for a, b in pairwise(sizes)):
         assert len(batches) < len(sizes)
 
 
 @given(st.lists(st.integers(1, 50), min_size=2, max_size=60))
-def test_items_of_at_most_a_third_of_the_limit_never_stand_alone(sizes):
+def test_small_items_are_never_alone_in_a_batch(sizes):
     batches = stable_batches([hashed(i) for i in range(len(sizes))], sizes, 150)
     assert all(len(b) >= 2 for b in batches)
 
 
-def test_what_fits_is_one_batch_and_nothing_is_none():
+def test_items_that_fit_are_one_batch_and_no_items_are_none():
     assert stable_batches([hashed(i) for i in range(9)], [10] * 9, 90) == [range(9)]
     assert stable_batches([], [], 10) == []
     assert stable_batches([hashed(1)], [99], 10) == [range(1)]
@@ -60,7 +60,7 @@ DISTRIBUTIONS = {
 
 
 @pytest.mark.parametrize("distribution", DISTRIBUTIONS)
-def test_one_item_more_or_less_changes_few_batches(distribution):
+def test_inserting_or_removing_an_item_changes_few_batches(distribution):
     size, changed = DISTRIBUTIONS[distribution], []
     for seed in range(40):
         r = random.Random(seed)
@@ -108,13 +108,13 @@ def test_a_stream_is_cut_in_order_and_within_the_limit(sizes, limit, same_hash):
     assert all(batch and (len(batch) == 1 or sum(s for _, s in batch) <= limit) for batch in batches)
 
 
-def test_batches_of_a_stream_are_at_least_half_full_where_items_are_small():
+def test_stream_batches_of_small_items_are_at_least_half_full():
     items = [(hashed(i), 10) for i in range(1000)]
     sizes = [sum(s for _, s in batch) for batch in stable_stream(iter(items), lambda item: item, 300)]
     assert min(sizes[:-1]) >= 150 and max(sizes) <= 300
 
 
-def test_an_item_more_in_a_stream_changes_the_cuts_beside_it_only():
+def test_inserted_item_changes_only_neighbouring_stream_batches():
     items = [(hashed(i), 5 + i % 11) for i in range(3000)]
     before = set(streamed(items, 400))
     changed = []

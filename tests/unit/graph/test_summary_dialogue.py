@@ -31,7 +31,7 @@ def asked(*replies: ChatReply | str):
     return run_dialogue(summary(CONTEXT, SPEC), answer), requests
 
 
-def test_a_summary_has_a_title_and_refers_to_all_that_it_was_written_from():
+def test_summary_has_a_title_and_cites_all_its_inputs():
     found, (request,) = asked("The harbour\n\nIt was closed.\nThen it was opened.\n\nAll rejoiced.")
     assert (found.title, found.summary) == (
         "The harbour",
@@ -66,14 +66,14 @@ def test_a_reply_that_was_cut_off_loses_its_unfinished_sentence():
     assert read_summary(ChatReply("T\n\nOne is whole. Two is n", "length"))[1] == "One is whole."
 
 
-def test_an_empty_reply_is_asked_for_once_more():
+def test_empty_reply_is_retried_once():
     found, requests = asked(" ", "T\n\nWritten.")
     assert found.summary == "Written." and [r.prompt for r in requests] == ["summary", "correct"]
     with pytest.raises(DialogueFailed, match="still not usable after a correction: it is empty"):
         asked("", "\n")
 
 
-def test_a_summary_that_a_filter_withheld_is_a_failure():
+def test_withheld_summary_fails():
     with pytest.raises(DialogueFailed, match="content filter withheld"):
         asked(ChatReply("T\n\nHalf", "content_filter"))
 

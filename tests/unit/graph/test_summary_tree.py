@@ -42,7 +42,7 @@ def as_lists(clusters):
 
 @st.composite
 def trees(draw):
-    """Levels of clusters in which every node is once at least."""
+    """Levels of clusters that cover every node."""
     n, levels = draw(st.integers(1, 30)), []
     while n > 1 and len(levels) < 4:
         n_clusters = draw(st.integers(1, max(1, n // 2)))
@@ -54,7 +54,7 @@ def trees(draw):
 
 
 @given(trees())
-def test_every_summary_rests_on_texts_and_every_text_is_below_the_top(levels):
+def test_every_summary_covers_texts_and_every_text_is_below_the_top(levels):
     main = [
         np.array([next(c for c, own in enumerate(of) if node in own) for node in range(of.member.max() + 1)])
         for of in levels
@@ -77,7 +77,7 @@ def test_every_summary_rests_on_texts_and_every_text_is_below_the_top(levels):
         assert parent < 0 or community in tree.children(int(parent))
 
 
-def test_the_main_cluster_of_a_node_is_the_one_whose_mean_is_nearest():
+def test_main_cluster_has_the_nearest_mean():
     vectors = normalize(np.array([[1, 0], [1, 0.1], [0.5, 0.9], [0, 1]], dtype=np.float32))
     clusters = Clusters.of([np.array([0, 1, 2]), np.array([2, 3])])
     assert main_clusters(clusters, vectors).tolist() == [0, 0, 1, 1]
@@ -85,7 +85,7 @@ def test_the_main_cluster_of_a_node_is_the_one_whose_mean_is_nearest():
 
 @given(st.integers(0, 300), st.sampled_from(["topics", "same", "zeros"]))
 @settings(deadline=None)
-def test_groups_are_bounded_and_hold_every_node_once(n, what):
+def test_groups_partition_the_nodes_and_are_limited_in_size(n, what):
     vectors = vectors_of(n) if what == "topics" else np.full((n, 16), 0.25 * (what == "same"), np.float32)
     before = summary_tree.MAX_NODES, summary_tree._PER_GROUP
     summary_tree.MAX_NODES, summary_tree._PER_GROUP = 20, 10
@@ -98,14 +98,14 @@ def test_groups_are_bounded_and_hold_every_node_once(n, what):
 
 
 @given(st.integers(0, 200), st.integers(0, 10))
-def test_a_tree_has_a_bounded_number_of_levels(n, most):
+def test_number_of_levels_is_limited(n, most):
     height = 0
     while has_next_level(n, height, most):
         n, height = max(1, n - 1), height + 1
     assert height <= most and (height == most or n <= max(1, summary_tree.MIN_NODES))
 
 
-def test_two_texts_have_a_summary_and_one_has_none():
+def test_two_texts_have_a_summary_but_a_single_text_has_none():
     assert (
         has_next_level(2, 0, 5)
         and not has_next_level(1, 0, 5)
@@ -114,7 +114,7 @@ def test_two_texts_have_a_summary_and_one_has_none():
     )
 
 
-def test_a_new_node_joins_the_nearest_cluster_and_the_others_stay():
+def test_new_node_joins_the_nearest_cluster():
     vectors = normalize(np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [0.1, 0.9]], dtype=np.float32))
     found = update_level(
         np.arange(5, dtype=np.uint64), vectors, np.ones(5, np.int64), 10, level([[0, 1], [2, 3]], 4)
@@ -123,12 +123,12 @@ def test_a_new_node_joins_the_nearest_cluster_and_the_others_stay():
     assert as_lists(found.clusters) == [[0, 1], [2, 3, 4]] and found.names.tolist() == [500, 501]
 
 
-def test_a_cluster_that_has_grown_too_long_is_divided_and_its_largest_part_keeps_its_name():
+def test_too_long_cluster_is_divided_and_its_largest_part_inherits_the_name():
     vectors, n = vectors_of(9, topics=2), 9
     earlier = level([[0, 2, 4], [1, 3, 5, 7]], 8)
     found = update_level(np.arange(n, dtype=np.uint64), vectors, np.ones(n, np.int64), 3, earlier)
     assert found is not None
-    # Node 6 was in no cluster, and joins the first; node 8 is new, and joins it, too.
+    # Node 6 was in no cluster and node 8 is new. Both join the first cluster.
     assert as_lists(found.clusters) == [[1, 3, 5, 7]] and as_lists(found.divided) == [[0, 2, 4, 6, 8]]
     parts = [[np.array([0, 2]), np.array([4, 6, 8])]]
     after = merge_divided(found, parts, [np.array([1, 2], dtype=np.uint64)])
@@ -136,15 +136,15 @@ def test_a_cluster_that_has_grown_too_long_is_divided_and_its_largest_part_keeps
     assert after.names.tolist() == [1, 501, 500]
 
 
-def test_nodes_that_are_gone_leave_their_clusters_and_empty_ones_go():
+def test_removed_nodes_leave_their_clusters_and_empty_clusters_are_dropped():
     vectors = vectors_of(4)
     keys = np.array([0, 2, 3, 5], dtype=np.uint64)
     found = update_level(keys, vectors, np.ones(4, np.int64), 10, level([[0, 1], [1, 4], [2, 3, 5]], 6))
-    # Node 0 is what is left of its cluster: it joins the nearest.
+    # Node 0 is the last member of its cluster, so it joins the nearest one.
     assert found is not None and as_lists(found.clusters) == [[0, 1, 2, 3]] and found.names.tolist() == [502]
 
 
-def test_clusters_that_hold_the_same_after_a_deletion_are_one():
+def test_clusters_that_become_equal_are_merged():
     vectors, keys = vectors_of(3), np.arange(3, dtype=np.uint64)
     found = update_level(keys, vectors, np.ones(3, np.int64), 10, level([[0, 1, 3], [0, 1, 4], [1, 2]], 5))
     assert found is not None and as_lists(found.clusters) == [[0, 1], [0, 1], [1, 2]]
@@ -152,7 +152,7 @@ def test_clusters_that_hold_the_same_after_a_deletion_are_one():
     assert as_lists(after.clusters) == [[0, 1], [1, 2]] and after.names.tolist() == [500, 502]
 
 
-def test_a_level_of_which_most_is_gone_is_clustered_afresh():
+def test_level_that_lost_most_nodes_is_clustered_from_scratch():
     vectors, keys = vectors_of(60), np.array([at for at in range(60) if at % 5 < 2], dtype=np.uint64)
     before = level([list(range(at, at + 5)) for at in range(0, 60, 5)], 60)
     usual = PreviousLevel(replace(before.level, average_size=5.0), before.nodes)
@@ -161,7 +161,7 @@ def test_a_level_of_which_most_is_gone_is_clustered_afresh():
     assert update_level(keys, vectors[keys.astype(int)], sizes, 10, usual) is None
 
 
-def test_what_an_update_brings_to_one_cluster_is_cut_before_it_is_clustered(monkeypatch):
+def test_large_additions_to_a_cluster_are_split_before_clustering(monkeypatch):
     monkeypatch.setattr(summary_tree, "MAX_NODES", 10)
     whole = [np.arange(25), np.arange(25, 30)]
     pieces, of = split_large_sets(whole, vectors_of(30))
@@ -169,7 +169,7 @@ def test_what_an_update_brings_to_one_cluster_is_cut_before_it_is_clustered(monk
     assert sorted(np.concatenate(pieces).tolist()) == list(range(30))
 
 
-def test_a_level_of_which_much_is_new_is_clustered_afresh():
+def test_level_with_many_new_nodes_is_clustered_from_scratch():
     vectors = vectors_of(10)
     args = np.arange(10, dtype=np.uint64), vectors, np.ones(10, np.int64), 10
     assert update_level(*args, level([[0, 1, 2, 3, 4, 5]], 6)) is None
@@ -179,7 +179,7 @@ def test_a_level_of_which_much_is_new_is_clustered_afresh():
 
 @given(st.integers(2, 40), st.sets(st.integers(0, 39)), st.sets(st.integers(100, 108), max_size=8))
 @settings(deadline=None)
-def test_an_update_covers_all_nodes_of_today(n, gone, new):
+def test_update_covers_all_current_nodes(n, gone, new):
     vectors = vectors_of(200)
     before = np.arange(n)
     clusters = soft_clusters(vectors[before], np.ones(n, np.int64), 6, "pca")
@@ -187,7 +187,7 @@ def test_an_update_covers_all_nodes_of_today(n, gone, new):
     most = 6
     sizes = np.ones(len(keys), np.int64)
     found = update_level(keys, vectors[keys.astype(int)], sizes, most, level(as_lists_of(clusters), n))
-    if found is None:  # too much is new, or nothing is left
+    if found is None:  # too many nodes are new, or none are left
         return
     every = [*found.clusters, *found.divided]
     assert {node for own in every for node in own.tolist()} == set(range(len(keys)))
