@@ -36,7 +36,7 @@ error that suggests the nearest known one.
 Without `--config`, `index` uses the settings of the newest snapshot. `run`, `budget`, `storage` and the keys
 marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one. How
 models are reached (the keys marked † of `models.NAME`) and `storage` can also be set for all commands in your
-user settings: [models](../guides/models.md#where-this-machine-finds-them).
+user settings: [models](../guides/models.md#how-a-machine-finds-its-models).
 
 Settings never contain secrets, only the name of the environment variable or file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {

@@ -4,7 +4,7 @@ A report is compared with the context it was written from, however many updates 
 What counts is the evidence: the chunks behind each record. If a name mentioned in sixty chunks occurs in one
 more, its description differs, but only a sixtieth of what its reports rest on is new. A kept report never
 holds what a deleted document said and cites only what its context shows. See
-docs/concepts/decisions/kept-reports.md.
+docs/concepts/decisions/reused-reports.md.
 """
 
 from __future__ import annotations
