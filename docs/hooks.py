@@ -1,8 +1,8 @@
 """MkDocs hooks: publish the Markdown files outside `docs/`, and the files that pages link to.
 
-Links in the sources are relative paths within the repository, so that they also work there. On the site, links
-to pages that `PUBLISHED` moves lead to their new paths, and links to other files in the repository lead to
-copies below `files/`. Links to folders become text.
+Links in the sources are relative paths within the repository, so that they also work there. On the site,
+links to pages that `PUBLISHED` moves lead to their new paths, and links to other files in the repository lead
+to copies below `files/`. Links to folders become text.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PUBLISHED = {
     "cluster/README.md": "guides/deployment.md",
     "prompts/README.md": "guides/prompts.md",
 }
-"""Where files outside `docs/` appear on the site."""
+"""Paths on the site of pages outside `docs/`."""
 _SOURCES = {page: source for source, page in PUBLISHED.items()}
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)

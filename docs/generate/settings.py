@@ -34,8 +34,8 @@ needed. List positions start at 0: `--set models.default.endpoints.0.max_in_flig
 error that suggests the nearest known one.
 
 Without `--config`, `index` uses the settings of the newest snapshot. `run`, `budget`, `storage` and the keys
-marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one. The keys
-marked † of `models.NAME`, and `storage`, can also be set for all commands in your user settings: see
+marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one.
+The keys marked † of `models.NAME`, and `storage`, can also be set for all commands in your user settings: see
 [How a machine finds its models](../guides/models.md#how-a-machine-finds-its-models).
 
 Settings never contain secrets, only the name of the environment variable or file that holds one."""
