@@ -198,8 +198,8 @@ def _own_prompts(folder: str) -> dict[str, str]:
         raise PromptError(f"Cannot read prompts_dir {display_path(folder)}: {e}") from e
     if names is None:
         raise PromptError(
-            f"prompts_dir {display_path(folder)} is not a folder. Copy the folder written by "
-            "`graphrag-ray init` there, or remove prompts_dir from the settings to use the package's prompts."
+            f"prompts_dir {display_path(folder)} is not a folder. Copy the folder that `graphrag-ray "
+            "init` wrote, or remove `prompts_dir` from the settings to use the prompts of the package."
         )
     paths = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
