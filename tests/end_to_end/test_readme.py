@@ -1,6 +1,6 @@
 """Run every command line of the README and of related pages unchanged, on small data: with object storage, a
-model behind HTTP and the service. `test_jobs.py` runs those that need a cluster. Commands run in this process,
-in the reader's folder and environment."""
+model behind HTTP and the service. `test_jobs.py` runs those that need a cluster. Commands run in this
+process, in the reader's folder and environment."""
 
 from __future__ import annotations
 
