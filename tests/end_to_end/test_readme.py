@@ -183,7 +183,7 @@ EXPECTED: Mapping[str, str] = {
     "graphrag-ray index": "is committed at",
     'graphrag-ray query "': " search, ",
     "graphrag-ray status": "snapshot 1 was committed",
-    "graphrag-ray export": "export",
+    "graphrag-ray export": "Exported snapshot",
     "curl": '"references"',
 }
 """Expected output by the start of a command line."""
