@@ -46,14 +46,14 @@ fuzz: install
 	GRAPHRAG_RAY_TEST_EXAMPLES=2000 $(BIN)/python -m pytest -n 2 -m hypothesis --timeout 0
 	GRAPHRAG_RAY_FUZZ_ROUNDS=$(or $(ROUNDS),100000) $(BIN)/python -m pytest -n 2 tests/unit/test_any_text.py
 
-## Other people's corpora with the offline engine; those missing in ../shared/data are skipped.
+## Runs the offline engine on public corpora in ../shared/data; missing ones are skipped.
 corpora: install
 	$(BIN)/python benchmarks/corpora.py
 
-## Mutation testing of a pure folder: make mutation ROOM=graph SAMPLE=150
+## Mutation testing of a pure folder: make mutation FOLDER=graph SAMPLE=150
 mutation: install
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,mutation]'
-	$(BIN)/python benchmarks/mutation.py $(ROOM) --sample $(or $(SAMPLE),150)
+	$(BIN)/python benchmarks/mutation.py $(FOLDER) --sample $(or $(SAMPLE),150)
 
 check: install
 	$(BIN)/ruff format --check .

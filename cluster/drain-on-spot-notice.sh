@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Waits for EC2 to say that it takes this spot machine back, two minutes before, and drains its Ray node: workers hand
-# back what they hold and write down what comes back meanwhile. Started by cluster/aws.yaml on each worker.
+# Waits for EC2's notice, two minutes ahead, that it will reclaim this spot instance, and drains the Ray node: its
+# workers return unstarted items and journal the replies that arrive until then. cluster/aws.yaml starts this on each worker.
 set -u
 metadata=${METADATA_URL:-http://169.254.169.254}/latest
 fetch() { wget --quiet --timeout 2 --tries 1 --output-document - "$@"; }

@@ -1,8 +1,8 @@
-"""MkDocs hooks: publish the Markdown files outside `docs/` and adjust links.
+"""MkDocs hooks: publish the Markdown files outside `docs/`, and the files that pages link to.
 
-Links in the sources are relative paths within the repository, so that they also work there. On the site, a
-link to a page that `PUBLISHED` moves points to its new place, and a link to a file that the site lacks
-becomes text.
+Links in the sources are relative paths within the repository, so that they also work there. On the site,
+links to pages that `PUBLISHED` moves lead to their new paths, and links to other files in the repository lead
+to copies below `files/`. Links to folders become text.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ PUBLISHED = {
     "benchmarks/README.md": "contributing/benchmarks.md",
     "benchmarks/RESULTS.md": "reference/measurements.md",
     "cluster/README.md": "guides/deployment.md",
+    "prompts/README.md": "guides/prompts.md",
 }
-"""Where files outside `docs/` appear on the site."""
+"""Paths on the site of pages outside `docs/`."""
 _SOURCES = {page: source for source, page in PUBLISHED.items()}
 _LINK = re.compile(r"\[(?P<text>[^\]\n]*)\]\((?P<path>[^)\s#]+)(?P<anchor>#[^)\s]*)?\)")
 _FENCED = re.compile(r"(^ *```.*?^ *```)", re.MULTILINE | re.DOTALL)
@@ -39,10 +40,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    at = page.file.src_uri
-    folder = posixpath.dirname(_SOURCES.get(at, f"docs/{at}"))
+    path = page.file.src_uri
+    folder = posixpath.dirname(_SOURCES.get(path, f"docs/{path}"))
 
-    def on_site(match: re.Match[str]) -> str:
+    def convert(match: re.Match[str]) -> str:
         if "://" in match["path"] or match["path"].startswith("mailto:"):
             return match[0]
         target = posixpath.normpath(posixpath.join(folder, match["path"]))
@@ -52,9 +53,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         if target == "README.md":
             on_site = "index.md"
         if files.get_file_from_path(on_site) is None:
-            return match["text"] if match["text"].startswith("`") else f"`{target}`"
-        link = posixpath.relpath(on_site, posixpath.dirname(at) or ".")
+            if (TOP / target).is_dir():
+                return match["text"] if match["text"].startswith("`") else f"`{target}`"
+            on_site = f"files/{target}.txt"
+            if files.get_file_from_path(on_site) is None:
+                files.append(File.generated(config, on_site, content=(TOP / target).read_text("utf-8")))
+        link = posixpath.relpath(on_site, posixpath.dirname(path) or ".")
         return f"[{match['text']}]({link}{match['anchor'] or ''})"
 
     parts = _FENCED.split(markdown)
-    return "".join(part if at % 2 else _LINK.sub(on_site, part) for at, part in enumerate(parts))
+    return "".join(part if n % 2 else _LINK.sub(convert, part) for n, part in enumerate(parts))

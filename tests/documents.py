@@ -1,4 +1,4 @@
-"""Commands in the fenced blocks of this repository's Markdown pages."""
+"""Commands in the fenced blocks of the Markdown pages."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ENVIRONMENT = re.compile(r"[A-Z_]+=")
 
 @dataclass(frozen=True)
 class Typed:
-    """A command line of a page. `words` are the arguments of `graphrag-ray`."""
+    """A command line on a page. words: the arguments of `graphrag-ray`."""
 
     page: Path
     line: str
@@ -38,27 +38,26 @@ class Typed:
 
 
 def blocks(text: str, languages: set[str]) -> Iterator[str]:
-    """The fenced blocks in one of these languages ("": without a language)."""
+    """Yield the fenced blocks in these languages. "" stands for blocks without a language."""
     for indent, language, body in _FENCE.findall(text):
         if language in languages:
             yield re.sub(f"^{indent}", "", body, flags=re.MULTILINE)
 
 
 def shell_lines(text: str) -> Iterator[str]:
-    """Command lines without prompts and comments, with continuation lines joined."""
+    """Yield command lines without prompts and comments. Continued lines are joined."""
     for block in blocks(text, SHELL):
         for line in block.replace("\\\n", " ").splitlines():
             yield re.sub(r"\s+#\s.*$", "", line.removeprefix("$ ")).strip()
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """The command lines of a page: those after a prompt if there are prompts, because other lines are
-    output."""
+    """Yield command lines of a page. In blocks with prompts, lines without one are output and are skipped."""
     for block in blocks(text, SHELL):
         lines = [*shell_lines(f"```\n{block}```\n")]
-        prompted = [line.startswith("$ ") for line in block.replace("\\\n", " ").splitlines()]
+        has_prompt = [line.startswith("$ ") for line in block.replace("\\\n", " ").splitlines()]
         yield from (
-            line for line, said in zip(lines, prompted, strict=True) if line and said >= any(prompted)
+            line for line, prompt in zip(lines, has_prompt, strict=True) if line and prompt >= any(has_prompt)
         )
 
 
@@ -67,11 +66,11 @@ ON_A_CLUSTER = [
     for line in command_lines((TOP / "README.md").read_text("utf-8"))
     if line.startswith(("export RAY", "ray ", "graphrag-ray status --root s3"))
 ]
-"""Of the README: the token, a node, another node, a job, and how it is watched."""
+"""Commands in the README that need a cluster."""
 
 
 def typed() -> list[Typed]:
-    """Every call of `graphrag-ray` or of one of its jobs in any page."""
+    """Find all calls of `graphrag-ray`, or of its job scripts, on all pages."""
     found = []
     for page in PAGES:
         for line in shell_lines(page.read_text("utf-8")):
@@ -82,7 +81,7 @@ def typed() -> list[Typed]:
 
 
 def arguments_in(line: str) -> list[str] | None:
-    """The arguments of `graphrag-ray` in a command line, or None if it does not call it."""
+    """Return the arguments of `graphrag-ray` in a command line, or None if it calls something else."""
     try:
         words = shlex.split(line)
     except ValueError:

@@ -17,20 +17,20 @@ HEAD = """# Command line
 
 Generated from the program's help by `python docs/generate/cli.py > docs/reference/cli.md`: do not edit.
 
-`python -m graphrag_ray` is the same program. Commands that report something take `--json`. In a terminal,
-answers are rendered as Markdown; `--raw` turns that off.
+`python -m graphrag_ray` runs the same program. Commands that print a report accept `--json`. In a terminal,
+answers are rendered as Markdown; `--raw` turns this off.
 """
 TAIL = """
 ## Environment and configuration
 
-**Index location.** `--root`, else `root` in the file given by `--config`, else `GRAPHRAG_RAY_ROOT`.
+**Index location.** The first of: `--root`, `root` in the file given by `--config`, `GRAPHRAG_RAY_ROOT`.
 
-**Settings.** `graphrag-ray init my-project` writes a settings file with every setting and its default, and
-editable copies of all prompts. Pass it with `--config`. Override a setting on the command line with
+**Settings.** `graphrag-ray init my-project` writes a settings file that lists every setting, and editable
+copies of all prompts. Pass the file with `--config`. Override a setting on the command line with
 `--set extraction.max_gleanings=2`, as often as needed. See [Settings](settings.md).
 
-**Logs.** `GRAPHRAG_RAY_LOG=info,json` logs JSON lines with the run, stage and item, or with the service's
-question. Logs contain no secrets and no document text.
+**Logs.** `GRAPHRAG_RAY_LOG=info,json` logs JSON lines with the run, stage and item, or with the question
+of the service. Logs contain no secrets and no document text.
 
 **Traces.** If `OTEL_EXPORTER_OTLP_ENDPOINT` is set, `query`, `chat` and `serve` send a trace of each
 question. This needs `pip install '.[traces]'`.
@@ -49,7 +49,7 @@ question. This needs `pip install '.[traces]'`.
 [Operate and troubleshoot](../guides/operations.md#exit-codes) explains what to do about each.
 """
 SHARED = {"verbose", "log_level", "log_format", "traceback"}
-"""Options of every command; with `--help`, listed once."""
+"""Options of every command, which are listed once, like `--help`."""
 
 
 def commands(
@@ -65,7 +65,7 @@ def commands(
 
 
 def help_text(command: click.Command) -> str:
-    """The help as Markdown: paragraphs, and what is set verbatim as a code block."""
+    """Convert the help to Markdown. Verbatim paragraphs become code blocks."""
     paragraphs = []
     for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
         if not paragraph.startswith("\b"):

@@ -1,8 +1,8 @@
-"""The settings reference: every section and key of `graphrag_ray/base/index_settings.py`, as Markdown.
+"""Print docs/reference/settings.md: every section and key of `graphrag_ray/base/index_settings.py`.
 
     python docs/generate/settings.py > docs/reference/settings.md
 
-The meaning of a key is the docstring below its field. A field without one is an error.
+The meaning of a key is the docstring below its field. A field without a docstring is an error.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ needed. List positions start at 0: `--set models.default.endpoints.0.max_in_flig
 error that suggests the nearest known one.
 
 Without `--config`, `index` uses the settings of the newest snapshot. `run`, `budget`, `storage` and the keys
-marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one. How
-models are reached (the keys marked † of `models.NAME`) and `storage` can also be set for all commands in your
-user settings: [models](../guides/models.md#where-this-machine-finds-them).
+marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one.
+The keys marked † of `models.NAME`, and `storage`, can also be set for all commands in your user settings: see
+[How a machine finds its models](../guides/models.md#how-a-machine-finds-its-models).
 
 Settings never contain secrets, only the name of the environment variable or file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -45,7 +45,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "models.NAME.price": index_settings.Price,
     "stages.STAGE": index_settings.StageModel,
 }
-"""Sections below others; the rest are fields of Settings."""
+"""Nested sections. All others are fields of Settings."""
 INTRODUCED = {
     "models.NAME.price": "Also `models.NAME.endpoints.N.price`.",
     "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in MODEL_STAGES) + ".",
@@ -61,7 +61,7 @@ UNITS = (
     ("context_window", "tokens"),
     ("overlap", "tokens"),
 )
-"""By the end of a key's name."""
+"""Units by the suffix of a key."""
 BOUNDS = {
     annotated_types.Gt: ("above", "gt"),
     annotated_types.Ge: ("at least", "ge"),
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def reference() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [INTRODUCTION]
     general = []
     for name, info in index_settings.Settings.model_fields.items():
@@ -96,7 +96,7 @@ def reference() -> str:
                     parts += section(path, below)
         else:
             general.append(row(name, name, info, docs_of(index_settings.Settings)))
-    return "\n\n".join([*parts, "## At the top", table(general)])
+    return "\n\n".join([*parts, "## Top level", table(general)])
 
 
 def section(path: str, model: type[BaseModel]) -> list[str]:
@@ -122,7 +122,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
 
 
 def section_of(annotation: Any) -> type[BaseModel] | None:
-    """The model that a key holds, unless it may be something else as well."""
+    """Return the model if the annotation is a single model class."""
     return annotation if isinstance(annotation, type) and issubclass(annotation, BaseModel) else None
 
 
@@ -151,7 +151,7 @@ def kind_of(annotation: Any, metadata: Sequence[Any] = ()) -> str:
 
 def default_of(info: FieldInfo) -> str:
     if info.is_required():
-        return "needed"
+        return "required"
     value = info.get_default(call_default_factory=True)
     return f"`{json.dumps(value, ensure_ascii=False)}`"
 
@@ -161,7 +161,7 @@ def unit_of(name: str) -> str:
 
 
 def docs_text(model: type[BaseModel]) -> str:
-    """A model's own docstring, without what pydantic inherits."""
+    """The docstring of the model itself, without docstrings that pydantic inherits."""
     return inspect.cleandoc(model.__dict__.get("__doc__") or "")
 
 

@@ -4,7 +4,7 @@ A report is compared with the context from which it was written, however many up
 add up. The comparison is based on evidence, the chunks behind each record: if a name mentioned in sixty
 chunks occurs in one more, its description differs, but only a sixtieth of the evidence is new. A reused
 report contains nothing from deleted documents and cites only records of its current context. See
-docs/concepts/decisions/kept-reports.md.
+docs/concepts/decisions/reused-reports.md.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,7 @@ def test_invalid_settings_and_prompts_are_reported_before_ray_starts(
     world.write(TOWN)
     run("init", tmp_path)
     (tmp_path / "prompts" / "map.txt").write_text("Answer {question} from {contxt}.")
-    result = run(*index_command(world, "--config", tmp_path / "settings.yaml"))
+    result = run(*index_command(world, "--set", f"prompts_dir={tmp_path / 'prompts'}"))
     assert result.exit_code == 2 and "map.txt: missing placeholder {context}" in result.stderr
     assert run(*index_command(world, "--set", "chunking.overlap=700")).exit_code == 2
 
@@ -324,14 +325,20 @@ def test_init_writes_settings_and_prompts_that_index_accepts(run: Command, world
     assert world.prompts()["extract"] == len(TOWN)
 
 
-def test_init_writes_the_defaults(run: Command, tmp_path: Path):
+def test_settings_from_init_work_without_its_prompts(run: Command, world: World, tmp_path: Path):
+    world.write(TOWN)
+    run("init", tmp_path / "project")
+    alone = shutil.copy(tmp_path / "project" / "settings.yaml", tmp_path)
+    assert run(*index_command(world, "--config", alone)).exit_code == 0
+
+
+def test_init_writes_the_default_settings(run: Command, tmp_path: Path):
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_file import load_settings
 
     run("init", tmp_path)
     loaded = load_settings(tmp_path / "settings.yaml")
-    assert loaded.model_copy(update={"prompts_dir": None}) == Settings()
-    assert loaded.prompts_dir == str(tmp_path / "prompts")
+    assert loaded == Settings()
 
 
 def test_an_edited_prompt_is_used(run: Command, world: World, tmp_path: Path):
@@ -339,7 +346,9 @@ def test_an_edited_prompt_is_used(run: Command, world: World, tmp_path: Path):
     run("init", tmp_path)
     file = tmp_path / "prompts" / "report.txt"
     file.write_text(file.read_text().replace("you write a report", "you write a sober report"))
-    run(*index_command(world, "--config", tmp_path / "settings.yaml"))
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(settings.read_text().replace("# prompts_dir: prompts", "prompts_dir: prompts"))
+    run(*index_command(world, "--config", settings))
     systems = [b["messages"][0]["content"] for b in world.endpoint.bodies()]
     assert any("you write a sober report" in text for text in systems)
 

@@ -1,4 +1,4 @@
-"""Commands in the documentation run on a sample corpus, and so does the Python code of two pages."""
+"""Commands on pages, and the Python code of two pages, run with a sample corpus."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LETTER = (
 )
 NEWS = '<meta name="date" content="2024-05-01"><p>The mayor of Varnmouth promised a bridge.</p>'
 HERE = {"demo-index", "./my-index", "demo/corpus", "./documents"}
-"""Indexes and inputs that the test makes; a command with another one needs what the test does not have."""
+"""Indexes and inputs that the test creates. Commands with others are not run."""
 NEEDS_MORE = {
     *("chat", "serve"),  # These do not end by themselves.
     *(
@@ -30,8 +30,8 @@ NEEDS_MORE = {
 
 
 @pytest.fixture
-def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A working folder with a part of the demo corpus where the pages expect all of it."""
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a part of the demo corpus."""
     corpus = tmp_path / "demo" / "corpus"
     letters = corpus / "letters"
     letters.mkdir(parents=True)
@@ -47,16 +47,16 @@ def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def runs_here(one: Typed) -> bool:
-    """Whether a command needs only the corpus and its index, and ends by itself."""
+def can_run(one: Typed) -> bool:
+    """Whether the command needs only the corpus and its index, and ends by itself."""
     words = set(one.words)
-    if one.words[0] in ("init", "estimate"):  # An estimate calls no endpoint.
+    if one.words[0] in ("init", "estimate"):  # a forecast calls no endpoint
         return not words & {"--config", "--machine"}
     return bool(words & HERE) and not words & NEEDS_MORE
 
 
-def test_documented_commands_run(desk: Path, run: Command):
-    commands = list(dict.fromkeys(one.words for one in typed() if runs_here(one)))
+def test_commands_on_pages_run(workspace: Path, run: Command):
+    commands = list(dict.fromkeys(one.words for one in typed() if can_run(one)))
     first = ["init", "index", "evaluate"]
     commands.sort(key=lambda words: (words[0] == "gc", first.index(words[0]) if words[0] in first else 9))
     assert len(commands) > 40
@@ -69,7 +69,7 @@ def test_documented_commands_run(desk: Path, run: Command):
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/guides/python.md"])
-def test_documented_python_code_runs(desk: Path, run: Command, capsys: pytest.CaptureFixture[str], page: str):
+def test_python_on_pages_runs(workspace: Path, run: Command, capsys: pytest.CaptureFixture[str], page: str):
     (snippet,) = blocks((TOP / page).read_text("utf-8"), {"python"})
     names: dict[str, object] = {}
     exec(snippet.replace("s3://bucket/index", "snippet-index"), names)

@@ -1,6 +1,6 @@
-"""Every command of the README and of the pages that continue it, run as written on small data, with object
-storage, a model behind HTTP and the service. Commands for a cluster are run by `test_jobs.py`. One table
-has what readers fill in. Commands run in this process, in the reader's folder and environment."""
+"""Run every command line of the README and of related pages unchanged, on small data: with object storage, a
+model behind HTTP and the service. `test_jobs.py` runs those that need a cluster. Commands run in this
+process, in the reader's folder and environment."""
 
 from __future__ import annotations
 
@@ -44,7 +44,11 @@ pytestmark = [
 
 
 class Reader:
-    """A reader who follows the README in a folder of their own. `filled_in` maps placeholders to values."""
+    """Follows the README in a separate folder.
+
+    Attributes:
+        filled_in: Values by placeholder.
+    """
 
     def __init__(self, folder: Path, s3: S3Server, endpoint: Endpoint, command: Command) -> None:
         self.folder, self.command = folder, command
@@ -56,7 +60,7 @@ class Reader:
             "AWS_SECRET_ACCESS_KEY=…": f"AWS_SECRET_ACCESS_KEY={s3.owner.secret}",
             "http://127.0.0.1:9000": s3.address,
             "http://127.0.0.1:8000": f"http://127.0.0.1:{self.port}",
-            # Other tests would find a service at a fixed port, and a model that costs money.
+            # A fixed port could belong to another service, and the real model costs money.
             "graphrag-ray serve": f"graphrag-ray serve --port {self.port}",
             "--model gpt-4o-mini": f"--model gpt-4o-mini --base-url {endpoint.base_url}",
         }
@@ -73,7 +77,7 @@ class Reader:
         self._write(s3)
 
     def _write(self, s3: S3Server) -> None:
-        """Documents in the folder and in the bucket, and the bundled corpus."""
+        """Write documents into the folder and the bucket, and copy a part of the demo corpus."""
         for name in DEMO:
             for folder in ("documents", "demo/corpus"):
                 (self.folder / folder).mkdir(parents=True, exist_ok=True)
@@ -83,8 +87,8 @@ class Reader:
             s3.files().pipe_file(f"{self.at}/documents/{name}", text.encode())
         (self.folder / "questions.csv").write_text("question\nWho opposed the harbour?\n")
 
-    def types(self, line: str) -> str:
-        """Run a page. Commands of unknown programs fail the test."""
+    def type(self, line: str) -> str:
+        """Run a line and return its output. Unknown programs raise KeyError."""
         words = shlex.split(self.fill_in(line))
         return {
             "git": self._clone,
@@ -98,9 +102,9 @@ class Reader:
 
     def fill_in(self, line: str) -> str:
         line = line.replace("s3://bucket", f"s3://{self.at}")
-        for stands, given in self.filled_in.items():
-            line = line.replace(stands, given)
-        assert "…" not in line, f"{line}: say in `filled_in` what stands here"
+        for placeholder, value in self.filled_in.items():
+            line = line.replace(placeholder, value)
+        assert "…" not in line, f"{line}: add the placeholder to `filled_in`"
         return line
 
     def _export(self, words: list[str]) -> str:
@@ -108,19 +112,19 @@ class Reader:
         return ""
 
     def _clone(self, words: list[str]) -> str:
-        """Readers know where the repository is; check only that its folder is entered."""
+        """Check only that the cloned folder is the one entered."""
         assert words == ["git", "clone", "URL", words[3], "&&", "cd", words[3]]
         return ""
 
     def _activate(self, words: list[str]) -> str:
-        """PATH already has the programs of the environment; check only that it is that of `make install`."""
+        """Check only that `make install` creates this environment. PATH already has its programs."""
         assert words[1:] == [".venv/bin/activate"] and "VENV ?= .venv" in (TOP / "Makefile").read_text(
             "utf-8"
         )
         return ""
 
     def _pip(self, words: list[str]) -> str:
-        """`make install` and CI install packages; check only that the named extra exists."""
+        """Check only that the extras exist. `make install` and CI install them."""
         (named,) = [word for word in words[2:] if not word.startswith("-") and word != "constraints.txt"]
         extras = re.findall(r"\w+", named.removeprefix("."))
         project = (TOP / "pyproject.toml").read_text("utf-8")
@@ -135,9 +139,9 @@ class Reader:
     def _ours(self, words: list[str]) -> str:
         if words[1] != "serve":
             with patch.dict(os.environ, self.env, clear=True), contextlib.chdir(self.folder):
-                told = self.command(*words[1:])
-            assert told.exit_code == 0, f"{shlex.join(words)}\n{told.output}"
-            return told.stdout
+                result = self.command(*words[1:])
+            assert result.exit_code == 0, f"{shlex.join(words)}\n{result.output}"
+            return result.stdout
         log = self.folder / "serve.txt"
         self.serving = subprocess.Popen(
             words, env=self.env, cwd=self.folder, stdout=log.open("w"), stderr=subprocess.STDOUT,
@@ -174,27 +178,27 @@ def reader(s3: S3Server, tmp_path: Path, run: Command) -> Iterator[Reader]:
         reader.close()
 
 
-SAYS: Mapping[str, str] = {
+EXPECTED: Mapping[str, str] = {
     "make demo": "Reports cited:",
     "graphrag-ray index": "is committed at",
     'graphrag-ray query "': " search, ",
     "graphrag-ray status": "snapshot 1 was committed",
-    "graphrag-ray export": "export",
+    "graphrag-ray export": "Exported snapshot",
     "curl": '"references"',
 }
-"""What is to be seen of a command that did what it is for."""
+"""Expected output by the start of a command line."""
 
 
 def test_every_command_of_the_readme_runs(reader: Reader):
     for line in LINES:
-        said = reader.types(line)
-        expected = [words for start, words in SAYS.items() if line.startswith(start)]
-        assert all(words in said for words in expected), (line, said)
+        output = reader.type(line)
+        expected = [words for start, words in EXPECTED.items() if line.startswith(start)]
+        assert all(words in output for words in expected), (line, output)
 
 
-def test_an_unknown_command_fails_the_test(reader: Reader):
+def test_unknown_command_line_is_detected(reader: Reader):
     with pytest.raises(KeyError):
-        reader.types("kubectl apply -f x.yaml")
-    with pytest.raises(AssertionError, match="say in `filled_in`"):
-        reader.types("export SOME_KEY=…")
+        reader.type("kubectl apply -f x.yaml")
+    with pytest.raises(AssertionError, match="to `filled_in`"):
+        reader.type("export SOME_KEY=…")
     assert len(LINES) >= 20

@@ -56,3 +56,4 @@ def init(directory: Path, force: bool, machine: bool) -> None:
         path.write_text(template.read_text("utf-8"), "utf-8")
     prompts = f"{len(PLACEHOLDERS)} prompts in {directory / 'prompts'}"
     click.echo(f"Wrote {directory / 'settings.yaml'} and {prompts}")
+    click.echo("To use edited prompts, enable prompts_dir at the end of the settings file.")
