@@ -237,7 +237,7 @@ def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World, built
     assert found["parts"]["entities"]["bytes"] > 0
     assert "Nothing to remove." in run("gc", "--root", world.root, "--keep", 2, "--grace", 0).stdout
     later = run("gc", "--root", world.root, "--keep", 1, "--delete")
-    assert "Kept until" in later.stdout and world.snapshots() == [4]
+    assert "stay until" in later.stdout and world.snapshots() == [4]
     assert run("gc", "--root", world.root, "--grace", "soon").exit_code == 2
     assert run("gc", "--root", world.root / "nowhere", "--delete").exit_code == 2
     assert not (world.root / "nowhere").exists()
@@ -254,7 +254,7 @@ def test_a_document_is_purged_from_the_command_line(run: Command, world: World):
     (quoting := world.input.parent / "saved" / "answer.txt").parent.mkdir()
     quoting.write_text("XQJZVW met ALICE.")
     told = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--also", quoting.parent)
-    assert "every trace of letters/secret.txt" in told.stdout and "snapshot 1\n" in told.stdout
+    assert "everything derived from letters/secret.txt" in told.stdout and "snapshot 1\n" in told.stdout
     said = " ".join(told.stdout.split())
     assert f"{quoting}: quotes it" in said
     assert all(f" {place}" in said for place in NOT_PURGED)

@@ -62,7 +62,7 @@ def test_the_end_of_a_streamed_text_is_drawn():
 
 
 def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(markdown_stream, "DRAWN_PER_S", 0.001)  # by us alone
+    monkeypatch.setattr(markdown_stream, "REDRAWS_PER_S", 0.001)  # by us alone
     out = io.StringIO()
     console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
     with MarkdownStream(console) as writing:
@@ -71,7 +71,7 @@ def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatc
         drawn = out.getvalue()
         writing._live.refresh()
         assert "Half an answer." in drawn and out.getvalue() == drawn
-        writing.say("[which begins again:]")
+        writing.add_note("[which begins again:]")
         assert "Half an answer." not in out.getvalue().rpartition("again")[2]
 
 

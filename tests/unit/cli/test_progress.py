@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from graphrag_ray import _observer
-from graphrag_ray.cli.console import duration
+from graphrag_ray.cli.console import format_duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.sweep_pace import RATE_OVER_S, Amount, RecentRates, StagePace, seconds_left
@@ -237,7 +237,7 @@ def test_a_finished_step_shows_its_counts(capsys):
     ProgressDisplay().step_ended(
         "communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False
     )
-    assert "60 components, the largest 81%" in capsys.readouterr().err
+    assert "60 components (largest: 81% of entities)" in capsys.readouterr().err
     ProgressDisplay().step_ended(
         "communities", 1.2, {"components": {"count": 1, "largest_share": 1.0}}, False
     )
@@ -245,7 +245,13 @@ def test_a_finished_step_shows_its_counts(capsys):
 
 
 def test_durations_are_readable():
-    assert [duration(s) for s in (5, 89, 120, 5399, 9000)] == ["5 s", "89 s", "2 min", "90 min", "2.5 h"]
+    assert [format_duration(s) for s in (5, 89, 120, 5399, 9000)] == [
+        "5 s",
+        "89 s",
+        "2 min",
+        "90 min",
+        "2.5 h",
+    ]
 
 
 def test_the_hint_about_unknown_prices_is_shown_once(capsys):
@@ -268,7 +274,7 @@ class Cells(ModuleType):
 
 
 def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, capsys):
-    monkeypatch.setattr("graphrag_ray.cli.progress.DRAWN_EVERY_S", 0.0)
+    monkeypatch.setattr("graphrag_ray.cli.progress.REDRAW_INTERVAL_S", 0.0)
     cells = Cells()
     for name in ("ipykernel", "IPython"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
