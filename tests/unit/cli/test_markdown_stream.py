@@ -76,7 +76,7 @@ def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatc
 
 
 def test_text_that_is_not_prose_is_shown_unchanged(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(markdown_stream, "LONGEST", 10)
+    monkeypatch.setattr(markdown_stream, "MAX_RENDERED", 10)
     assert "[[[[**[[[[[[" in shown("[[[[**[[[[[[")
 
 

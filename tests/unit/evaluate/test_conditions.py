@@ -47,7 +47,7 @@ def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition:
         ("=global", "Write NAME=METHOD"),
         ("a=", "Write NAME=METHOD"),
         ("a=globul", "Unknown method 'globul'"),
-        ("a" * 61 + "=global", "60 at most"),
+        ("a" * 61 + "=global", "at most 60"),
         ("a=answers.txt", "Unknown method"),
     ],
 )
@@ -60,7 +60,7 @@ def test_conditions_have_names_of_their_own_and_two_are_needed_to_compare():
     with pytest.raises(UsageError, match="same name: a"):
         parse_conditions(["a=global", "a=vector"])
     with pytest.raises(UsageError, match="Got 1 of at least 2 conditions"):
-        parse_conditions(["a=global"], least=2)
+        parse_conditions(["a=global"], min_count=2)
 
 
 @given(st.text(max_size=80))

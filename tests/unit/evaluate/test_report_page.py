@@ -32,7 +32,7 @@ from graphrag_ray.evaluate.report_page import (
     decimal,
     dollars,
     probability,
-    rendered_markdown,
+    render_markdown,
     report_page,
     scatter_plot,
     short_count,
@@ -317,7 +317,7 @@ def test_where_everything_failed_the_page_says_so():
             reliability=RELIABILITY.empty_table(),
         )
     )
-    assert "No figures." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
+    assert "No data." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
     assert not page.css("circle") and "No condition has both" in page.css_first("figure").text()  # type: ignore[union-attr]
     assert data(page)["question-1"]["answers"] == [None] * 3
     assert set(data(page)["question-1"]["judged"][0][3].lower()) == {"x"}
@@ -461,7 +461,7 @@ SHOWN = {
 @given(texts() | st.lists(st.sampled_from(HOSTILE)).map("\n".join) | SURROGATES)
 @example("\n\n".join(HOSTILE))
 def test_an_answer_holds_harmless_elements_alone(text: str):
-    for node in LexborHTMLParser(rendered_markdown(text)).css("body *"):
+    for node in LexborHTMLParser(render_markdown(text)).css("body *"):
         assert node.tag in SHOWN
         given = dict(node.attributes)
         if node.tag == "a":
@@ -472,10 +472,10 @@ def test_an_answer_holds_harmless_elements_alone(text: str):
 
 
 def test_markdown_is_rendered_without_images_and_without_other_links():
-    assert rendered_markdown("# A *b*") == "<h4>A <em>b</em></h4>\n"
+    assert render_markdown("# A *b*") == "<h4>A <em>b</em></h4>\n"
     link = '<a href="https://e.example/?a&amp;b" rel="noopener noreferrer" target="_blank">x</a>'
-    assert rendered_markdown("[x](https://e.example/?a&b 'title')") == f"<p>{link}</p>\n"
-    assert rendered_markdown("![a chart](https://e.example/c.png)") == "<p>a chart</p>\n"
+    assert render_markdown("[x](https://e.example/?a&b 'title')") == f"<p>{link}</p>\n"
+    assert render_markdown("![a chart](https://e.example/c.png)") == "<p>a chart</p>\n"
     for other in (
         "javascript:alert(1)",
         "//e.example",
@@ -485,12 +485,12 @@ def test_markdown_is_rendered_without_images_and_without_other_links():
         "mailto:a@b.c",
         "https:e",
     ):
-        assert rendered_markdown(f"[x]({other})") == f"<p>[x]({other})</p>\n"
-    assert rendered_markdown("a <b>c</b>") == "<p>a &lt;b&gt;c&lt;/b&gt;</p>\n"
+        assert render_markdown(f"[x]({other})") == f"<p>[x]({other})</p>\n"
+    assert render_markdown("a <b>c</b>") == "<p>a &lt;b&gt;c&lt;/b&gt;</p>\n"
 
 
 def test_a_text_too_long_to_be_prose_is_shown_as_it_is():
-    assert rendered_markdown("*" * (MAX_MARKDOWN + 1)) == f"<pre>{'*' * (MAX_MARKDOWN + 1)}</pre>"
+    assert render_markdown("*" * (MAX_MARKDOWN + 1)) == f"<pre>{'*' * (MAX_MARKDOWN + 1)}</pre>"
 
 
 POINTS = st.tuples(st.text(max_size=30), st.floats(0, 1e12), st.floats(0, 100))

@@ -20,7 +20,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
     list_schema,
-    texts_in,
+    parse_texts,
 )
 from graphrag_ray.offline import answer as offline_answer
 
@@ -75,7 +75,7 @@ def test_an_answer_may_have_no_claims():
 
 def test_entries_without_a_text_do_not_count_but_there_must_be_one_with():
     assert drive(claimed(), claims("", 5, ONE))[0] == [ONE]
-    found = texts_in(ChatReply(claims("", 5)), "claims", "claim")
+    found = parse_texts(ChatReply(claims("", 5)), "claims", "claim")
     assert isinstance(found, ReplyProblem) and "no entry of `claims` has a text `claim`" in found.text
 
 
@@ -95,7 +95,7 @@ def test_of_a_list_that_was_cut_off_the_complete_claims_count(text: str):
 
 @given(texts() | st.lists(texts()).map(lambda told: claims(*told)), st.sampled_from(["stop", "length"]))
 def test_whatever_is_replied_claims_are_distinct_texts_that_can_be_stored(text: str, ended: str):
-    found = texts_in(ChatReply(text, ended), "claims", "claim")
+    found = parse_texts(ChatReply(text, ended), "claims", "claim")
     if not isinstance(found, ReplyProblem):
         assert len(set(found)) == len(found)
         for claim in found:

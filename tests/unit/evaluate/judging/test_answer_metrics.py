@@ -24,7 +24,7 @@ from graphrag_ray.evaluate.judging.answer_metrics import (
     exact_match,
     f1,
     meteor,
-    normalised,
+    normalise,
     recall,
     rouge_l,
     words,
@@ -48,13 +48,13 @@ def squad(text: str) -> str:
 
 @given(ASCII)
 def test_of_ascii_text_the_normal_form_is_squads(text: str):
-    assert normalised(text) == squad(text)
+    assert normalise(text) == squad(text)
 
 
 @given(HOSTILE)
 def test_a_normal_form_is_its_own_and_can_be_stored(text: str):
-    form = normalised(text)
-    assert normalised(form) == form
+    form = normalise(text)
+    assert normalise(form) == form
     form.encode()
 
 
@@ -77,12 +77,12 @@ def test_a_normal_form_is_its_own_and_can_be_stored(text: str):
     ],
 )
 def test_what_reads_the_same_has_the_same_normal_form(text: str, other: str):
-    assert normalised(text) == normalised(other) != ""
+    assert normalise(text) == normalise(other) != ""
 
 
 @pytest.mark.parametrize(("text", "other"), [("हिन्दी", "हनद"), ("🙂", "👍"), ("naïve", "naive"), ("a1", "1")])
 def test_what_reads_differently_has_another_normal_form(text: str, other: str):
-    assert normalised(text) != normalised(other)
+    assert normalise(text) != normalise(other)
 
 
 @given(ASCII)

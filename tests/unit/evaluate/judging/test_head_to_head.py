@@ -195,7 +195,7 @@ def test_a_winner_that_is_neither_condition_is_refused():
 
 def test_a_pair_is_named_once():
     for order in ([("A", "B"), ("B", "A")], [("A", "B"), ("A", "B")], [("A", "A"), ("A", "A")]):
-        with pytest.raises(ValueError, match="named twice"):
+        with pytest.raises(ValueError, match="occurs twice"):
             win_rates(table([]), order)
 
 
