@@ -42,7 +42,7 @@ def line_after(*glimpses: SweepProgress, bar: bool = False) -> str:
     return progress_line(StagePace.of(glimpses[-1], recent), bar=bar)
 
 
-def test_a_line_shows_share_rate_and_time_left():
+def test_line_contains_share_rate_and_time_left():
     limits = {"m": CombinedLimits(None, 2_000_000)}
     line = line_after(seen(0, 0.1), seen(1, 0.2), seen(100, 60.0, 200_000, 5 * 10**11, limits=limits))
     assert line.split("  ")[0] == "extract"
@@ -59,23 +59,23 @@ def test_rate_and_time_left_follow_the_last_half_minute():
     assert RATE_OVER_S == 30.0
 
 
-def test_the_cost_is_that_of_the_whole_run():
+def test_cost_covers_the_whole_run():
     before = Accounts({("extract", "m"): CallTotals(cost_pico_usd=3 * 10**12)})
     assert "$4.50" in line_after(seen(1, 2.0, 10, 15 * 10**11, earlier=before))
     assert "cost unknown" in line_after(seen(1, 2.0, 10, None, earlier=before))
 
 
-def test_without_a_total_or_limit_neither_is_shown():
+def test_unknown_total_and_limit_are_omitted():
     line = line_after(seen(7, 10.0, total=None))
     assert "left" not in line and "/" not in line.replace("tokens/min", "") and " of " not in line
 
 
-def test_the_bar_is_as_full_as_the_stage():
+def test_bar_is_filled_by_the_share_done():
     assert line_after(seen(500, 1.0), bar=True).count("━") == 10
     assert line_after(seen(1000, 1.0), bar=True).count("╌") == 0
 
 
-def test_the_share_matches_the_numbers_beside_it():
+def test_share_matches_the_counts_next_to_it():
     # As of 932 items, 640 of which are done, most of the others with one call more to come.
     totals = CallTotals(calls=1_514)
     p = seen(
@@ -87,7 +87,7 @@ def test_the_share_matches_the_numbers_beside_it():
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
-def test_no_line_is_longer_than_the_terminal(width: int):
+def test_lines_fit_the_terminal(width: int):
     limits = {"m": CombinedLimits(10_000, 2_000_000)}
     big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, expected_turns=2.5)
     recent = RecentRates()
@@ -100,13 +100,13 @@ def test_no_line_is_longer_than_the_terminal(width: int):
     assert len(ended) <= max(width, 26) and ("C0 13, C1 45" in ended or width < 60)
 
 
-def test_a_reused_step_shows_no_work():
+def test_reused_step_omits_work_counts():
     counts = {"shards": 8, "made": 8, "derived": 4}
     assert "shards 8  made 8  derived 4" in step_line("search", 0.1, counts, False).plain
     assert step_line("search", 0.1, counts, True).plain.endswith("unchanged  shards 8")
 
 
-def test_another_sweep_of_a_step_restarts_the_count():
+def test_second_sweep_of_a_step_restarts_the_count():
     assert "89 s left" in line_after(seen(900, 100.0), seen(1, 0.2), seen(10, 1.0))
 
 
@@ -140,7 +140,7 @@ def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, fl
     return p, calls_in_all / a_second + LATENCY_S - seconds
 
 
-def test_while_no_item_is_done_the_line_shows_that_calls_are_answered():
+def test_line_counts_calls_while_no_item_is_done():
     glimpses = [breadth_first(s)[0] for s in range(120)]
     assert glimpses[-1].done == 0
     line = line_after(*glimpses, bar=True)
@@ -149,7 +149,7 @@ def test_while_no_item_is_done_the_line_shows_that_calls_are_answered():
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
+def test_time_left_is_right_for_any_order_of_calls(limited: bool):
     recent = RecentRates()
     for s in range(1, 400):
         p, left_s = breadth_first(float(s))
@@ -163,7 +163,7 @@ def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
             assert told is not None and abs(told - left_s) <= 0.2 * left_s + 2.0, (s, told, left_s)
 
 
-def test_the_last_calls_show_no_zero_time_left():
+def test_last_calls_never_have_zero_time_left():
     totals = CallTotals(calls=1_000)
     for _ in range(1_000):
         totals.latency.add(8.0)
@@ -183,7 +183,7 @@ STRAGGLERS = 0.03
 
 
 @pytest.mark.parametrize("stage", RECORDED)
-def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
+def test_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
     trace = RECORDED[stage]
     rows = [dict(zip(trace["columns"], row, strict=True)) for row in trace["rows"]]
     most = max(row["done"] for row in rows) * (1 - STRAGGLERS)
@@ -209,13 +209,13 @@ def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: st
     assert told >= 5
 
 
-def test_items_are_counted_if_a_call_answers_several():
+def test_items_are_counted_if_one_call_answers_several():
     p = seen(500, 10.0, accounts=Accounts({("embed", "m"): CallTotals(calls=3)}))
     line = line_after(seen(1, 0.2), p)
     assert " 50%  500/1,000" in line and "calls" not in line and "10 s left" in line
 
 
-def test_a_count_beyond_what_was_expected_is_not_more_than_all():
+def test_more_calls_than_expected_keep_the_share_below_one():
     p = seen(
         2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, expected_turns=2.5
     )
@@ -233,7 +233,7 @@ def test_quiet_prints_nothing(capsys):
     assert captured.out == captured.err == ""
 
 
-def test_a_finished_step_shows_its_counts(capsys):
+def test_finished_step_lists_its_counts(capsys):
     ProgressDisplay().step_ended(
         "communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False
     )
@@ -254,7 +254,7 @@ def test_durations_are_readable():
     ]
 
 
-def test_the_hint_about_unknown_prices_is_shown_once(capsys):
+def test_hint_about_unknown_price_is_printed_once(capsys):
     with ProgressDisplay() as observer:
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
@@ -273,7 +273,7 @@ class Cells(ModuleType):
         self.shown[display_id] = data["text/plain"]
 
 
-def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, capsys):
+def test_notebook_has_a_single_updated_output(monkeypatch: pytest.MonkeyPatch, capsys):
     monkeypatch.setattr("graphrag_ray.cli.progress.REDRAW_INTERVAL_S", 0.0)
     cells = Cells()
     for name in ("ipykernel", "IPython"):
@@ -290,7 +290,7 @@ def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().err == ""
 
 
-def test_a_script_shows_progress_on_a_terminal_or_on_request(capsys):
+def test_script_shows_progress_on_a_terminal_or_on_request(capsys):
     for wanted, shown in ((None, False), (False, False), (True, True)):
         with _observer(wanted) as observer:
             observer.step_ended("extract", 1.0, {}, reused=False)

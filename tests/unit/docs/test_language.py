@@ -49,7 +49,7 @@ def texts() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("pattern", "instead"), RETIRED.items(), ids=str)
-def test_a_retired_phrase_does_not_return(pattern: str, instead: str):
+def test_retired_phrases_do_not_return(pattern: str, instead: str):
     found = [
         f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for path, text in texts()

@@ -36,7 +36,7 @@ def parse(words: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("one", typed(), ids=str)
-def test_a_command_of_a_page_is_one_that_can_be_typed(one: Typed):
+def test_commands_on_pages_are_valid(one: Typed):
     try:
         parse(one.words)
     except click.UsageError as e:
@@ -50,7 +50,7 @@ def of_ray() -> list[str]:
 
 
 @pytest.mark.parametrize("line", of_ray())
-def test_options_of_ray_are_those_of_its_own_command_line(line: str):
+def test_options_of_ray_commands_exist(line: str):
     from ray.scripts.scripts import cli as ray_cli
     from ray.serve.scripts import cli as serve_cli
 
@@ -64,7 +64,7 @@ def test_options_of_ray_are_those_of_its_own_command_line(line: str):
     assert {word.partition("=")[0] for word in own if word.startswith("-")} <= options
 
 
-def test_commands_are_found_where_they_stand():
+def test_commands_are_found_in_pages():
     text = (
         "```\n$ A=1 graphrag-ray index ./d \\\n    --root x   # why\n"
         "ray job submit --x -- python jobs/index.py d\nls\n```\n"
@@ -77,7 +77,7 @@ def test_commands_are_found_where_they_stand():
     assert len(typed()) > 30
 
 
-def test_an_option_that_does_not_exist_is_noticed():
+def test_unknown_option_is_detected():
     with pytest.raises(click.UsageError, match="--rot"):
         parse(("index", "./documents", "--rot", "x"))
 
@@ -93,7 +93,7 @@ def test_every_search_method_is_described():
         assert [name for name in METHODS if f"`{name}`" not in text] == []
 
 
-def test_the_jobs_that_pages_submit_are_there():
+def test_job_scripts_on_pages_exist():
     assert [name for name in JOBS if not (TOP / name).is_file()] == []
 
 
@@ -105,7 +105,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
-def test_links_within_the_repository_lead_somewhere(page: Path):
+def test_links_within_the_repository_resolve(page: Path):
     lost = []
     for link in LINK.findall(FENCED.sub("", page.read_text("utf-8"))):
         path, _, anchor = link.partition("#")
@@ -117,13 +117,13 @@ def test_links_within_the_repository_lead_somewhere(page: Path):
     assert lost == []
 
 
-def test_the_decisions_page_names_every_decision():
+def test_decisions_page_lists_every_decision():
     folder = TOP / "docs" / "concepts" / "decisions"
     linked = set(LINK.findall((folder / "index.md").read_text("utf-8")))
     assert {page.name for page in folder.glob("*.md")} - {"index.md"} <= linked
 
 
-def test_the_site_shows_every_page():
+def test_site_includes_every_page():
     nav = (TOP / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     docs = TOP / "docs"
     pages = [*docs.rglob("*.md"), *docs.rglob("*.ipynb")]
@@ -131,7 +131,7 @@ def test_the_site_shows_every_page():
 
 
 @pytest.mark.parametrize(("page", "words"), [("README.md", 700), ("ARCHITECTURE.md", 2000)])
-def test_the_front_door_is_short(page: str, words: int):
+def test_readme_is_short(page: str, words: int):
     assert len((TOP / page).read_text("utf-8").split()) <= words
 
 
@@ -141,7 +141,7 @@ def files_named(page: Path) -> set[str]:
     return {name for text in code for name in re.findall(r"^[\w./-]+\.py$", text)}
 
 
-def test_every_file_that_a_page_names_exists():
+def test_files_named_on_pages_exist():
     paths = [str(path) for path in TOP.rglob("*.py") if ".venv" not in path.parts]
     named = {page: files_named(page) for page in PAGES if page.name not in ("CHANGELOG.md", "RESULTS.md")}
     assert sum(map(len, named.values())) > 100
@@ -154,7 +154,7 @@ def test_every_file_that_a_page_names_exists():
 
 
 @pytest.mark.parametrize("name", ["cli", "prompts", "settings", "tables"])
-def test_a_generated_page_is_up_to_date(name: str):
+def test_generated_pages_are_up_to_date(name: str):
     command = [sys.executable, TOP / "docs" / "generate" / f"{name}.py"]
     made = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TOP)
     assert made.returncode == 0, made.stderr
@@ -177,7 +177,7 @@ def keys_named(page: Path) -> set[str]:
     }  # storage.B=C is a metavar
 
 
-def test_every_key_that_a_page_names_exists():
+def test_settings_named_on_pages_exist():
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_parsing import setting_keys
 
@@ -188,7 +188,7 @@ def test_every_key_that_a_page_names_exists():
     assert {str(page): wrong for page, found in named.items() if (wrong := found - known)} == {}
 
 
-def test_every_value_that_a_page_sets_can_be_set():
+def test_values_set_on_pages_are_valid():
     from graphrag_ray.base.settings_file import load_settings
 
     online = ["models.default={provider: openai, model: m}"]
@@ -210,7 +210,7 @@ def written_in_the_code() -> list[str]:
     return found
 
 
-def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
+def test_messages_quoted_in_the_operating_guide_exist():
     page = (TOP / "docs" / "guides" / "operations.md").read_text("utf-8")
     code = written_in_the_code()
     tables = page.split("| message")[1:]
@@ -222,7 +222,7 @@ def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
     assert [words for words in quoted if not any(words in text for text in code)] == []
 
 
-def test_settings_that_a_page_shows_are_settings():
+def test_settings_blocks_on_pages_are_valid():
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_parsing import validated
     from graphrag_ray.base.user_settings import UserSettings
@@ -239,7 +239,7 @@ def test_settings_that_a_page_shows_are_settings():
         validated(UserSettings if of_user else Settings, content)
 
 
-def test_calls_in_the_page_on_costs_are_those_that_were_measured():
+def test_call_counts_on_the_costs_page_match_measurements():
     page, results = ((TOP / p).read_text("utf-8") for p in ("docs/guides/costs.md", "benchmarks/RESULTS.md"))
     rows = re.findall(r"^\| (extract|describe|report) \| .+? \| ([\d,]+) \|", page, re.MULTILINE)
     assert len(rows) == 3

@@ -23,7 +23,7 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
+def test_repeated_question_is_asked_once(tmp_path: Path):
     file = written(tmp_path / "q.csv", "id,question\na,Who?\nb,Where?\nc,Who?\nd,\n")
     posed, warnings = read_unique_questions(file, {})
     assert [p.id for p in posed] == ["a", "b"]
@@ -33,14 +33,14 @@ def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
     ]
 
 
-def test_answers_of_another_tool_are_found_by_question_or_id(tmp_path: Path):
+def test_imported_answers_are_matched_by_question_or_id(tmp_path: Path):
     file = written(tmp_path / "a.csv", "question_id,question,response\nq3,,In May.\nx,Who?,Mara.\n")
     answers, told = read_imported_answers(file, {}, POSED)
     assert answers == {"1": "Mara.", "q3": "In May."}
     assert len(told) == 1 and told[0].endswith("a.csv does not answer question 2")
 
 
-def test_an_answer_belongs_to_its_question_whatever_its_row(tmp_path: Path):
+def test_imported_answer_is_matched_regardless_of_its_row(tmp_path: Path):
     file = written(tmp_path / "a.csv", "question;answer\n Where? ;BETA\n")
     assert read_imported_answers(file, {}, POSED)[0] == {"2": "BETA"}
 
@@ -53,7 +53,7 @@ def test_answers_to_other_questions_are_refused(tmp_path: Path):
         read_imported_answers(written(tmp_path / "a.txt", "x"), {}, POSED)
 
 
-def test_gold_answers_and_documents_come_as_lists_or_texts(tmp_path: Path):
+def test_gold_answers_and_documents_are_lists_or_strings(tmp_path: Path):
     rows = [
         {"question": "Who?", "answer": "Mara Venn", "aliases": ["Venn"], "documents": ["d1", "d1", "d2"]},
         {"question": "Where?", "answers": '["Hask", "the marsh"]', "supporting_titles": "Hask Marsh"},
