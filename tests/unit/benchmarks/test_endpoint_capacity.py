@@ -1,4 +1,4 @@
-"""The simulated endpoint's model of a server that has only so much to give, on a clock that jumps."""
+"""The simulated endpoint's model of limited server capacity, on a simulated clock."""
 
 import asyncio
 import selectors
@@ -15,7 +15,7 @@ from benchmarks.endpoint.capacity import Capacity
 
 
 class _Jumping(selectors.SelectSelector):
-    """Time passes only while the loop would sleep, and at once."""
+    """Skips the time for which the loop would sleep."""
 
     now = 0.0
 
@@ -33,7 +33,7 @@ def _run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _ends(capacity: Capacity, *works: tuple[float, float]) -> list[float]:
-    """When calls end that arrive at and need these seconds."""
+    """Return the end times of calls with these arrival and service times."""
     loop = asyncio.get_running_loop()
 
     async def call(at: float, seconds: float) -> float:

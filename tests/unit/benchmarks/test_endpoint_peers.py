@@ -1,4 +1,4 @@
-"""The simulated endpoint answers calls of other GraphRAG tools in the forms that they read."""
+"""The simulated endpoint answers calls from other GraphRAG tools in their formats."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ COMMUNITY = (
 
 
 def _reply(*turns: str, system: str = "", seed: int = 1) -> str:
-    """turns: of the user and of the assistant by turns."""
+    """turns: Messages of user and assistant, alternating."""
     messages = [("system", system)] if system else []
     messages += [(("user", "assistant")[i % 2], turn) for i, turn in enumerate(turns)]
     return replies.write(messages, {}, seed, 0.5, "o200k_base")
@@ -43,7 +43,7 @@ def _csv(rows: list[list[object]]) -> str:
 
 
 def _tuples(reply: str) -> list[list[str]]:
-    """As graphrag reads them."""
+    """Parse tuples like graphrag does."""
     records = [r.strip() for r in reply.replace("<|COMPLETE|>", "").split("##")]
     return [r.removeprefix("(").removesuffix(")").split("<|>") for r in records if r]
 

@@ -1,4 +1,4 @@
-"""The simulated endpoint knows our bundled prompts by their text, and its replies are read without loss."""
+"""The simulated endpoint recognises our bundled prompts, and its replies are parsed without loss."""
 
 import sys
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The corpus that the growth benchmark indexes: what is planted can be found, and it grows as it says."""
+"""The corpus of the growth benchmark: planted names can be found, and growth matches its description."""
 
 import json
 from itertools import islice

@@ -1,4 +1,4 @@
-"""What the benchmarks of growth and communities measure with."""
+"""Measuring tools of the growth and community benchmarks."""
 
 import json
 import os
@@ -55,7 +55,7 @@ print(json.dumps(asdict(totals) | {"text": text}))
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_time_of_an_orphaned_child_is_counted(tmp_path):
     (tmp_path / "burns.py").write_text(BURNS)
-    # In a process of its own: adopting orphans is for life.
+    # Use a separate process, because adopting orphans cannot be undone.
     command = [sys.executable, "-c", MEASURES, str(tmp_path / "burns.py")]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True, timeout=60)
     found = json.loads(done.stdout)

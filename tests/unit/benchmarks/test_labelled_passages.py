@@ -1,6 +1,6 @@
-"""The offline engine on passages that its word lists were not made with, labelled by hand.
+"""The offline engine on hand-labelled passages that were not used to create its word lists.
 
-The passages are read from the folder that GRAPHRAG_RAY_TEST_DATA names, or shared/data beside the checkout.
+The passages are in the folder GRAPHRAG_RAY_TEST_DATA, or in shared/data next to the checkout.
 """
 
 import os

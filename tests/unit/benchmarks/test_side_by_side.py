@@ -1,4 +1,4 @@
-"""The benchmark beside other tools: what is absent is skipped, and what was measured is told."""
+"""The comparison with other tools: missing tools are skipped, and measurements are reported."""
 
 import json
 import subprocess
@@ -145,7 +145,7 @@ print(json.dumps(asdict(totals) | {"text": text}))
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 def test_hanging_tool_is_killed_with_its_children_and_reported(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
-    # In a process of its own: adopting orphans is for life.
+    # Use a separate process, because adopting orphans cannot be undone.
     command = [sys.executable, "-c", MEASURES, str(tmp_path / "hangs.py")]
     folder = Path(side_by_side.__file__).parent
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The table of what to set is that of the page that shows it, and adds up."""
+"""The table of recommended settings matches its page and is consistent."""
 
 from __future__ import annotations
 

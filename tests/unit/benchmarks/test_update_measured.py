@@ -1,4 +1,4 @@
-"""What the benchmark of updates changes in a corpus, and what its tables hold."""
+"""The update benchmark: changes to the corpus, and result tables."""
 
 import json
 import os
@@ -17,7 +17,7 @@ OLD = 1_000_000_000
 
 
 def written(folder: Path, word: str) -> Path:
-    """A corpus whose texts differ in this word, of files from long ago."""
+    """Write a corpus with this word in its texts, and old file times."""
     folder.mkdir()
     for file in range(FILES):
         rows = (

@@ -1,4 +1,4 @@
-"""What people find in the help of the program."""
+"""The help of the command line, and how commands find their index."""
 
 from __future__ import annotations
 

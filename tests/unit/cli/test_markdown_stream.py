@@ -1,4 +1,4 @@
-"""Answers on a terminal: Markdown, rendered while it is written."""
+"""Answers on a terminal: Markdown is rendered while it is streamed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_end_of_streamed_text_is_drawn():
 
 
 def test_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(markdown_stream, "REDRAWS_PER_S", 0.001)  # by us alone
+    monkeypatch.setattr(markdown_stream, "REDRAWS_PER_S", 0.001)  # Only the test redraws.
     out = io.StringIO()
     console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
     with MarkdownStream(console) as writing:

@@ -1,4 +1,4 @@
-"""Options that are short for settings of a model."""
+"""Options that set a model setting."""
 
 from graphrag_ray.cli.options import overrides_of
 

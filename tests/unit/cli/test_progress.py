@@ -1,4 +1,4 @@
-"""What a person sees of a running sweep."""
+"""Progress lines of a running sweep."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_bar_is_filled_by_the_share_done():
 
 
 def test_share_matches_the_counts_next_to_it():
-    # As of 932 items, 640 of which are done, most of the others with one call more to come.
+    # 640 of 932 items are done. Most others need one more call.
     totals = CallTotals(calls=1_514)
     p = seen(
         640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, expected_turns=2.0
@@ -115,8 +115,11 @@ LATENCY_S, CALL_TOKENS = 10.0, 3_400
 
 
 def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, float]:
-    """An extraction at its limit: all first calls, then all gleaning questions, then gleanings for every
-    second item, which ends with its second call else. And the seconds that are left in truth."""
+    """Return an extraction at its rate limit, and the true time left in seconds.
+
+    All first calls come first, then all glean checks, then gleanings for every second item. The other items
+    end with their second call.
+    """
     calls_in_all = 2.5 * items
     a_second = LIMIT / CALL_TOKENS / 60.0
     answered = int(max(0.0, min(calls_in_all, (seconds - LATENCY_S) * a_second)))
@@ -156,11 +159,15 @@ def test_time_left_is_right_for_any_order_of_calls(limited: bool):
         if not limited:
             p.accounts.limits.clear()
         recent.note(p)
-        told = seconds_left(p, Amount.of(p), recent)
-        if told is not None:
-            assert left_s / 2 <= told <= 2 * left_s + 1, (s, told, left_s)
+        estimates = seconds_left(p, Amount.of(p), recent)
+        if estimates is not None:
+            assert left_s / 2 <= estimates <= 2 * left_s + 1, (s, estimates, left_s)
         if s > RATE_OVER_S + LATENCY_S:
-            assert told is not None and abs(told - left_s) <= 0.2 * left_s + 2.0, (s, told, left_s)
+            assert estimates is not None and abs(estimates - left_s) <= 0.2 * left_s + 2.0, (
+                s,
+                estimates,
+                left_s,
+            )
 
 
 def test_last_calls_never_have_zero_time_left():
@@ -170,15 +177,15 @@ def test_last_calls_never_have_zero_time_left():
     p = seen(998, 300.0, accounts=Accounts({("report", "m"): totals}), turns=998, expected_turns=1.0)
     early = seen(900, 280.0, accounts=Accounts({("report", "m"): CallTotals(calls=900)}), expected_turns=1.0)
     first = seen(1, 1.0, accounts=Accounts({("report", "m"): CallTotals(calls=1)}), expected_turns=1.0)
-    assert "left" not in line_after(first, early, p)  # 20 s for 98 calls: nothing is said of two of them
+    assert "left" not in line_after(first, early, p)  # 98 calls took 20 s, so two take too little
     late = seen(998, 309.0, accounts=p.accounts, turns=998, expected_turns=1.0)
-    assert "left" not in line_after(first, early, p, late)  # whatever holds them up, no pace tells of it
+    assert "left" not in line_after(first, early, p, late)  # The pace cannot explain this delay.
 
 
 RECORDED = json.loads((Path(__file__).parent / "sweeps.json").read_text("utf-8"))
-"""Two sweeps of a real run: 150 chunks of podcasts with gleanings, and descriptions. A simulated endpoint has
-limits, and of its calls one in a hundred takes eight times as long. The last item of the first sweep waits
-70 s for such calls."""
+"""Two sweeps of a real run on 150 podcast chunks: extraction with gleanings, and descriptions. The simulated
+endpoint has limits, and one call in a hundred takes eight times as long. The last item of the first sweep
+waits 70 s for such calls."""
 STRAGGLERS = 0.03
 
 
@@ -188,7 +195,7 @@ def test_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
     rows = [dict(zip(trace["columns"], row, strict=True)) for row in trace["rows"]]
     most = max(row["done"] for row in rows) * (1 - STRAGGLERS)
     ends = next(row["seconds"] for row in rows if row["done"] >= most)
-    recent, told = RecentRates(), 0
+    recent, estimates = RecentRates(), 0
     for row in rows:
         accounts = Accounts(
             {(stage, "m"): CallTotals(calls=row["calls"], prompt_tokens=row["tokens"])},
@@ -203,10 +210,10 @@ def test_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
         left = seconds_left(p, Amount.of(p), recent)
         true = ends - row["seconds"]
         if left is not None and true > 1.5:
-            told += 1
+            estimates += 1
             assert true / 2.2 - 2 <= left <= 2.2 * true + 2, (row, left, true)
-        assert true > -20 or not left, (row, left)  # long after: one call hangs, and nothing tells of it
-    assert told >= 5
+        assert true > -20 or not left, (row, left)  # Long after the end: one call hangs.
+    assert estimates >= 5
 
 
 def test_items_are_counted_if_one_call_answers_several():
@@ -262,7 +269,7 @@ def test_hint_about_unknown_price_is_printed_once(capsys):
 
 
 class Cells(ModuleType):
-    """Stands for IPython.display: what each output of a cell shows at last."""
+    """Replaces IPython.display and stores the final content of each output."""
 
     def __init__(self) -> None:
         super().__init__("IPython.display")

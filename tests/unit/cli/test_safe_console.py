@@ -1,4 +1,4 @@
-"""No text of a document steers the terminal on which it is shown."""
+"""Document text cannot control the terminal."""
 
 from __future__ import annotations
 

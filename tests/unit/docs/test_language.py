@@ -36,7 +36,7 @@ EXEMPT = {"docs/reference/prompts.md", "graphrag_ray/query/methods/trex_search.p
 
 
 def texts() -> list[tuple[str, str]]:
-    """Path and content of all committed text, without corpora and prompts."""
+    """Return path and content of all committed text except corpora and prompts."""
     listed = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout
     paths = [
         path

@@ -1,4 +1,4 @@
-"""What the pages say can be typed, followed and found."""
+"""Commands, links, files and settings on the documentation pages are valid."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 def parse(words: tuple[str, ...]) -> None:
-    """Raises click.UsageError for an unknown command, option or number of arguments."""
+    """Parse a command line. Raises click.UsageError if it is invalid."""
     top = click.Context(main)
     name, command, rest = main.resolve_command(top, list(words))
     assert command is not None
-    if "--config" in rest and "--root" not in rest:  # else the file would be read for it
+    if "--config" in rest and "--root" not in rest:  # Otherwise, the file would be read for it.
         rest = [*rest, "--root", "ROOT"]
     with contextlib.suppress(click.exceptions.Exit):  # --help
         command.make_context(name, rest, parent=top)
@@ -44,7 +44,7 @@ def test_commands_on_pages_are_valid(one: Typed):
 
 
 def of_ray() -> list[str]:
-    """Command lines of `ray` and `serve` in any page."""
+    """Return command lines of `ray` and `serve` on all pages."""
     lines = [line for page in PAGES for line in shell_lines(page.read_text("utf-8"))]
     return list(dict.fromkeys(line for line in lines if line.split()[:1] in (["ray"], ["serve"])))
 
@@ -93,12 +93,12 @@ def test_every_search_method_is_described():
         assert [name for name in METHODS if f"`{name}`" not in text] == []
 
 
-def test_job_scripts_on_pages_exist():
+def test_job_files_on_pages_exist():
     assert [name for name in JOBS if not (TOP / name).is_file()] == []
 
 
 def anchors(page: Path) -> set[str]:
-    """The names of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings as GitHub generates them."""
     plain = FENCED.sub("", page.read_text("utf-8"))
     names = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(plain))
     return set(names)
@@ -131,12 +131,12 @@ def test_site_includes_every_page():
 
 
 @pytest.mark.parametrize(("page", "words"), [("README.md", 700), ("ARCHITECTURE.md", 2000)])
-def test_readme_is_short(page: str, words: int):
+def test_entry_pages_are_short(page: str, words: int):
     assert len((TOP / page).read_text("utf-8").split()) <= words
 
 
 def files_named(page: Path) -> set[str]:
-    """Python files that a page names in its text, as `room/file.py` or `file.py`."""
+    """Return Python files that a page names, as `package/file.py` or `file.py`."""
     code = re.findall(r"`([^`\n]+)`", FENCED.sub("", page.read_text("utf-8")))
     return {name for text in code for name in re.findall(r"^[\w./-]+\.py$", text)}
 
@@ -163,7 +163,7 @@ def test_generated_pages_are_up_to_date(name: str):
 
 
 def keys_named(page: Path) -> set[str]:
-    """Settings that a page names in its text or commands, as `a.b`; one name for all models and stages."""
+    """Return settings that a page names in text or commands, as `a.b`. Models and stages share one name."""
     from graphrag_ray.base.index_settings import Settings
 
     sections = "|".join(Settings.model_fields)
@@ -174,7 +174,7 @@ def keys_named(page: Path) -> set[str]:
     plain = {re.sub(r"\.endpoints\.\w+\b", ".endpoints", key) for key in plain}
     return {
         key for key in plain if not key.endswith((".py", ".txt", ".md", ".B"))
-    }  # storage.B=C is a metavar
+    }  # storage.B=C is a metavar.
 
 
 def test_settings_named_on_pages_exist():
@@ -199,7 +199,7 @@ def test_values_set_on_pages_are_valid():
 
 
 def written_in_the_code() -> list[str]:
-    """Every text of the package; what is filled in is {}."""
+    """Return every string in the package, with {} for placeholders."""
     found = []
     for path in (TOP / "graphrag_ray").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -1,4 +1,4 @@
-"""What is compared with what: how conditions are written."""
+"""Syntax of evaluation conditions."""
 
 from __future__ import annotations
 

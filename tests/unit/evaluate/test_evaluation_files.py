@@ -1,4 +1,4 @@
-"""Files that an evaluation is given."""
+"""Input files of an evaluation."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def test_repeated_question_is_asked_once(tmp_path: Path):
 
 def test_imported_answers_are_matched_by_question_or_id(tmp_path: Path):
     file = written(tmp_path / "a.csv", "question_id,question,response\nq3,,In May.\nx,Who?,Mara.\n")
-    answers, told = read_imported_answers(file, {}, POSED)
+    answers, warnings = read_imported_answers(file, {}, POSED)
     assert answers == {"1": "Mara.", "q3": "In May."}
-    assert len(told) == 1 and told[0].endswith("a.csv does not answer question 2")
+    assert len(warnings) == 1 and warnings[0].endswith("a.csv does not answer question 2")
 
 
 def test_imported_answer_is_matched_regardless_of_its_row(tmp_path: Path):

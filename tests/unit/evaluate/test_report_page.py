@@ -1,4 +1,4 @@
-"""The page of a comparison: what it shows, and that no text becomes anything else."""
+"""The report page of a comparison: its content, and safe handling of hostile text."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ def parsed(evaluation: Comparison) -> LexborHTMLParser:
 
 
 def structure(evaluation: Comparison) -> list[tuple[str, list[str]]]:
-    """Elements and the names of their attributes, in order."""
+    """Return elements and the names of their attributes, in order."""
     root = parsed(evaluation).root
     assert root is not None
     return [(str(node.tag), sorted(node.attributes)) for node in root.traverse()]
 
 
 def rows(page: LexborHTMLParser, caption: str) -> list[list[str]]:
-    """What the cells of a table say."""
+    """Return the text of a table's cells."""
     found = page.css_first(f'[aria-label="{caption}"] table')
     assert found is not None, caption
     return [[cell.text() for cell in row.css("th, td")] for row in found.css("tr")]
@@ -77,13 +77,13 @@ def cells(page: LexborHTMLParser, criterion: str = "comprehensiveness") -> dict[
 
 
 def data(page: LexborHTMLParser) -> dict[str, Any]:
-    """What the script is given, by the ids of its blocks."""
+    """Return the script's data by the ids of its blocks."""
     scripts = page.css('script[type="application/json"]')
     return {str(script.attributes["id"]): json.loads(script.text()) for script in scripts}
 
 
 def changed(found: pa.Table, **columns: Any) -> pa.Table:
-    """The table with one value in all rows of a column."""
+    """Set a column to one value in all rows."""
     return table(found.schema, [row | columns for row in found.to_pylist()])
 
 
@@ -110,7 +110,7 @@ def test_only_the_condition_that_is_significantly_better_is_marked():
 
 @pytest.mark.parametrize("changes", [{"p_holm": 0.05}, {"p_holm": None}, {"win_rate": 50.0}, {"z": 1.75}])
 def test_insignificant_rates_are_not_marked(changes: dict[str, Any]):
-    # The last one: ranks and mean do not agree on who is better.
+    # In the last case, ranks and mean disagree.
     page = parsed(sample(win_rates=changed(sample().tables["win_rates"], **changes)))
     assert not page.css("tbody b")
 
@@ -195,7 +195,7 @@ def test_page_without_claims_has_no_claims_section():
 def test_costs_are_plotted_against_mean_win_rates():
     page = parsed(sample())
     found = rows(page, "Costs and mean win rates")
-    # The condition without answers has no cost of one.
+    # A condition without answers has no cost per question.
     assert found == [
         ["Condition", "Cost per question", "comprehensiveness", "directness"],
         ["C0", "$0.010", "38.0", "38.0"],
@@ -250,7 +250,7 @@ def test_script_receives_answers_and_verdicts():
     assert first["answers"][1] is None and first["errors"] == {"1": "the endpoint gave up"}
     said = first["reasons"]
     a, b, criterion, letters, numbers = first["judged"][0]
-    # Without a verdict; then C0, which was shown second.
+    # No verdict; then C0, which was presented second.
     assert (a, b, criterion, letters) == (0, 1, 0, "xA")
     assert [said[n] for n in numbers] == [
         "no JSON in the reply",
@@ -379,7 +379,7 @@ def test_page_is_accessible():
 
 
 def hostile(text: str) -> Comparison:
-    """The text in every place where one can be. Arrow has no lone surrogates, but all else may."""
+    """Put the text everywhere that text can occur. Only Arrow excludes lone surrogates."""
     stored = re.sub("[\ud800-\udfff]", "?", text)
     names = [f"{stored}{n}" for n in range(3)]
     criteria = {name: f"{stored} {name}" for name in CRITERIA}
@@ -425,7 +425,7 @@ def test_text_adds_no_elements_or_attributes(text: str):
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_is_displayed_verbatim(text: str):
     page = parsed(hostile(text))
-    # As HTML's parser reads line breaks.
+    # HTML parsers normalise line breaks like this.
     shown = clean(text).replace("\r\n", "\n")
     assert page.css_first("h1").text() == f"{shown}."  # type: ignore[union-attr]
     assert page.css_first(".warnings li").text() == shown  # type: ignore[union-attr]

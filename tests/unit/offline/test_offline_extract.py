@@ -1,4 +1,4 @@
-"""Extraction and claims, through the same parsers as a model's replies."""
+"""Extraction and claims, parsed like a model's replies."""
 
 import pytest
 from hypothesis import given

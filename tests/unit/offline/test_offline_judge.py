@@ -1,4 +1,4 @@
-"""Answers judged by counting, and questions on a corpus from fixed sentences."""
+"""Judging answers by counting, and corpus questions from templates."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What acts over the whole corpus, and embeddings."""
+"""Pruning names over the whole corpus, and embeddings."""
 
 import subprocess
 import sys
@@ -66,7 +66,7 @@ def test_embeddings_are_unit_vectors_of_256_floats():
 
 
 def test_embeddings_equal_those_of_wordllama():
-    """In a process of its own: the package sets up logging when it is imported."""
+    """Uses a separate process, because importing the package configures logging."""
     script = """
 from pathlib import Path
 import numpy, wordllama

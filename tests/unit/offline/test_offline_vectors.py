@@ -1,4 +1,4 @@
-"""Texts are embedded word by word, which changes no vector."""
+"""Encoding word by word does not change any vector."""
 
 import numpy as np
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""The offline engine plays the steps of an answer that hops, by its rules."""
+"""The offline engine's replies in multi-hop questions."""
 
 from __future__ import annotations
 

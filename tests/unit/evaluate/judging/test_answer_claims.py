@@ -1,4 +1,4 @@
-"""The factual claims of an answer: how lists of them are read."""
+"""Parsing lists of factual claims."""
 
 from __future__ import annotations
 

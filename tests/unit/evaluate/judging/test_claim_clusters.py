@@ -1,4 +1,4 @@
-"""How many claims an answer has, and how many different things they say."""
+"""Counting distinct claims and their clusters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_distance_equal_to_the_threshold_is_within_it():
 
 
 def test_no_two_claims_of_a_cluster_are_farther_apart_than_the_threshold():
-    """Complete linkage: b is near a and c, but these are not near one another."""
+    """Complete linkage: b is near a and c, but a and c are not near each other."""
     a, b, c = "one two three four", "three four five six", "five six seven eight"
     assert count_clusters([a, b, c], [0.5]) == {0.5: 2}
 

@@ -1,4 +1,4 @@
-"""How good communities are, beside igraph and scikit-learn."""
+"""Community quality, compared with igraph and scikit-learn."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_modularity_equals_igraph(drawn: tuple[Any, Any, Any, Any]):
     if not weight.sum():
         assert found is None
         return
-    # One that is in no community is a community of its own.
+    # A member without a community counts as a community.
     label = [n if n >= 0 else -1 - at for at, n in enumerate(community.tolist())]
     membership = [list(dict.fromkeys(label)).index(n) for n in label]
     graph = igraph.Graph(len(community), list(zip(source.tolist(), target.tolist(), strict=True)))

@@ -1,4 +1,4 @@
-"""Questions about a whole corpus: users, their tasks, and what they ask."""
+"""Questions about a whole corpus: personas, tasks and questions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def listed(prompt: str, *told: object) -> ChatReply:
 
 
 def told_apart(request: ChatRequest) -> ChatReply:
-    """As many as asked for, each with what it was asked for."""
+    """Return the requested number of entries, each marked with its request."""
     asked = request.variables.get("task") or request.variables.get("persona") or ""
     told = [f"{asked}{request.prompt[0].upper()}{n}" for n in range(1, int(request.variables["n"]) + 1)]
     return listed(request.prompt, *told)
 
 
 class Written:
-    """What comes of replies. changed: the replies to the requests of one prompt, in order."""
+    """The result of replies. changed: replies to the requests of one prompt, in order."""
 
     def __init__(self, counts: tuple[int, int, int], **changed: list[ChatReply | str]) -> None:
         self.asked: list[ChatRequest] = []

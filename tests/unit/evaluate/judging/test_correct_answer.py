@@ -1,4 +1,4 @@
-"""Whether an answer is correct: one letter."""
+"""Checking an answer against the correct one: the reply is one letter."""
 
 from __future__ import annotations
 

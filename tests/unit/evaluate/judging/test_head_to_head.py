@@ -1,4 +1,4 @@
-"""Win rates of pairs of conditions, their tests, and how far a judge can be trusted."""
+"""Win rates of pairs of conditions, significance tests, and the reliability of the judge."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def judged(
     pairs: Iterable[tuple[str, str]] = (("A", "B"),),
     replicates: int = 5,
 ) -> pa.Table:
-    """verdict(question, what is shown first, what is shown second) is the winner"""
+    """Create judgements. verdict(question, first answer, second answer) returns the winner."""
     rows = []
     for q in (f"q{n}" for n in range(questions)):
         for first, second in pairs:
@@ -79,7 +79,7 @@ def judgements(draw: st.DrawFn) -> list[Row]:
 
 
 def scores_of(rows: list[Row], criterion: str, a: str, b: str) -> list[float]:
-    """The score of `a` for each question, by the definition."""
+    """Compute the score of `a` for each question by the definition."""
     verdicts: dict[str, dict[bool, list[float]]] = {}
     for question, own, first, second, swapped, winner in rows:
         if own == criterion and sorted((first, second)) == sorted((a, b)) and winner is not None:
@@ -92,7 +92,7 @@ def scores_of(rows: list[Row], criterion: str, a: str, b: str) -> list[float]:
 
 @given(judgements(), st.randoms(use_true_random=False))
 def test_win_rate_is_the_mean_over_questions_orders_and_replicates(rows: list[Row], chance: random.Random):
-    # Where a condition meets itself, rows do not say whose answer was shown first.
+    # If a condition is compared with itself, rows do not contain the order.
     rows = [row for row in rows if row[2] != row[3]]
     order = [("B", "A"), ("A", "C"), ("C", "B")]
     found = win_rates(table(rows), order)
@@ -255,7 +255,7 @@ def test_holm_multiplies_the_smallest_p_by_the_largest_factor():
 
 
 def drawn(seed: int, questions: int) -> tuple[pa.Table, list[float]]:
-    """Judgements of a judge that prefers A a little, and their scores."""
+    """Return judgements of a judge that slightly prefers A, and their scores."""
     chance = random.Random(seed)
     verdicts = judged(questions, lambda q, first, second: chance.choice(["A", "A", "B", ""]))
     columns = ("question_id", "criterion", "first", "second", "swapped", "winner")
@@ -305,7 +305,7 @@ def test_correction_covers_the_judged_pairs_of_one_criterion():
 
 
 def test_scores_that_differ_only_by_rounding_are_ties():
-    """Thirds: 1/3 + 1/3 + 1/3, in another order of sums, are not exactly 1."""
+    """In another order of summation, 1/3 + 1/3 + 1/3 is not exactly 1."""
     rows: list[Row] = []
     for n in range(6):
         winners = ["A", "B", ""] if n % 2 else ["", "B", "A"]
@@ -362,7 +362,7 @@ def test_majority_needs_more_verdicts_than_any_alternative(rows: list[Row]):
         assert row["winner"] == (most if all(n > other for _, other in rest) else "")
 
 
-# the order in which answers are shown
+# order of presentation
 
 
 @given(st.text(), st.integers(0, 50))
@@ -380,7 +380,7 @@ def test_the_first_replicate_is_swapped_for_about_half_of_the_questions():
 
 
 def test_swapped_questions_are_the_same_in_every_process():
-    """A run that goes on later, in another process, has to show the answers as before."""
+    """A run that is continued in another process must present the answers in the same order."""
     assert [n for n in range(8) if is_swapped(f"q{n}", 0)] == [0, 1, 3, 6, 7]
 
 
@@ -409,14 +409,14 @@ def test_many_judgements_are_processed_quickly():
 
 @given(st.lists(st.sampled_from("AB"), min_size=1, max_size=25))
 def test_p_is_exact_for_few_questions(winners: list[str]):
-    """All differences are of one size: then the signed-rank test is the sign test."""
+    """If all differences are equal, the signed-rank test equals the sign test."""
     rows: list[Row] = [(f"q{n}", "c", "A", "B", False, winner) for n, winner in enumerate(winners)]
     (p,) = win_rates(table(rows), [("A", "B")])["p"].to_pylist()
     assert p == pytest.approx(stats.binomtest(winners.count("A"), len(winners)).pvalue)
 
 
 def test_ranks_count_for_few_questions():
-    pairs = [("A", 5), ("A", 4), ("A", 3), ("B", 1)]  # with ties in the rest of five replicates
+    pairs = [("A", 5), ("A", 4), ("A", 3), ("B", 1)]  # The other replicates of five are ties.
     rows: list[Row] = [
         (f"q{n}", "c", "A", "B", False, winner if at < size else "")
         for n, (winner, size) in enumerate(pairs)

@@ -1,4 +1,4 @@
-"""Which of two answers is better: what the judge is asked, and how verdicts are read."""
+"""The judge's requests, and parsing of verdicts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was retrieved against what was to be retrieved."""
+"""Retrieval metrics against gold documents, texts and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOLD = st.lists(IDS, min_size=1, max_size=4)
 
 
 def documents(ranked: list[str], gold: list[str], k: int) -> tuple[float, float, float]:
-    """recall, all_within and precision"""
+    """Return recall, all_within and precision."""
     found = retrieval_scores(ranked, gold, ks=(k,))
     return found[f"recall@{k}"], found[f"all_within@{k}"], found[f"precision@{k}"]
 
