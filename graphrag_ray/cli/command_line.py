@@ -218,10 +218,7 @@ COMMANDS = {
     },
     "Operate": {"serve": "Answer questions over HTTP.", "gc": "Remove old snapshots, and purge documents."},
 }
-"""Commands in the usual order of use.
-
-Each is a function of the same name in `cli/commands/NAME_command.py`.
-"""
+"""Commands in the usual order of use. Each is a function of the same name in `NAME_command.py`."""
 
 
 @click.group(

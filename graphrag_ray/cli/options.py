@@ -62,12 +62,7 @@ def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """The options of a command that select the index and its settings.
-
-    Attributes:
-        root, config, overrides: --root, --config and --set.
-        short: Options that set a single setting, such as --model, by name.
-    """
+    """Options for the index and its settings: --root, --config, --set, and `short` options such as --model."""
 
     root: str
     config: str | None
@@ -77,8 +72,7 @@ class IndexOptions:
     def store(self) -> Store:
         """Return the store at --root without accessing it. Raises SettingsError, UsageError.
 
-        The storage options come from --set, --config or the user settings, because they are needed before the
-        settings in the index can be read.
+        Storage options come from --set, --config or the user settings. The index cannot be read without them.
         """
         from graphrag_ray.base.settings_file import load_storage
         from graphrag_ray.store.files import Store
@@ -145,13 +139,11 @@ def _index_options(
     return decorate
 
 
-def _require_storage(
-    ctx: click.Context, option: click.Parameter, overrides: tuple[str, ...]
-) -> tuple[str, ...]:
-    for override in overrides:
+def _require_storage(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    for override in values:
         if override.partition("=")[0].strip().partition(".")[0] != "storage":
             raise click.BadParameter(f"{override!r}: only `storage` can be set here (--set storage.region=…)")
-    return overrides
+    return values
 
 
 _root = click.option(
@@ -192,9 +184,7 @@ def _choice(name: str, *values: str, help_: str) -> Callable[..., Any]:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 snapshot = click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-build = _choice(
-    "--build", "all", "names", help_="names: extract only names, offline. A later run can add the rest."
-)
+build = _choice("--build", "all", "names", help_="names: extract names offline. Later runs add the rest.")
 cache = click.option("--cache", metavar="URL", help="Store model replies there and reuse them for free.")
 raw = click.option("--raw", is_flag=True, help="Print Markdown source instead of rendering it.")
 address = click.option("--address", metavar="ADDRESS", help="Ray cluster. Default: the one on this machine.")
@@ -224,25 +214,18 @@ search = combine(
         "--level",
         metavar="C0..Cn|auto",
         help="Community level. auto: the finest level within the budget or, without a budget, the coarsest "
-        "level "
-        "that fills a context (the default). With --dynamic: the finest level to rate (default: C2). local, "
-        "drift: "
-        "the finest level whose reports are used (default: C2).",
+        "level that fills a context (the default). With --dynamic: the finest level to rate (default: C2). "
+        "local, drift: the finest level whose reports are used (default: C2).",
     ),
     click.option(
         "--where",
         metavar="COND",
         multiple=True,
-        help="Condition on documents: path~*.md, title=…, date>=2023, author=… (a metadata column); "
-        "repeatable.",
+        help="Only documents with path~*.md, title=…, date>=2023, author=… (a metadata column); repeatable.",
     ),
 )
 answer = combine(
-    click.option(
-        "--response-type",
-        metavar="TEXT",
-        help='Form and length of the answer, such as "a list of five points".',
-    ),
+    click.option("--response-type", metavar="TEXT", help='Form and length, such as "a list of five points".'),
     click.option(
         "--general-knowledge/--no-general-knowledge",
         default=None,
@@ -256,15 +239,11 @@ answer = combine(
     hierarchy,
     _choice("--traversal", "collapsed", "tree", help_="raptor: search all levels at once, or from the top."),
     _choice(
-        "--map-protocol",
-        "answer",
-        "points",
-        help_="global, text: write one scored answer per context, or several scored points.",
+        "--map-protocol", "answer", "points", help_="global, text: one scored answer per context, or points."
     ),
     _choice(
         *("--mode", "local", "global", "hybrid", "mix"),
-        help_="lightrag: search by names in the question, by its topics, by both, or by both plus the "
-        "nearest chunks.",
+        help_="lightrag: by names in the question, by its topics, by both, or by both plus nearest chunks.",
     ),
     click.option(
         "--steps", type=click.IntRange(0, 10), help="ppr: additional searches, two calls each. Default: 1."
@@ -323,8 +302,7 @@ class _NoPandas:
 def avoid_pandas_import() -> None:
     """Keep pyarrow from importing pandas, which takes a quarter of a second.
 
-    pyarrow imports pandas when it creates its first array, to recognise pandas objects. `to_pandas` still
-    works.
+    pyarrow imports it with the first array, to recognise pandas objects. `to_pandas` still works.
     """
     if "pandas" not in sys.modules:
         import pyarrow as pa

@@ -33,10 +33,7 @@ COMMUNITIES = pa.schema(
 
 
 def measure_communities(index: Index) -> pa.Table:
-    """Measure each level.
-
-    As in the GraphRAG paper, a community that was not split also counts at deeper levels.
-    """
+    """Measure each level. As in the GraphRAG paper, unsplit communities also count at deeper levels."""
     rows: list[dict[str, Any]] = []
     for name in index.manifest.hierarchies:
         kind = HIERARCHIES.get(name)

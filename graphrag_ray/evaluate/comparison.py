@@ -53,8 +53,7 @@ from graphrag_ray.query.question_files import ANSWERS, BatchQuestion
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
-JUDGEMENTS_PER_BATCH = 10_000
-"""Maximum number of judgements in memory as Python objects."""
+JUDGEMENTS_PER_BATCH = 10_000  # Maximum number of judgements in memory as Python objects.
 MAX_CHUNKS_PER_RECORD = 500
 """Maximum number of chunks that count as read if the record of an entity or relationship is in context."""
 CLAIM_TABLES = ("claims", "claim_counts", "agreement")

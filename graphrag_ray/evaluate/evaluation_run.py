@@ -72,12 +72,7 @@ class Results:
 
 @dataclass
 class EvaluationRun:
-    """An evaluation in progress.
-
-    Attributes:
-        exit_stack: Closes the executors.
-        accounts: Usage of judging by stage.
-    """
+    """An evaluation in progress. exit_stack closes the executors; accounts is the usage of judging by stage."""
 
     index: Index
     store: Store
@@ -102,13 +97,8 @@ class EvaluationRun:
         Raises RunStopped, StoreError, and UsageError if the condition cannot answer any question.
         """
         index = condition.apply_to(self.index)
-        sweep = QuestionSweep(
-            index,
-            questions,
-            self.store,
-            AskRequest(level=condition.level, method=condition.method),
-            extra_columns,
-        )
+        request = AskRequest(level=condition.level, method=condition.method)
+        sweep = QuestionSweep(index, questions, self.store, request, extra_columns)
 
         def progress(p: SweepProgress) -> SweepProgress:
             return replace(sweep.progress(p), stage=condition.name)
@@ -221,10 +211,7 @@ class EvaluationRun:
     def _executor(
         self, settings: Settings, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
     ) -> Executor:
-        """Return the executor for these models.
-
-        It is opened only once, because starting one on Ray is slow.
-        """
+        """Return the executor for these models. It is reused, because starting one on Ray is slow."""
         self._progress = progress
         key = repr((settings.models, settings.run))
         if key not in self._executors:

@@ -37,12 +37,7 @@ KEYWORD = "keyword"  # Keyword search over chunks; a method for --retrieval-only
 RETRIEVED_CHUNKS = 50
 NO_ANSWER = "none"  # Replaces a missing answer when scores are computed only for their names.
 Scores = dict[tuple[str, str], dict[str, float]]  # By condition and question id.
-DOCUMENT_NAMES = (
-    "id",
-    "row",
-    "title",
-    "path",
-)  # Columns of the documents table that can identify a gold document.
+DOCUMENT_NAMES = ("id", "row", "title", "path")  # Columns that can identify a gold document.
 
 
 def known_answers(
@@ -55,13 +50,8 @@ def known_answers(
 ) -> Results:
     """Score conditions on questions with known answers.
 
-    Args:
-        retrieval_only: Score retrieval without generating answers.
-        judge: Whether a judge decides if each answer is correct.
-
-    Raises:
-        UsageError: The questions or conditions are unusable. No model has been called.
-        RunStopped: The run was interrupted. Repeat the call to continue it.
+    With `retrieval_only`, no answers are generated. With `judge`, a judge decides whether each answer is
+    correct. Raises UsageError before any model is called, and RunStopped; repeat the call to continue.
     """
     specs: list[str | EvaluationCondition] = [*conditions]
     for position, text in enumerate(specs):
@@ -190,16 +180,14 @@ def _retrieve_chunks(
             if find(method).reply_dependent or index.settings.query.dynamic:
                 results.warnings.append(
                     f"Condition {condition.name}: The context of {method} search depends on model replies. "
-                    f"The "
-                    "offline engine replied instead of a model."
+                    "The offline engine replied instead of a model."
                 )
         for q, ids_or_error in zip(questions, retrieved, strict=True):
             chunks[condition.name, q.question.id] = [] if isinstance(ids_or_error, str) else ids_or_error
             if isinstance(ids_or_error, str):
                 results.failed += 1
-                results.warnings.append(
-                    f"Condition {condition.name}, question {q.question.id}: {ids_or_error}"
-                )
+                label = f"Condition {condition.name}, question {q.question.id}"
+                results.warnings.append(f"{label}: {ids_or_error}")
     return chunks
 
 
@@ -232,10 +220,7 @@ def _gold_documents(
 
 
 def _tables(scores: Scores, with_answers: int, with_documents: int) -> dict[str, pa.Table]:
-    """Make the tables scores and summary.
-
-    A mean covers the questions with the required answers or documents.
-    """
+    """Make the tables scores and summary. Means cover questions with the required gold data."""
     measures = list(dict.fromkeys(name for values in scores.values() for name in values))
     ids = [("condition", pa.string()), ("question_id", pa.string())]
     schema = pa.schema([*ids, *((name, pa.float64()) for name in measures)])

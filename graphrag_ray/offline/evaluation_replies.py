@@ -177,10 +177,7 @@ def judge(variables: Variables) -> str:
 
 
 def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tuple[str, float, float]]:
-    """Return (noun, formatted value, value) per measure of an answer.
-
-    If two answers tie, the next measure decides.
-    """
+    """Return (noun, formatted value, value) per measure of an answer. Ties go to the next measure."""
     text = _without_references(answer)
     if criterion == "diversity":
         n = len(find_names(text, read_script(text)))
@@ -226,11 +223,8 @@ def list_claims(variables: Variables) -> str:
     claims: dict[str, None] = {}
     for index, sentence in enumerate(script.sentences):
         claim = fold(text[sentence.start : sentence.end])
-        for opened, closed in (
-            ("“", "”"),
-            ("“", ""),
-            ("", "”"),
-        ):  # Quotation marks around the whole sentence.
+        # Remove quotation marks around the whole sentence.
+        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):
             inner = claim.removeprefix(opened).removesuffix(closed)
             if claim == f"{opened}{inner}{closed}" and is_balanced(inner):
                 claim = inner.strip()

@@ -64,10 +64,7 @@ def describe(reading: Reading, thing: Thing) -> str:
 
 
 def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
-    """Quote sentence `index`.
-
-    A long one is cut to MAX_QUOTE_CHARS around the `spans`, at clauses or words.
-    """
+    """Quote sentence `index`, cut to MAX_QUOTE_CHARS around the `spans` at clauses or words."""
     sentence, text = reading.script.sentences[index], reading.text
     start = min([sentence.start, *(a for a, _ in spans)])
     end = sentence.end
@@ -157,17 +154,14 @@ class Relation:
     """An unordered pair of things and its evidence.
 
     Attributes:
-        carried: (sentence that names one thing, later sentence with a pronoun for it and the name of the
-        other).
+        carried: (sentence that names one, later sentence with a pronoun for it and the other's name).
     """
 
     source: Thing
     target: Thing
     sentences: list[int] = field(default_factory=list)  # Sentences that mention both.
     carried: list[tuple[int, int]] = field(default_factory=list)
-    spoken: list[int] = field(
-        default_factory=list
-    )  # Sentences in which one of them speaks and mentions the other.
+    spoken: list[int] = field(default_factory=list)  # Sentences by one of them that mention the other.
     turns: int = 0  # Number of times that one spoke after the other.
 
     @property
@@ -222,10 +216,7 @@ def relations(reading: Reading) -> list[Relation]:
 
 
 def relation_quote(reading: Reading, relation: Relation) -> str:
-    """Quote the best sentence with both things.
-
-    If one is a pronoun, also quote the sentence that names it.
-    """
+    """Quote the best sentence with both things, and the sentence that a pronoun refers to."""
     one, other = relation.source, relation.target
     if relation.sentences:
         return _best(reading, relation.sentences, one, other)

@@ -181,10 +181,7 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
 
 
 def place_heads(names: dict[str, Name]) -> frozenset[str]:
-    """Return first words of the names of civic bodies.
-
-    These are places (Varnmouth in Varnmouth Town Council).
-    """
+    """Return places that begin the names of civic bodies (Varnmouth in Varnmouth Town Council)."""
     civic = LEXICON.cues["civic"]
     return frozenset(
         n.words[0] for n in names.values() if len(n.words) > 1 and any(w in civic for w in n.words[1:])

@@ -22,10 +22,7 @@ _WORD = re.compile(r"[^\W_]")
 
 
 def lower_case_counts(descriptions: Iterable[str | None]) -> Counter[str]:
-    """Count how often each word occurs in lower case in distinct descriptions.
-
-    Counts of parts can be added.
-    """
+    """Count each lower-case word in distinct descriptions. Counts of parts can be added."""
     return Counter(w for text in set(descriptions) if text for w in _LOWER.findall(text))
 
 

@@ -95,11 +95,7 @@ _judge_options = options.combine(
         "and the text files in the folder `criteria` of prompts_dir.",
     ),
     click.option(
-        "--replicates",
-        type=int,
-        default=REPLICATES,
-        show_default=True,
-        help="Number of verdicts per pair of answers.",
+        "--replicates", type=int, default=REPLICATES, show_default=True, help="Verdicts per pair of answers."
     ),
     click.option("--claims", is_flag=True, help="Also count the factual claims in the answers."),
 )
@@ -115,14 +111,9 @@ _out = click.option(
 
 
 def _open(opts: IndexOptions) -> Index:
-    """Open the newest snapshot.
-
-    Raises UsageError if packages are missing; import modules that use them later.
-    """
+    """Open the newest snapshot. Raises UsageError if packages are missing; import their users later."""
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
-        raise UsageError(
-            f"`evaluate` needs {', '.join(missing)}. Install with: pip install 'graphrag-ray[evaluate]'"
-        )
+        raise UsageError(f"`evaluate` needs {', '.join(missing)}: pip install 'graphrag-ray[evaluate]'")
     return opts.index()
 
 
@@ -266,9 +257,7 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
 @click.command(cls=Command)
 @_question_options
 @_judge_options
-@click.option(
-    "--description", metavar="TEXT", default="", help="Description of the corpus on the --report page."
-)
+@click.option("--description", metavar="TEXT", default="", help="Description of the corpus for the page.")
 @click.option("--report", metavar="FILE", help="Also write a self-contained .html page.")
 @_out
 @_run_options
@@ -396,9 +385,8 @@ def claims(
 @click.command(cls=Command)
 @options.settings
 @_questions(
-    "A .csv, .jsonl or .parquet file with columns `question`, `answer` (optional: `aliases`) and `documents` "
-    "(ids, "
-    "titles or paths)."
+    "A .csv, .jsonl or .parquet file with columns `question`, `answer` (optional: `aliases`) and "
+    "`documents` (ids, titles or paths)."
 )
 @_conditions
 @click.option(

@@ -54,28 +54,22 @@ class Age(click.ParamType[float]):
     "--older-than", type=Age(), default="0", metavar="AGE", help="Only remove snapshots at least this old."
 )
 @click.option(
-    "--grace",
-    type=Age(),
-    default="1h",
-    metavar="AGE",
-    help="How long readers may use removed snapshots. Default: 1h.",
+    "--grace", type=Age(), default="1h", metavar="AGE", help="Time for readers to finish. Default: 1h."
 )
 @click.option("--damaged", is_flag=True, help="Also remove damaged parts that a repair set aside.")
 @click.option(
     "--journal",
     is_flag=True,
     help="Also remove model replies that the newest snapshot does not use, such as those for deleted "
-    "documents "
-    "or old prompts. If they are needed again, you pay for them again.",
+    "documents or old prompts. If they are needed again, you pay for them again.",
 )
 @click.option(
     "--purge",
     multiple=True,
     metavar="DOCUMENT",
     help="Remove a document (path relative to INPUT, or a glob) and everything derived from it from the "
-    "index; "
-    "repeatable. Implies --journal, --damaged and --grace 0. Does not change files outside the index (see "
-    "--also).",
+    "index; repeatable. Implies --journal, --damaged and --grace 0. Does not change files outside the "
+    "index (see --also).",
 )
 @click.option(
     "--also",
@@ -149,11 +143,7 @@ def gc(
 
 
 def _print_result(result: CleanupResult, searched: bool) -> None:
-    """Print the removed and pending files, and the next steps.
-
-    Args:
-        searched: Whether folders outside the index were searched (--also).
-    """
+    """Print the removed and pending files, and the next steps. searched: whether --also was passed."""
     from graphrag_ray.indexing.purge import NOT_PURGED
 
     out, plan = console.make_console().print, result.plan
@@ -169,8 +159,7 @@ def _print_result(result: CleanupResult, searched: bool) -> None:
             f"{plural(len(plan.waiting), 'part')} ({console.format_bytes(_bytes(plan.waiting))}) "
             f"{'stay' if several else 'stays'} until {until} because readers may still use "
             f"{'them' if several else 'it'}. Run gc again after that, or with --grace 0 if nothing is "
-            f"reading "
-            "the index."
+            "reading the index."
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if result.documents:
@@ -180,16 +169,9 @@ def _print_result(result: CleanupResult, searched: bool) -> None:
             out(f"  {url}: {trace}")
         out(f"A purge does not change data outside the index: {', '.join(NOT_PURGED)}.")
         if not result.deleted and not searched:
-            out(
-                "To find copies there, run gc with --also DIR before you purge. Afterwards, the index no "
-                "longer "
-                "has the text to search for."
-            )
+            out("To find copies there, pass --also DIR before you purge: later, the index lacks the text.")
     if result.writer and not result.deleted:
-        out(
-            f"Another process is writing to this index: {result.writer}. --delete fails until it has "
-            f"finished."
-        )
+        out(f"The index is being written by {result.writer}. --delete fails until that has finished.")
     if not result.empty and not result.deleted:
         out("Dry run: nothing was removed. Run the command again with --delete.")
 
@@ -201,9 +183,8 @@ def _print_removed(result: CleanupResult) -> None:
     if plan.snapshots:
         out(f"  {_numbered(plan.snapshots)}")
     for table, totals in _by_table(plan.parts).items():
-        out(
-            f"  {table:<28}{plural(totals['parts'], 'part'):>12}  {console.format_bytes(totals['bytes']):>10}"
-        )
+        size = console.format_bytes(totals["bytes"])
+        out(f"  {table:<28}{plural(totals['parts'], 'part'):>12}  {size:>10}")
     for kind, infos in plan.others.items():
         if infos:
             out(f"  {_OTHER_FILES[kind]}: {len(infos):,}, {console.format_bytes(_bytes(infos))}")

@@ -30,10 +30,7 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @click.option(
-    "--input",
-    "function",
-    metavar="MODULE:FUNCTION",
-    help="Read the documents from this function instead of INPUT.",
+    "--input", "function", metavar="MODULE:FUNCTION", help="Read documents from a function instead of INPUT."
 )
 @options.settings
 @options.build
@@ -43,25 +40,19 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Proceed even if INPUT would delete or replace a large share of the documents.",
 )
-@click.option(
-    "--reset-communities",
-    is_flag=True,
-    help="Partition the graph from scratch, ignoring the communities of the previous snapshot.",
-)
+@click.option("--reset-communities", is_flag=True, help="Partition the graph from scratch.")
 @click.option(
     "--verify",
     is_flag=True,
     help="First check all stored parts, even in a large index, and rebuild damaged ones.",
 )
 @click.option(
-    "--verify-input",
-    is_flag=True,
-    help="Read all files, even if their size and time (or ETag) are unchanged.",
+    "--verify-input", is_flag=True, help="Read all files, even if size and time or ETag are unchanged."
 )
 @click.option(
     "--new-prompts",
     is_flag=True,
-    help="Use the package's prompts instead of those in the index; asks you to confirm the cost.",
+    help="Use the package's prompts, not the index's. Asks to confirm the cost.",
 )
 @click.option("--yes", is_flag=True, help="Accept the cost of --new-prompts without asking.")
 @options.address
@@ -69,9 +60,8 @@ if TYPE_CHECKING:
     "--ray/--in-process",
     "on_ray",
     default=None,
-    help="Where to run. Default: in this process if INPUT is small (`run.in_process_max_mb`) and no Ray "
-    "cluster is "
-    "running; otherwise on Ray.",
+    help="Default: in this process if INPUT is small (`run.in_process_max_mb`) and no Ray cluster is "
+    "running.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @options.as_json
@@ -88,8 +78,7 @@ def index(
     **run_options: Any,
 ) -> None:
     """Build or update an index of INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or
-    .parquet files, or other formats that installed document readers support. Default: `input.url` in
-    --config.
+    .parquet files, or other formats with an installed reader. Default: `input.url` in --config.
 
     Run the same command again to continue after an interruption, to retry failed items, or to update the
     index. Model replies are reused, so you do not pay for them twice.
@@ -149,9 +138,7 @@ def _rows_of(function: str, input_url: str | None) -> InputRows:
     from graphrag_ray.engine.input_rows import InputRows
 
     if input_url is not None:
-        raise UsageError(
-            f"INPUT is given twice: {display_path(input_url)} and --input {function}. Pass only one of them."
-        )
+        raise UsageError(f"INPUT is given twice: {display_path(input_url)} and --input {function}")
     module, _, name = function.partition(":")
     if not module or not name:
         raise UsageError(f"--input {function!r} is invalid: use the form MODULE:FUNCTION")
@@ -168,11 +155,7 @@ def _rows_of(function: str, input_url: str | None) -> InputRows:
 
 @contextmanager
 def _recorded(opts: IndexOptions, attempt: Mapping[str, Any]) -> Iterator[Store]:
-    """Open the store, and record the error if the attempt fails before a run starts.
-
-    Raises:
-        SettingsError, UsageError: The store cannot be opened.
-    """
+    """Open the store, and record errors before the run starts. Raises SettingsError, UsageError."""
     from graphrag_ray.engine.ray.discovery import is_submitted_job
     from graphrag_ray.indexing.run_record import recording_refusals
 
@@ -180,9 +163,8 @@ def _recorded(opts: IndexOptions, attempt: Mapping[str, Any]) -> Iterator[Store]
         store = opts.store()
     except SettingsError:
         # Record the error in the index as opened without these settings.
-        with recording_refusals(
-            IndexOptions(opts.root, None, ()).store(), attempt, always=is_submitted_job()
-        ):
+        plain_store = IndexOptions(opts.root, None, ()).store()
+        with recording_refusals(plain_store, attempt, always=is_submitted_job()):
             raise
     with recording_refusals(store, attempt, always=is_submitted_job()):
         yield store
@@ -213,8 +195,7 @@ def _settings(store: Store, opts: IndexOptions, observer: Observer) -> Settings:
         if model and offline and settings.build != "names":
             observer.message(
                 f"Snapshot {parent.number} was built with {model}, but these settings name no model, so the "
-                "offline engine rebuilds the index. The model's replies are kept: pass --model to use them "
-                "again."
+                "offline engine rebuilds the index. The model's replies are kept: pass --model to reuse them."
             )
     elif before is not None:
         observer.message(
@@ -230,9 +211,7 @@ def _confirm(cost: str) -> None:
         raise UsageError(f"{cost} No model has been called yet. Pass --yes to confirm.")
     click.echo(escape_control(cost), err=True)
     if not click.confirm("Rebuild with the new prompts?", default=False, err=True):
-        raise UsageError(
-            "Cancelled; no model was called. Without --new-prompts, the index keeps its own prompts."
-        )
+        raise UsageError("No model was called. Without --new-prompts, the index keeps its own prompts.")
 
 
 def _print_indexed(done: IndexResult, root: str) -> None:

@@ -35,16 +35,14 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
     "--watch",
     is_flag=True,
     help="Follow the current run until it ends, then exit with its exit code (1 if it was killed). If a "
-    "later "
-    "attempt was refused, exit with the code of that attempt. With --json, print one line per change.",
+    "later attempt was refused, exit with the code of that attempt. With --json, print one line per change.",
 )
 @click.option(
     "--next",
     "wait_for_next",
     is_flag=True,
     help="With --watch, after you have submitted a job: if no run is active, wait up to 15 minutes for the "
-    "next "
-    "one to start or be refused.",
+    "next one to start or be refused.",
 )
 @options.as_json
 def status(
@@ -80,10 +78,7 @@ def status(
 
 
 def _watch(store: Store, wait_for_next: bool, as_json: bool) -> int:
-    """Follow a run until it ends.
-
-    Return its exit code, or the exit code of a later attempt that was refused.
-    """
+    """Follow a run until it ends. Return its exit code, or the code of a later refused attempt."""
     from graphrag_ray.indexing.status import refusal_since_last_run, status_of, wait_for_run, watch_last_run
 
     if wait_for_next:

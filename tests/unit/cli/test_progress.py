@@ -159,13 +159,13 @@ def test_time_left_is_right_for_any_order_of_calls(limited: bool):
         if not limited:
             p.accounts.limits.clear()
         recent.note(p)
-        estimates = seconds_left(p, Amount.of(p), recent)
-        if estimates is not None:
-            assert left_s / 2 <= estimates <= 2 * left_s + 1, (s, estimates, left_s)
+        estimate = seconds_left(p, Amount.of(p), recent)
+        if estimate is not None:
+            assert left_s / 2 <= estimate <= 2 * left_s + 1, (s, estimate, left_s)
         if s > RATE_OVER_S + LATENCY_S:
-            assert estimates is not None and abs(estimates - left_s) <= 0.2 * left_s + 2.0, (
+            assert estimate is not None and abs(estimate - left_s) <= 0.2 * left_s + 2.0, (
                 s,
-                estimates,
+                estimate,
                 left_s,
             )
 

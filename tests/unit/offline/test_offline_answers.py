@@ -122,10 +122,10 @@ def test_verbs_of_a_question_weigh_less_than_its_subjects(question, verbs, thing
 
 
 SOURCES = (
-    "OPERATOR: Thank you for the question about Azure growth. "
-    "MARA VENN: Azure growth was 31 percent, since developers moved their work. "
-    "During this call we make forward-looking statements, and growth is among the risks. "
-    "The greatest risks of the business are late deliveries. Our developers develop tools for developers."
+    "OPERATOR: Thank you for the question about Azure growth. MARA VENN: Azure growth was 31 percent, "
+    "since developers moved their work. During this call we make forward-looking statements, and growth is "
+    "among the risks. The greatest risks of the business are late deliveries. Our developers develop tools "
+    "for developers."
 )
 
 

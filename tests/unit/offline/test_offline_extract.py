@@ -350,8 +350,8 @@ def test_gleaning_is_declined():
 
 def test_claims_are_dated_quotations_about_the_listed_entities():
     text = (
-        "In March 2014 Orla Quist founded Kestrel Marine in Denholm. "
-        "On 4 October 2016 the council may have refused the plan of Ada Brigg. It rained."
+        "In March 2014 Orla Quist founded Kestrel Marine in Denholm. On 4 October 2016 the council may "
+        "have refused the plan of Ada Brigg. It rained."
     )
     found = parse_claims(
         ask("claims", text=text, header="", entities="ORLA QUIST\nKESTREL MARINE\nADA BRIGG")
