@@ -62,7 +62,7 @@ def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """Options for the index and its settings: --root, --config, --set, and `short` options such as --model."""
+    """Options for the index and its settings: --root, --config, --set and, in `short`, others like --model."""
 
     root: str
     config: str | None

@@ -72,7 +72,7 @@ class Results:
 
 @dataclass
 class EvaluationRun:
-    """An evaluation in progress. exit_stack closes the executors; accounts is the usage of judging by stage."""
+    """An evaluation in progress. exit_stack closes the executors; accounts is the judging usage by stage."""
 
     index: Index
     store: Store
