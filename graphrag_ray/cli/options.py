@@ -62,7 +62,7 @@ def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Call
 
 @dataclass(frozen=True)
 class IndexOptions:
-    """Options for the index and its settings: --root, --config, --set and, in `short`, others like --model."""
+    """The options --root, --config and --set, and `short` options such as --model that set one setting."""
 
     root: str
     config: str | None

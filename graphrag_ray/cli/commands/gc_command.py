@@ -48,7 +48,7 @@ class Age(click.ParamType[float]):
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="Number of newest snapshots to keep. Default: 3; with --purge, all that lack the document.",
+    help="Number of newest snapshots to keep. Default: 3; with --purge, all without the document.",
 )
 @click.option(
     "--older-than", type=Age(), default="0", metavar="AGE", help="Only remove snapshots at least this old."
@@ -157,9 +157,8 @@ def _print_result(result: CleanupResult, searched: bool) -> None:
         until = _time(plan.waiting_until) if plan.waiting_until is not None else "the end of the grace period"
         out(
             f"{plural(len(plan.waiting), 'part')} ({console.format_bytes(_bytes(plan.waiting))}) "
-            f"{'stay' if several else 'stays'} until {until} because readers may still use "
-            f"{'them' if several else 'it'}. Run gc again after that, or with --grace 0 if nothing is "
-            "reading the index."
+            f"{'stay' if several else 'stays'} until {until} because {'they' if several else 'it'} may still be in "
+            "use. Run gc again after that, or with --grace 0 if nothing is using the index."
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if result.documents:
