@@ -157,8 +157,8 @@ def _print_result(result: CleanupResult, searched: bool) -> None:
         until = _time(plan.waiting_until) if plan.waiting_until is not None else "the end of the grace period"
         out(
             f"{plural(len(plan.waiting), 'part')} ({console.format_bytes(_bytes(plan.waiting))}) "
-            f"{'stay' if several else 'stays'} until {until} because {'they' if several else 'it'} may still be in "
-            "use. Run gc again after that, or with --grace 0 if nothing is using the index."
+            f"{'stay' if several else 'stays'} until {until} because {'they' if several else 'it'} may still be "
+            "in use. Run gc again after that, or with --grace 0 if nothing is using the index."
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if result.documents:
