@@ -237,7 +237,7 @@ def test_gc_tells_what_it_would_do_and_does_it(run: Command, world: World, built
     assert found["parts"]["entities"]["bytes"] > 0
     assert "Nothing to remove." in run("gc", "--root", world.root, "--keep", 2, "--grace", 0).stdout
     later = run("gc", "--root", world.root, "--keep", 1, "--delete")
-    assert "stay until" in later.stdout and world.snapshots() == [4]
+    assert "Kept until" in later.stdout and world.snapshots() == [4]
     assert run("gc", "--root", world.root, "--grace", "soon").exit_code == 2
     assert run("gc", "--root", world.root / "nowhere", "--delete").exit_code == 2
     assert not (world.root / "nowhere").exists()

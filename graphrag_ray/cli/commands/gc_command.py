@@ -153,12 +153,11 @@ def _print_result(result: CleanupResult, searched: bool) -> None:
     elif not plan.waiting:
         out("Nothing to remove.")
     if plan.waiting:
-        several = len(plan.waiting) > 1
         until = _time(plan.waiting_until) if plan.waiting_until is not None else "the end of the grace period"
+        size = f"{plural(len(plan.waiting), 'part')}, {console.format_bytes(_bytes(plan.waiting))}"
         out(
-            f"{plural(len(plan.waiting), 'part')} ({console.format_bytes(_bytes(plan.waiting))}) "
-            f"{'stay' if several else 'stays'} until {until} because {'they' if several else 'it'} may still be "
-            "in use. Run gc again after that, or with --grace 0 if nothing is using the index."
+            f"Kept until {until}: {size}, which may still be in use. Run gc again after that, or with --grace 0 "
+            "if nothing is using the index."
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if result.documents:
