@@ -156,8 +156,8 @@ def _print_result(result: CleanupResult, searched: bool) -> None:
         until = _time(plan.waiting_until) if plan.waiting_until is not None else "the end of the grace period"
         size = f"{plural(len(plan.waiting), 'part')}, {console.format_bytes(_bytes(plan.waiting))}"
         out(
-            f"Kept until {until}: {size}, which may still be in use. Run gc again after that, or with --grace 0 "
-            "if nothing is using the index."
+            f"Kept until {until}: {size}, which may still be in use. Run gc again after that, or with "
+            "--grace 0 if nothing is using the index."
         )
     out(f"Kept: {_numbered(plan.kept)}")
     if result.documents:
