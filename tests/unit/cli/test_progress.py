@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from graphrag_ray import _observer
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli.console import format_duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
@@ -266,6 +267,15 @@ def test_hint_about_unknown_price_is_printed_once(capsys):
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
     assert capsys.readouterr().err.count("--set models.default.price.input_usd_per_mtok=…") == 1
+
+
+def test_names_build_is_not_mistaken_for_a_missing_model(capsys):
+    models = {"default": {"provider": "openai", "model": "m"}}
+    ProgressDisplay().run_started(Settings.model_validate({"build": "names", "models": models}))
+    printed = capsys.readouterr().err
+    assert "No model is configured" not in printed and "no language model is called" in printed
+    ProgressDisplay().run_started(Settings())
+    assert "No model is configured" in capsys.readouterr().err
 
 
 class Cells(ModuleType):
