@@ -36,7 +36,12 @@ from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, token_ends
-from graphrag_ray.evaluate.judging.answer_metrics import answer_scores, clusters, distinct, retrieval_scores
+from graphrag_ray.evaluate.judging.answer_metrics import (
+    answer_scores,
+    count_clusters,
+    distinct_claims,
+    retrieval_scores,
+)
 from graphrag_ray.evaluate.judging.corpus_questions import (
     corpus_description,
     corpus_questions,
@@ -445,8 +450,8 @@ def claimed(text: str) -> Any:
     spec = answer_claims_spec(SETTINGS, PROMPTS)
     replies = (text, listed, json.dumps({"claims": [text]}))
     found = [played(answer_claims(text, text, spec), r, e) for r in replies for e in ("stop", "length")]
-    claims_made = distinct([claim for one in found for claim in one or []])
-    return found, clusters(claims_made)
+    claims_made = distinct_claims([claim for one in found for claim in one or []])
+    return found, count_clusters(claims_made)
 
 
 def corpus_asked(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Print answers, streamed or complete, and their sources."""
+"""Print streamed or complete answers and their sources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.base.wording import escape_control, plural, shortened
-from graphrag_ray.cli.console import console_of, cost
+from graphrag_ray.cli.console import format_cost, make_console
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from graphrag_ray.query.methods.answer import Answer
     from graphrag_ray.query.sources import Source
 
-MAX_TEXTS, MAX_ELEMENTS = 3, 5
-"""Per record: chunks without evidence; entities, relationships and claims."""
+MAX_CHUNKS, MAX_LISTED = 3, 5
+"""Maximum number of chunks per record without evidence, and of entities, relationships or claims."""
 MAX_METADATA, MAX_NAME = 120, 160
+"""Maximum length in characters."""
 
 
 def print_text(out: Console, text: str, raw: bool = False) -> None:
-    """Print a complete text, rendering Markdown on a terminal unless `raw`."""
+    """Print text, rendering Markdown on a terminal unless `raw`."""
     if _renders(out, raw):
-        from graphrag_ray.cli.markdown_stream import MarkdownStream  # A pipe does not need the parser.
+        from graphrag_ray.cli.markdown_stream import MarkdownStream  # Only terminals need the parser.
 
         with MarkdownStream(out, pending=False) as rendered:
             rendered.add(text)
@@ -38,7 +39,7 @@ def print_text(out: Console, text: str, raw: bool = False) -> None:
 
 def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
     """Print a streamed answer and return it. Errors of the stream are raised after a line break."""
-    out = console_of()
+    out = make_console()
     with stream:
         if _renders(out, raw):
             from graphrag_ray.cli.markdown_stream import MarkdownStream
@@ -46,7 +47,7 @@ def write_stream(stream: AnswerStream, raw: bool = False) -> Answer:
 
             with MarkdownStream(out) as rendered:
                 for piece in stream:
-                    rendered.say(piece) if isinstance(piece, StartsAgain) else rendered.add(piece)
+                    rendered.add_note(piece) if isinstance(piece, StartsAgain) else rendered.add(piece)
         else:
             try:
                 for piece in stream:
@@ -68,21 +69,24 @@ def print_answer(
     known_notes: Container[str] = (),
     raw: bool = False,
 ) -> None:
-    """Print an answer and the names of cited records, and their sources unless None.
+    """Print an answer and the records it cites.
 
-    If `written`, the text of the answer is already printed. `known_notes` are not repeated.
+    Args:
+        sources: Sources of the cited records to print, or None.
+        written: Whether the text of the answer has already been printed.
+        known_notes: Notes not to print again.
     """
-    out = console_of()
+    out = make_console()
     if not written:
         print_text(out, answer.text, raw)
     if answer.chain:
         out.print("\nSteps:")
         for link in answer.chain:
-            wrong = " (not found in its passage)" if link.references else " (no passage)"
-            out.print(f"  {link.asked} → {link.found}{'' if link.stands else wrong}", soft_wrap=True)
+            doubt = " (not found in its passage)" if link.references else " (no passage)"
+            out.print(f"  {link.asked} → {link.found}{'' if link.stands else doubt}", soft_wrap=True)
     section, references = "", answer.references
     all_cited, answer = index.show_or_note(
-        answer, lambda: index.cited_records(references), "What the answer cites"
+        answer, lambda: index.cited_records(references), "The cited records"
     )
     for cited in all_cited or ():
         if cited.section != section:
@@ -92,19 +96,21 @@ def print_answer(
         if sources is not None and (path := answer.paths.get(str(cited.number), "")):
             out.print(f"         via {path}", style="dim", soft_wrap=True)
     print_sources(out, sources or ())
-    took = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
+    duration = f", {answer.seconds:.2f} s" if answer.seconds is not None else ""
     level = "" if answer.level is None else f", level C{answer.level}"
     contexts = [c for c in answer.contexts if c.phase != "reduce"]
     size = plural(len(contexts), "context")
     if len(contexts) == 1 and answer.level is None:
         size = f"{contexts[0].n_tokens:,} tokens of context"
-    out.print(f"\n[{answer.method} search{level}, {size}{took}, {cost(answer.cost_usd)}]", style="dim")
+    out.print(
+        f"\n[{answer.method} search{level}, {size}{duration}, {format_cost(answer.cost_usd)}]", style="dim"
+    )
     phases = []
     for name, p in answer.phases.items():
         failed = f" ({p.failed:,} failed)" if p.failed else ""
-        paid = f", {cost(p.cost_usd)}" if p.cost_usd else ""
+        cost = f", {format_cost(p.cost_usd)}" if p.cost_usd else ""
         tokens = f"{p.prompt_tokens + p.completion_tokens:,} tokens"
-        phases.append(f"{name} {plural(p.calls, 'call')}{failed}, {tokens}{paid}")
+        phases.append(f"{name} {plural(p.calls, 'call')}{failed}, {tokens}{cost}")
     if phases:
         out.print(f"[{'; '.join(phases)}]", style="dim")
     for note in answer.notes:
@@ -113,7 +119,7 @@ def print_answer(
 
 
 def print_sources(out: Console, sources: Sequence[Source]) -> None:
-    """Print the evidence of each cited record, and a summary of what a report was written from."""
+    """Print the evidence for each cited record and, for a report, a summary of its input."""
     for source in sources:
         record = source.record
         kind = RECORD_KIND_BY_SECTION[record["section"]]
@@ -121,7 +127,7 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
         out.print(heading, style="bold")
         texts = source.evidence or [
             {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]}
-            for c in source.chunks[:MAX_TEXTS]
+            for c in source.chunks[:MAX_CHUNKS]
         ]
         for t in texts:
             quote = " ".join(t["quote"].split())
@@ -133,10 +139,10 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
             lists["entities"] = [f"{e['title']} ({e['type'] or 'untyped'})" for e in source.entities]
             lists["relationships"] = [f"{r['source']} – {r['target']}" for r in source.relationships]
             lists["claims"] = [c["description"] for c in source.claims]
-        for what, names in lists.items():
+        for noun, names in lists.items():
             if names:
-                more = f" and {len(names) - MAX_ELEMENTS} more" if len(names) > MAX_ELEMENTS else ""
-                out.print(f"  {what}: {'; '.join(names[:MAX_ELEMENTS])}{more}")
+                more = f" and {len(names) - MAX_LISTED} more" if len(names) > MAX_LISTED else ""
+                out.print(f"  {noun}: {'; '.join(names[:MAX_LISTED])}{more}")
         left = source.chunks_left_out + len(source.chunks) - len({t["chunk"] for t in texts})
         if left > 0:
             which = f"the first {len(source.chunks):,}" if source.chunks_left_out else "all"
@@ -144,8 +150,8 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
 
 
 def _about_document(text: Mapping[str, Any]) -> str:
-    """Title, date and metadata of a document, unless the title repeats the file name."""
+    """Return title, date and metadata of a document. A title that repeats the file name is omitted."""
     path, title = PurePosixPath(text["document"]), text["title"]
-    known = title in (path.stem, path.name)
-    parts = ("" if known else title, text["date"], shortened(text["metadata"] or "", MAX_METADATA))
+    is_file_name = title in (path.stem, path.name)
+    parts = ("" if is_file_name else title, text["date"], shortened(text["metadata"] or "", MAX_METADATA))
     return ", ".join(filter(None, parts))

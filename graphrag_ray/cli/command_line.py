@@ -1,6 +1,6 @@
-"""The command line: general options, layout of help, and error handling.
+"""The command line: general options, help layout and error handling.
 
-Each command is a module in `cli/commands/`, imported when the command is used.
+Each command is a module in `cli/commands/` that is imported when the command is used.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ from graphrag_ray.base.urls import display_path
 from graphrag_ray.base.wording import escape_control, one_line
 from graphrag_ray.version import __version__
 
-# Set before numpy is imported. Matrix products are small, so threads cost more than they save, and processes
-# already run in parallel.
+# This must be set before numpy is imported. Our matrix products are small and several processes run in
+# parallel, so threads would cost more than they save.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 _MAX_LINE = 600
-_ADVICE = "All replies received so far are kept. Add --traceback to see where the error came from."
+"""Maximum length of the message for an unexpected error in characters."""
+_ADVICE = (
+    "All replies received so far are kept. Run the command with --traceback to see where the error came from."
+)
 ROOT_VARIABLE = "GRAPHRAG_RAY_ROOT"
 
 
 def _general_options() -> list[click.Parameter]:
-    """Options of the program, accepted before and after the name of a command."""
+    """Create the options that are accepted before and after the name of any command."""
 
     def take(ctx: click.Context, option: click.Parameter, value: Any) -> None:
         if option.name == "traceback":
@@ -41,15 +44,15 @@ def _general_options() -> list[click.Parameter]:
             except UsageError as e:
                 raise click.UsageError(str(e)) from e
 
-    level = "Log level, on stderr. Also as GRAPHRAG_RAY_LOG=info,json in the environment."
-    form = "Log lines as text or JSON (json: without progress lines)."
+    level = "Log level; logs go to stderr. You can also set GRAPHRAG_RAY_LOG=info,json in the environment."
+    log_format = "Format of log lines. json also turns off progress lines."
     levels, formats = click.Choice(get_args(logs.Level)), click.Choice(get_args(logs.Format))
     hidden: dict[str, Any] = {"expose_value": False, "callback": take}
     return [
-        click.Option(["--traceback"], is_flag=True, help="Show where an error came from.", **hidden),
-        click.Option(["-v", "--verbose"], is_flag=True, help="Short for --log-level info.", **hidden),
+        click.Option(["--traceback"], is_flag=True, help="Show the traceback of an error.", **hidden),
+        click.Option(["-v", "--verbose"], is_flag=True, help="Same as --log-level info.", **hidden),
         click.Option(["--log-level"], type=levels, help=level, **hidden),
-        click.Option(["--log-format"], type=formats, help=form, **hidden),
+        click.Option(["--log-format"], type=formats, help=log_format, **hidden),
     ]
 
 
@@ -79,13 +82,13 @@ PANELS = {
     "Output": ("--json", "--quiet", "--verbose", "--log-level", "--log-format", "--traceback", "--help"),
 }  # fmt: skip
 """Headings in a command's help and their options. A heading is used if the command has its first option.
-Other options are listed first, under "Options"."""
+Other options come first, under "Options"."""
 MAX_OPTION_WIDTH = 30
 """Width of the option column, which leaves room for the text on a terminal of 80 columns."""
 
 
 def _write_panels(formatter: click.HelpFormatter, panels: Mapping[str, Sequence[tuple[str, str]]]) -> None:
-    """Write lists below headings, aligned to a common first column."""
+    """Write lists below headings, with a common width of the first column."""
     width = min(max(len(name) for rows in panels.values() for name, _ in rows), MAX_OPTION_WIDTH)
     for heading, rows in panels.items():
         if rows:
@@ -124,7 +127,7 @@ class Command(click.Command):
             if isinstance(option, Root) and ctx.params["root"] is None:
                 from graphrag_ray.base.settings_file import root_in
 
-                # --config was typed for this command, so it precedes the environment.
+                # --config was passed to this command, so it takes precedence over the environment.
                 config = ctx.params.get("config")
                 root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
                 if not root:
@@ -135,11 +138,11 @@ class Command(click.Command):
 
 
 class Commands(click.Group):
-    """A group of commands, which turns errors into a message and an exit code.
+    """A group of commands that turns errors into a message and an exit code.
 
     Args:
-        module: Module of a command, with `{}` for the command's name. It is imported on first use.
-        listed: Command names and their summaries, below headings.
+        module: Module of a command, with `{}` for its name. The module is imported when the command is used.
+        listed: Command names and summaries by heading.
     """
 
     def __init__(
@@ -147,7 +150,7 @@ class Commands(click.Group):
     ) -> None:
         super().__init__(*args, **kwargs)
         self._module, self._listed = module, listed
-        # click lists and suggests the names only.
+        # click uses only the names, for listing and suggestions.
         self.commands: dict[str, Any] = {name: None for names in listed.values() for name in names}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -182,7 +185,7 @@ class Commands(click.Group):
             raise
         except KeyboardInterrupt:
             click.echo(
-                "graphrag-ray: Stopped. All replies are kept; run the command again to continue.", err=True
+                "graphrag-ray: Stopped. All replies are kept. Run the command again to continue.", err=True
             )
             ctx.exit(130)
         except BaseException as e:
@@ -195,30 +198,27 @@ class Commands(click.Group):
 
 
 class Root(click.Option):
-    """--root, which `Command` completes from --config or the environment."""
+    """--root. If it is missing, `Command` reads it from --config or the environment."""
 
 
 COMMANDS = {
     "Build": {
-        "init": "Write settings and prompts to edit.",
+        "init": "Write editable settings and prompts.",
         "estimate": "Predict calls, tokens, cost and time of indexing.",
         "index": "Build or update an index of documents.",
-        "status": "Show what an index holds and how its run is going.",
-        "failures": "List items without a result, and retry them.",
+        "status": "Show the contents and the runs of an index.",
+        "failures": "List failed items, and retry them.",
     },
-    "Ask": {
-        "query": "Answer a question, or a file of questions.",
-        "chat": "Ask questions in a conversation.",
-    },
+    "Ask": {"query": "Answer a question or a file of questions.", "chat": "Ask questions in a conversation."},
     "Look inside": {
         "levels": "List reports and tokens per community level.",
-        "inspect": "Look at communities, entities, relationships, chunks.",
+        "inspect": "Show communities, entities, relationships, chunks.",
         "export": "Export a snapshot for other programs.",
-        "evaluate": "Compare search methods, with metrics.",
+        "evaluate": "Compare search methods using metrics.",
     },
-    "Operate": {"serve": "Answer questions over HTTP.", "gc": "Remove old snapshots; purge a document."},
+    "Operate": {"serve": "Answer questions over HTTP.", "gc": "Remove old snapshots, and purge documents."},
 }
-"""Commands in the order of use. Each is a function of that name in the module of that name."""
+"""Commands in the usual order of use. Each is a function of the same name in `NAME_command.py`."""
 
 
 @click.group(
@@ -227,8 +227,8 @@ COMMANDS = {
     listed=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="""\b
-Exit codes: 0 success; 2 wrong usage or settings; 3 completed with failed items (see `failures`);
-            4 stopped by a budget; 130 by Ctrl-C, 143 by SIGTERM; 1 any other error.""",
+Exit codes: 0 success; 2 invalid usage or settings; 3 completed with failed items (see `failures`);
+            4 stopped by a budget; 130 stopped by Ctrl-C; 143 stopped by SIGTERM; 1 any other error.""",
 )
 @click.version_option(__version__)
 def main() -> None:

@@ -1,6 +1,6 @@
-"""Printing: safe text, tables, figures.
+"""Print safe text, tables and formatted numbers.
 
-Libraries are imported lazily, so that help and short messages appear at once.
+Libraries are imported lazily, so that help and short messages appear immediately.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 CHANGES = ("added", "changed", "removed")
 
 
-def console_of(stderr: bool = False) -> Console:
-    """A console that prints text of the corpus safely: without markup, emoji and control characters.
+def make_console(stderr: bool = False) -> Console:
+    """Create a console that escapes control characters and ignores Rich markup and emoji codes in text.
 
-    Terminal lines are wrapped between words; files and pipes get lines of any length.
+    On a terminal, lines are wrapped between words. In files and pipes, lines are not wrapped, and tables are
+    at most 160 characters wide.
     """
     from graphrag_ray.cli.safe_console import SafeConsole
 
@@ -36,19 +37,19 @@ def print_table(
     rows: Iterable[Sequence[str]],
     left: int = 1,
     total: Sequence[str] = (),
-    **how: Any,
+    **options: Any,
 ) -> None:
-    """Print a table. The first `left` columns, and those without a heading, are left-aligned."""
+    """Print a table. The first `left` columns and columns without a heading are left-aligned."""
     from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, **how)
+    table = Table(box=None, pad_edge=False, **options)
     for i, name in enumerate(columns):
         table.add_column(name, justify="left" if i < left or not name else "right")
     for row in rows:
         table.add_row(*row)
     if total:
         table.add_row(*total, style="bold")
-    console_of().print(table)
+    make_console().print(table)
 
 
 def print_json(value: Any, indent: bool = True) -> None:
@@ -58,14 +59,14 @@ def print_json(value: Any, indent: bool = True) -> None:
     click.echo(safe_json(orjson.dumps(value, option=options).decode()))
 
 
-def cost(usd: float | None) -> str:
+def format_cost(usd: float | None) -> str:
     if usd is None:
-        return f"cost unknown (set the price with {price_hint()})"
+        return f"cost unknown (set the model's price with {price_hint('NAME')})"
     return f"${usd:.4f}" if usd else "no cost"
 
 
-def in_words(n_bytes: float) -> str:
-    """`12 B`, `3.4 MB`."""
+def format_bytes(n_bytes: float) -> str:
+    """Format a size, such as `12 B` or `3.4 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.1f} {unit}"
@@ -73,8 +74,8 @@ def in_words(n_bytes: float) -> str:
     return f"{n_bytes:,.1f} TB"
 
 
-def duration(seconds: float) -> str:
-    """`45 s`, `12 min`, `1.5 h`."""
+def format_duration(seconds: float) -> str:
+    """Format a duration, such as `45 s`, `12 min` or `1.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
@@ -84,8 +85,8 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     """Print the counts of a snapshot."""
     changes = ", ".join(f"{counts[k]} {k}" for k in CHANGES if counts.get(k))
     out.print(f"  documents      {counts.get('documents', 0):,}" + (f" ({changes})" if changes else ""))
-    shown = {"text_units": "chunks", "entities": "entities", "relationships": "relationships"}
-    for name, label in shown.items():
+    labels = {"text_units": "chunks", "entities": "entities", "relationships": "relationships"}
+    for name, label in labels.items():
         out.print(f"  {label:<13}  {counts.get(name, 0):,}")
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
@@ -95,15 +96,19 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     if "summaries" in counts:
         out.print(f"  summaries      {counts['summaries']:,}")
     for name, n in counts.get("hierarchies", {}).items():
-        written = ", ".join(f"{word} {n[word]:,}" for word in ("reports", "summaries") if word in n)
-        out.print(f"  hierarchy {name}: {_communities(n)}, {written}")
+        written = [f"{n[noun]:,} {noun}" for noun in ("reports", "summaries") if noun in n]
+        out.print(f"  hierarchy {name}: {', '.join([_communities(n), *written])}")
 
 
 def _communities(counts: Mapping[str, Any]) -> str:
-    """`C0 13  C1 45  C2 52  (68 distinct …)`."""
+    """Format counts per level: `C0 13  C1 45  C2 52  (68 distinct; …)`."""
     total, levels = counts.get("communities", 0), counts.get("levels", {})
-    shown = "  ".join(f"{name} {n:,}" for name, n in levels.items())
+    per_level = "  ".join(f"{name} {n:,}" for name, n in levels.items())
     if len(levels) < 2:
-        return shown or "0"
-    note = "; unsplit ones also count on finer levels" if sum(levels.values()) > total else ""
-    return f"{shown}  ({total:,} distinct{note})"
+        return per_level or "0"
+    note = (
+        "; communities that were not split are repeated at deeper levels"
+        if sum(levels.values()) > total
+        else ""
+    )
+    return f"{per_level}  ({total:,} distinct{note})"

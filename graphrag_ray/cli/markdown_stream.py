@@ -13,18 +13,18 @@ from rich.text import Text
 
 from graphrag_ray.base.wording import escape_control
 
-LONGEST = 40_000
-"""Characters of a text that is rendered. Longer texts would take seconds, and are printed as they are."""
-SEEN = 4_000
-"""Characters at the end of a streamed text that are drawn."""
-DRAWN_PER_S = 8
+MAX_RENDERED = 40_000
+"""Maximum length of rendered text in characters. Longer text would take seconds, so it is printed as is."""
+MAX_DRAWN = 4_000
+"""Maximum number of characters of streamed text to draw, counted from its end."""
+REDRAWS_PER_S = 8
 
-# Without HTML: text in angle brackets is shown.
+# HTML is disabled so that text in angle brackets is displayed.
 _PARSER = MarkdownIt("commonmark", {"html": False}).enable("strikethrough").enable("table")
 
 
 class _Heading(Heading):
-    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}  # all left-aligned
+    LEVEL_ALIGN: ClassVar[dict[str, JustifyMethod]] = {}  # Left-align all headings.
 
 
 class _Markdown(Markdown):
@@ -38,7 +38,7 @@ class _Markdown(Markdown):
 
 
 class _Pending(Live):
-    """Redraws only after a change, to leave the terminal alone while a model reasons."""
+    """Redraws only after a change, so that the terminal is idle while a model reasons."""
 
     changed = True
 
@@ -49,16 +49,15 @@ class _Pending(Live):
 
 
 class MarkdownStream:
-    """Streamed Markdown on a terminal: its end is drawn while it arrives, and all of it is printed at the
-    end.
+    """Renders Markdown on a terminal: draws the last lines while text arrives, and prints it all at the end.
 
-    With `pending` False, nothing is shown before the end.
+    With `pending=False`, nothing is drawn before the end.
     """
 
     def __init__(self, console: Console, pending: bool = True) -> None:
         self._console, self._pieces = console, list[str]()
         self._live = _Pending(
-            console=console, get_renderable=self._tail, refresh_per_second=DRAWN_PER_S, transient=True
+            console=console, get_renderable=self._tail, refresh_per_second=REDRAWS_PER_S, transient=True
         )
         self._pending = pending
 
@@ -66,7 +65,7 @@ class MarkdownStream:
         self._pieces.append(escape_control(piece))
         self._live.changed = True
 
-    def say(self, note: str) -> None:
+    def add_note(self, note: str) -> None:
         """End the text and print a note."""
         self.end()
         self._console.print(Text(f"\n{note.strip()}\n", style="dim"))
@@ -74,15 +73,15 @@ class MarkdownStream:
     def end(self) -> None:
         """Print the complete text."""
         text, self._pieces = "".join(self._pieces), []
-        if self._live.is_started:  # Clear the drawn end of the text.
+        if self._live.is_started:  # Clear the drawn lines.
             self._live.changed = True
             self._live.refresh()
         if text.strip():
             self._console.print(self._lines(text))
 
     def _lines(self, text: str, last: int = 0) -> SegmentLines:
-        """The last lines of a text (0: all), without surrounding blank lines and trailing blanks."""
-        rendered = _Markdown(text) if len(text) <= LONGEST else Text(text)
+        """Render the last lines (0: all) without surrounding blank lines and trailing spaces."""
+        rendered = _Markdown(text) if len(text) <= MAX_RENDERED else Text(text)
         lines = self._console.render_lines(rendered, pad=False)
         for line in lines:
             while line and not line[-1].text.strip() and not (line[-1].style and line[-1].style.bgcolor):
@@ -91,8 +90,8 @@ class MarkdownStream:
         return SegmentLines(lines[full[0] : full[-1] + 1][-last:] if full else [], new_lines=True)
 
     def _tail(self) -> SegmentLines:
-        """As much as fits the terminal."""
-        return self._lines("".join(self._pieces)[-SEEN:], max(1, self._console.height - 3))
+        """Render as many of the last lines as fit on the terminal."""
+        return self._lines("".join(self._pieces)[-MAX_DRAWN:], max(1, self._console.height - 3))
 
     def __enter__(self) -> Self:
         if self._pending:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the settings they result in."""
+"""Options shared by several commands, and the settings that result from them."""
 
 from __future__ import annotations
 
@@ -45,25 +45,24 @@ _SHORT = {
         )
     },
 }
-"""Options that are short for one setting."""
+"""Options that set a single setting."""
 
 
 def input_of(url: str | None, settings: Settings) -> str:
-    """INPUT, else the `input.url` of the settings. Raises UsageError."""
+    """Return INPUT or, if it is missing, `input.url` from the settings. Raises UsageError."""
     if (url := url or settings.input.url) is None:
         raise UsageError("Missing INPUT. Pass it, or set `input.url` in the settings of --config.")
     return url
 
 
 def combine(*options: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Several options as one decorator, in the order of the help."""
+    """Combine several options into one decorator, in the order of the help."""
     return lambda f: reduce(lambda decorated, option: option(decorated), reversed(options), f)
 
 
 @dataclass(frozen=True)
-class Given:
-    """The index of a command, and its settings: --root, --config, --set and the options short for a
-    setting."""
+class IndexOptions:
+    """The options --root, --config and --set, and `short` options such as --model that set one setting."""
 
     root: str
     config: str | None
@@ -71,9 +70,9 @@ class Given:
     short: Mapping[str, Any] = field(default_factory=dict)
 
     def store(self) -> Store:
-        """The store at --root, which is not accessed yet. Raises SettingsError, UsageError.
+        """Return the store at --root without accessing it. Raises SettingsError, UsageError.
 
-        It is reached as --set, --config or the user's settings say, since its snapshots cannot say so.
+        Storage options come from --set, --config or the user settings. The index cannot be read without them.
         """
         from graphrag_ray.base.settings_file import load_storage
         from graphrag_ray.store.files import Store
@@ -83,7 +82,7 @@ class Given:
             return Store(self.root, storage.fsspec_options(self.root))
 
     def snapshot(self, number: int | None = None) -> tuple[Store, Manifest]:
-        """The newest snapshot, or the one with this number. Raises as `store`, or StoreError."""
+        """Open the newest snapshot, or the one with this number. Raises StoreError."""
         from graphrag_ray.store.snapshots import open_latest
 
         store = self.store()
@@ -91,12 +90,11 @@ class Given:
             return store, open_latest(store, number)
 
     def settings(self, stored: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
-        """Settings from --config, or else from an index, with the short options and --set. Raises
-        SettingsError.
+        """Load settings from --config or an index, then apply the short options and --set.
 
         Args:
             stored: Settings in the index.
-            root: URL of the index, by which this machine remembers how its models were reached.
+            root: URL of the index, under which this machine remembers the endpoints of its models.
         """
         from graphrag_ray.base.index_settings import without_machine_settings
         from graphrag_ray.base.settings_file import load_settings
@@ -117,16 +115,15 @@ class Given:
         return open_index(self.root, snapshot=manifest.number, settings=settings, cache=cache)
 
 
-def _given(
-    root: Callable[..., Any], config: str, metavar: str, overrides: str, *more: Any, **set_kwargs: Any
+def _index_options(
+    root: Callable[..., Any], config: str, metavar: str, overrides: str, *others: Any, **set_kwargs: Any
 ) -> Callable[..., Any]:
-    """--root, --config, --set and more options, which the command receives as a `Given` in its first
-    argument."""
-    each = (
+    """Add --root, --config, --set and others, and pass them as `IndexOptions` in the first argument."""
+    decorators = (
         root,
         click.option("--config", type=click.Path(), metavar="FILE", is_eager=True, help=config),
         click.option("--set", "overrides", multiple=True, metavar=metavar, help=overrides, **set_kwargs),
-        *more,
+        *others,
     )
 
     def decorate(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -135,49 +132,49 @@ def _given(
         @wraps(f)
         def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
             short = {name: values.pop(name) for name in {*values} & {*_SHORT} - {*parameters}}
-            return f(Given(root, config, overrides, short), **values)
+            return f(IndexOptions(root, config, overrides, short), **values)
 
-        return combine(*each)(command)
+        return combine(*decorators)(command)
 
     return decorate
 
 
-def _require_storage(ctx: click.Context, option: click.Parameter, given: tuple[str, ...]) -> tuple[str, ...]:
-    for override in given:
+def _require_storage(ctx: click.Context, option: click.Parameter, values: tuple[str, ...]) -> tuple[str, ...]:
+    for override in values:
         if override.partition("=")[0].strip().partition(".")[0] != "storage":
             raise click.BadParameter(f"{override!r}: only `storage` can be set here (--set storage.region=…)")
-    return given
+    return values
 
 
 _root = click.option(
     "--root",
     metavar="URL",
     cls=Root,
-    help=f"The index: a folder or fsspec URL (s3://…). Default: `root` in --config, else {ROOT_VARIABLE}.",
+    help=f"The index: a folder or fsspec URL (s3://…). Default: `root` in --config, or else {ROOT_VARIABLE}.",
 )
-storage = _given(
+storage = _index_options(
     _root,
     "Settings file; only `root` and `storage` are used.",
     "storage.B=C",
-    "How the index is reached: storage.endpoint_url, storage.region, …",
+    "Storage option: storage.endpoint_url, storage.region, …; repeatable.",
     callback=_require_storage,
 )
-"""For commands that need no settings but how the index is reached."""
+"""For commands that need no settings except those for storage."""
 
 _SETTINGS = (
     "Settings file, as written by `init`: a path or URL.",
     "A.B=C",
     "Override one setting; repeatable.",
-    click.option("--model", help="Short for models.default.model (and provider: openai)."),
-    click.option("--base-url", help="Address of the model's endpoint."),
-    click.option("--api-key-env", help="Variable with the endpoint's API key; null: it needs none."),
-    click.option("--rpm", type=float, help="Requests per minute of the endpoint."),
-    click.option("--tpm", type=float, help="Tokens per minute of the endpoint."),
+    click.option("--model", help="Model id. Sets models.default.model, and provider: openai."),
+    click.option("--base-url", help="Base URL of the model's endpoint."),
+    click.option("--api-key-env", help="Environment variable with the API key; null: no key needed."),
+    click.option("--rpm", type=float, help="Limit of requests per minute at the endpoint."),
+    click.option("--tpm", type=float, help="Limit of tokens per minute at the endpoint."),
     click.option("--max-in-flight", type=int, help="Maximum number of concurrent calls to the endpoint."),
 )
-settings = _given(_root, *_SETTINGS)
-settings_for_estimate = _given(
-    click.option("--root", metavar="URL", help="An index whose calls inform the estimate."), *_SETTINGS
+settings = _index_options(_root, *_SETTINGS)
+settings_for_estimate = _index_options(
+    click.option("--root", metavar="URL", help="An index whose calls improve the estimate."), *_SETTINGS
 )
 
 
@@ -187,17 +184,17 @@ def _choice(name: str, *values: str, help_: str) -> Callable[..., Any]:
 
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, for scripts.")
 snapshot = click.option("--snapshot", type=int, metavar="N", help="An older snapshot instead of the newest.")
-build = _choice("--build", "all", "names", help_="names: extract names offline; a later run adds the rest.")
-cache = click.option("--cache", metavar="URL", help="Keep model replies there, to reuse them for free.")
+build = _choice("--build", "all", "names", help_="names: extract names offline. Later runs add the rest.")
+cache = click.option("--cache", metavar="URL", help="Store model replies there and reuse them for free.")
 raw = click.option("--raw", is_flag=True, help="Print Markdown source instead of rendering it.")
-address = click.option("--address", metavar="ADDRESS", help="A Ray cluster. Default: that of this machine.")
+address = click.option("--address", metavar="ADDRESS", help="Ray cluster. Default: the one on this machine.")
 hierarchy = _choice(
-    "--hierarchy", *HIERARCHIES, help_="Hierarchy of reports. Default: the first of the index."
+    "--hierarchy", *HIERARCHIES, help_="Hierarchy of reports. Default: the first one in the index."
 )
 
 
 class _MethodChoice(click.Choice[str]):
-    """Search methods. Explains why a plug-in, or a method of `evaluate` only, cannot be used."""
+    """Choice of a search method. Explains why a plugin or an evaluation-only method cannot be used."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if value in methods.BASELINES or methods.METHODS.package_of(str(value)):
@@ -211,14 +208,14 @@ search = combine(
         type=_MethodChoice(methods.METHODS),
         default=methods.DEFAULT,
         show_default=True,
-        help="Search method; auto: chosen by the question.",
+        help="Search method; auto: chosen for each question.",
     ),
     click.option(
         "--level",
         metavar="C0..Cn|auto",
-        help="Community level; auto: the finest within the budget (without one, the coarsest that fills a "
-        "context: the default). With --dynamic: the finest to rate (C2). local, drift: the finest whose "
-        "reports are shown (C2).",
+        help="Community level. auto: the finest level within the budget or, without a budget, the coarsest "
+        "level that fills a context (the default). With --dynamic: the finest level to rate (default: C2). "
+        "local, drift: the finest level whose reports are used (default: C2).",
     ),
     click.option(
         "--where",
@@ -228,11 +225,11 @@ search = combine(
     ),
 )
 answer = combine(
-    click.option("--response-type", metavar="TEXT", help='Form and length: "a list of five points".'),
+    click.option("--response-type", metavar="TEXT", help='Form and length, such as "a list of five points".'),
     click.option(
         "--general-knowledge/--no-general-knowledge",
         default=None,
-        help="Let the answer go beyond the data, and mark where it does.",
+        help="Let the answer go beyond the documents, and mark those parts.",
     ),
     click.option(
         "--dynamic/--no-dynamic",
@@ -246,7 +243,7 @@ answer = combine(
     ),
     _choice(
         *("--mode", "local", "global", "hybrid", "mix"),
-        help_="lightrag: by names in the question, by its topics, both, or both and the nearest chunks.",
+        help_="lightrag: by names in the question, by its topics, by both, or by both plus nearest chunks.",
     ),
     click.option(
         "--steps", type=click.IntRange(0, 10), help="ppr: additional searches, two calls each. Default: 1."
@@ -254,7 +251,7 @@ answer = combine(
     click.option("--budget-tokens", type=int, metavar="N", help="Token limit, prompts and replies together."),
     click.option("--budget-usd", type=float, metavar="X", help="Cost limit in US dollars."),
 )
-"""How a question is answered. All of these are short for settings."""
+"""Options for answers. Each sets one setting."""
 
 
 def overrides_of(
@@ -263,35 +260,35 @@ def overrides_of(
     short: Mapping[str, Any],
     base: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """The short options as overrides, followed by those of --set. Raises SettingsError."""
+    """Return the short options as overrides, followed by those from --set. Raises SettingsError."""
     import orjson
 
     from graphrag_ray.base.settings_file import load_settings
 
     values = {name: value for name, value in short.items() if value is not None}
-    of_model = [name for name in values if name in _MODEL]
+    model_options = [name for name in values if name in _MODEL]
     if values.get("api_key_env") == "null":
         values["api_key_env"] = None
-    # As JSON, which is YAML: a name such as "1e3" or "no" stays a string.
-    forms = [f"{_SHORT[name]}={orjson.dumps(value).decode()}" for name, value in values.items()]
-    if "model" in values or (of_model and any(o.startswith("models.") for o in overrides)):
-        forms.insert(0, "models.default.provider=openai")
-    elif of_model and load_settings(config, overrides, base).model("default").provider == "offline":
-        option = "--" + of_model[0].replace("_", "-")
-        raise SettingsError(f"{option} needs --model, since no model is configured")
-    return [*forms, *overrides]
+    # JSON is valid YAML and keeps a name such as "1e3" or "no" a string.
+    assignments = [f"{_SHORT[name]}={orjson.dumps(value).decode()}" for name, value in values.items()]
+    if "model" in values or (model_options and any(o.startswith("models.") for o in overrides)):
+        assignments.insert(0, "models.default.provider=openai")
+    elif model_options and load_settings(config, overrides, base).model("default").provider == "offline":
+        option = "--" + model_options[0].replace("_", "-")
+        raise SettingsError(f"{option} needs --model, because no model is configured")
+    return [*assignments, *overrides]
 
 
 @contextmanager
 def naming_root(root: str, option: str = "--root") -> Iterator[None]:
-    """Report a folder that cannot be opened as wrong usage of the option that names it."""
+    """Turn errors about a folder that cannot be opened into usage errors that name the option."""
     try:
         yield
     except SettingsError as e:
         raise UsageError(f"{option} {root!r}: {e}") from e
     except StoreError as e:
         if isinstance(e.__cause__, NotADirectoryError):
-            raise UsageError(f"{option} {root} is a file, or below one. Pass a folder or a URL.") from e
+            raise UsageError(f"{option} {root} is a file or is inside one. Pass a folder or a URL.") from e
         raise
 
 
@@ -302,10 +299,10 @@ class _NoPandas:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
 
-def spare_pandas() -> None:
+def avoid_pandas_import() -> None:
     """Keep pyarrow from importing pandas, which takes a quarter of a second.
 
-    pyarrow imports it with the first array, to recognise pandas objects. `to_pandas` still imports it later.
+    pyarrow imports it with the first array, to recognise pandas objects. `to_pandas` still works.
     """
     if "pandas" not in sys.modules:
         import pyarrow as pa

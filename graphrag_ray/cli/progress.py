@@ -12,7 +12,7 @@ from rich.text import Text
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_hint
-from graphrag_ray.cli.console import console_of, duration
+from graphrag_ray.cli.console import format_duration, make_console
 from graphrag_ray.engine.observer import Observer, in_notebook
 from graphrag_ray.engine.sweep_pace import RecentRates, StagePace
 
@@ -22,25 +22,28 @@ if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.executor import SweepProgress
 
-LINE_EVERY_S = 5.0
-"""Interval of progress lines without a live display."""
-DRAWN_EVERY_S = 0.5
-"""Interval of updates in a notebook, where each is a message."""
+LINE_INTERVAL_S = 5.0
+"""Interval between progress lines without a live display."""
+REDRAW_INTERVAL_S = 0.5
+"""Interval between notebook updates, each of which sends a message to the browser."""
 BAR, SHORT_BAR = 20, 10
-"""Characters of the bar, and of that on a narrow terminal."""
+"""Width of the progress bar, normally and on a narrow terminal."""
 NARROW = 100
-SHORTEST_LEFT_S = 1.5
-_WORK = frozenset({"made", "derived", "kept_reports"})
-"""Counts of the work of a step, which a reused step does not show."""
+"""Below this width, a terminal is narrow."""
+MIN_TIME_LEFT_S = 1.5
+"""A shorter remaining time is not displayed."""
+_WORK_COUNTS = frozenset({"made", "derived", "kept_reports"})
+"""Counts that describe work done. They are hidden for reused steps."""
 
 OFFLINE = "No model is configured: using the offline engine (classical methods, no API key, no cost)."
-EMBEDDED_OFFLINE = (
-    "Using the bundled small embedding model, free of charge. Set models.embedding for another."
+NAMES_ONLY = "Building from names only: the offline engine extracts them, and no language model is called."
+OFFLINE_EMBEDDINGS = (
+    "Using the small bundled embedding model (free). Set models.embedding to use another one."
 )
 
 
 def observer_for_people(quiet: bool = False) -> Observer:
-    """A progress display; a silent observer if `quiet`, or if log lines are JSON."""
+    """Return a progress display, or a silent observer if `quiet` is set or if log lines are JSON."""
     return Observer() if quiet or logs.as_json() else ProgressDisplay()
 
 
@@ -48,7 +51,7 @@ class ProgressDisplay(Observer):
     """Shows the progress of a run."""
 
     def __init__(self) -> None:
-        self._console = console_of(stderr=True)
+        self._console = make_console(stderr=True)
         self._live: Live | None = None
         self._output = ""  # id of a notebook output
         self._lines: list[str] = []
@@ -57,6 +60,7 @@ class ProgressDisplay(Observer):
         self._pace: StagePace | None = None
         self._printed_at = 0.0
         self._recent = RecentRates()
+        self._settings: Settings | None = None
         self._price_noted = False
 
     def __enter__(self) -> Self:
@@ -76,7 +80,7 @@ class ProgressDisplay(Observer):
         if self._live:
             self._live.stop()
             self._live = None
-        self._draw(at_once=True)
+        self._draw(force=True)
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
@@ -89,12 +93,16 @@ class ProgressDisplay(Observer):
             self._current = None
 
     def run_started(self, settings: Settings, stage: str = "extract") -> None:
-        if settings.model(settings.model_name(stage)).provider == "offline":
+        self._settings = settings
+        indexes = stage == "extract"
+        if indexes and settings.build == "names":
+            self.message(NAMES_ONLY)
+        elif settings.model(settings.model_name(stage)).provider == "offline":
             self.message(OFFLINE)
             return
-        embeds = stage == "extract" and settings.embeddings.enabled
+        embeds = indexes and settings.embeddings.enabled
         if embeds and settings.model(settings.model_name("embed")).provider == "offline":
-            self.message(EMBEDDED_OFFLINE)
+            self.message(OFFLINE_EMBEDDINGS)
 
     def message(self, message: str) -> None:
         self._print(Text(message, style="dim"))
@@ -114,21 +122,22 @@ class ProgressDisplay(Observer):
         self._pace = StagePace.of(p, self._recent)
         if self._pace.cost_usd is None and not self._price_noted:
             self._price_noted = True
-            self.message(f"The price of a model is unknown. To see the cost, use {price_hint()}")
+            name = self._settings.model_name(p.stage) if self._settings else "default"
+            self.message(f"The price of model {name!r} is unknown. To see the cost, use {price_hint(name)}")
         if self._current is None:
             self._current = p.stage, time.monotonic()
         self._draw()
-        if not self._live and not self._output and time.monotonic() - self._printed_at >= LINE_EVERY_S:
+        if not self._live and not self._output and time.monotonic() - self._printed_at >= LINE_INTERVAL_S:
             self._printed_at = time.monotonic()
             self._print(self._line())
 
     def _line(self) -> Text:
-        """The current step."""
+        """Format the current step."""
         if self._current is None:
             return Text()
         name, since = self._current
         if self._pace is None:
-            return Text(f"{name:<12} … {duration(time.monotonic() - since)}")
+            return Text(f"{name:<12} … {format_duration(time.monotonic() - since)}")
         return Text(progress_line(self._pace, name, self._width(), bar=self._live is not None), no_wrap=True)
 
     def _width(self) -> int | None:
@@ -137,35 +146,35 @@ class ProgressDisplay(Observer):
     def _print(self, line: Text) -> None:
         if self._output:
             self._lines.append(line.plain)
-            self._draw(at_once=True)
+            self._draw(force=True)
         else:
             (self._live.console if self._live else self._console).print(line)
 
-    def _draw(self, at_once: bool = False) -> None:
+    def _draw(self, force: bool = False) -> None:
         """Update the output of a notebook cell."""
-        if self._output and (at_once or time.monotonic() - self._drawn_at >= DRAWN_EVERY_S):
+        if self._output and (force or time.monotonic() - self._drawn_at >= REDRAW_INTERVAL_S):
             from IPython.display import display  # type: ignore[import-not-found,unused-ignore]
 
             text = "\n".join([*self._lines, self._line().plain])
-            # As plain text, which is never interpreted as HTML.
+            # Plain text is never interpreted as HTML.
             display({"text/plain": text}, raw=True, display_id=self._output, update=self._drawn_at > 0)
             self._drawn_at = time.monotonic()
 
 
 def progress_line(p: StagePace, name: str | None = None, width: int | None = None, bar: bool = False) -> str:
-    """Step, share done, calls or items, calls in flight, tokens per minute, cost, and time left.
+    """Format a progress line: step, share done, calls or items, calls in flight, tokens/min, cost, time left.
 
-    The least important parts are dropped from a line longer than `width`.
+    If the line is longer than `width`, its least important parts are dropped.
     """
-    # The parts with the highest number are dropped first; 0: never.
+    # Parts with the highest number are dropped first. Parts with number 0 are never dropped.
     parts = [(0, f"{name or p.stage:<12}")]
     if p.share is not None:
         size = SHORT_BAR if width and width < NARROW else BAR
-        full = int(size * p.share)
+        filled = int(size * p.share)
         if bar:
-            parts.append((1, f"{'━' * full}{'╌' * (size - full)}"))
+            parts.append((1, f"{'━' * filled}{'╌' * (size - filled)}"))
         parts.append((0, f"{int(100 * p.share):>3}%"))
-    # The count that the share is based on comes first.
+    # The share is based on the count that comes first.
     items = f"{p.done:,}{f'/{p.total:,}' if p.total is not None else ''}"
     if p.calls <= p.done:
         parts.append((0, items))
@@ -183,40 +192,39 @@ def progress_line(p: StagePace, name: str | None = None, width: int | None = Non
         parts.append((3, f"${p.cost_usd:,.4f}" if p.cost_usd < 1 else f"${p.cost_usd:,.2f}"))
     elif p.cost_usd is None:
         parts.append((7, "cost unknown"))
-    if p.left_s is not None and p.left_s >= SHORTEST_LEFT_S:
-        parts.append((2, f"{duration(p.left_s)} left"))
+    if p.left_s is not None and p.left_s >= MIN_TIME_LEFT_S:
+        parts.append((2, f"{format_duration(p.left_s)} left"))
     while width and len("  ".join(text for _, text in parts)) >= width:
-        least = max(parts, key=lambda part: part[0])
-        if not least[0]:
+        least_important = max(parts, key=lambda part: part[0])
+        if not least_important[0]:
             break
-        parts.remove(least)
+        parts.remove(least_important)
     return "  ".join(text for _, text in parts)
 
 
 def step_line(
     name: str, seconds: float, counts: Mapping[str, Any], reused: bool, width: int | None = None
 ) -> Text:
-    """A finished step: its duration, and as many of its counts as fit into `width`."""
-    duration_ = "unchanged" if reused else f"{seconds:.1f} s"
-    shown = [_count(k, v) for k, v in counts.items() if v and not (reused and k in _WORK)]
-    while width and shown and 25 + len("  ".join(shown)) >= width:
-        shown.pop()
-    return Text.assemble((f"{name:<12}", "bold"), f" {duration_:>10}  ", ("  ".join(shown), "dim"))
+    """Format a finished step: its duration, and as many of its counts as fit into `width`."""
+    duration = "unchanged" if reused else f"{seconds:.1f} s"
+    texts = [_format_count(k, v) for k, v in counts.items() if v and not (reused and k in _WORK_COUNTS)]
+    while width and texts and 25 + len("  ".join(texts)) >= width:
+        texts.pop()
+    return Text.assemble((f"{name:<12}", "bold"), f" {duration:>10}  ", ("  ".join(texts), "dim"))
 
 
-def _count(name: str, value: Any) -> str:
-    """A count of a finished step."""
+def _format_count(name: str, value: Any) -> str:
     if name == "asked":
-        return f"{value['items']:,} of {value['of']:,} {value['called']}"
+        return f"{value['items']:,} of {value['of']:,} {value['called']} processed"
     if name == "parts_kept":
-        return f"{value['kept']:,} of {value['of']:,} parts kept"
+        return f"{value['kept']:,} of {value['of']:,} parts reused"
     if name == "components":
-        largest = f", the largest {value['largest_share']:.0%}" if value["count"] > 1 else ""
+        largest = f" (largest: {value['largest_share']:.0%} of entities)" if value["count"] > 1 else ""
         return f"{plural(value['count'], 'component')}{largest}"
-    return f"{name.replace('_', ' ')} {_short(value)}"
+    return f"{name.replace('_', ' ')} {_format_value(value)}"
 
 
-def _short(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Mapping):
-        return ", ".join(f"{k} {_short(v)}" for k, v in value.items())
+        return ", ".join(f"{k} {_format_value(v)}" for k, v in value.items())
     return f"{value:,}" if isinstance(value, int) else str(value)

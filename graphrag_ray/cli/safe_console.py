@@ -1,4 +1,4 @@
-"""Print text of documents and models on a terminal, with control and direction characters escaped."""
+"""Print document and model text safely: control and bidirectional characters are escaped."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from graphrag_ray.base.wording import escape_control
 
 
 class SafeConsole(Console):
-    """Prints no control characters except those of its own styles.
+    """Escapes all control characters in text; only its own styles emit escape codes.
 
-    On a terminal, lines are wrapped between words with a hanging indent; elsewhere they are never wrapped.
+    On a terminal, lines are wrapped between words with a hanging indent. Elsewhere, they are not wrapped.
     """
 
-    def print(self, *objects: Any, soft_wrap: bool | None = None, **how: Any) -> None:
+    def print(self, *objects: Any, soft_wrap: bool | None = None, **options: Any) -> None:
         if soft_wrap is None and all(isinstance(o, str | Text) for o in objects):
             soft_wrap = not self.is_terminal
         if not soft_wrap:
             objects = tuple(map(_indented, objects))
-        super().print(*objects, soft_wrap=soft_wrap, **how)
+        super().print(*objects, soft_wrap=soft_wrap, **options)
 
-    def render_str(self, text: str, **how: Any) -> Text:
-        return super().render_str(escape_control(text), **how)
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(escape_control(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):

@@ -11,11 +11,11 @@ Example:
     results["win_rates"]
     ```
 
-Results are pandas frames, named like the tables in the folder `out`. That folder also holds every model
-reply: repeating a call costs nothing, and a call with one more condition or criterion pays only for what is
-new. Without `out`, nothing is kept.
+Results are pandas data frames, named like the tables in the folder `out`. The folder also stores every model
+reply, so repeating a call costs nothing, and adding a condition or criterion costs only the new model calls.
+Without `out`, nothing is stored.
 
-All functions that take `**options` accept `on_ray`, `address` and `observer`.
+Functions that take `**options` accept `on_ray`, `address` and `observer`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from graphrag_ray.base.errors import UsageError
 
 CRITERIA = ("comprehensiveness", "diversity", "empowerment", "directness")
-"""The paper's criteria, used by default. `overall` is also available."""
+"""Default criteria, as in the GraphRAG paper. `overall` is also available."""
 REPLICATES = 5
 
 if TYPE_CHECKING:
@@ -50,10 +50,12 @@ def questions(
     out: str | None = None,
     **options: Any,
 ) -> Any:
-    """Write questions about the corpus as a whole (Algorithm 1 of the paper).
+    """Generate questions about the corpus as a whole (Algorithm 1 of the GraphRAG paper).
 
     Args:
-        description: Describes the corpus; None has a model write one from the top reports.
+        description: Describes the corpus. By default, uses the description in the index, or generates one
+        from the top
+            reports.
 
     Returns:
         A frame with the columns question_id, question, persona and task.
@@ -88,24 +90,24 @@ def compare(
     """Compare conditions head to head.
 
     Args:
-        questions: Texts, or a frame with a column `question` and optionally `question_id`.
+        questions: Strings, or a data frame with a column `question` and optionally `question_id`.
         conditions: `NAME=METHOD[:LEVEL][,setting=value…]` or `NAME=answers.csv`.
-        claims: Also count the factual claims of the answers.
+        claims: Whether to count the factual claims in the answers, too.
 
     Returns:
-        The frames answers, judgements, win_rates, reliability, conditions and judging; with `claims` also
-        claims, claim_counts and agreement.
+        The data frames answers, judgements, win_rates, reliability, conditions and judging. With `claims`,
+        also claims, claim_counts and agreement.
 
     Raises:
-        UsageError: The conditions cannot be compared. Nothing has been paid for.
-        RunStopped: The run was interrupted. The same call continues it.
+        UsageError: The conditions cannot be compared. No model has been called.
+        RunStopped: The run was interrupted. Repeat the call to continue it.
     """
     from graphrag_ray.evaluate import comparison
 
-    posed, notes = _unique_questions(questions)
+    unique, notes = _unique_questions(questions)
     criteria = (criteria,) if isinstance(criteria, str) else criteria
     with _evaluation_run(index, out, "compare", options) as run:
-        result = comparison.compare(run, posed, conditions, criteria, replicates, claims=claims)
+        result = comparison.compare(run, unique, conditions, criteria, replicates, claims=claims)
     return _frames(result.tables, [*notes, *result.warnings])
 
 
@@ -123,15 +125,15 @@ def qa(
     """Score conditions on questions with known answers.
 
     Args:
-        questions: A file, rows or a frame, with the columns that `evaluation_files.gold_questions` lists.
-        retrieval_only: Score only which documents are retrieved; no model writes answers.
-        judge: Have a model judge whether each answer is correct.
-        ks: Cut-offs of recall@k and the like.
+        questions: A file, rows or a data frame, with the columns listed at `evaluation_files.gold_questions`.
+        retrieval_only: Score only the retrieved documents, without generating answers.
+        judge: Whether a model judges the correctness of each answer.
+        ks: Cut-offs for recall@k and similar measures.
 
     Returns:
-        The frames scores and summary and, unless `retrieval_only`, qa_conditions.
+        The data frames scores and summary and, unless `retrieval_only`, qa_conditions.
     """
-    from graphrag_ray.evaluate.evaluation_files import gold_of, gold_questions
+    from graphrag_ray.evaluate.evaluation_files import gold_questions, to_gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
@@ -139,8 +141,8 @@ def qa(
         gold, notes = gold_questions(questions, index.settings.storage.fsspec_options(questions))
     else:
         rows = _rows(questions)
-        posed, notes = _unique_questions(rows)
-        gold = gold_of(posed, enumerate(rows, start=1), "The list of questions")
+        unique, notes = _unique_questions(rows)
+        gold = to_gold_questions(unique, enumerate(rows, start=1), "The list of questions")
     with _evaluation_run(index, out, "qa", options) as run:
         results = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     return _frames(results.tables, [*notes, *results.warnings])
@@ -149,17 +151,17 @@ def qa(
 def claims(
     index: Index, questions: Any, conditions: Sequence[str], *, out: str | None = None, **options: Any
 ) -> Mapping[str, Any]:
-    """Count the factual claims of answers.
+    """Count the factual claims in answers.
 
     Returns:
-        The frames claims, claim_counts and judging and, if `out` holds judgements on these questions,
-        agreement.
+        The data frames claims, claim_counts and judging. Also agreement, if `out` contains judgements on
+        these questions.
     """
     from graphrag_ray.evaluate.comparison import compare_claims
 
-    posed, notes = _unique_questions(questions)
+    unique, notes = _unique_questions(questions)
     with _evaluation_run(index, out, "claims", options) as run:
-        results = compare_claims(run, posed, conditions)
+        results = compare_claims(run, unique, conditions)
     return _frames(results.tables, [*notes, *results.warnings])
 
 
@@ -179,15 +181,18 @@ def estimate(
     replicates: int = REPLICATES,
     claims: bool = False,
 ) -> Any:
-    """Predict what `compare` will cost: name, calls, prompt_tokens, completion_tokens, cost_usd."""
+    """Predict the cost of `compare`.
+
+    Returns a data frame with the columns name, calls, prompt_tokens, completion_tokens and cost_usd.
+    """
     import pandas as pd
 
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
 
-    posed, notes = _unique_questions(questions)
+    unique, notes = _unique_questions(questions)
     _warn(notes)
     criteria = (criteria,) if isinstance(criteria, str) else criteria
-    return pd.DataFrame(estimate_costs(index, posed, conditions, criteria, replicates, claims))
+    return pd.DataFrame(estimate_costs(index, unique, conditions, criteria, replicates, claims))
 
 
 def _warn(messages: Sequence[str], stacklevel: int = 3) -> None:
@@ -203,26 +208,26 @@ def _frames(tables: Mapping[str, Any], notes: Sequence[str]) -> dict[str, Any]:
 def _rows(questions: Any) -> list[Any]:
     if hasattr(questions, "to_dict"):
         questions = questions.astype(object).where(questions.notna(), None).to_dict("records")
-    listed = [questions] if isinstance(questions, str) else questions
-    return [{"question": q} if isinstance(q, str) else q for q in listed]
+    items = [questions] if isinstance(questions, str) else questions
+    return [{"question": q} if isinstance(q, str) else q for q in items]
 
 
 def _unique_questions(questions: Any) -> tuple[list[BatchQuestion], list[str]]:
-    """The valid questions, each once, and warnings about the others."""
+    """Return the valid, distinct questions, and warnings about the others."""
     from graphrag_ray.corpus.table_rows import TableRow
-    from graphrag_ray.evaluate.evaluation_files import without_repeats
+    from graphrag_ray.evaluate.evaluation_files import drop_repeats
     from graphrag_ray.query.methods.method import MAX_QUESTION_CHARACTERS
     from graphrag_ray.query.question_files import BatchQuestion, questions_of
 
-    given = _rows(questions)
-    if not given:
-        raise UsageError("No questions given")
-    if all(isinstance(q, BatchQuestion) for q in given):
-        return without_repeats(given)
-    if wrong := [q for q in given if not isinstance(q, Mapping)]:
-        raise UsageError(f"Questions must be texts, rows or a frame, not {type(wrong[0]).__name__}")
-    rows = (TableRow(number, row) for number, row in enumerate(given, start=1))
-    return without_repeats(questions_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS))
+    items = _rows(questions)
+    if not items:
+        raise UsageError("The list of questions is empty")
+    if all(isinstance(q, BatchQuestion) for q in items):
+        return drop_repeats(items)
+    if wrong := [q for q in items if not isinstance(q, Mapping)]:
+        raise UsageError(f"Questions must be strings, rows or a data frame, not {type(wrong[0]).__name__}")
+    rows = (TableRow(number, row) for number, row in enumerate(items, start=1))
+    return drop_repeats(questions_of(rows, "the questions", "", MAX_QUESTION_CHARACTERS))
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Community quality, level by level (ArchRAG, appendix)."""
+"""Measure community quality per level (ArchRAG, appendix)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COMMUNITIES = pa.schema(
 
 
 def measure_communities(index: Index) -> pa.Table:
-    """Measure C_k for each k. As in the paper, an unsplit community counts at all lower levels too."""
+    """Measure each level. As in the GraphRAG paper, unsplit communities also count at deeper levels."""
     rows: list[dict[str, Any]] = []
     for name in index.manifest.hierarchies:
         kind = HIERARCHIES.get(name)
@@ -56,13 +56,13 @@ def measure_communities(index: Index) -> pa.Table:
 
 
 def _entity_vectors(index: Index, nodes: Nodes) -> Vectors | None:
-    """Embeddings [entities, dims], zeros where an entity has none; None if entities are not embedded."""
+    """Return embeddings [entities, dims], or None if entities are not embedded. Missing vectors are 0."""
     vectors: Vectors | None = None
     for part in index.manifest.parts("embeddings_entity"):
         table = read_table(index.store, [part], ["id", "vector"])
         prefixes = id_hash64(table["id"])
         if prefixes is None:
-            raise ValueError("The id column of the entity embeddings holds a value that is not an id")
+            raise ValueError("The id column of the entity embeddings contains an invalid id")
         column = table["vector"].combine_chunks()
         matrix = np.asarray(column.flatten(), np.float32).reshape(-1, column.type.list_size)
         if vectors is None:

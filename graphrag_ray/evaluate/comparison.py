@@ -1,8 +1,8 @@
 """Compare conditions head to head, by criteria (GraphRAG 3.3).
 
-The folder of a comparison holds, besides the reply journal, `evaluation.json` (what was compared) and the
-tables answers, judgements, win_rates, reliability, conditions, judging and, on request, claims, claim_counts
-and agreement.
+The folder of a comparison contains the reply journal, `evaluation.json` (the parameters of the comparison),
+and the tables answers, judgements, win_rates, reliability, conditions, judging and, on request, claims,
+claim_counts and agreement.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import load_criteria
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 from graphrag_ray.evaluate.conditions import EvaluationCondition, check_conditions, parse_conditions
-from graphrag_ray.evaluate.evaluation_files import answers_elsewhere
+from graphrag_ray.evaluate.evaluation_files import read_imported_answers
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
-from graphrag_ray.evaluate.judging.answer_metrics import THRESHOLDS, clusters, distinct
+from graphrag_ray.evaluate.judging.answer_metrics import THRESHOLDS, count_clusters, distinct_claims
 from graphrag_ray.evaluate.judging.head_to_head import (
     JUDGEMENTS,
     agreement,
@@ -53,9 +53,9 @@ from graphrag_ray.query.question_files import ANSWERS, BatchQuestion
 from graphrag_ray.version import __version__
 
 MAX_REPLICATES = 100
-JUDGEMENTS_PER_BATCH = 10_000  # judgements held as Python objects at a time
+JUDGEMENTS_PER_BATCH = 10_000  # Maximum number of judgements in memory as Python objects.
 MAX_CHUNKS_PER_RECORD = 500
-"""Chunks of one entity or relationship that count as read when its record is shown."""
+"""Maximum number of chunks that count as read if the record of an entity or relationship is in context."""
 CLAIM_TABLES = ("claims", "claim_counts", "agreement")
 
 CONDITIONS = pa.schema(
@@ -65,11 +65,11 @@ CONDITIONS = pa.schema(
         ("level", pa.string()),
         ("settings", pa.string()),
         ("questions", pa.int64()),
-        ("failed", pa.int64()),  # no answer, or only a partial one
+        ("failed", pa.int64()),  # without a complete answer
         ("calls", pa.int64()),  # for all answers; null for imported answers
         ("tokens", pa.int64()),
         ("cost_usd", pa.float64()),  # null if a price is unknown
-        ("model_seconds", pa.float64()),  # mean model time per answer, over all its replies
+        ("model_seconds", pa.float64()),  # mean model time per answer, summed over its replies
         ("words", pa.float64()),
     ]
 )
@@ -78,15 +78,15 @@ ANSWERED = pa.schema(
         ("condition", pa.string()),
         *ANSWERS,
         ("chunks", pa.list_(pa.string())),  # see `chunks_of`
-        ("model_seconds", pa.float64()),  # total model time of its replies, including replayed ones
+        ("model_seconds", pa.float64()),  # total model time of its replies, replayed ones included
     ]
 )
 
 CRITERION_OF: Mapping[str, str] = {"claims": "comprehensiveness", "clusters": "diversity"}
-"""The criterion that each count approximates (GraphRAG 4.2)."""
+"""Maps each kind of count to the criterion that it approximates (GraphRAG 4.2)."""
 
 COUNTS = ("claims", *(f"clusters_{str(t).replace('.', '_')}" for t in THRESHOLDS))
-"""Columns: distinct claims of an answer, and their clusters at distances .5, .6, …"""
+"""Columns with the number of distinct claims of an answer, and of their clusters at distances 0.5, 0.6, …"""
 
 CLAIMS = pa.schema(
     [
@@ -114,8 +114,11 @@ AGREEMENT = pa.schema(
 class Comparison:
     """Results of a comparison.
 
-    criteria maps names to the texts shown to the judge. offline: the offline engine judged, not a language
-    model. warnings: sentences for whoever reads the figures. title: the index's name and snapshot.
+    Attributes:
+        criteria: Text that the judge receives, by name of the criterion.
+        offline: Whether the offline engine judged instead of a language model.
+        warnings: Sentences to display with the results.
+        title: Name and snapshot of the index.
     """
 
     description: str
@@ -134,7 +137,7 @@ class Comparison:
         return missing + (0 if claims is None else len(claims) - claims["error"].null_count)
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-compatible values: everything except answers, single judgements and claims."""
+        """Return everything except answers, single judgements and claims as JSON values."""
         tables = {
             n: t.to_pylist() for n, t in self.tables.items() if n not in ("answers", "judgements", "claims")
         }
@@ -142,15 +145,15 @@ class Comparison:
         return about | {"criteria": dict(self.criteria), **tables, "warnings": self.warnings}
 
 
-def planned(
+def parse_plan(
     index: Index, conditions: Sequence[str | EvaluationCondition], criteria: Sequence[str], replicates: int
 ) -> tuple[list[EvaluationCondition], dict[str, str]]:
-    """The parsed conditions, and the text of each criterion. Raises UsageError, PromptError."""
+    """Return the parsed conditions, and the text of each criterion. Raises UsageError, PromptError."""
     if not 2 <= replicates <= MAX_REPLICATES:
         raise UsageError(
-            f"Choose 2 to {MAX_REPLICATES} replicates, not {replicates}. Each pair is judged in both orders."
+            f"Choose 2 to {MAX_REPLICATES} replicates, not {replicates}: each pair is judged in both orders."
         )
-    parsed = parse_conditions(conditions, least=2)
+    parsed = parse_conditions(conditions, min_count=2)
     texts = load_criteria(index.settings.prompts_dir)
     if unknown := [name for name in criteria if name not in texts]:
         raise UsageError(
@@ -163,26 +166,30 @@ def planned(
 
 def compare(
     run: EvaluationRun,
-    posed: Sequence[BatchQuestion],
+    questions: Sequence[BatchQuestion],
     conditions: Sequence[str | EvaluationCondition],
     criteria: Sequence[str] = CRITERIA,
     replicates: int = REPLICATES,
     description: str = "",
     claims: bool = False,
 ) -> Comparison:
-    """Answer all questions with all conditions, and have a judge compare each two answers.
+    """Answer all questions with all conditions, and let a judge compare each pair of answers.
 
-    replicates: verdicts per pair of answers and criterion; half of them see the answers swapped. Raises
-    UsageError before anything is paid for, and RunStopped, after which the same call continues.
+    Args:
+        replicates: Verdicts per pair of answers and criterion. In half of them, the answers are swapped.
+
+    Raises:
+        UsageError: The conditions cannot be compared. No model has been called.
+        RunStopped: The run was interrupted. Repeat the call to continue it.
     """
-    parsed, texts = planned(run.index, conditions, criteria, replicates)
+    parsed, texts = parse_plan(run.index, conditions, criteria, replicates)
     run.check_models([STAGE, CLAIMS_STAGE] if claims else [STAGE])
     settings, url, snapshot = run.index.settings, run.index.store.url, run.index.manifest.number
     model = settings.model(settings.model_name(STAGE))
     title = f"{posixpath.basename(url.rstrip('/')) or url}, snapshot {snapshot}"
     result = Comparison(description, model.model_id, texts, model.provider == "offline", title=title)
-    answers = answered(run, posed, parsed, result.warnings)
-    judgements = _judged(run, posed, parsed, answers, texts, replicates)
+    answers = collect_answers(run, questions, parsed, result.warnings)
+    judgements = _judge_answers(run, questions, parsed, answers, texts, replicates)
     result.tables |= {
         "conditions": summarize_conditions(parsed, answers),
         "answers": answers,
@@ -194,7 +201,7 @@ def compare(
     result.warnings += _warnings(run, parsed, result)
     for name, table in result.tables.items():
         run.write(name, table)
-    for name in CLAIM_TABLES:  # left by an earlier comparison
+    for name in CLAIM_TABLES:  # An earlier comparison may have written them.
         run.store.delete(f"{name}.parquet")
     about = {
         "graphrag_ray": __version__,
@@ -209,30 +216,30 @@ def compare(
     }
     run.store.write("evaluation.json", orjson.dumps(about, option=orjson.OPT_INDENT_2))
     if claims:
-        counted = _count_claims(run, posed, texts_of(answers), judgements)
+        counted = _count_claims(run, questions, texts_of(answers), judgements)
         result.tables |= counted.tables
         result.warnings += counted.warnings
     return result
 
 
 def compare_claims(
-    run: EvaluationRun, posed: Sequence[BatchQuestion], conditions: Sequence[str | EvaluationCondition]
+    run: EvaluationRun, questions: Sequence[BatchQuestion], conditions: Sequence[str | EvaluationCondition]
 ) -> Results:
-    """Count the claims of the conditions' answers, and compare them with judgements in the folder."""
+    """Count the claims in the conditions' answers, and compare the counts with judgements in the folder."""
     parsed = parse_conditions(conditions)
     check_conditions(run.index, parsed)
     run.check_models([CLAIMS_STAGE])
     warnings: list[str] = []
-    answers = answered(run, posed, parsed, warnings)
+    answers = collect_answers(run, questions, parsed, warnings)
     judgements, earlier = run.read("judgements"), run.read("answers")
     if judgements is None or earlier is None or not set(JUDGEMENTS.names) <= set(judgements.column_names):
         judgements = None
     else:
-        asked = {(p.id, p.text) for p in posed}
+        current = {(p.id, p.text) for p in questions}
         columns = zip(earlier["question_id"].to_pylist(), earlier["question"].to_pylist(), strict=True)
-        same = pa.array({id_ for id_, text in columns if (id_, text) in asked}, pa.string())
-        judgements = judgements.filter(pc.is_in(judgements["question_id"], same))
-    results = _count_claims(run, posed, texts_of(answers), judgements)
+        same_ids = pa.array({id_ for id_, text in columns if (id_, text) in current}, pa.string())
+        judgements = judgements.filter(pc.is_in(judgements["question_id"], same_ids))
+    results = _count_claims(run, questions, texts_of(answers), judgements)
     results.warnings[:0] = warnings
     if missing := len(answers) - len(results.tables["claims"]):
         results.warnings.append(f"{missing:,} of {len(answers):,} answers are missing")
@@ -242,16 +249,16 @@ def compare_claims(
 
 def _count_claims(
     run: EvaluationRun,
-    posed: Sequence[BatchQuestion],
+    questions: Sequence[BatchQuestion],
     texts: Mapping[str, Mapping[str, str]],
     judgements: pa.Table | None,
 ) -> Results:
-    """The tables claims, claim_counts, judging and, with judgements, agreement. texts: see `texts_of`."""
+    """Make the tables claims, claim_counts, judging and, given judgements, agreement."""
     spec = answer_claims_spec(run.index.settings, run.index.env.prompts)
-    questions = {p.id: p.text for p in posed}
+    question_texts = {p.id: p.text for p in questions}
     answers = [(condition, id_, text) for condition, by_id in texts.items() for id_, text in by_id.items()]
     dialogues = (
-        (f"question {id_}, {condition}", partial(answer_claims, questions[id_], text, spec))
+        (f"question {id_}, {condition}", partial(answer_claims, question_texts[id_], text, spec))
         for condition, id_, text in answers
     )
     rows: list[dict[str, Any]] = []
@@ -259,8 +266,8 @@ def _count_claims(
     for (condition, id_, _), outcome in zip(answers, outcomes, strict=True):
         row: dict[str, Any] = {"condition": condition, "question_id": id_, "error": outcome.error or None}
         if outcome.result is not None:
-            claims = distinct(outcome.result)
-            counts = [len(claims), *clusters(claims).values()]
+            claims = distinct_claims(outcome.result)
+            counts = [len(claims), *count_clusters(claims).values()]
             row |= {"texts": claims, **dict(zip(COUNTS, counts, strict=True))}
         rows.append(row)
     table = pa.Table.from_pylist(rows, schema=CLAIMS)
@@ -292,18 +299,18 @@ def _mostly(errors: Sequence[str]) -> str:
     return f", mostly: {Counter(errors).most_common(1)[0][0]}" if errors else ""
 
 
-def answered(
+def collect_answers(
     run: EvaluationRun,
-    posed: Sequence[BatchQuestion],
+    questions: Sequence[BatchQuestion],
     conditions: Sequence[EvaluationCondition],
     warnings: list[str],
 ) -> pa.Table:
-    """The answers of all conditions, as `ANSWERED`. Appends to `warnings`."""
+    """Collect the answers of all conditions in a table `ANSWERED`. Appends to `warnings`."""
     imported = {}
-    for condition in conditions:  # report an unreadable file before anything is paid for
+    for condition in conditions:  # Report an unreadable file before calling any model.
         if condition.answers:
             options = run.index.settings.storage.fsspec_options(condition.answers)
-            imported[condition.name], notes = answers_elsewhere(condition.answers, options, posed)
+            imported[condition.name], notes = read_imported_answers(condition.answers, options, questions)
             warnings += [f"Condition {condition.name}: {note}" for note in notes]
 
     def extra_columns(answer: Answer, accounts: Accounts) -> Mapping[str, Any]:
@@ -312,10 +319,10 @@ def answered(
     rows: list[Mapping[str, Any]] = []
     for condition in conditions:
         if not condition.answers:
-            answers = run.answer(condition, posed, extra_columns)
+            answers = run.answer(condition, questions, extra_columns)
             rows += [{**row, "condition": condition.name} for row in answers]
             continue
-        for p in posed:
+        for p in questions:
             text = imported[condition.name].get(p.id)
             row = {"condition": condition.name, "question_id": p.id, "question": p.text, "text": text}
             rows.append(row | {"error": None if text else "The file has no answer to this question"})
@@ -323,7 +330,7 @@ def answered(
 
 
 def chunks_of(index: Index, answer: Answer) -> list[str]:
-    """Ids of the chunks in an answer's contexts; without any, those of the records that it shows."""
+    """Return the ids of the chunks in an answer's contexts. Without chunks, use the chunks of its records."""
     records = [record for context in answer.contexts for record in context.records]
     chunks = list(dict.fromkeys(record.id for record in records if record.section == "Sources"))
     if chunks:
@@ -338,7 +345,7 @@ def chunks_of(index: Index, answer: Answer) -> list[str]:
 
 
 def texts_of(answers: pa.Table) -> dict[str, dict[str, str]]:
-    """The answer texts, by condition and question id."""
+    """Return the text of each answer by condition and question id."""
     texts: dict[str, dict[str, str]] = {}
     for row in answers.select(["condition", "question_id", *_IS_ANSWER]).to_pylist():
         by_id = texts.setdefault(row["condition"], {})
@@ -351,14 +358,14 @@ _IS_ANSWER = ("text", "found", "failed_parts")
 
 
 def is_answer(row: Mapping[str, Any]) -> bool:
-    """Whether a row holds an answer. "Nothing found" is one, unless a model did not reply."""
+    """Whether a row contains an answer. "Nothing found" counts, unless a model call failed."""
     unanswered = row["failed_parts"] and not row["found"]
     return bool(row["text"] and row["text"].strip()) and not unanswered
 
 
-def _judged(
+def _judge_answers(
     run: EvaluationRun,
-    posed: Sequence[BatchQuestion],
+    questions: Sequence[BatchQuestion],
     conditions: Sequence[EvaluationCondition],
     answers: pa.Table,
     criteria: Mapping[str, str],
@@ -367,13 +374,13 @@ def _judged(
     spec = judge_spec(run.index.settings, run.index.env.prompts)
     texts = texts_of(answers)
 
-    def planned_rows() -> Iterator[tuple[BatchQuestion, dict[str, Any]]]:
-        for p in posed:
+    def pending_rows() -> Iterator[tuple[BatchQuestion, dict[str, Any]]]:
+        for p in questions:
             for a, b in combinations((c.name for c in conditions), 2):
                 if p.id not in texts[a] or p.id not in texts[b]:
                     continue
-                # Sorting by name shows the same answers in the same order, whichever condition is named
-                # first.
+                # Sorting by name makes the order of the answers independent of the order of the
+                # conditions.
                 swapped = [sorted((a, b), reverse=is_swapped(p.id, n))[0] == b for n in range(replicates)]
                 for criterion in criteria:
                     for n in range(replicates):
@@ -381,19 +388,19 @@ def _judged(
                         yield p, row | {"replicate": n, "swapped": swapped[n]}
 
     def dialogues() -> Iterator[tuple[str, Callable[[], Dialogue[Verdict]]]]:
-        for p, row in planned_rows():
-            one, two = (texts[name][p.id] for name in _shown(row))
+        for p, row in pending_rows():
+            one, two = (texts[name][p.id] for name in _presented(row))
             start = partial(judge, p.text, criteria[row["criterion"]], (one, two), spec, row["replicate"])
             yield f"question {p.id}, {row['first']} and {row['second']}", start
 
-    outcomes = run.ask(STAGE, dialogues(), sum(1 for _ in planned_rows()))
+    outcomes = run.ask(STAGE, dialogues(), sum(1 for _ in pending_rows()))
 
     def judgements() -> Iterator[dict[str, Any]]:
-        for (_, row), outcome in zip(planned_rows(), outcomes, strict=True):
+        for (_, row), outcome in zip(pending_rows(), outcomes, strict=True):
             if outcome.result is None:
                 yield row | {"error": outcome.error or "Not judged"}
             else:
-                winner = ("", *_shown(row))[outcome.result.winner]
+                winner = ("", *_presented(row))[outcome.result.winner]
                 yield row | {"winner": winner, "reason": outcome.result.reason}
 
     rows, tables = judgements(), [JUDGEMENTS.empty_table()]
@@ -402,13 +409,13 @@ def _judged(
     return pa.concat_tables(tables)
 
 
-def _shown(row: Mapping[str, Any]) -> tuple[str, str]:
-    """The conditions whose answers the judge sees as answers 1 and 2."""
+def _presented(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the conditions whose answers are presented to the judge as answers 1 and 2."""
     return (row["second"], row["first"]) if row["swapped"] else (row["first"], row["second"])
 
 
 def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.Table) -> pa.Table:
-    """Totals and means per condition, as `CONDITIONS`. answers: as `ANSWERED`."""
+    """Return totals and means per condition in a table `CONDITIONS`. answers: a table `ANSWERED`."""
     by_name: dict[str, list[Mapping[str, Any]]] = {c.name: [] for c in conditions}
     columns = ["condition", *_IS_ANSWER, "calls", "tokens", "cost_usd", "model_seconds"]
     for row in answers.select(columns).to_pylist():
@@ -416,10 +423,10 @@ def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.
     rows = []
     for condition in conditions:
         all_rows = by_name[condition.name]
-        good = [row for row in all_rows if is_answer(row)]
+        complete = [row for row in all_rows if is_answer(row)]
         sums: dict[str, Any] = {}
         for name in ("calls", "tokens", "cost_usd"):
-            values = [row[name] for row in good]
+            values = [row[name] for row in complete]
             sums[name] = sum(values) if values and None not in values else None
         rows.append(
             {
@@ -430,8 +437,8 @@ def summarize_conditions(conditions: Sequence[EvaluationCondition], answers: pa.
                 "questions": len(all_rows),
                 "failed": sum(not is_answer(row) or bool(row["failed_parts"]) for row in all_rows),
                 **sums,
-                "model_seconds": _mean([row["model_seconds"] for row in good]),
-                "words": _mean([len(row["text"].split()) for row in good]),
+                "model_seconds": _mean([row["model_seconds"] for row in complete]),
+                "words": _mean([len(row["text"].split()) for row in complete]),
             }
         )
     return pa.Table.from_pylist(rows, schema=CONDITIONS)
@@ -447,7 +454,7 @@ def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], res
     judges_itself = []
     for condition in conditions:
         if condition.method and not result.offline:
-            settings = condition.opened(run.index).settings
+            settings = condition.apply_to(run.index).settings
             stages = {s for s in methods.stages(condition.method) if s != "embed"}
             if result.judge in {settings.model(settings.model_name(stage)).model_id for stage in stages}:
                 judges_itself.append(condition.name)
@@ -458,7 +465,7 @@ def _warnings(run: EvaluationRun, conditions: Sequence[EvaluationCondition], res
         )
     answers, judgements = result.tables["answers"], result.tables["judgements"]
     if not len(judgements):
-        warnings.append("No two conditions have answers to the same question, so nothing was judged")
+        warnings.append("No two conditions answered the same question, so nothing was judged")
     if errors := [error for error in judgements["error"].to_pylist() if error]:
         warnings.append(f"{len(errors):,} of {len(judgements):,} judgements are missing{_mostly(errors)}")
     for row in result.tables["conditions"].to_pylist():

@@ -29,11 +29,11 @@ from graphrag_ray.query.methods.method import AskRequest
 
 T = TypeVar("T")
 Requests = Sequence[tuple[str, ChatRequest]]
-"""Stage and request of each call that a model would have received."""
+"""Stage and request of each call that would have been sent to a model."""
 
 MAX_CONDITIONS = 50
 MAX_NAME = 60
-CHANGEABLE_SECTIONS = ("query", "models", "stages")  # settings sections that a condition may change
+CHANGEABLE_SECTIONS = ("query", "models", "stages")  # Settings sections that a condition may change.
 _NEXT_SETTING = re.compile(r",(?=\s*[a-z_]+(?:\.[\w-]+)+\s*=)")
 _SYNTAX = "Write NAME=METHOD, NAME=METHOD:LEVEL or NAME=answers.csv, and append settings as ,query.a=b."
 
@@ -48,8 +48,8 @@ class EvaluationCondition:
     changes: tuple[str, ...] = ()
     answers: str = ""
 
-    def opened(self, index: Index) -> Index:
-        """The index with this condition's settings. Raises UsageError for invalid settings."""
+    def apply_to(self, index: Index) -> Index:
+        """Return the index with this condition's settings. Raises UsageError for invalid settings."""
         if self.method in methods.BASELINES:
             index = replace(index, baselines=True)
         if not self.changes:
@@ -70,7 +70,7 @@ def parse_condition(text: str) -> EvaluationCondition:
     if not (name and equals and rest):
         raise UsageError(f"{prefix} is incomplete. {_SYNTAX}")
     if len(name) > MAX_NAME:
-        raise UsageError(f"{prefix}: The name has {len(name)} characters, {MAX_NAME} at most are allowed")
+        raise UsageError(f"{prefix}: The name has {len(name)} characters; at most {MAX_NAME} are allowed")
     if not name.isprintable():
         raise UsageError(f"{prefix}: The name contains unprintable characters")
     if rest.lower().endswith(tuple(OPENERS)):
@@ -79,7 +79,7 @@ def parse_condition(text: str) -> EvaluationCondition:
     if wrong := [change for change in changes if change.partition(".")[0] not in CHANGEABLE_SECTIONS]:
         sections = ", ".join(f"{section}.…" for section in CHANGEABLE_SECTIONS)
         raise UsageError(
-            f"{prefix}: {wrong[0]!r} does not change how questions are answered. Choose from: {sections}"
+            f"{prefix}: {wrong[0]!r} does not affect how questions are answered. Choose from: {sections}"
         )
     method, _, level = (part.strip() for part in method_and_level.partition(":"))
     if method not in methods.METHODS and method not in methods.BASELINES:
@@ -88,14 +88,16 @@ def parse_condition(text: str) -> EvaluationCondition:
     return EvaluationCondition(name, method, level or None, tuple(changes))
 
 
-def parse_conditions(texts: Sequence[str | EvaluationCondition], least: int = 1) -> list[EvaluationCondition]:
-    """Parse conditions. Raises UsageError, also for repeated names and for fewer than `least` conditions."""
+def parse_conditions(
+    texts: Sequence[str | EvaluationCondition], min_count: int = 1
+) -> list[EvaluationCondition]:
+    """Parse conditions. Raises UsageError, also for repeated names or fewer than `min_count` conditions."""
     conditions = [text if isinstance(text, EvaluationCondition) else parse_condition(text) for text in texts]
     names = [condition.name for condition in conditions]
     if repeated := sorted({name for name in names if names.count(name) > 1}):
-        raise UsageError(f"Two conditions have the same name: {', '.join(repeated)}")
-    if len(conditions) < least:
-        raise UsageError(f"Got {len(conditions)} of at least {least} conditions (--condition). {_SYNTAX}")
+        raise UsageError(f"Several conditions have the same name: {', '.join(repeated)}")
+    if len(conditions) < min_count:
+        raise UsageError(f"Got {len(conditions)} of at least {min_count} conditions (--condition). {_SYNTAX}")
     if len(conditions) > MAX_CONDITIONS:
         raise UsageError(
             f"Got {len(conditions)} conditions. At most {MAX_CONDITIONS} can be compared at once."
@@ -104,38 +106,38 @@ def parse_conditions(texts: Sequence[str | EvaluationCondition], least: int = 1)
 
 
 def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) -> None:
-    """Check, before anything is paid for, that each condition can run. Raises UsageError, LevelNotFound."""
+    """Check that each condition can run, without calling a model. Raises UsageError, LevelNotFound."""
     for condition in conditions:
         if not condition.method:
             continue
-        opened = condition.opened(index)
+        changed = condition.apply_to(index)
         try:
-            methods.check_method(condition.method, condition.level, (), opened.baselines)
+            methods.check_method(condition.method, condition.level, (), changed.baselines)
             require_known_addresses(
-                opened.settings, methods.stages(condition.method, opened.settings.query.dynamic)
+                changed.settings, methods.stages(condition.method, changed.settings.query.dynamic)
             )
             if methods.find(condition.method).levels:
-                kind = resolve_hierarchy(opened.env)
+                kind = resolve_hierarchy(changed.env)
                 needs = communities_of(kind), reports_of(kind)
-                communities, reports = (opened.table(need.table, need.columns) for need in needs)
+                communities, reports = (changed.table(need.table, need.columns) for need in needs)
                 level = None if is_auto(condition.level) else condition.level
                 known_levels = levels(communities, reports, kind.name)
-                known_levels.parse(level, opened.settings.query.context_tokens)
+                known_levels.parse(level, changed.settings.query.context_tokens)
         except UsageError as e:
             raise type(e)(f"Condition {condition.name}: {e}") from e
 
 
-def rehearsed(
+def rehearse(
     index: Index,
     questions: Sequence[str],
     method: str,
     level: str | None,
     extract: Callable[[Answer, Requests], T],
 ) -> list[T | str]:
-    """Answer questions with the offline engine in place of the model. Only question embeddings are paid for.
+    """Answer questions with the offline engine instead of the model. Only question embeddings are paid for.
 
-    Returns what `extract` takes from each answer and the requests that a model would have received, or an
-    error message. Raises UsageError if every question fails, StoreError, RunStopped.
+    Returns, per question, the result of `extract` for the answer and the requests that would have been sent
+    to a model, or an error message. Raises UsageError if every question fails, StoreError, RunStopped.
     """
     from graphrag_ray.offline import answer as answer_offline
 

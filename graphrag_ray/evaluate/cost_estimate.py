@@ -1,4 +1,4 @@
-"""Predict what a comparison will cost."""
+"""Predict the cost of a comparison."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from math import comb
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.evaluate.comparison import planned
-from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearsed
+from graphrag_ray.evaluate.comparison import parse_plan
+from graphrag_ray.evaluate.conditions import EvaluationCondition, Requests, rehearse
 from graphrag_ray.evaluate.judging.judge_dialogue import CLAIMS_STAGE, STAGE, answer_claims_spec, judge_spec
 from graphrag_ray.llm.pricing import cost_usd, highest_price
 from graphrag_ray.query.ask import Index
@@ -18,7 +18,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.question_files import BatchQuestion
 
-SAMPLE_SIZE = 3  # questions per condition whose contexts are built, to measure the prompts
+SAMPLE_SIZE = 3  # Number of questions per condition whose prompts are built and measured.
 REPLY_TOKENS: Mapping[str, int] = {
     "map": 350,
     "reduce": 700,
@@ -28,13 +28,13 @@ REPLY_TOKENS: Mapping[str, int] = {
     "keywords": 60,
     "fgrag": 250,
 }
-"""Typical reply length per stage, as measured and rounded up."""
+"""Typical reply length per stage, measured and rounded up."""
 VERDICT_TOKENS, CLAIM_LIST_TOKENS, OTHER_REPLY_TOKENS = 90, 800, 300
 
 
 @dataclass(frozen=True)
 class CostEstimate:
-    """Cost of a condition or a judging stage. cost_usd is None if a price is unknown."""
+    """Estimated cost of a condition or judging stage. cost_usd is None if a price is unknown."""
 
     name: str
     calls: float
@@ -45,7 +45,7 @@ class CostEstimate:
 
 def estimate_costs(
     index: Index,
-    posed: Sequence[BatchQuestion],
+    questions: Sequence[BatchQuestion],
     conditions: Sequence[str | EvaluationCondition],
     criteria: Sequence[str],
     replicates: int,
@@ -53,30 +53,30 @@ def estimate_costs(
 ) -> list[CostEstimate]:
     """Predict the cost of each condition, extrapolated from a sample of the questions, and of the judge.
 
-    Question embeddings are counted once for all conditions; only those of the sample are requested. Replies
-    that the evaluation's folder already holds are not deducted. Raises UsageError.
+    Question embeddings are counted once for all conditions; only the sample is actually embedded. Replies
+    that are already in the evaluation's folder are not subtracted. Raises UsageError.
     """
-    parsed, texts = planned(index, conditions, criteria, replicates)
-    if not posed:
-        raise UsageError("No questions given")
-    sample = [p.text for p in posed[:: max(1, len(posed) // SAMPLE_SIZE)][:SAMPLE_SIZE]]
+    parsed, texts = parse_plan(index, conditions, criteria, replicates)
+    if not questions:
+        raise UsageError("The list of questions is empty")
+    sample = [p.text for p in questions[:: max(1, len(questions) // SAMPLE_SIZE)][:SAMPLE_SIZE]]
     count, prompts = index.env.count, index.env.prompts
     costs = [
-        _condition_cost(index, condition, sample, len(posed)) for condition in parsed if condition.method
+        _condition_cost(index, condition, sample, len(questions)) for condition in parsed if condition.method
     ]
     if any(condition.method and "embed" in methods.stages(condition.method) for condition in parsed):
-        costs.append(_cost(index, "embed", len(posed), sum(count(p.text) for p in posed), 0))
+        costs.append(_cost(index, "embed", len(questions), sum(count(p.text) for p in questions), 0))
     answer_tokens = max(REPLY_TOKENS["reduce"], REPLY_TOKENS["answer"])
     judge = judge_spec(index.settings, prompts).prompt
     prompt_tokens = sum(
         count(judge.system + judge.user + 2 * criterion) + 2 * answer_tokens for criterion in texts.values()
     )
-    pairs = len(posed) * comb(len(parsed), 2) * replicates
+    pairs = len(questions) * comb(len(parsed), 2) * replicates
     calls = pairs * len(texts)
     costs.append(_cost(index, STAGE, calls, pairs * prompt_tokens, calls * VERDICT_TOKENS))
     if claims:
         prompt = answer_claims_spec(index.settings, prompts).prompt
-        calls = len(posed) * len(parsed)
+        calls = len(questions) * len(parsed)
         prompt_tokens = calls * (count(prompt.system + prompt.user) + answer_tokens)
         costs.append(_cost(index, CLAIMS_STAGE, calls, prompt_tokens, calls * CLAIM_LIST_TOKENS))
     return costs
@@ -85,21 +85,21 @@ def estimate_costs(
 def _condition_cost(
     index: Index, condition: EvaluationCondition, sample: Sequence[str], n: int
 ) -> CostEstimate:
-    opened = condition.opened(index)
+    changed = condition.apply_to(index)
 
     def prompt_sizes(_: Answer, requests: Requests) -> list[tuple[str, int]]:
-        count = opened.env.count
+        count = changed.env.count
         return [(stage, sum(count(m.content) for m in request.messages)) for stage, request in requests]
 
-    outcomes = rehearsed(opened, sample, condition.method, condition.level, prompt_sizes)
-    answered = [outcome for outcome in outcomes if not isinstance(outcome, str)]
-    factor = n / len(answered)
+    outcomes = rehearse(changed, sample, condition.method, condition.level, prompt_sizes)
+    succeeded = [outcome for outcome in outcomes if not isinstance(outcome, str)]
+    factor = n / len(succeeded)
     sizes: dict[str, list[int]] = defaultdict(list)
-    for stage, size in (call for calls in answered for call in calls):
+    for stage, size in (call for calls in succeeded for call in calls):
         sizes[stage].append(size)
     costs = [
         _cost(
-            opened,
+            changed,
             stage,
             len(prompts) * factor,
             sum(prompts) * factor,

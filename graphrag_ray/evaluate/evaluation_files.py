@@ -1,4 +1,4 @@
-"""Read the files of an evaluation: questions, optionally with known answers, and answers made elsewhere."""
+"""Read the input files of an evaluation: questions with or without known answers, and imported answers."""
 
 from __future__ import annotations
 
@@ -37,56 +37,57 @@ MAX_LISTED_IDS = 5
 class GoldQuestion:
     """A question with wordings of its correct answer, and ids, titles or paths of the documents it needs."""
 
-    posed: BatchQuestion
+    question: BatchQuestion
     answers: tuple[str, ...] = ()
     documents: tuple[str, ...] = ()
 
 
 def read_unique_questions(url: str, options: Mapping[str, Any]) -> tuple[list[BatchQuestion], list[str]]:
-    """The distinct questions of a file, and warnings. Raises UsageError."""
-    return without_repeats(read_questions(url, options, MAX_QUESTION_CHARACTERS))
+    """Read the distinct questions of a file. Returns (questions, warnings). Raises UsageError."""
+    return drop_repeats(read_questions(url, options, MAX_QUESTION_CHARACTERS))
 
 
-def without_repeats(posed: Sequence[BatchQuestion]) -> tuple[list[BatchQuestion], list[str]]:
-    """The valid, distinct questions, and warnings about the others."""
-    valid = [p for p in posed if not p.fault]
+def drop_repeats(questions: Sequence[BatchQuestion]) -> tuple[list[BatchQuestion], list[str]]:
+    """Return the valid, distinct questions, and warnings about the others."""
+    valid = [p for p in questions if not p.fault]
     first = {p.text: p.id for p in reversed(valid)}
-    warnings = [f"Skipping question {p.id}: {p.fault}" for p in posed if p.fault]
+    warnings = [f"Skipping question {p.id}: {p.fault}" for p in questions if p.fault]
     if repeated := [p.id for p in valid if first[p.text] != p.id]:
         warnings.append(f"Skipping {list_ids('question', repeated)}: same text as an earlier question")
     return [p for p in valid if first[p.text] == p.id], warnings
 
 
 def gold_questions(url: str, options: Mapping[str, Any]) -> tuple[list[GoldQuestion], list[str]]:
-    """Read questions with known answers: the columns answer or answers, aliases, and documents.
+    """Read questions with known answers from the columns answer or answers, aliases, and documents.
 
-    Each holds a list, a JSON list or one text. Raises UsageError if no row has an answer or a document.
+    Values are a list, a JSON list or a single string. Raises UsageError if no row has an answer or a
+    document.
     """
-    posed, warnings = read_unique_questions(url, options)
-    return gold_of(posed, _rows(url, options), display_path(url)), warnings
+    questions, warnings = read_unique_questions(url, options)
+    return to_gold_questions(questions, _rows(url, options), display_path(url)), warnings
 
 
-def gold_of(
-    posed: Sequence[BatchQuestion], numbered_rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
+def to_gold_questions(
+    questions: Sequence[BatchQuestion], numbered_rows: Iterable[tuple[int, Mapping[str, Any]]], source: str
 ) -> list[GoldQuestion]:
-    """Match rows to questions. Raises UsageError, which names the source, as `gold_questions` does."""
+    """Match rows to questions. Raises UsageError if no row has an answer or a document."""
     rows = {_id(values, number): values for number, values in numbered_rows}
-    questions = []
-    for p in posed:
+    gold: list[GoldQuestion] = []
+    for p in questions:
         values = rows.get(p.id, {})
         answers = [*_texts(values, GOLD_COLUMNS), *_texts(values, ALIAS_COLUMNS)]
         documents = dict.fromkeys(_texts(values, DOCUMENT_COLUMNS))
-        questions.append(GoldQuestion(p, tuple(dict.fromkeys(answers)), tuple(documents)))
-    if not any(q.answers or q.documents for q in questions):
+        gold.append(GoldQuestion(p, tuple(dict.fromkeys(answers)), tuple(documents)))
+    if not any(q.answers or q.documents for q in gold):
         columns = ", ".join([*GOLD_COLUMNS, *DOCUMENT_COLUMNS])
         raise UsageError(f"{source} has neither answers nor documents. Add one of the columns {columns}.")
-    return questions
+    return gold
 
 
-def answers_elsewhere(
-    url: str, options: Mapping[str, Any], posed: Sequence[BatchQuestion]
+def read_imported_answers(
+    url: str, options: Mapping[str, Any], questions: Sequence[BatchQuestion]
 ) -> tuple[dict[str, str], list[str]]:
-    """Read imported answers: by question id, and warnings. Raises UsageError if none of them fits.
+    """Read imported answers by question id. Returns (answers, warnings). Raises UsageError if none matches.
 
     A row answers the question with the same text or, if the row has no question, with the same id.
     """
@@ -99,11 +100,11 @@ def answers_elsewhere(
             by_text.setdefault(question, answer)
         elif answer and (id_ := _id(values, None)):
             by_id.setdefault(id_, answer)
-    answers = {p.id: text for p in posed if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
+    answers = {p.id: text for p in questions if (text := by_text.get(p.text.strip()) or by_id.get(p.id))}
     if not answers:
         columns = f"one of the columns {', '.join(ANSWER_COLUMNS)}, and the question or its id"
         raise UsageError(f"{display_path(url)} answers none of the questions. It needs {columns}.")
-    missing = [p.id for p in posed if p.id not in answers]
+    missing = [p.id for p in questions if p.id not in answers]
     return answers, [
         f"{display_path(url)} does not answer {list_ids('question', missing)}"
     ] if missing else []
@@ -114,7 +115,7 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
     if extension not in OPENERS:
         raise UsageError(f"{source}: Unsupported file type {extension!r}. Choose from: {', '.join(OPENERS)}")
     content, tables = read_file(url, options), list[Table]()
-    for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # the column by which a .csv file shows its delimiter
+    for column in (*QUESTION_COLUMNS, *ID_COLUMNS):  # A .csv file's delimiter is detected by this column.
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
             raise UsageError(f"{source}: {table.reason}")
@@ -130,13 +131,13 @@ def _rows(url: str, options: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[s
 
 
 def _id(values: Mapping[str, Any], number: int | None) -> str:
-    """The id of a row: from its columns, or else its number."""
+    """Return the id of a row from its columns or, if they are empty, its number."""
     ids = (str(values[c]).strip() for c in ID_COLUMNS if values.get(c) is not None)
     return join_surrogates(next(filter(None, ids), "" if number is None else str(number)))
 
 
 def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True) -> list[str]:
-    """The texts of the first of these columns that has any."""
+    """Return the texts in the first of these columns that is not empty."""
     for column in columns:
         value = values.get(column)
         if split and isinstance(value, str) and value.lstrip().startswith("["):
@@ -154,6 +155,6 @@ def _texts(values: Mapping[str, Any], columns: Sequence[str], split: bool = True
 
 
 def list_ids(word: str, ids: Sequence[str]) -> str:
-    """`question 7`, `questions 1, 2, 3, 4, 5 and 95 more`."""
+    """Format ids: `question 7`, `questions 1, 2, 3, 4, 5 and 95 more`."""
     more = f" and {len(ids) - MAX_LISTED_IDS:,} more" if len(ids) > MAX_LISTED_IDS else ""
     return f"{word if len(ids) == 1 else word + 's'} {', '.join(ids[:MAX_LISTED_IDS])}{more}"

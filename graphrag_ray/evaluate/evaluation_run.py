@@ -1,7 +1,9 @@
 """Make the model calls of an evaluation. Replies are journalled in its folder, so each is paid for once.
 
-work/answer/     the journal of all replies
-answers.parquet  and other tables, see `comparison.py`
+Files in the folder:
+
+    work/answer/     the journal of all replies
+    answers.parquet  and other tables, see `comparison.py`
 """
 
 from __future__ import annotations
@@ -52,16 +54,16 @@ from graphrag_ray.store.files import Store
 
 T = TypeVar("T")
 
-MODEL_STAGE = {"correct_answer": "judge"}  # stages that use the model of another stage of the settings
+MODEL_STAGE = {"correct_answer": "judge"}  # Stages that use the model of another stage.
 JUDGING = pa.schema(
     [("stage", pa.string()), ("calls", pa.int64()), ("tokens", pa.int64()), ("cost_usd", pa.float64())]
 )
-DIALOGUES_PER_BATCH = 256  # dialogues that are looked up in the journal and started together
+DIALOGUES_PER_BATCH = 256  # Number of dialogues to look up in the journal and start together.
 
 
 @dataclass
 class Results:
-    """Result tables by name, warnings for whoever reads the figures, and the number of missing results."""
+    """Result tables by name, warnings to display with them, and the number of missing results."""
 
     tables: dict[str, pa.Table] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -70,7 +72,7 @@ class Results:
 
 @dataclass
 class EvaluationRun:
-    """An evaluation in progress. held closes the executors; accounts is the usage of judging, by stage."""
+    """An evaluation in progress. exit_stack closes the executors; accounts is the judging usage by stage."""
 
     index: Index
     store: Store
@@ -79,7 +81,7 @@ class EvaluationRun:
     address: str | None
     spending: Spending
     stop: Stop
-    held: ExitStack
+    exit_stack: ExitStack
     accounts: dict[str, Accounts] = field(default_factory=dict)
     _executors: dict[str, Executor] = field(default_factory=dict)
     _progress: Callable[[SweepProgress], SweepProgress] = lambda p: p
@@ -87,17 +89,16 @@ class EvaluationRun:
     def answer(
         self,
         condition: EvaluationCondition,
-        posed: Sequence[BatchQuestion],
-        more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
+        questions: Sequence[BatchQuestion],
+        extra_columns: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> list[Mapping[str, Any]]:
-        """Rows of `question_files.ANSWERS` with the columns of `more`, in the order of the questions.
+        """Answer questions in order. Returns rows of `question_files.ANSWERS` with `extra_columns`.
 
         Raises RunStopped, StoreError, and UsageError if the condition cannot answer any question.
         """
-        index = condition.opened(self.index)
-        sweep = QuestionSweep(
-            index, posed, self.store, AskRequest(level=condition.level, method=condition.method), more
-        )
+        index = condition.apply_to(self.index)
+        request = AskRequest(level=condition.level, method=condition.method)
+        sweep = QuestionSweep(index, questions, self.store, request, extra_columns)
 
         def progress(p: SweepProgress) -> SweepProgress:
             return replace(sweep.progress(p), stage=condition.name)
@@ -114,9 +115,9 @@ class EvaluationRun:
         total: int,
         step: str = "",
     ) -> Iterator[Outcome[T]]:
-        """Run labelled dialogues with the model of a stage; return their outcomes in order, without replies.
+        """Run labelled dialogues with the model of a stage. Returns their outcomes in order, without replies.
 
-        There may be millions: dialogues start as capacity allows, and outcomes are spooled to a file.
+        There may be millions of them. Dialogues start as capacity allows, and outcomes are spooled to a file.
         """
         step = step or stage
         spool: Spool[Outcome[T]] = Spool()
@@ -170,14 +171,14 @@ class EvaluationRun:
         return (spool[number] for number in range(total))
 
     def check_models(self, stages: Sequence[str]) -> None:
-        """Check that these stages' models respond. Raises SettingsError, ModelRefused."""
+        """Check that the models of these stages respond. Raises SettingsError, ModelRefused."""
         require_known_addresses(self.index.settings, stages)
         if uses_local_keys(self.on_ray, self.address):
             models = Models.from_settings(self.index.settings, self.index.manifest.usage)
             check_endpoints(models, self.index.settings, stages, False, self.observer.message)
 
     def costs(self) -> pa.Table:
-        """Usage of judging so far: stage, calls, tokens, cost_usd (null if a price is unknown)."""
+        """Return the usage of judging so far as a table `JUDGING`. cost_usd is null if a price is unknown."""
         totals = {stage: accounts.total for stage, accounts in self.accounts.items()}
         rows = [
             {"stage": stage, "calls": total.calls, "tokens": total.total_tokens, "cost_usd": total.cost_usd}
@@ -190,7 +191,7 @@ class EvaluationRun:
         self.store.write(f"{name}.parquet", parquet.encode(table))
 
     def read(self, name: str) -> pa.Table | None:
-        """Read a result table; None if it does not exist. Raises StoreError."""
+        """Read a result table, or return None if it does not exist. Raises StoreError."""
         path = f"{name}.parquet"
         if not self.store.exists(path):
             return None
@@ -210,7 +211,7 @@ class EvaluationRun:
     def _executor(
         self, settings: Settings, stages: Sequence[str], progress: Callable[[SweepProgress], SweepProgress]
     ) -> Executor:
-        """The executor for these models, opened once: starting one on Ray takes long."""
+        """Return the executor for these models. It is reused, because starting one on Ray is slow."""
         self._progress = progress
         key = repr((settings.models, settings.run))
         if key not in self._executors:
@@ -229,9 +230,9 @@ class EvaluationRun:
                 self.spending,
                 self.on_ray,
                 self.address,
-                count_bad_replies=False,  # unusable verdicts are a result of the evaluation
+                count_bad_replies=False,  # Unusable verdicts are a result of the evaluation.
             )
-            self._executors[key] = self.held.enter_context(executor)
+            self._executors[key] = self.exit_stack.enter_context(executor)
         return self._executors[key]
 
 
@@ -252,14 +253,14 @@ def evaluation_run(
     observer = observer or Observer()
     store = Store(out, index.settings.storage.fsspec_options(out))
     if store.url == index.store.url:
-        raise UsageError(f"{out} is the index. An evaluation needs a separate folder (--out).")
+        raise UsageError(f"--out {out} is the index. An evaluation needs a separate folder.")
     if os.path.isfile(out):
         raise UsageError(f"--out {out} is a file. An evaluation needs a folder.")
     stop = Stop(notify=observer.message)
-    with ExitStack() as held:
-        lock = held.enter_context(wait_for_lock(store, f"evaluate {note}", 0.0))
-        held.enter_context(observer)
-        held.enter_context(handle_signals(stop))
+    with ExitStack() as exit_stack:
+        lock = exit_stack.enter_context(wait_for_lock(store, f"evaluate {note}", 0.0))
+        exit_stack.enter_context(observer)
+        exit_stack.enter_context(handle_signals(stop))
         merge_small_parts(store, lock.check, MERGE_FROM_PARTS)
         spending = Spending(index.settings.budget, time.monotonic())
         with ExitStack() as engines:

@@ -1,6 +1,6 @@
 """Score answers and retrieval on questions with known answers.
 
-Writes the tables scores (a row per condition and question) and summary (their means).
+Writes the tables scores (a row per condition and question) and summary (the means).
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from graphrag_ray.base.context_records import strip_references
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.in_process import asyncio_runner
-from graphrag_ray.evaluate.comparison import answered, chunks_of, summarize_conditions, texts_of
+from graphrag_ray.evaluate.comparison import chunks_of, collect_answers, summarize_conditions, texts_of
 from graphrag_ray.evaluate.conditions import (
     EvaluationCondition,
     check_conditions,
     parse_condition,
     parse_conditions,
-    rehearsed,
+    rehearse,
 )
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion, list_ids
 from graphrag_ray.evaluate.evaluation_run import EvaluationRun, Results
@@ -33,11 +33,11 @@ from graphrag_ray.query.methods.method import Rows, Search
 from graphrag_ray.query.methods.methods import BASELINES, find
 from graphrag_ray.query.searcher import Searching
 
-KEYWORD = "keyword"  # a method of --retrieval-only conditions: keyword search over chunks
+KEYWORD = "keyword"  # Keyword search over chunks; a method for --retrieval-only.
 RETRIEVED_CHUNKS = 50
-NO_ANSWER = "none"  # stands for a missing answer when scores are computed only for their names
-Scores = dict[tuple[str, str], dict[str, float]]  # by condition and question id
-DOCUMENT_NAMES = ("id", "row", "title", "path")  # columns of documents that can name a gold document
+NO_ANSWER = "none"  # Replaces a missing answer when scores are computed only for their names.
+Scores = dict[tuple[str, str], dict[str, float]]  # By condition and question id.
+DOCUMENT_NAMES = ("id", "row", "title", "path")  # Columns that can identify a gold document.
 
 
 def known_answers(
@@ -50,55 +50,56 @@ def known_answers(
 ) -> Results:
     """Score conditions on questions with known answers.
 
-    With `retrieval_only`, no model writes answers. With `judge`, a judge decides whether each answer is
-    correct. Raises UsageError before anything is paid for, and RunStopped, after which the same call
-    continues.
+    With `retrieval_only`, no answers are generated. With `judge`, a judge decides whether each answer is
+    correct. Raises UsageError before any model is called, and RunStopped; repeat the call to continue.
     """
-    given: list[str | EvaluationCondition] = [*conditions]
-    for position, text in enumerate(given):
+    specs: list[str | EvaluationCondition] = [*conditions]
+    for position, text in enumerate(specs):
         name, _, method = text.partition("=") if isinstance(text, str) else ("", "", "")
         if retrieval_only and method.strip() == KEYWORD:
-            given[position] = replace(parse_condition(f"{name}=text"), method=KEYWORD)
-    parsed = parse_conditions(given)
+            specs[position] = replace(parse_condition(f"{name}=text"), method=KEYWORD)
+    parsed = parse_conditions(specs)
     if any(k < 1 for k in ks):
         raise UsageError("The k of recall@k must be at least 1")
     check_conditions(run.index, [c for c in parsed if c.method != KEYWORD])
     with_answers = [q for q in questions if q.answers]
-    blind = next((c for c in parsed if c.answers or c.method in BASELINES), None)
-    if retrieval_only and blind:
+    without_context = next((c for c in parsed if c.answers or c.method in BASELINES), None)
+    if retrieval_only and without_context:
         reason = (
-            "Imported answers" if blind.answers else f"Method {blind.method} reads nothing, so its answers"
+            "Imported answers"
+            if without_context.answers
+            else f"Method {without_context.method} retrieves nothing, so its answers"
         )
-        raise UsageError(f"Condition {blind.name}: {reason} cannot be scored for retrieval")
+        raise UsageError(f"Condition {without_context.name}: {reason} cannot be scored for retrieval")
     if not retrieval_only and not with_answers:
         raise UsageError("The questions have no answers. Use --retrieval-only to score retrieved documents.")
     if judge and not retrieval_only:
         run.check_models([STAGE])
     results = Results()
     gold, gold_texts = _gold_documents(run.index, questions, results.warnings)
-    scores: Scores = {(c.name, q.posed.id): {} for c in parsed for q in questions}
+    scores: Scores = {(c.name, q.question.id): {} for c in parsed for q in questions}
     if retrieval_only:
-        chunks = _rehearsed_chunks(run, parsed, questions, results)
+        chunks = _retrieve_chunks(run, parsed, questions, results)
     else:
-        answers = answered(run, [q.posed for q in questions], parsed, results.warnings)
+        answers = collect_answers(run, [q.question for q in questions], parsed, results.warnings)
         run.write("qa_answers", answers)
         rows = answers.select(["condition", "question_id", "chunks"]).to_pylist()
         chunks = {(row["condition"], row["question_id"]): row["chunks"] or [] for row in rows}
         _score_answers(run, with_answers, parsed, answers, scores, results, judge)
-    # Retrieval is not measured for a condition that never shows a chunk, such as one that reads only reports.
-    # If a condition shows chunks for some questions, a question without any scores 0.
-    shows_chunks = {name for (name, _), ids in chunks.items() if ids}
+    # Retrieval is not measured for a condition that never retrieves chunks, such as one that reads only
+    # reports. If it retrieves chunks for some questions, a question without chunks scores 0.
+    retrieves_chunks = {name for (name, _), ids in chunks.items() if ids}
     for q in questions:
-        label, wanted = gold[q.posed.id], set(gold[q.posed.id].values())
-        for name in (c.name for c in parsed if c.name in shows_chunks):
-            ids = chunks[name, q.posed.id]
+        label, wanted = gold[q.question.id], set(gold[q.question.id].values())
+        for name in (c.name for c in parsed if c.name in retrieves_chunks):
+            ids = chunks[name, q.question.id]
             need = Rows("text_units", ["id", "document_id", "text"], list(ids))
             by_id = {row["id"]: row for row in run.index.reader.rows(need).to_pylist()}
-            read = [by_id[id_] for id_ in ids if id_ in by_id]
-            ranked = [label.get(row["document_id"], row["document_id"]) for row in read]
-            texts = [row["text"] for row in read]
-            retrieval = retrieval_scores(ranked, wanted, texts, gold_texts[q.posed.id], q.answers, ks)
-            scores[name, q.posed.id] |= retrieval
+            rows_read = [by_id[id_] for id_ in ids if id_ in by_id]
+            ranked = [label.get(row["document_id"], row["document_id"]) for row in rows_read]
+            texts = [row["text"] for row in rows_read]
+            retrieval = retrieval_scores(ranked, wanted, texts, gold_texts[q.question.id], q.answers, ks)
+            scores[name, q.question.id] |= retrieval
     results.tables = _tables(scores, len(with_answers), sum(bool(q.documents) for q in questions))
     if not retrieval_only:
         results.tables["qa_conditions"] = summarize_conditions(parsed, answers)
@@ -114,18 +115,18 @@ def _score_answers(
     answers: pa.Table,
     scores: Scores,
     results: Results,
-    judged: bool,
+    judge: bool,
 ) -> None:
     texts = texts_of(answers)
     present = []
     missing = 0
     for name, q in ((c.name, q) for c in conditions for q in questions):
-        text = texts[name].get(q.posed.id)
-        measured = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers)
-        if judged:
-            measured["judged_correct"] = 0.0
+        text = texts[name].get(q.question.id)
+        values = answer_scores(strip_references(text or NO_ANSWER).strip(), q.answers)
+        if judge:
+            values["judged_correct"] = 0.0
         # A missing answer scores 0: a condition must not win by answering only the easy questions.
-        scores[name, q.posed.id] |= measured if text is not None else dict.fromkeys(measured, 0.0)
+        scores[name, q.question.id] |= values if text is not None else dict.fromkeys(values, 0.0)
         if text is None:
             missing += 1
         else:
@@ -133,31 +134,31 @@ def _score_answers(
     if missing:
         results.failed += missing
         results.warnings.append(f"{plural(missing, 'answer')} missing, scored 0")
-    if not judged:
+    if not judge:
         return
     spec = correct_spec(run.index.settings, run.index.env.prompts)
     dialogues = (
-        (f"question {q.posed.id}, {name}", partial(is_correct, q.posed.text, q.answers, text, spec))
+        (f"question {q.question.id}, {name}", partial(is_correct, q.question.text, q.answers, text, spec))
         for name, q, text in present
     )
     outcomes = run.ask(CORRECT_PROMPT, dialogues, len(present))
     for (name, q, _), outcome in zip(present, outcomes, strict=True):
         if outcome.result is None:
             results.failed += 1
-            results.warnings.append(f"Question {q.posed.id}, {name}: Not judged: {outcome.error}")
-            del scores[name, q.posed.id]["judged_correct"]
+            results.warnings.append(f"Question {q.question.id}, {name}: Not judged: {outcome.error}")
+            del scores[name, q.question.id]["judged_correct"]
         else:
-            scores[name, q.posed.id]["judged_correct"] = float(outcome.result)
+            scores[name, q.question.id]["judged_correct"] = float(outcome.result)
 
 
-def _rehearsed_chunks(
+def _retrieve_chunks(
     run: EvaluationRun,
     conditions: Sequence[EvaluationCondition],
     questions: Sequence[GoldQuestion],
     results: Results,
 ) -> dict[tuple[str, str], list[str]]:
-    """The chunks that a model would be shown, by condition and question id."""
-    texts = [q.posed.text for q in questions]
+    """Return the chunks that a model would receive, by condition and question id."""
+    texts = [q.question.text for q in questions]
     chunks: dict[tuple[str, str], list[str]] = {}
 
     async def by_keyword() -> list[list[str]]:
@@ -172,29 +173,30 @@ def _rehearsed_chunks(
         if method == KEYWORD:
             retrieved: list[list[str] | str] = [*asyncio_runner()(by_keyword())]
         else:
-            index = replace(condition.opened(run.index), cache=run.store)  # pays for embeddings only once
-            retrieved = rehearsed(
+            index = replace(condition.apply_to(run.index), cache=run.store)  # Pay for embeddings only once.
+            retrieved = rehearse(
                 index, texts, method, condition.level, lambda answer, _: chunks_of(run.index, answer)
             )
             if find(method).reply_dependent or index.settings.query.dynamic:
                 results.warnings.append(
-                    f"Condition {condition.name}: What {method} search reads depends on model replies. The "
-                    "offline engine replied in place of a model."
+                    f"Condition {condition.name}: The context of {method} search depends on model replies. "
+                    "The offline engine replied instead of a model."
                 )
         for q, ids_or_error in zip(questions, retrieved, strict=True):
-            chunks[condition.name, q.posed.id] = [] if isinstance(ids_or_error, str) else ids_or_error
+            chunks[condition.name, q.question.id] = [] if isinstance(ids_or_error, str) else ids_or_error
             if isinstance(ids_or_error, str):
                 results.failed += 1
-                results.warnings.append(f"Condition {condition.name}, question {q.posed.id}: {ids_or_error}")
+                label = f"Condition {condition.name}, question {q.question.id}"
+                results.warnings.append(f"{label}: {ids_or_error}")
     return chunks
 
 
 def _gold_documents(
     index: Index, questions: Sequence[GoldQuestion], warnings: list[str]
 ) -> tuple[dict[str, dict[str, str]], dict[str, list[str]]]:
-    """For each question id: gold document names by document id, and the texts of the gold documents.
+    """Return, by question id, the gold documents' names by document id, and the gold documents' texts.
 
-    Several documents may share a title; each of them counts as the gold document.
+    Several documents may have the same title. Each of them counts as the gold document.
     """
     wanted = pa.array(sorted({name for q in questions for name in q.documents}), pa.string())
     by_name: dict[str, list[str]] = {}
@@ -211,18 +213,18 @@ def _gold_documents(
     texts: dict[str, list[str]] = {}
     for q in questions:
         present = {id_: name for name in q.documents for id_ in by_name.get(name, [])}
-        labels[q.posed.id] = present | {name: name for name in q.documents if name not in by_name}
+        labels[q.question.id] = present | {name: name for name in q.documents if name not in by_name}
         ids = [chunk for document in present for chunk in chunks[document]]
-        texts[q.posed.id] = index.reader.rows(Rows("text_units", ["text"], ids))["text"].to_pylist()
+        texts[q.question.id] = index.reader.rows(Rows("text_units", ["text"], ids))["text"].to_pylist()
     return labels, texts
 
 
 def _tables(scores: Scores, with_answers: int, with_documents: int) -> dict[str, pa.Table]:
-    """scores and summary. A mean covers the questions that have the answers or documents it needs."""
-    measures = list(dict.fromkeys(name for measured in scores.values() for name in measured))
+    """Make the tables scores and summary. Means cover questions with the required gold data."""
+    measures = list(dict.fromkeys(name for values in scores.values() for name in values))
     ids = [("condition", pa.string()), ("question_id", pa.string())]
     schema = pa.schema([*ids, *((name, pa.float64()) for name in measures)])
-    rows = [{"condition": name, "question_id": id_, **measured} for (name, id_), measured in scores.items()]
+    rows = [{"condition": name, "question_id": id_, **values} for (name, id_), values in scores.items()]
     table = pa.Table.from_pylist(rows, schema=schema)
     grouped = table.group_by("condition", use_threads=False).aggregate(
         [("question_id", "count"), *((name, "mean") for name in measures)]

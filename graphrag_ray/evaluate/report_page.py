@@ -1,7 +1,7 @@
 """Render a comparison as a self-contained HTML page, from the template `report_page.html.j2`.
 
 The page's content security policy allows only its own style and script, by hash. The template escapes all
-text except the JSON blocks made here. The same evaluation renders to the same page.
+text except the JSON blocks made here. Rendering is deterministic.
 """
 
 from __future__ import annotations
@@ -31,15 +31,18 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.store.files import Store
 
 MAX_BYTES = 14_000_000
-"""Limit for answers and reasons. Questions beyond it show only their verdicts."""
+"""Maximum size of all answers and reasons. Questions beyond it include only their verdicts."""
 MAX_MARKDOWN = 100_000
-"""Characters. Longer texts are not prose and could take seconds to render, so they are shown verbatim."""
+"""Maximum length of rendered text in characters.
+
+Longer text is not prose and could take seconds to render.
+"""
 WIDTH, HEIGHT = 480, 340
-BOX = (46, 14, WIDTH - 14, HEIGHT - 46)  # left, top, right and bottom of a plot inside its picture
-LOG_RATIO = 20.0  # ratio of the largest to the smallest value from which on the x axis is logarithmic
+BOX = (46, 14, WIDTH - 14, HEIGHT - 46)  # Left, top, right and bottom of a plot inside its picture.
+LOG_RATIO = 20.0  # The x axis is logarithmic from this ratio of the largest to the smallest value.
 MAX_TICKS = 6
 TINY = 1e-12
-MAX_LABEL = 24  # characters of about 6.4 by 14
+MAX_LABEL = 24  # Maximum label length; characters are about 6.4 × 14 units.
 MISSING = "–"
 
 # HTML cannot contain control characters, and UTF-8 cannot contain lone surrogates.
@@ -55,7 +58,7 @@ def write_page(index: Index, comparison: Comparison, url: str) -> None:
 
 
 def report_page(comparison: Comparison) -> str:
-    """Render the page. It can be encoded as UTF-8, whatever texts it holds."""
+    """Render the page. The result can always be encoded as UTF-8."""
     module_path = Path(__file__)
     environment = Environment(
         loader=FileSystemLoader(module_path.parent),
@@ -72,14 +75,16 @@ def report_page(comparison: Comparison) -> str:
     script = module_path.with_suffix(".js").read_text("utf-8")
     tables = comparison.tables
     verdicts = (tables["win_rates"], tables["judgements"])
-    # In table order. Conditions and criteria that only other tables name come last.
+    # Names are in table order. Conditions and criteria that occur only in other tables come last.
     pairs = (table[end] for table in verdicts for end in ("first", "second"))
     conditions = _distinct(tables["conditions"]["name"], tables["answers"]["condition"], *pairs)
     judged = _distinct(*(table["criterion"] for table in (*verdicts, tables["reliability"])))
     names = {"conditions": conditions, "criteria": list(dict.fromkeys([*comparison.criteria, *judged]))}
-    asked = dict(zip(*(tables["answers"][n].to_pylist() for n in ("question_id", "question")), strict=True))
-    ids = dict.fromkeys([*asked, *_distinct(tables["judgements"]["question_id"])])
-    questions = {id_: asked.get(id_) or id_ for id_ in ids}
+    question_texts = dict(
+        zip(*(tables["answers"][n].to_pylist() for n in ("question_id", "question")), strict=True)
+    )
+    ids = dict.fromkeys([*question_texts, *_distinct(tables["judgements"]["question_id"])])
+    questions = {id_: question_texts.get(id_) or id_ for id_ in ids}
     blocks, complete = _question_blocks(comparison, names, questions)
 
     def hash_of(text: str) -> str:
@@ -99,7 +104,7 @@ def report_page(comparison: Comparison) -> str:
         complete=complete,
         replicates=len(_distinct(tables["judgements"]["replicate"])),
         significant=SIGNIFICANT,
-        figures=_figures,
+        figures=_pair_numbers,
         rows_of=_rows,
         dash=MISSING,
         plot_size=(WIDTH, HEIGHT),
@@ -108,8 +113,8 @@ def report_page(comparison: Comparison) -> str:
     )
 
 
-def _figures(row: dict[str, Any]) -> dict[str, str]:
-    """The figures of a pair, from WIN_RATES."""
+def _pair_numbers(row: dict[str, Any]) -> dict[str, str]:
+    """Format the numbers of a pair from WIN_RATES."""
     return {
         "Win rate": decimal(row["win_rate"]),
         "95% interval": MISSING if row["low"] is None else f"{decimal(row['low'])} to {decimal(row['high'])}",
@@ -124,11 +129,11 @@ def _figures(row: dict[str, Any]) -> dict[str, str]:
 
 
 def _rates_and_costs(comparison: Comparison, names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
-    """Template variables: win rates, costs per question, and a plot per criterion.
+    """Return template variables: win rates, costs per question, and a plot per criterion.
 
-    rates maps (criterion, row, column) to a row of WIN_RATES, seen from the row's condition; mean_rates maps
-    (criterion, condition) to the mean over all others. Costs are in dollars if those of all conditions that
-    used tokens are known and some are not zero, else in tokens.
+    rates maps (criterion, row, column) to a row of WIN_RATES from the view of the row's condition; mean_rates
+    maps (criterion, condition) to the mean over all others. Costs are in dollars if the costs of all
+    conditions that used tokens are known and some are not zero; otherwise in tokens.
     """
     rates = {}
     rates_of: dict[tuple[str, str], list[float]] = defaultdict(list)
@@ -145,10 +150,10 @@ def _rates_and_costs(comparison: Comparison, names: Mapping[str, Sequence[str]])
     mean_rates = {key: fmean(values) for key, values in rates_of.items()}
 
     columns = (comparison.tables["answers"][name].to_pylist() for name in ("condition", "text"))
-    answered = Counter(name for name, text in zip(*columns, strict=True) if text and text.strip())
-    totals = [row for row in _rows(comparison.tables["conditions"]) if row["name"] in answered]
+    n_answers = Counter(name for name, text in zip(*columns, strict=True) if text and text.strip())
+    totals = [row for row in _rows(comparison.tables["conditions"]) if row["name"] in n_answers]
     tokens, usd = (
-        {row["name"]: row[column] / answered[row["name"]] for row in totals if row[column] is not None}
+        {row["name"]: row[column] / n_answers[row["name"]] for row in totals if row[column] is not None}
         for column in ("tokens", "cost_usd")
     )
     in_dollars = any(usd.values()) and tokens.keys() <= usd.keys()
@@ -166,15 +171,16 @@ def _rates_and_costs(comparison: Comparison, names: Mapping[str, Sequence[str]])
 def _question_blocks(
     comparison: Comparison, names: Mapping[str, Sequence[str]], questions: Mapping[str, str]
 ) -> tuple[list[Markup], int]:
-    """A JSON block per question, loaded by the script on demand, and how many blocks include answers.
+    """Return a JSON block per question, loaded by the script on demand, and the number of blocks with text.
 
     Conditions and criteria are numbers. The fields of a block:
 
-        answers   HTML per condition; null if there is no answer
-        errors    why an answer is missing, by condition
+        answers   HTML per condition; null for a missing answer
+        errors    reason why an answer is missing, by condition
         reasons   distinct reasons of the judge
         judged    per pair (a before b) and criterion: a, b, criterion, verdict letters, reason numbers. The
-                  letters `a` and `b` name the winner, `t` is a tie, `x` no verdict; capitals if b came first
+                  letters `a` and `b` mean the winner, `t` a tie, `x` no verdict; capitals mean that b came
+                  first
     """
     conditions, criteria = ({name: n for n, name in enumerate(group)} for group in names.values())
     answers = comparison.tables["answers"].select(["question_id", "condition", "text", "error"]).to_pylist()
@@ -186,28 +192,28 @@ def _question_blocks(
         letter = {a: "a", b: "b", "": "t"}.get(row["winner"], "x")
         if b == row["second" if row["swapped"] else "first"]:
             letter = letter.upper()
-        place = conditions[a], conditions[b], criteria[row["criterion"]]
-        judged[row["question_id"]][place].append((letter, row["reason"] or row["error"] or ""))
+        group = conditions[a], conditions[b], criteria[row["criterion"]]
+        judged[row["question_id"]][group].append((letter, row["reason"] or row["error"] or ""))
 
-    blocks, room, complete = [], MAX_BYTES, 0
+    blocks, remaining, complete = [], MAX_BYTES, 0
     for id_ in questions:
         groups = judged[id_].items()
-        verdicts = [[*place, "".join(letter for letter, _ in given)] for place, given in groups]
-        if room > 0:
+        verdicts = [[*group, "".join(letter for letter, _ in votes)] for group, votes in groups]
+        if remaining > 0:
             rows = [answer_rows.get((id_, name), {}) for name in conditions]
             texts = [row.get("text") for row in rows]
             number: dict[str, int] = {}
-            reasons = [[number.setdefault(text, len(number)) for _, text in given] for _, given in groups]
+            reasons = [[number.setdefault(text, len(number)) for _, text in votes] for _, votes in groups]
             block = _json(
                 {
-                    "answers": [rendered_markdown(t) if t and t.strip() else None for t in texts],
+                    "answers": [render_markdown(t) if t and t.strip() else None for t in texts],
                     "errors": {n: clean(row["error"]) for n, row in enumerate(rows) if row.get("error")},
                     "reasons": [clean(text) for text in number],
                     "judged": [[*row, numbers] for row, numbers in zip(verdicts, reasons, strict=True)],
                 }
             )
-            room -= len(block.encode())
-        if room > 0:
+            remaining -= len(block.encode())
+        if remaining > 0:
             complete += 1
         else:
             block = _json({"judged": verdicts})
@@ -216,12 +222,12 @@ def _question_blocks(
 
 
 def _json(value: Any) -> Markup:
-    """JSON for a script element. Its texts must be clean."""
+    """Encode JSON for a script element. Its texts must be clean."""
     return htmlsafe_json_dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def _rows(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows, with None for numbers that are not finite."""
+    """Return the rows, with None for non-finite numbers."""
     return [
         {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         for row in table.to_pylist()
@@ -234,15 +240,15 @@ def _distinct(*columns: pa.ChunkedArray) -> list[Any]:
 
 
 def clean(text: str) -> str:
-    """Replace characters that HTML or UTF-8 cannot hold by U+FFFD."""
+    """Replace characters that are invalid in HTML or UTF-8 with U+FFFD."""
     return _INVALID.sub("\ufffd", text)
 
 
-def rendered_markdown(text: str) -> str:
+def render_markdown(text: str) -> str:
     """Render a model's Markdown as HTML.
 
-    Images become their description, and only links to web addresses are kept. Headings are of levels 4 to 6,
-    below those of the page.
+    Images are replaced with their description, and only links to web addresses are kept. Headings have levels
+    4 to 6, below the headings of the page.
     """
     text = clean(text)
     if len(text) > MAX_MARKDOWN:
@@ -253,12 +259,13 @@ def rendered_markdown(text: str) -> str:
 def _restrict(state: StateCore) -> None:
     for block in state.tokens:
         for token in (block, *(block.children or ())):
-            # Among the dropped attributes, the page's policy would refuse the `style` of table cells.
+            # Drop all other attributes. The page's policy would refuse the `style` of table cells, for
+            # example.
             token.attrs = {name: token.attrs[name] for name in ("href", "start") if name in token.attrs}
             if token.type == "image":
                 token.type = "text"
             elif token.type == "fence":
-                token.info = ""  # it would become a class
+                token.info = ""  # It would become a class.
             elif token.type == "link_open":
                 token.attrs |= {"rel": "noopener noreferrer", "target": "_blank"}
             elif token.type in ("heading_open", "heading_close"):
@@ -279,7 +286,7 @@ def count(value: int | None) -> str:
 
 
 def short_count(value: float) -> str:
-    """`950`, `12.5k`, `3M`"""
+    """Format a number, such as `950`, `12.5k` or `3M`."""
     for size, unit in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if value >= size:
             return f"{value / size:.4g}{unit}"
@@ -291,7 +298,7 @@ def percent(share: float | None) -> str:
 
 
 def probability(p: float | None) -> str:
-    """`< .001`, `.023`, `1`"""
+    """Format a probability, such as `< .001`, `.023` or `1`."""
     if p is None:
         return MISSING
     if p < 0.001:
@@ -300,7 +307,7 @@ def probability(p: float | None) -> str:
 
 
 def dollars(usd: float | None) -> str:
-    """At least two significant digits: `$1,204.50`, `$0.0031`."""
+    """Format dollars with at least two significant digits, such as `$1,204.50` or `$0.0031`."""
     if usd is None:
         return "unknown"
     digits = 1 - math.floor(math.log10(usd)) if 0 < usd < 1 else 2
@@ -312,22 +319,23 @@ def scatter_plot(
 ) -> dict[str, Any]:
     """Lay out points (label, x from 0, y from 0 to 100) in a picture of WIDTH and HEIGHT.
 
-    Returns x_ticks (place, text), y_ticks (place, value), dots (x, y, title) and labels (text, x, y, anchor).
+    Returns x_ticks (x, text), y_ticks (y, value), dots (x, y, title) and labels (text, x, y, anchor).
     """
     low, high, ticks, log = amount_axis([x for _, x, _ in points])
     left, top, right, bottom = BOX
 
-    def place(value: float) -> float:
+    def x_of(value: float) -> float:
         share = math.log(value / low) / math.log(high / low) if log else value / high
         return left + share * (right - left)
 
     dots: list[dict[str, Any]] = []
     labels: list[dict[str, Any]] = []
     for label, amount, rate in points:
-        x, y = place(amount), bottom - rate / 100 * (bottom - top)
+        x, y = x_of(amount), bottom - rate / 100 * (bottom - top)
         dots.append({"x": x, "y": y, "title": f"{label}: {x_text(amount)}, {rate:.1f}"})
         text = label if len(label) <= MAX_LABEL else label[: MAX_LABEL - 1] + "…"
-        # Beside the dot on the side with more room, moved towards the middle to avoid other labels.
+        # Put the label on the side of the dot with more room, and move it towards the middle to avoid other
+        # labels.
         text_x, anchor = (x + 9, "start") if x < (left + right) / 2 else (x - 9, "end")
         near = [o["y"] for o in labels if abs(o["x"] - text_x) < 6.4 * (len(o["text"]) + len(text))]
         base, step = y + 4, 14 if y < (top + bottom) / 2 else -14
@@ -335,7 +343,7 @@ def scatter_plot(
             base += step
         labels.append({"text": text, "x": text_x, "y": base, "anchor": anchor})
     return {
-        "x_ticks": [(place(value), x_text(value)) for value in ticks],
+        "x_ticks": [(x_of(value), x_text(value)) for value in ticks],
         "y_ticks": [(bottom - value / 100 * (bottom - top), value) for value in range(0, 101, 25)],
         "dots": dots,
         "labels": labels,
@@ -343,15 +351,15 @@ def scatter_plot(
 
 
 def amount_axis(values: Sequence[float]) -> tuple[float, float, list[float], bool]:
-    """Ends and ticks of the x axis, and whether it is logarithmic. A linear axis begins at 0."""
-    least, most = min(values), max(values)
-    if least > TINY and least * LOG_RATIO <= most:
-        low, high = least / 1.5, most * 1.5
+    """Return (low, high, ticks, is_logarithmic) of the x axis. A linear axis starts at 0."""
+    smallest, largest = min(values), max(values)
+    if smallest > TINY and smallest * LOG_RATIO <= largest:
+        low, high = smallest / 1.5, largest * 1.5
         powers = [10.0**k for k in range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)]
         fine = [m * power for power in powers for m in (1, 2, 5) if low <= m * power <= high]
         coarse = [power for power in powers if power >= low]
         return low, high, fine if len(fine) <= MAX_TICKS else coarse[:: -(-len(coarse) // MAX_TICKS)], True
-    high = most * 1.12 if most > TINY else 1.0
+    high = largest * 1.12 if largest > TINY else 1.0
     power = 10.0 ** math.floor(math.log10(high / MAX_TICKS))
     step = next(power * m for m in (1, 2, 5, 10) if power * m >= high / MAX_TICKS)
     return 0.0, high, [step * n for n in range(math.floor(high / step) + 1)], False

@@ -1,4 +1,4 @@
-"""Have a model write questions about a whole corpus, and a description of it (Algorithm 1)."""
+"""Generate questions about a whole corpus, and a description of it (Algorithm 1 of the GraphRAG paper)."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from graphrag_ray.query.methods.hierarchy_choice import resolve_hierarchy
 from graphrag_ray.query.methods.method import DialogueOutcome
 
 MAX_DESCRIPTION = 20_000
-MAX_OF_EACH = 50
+MAX_COUNT = 50
 COLUMNS = tuple(field.name for field in fields(CorpusQuestion))
 
 
 def corpus_description_of(run: EvaluationRun, description: str | None) -> str:
-    """The description of the corpus; None uses that of the index, or else a model's, from the top reports.
+    """Return the description: as passed, from the index, or generated from the top reports.
 
-    Raises UsageError for an empty description and for an index without reports.
+    Raises UsageError if the description is empty or if the index has no reports.
     """
     if description is None:
         if run.index.settings.corpus.description:
@@ -48,59 +48,62 @@ def corpus_description_of(run: EvaluationRun, description: str | None) -> str:
             raise GraphRagError(f"Could not describe the corpus: {outcome.error}. Pass a --description.")
         return outcome.result
     if not description.strip():
-        raise UsageError("The description of the corpus is empty. Omit --description to have one written.")
+        raise UsageError("The description of the corpus is empty. Omit --description to generate one.")
     if len(description) > MAX_DESCRIPTION:
-        length = f"{len(description):,} characters, {MAX_DESCRIPTION:,} at most are allowed"
+        length = f"{len(description):,} characters; at most {MAX_DESCRIPTION:,} are allowed"
         raise UsageError(f"The description of the corpus has {length}")
     return " ".join(description.split())
 
 
 def top_reports(index: Index) -> str:
-    """Titles and summaries of the reports of the top levels, most important first."""
-    given = index.env
-    reports = index.table(resolve_hierarchy(given).reports_table, ["title", "summary", "level", "rank"])
+    """Return titles and summaries of the reports of the top levels, most important first."""
+    env = index.env
+    reports = index.table(resolve_hierarchy(env).reports_table, ["title", "summary", "level", "rank"])
     if not len(reports):
-        raise UsageError("The index has no reports to describe its corpus from. Pass a --description.")
+        raise UsageError("The index has no reports from which to describe its corpus. Pass a --description.")
     order = [("level", "ascending"), ("rank", "descending"), ("title", "ascending")]
     lines: list[str] = []
-    room = TOP_REPORTS_TOKENS
+    remaining = TOP_REPORTS_TOKENS
     for row in reports.sort_by(order).slice(0, TOP_REPORTS).to_pylist():
         line = f"- {sanitize(row['title'])}: {' '.join(sanitize(row['summary'] or '').split())}"
-        room -= given.count(line)
-        if room < 0 and lines:
+        remaining -= env.count(line)
+        if remaining < 0 and lines:
             break
         lines.append(line)
     return "\n".join(lines)
 
 
 def check_counts(counts: tuple[int, int, int]) -> None:
-    """Raise UsageError for counts out of range."""
-    if not all(1 <= n <= MAX_OF_EACH for n in counts):
-        raise UsageError(f"The numbers of personas, tasks and questions must be between 1 and {MAX_OF_EACH}")
+    """Raise UsageError if a count is out of range."""
+    if not all(1 <= n <= MAX_COUNT for n in counts):
+        raise UsageError(f"The numbers of personas, tasks and questions must be between 1 and {MAX_COUNT}")
 
 
 def write_questions(
     run: EvaluationRun, description: str, counts: tuple[int, int, int]
 ) -> tuple[list[CorpusQuestion], list[str]]:
-    """The questions, and failure messages. counts: personas, tasks per persona, questions per task.
+    """Generate questions. Returns (questions, failures). Raises UsageError, RunStopped, DialogueFailed.
 
-    Raises UsageError, RunStopped, and DialogueFailed without a persona.
+    Args:
+        counts: Personas, tasks per persona, questions per task.
     """
-    writing = corpus_questions(description, counts, question_specs(run.index.settings, run.index.env.prompts))
-    need = next(writing)
+    generator = corpus_questions(
+        description, counts, question_specs(run.index.settings, run.index.env.prompts)
+    )
+    need = next(generator)
     while True:
         step = need.factories[0].args[0].replace("_", " ") if need.factories else ""
         dialogues = [(f"{step}, {n}", start) for n, start in enumerate(need.factories, 1)]
         outcomes = run.ask(STAGE, dialogues, len(dialogues), step)
         try:
-            need = writing.send([DialogueOutcome(outcome.result, outcome.error) for outcome in outcomes])
+            need = generator.send([DialogueOutcome(outcome.result, outcome.error) for outcome in outcomes])
         except StopIteration as ended:
             result: tuple[list[CorpusQuestion], list[str]] = ended.value
             return result
 
 
 def as_csv(questions: Sequence[CorpusQuestion]) -> bytes:
-    """CSV that `query --batch` and `evaluate compare` read, safe to open in a spreadsheet."""
+    """Encode questions as CSV for `query --batch` and `evaluate compare`, safe to open in a spreadsheet."""
     out = io.BytesIO()
     csv.write_csv(pa.table(list(map(escape_spreadsheet, as_table(questions).columns)), COLUMNS), out)
     return out.getvalue()

@@ -1,12 +1,12 @@
-"""The offline engine: answers our prompts by classical methods, without a model.
+"""The offline engine: replies to our prompts with classical methods, without a model.
 
     extract     sentences ─► capitalised runs ─► names, types, relations ─► the paper's tuples
     questions   context ─► sentences ─► BM25, MMR ─► quotations with references (`answerer.py`)
     digests     context ─► LexRank, MMR ─► descriptions, summaries, reports (`digests.py`)
     evaluation  templates for personas, tasks and questions; answers judged by counting
 
-It sees the prompt's variables and a static lexicon of ordinary words. It writes exact quotations and a few
-fixed phrases. The same request always has the same reply.
+It uses only the variables of the prompt and a static lexicon of ordinary words. Replies consist of exact
+quotations and a few fixed phrases, and are deterministic.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from graphrag_ray.base.providers import LocalProvider
 
 def answer(request: ChatRequest) -> ChatReply:
     """Reply to one of our prompts."""
-    from graphrag_ray.offline import replies  # imported lazily: not needed with a model
+    from graphrag_ray.offline import replies  # Imported lazily, because it is not needed with a model.
 
     return replies.answer(request)
 
 
 def embed_many(texts: Sequence[str]) -> list[bytes]:
-    """Embed texts, one vector each (see `static_embeddings`)."""
+    """Embed each text (see `static_embeddings`)."""
     from graphrag_ray.offline import static_embeddings
 
     return static_embeddings.embed_many(texts)

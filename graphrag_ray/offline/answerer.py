@@ -1,8 +1,7 @@
 """Answer questions with quotations: sentences of a context that match the question, with references.
 
 Sentences of the records are ranked by BM25 (Robertson and Zaragoza 2009), diversified by MMR (Carbonell and
-Goldstein 1998) and written in the form that the prompt asks for. `question_terms.py` decides what a question
-asks for.
+Goldstein 1998) and written in the format that the prompt requests. `question_terms.py` analyses the question.
 """
 
 from __future__ import annotations
@@ -38,15 +37,15 @@ from graphrag_ray.offline.sentences import split_sentences, without_label
 Variables = Mapping[str, str]
 MAX_QUOTES, MAX_REDUCE_QUOTES = 10, 14
 MAX_PER_RECORD = 2
-MMR_CANDIDATES = 100  # sentences, the best by BM25
-FALLBACK_SCORE = 15  # for a question about the whole that shares no term with the reports
-MIN_SHARE = 0.3  # of the weight of a question's terms; less may be chance
-MAX_RATING, DEFAULT_RATING = 5, 3  # the default is for questions without terms
+MMR_CANDIDATES = 100  # Number of best sentences by BM25.
+FALLBACK_SCORE = 15  # For a question about the whole corpus that shares no term with the reports.
+MIN_SHARE = 0.3  # Share of the weight of a question's terms; less may be chance.
+MAX_RATING, DEFAULT_RATING = 5, 3  # The default is for questions without terms.
 MAX_LINKS = 3
-MAX_RECORDS_READ = 5  # to find names to look up next
+MAX_RECORDS_READ = 5  # To find names to look up next.
 
 _NO_ANSWER = f"The records found do not answer this question. {MARK}"
-_MORE_TO_COME = "looked up then"  # in the prompt if the next step can look up what is missing
+_MORE_TO_COME = "looked up then"  # In the prompt if the next step can look up missing facts.
 _RATED = re.compile(r"rated (\d+(?:\.\d)?) of 10")
 _SCORED = "<ANSWER_HELPFULNESS> {} </ANSWER_HELPFULNESS>"
 _CITED = re.compile(r"\s*(\[Data:[^\[\]]*\])")
@@ -62,7 +61,7 @@ _RECORD_TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record of a context. title is "" for a chunk of an unnamed document."""
+    """A record of a context. The title of a chunk of an unnamed document is ""."""
 
     section: str
     number: str
@@ -73,7 +72,7 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Quote:
-    """A quotation with the title above it, its reference, and the score (1 to 100) of the whole reply."""
+    """A quotation with its heading and reference, and the score (1 to 100) of the whole reply."""
 
     text: str
     title: str
@@ -97,7 +96,7 @@ def records_of(context: str) -> list[Record]:
     for section, form in _RECORD_TITLES.items():
         for row in sections.get(section, ()):
             title = form.format_map({"document": "", **row})
-            # Speaker labels are removed, and a sentence must be findable in its text.
+            # Speaker labels are removed. A sentence must occur verbatim in its text.
             text = row.get("text" if section == "Sources" else "description")
             texts = dict.fromkeys(without_label(s) for s in split_sentences(text or ""))
             sentences = tuple(s for s in texts if s and is_balanced(s) and is_searchable(s))
@@ -106,14 +105,14 @@ def records_of(context: str) -> list[Record]:
 
 
 def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
-    """Find the sentences of `context` that match a question, best first; none if no record concerns it.
+    """Find the sentences in `context` that match a question, best first, if any record is about the question.
 
-    part: share of the reply's length that quotations may fill.
+    part: maximum share of the reply's length for quotations.
     """
     question, records = read_question(asked), records_of(variables["context"])
     stems = [[question.mark(content_stems(s)) for s in r.sentences] for r in records]
     titles = [frozenset(question.mark(content_stems(r.title))) for r in records]
-    # A sentence of a document that shares a word with the question is about the document's title as well.
+    # If a sentence shares a word with the question, the words of its document's title count, too.
     with_titles = [
         [
             t.union(s) if r.section == "Sources" and not question.terms.keys().isdisjoint(s) else s
@@ -130,7 +129,7 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
     match = _match(question, question.things, flat) * (0.3 + shares[owner])
     relevance = match / max(1e-9, float(match.max()))
     if question.whole:
-        # All sentences compete, ranked behind matches by the question's other words, the report's rating, and
+        # Rank all other sentences after the matches by the question's other words, the report's rating, and
         # position, because a report opens with its most central sentences.
         others = bm25(question.stems, flat)
         relevance += 0.15 * others / max(1e-9, float(others.max()))
@@ -152,7 +151,7 @@ def find(asked: str, variables: Variables, part: float = 1.0) -> list[Quote]:
     for i in chosen:
         record = records[owner[i]]
         by_section: dict[str, list[str]] = {}
-        # The record that gives the title comes first, because a reference lists only a few of many.
+        # The record that supplies the title comes first, because a reference lists only a few records.
         for holder in dict.fromkeys([record, *holders[texts[i].casefold()]]):
             by_section.setdefault(holder.section, []).append(holder.number)
         reference = write_reference({s: by_section[s] for s in SECTIONS if s in by_section})
@@ -172,13 +171,13 @@ def _spread(
     texts: Sequence[str],
     room: float,
 ) -> list[int]:
-    """Choose by MMR among the best candidates, within `room` characters, but at least one."""
+    """Choose among the best candidates by MMR: at least one, and at most `room` characters."""
     order = np.argsort(-relevance, kind="stable")[:MMR_CANDIDATES]
     similarity = similarities([stems[i] for i in order])
     groups = [owner[i] for i in order]
     kept: list[int] = []
     for i in (int(order[n]) for n in mmr(relevance[order], similarity, limit, 0.75, groups, MAX_PER_RECORD)):
-        room -= len(texts[i]) + 30  # 30 for the reference
+        room -= len(texts[i]) + 30  # 30 characters for the reference.
         if kept and room < 0:
             break
         kept.append(i)
@@ -186,16 +185,16 @@ def _spread(
 
 
 def _points(quotes: Sequence[Quote]) -> list[str]:
-    """`**Title**: “sentence” [Data: Reports (n)] …` per title, or the sentence if it has no title."""
+    """Format as `**Title**: “sentence” [Data: Reports (n)] …` per title; a title may be missing."""
     groups: dict[str, list[Quote]] = {}
     for n, quote in enumerate(quotes):
-        groups.setdefault(quote.title or f"*{n}", []).append(quote)  # no title has an asterisk
+        groups.setdefault(quote.title or f"*{n}", []).append(quote)  # Titles never contain an asterisk.
     lines = {title: " ".join(f"“{q.text}” {q.reference}" for q in group) for title, group in groups.items()}
     return [line if title.startswith("*") else f"**{title}**: {line}" for title, line in lines.items()]
 
 
 def _answer(variables: Variables, quotes: Sequence[Quote]) -> str:
-    """Paragraphs or a list, and which of the question's words they contain, to show how far to trust it."""
+    """Write paragraphs or a list, and the question's words that they contain as a hint to reliability."""
     question, response_type = read_question(variables["question"]), variables.get("response_type", "").lower()
     as_list = "list" in response_type or "point" in response_type
     body = "\n".join(f"- {p}" for p in _points(quotes)) if as_list else "\n\n".join(_points(quotes))
@@ -208,7 +207,7 @@ def _answer(variables: Variables, quotes: Sequence[Quote]) -> str:
 
 
 def map_answer(variables: Variables) -> str:
-    """A score line, then a line per title."""
+    """Write a score line, then a line per title."""
     quotes = find(variables["question"], variables)
     return "\n".join([_SCORED.format(quotes[0].score if quotes else 0), *_points(quotes)])
 
@@ -219,9 +218,9 @@ def context_answer(variables: Variables) -> str:
 
 
 def answer_with_chain(variables: Variables) -> str:
-    """The reply of `context_answer`, with the best quotations as links of a chain.
+    """Write the reply of `context_answer`, with the best quotations as links of a chain.
 
-    If there are none but more can be looked up, the single word that the prompt asks for.
+    If there are none but more can be looked up, write the single word that the prompt requests.
     """
     quotes = find(variables["question"], variables, 0.9)
     if not quotes:
@@ -240,7 +239,7 @@ def reduce_answer(variables: Variables) -> str:
             score = float(row.get("score") or "")
         except ValueError:
             score = 50.0
-        headings = list(_TITLE.finditer(answer))  # the lines were joined, so only the marks separate titles
+        headings = list(_TITLE.finditer(answer))  # The lines were joined, so only the marks separate titles.
         ends = [*(m.start() for m in headings), len(answer)]
         parts = [(m.group(1).strip(), answer[m.end() : ends[i + 1]]) for i, m in enumerate(headings)]
         for title, part in parts or [("", answer)]:
@@ -266,7 +265,7 @@ def reduce_answer(variables: Variables) -> str:
 
 
 def map_points(variables: Variables) -> str:
-    """The lines of `map_answer` as points, by descending score."""
+    """Write the lines of `map_answer` as points, by descending score."""
     quotes = find(variables["question"], variables)
     lines = _points(quotes)
     points = [
@@ -277,7 +276,7 @@ def map_points(variables: Variables) -> str:
 
 
 def rate(variables: Variables) -> str:
-    """Rate each report by the share of the question's terms that it has."""
+    """Rate each report by its share of the question's terms."""
     question = read_question(variables["question"])
     ratings = []
     for report in records_of(variables["context"]):
@@ -333,7 +332,7 @@ def ask_next(variables: Variables) -> str:
 
 
 def facts_in_common(variables: Variables) -> str:
-    """The numbers of the facts that share enough of the question's terms, best first."""
+    """List the numbers of the facts that share enough of the question's terms, best first."""
     question = read_question(variables["question"])
     ranked = []
     for row in parse_sections(variables["context"]).get("Relationships", ()):
@@ -356,7 +355,7 @@ def ask_around(variables: Variables) -> str:
 
 
 def summarise_subject(variables: Variables) -> str:
-    """The lines of `map_answer` for the question, or for the subject if no record matches the question."""
+    """Write the lines of `map_answer` for the question or, if no record matches it, for the subject."""
     quotes = find(variables["question"], variables) or find(variables["entity"], variables)
     return "\n".join(_points(quotes)) if quotes else NONE
 

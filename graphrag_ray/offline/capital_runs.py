@@ -1,7 +1,7 @@
-"""Find capitalised runs: stretches of a sentence that could be names, judging by case alone.
+"""Find capitalised runs: parts of a sentence that could be names, judging by case alone.
 
 A run is a maximal sequence of capitalised words with the small words of names inside (University of Ostrey,
-Behind the Curtain). Honorifics, roles and sentence openers are trimmed off. A capital means nothing at the
+Behind the Curtain). Honorifics, roles and sentence openers are trimmed off. A capital is no evidence at the
 start of a sentence, quotation or heading (Lita et al. 2003, "tRuEcasIng"; Mikheev 2002, "Periods, capitalized
 words, etc.").
 """
@@ -33,19 +33,19 @@ _APOSTROPHES = ("' ", "’ ")
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One word: text[start:end] without a clitic."""
+    """A word text[start:end] without clitics."""
 
     text: str
     lower: str
     start: int
     end: int
-    initial: bool  # opens a sentence or quotation, so its capital is no evidence
-    possessive: bool  # something was cut off its end (Moore's, Fishermen', Intel-based)
-    levelled: bool = False  # an ordinary word in a heading, so its capital does not count
+    initial: bool  # It opens a sentence or quotation, so its capital is no evidence.
+    possessive: bool  # Its end was cut off (Moore's, Fishermen', Intel-based).
+    levelled: bool = False  # It is an ordinary word in a heading, so its capital does not count.
 
     @property
     def capital(self) -> bool:
-        """Whether it is capitalised like a name: Mara, iPhone, 5G; but not I."""
+        """Whether the word is capitalised like a name (Mara, iPhone, 5G, but not I)."""
         text = self.text
         if self.levelled or text.islower():
             return False
@@ -60,7 +60,7 @@ def words_of(text: str, sentence: Sentence) -> list[Word]:
     opens_sentence = True
     while match := _TOKEN.search(text, pos, sentence.end):
         raw, start = match.group(), match.start()
-        plain = raw.isalpha()  # nothing has to be cut off most words
+        plain = raw.isalpha()  # Most words need no cutting.
         glued = None if plain else _GLUED.match(raw)
         if glued:
             raw = raw[: glued.end() - 1]
@@ -95,14 +95,14 @@ def words_of(text: str, sentence: Sentence) -> list[Word]:
 
 
 def is_empty(lower: str) -> bool:
-    """Whether a word is not a name, alone or with other such words."""
+    """Whether a word is never a name, neither alone nor with other such words."""
     if lower in LEXICON.empty or lower.replace(".", "") in LEXICON.cues["not_name"]:
         return True
     return lower.isdigit() or len(lower) < 2 or _NUMBERED.match(lower) is not None
 
 
 def _base(text: str, word: str, start: int) -> str:
-    """The part of a word that can belong to a name: Intel of Intel-based, GPU of GPUs."""
+    """Return the part of a word that can belong to a name: Intel for Intel-based, GPU for GPUs."""
     if word[0].islower():
         return word
     if "." in word:
@@ -122,7 +122,7 @@ _NUMERAL = re.compile(r"[ivx]{1,5}")
 _UNITS = frozenset(["percent", "million", "billion", "to", "or", "per", "and", "of", "in"])
 _IN_ROLES = frozenset(["technology", "executive", "of", "for", "and"])
 _ARTICLES = frozenset(["the", "der", "la"])
-MAX_RUN = 24  # words; longer runs are lists or headings and are cut
+MAX_RUN = 24  # Maximum number of words. Longer runs are lists or headings, and are cut.
 
 
 @dataclass(slots=True)
@@ -130,18 +130,18 @@ class CapitalRun:
     """The words of a candidate name.
 
     Attributes:
-        before, before2, after: The lower-case words before and after it; "" at an edge.
+        before, before2, after: The lower-case words before and after it, or "" at an edge.
     """
 
     words: list[Word]
     sentence: int
-    person: bool = False  # an honorific or a role precedes it
-    quoted: bool = False  # a title, with or without quotation marks
+    person: bool = False  # An honorific or role precedes it.
+    quoted: bool = False  # It is a title, with or without quotation marks.
     before: str = ""
     before2: str = ""
     after: str = ""
-    opened: bool = False  # a preposition was cut off its front (In Tolverton Mara Venn …)
-    defined: bool = False  # the heading of a text that defines it, so not necessarily a work
+    opened: bool = False  # A preposition was cut off its front (In Tolverton Mara Venn …).
+    defined: bool = False  # It is the heading of a text that defines it, so not necessarily a work.
 
     @property
     def start(self) -> int:
@@ -153,7 +153,7 @@ class CapitalRun:
 
 
 def runs_of(text: str, index: int, words: list[Word]) -> list[CapitalRun]:
-    """The untrimmed capitalised runs of sentence number `index`, in order."""
+    """Return the untrimmed capitalised runs of sentence `index`, in order."""
     runs: list[CapitalRun] = []
     i, n = 0, len(words)
     while i < n:
@@ -173,7 +173,7 @@ def runs_of(text: str, index: int, words: list[Word]) -> list[CapitalRun]:
 
 
 def _extend(text: str, words: list[Word], i: int, j: int) -> int:
-    """How many words from j on continue the run words[i:j]; 0 if none."""
+    """Return how many words from j on continue the run words[i:j]."""
     last, word = words[j - 1], words[j]
     following = words[j + 1] if j + 1 < len(words) else None
     if not _touches(text, last, word):
@@ -239,9 +239,9 @@ def _connects(left: list[Word], between: list[Word], right: Word) -> bool:
 
 
 def _touches(text: str, last: Word, word: Word) -> bool:
-    """Whether two words are separated only by white space, or by the full stop of an initial or honorific."""
+    """Whether two words are separated only by whitespace, or by the full stop of an initial or honorific."""
     gap = text[last.end : word.start]
-    if gap == "- ":  # Metro- Goldwyn, as tokenised text writes it
+    if gap == "- ":  # Tokenised text: Metro- Goldwyn.
         return last.capital and word.capital
     if last.possessive:
         gap = _POSSESSIVE.sub("", gap)
@@ -253,7 +253,7 @@ def _touches(text: str, last: Word, word: Word) -> bool:
 
 
 def trim(run: CapitalRun) -> list[CapitalRun]:
-    """Cut honorifics, roles, calendar words and sentence openers off a run, and return the candidates left.
+    """Cut honorifics, roles, calendar words and sentence openers off a run. Returns the candidates.
 
     A role in the middle splits the run (Harbour Institute Director Mara Venn).
     """
@@ -289,12 +289,12 @@ def trim(run: CapitalRun) -> list[CapitalRun]:
 
 
 def _is_country(word: Word) -> bool:
-    """Whether it is a country in capitals, such as US."""
+    """Whether the word is a country in capitals, such as US."""
     return word.text.isupper() and word.lower in LEXICON.cues["place"]
 
 
 def _strip_front(run: CapitalRun) -> tuple[list[Word], bool, bool]:
-    """(remaining words, whether an honorific or role was cut off, whether a sentence opener was)."""
+    """Return (remaining words, whether an honorific or role was cut, whether a sentence opener was cut)."""
     cues, words, person, opened = LEXICON.cues, list(run.words), run.person, False
     while words:
         first, following = words[0].lower, words[1].lower if len(words) > 1 else ""
@@ -308,7 +308,8 @@ def _strip_front(run: CapitalRun) -> tuple[list[Word], bool, bool]:
         if following and (office or first in cues["strict_honorific"]):
             person = True
         elif words[0].initial and LEXICON.is_leading(first):
-            # Still part of the name: a first name (Mark Venn) or a noun (Institute for Estuarine Studies).
+            # These are still part of the name: a first name (Mark Venn) or a noun (Institute for Estuarine
+            # Studies).
             if following and first not in LEXICON.function:
                 is_noun = first in LEXICON.nouns
                 if not words[1].capital:

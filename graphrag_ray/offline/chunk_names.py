@@ -1,10 +1,10 @@
-"""Find the names in a chunk, and resolve which of them name the same thing.
+"""Find the names in a chunk, and merge the ones that name the same thing.
 
 Document-centred casing (Mikheev 2002, "Periods, capitalized words, etc."): a capital in mid-sentence is
-evidence; one at the start of a sentence needs evidence elsewhere in the chunk or a word that is not ordinary.
-Titles in quotation marks or headings are names in any case. Short names resolve to the only full name that
-begins or ends with them. Abbreviations are resolved as by Schwartz and Hearst (PSB 2003), but only as `long
-form (SHORT)`, with a capitalised long form.
+evidence; one at the start of a sentence needs evidence elsewhere in the chunk, or a word that is not
+ordinary. Titles in quotation marks or headings are always names. Short names resolve to the only full name
+that begins or ends with them. Abbreviations are resolved like in Schwartz and Hearst (PSB 2003), but only in
+the form `long form (SHORT)` with a capitalised long form.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = re.compile(r"[\w\s&'’./-]+")
 
 
 def definitions(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
-    """Abbreviations defined in text[start:end]: (short form, start and end of the long form)."""
+    """Find abbreviations defined in text[start:end]: (short form, start and end of the long form)."""
     defined = []
     for match in _SHORT.finditer(text, start, end) if "(" in text else ():
         short = match.group(1)
@@ -49,9 +49,9 @@ def definitions(text: str, start: int, end: int) -> list[tuple[str, int, int]]:
 
 
 def _best_long_form(short: str, long_text: str) -> int | None:
-    """Where the long form begins (figure 1 of the paper).
+    """Return where the long form begins (figure 1 of the paper).
 
-    Every character of the short form is matched from the right, the first one at the start of a word.
+    Every character of the short form is matched from the right. The first one must be at the start of a word.
     """
     s, i = len(short) - 1, len(long_text) - 1
     while s >= 0:
@@ -82,7 +82,7 @@ _UNLIKE_PERSON = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Mention:
-    """A name at text[start:end] of a sentence. label: as the label of a speaker turn."""
+    """A name at text[start:end] of a sentence. label: whether it is the label of a speaker turn."""
 
     sentence: int
     start: int
@@ -96,12 +96,12 @@ class Name:
     """A name in the chunk."""
 
     title: str
-    words: tuple[str, ...]  # words of its title in lower case
+    words: tuple[str, ...]  # Words of its title in lower case.
     mentions: list[Mention] = field(default_factory=list)
-    person: bool = False  # marked by an honorific, a role or a speaker label
+    person: bool = False  # It is marked by an honorific, a role or a speaker label.
     speaker: bool = False
     quoted: bool = False
-    short_for: str = ""  # key of the name that it abbreviates, else ""
+    short_for: str = ""  # Key of the name that it abbreviates, or "".
 
     @property
     def key(self) -> str:
@@ -109,7 +109,7 @@ class Name:
 
 
 def find_names(text: str, script: Script) -> dict[str, Name]:
-    """The names of a chunk by upper-case title: speakers first, then in order of first mention."""
+    """Find the names of a chunk by upper-case title: speakers first, then in order of first mention."""
     names: dict[str, Name] = {}
 
     def add(title: str) -> Name:
@@ -154,7 +154,7 @@ def find_names(text: str, script: Script) -> dict[str, Name]:
 
 
 def speaker_title(label: str) -> str:
-    """The name in a label, without honorifics."""
+    """Return the name in a label, without honorifics."""
     words = label.split()
     while len(words) > 1 and words[0].lower().strip(".") in LEXICON.cues["honorific"]:
         words.pop(0)
@@ -196,7 +196,7 @@ def _drop_parts(names: Iterable[Name], spans: list[tuple[int, int]], longs: set[
         kept: dict[tuple[int, int], Mention] = {}
         for m in name.mentions:
             if (name.key, m.end) in longs:
-                kept.setdefault((-1, m.end), m)  # the run and the definition are one mention
+                kept.setdefault((-1, m.end), m)  # The run and the definition are one mention.
                 continue
             i = bisect_left(spans, (m.end, -1))
             if i == len(spans) or min_starts[i] > m.start:
@@ -210,7 +210,7 @@ def _resolve(names: dict[str, Name]) -> dict[str, Name]:
     Ambiguous short names are dropped, and so are first names that are mentioned once and match no full name.
     """
     cues = LEXICON.cues
-    # Full names by first and last word; for other names than persons only ordinary words (Institute, not
+    # Full names by first and last word. For names other than persons, only ordinary words (Institute, not
     # Stanford).
     full_names: dict[str, list[Name]] = defaultdict(list)
     for name in names.values():
@@ -227,7 +227,7 @@ def _resolve(names: dict[str, Name]) -> dict[str, Name]:
             word = name.words[0]
             fitting = full_names.get(word, [])
             if all(m.run is not None and m.run.before in _LOCATIVE for m in name.mentions):
-                fitting = []  # a place, not a person
+                fitting = []  # It is a place, not a person.
             if len(fitting) == 1 or (fitting and name.speaker):
                 target = max(fitting, key=lambda n: len(n.mentions))
             elif fitting:
@@ -247,7 +247,7 @@ def _resolve(names: dict[str, Name]) -> dict[str, Name]:
 
 
 def _without_middle(name: Name, names: dict[str, Name]) -> Name | None:
-    """The person in the chunk with the same first and last name (Orla Quist for Orla Maria Quist)."""
+    """Return the person in the chunk with the same first and last name (Orla Quist for Orla Maria Quist)."""
     if len(name.words) < 3 or name.quoted:
         return None
     plain = names.get(f"{name.words[0]} {name.words[-1]}".upper())
@@ -264,7 +264,7 @@ _LAST_WORDS = re.compile(r"([^\W\d_]+)\W{0,2}(?:\s([^\W\d_]+)\W{0,2})?$")
 _NEXT_WORDS = re.compile(r"\W{0,3}([^\W\d_]+)(?:\s([^\W\d_]+))?(?:\s([^\W\d_]+))?")
 _BRACKET = re.compile(r"(?:(?<!\s)\s++)?\([^()]*\)$")
 _GOES_ON = r"[\"”]?\s?(?:\(|,|(?:is|was|are|were|or|may|refers|has)\b)"
-MAX_WORDS = 9  # longer runs are headings or lists without commas
+MAX_WORDS = 9  # Longer runs are headings or lists without commas.
 
 _ADDRESS = re.compile(
     r"\b(?:https?://|www\.)\S+|(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,64}(?:\.[\w-]{1,64})+|(?<!\w)[@#]\w+"
@@ -280,7 +280,7 @@ _INDEFINITE = ("a", "an", "every", "each", "another")
 
 @dataclass(slots=True)
 class Candidate:
-    """Runs with one title. mid: number of runs whose case is evidence by itself."""
+    """Runs with the same title. mid: number of runs with a capital that is evidence by itself."""
 
     title: str
     runs: list[CapitalRun]
@@ -296,7 +296,7 @@ class Candidate:
 
 
 def find_candidates(text: str, sentences: list[Sentence]) -> list[Candidate]:
-    """The accepted candidates of a chunk, in order of first mention."""
+    """Return the accepted candidates of a chunk, in order of first mention."""
     runs: list[CapitalRun] = []
     visible = _ADDRESS.sub(lambda m: "|" * len(m.group()), text)
     headings = heading_runs(visible, sentences)
@@ -308,7 +308,7 @@ def find_candidates(text: str, sentences: list[Sentence]) -> list[Candidate]:
             quoted.sort(key=lambda r: r.start)
         starts, ends = [q.start for q in quoted], [q.end for q in quoted]
         for run in runs_of(visible, index, words_of(visible, sentence)):
-            before = bisect_right(starts, run.end - 1)  # titles begin before the run ends
+            before = bisect_right(starts, run.end - 1)  # Titles begin before the run ends.
             if not before or ends[before - 1] <= run.start:
                 runs.extend(trim(run))
         runs.extend(quoted)
@@ -338,7 +338,7 @@ def find_candidates(text: str, sentences: list[Sentence]) -> list[Candidate]:
 
 
 def title_of(text: str, words: Iterable[Word]) -> str:
-    """The title of a run: white space folded, also after hyphens, and apostrophes straight."""
+    """Return the title of a run, with whitespace folded (also after hyphens) and straight apostrophes."""
     listed = list(words)
     written = fold(text[listed[0].start : listed[-1].end]).replace("’", "'")
     return _SPACED_HYPHEN.sub("-", written)
@@ -352,10 +352,10 @@ def _put(text: str, candidates: dict[str, Candidate], run: CapitalRun, mid: bool
 
 
 def quoted_titles(text: str, sentence: Sentence, index: int) -> list[CapitalRun]:
-    """Titles in quotation marks.
+    """Find titles in quotation marks.
 
-    Several words with capitalised content words; anything after a noun for works (the song “Avant de dire
-    adieu”); a single word before a year or beside other titles.
+    A title has several words with capitalised content words, follows a noun for works (the song “Avant de
+    dire adieu”), or is a single word before a year or next to other titles.
     """
     cues = LEXICON.cues
     runs: list[CapitalRun] = []
@@ -398,10 +398,10 @@ def quoted_titles(text: str, sentence: Sentence, index: int) -> list[CapitalRun]
 
 
 def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
-    """The subject of a text whose heading is repeated at the start of the first sentence.
+    """Find the subject of a text that repeats its heading at the start of the first sentence.
 
-    A page titled In the Room begins: In the Room may refer to … Brackets and what follows a comma in the
-    heading are ignored.
+    A page titled In the Room begins: In the Room may refer to … Brackets, and everything after a comma in
+    the heading, are ignored.
     """
     if len(sentences) < 2 or "\n" not in text[sentences[0].end : sentences[1].start]:
         return []
@@ -415,7 +415,7 @@ def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
         parts = subject.split("-")
         if not below.startswith((parts[0], f"The {parts[0]}")):
             continue
-        # The sentence may have white space after hyphens that the heading lacks.
+        # The sentence may have whitespace after hyphens where the heading has none.
         written = r"-\s?".join(map(re.escape, parts))
         match = re.match(rf"(?:The )?({written}){_GOES_ON}", below)
         if match is None:
@@ -430,7 +430,7 @@ def heading_runs(text: str, sentences: list[Sentence]) -> list[CapitalRun]:
 
 
 def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:
-    """All words as one untrimmed run; None if it opens a bracket that it does not close."""
+    """Return all words as one untrimmed run, or None if it contains an unclosed bracket."""
     if not words:
         return None
     start, end = words[0].start, words[-1].end
@@ -444,7 +444,7 @@ def _whole(text: str, words: list[Word], index: int) -> CapitalRun | None:
 
 
 def _divide(text: str, candidates: dict[str, Candidate]) -> None:
-    """Split runs that hold two adjacent names (In Tolverton Mara Venn said …).
+    """Split runs that consist of two adjacent names (In Tolverton Mara Venn said …).
 
     Then split a sentence opener (Building Microsoft) off a name that also occurs alone.
     """
@@ -484,7 +484,7 @@ def _divide(text: str, candidates: dict[str, Candidate]) -> None:
 def _accepted(
     candidate: Candidate, lower_words: frozenset[str], lower_phrases: Callable[[int], Counter[str]]
 ) -> bool:
-    """Whether a candidate is a name. lower_words, lower_phrases: what the chunk writes in lower case."""
+    """Whether a candidate is a name. lower_words, lower_phrases: lower-case text of the chunk."""
     words, run, cues = candidate.words, candidate.runs[0], LEXICON.cues
     word, lower = words[0], words[0].lower
     ordinary = all(LEXICON.is_ordinary(w.lower) for w in words)

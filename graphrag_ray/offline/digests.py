@@ -39,10 +39,12 @@ from graphrag_ray.offline.sentences import fold
 Variables = Mapping[str, str]
 Sections = Mapping[str, Sequence[Mapping[str, str]]]
 
-MAX_PIECES = {"entity": 8, "relationship": 4}  # quotations of a description by kind, 6 for others
+MAX_PIECES = {"entity": 8, "relationship": 4}  # Number of quotations per description by kind; 6 for others.
 MAX_SUMMARY_QUOTES, TITLE_WORDS = 12, 4
 MAX_FINDINGS, MAX_FINDING_QUOTES, REPORT_SUMMARY_QUOTES, TITLE_NAMES = 7, 3, 2, 3
-REPORT_CHARS = 2600  # of all quotations: about 700 tokens with references, as in the paper (table 2)
+REPORT_CHARS = (
+    2600  # Length of all quotations: about 700 tokens with references, as in the GraphRAG paper (table 2).
+)
 SHOWN_TITLES, SHOWN_NAMES, CORPUS_TITLES, MAX_TITLE_CHARS = 3, 6, 4, 120
 NOTHING_KNOWN = "A collection of texts."
 
@@ -63,7 +65,7 @@ def description(variables: Variables) -> str:
     """Choose the quotations in `descriptions` that are central or define `name`, in their order."""
     texts = list(dict.fromkeys(p for line in variables["descriptions"].split("\n") for p in pieces(line)))
     name = variables.get("name", "")
-    if not texts:  # only our own fixed phrases
+    if not texts:  # It contains only our fixed phrases.
         return variables["descriptions"].split("\n")[0].strip() or name
     room = int(room_in(variables, 500))
     limit = MAX_PIECES.get(variables.get("kind", ""), 6)
@@ -91,7 +93,7 @@ def description(variables: Variables) -> str:
 
 
 def summary(variables: Variables) -> str:
-    """A title of shared words, then central sentences in order, at least one per text if there is room."""
+    """Write a title of shared words, then central sentences in order, if possible one per text."""
     records = records_of(variables["context"])
     texts = [s for record in records for s in record.sentences][:MAX_SENTENCES]
     owner = [i for i, record in enumerate(records) for _ in record.sentences][:MAX_SENTENCES]
@@ -103,7 +105,7 @@ def summary(variables: Variables) -> str:
     similarity = similarities(stems)
     relevance = lexrank(similarity) * np.array([stands_alone(t) for t in texts])
     order = mmr(np.maximum(relevance, 0.001), similarity, len(texts))
-    best_of = {owner[i]: i for i in reversed(order)}  # best sentence of each text
+    best_of = {owner[i]: i for i in reversed(order)}  # Best sentence of each text.
     chosen: list[int] = []
     used = 0
     for i in dict.fromkeys([*sorted(best_of.values(), key=order.index), *order]):
@@ -116,7 +118,7 @@ def summary(variables: Variables) -> str:
 
 
 def _shared_words(texts: Sequence[str], stems: Sequence[Sequence[str]], owner: Sequence[int]) -> str:
-    """The words that most texts share, in their most frequent spelling."""
+    """Return the words that most texts share, in their most frequent spelling."""
     pairs = {(stem, text) for words, text in zip(stems, owner, strict=True) for stem in words}
     shared = Counter(stem for stem, _ in pairs)
     total = Counter(s for words in stems for s in words)
@@ -131,7 +133,7 @@ def _shared_words(texts: Sequence[str], stems: Sequence[Sequence[str]], owner: S
 
 
 def about(variables: Variables) -> str:
-    """Describe a corpus by some titles and its best connected names; "" if there are neither."""
+    """Describe a corpus by some titles and its best connected names. Returns "" if there are neither."""
     titles, entities = (
         [line.removeprefix("- ") for line in variables[name].split("\n") if line and line != NO_LINES]
         for name in ("titles", "entities")
@@ -167,7 +169,7 @@ def write_report(variables: Variables) -> str:
     """Write the JSON object {title, summary, rating, rating_explanation, findings} from the `context`."""
     sections = parse_sections(variables["context"])
     units = _quotations(sections)[:MAX_SENTENCES]
-    # From here on, the reports of all hierarchies are treated alike.
+    # All hierarchies are treated alike from here on.
     sections["Reports"] = [row for name in REPORT_SECTIONS for row in sections.get(name, ())]
     members = _members(sections, units)
     texts: dict[str, list[str]] = defaultdict(list)
@@ -214,14 +216,14 @@ def write_report(variables: Variables) -> str:
 
 
 def _quotations(sections: Sections) -> list[Quotation]:
-    """The distinct quotations of a context, in order, from reports and descriptions."""
+    """Return the distinct quotations in reports and descriptions of a context, in order."""
     by_text: dict[str, Quotation] = {}
 
     def add(text: str, section: str, number: str, members: Iterable[str]) -> None:
         if not is_balanced(text):
             return
         unit = by_text.setdefault(text.casefold(), Quotation(text))
-        if unit.text != text:  # differs only in case
+        if unit.text != text:  # It differs only in case.
             return
         numbers = unit.references.setdefault(section, [])
         if number not in numbers:
@@ -241,9 +243,9 @@ def _quotations(sections: Sections) -> list[Quotation]:
 
 
 def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
-    """Members by descending number of relationships, then of quotations.
+    """Return members by descending number of relationships, then of quotations.
 
-    For reports of sub-communities, the names in their titles, the first weighing most.
+    For reports of sub-communities, return the names in their titles; the first name has the largest weight.
     """
     degrees: dict[str, float] = {}
     for row in sections.get("Entities", ()):
@@ -264,7 +266,7 @@ def _members(sections: Sections, units: Sequence[Quotation]) -> list[str]:
 
 
 def _written_as(key: str, texts: Sequence[str]) -> str:
-    """A key in the spelling of the corpus: Mara Venn for MARA VENN, if a quotation has it; NASA stays."""
+    """Return a key in the spelling of a quotation that contains it: Mara Venn for MARA VENN, but NASA."""
     seen: Counter[str] = Counter(form for t in texts[:12] for form in _forms(key, t.replace("’", "'")))
     if seen[key] and " " not in key:
         return key
@@ -274,15 +276,15 @@ def _written_as(key: str, texts: Sequence[str]) -> str:
 
 
 def _forms(key: str, text: str) -> Iterator[str]:
-    """The spellings of a name, given in capitals, wherever it occurs in a text as whole words."""
+    """Return the spellings in a text of a name that is passed in capitals. It must occur as whole words."""
     upper = text.upper()
     positions: Sequence[int] = range(len(text) + 1)
-    if len(upper) != len(text):  # ß becomes SS
+    if len(upper) != len(text):  # ß becomes SS.
         positions = [*(i for i, c in enumerate(text) for _ in c.upper()), len(text)]
     found_at = upper.find(key)
     while found_at >= 0:
         start, end = positions[found_at], positions[found_at + len(key)]
-        whole = text[start:end].upper() == key  # not half of an ß
+        whole = text[start:end].upper() == key  # Not half of an ß.
         if whole and not text[max(0, start - 1) : start].isalnum() and not text[end : end + 1].isalnum():
             yield text[start:end]
             found_at += len(key) - 1
@@ -296,7 +298,7 @@ def _choose(
     if not units:
         return [], []
     similarity = similarities([content_stems(u.text) for u in units])
-    # Short, very long and context-dependent sentences are less useful, however central.
+    # Short, very long and context-dependent sentences are less useful, even if they are central.
     weights = [
         min(1.0, len(u.text) / 90) * (0.7 if len(u.text) > 420 else 1.0) * stands_alone(u.text) for u in units
     ]
@@ -326,6 +328,6 @@ def _choose(
         if free_units:
             best = mmr(relevance[free_units], similarity[np.ix_(free_units, free_units)], MAX_FINDING_QUOTES)
             findings.append((member, take([free_units[i] for i in best])))
-    if not findings and members:  # the only quotation belongs to a finding
+    if not findings and members:  # The only quotation belongs to a finding.
         return [], [(members[0], summary or list(units[:1]))]
     return summary, findings

@@ -1,7 +1,7 @@
-"""Reply to the prompts of `evaluate`: write questions from templates, judge answers by counting.
+"""Reply to the prompts of `evaluate`: write questions from templates, and judge answers by counting.
 
-Templates are filled with names and terms of the corpus description, then with general subjects. The name of
-the criterion decides what is counted:
+Templates are filled with names and terms from the corpus description, then with general subjects. The
+criterion determines the measure:
 
     comprehensiveness   distinct stems of content words
     diversity           distinct names
@@ -9,7 +9,7 @@ the criterion decides what is counted:
     directness          fewest words, but an answer without a term of the question loses
     overall, others     share of the question's terms, then distinct stems of content words
 
-Each answer is measured by itself, so their order does not matter. References do not count as words.
+Each answer is measured separately, so the order does not matter. References do not count as words.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ GENERAL_SUBJECTS = (
 )
 """Subjects of most corpora. Combined with the templates they give more than 50 of each kind."""
 
-TIE_MARGIN = 0.05  # difference, as a share of the larger figure, below which two figures tie
+TIE_MARGIN = 0.05  # Two values tie if they differ by less than this share of the larger one.
 MIN_CLAIM_WORDS = 4
-MAX_WORDINGS = 200  # of a correct answer
+MAX_WORDINGS = 200  # Of a correct answer.
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
@@ -133,7 +133,7 @@ def _listed(name: str, texts: Sequence[str]) -> str:
 
 
 def _in_turn(forms: Sequence[str], subjects: Sequence[str], variables: Variables) -> list[str]:
-    """n distinct pairs of template and subject, both changing from one to the next."""
+    """Return n distinct pairs of template and subject. Both change from one pair to the next."""
     n = min(number_in(variables, "n", DEFAULT_N), len(forms) * len(subjects))
     places = ((i % len(forms), i // len(forms)) for i in range(n))
     return [forms[i].format(it=subjects[(i + shift) % len(subjects)]) for i, shift in places]
@@ -145,9 +145,9 @@ def _interest(persona: str) -> str:
 
 
 def _subjects(description: str, about: str = "") -> list[str]:
-    """What a description names, then general subjects, distinct but for case.
+    """Return the names in a description, then general subjects. Repeats that differ only in case are dropped.
 
-    The list starts with the subject that `about` ends with.
+    The list starts with the subject at the end of `about`.
     """
     named = (fold(thing.title) for thing in read(description, with_terms=True).things)
     by_key: dict[str, str] = {}
@@ -164,7 +164,7 @@ def _subjects(description: str, about: str = "") -> list[str]:
 
 
 def judge(variables: Variables) -> str:
-    """Write `{"reason": …, "winner": 1, 2 or 0}`. The reason states the decisive figures."""
+    """Write `{"reason": …, "winner": 1, 2 or 0}`. The reason states the decisive values."""
     question = read_question(variables["question"])
     name = variables["criterion"].partition(":")[0].strip().casefold()
     measured = (_measured(name, question, variables[answer]) for answer in ("answer_1", "answer_2"))
@@ -177,7 +177,7 @@ def judge(variables: Variables) -> str:
 
 
 def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tuple[str, float, float]]:
-    """(what is counted, figure, value) of an answer. The next measure decides if two answers tie."""
+    """Return (noun, formatted value, value) per measure of an answer. Ties go to the next measure."""
     text = _without_references(answer)
     if criterion == "diversity":
         n = len(find_names(text, read_script(text)))
@@ -191,7 +191,7 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
     terms = [term for term in question.terms if stems.issuperset(term.split(" "))]
     if criterion == "directness":
         words = len(_WORD.findall(text))
-        value = -words if words else float("-inf")  # an empty answer is not direct
+        value = -words if words else float("-inf")  # An empty answer is not direct.
         return [("Terms of the question", len(terms), bool(terms)), ("Words", words, value)]
     content = ("Distinct content words", len(stems), len(stems))
     share = round(100 * question.coverage(terms), 1)
@@ -201,7 +201,7 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
 
 
 def _without_references(answer: str) -> str:
-    """An answer without references, including blinded ones (`records.anonymize_references`)."""
+    """Remove references, including anonymised ones (`context_records.anonymize_references`)."""
     return _BLIND.sub("", strip_references(answer))
 
 
@@ -223,7 +223,8 @@ def list_claims(variables: Variables) -> str:
     claims: dict[str, None] = {}
     for index, sentence in enumerate(script.sentences):
         claim = fold(text[sentence.start : sentence.end])
-        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):  # quotation marks around the whole sentence
+        # Remove quotation marks around the whole sentence.
+        for opened, closed in (("“", "”"), ("“", ""), ("", "”")):
             inner = claim.removeprefix(opened).removesuffix(closed)
             if claim == f"{opened}{inner}{closed}" and is_balanced(inner):
                 claim = inner.strip()
@@ -237,9 +238,9 @@ def list_claims(variables: Variables) -> str:
 
 
 def check_answer(variables: Variables) -> str:
-    """Y if the answer contains a wording of the correct answer (the lines `- …`) word for word, else N.
+    """Reply Y if the answer contains a wording of the correct answer (the lines `- …`) verbatim, otherwise N.
 
-    Case, punctuation and white space are ignored.
+    Case, punctuation and whitespace are ignored.
     """
     wordings = re.split(r"^- ", variables["gold"], flags=re.MULTILINE)[: MAX_WORDINGS + 1]
     answer = f" {' '.join(folded_words(variables['answer']))} "

@@ -1,11 +1,11 @@
-"""Reply to the extraction prompts: entities, relationships and claims of a chunk, as the paper's tuples.
+"""Reply to the extraction prompts: entities, relationships and claims of a chunk, as GraphRAG tuples.
 
 Descriptions are quotations, chosen by copulas and appositions (Hearst 1992; Fleischman, Hovy and Echihabi
-2003). Names in one sentence are related (Church and Hanks 1990); the merge decides by log-likelihood which
-pairs are more than chance (Dunning 1993; graph/prune.py). He or she is the person named first in the last
-sentence that names one (recency and subject preference, Lappin and Leass 1994). Speakers are related to what
-they name. Claims are sentences with a date or a verb of deciding, founding, winning, dying and the like
-(Etzioni et al. 2008, without its learning).
+2003). Names in one sentence are related (Church and Hanks 1990); the merge uses log-likelihood to drop pairs
+that may be chance (Dunning 1993; graph/prune.py). "He" or "she" refers to the first person in the last
+sentence that names a person (recency and subject preference, Lappin and Leass 1994). Speakers are related to
+everything they name. Claims are sentences with a date or a verb of deciding, founding, winning, dying and the
+like (Etzioni et al. 2008, without its learning).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from graphrag_ray.offline.mentions import Reading, Thing, read
 from graphrag_ray.offline.name_types import CONCEPT, LOCATION, PERSON, list_numbers, listed_kind, type_names
 from graphrag_ray.offline.sentences import fold, has_cells
 
-MAX_QUOTE_CHARS = 480  # longer sentences are cut at a clause, around what they are quoted for
+MAX_QUOTE_CHARS = 480  # Longer sentences are cut at clauses around the relevant spans.
 
 _PAIRS = [re.compile(r"(?P<opening>“)|”"), re.compile(r"(?P<opening>\()|\)")]
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -42,11 +42,11 @@ _FILLER = re.compile(
 
 
 def describe(reading: Reading, thing: Thing) -> str:
-    """The most informative quotation about a thing."""
+    """Return the most informative quotation about a thing."""
     places = thing.places
     if thing.speaker:
         spoken = reading.said_by.get(thing.key, [])
-        mentioned = [p for p in places if p[1] >= reading.sentence(p[0]).start]  # not as a label
+        mentioned = [p for p in places if p[1] >= reading.sentence(p[0]).start]  # Not as a label.
 
         def value(index: int) -> tuple[float, int]:
             sentence = reading.sentence(index)
@@ -56,7 +56,7 @@ def describe(reading: Reading, thing: Thing) -> str:
             value = size if size <= 300 else 300 - size
             return value - 60 * filler - 100 * question - 200 * (not sentence.whole), -index
 
-        if spoken and not mentioned:  # the speaker is never named, so quote a sentence of theirs
+        if spoken and not mentioned:  # The speaker is never mentioned, so quote one of their sentences.
             return quote(reading, max(spoken, key=value), [])
         places = mentioned or places
     best = max(places[:12], key=lambda place: (_value(reading, place), -place[1]))
@@ -64,13 +64,13 @@ def describe(reading: Reading, thing: Thing) -> str:
 
 
 def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
-    """Sentence `index`; a long one is cut around the `spans` to MAX_QUOTE_CHARS, at clauses or words."""
+    """Quote sentence `index`, cut to MAX_QUOTE_CHARS around the `spans` at clauses or words."""
     sentence, text = reading.script.sentences[index], reading.text
     start = min([sentence.start, *(a for a, _ in spans)])
     end = sentence.end
     if end - start > MAX_QUOTE_CHARS:
         first, last = min((a for a, _ in spans), default=start), max((b for _, b in spans), default=start)
-        if last - first > MAX_QUOTE_CHARS:  # far apart: quote around the second one
+        if last - first > MAX_QUOTE_CHARS:  # They are far apart: quote around the second one.
             first = max(a for a, _ in spans)
         room = max(0, MAX_QUOTE_CHARS - (last - first))
         low, high = max(start, first - room // 2), min(end, last + room // 2)
@@ -85,14 +85,14 @@ def quote(reading: Reading, index: int, spans: list[tuple[int, int]]) -> str:
 
 
 def balanced(text: str) -> str:
-    """The longest stretch without control characters, unpaired quotation marks and unpaired parentheses.
+    """Return the longest part without control characters, unpaired quotation marks or unpaired parentheses.
 
-    These would be misread as ours, or a record's, when a context is parsed.
+    Such characters would be misread as part of our format when a context is parsed.
     """
     if not text.isprintable():
         text = max(_CONTROL.split(text), key=len).strip()
     before = None
-    while text != before:  # cutting at one kind of mark may break a pair of the other
+    while text != before:  # Cutting at one kind of mark may break a pair of the other kind.
         before = text
         for pair in _PAIRS:
             opened, cuts = list[int](), [-1]
@@ -111,7 +111,7 @@ def balanced(text: str) -> str:
 
 
 def _value(reading: Reading, place: tuple[int, int, int]) -> float:
-    """How much a sentence says about what it mentions at a place."""
+    """Return how much a sentence says about the thing that it mentions at a position."""
     index, start, end = place
     sentence = reading.sentence(index)
     text = reading.text
@@ -128,16 +128,16 @@ def _value(reading: Reading, place: tuple[int, int, int]) -> float:
         value += 1.5
     value += min(3, len(reading.in_sentence.get(index, ()))) * 0.3
     value += 0.6 * (start - sentence.start < 0.3 * size)
-    value -= 4.0 * has_cells(text[sentence.start : sentence.end])  # below any other sentence
+    value -= 4.0 * has_cells(text[sentence.start : sentence.end])  # Below any other sentence.
     value -= 2.0 * (not sentence.whole) + 0.7 * (text[sentence.end - 1] == "?")
     value -= 0.5 * (_FILLER.match(text[sentence.start : sentence.start + 12]) is not None)
     return value
 
 
 MAX_STRENGTH = 10
-MAX_DISTANCE = 4  # each name of a sentence is paired with the next four
-MAX_DISTANCE_WITH_SUBJECT = 2  # the same in a sentence whose subject is related to all names
-MAX_REFERRING_CHARS = 80  # at the start of a sentence, where a noun may refer back
+MAX_DISTANCE = 4  # Each name of a sentence is paired with the next four.
+MAX_DISTANCE_WITH_SUBJECT = 2  # The same, in a sentence with a subject that is related to all names.
+MAX_REFERRING_CHARS = 80  # At the start of a sentence, where a noun may refer back.
 CONVERSE = "They speak with each other in this text."
 """Describes two speakers who only take turns, because a quotation would consist of their labels."""
 
@@ -159,10 +159,10 @@ class Relation:
 
     source: Thing
     target: Thing
-    sentences: list[int] = field(default_factory=list)  # sentences that mention both
+    sentences: list[int] = field(default_factory=list)  # Sentences that mention both.
     carried: list[tuple[int, int]] = field(default_factory=list)
-    spoken: list[int] = field(default_factory=list)  # sentences in which one, speaking, mentions the other
-    turns: int = 0  # how often one spoke after the other
+    spoken: list[int] = field(default_factory=list)  # Sentences by one of them that mention the other.
+    turns: int = 0  # Number of times that one spoke after the other.
 
     @property
     def strength(self) -> int:
@@ -171,7 +171,7 @@ class Relation:
 
 
 def relations(reading: Reading) -> list[Relation]:
-    """The relations of a chunk, in order of their first evidence."""
+    """Return the relations in a chunk, in order of their first evidence."""
     by_pair: dict[tuple[str, str], Relation] = {}
 
     def between(one: Thing, other: Thing) -> Relation:
@@ -216,7 +216,7 @@ def relations(reading: Reading) -> list[Relation]:
 
 
 def relation_quote(reading: Reading, relation: Relation) -> str:
-    """Describe a relation: the best sentence with both things; for a pronoun with the sentence before it."""
+    """Quote the best sentence with both things, and the sentence that a pronoun refers to."""
     one, other = relation.source, relation.target
     if relation.sentences:
         return _best(reading, relation.sentences, one, other)
@@ -228,15 +228,15 @@ def relation_quote(reading: Reading, relation: Relation) -> str:
         return balanced(fold(reading.text[start:end]))
     if relation.spoken:
         mentioned = other if reading.speaks[relation.spoken[0]] is one else one
-        sentences = [i for i in relation.spoken if i in mentioned.in_sentence]  # each may name the other
+        sentences = [i for i in relation.spoken if i in mentioned.in_sentence]  # Each may name the other.
         return _best(reading, sentences, mentioned)
     return CONVERSE
 
 
 def _carried_subjects(reading: Reading) -> Iterator[tuple[int, int, Thing]]:
-    """(sentence, earlier sentence, thing) for each pronoun or `the film`.
+    """Return (sentence, earlier sentence, thing) for each pronoun or noun such as `the film`.
 
-    It refers to the last thing of that kind that a sentence named first.
+    It refers to the last thing of that kind that was the first one in its sentence.
     """
     subjects: dict[int, tuple[Thing, int]] = {}
     for index, sentence in enumerate(reading.script.sentences):
@@ -256,7 +256,7 @@ def _carried_subjects(reading: Reading) -> Iterator[tuple[int, int, Thing]]:
 
 
 def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
-    """The kinds of things that a sentence refers to without a name, before it names one of that kind."""
+    """Return the kinds of things that a sentence refers to before it names one of that kind."""
     sentence, text = reading.sentence(index), reading.text
     named = {thing.kind: thing.in_sentence[index][0][0] for thing in reversed(things)}
     pronoun = _THIRD_PERSON.search(text, sentence.start, sentence.end)
@@ -271,7 +271,7 @@ def _meant(reading: Reading, index: int, things: list[Thing]) -> Iterator[int]:
 
 
 def _nearest(ones: list[Span], others: list[Span]) -> tuple[Span, Span]:
-    """The two mentions whose starts are nearest. Both lists are sorted."""
+    """Return the two mentions with the nearest starts. Both lists are sorted."""
     best, i = (ones[0], others[0]), 0
     for one in ones:
         while i + 1 < len(others) and others[i + 1][0] <= one[0]:
@@ -302,7 +302,7 @@ def extract_records(variables: Mapping[str, str]) -> str:
     """Extract the records of entities and relationships from `text`.
 
     `("entity"<|>NAME<|>TYPE<|>DESCRIPTION)`, `("relationship"<|>SOURCE<|>TARGET<|>DESCRIPTION<|>STRENGTH)`.
-    The header (title, date) is not read, because it is not part of the text that can be quoted.
+    The header (title, date) is skipped, because it is not part of the text that can be quoted.
     """
     types = type_names(variables.get("entity_types", DEFAULT_TYPES))
     reading = read(variables["text"], types[CONCEPT] is not None)
@@ -326,8 +326,8 @@ def _render(rows: Iterable[tuple[str, ...]], variables: Mapping[str, str]) -> st
 
 
 def without(value: str, *delimiters: str) -> str:
-    """The longest balanced part of a value without delimiters, or anything that is read as one."""
-    if "<" not in value and not any(d in value for d in delimiters if d):  # the usual case
+    """Return the longest balanced part of a value that contains nothing that parses as a delimiter."""
+    if "<" not in value and not any(d in value for d in delimiters if d):  # The usual case.
         return value
     parts = [value]
     for delimiter in filter(None, delimiters):
@@ -369,7 +369,7 @@ _KINDS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
 def claim_records(variables: Mapping[str, str]) -> str:
     """Extract `("claim"<|>SUBJECT<|>OBJECT<|>TYPE<|>STATUS<|>START<|>END<|>DESCRIPTION<|>QUOTE)` records.
 
-    Only claims about the entities listed in `entities`.
+    Includes only claims about the entities listed in `entities`.
     """
     known = {entity_key(e) for e in variables["entities"].split("\n") if e.strip()}
     reading = read(variables["text"], with_terms=False)
@@ -390,14 +390,14 @@ def claim_records(variables: Mapping[str, str]) -> str:
         places = [p for t in things[:2] for p in t.in_sentence[index]]
         text = quote(reading, index, [p for p in places if p[0] >= reading.sentence(index).start])
         object_ = things[1].title if len(things) > 1 else "NONE"
-        start = "NONE"  # the first date as ISO 8601, as exact as stated
+        start = "NONE"  # The first date in ISO 8601 format, with the stated precision.
         if found := _DATE.search(text):
             parts = {name[0]: value for name, value in found.groupdict().items() if value}
             start = parts["y"]
             if "m" in parts:
                 start += f"-{_MONTHS.index(parts['m']):02}"
                 start += f"-{int(parts['d']):02}" if 1 <= int(parts.get("d", 0)) <= 31 else ""
-        # Patterns cannot tell what exactly is denied.
+        # Patterns cannot determine what exactly is denied.
         status = "SUSPECTED" if _DENIAL.search(text) or _DOUBT.search(text) else "TRUE"
         rows.append(("claim", things[0].title, object_, kind, status, start, start, text, text))
     return _render(rows, variables)

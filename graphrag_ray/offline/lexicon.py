@@ -1,11 +1,10 @@
 """The static lexicon: ordinary English words, and cues for the types of names.
 
-Two text files list base forms in `[sections]`; inflected forms are derived here. All words were written down
-from general knowledge of English. lexicon.txt has the closed word classes in full and common words of the
-open ones. cues.txt lists words by class (titles, kinship, legal forms, countries, verbs by object, …).
-Classes and the weights of name_types.py were tuned on the demo and podcast corpora and 30 Wikipedia
-passages, and
-evaluated on 60 others (benchmarks/offline_quality.py).
+Two text files list base forms in `[sections]`; this module derives inflected forms. All words come from
+general knowledge of English. lexicon.txt contains the complete closed word classes and common words of the
+open ones. cues.txt lists words by class (titles, kinship, legal forms, countries, verbs by object, …). We
+tuned the classes, and the weights in name_types.py, on the demo and podcast corpora and 30 Wikipedia
+passages, and evaluated them on 60 other passages (benchmarks/offline_quality.py).
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from functools import cached_property
 from importlib.resources import files
 
 _VOWELS = frozenset("aeiou")
-_COMPOUND_HEADS = range(3, 8)  # lengths of the second part of a compound
+_COMPOUND_HEADS = range(3, 8)  # Lengths of the second part of a compound.
 _PREFIX = re.compile(
     r"(?:re|un|co|non|over|under|mis|pre|dis|multi|inter|super|sub|anti|out|self)-?(?=\w{4})"
 )
@@ -63,12 +62,12 @@ class Lexicon:
 
     @cached_property
     def ordinary(self) -> frozenset[str]:
-        """All forms of all words. None of them is a name by itself at the start of a sentence."""
+        """All forms of all words. At the start of a sentence, none of them is a name by itself."""
         return self.stop | self.calendar | self.verbs | self.nouns | self.adjectives
 
     @cached_property
     def leading(self) -> frozenset[str]:
-        """Words cut off the front of a capitalised run at the start of a sentence."""
+        """Words to cut off the front of a capitalised run at the start of a sentence."""
         return (self.stop | self.verbs) - self.nouns.difference(self._words["verb"]) | self.function
 
     @cached_property
@@ -88,7 +87,7 @@ class Lexicon:
 
     @cached_property
     def cues(self) -> dict[str, frozenset[str]]:
-        """The sections of cues.txt. Sections x_noun and x_verb are inflected, and x is their union."""
+        """The sections of cues.txt. Sections x_noun and x_verb are inflected; x is their union."""
         sections = _read("cues.txt")
         cues = {name: frozenset(values) for name, values in sections.items()}
         for name, values in sections.items():
@@ -135,7 +134,7 @@ LEXICON = Lexicon()
 
 
 def _read(name: str) -> dict[str, list[str]]:
-    """The sections of a lexicon file. Entries are separated by white space, phrases by `|`."""
+    """Read the sections of a lexicon file. Entries are separated by whitespace, phrases by `|`."""
     text = (files("graphrag_ray.offline") / name).read_text("utf-8")
     sections: dict[str, list[str]] = {}
     current: list[str] = []

@@ -1,4 +1,4 @@
-"""Read a chunk: its sentences, the names and terms in it, and which sentence mentions which.
+"""Read a chunk: find its sentences, names and terms, and which sentence mentions which thing.
 
 Terms are recurring noun phrases (neural network, harbour dues), ranked by C-value (Frantzi, Ananiadou and
 Mima, "Automatic recognition of multi-word terms", IJDL 2000):
@@ -24,7 +24,7 @@ from graphrag_ray.offline.sentences import Script, Sentence, read_script
 Place = tuple[int, int, int]  # (sentence, start, end)
 
 MAX_TERM_WORDS = 3
-MAX_TERMS = 12  # per chunk, best by C-value
+MAX_TERMS = 12  # Maximum number of terms per chunk, best by C-value.
 
 _STRETCH = re.compile(r"(?<![\w'’@./-])[a-z]{3,}(?:-[a-z]+)*(?: [a-z]{3,}(?:-[a-z]+)*)+(?![\w'’@])")
 _RELATIONAL = re.compile(r"(?:al|ic|ar|ary|ory|oid)$|\w-\w")
@@ -32,7 +32,7 @@ _WORD = re.compile(r"[a-z-]+")
 
 
 def c_values(frequency: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], float]:
-    """The C-value of every candidate, from candidate frequencies."""
+    """Compute the C-value of every candidate from candidate frequencies."""
     longer: dict[tuple[str, ...], list[int]] = defaultdict(list)
     for words, count in frequency.items():
         for size in range(2, len(words)):
@@ -48,7 +48,7 @@ def c_values(frequency: dict[tuple[str, ...], int]) -> dict[tuple[str, ...], flo
 
 
 def find_terms(text: str, script: Script) -> list[tuple[str, list[Place]]]:
-    """The terms of a chunk in the singular, with their places, best first."""
+    """Find the terms of a chunk in the singular, with their positions, best first."""
     cues = LEXICON.cues
     places: dict[tuple[str, ...], list[Place]] = defaultdict(list)
     for index, sentence in enumerate(script.sentences):
@@ -69,7 +69,7 @@ def find_terms(text: str, script: Script) -> list[tuple[str, list[Place]]]:
                         continue
                     if LEXICON.is_ordinary(words[j]) and words[j] not in LEXICON.nouns:
                         continue
-                    # Probably the verb of a plural noun: photons move.
+                    # It is probably the verb of a plural noun: photons move.
                     plural = before.endswith("s") and not before.endswith(("ss", "ics"))
                     if plural and before in LEXICON.nouns and words[j] in LEXICON.verbs:
                         continue
@@ -87,7 +87,7 @@ def _is_part(word: str) -> bool:
 
 
 def singular(noun: str) -> str:
-    """A noun without a regular plural ending, so that both numbers share a key."""
+    """Remove a regular plural ending from a noun, so that both numbers share a key."""
     if len(noun) < 4 or not noun.endswith("s") or noun.endswith(("ss", "us", "is", "ics", "ews", "ies")):
         return noun[:-3] + "y" if noun.endswith("ies") and len(noun) > 4 and noun != "series" else noun
     if noun.endswith(("ches", "shes", "xes", "sses")):
@@ -104,10 +104,10 @@ class Thing:
     """
 
     title: str
-    kind: int  # one of types.PERSON … types.CONCEPT
-    places: list[Place]  # its mentions in order
+    kind: int  # One of name_types.PERSON … name_types.CONCEPT.
+    places: list[Place]  # Its mentions, in order.
     speaker: bool = False
-    short_for: str = ""  # key of the name that it abbreviates, else ""
+    short_for: str = ""  # Key of the name that it abbreviates, or "".
     in_sentence: dict[int, list[tuple[int, int]]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -121,7 +121,7 @@ class Thing:
 
 @dataclass(slots=True)
 class Reading:
-    """What was found in a chunk.
+    """The names, terms and speakers of a chunk.
 
     Attributes:
         in_sentence: The distinct things of each sentence, in order of mention.
@@ -129,18 +129,18 @@ class Reading:
 
     text: str
     script: Script
-    things: list[Thing]  # in order of first mention
+    things: list[Thing]  # In order of first mention.
     in_sentence: dict[int, list[Thing]] = field(default_factory=dict)
-    speaks: list[Thing | None] = field(default_factory=list)  # the speaker of each sentence, or None
-    turn_starts: list[int] = field(default_factory=list)  # first sentences of turns
-    said_by: dict[str, list[int]] = field(default_factory=dict)  # sentences by key of their speaker
+    speaks: list[Thing | None] = field(default_factory=list)  # Speaker of each sentence, or None.
+    turn_starts: list[int] = field(default_factory=list)  # First sentences of turns.
+    said_by: dict[str, list[int]] = field(default_factory=dict)  # Sentences by key of their speaker.
 
     def sentence(self, index: int) -> Sentence:
         return self.script.sentences[index]
 
 
 def read(text: str, with_terms: bool) -> Reading:
-    """Find everything that is named in a chunk."""
+    """Find the names, terms and speakers in a chunk."""
     script = read_script(text)
     things = []
     names = find_names(text, script)

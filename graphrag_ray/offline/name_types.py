@@ -3,8 +3,8 @@
 Every cue votes for a type, and the most votes win (Mikheev, Moens and Grover 1999, "Named entity recognition
 without gazetteers"). Without any cue, a name is an organisation. `X is a 1954 film`, `X, a Dutch painter,`
 and `X (2008 film)` give the class of X by their head noun (Hearst 1992); `directed by X` and `born in X`
-allow one class only (selectional preferences, Resnik 1993). The text around a mention is bounded, so each
-takes constant time.
+allow only one class (selectional preferences, Resnik 1993). The text around a mention is bounded, so each
+mention takes constant time.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from graphrag_ray.offline.sentences import Sentence
 
 PERSON, ORGANIZATION, LOCATION, EVENT, WORK, CONCEPT = range(6)
 
-AFTER, BEFORE = 200, 60  # characters read around a mention
-MAX_PHRASE = 14  # words of a noun phrase
+AFTER, BEFORE = 200, 60  # Number of characters to read around a mention.
+MAX_PHRASE = 14  # Maximum number of words of a noun phrase.
 
 _BRACKET = re.compile(r"['’\"”]?s?\s?\(\s?([^()]{1,90})\)")
 _CALLED = re.compile(
@@ -48,7 +48,7 @@ _ARTICLES = frozenset(["the", "a", "an", "its", "his", "her", "their", "our", "m
 
 
 def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> Iterator[tuple[int, float]]:
-    """(kind, weight) of what the sentence text[within] says about its mention at text[start:end]."""
+    """Return (kind, weight) per statement of the sentence text[within] about its mention text[start:end]."""
     cues = LEXICON.cues
     before = text[max(within[0], start - BEFORE) : start]
     after = text[end : min(within[1], end + AFTER)]
@@ -56,7 +56,7 @@ def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> It
     if bracket := _BRACKET.match(after):
         yield from _in_bracket(bracket.group(1))
         after = after[bracket.end() :]
-    # What the last two words before it take, without its article.
+    # The class that the two preceding words require, without the article.
     words = [w.lower() for w in _WORD.findall(before)[-3:]]
     if words and words[-1] in _ARTICLES:
         words.pop()
@@ -90,9 +90,9 @@ def stated_kinds(text: str, start: int, end: int, within: tuple[int, int]) -> It
 
 
 def noun_kind(text: str, *, predicate: bool) -> int | None:
-    """The type that a noun phrase at the start of a text describes, by its last noun with one.
+    """Return the type that a noun phrase at the start of a text describes, from its last noun with a type.
 
-    predicate: an unlisted agent noun (a conchologist) counts as a person.
+    predicate: whether an unlisted agent noun (a conchologist) counts as a person.
     """
     kind, last, end = None, "", 0
     for _ in range(MAX_PHRASE):
@@ -115,7 +115,7 @@ def noun_kind(text: str, *, predicate: bool) -> int | None:
 
 
 def listed_kind(word: str) -> int | None:
-    """The type of things that a lower-case common noun describes; None if it is not listed."""
+    """Return the type that a lower-case common noun describes, or None if it is not listed."""
     cues = LEXICON.cues
     if word in cues["person_noun"] or word in LEXICON.roles or word.removesuffix("s") in LEXICON.roles:
         return PERSON
@@ -123,7 +123,7 @@ def listed_kind(word: str) -> int | None:
 
 
 def _in_bracket(inside: str) -> Iterator[tuple[int, float]]:
-    """The kind stated by `(2008 film)`, `(noble)`, `(born 1950)` or `(1819–1886)`."""
+    """Return the kind stated by `(2008 film)`, `(noble)`, `(born 1950)` or `(1819–1886)`."""
     if _LIFE.match(inside):
         yield PERSON, 3.5
     elif _YEARS.match(inside):
@@ -134,8 +134,8 @@ def _in_bracket(inside: str) -> Iterator[tuple[int, float]]:
         yield kind, 3.5
 
 
-MAX_MENTIONS = 8  # that vote; more change little
-MAX_GAP = 60  # characters between two names of a list
+MAX_MENTIONS = 8  # Number of mentions that vote. More would change little.
+MAX_GAP = 60  # Maximum number of characters between two names of a list.
 LIST_SHARE = 0.5
 LONG_NAME_BONUS = 1.5
 """Bonus of a suffix after two other words: many surnames are ordinary words, few third words are."""
@@ -158,11 +158,11 @@ Votes = list[float]
 
 @lru_cache(maxsize=64)
 def type_names(entity_types: str) -> tuple[str | None, ...]:
-    """The requested type for each of PERSON … CONCEPT, in upper case.
+    """Return the requested type, in upper case, for each of PERSON … CONCEPT.
 
     entity_types is comma-separated, as in the prompt. A kind without a counterpart maps to the nearest kind
-    that has one, else to the first generic type (thing, other, …), else to the first type. CONCEPT without a
-    counterpart is None: no terms are wanted.
+    with one, otherwise to the first generic type (thing, other, …), otherwise to the first type. CONCEPT
+    without a counterpart maps to None: no terms are requested.
     """
     wanted = [t.strip() for t in entity_types.split(",") if t.strip()] or ["entity"]
     cues = LEXICON.cues
@@ -181,7 +181,7 @@ def type_names(entity_types: str) -> tuple[str | None, ...]:
 
 
 def place_heads(names: dict[str, Name]) -> frozenset[str]:
-    """First words of the names of civic bodies, which are places (Varnmouth of Varnmouth Town Council)."""
+    """Return places that begin the names of civic bodies (Varnmouth in Varnmouth Town Council)."""
     civic = LEXICON.cues["civic"]
     return frozenset(
         n.words[0] for n in names.values() if len(n.words) > 1 and any(w in civic for w in n.words[1:])
@@ -189,7 +189,7 @@ def place_heads(names: dict[str, Name]) -> frozenset[str]:
 
 
 def votes_for(name: Name, text: str, sentences: list[Sentence], heads: frozenset[str]) -> Votes:
-    """Votes PERSON … CONCEPT for a name, by its words and their surroundings. heads: see `place_heads`."""
+    """Return votes PERSON … CONCEPT for a name, from its words and context. heads: see `place_heads`."""
     cues, votes = LEXICON.cues, [0.0] * len(_KINDS)
     single = len(name.words) == 1
     if name.speaker:
@@ -226,7 +226,7 @@ def votes_for(name: Name, text: str, sentences: list[Sentence], heads: frozenset
 
 
 def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str) -> dict[str, Votes]:
-    """Add votes of the other names in a list (A, B and C are of one kind)."""
+    """Add the votes of the other names in a list (A, B and C have the same kind)."""
     places = sorted((m.start, m.end, n.key) for n in names for m in n.mentions if not m.label)
     lists: dict[int, list[str]] = defaultdict(list)
     for number, (_, _, key) in zip(list_numbers((p[:2] for p in places), text), places, strict=True):
@@ -242,7 +242,7 @@ def share_in_lists(names: Iterable[Name], votes: Mapping[str, Votes], text: str)
 
 
 def list_numbers(spans: Iterable[tuple[int, int]], text: str) -> list[int]:
-    """Number the lists (A, B and C) that names belong to, given by start and end in order.
+    """Number the lists (A, B and C) that names belong to. Names are passed as start and end, in order.
 
     Names of a list are separated only by commas, `and`, `or` and brackets.
     """
@@ -257,7 +257,7 @@ def list_numbers(spans: Iterable[tuple[int, int]], text: str) -> list[int]:
 
 
 def kind_of(votes: Votes) -> int:
-    """The type with the most votes; ORGANIZATION without votes."""
+    """Return the type with the most votes, or ORGANIZATION if there are none."""
     return max(_ORDER, key=votes.__getitem__) if max(votes) > 0 else ORGANIZATION
 
 

@@ -1,7 +1,7 @@
 """Find names that the corpus as a whole does not support.
 
 A word is a name if the corpus capitalises it in mid-sentence more often than it writes it in lower case
-(truecasing: Lita et al. 2003, "tRuEcasIng"). Descriptions are quotations, so they show the case of the
+(truecasing: Lita et al. 2003, "tRuEcasIng"). Descriptions are quotations, so they have the case of the
 corpus.
 """
 
@@ -22,12 +22,12 @@ _WORD = re.compile(r"[^\W_]")
 
 
 def lower_case_counts(descriptions: Iterable[str | None]) -> Counter[str]:
-    """How often each word occurs in lower case in distinct descriptions. Counts of parts add up."""
+    """Count each lower-case word in distinct descriptions. Counts of parts can be added."""
     return Counter(w for text in set(descriptions) if text for w in _LOWER.findall(text))
 
 
 def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
-    """Ids of one-word entities that the corpus writes in lower case more often than as a name.
+    """Return ids of one-word entities that the corpus writes in lower case more often than as a name.
 
     Args:
         instances: Rows of schema.ENTITY_INSTANCES, sorted by entity_id.
@@ -38,9 +38,9 @@ def weak_names(instances: pa.Table, in_lower: Mapping[str, int]) -> pa.Array:
 
 
 def capitalised_counts(instances: pa.Table) -> tuple[list[str], list[str], list[int]]:
-    """Ids, lower-case names and counts of descriptions that write the entity as a name.
+    """Return ids, lower-case names, and counts of descriptions that write the entity as a name.
 
-    Names of several words and acronyms are never weak: theirs are "" and 0. instances: as for `weak_names`.
+    Names of several words and acronyms are never weak: they have "" and 0. instances: as for `weak_names`.
     """
     ids, titles, texts = (instances[c].to_pylist() for c in ("entity_id", "title", "description"))
     keys, words, counts = [], [], []
@@ -50,16 +50,16 @@ def capitalised_counts(instances: pa.Table) -> tuple[list[str], list[str], list[
         is_word = " " not in title
         keys.append(id_)
         words.append(title.lower() if is_word else "")
-        counts.append(sum(_holds_name(title, texts[r] or "") for r in rows) if is_word else 0)
+        counts.append(sum(_contains_name(title, texts[r] or "") for r in rows) if is_word else 0)
     return keys, words, counts
 
 
 def word_hash(word: str) -> int:
-    """A 64-bit hash, never 0."""
+    """Return a 64-bit hash other than 0."""
     return int.from_bytes(hashlib.blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest()) or 1
 
 
-def _holds_name(title: str, description: str) -> bool:
+def _contains_name(title: str, description: str) -> bool:
     """Whether a word occurs in capitals, or capitalised within a sentence, quotation or parenthesis."""
     wanted, lowered = _lower(title), _lower(description)
     openings: list[int] | None = None

@@ -1,7 +1,7 @@
-"""Determine what a question asks for: its content terms, and whether it is about the whole corpus.
+"""Analyse a question: find its content terms, and whether it is about the whole corpus.
 
-A question about the whole (themes, trends, what guests talk about) has words for the corpus itself, which are
-no terms.
+A question about the whole corpus (themes, trends, what guests talk about) contains words for the corpus
+itself. They are not terms.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from itertools import groupby
 from graphrag_ray.offline.lexicon import LEXICON
 from graphrag_ray.offline.quotations import NONE, content_stems, number_in
 
-RARE = 2.0  # weight of names, numbers and unusual words; ordinary words weigh 1
-WEAK = 0.4  # weight of a verb, which says less than what it is about
-MIN_COVERAGE, MIN_COVERAGE_LONG = 0.5, 0.4  # share of the terms, by weight, that one report must have
+RARE = 2.0  # Weight of names, numbers and unusual words. Ordinary words have weight 1.
+WEAK = 0.4  # Weight of a verb, which says less than its subject and object.
+MIN_COVERAGE, MIN_COVERAGE_LONG = 0.5, 0.4  # Share of the terms, by weight, that one report must contain.
 LONG = 4  # terms
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
@@ -26,27 +26,27 @@ _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 @dataclass(frozen=True)
 class QuestionTerms:
-    """What a question asks for."""
+    """The terms of a question."""
 
-    terms: dict[str, float]  # weight of what has to match, by stem or stems of a phrase
-    words: tuple[str, ...]  # the same terms as written in the question
-    names: frozenset[str]  # terms that are written as names
-    stems: tuple[str, ...]  # all content stems of the question, for ranking
-    whole: bool  # the question is about the corpus as a whole
-    verbs: tuple[str, ...] = ()  # terms used as verbs
+    terms: dict[str, float]  # Weight of each term by its stem, or by the stems of a phrase.
+    words: tuple[str, ...]  # The same terms as written in the question.
+    names: frozenset[str]  # Terms that are written as names.
+    stems: tuple[str, ...]  # All content stems of the question, for ranking.
+    whole: bool  # The question is about the whole corpus.
+    verbs: tuple[str, ...] = ()  # Terms used as verbs.
 
     @property
     def things(self) -> tuple[str, ...]:
-        """The terms that are not verbs, or all if there are none."""
+        """Terms that are not verbs, or all terms if there are only verbs."""
         return tuple(t for t in self.terms if t not in self.verbs) or tuple(self.terms)
 
     def coverage(self, stems: Collection[str]) -> float:
-        """The weighted share of the terms that a text has, 0 to 1; 0 without terms."""
+        """Return the weighted share of the terms that a text contains, or 0 without terms."""
         total = sum(self.terms.values())
         return sum(w for t, w in self.terms.items() if t in stems) / total if total else 0.0
 
     def mark(self, stems: list[str]) -> list[str]:
-        """The stems of a sentence, plus the phrases of the question that it contains."""
+        """Return the stems of a sentence, plus the phrases of the question that it contains."""
         phrases = [t for t in self.terms if " " in t]
         if not phrases:
             return stems
@@ -56,11 +56,11 @@ class QuestionTerms:
     def concerns(
         self, reports: Sequence[Sequence[Collection[str]]], titles: Sequence[Collection[str]] = ()
     ) -> bool:
-        """Whether reports, given as the stems of their sentences and titles, concern the question.
+        """Whether reports, passed as the stems of their sentences and titles, are about the question.
 
-        They do if a title contains a name of several words. Otherwise one report must have half of the terms
-        and one sentence two of them, because a single word may be chance. A question about the whole needs
-        one term (a name, if it has any) or none.
+        They are if a title contains a name of several words. Otherwise, one report must contain half of the
+        terms, and one sentence two of them, because a single word may be chance. A question about the whole
+        corpus needs only one term (a name, if it has any), or none.
         """
         sentences = [s for report in reports for s in report]
         if self.whole or not self.terms:
@@ -79,7 +79,7 @@ class QuestionTerms:
 
 @lru_cache(maxsize=256)
 def read_question(question: str) -> QuestionTerms:
-    """Divide the words of a question into terms and signs that it is about the whole."""
+    """Divide the words of a question into terms and words for the whole corpus."""
     cues = LEXICON.cues
     terms: dict[str, float] = {}
     spelled: dict[str, str] = {}
@@ -98,8 +98,8 @@ def read_question(question: str) -> QuestionTerms:
         key = in_phrase.get(number, stems[0])
         verb = not is_name and key == stems[0] and lower_words[number] in LEXICON.verbs
         if verb:
-            # A verb is inflected like no noun, or follows an auxiliary (did the plan change). It does not
-            # follow a determiner or preposition.
+            # A verb has an inflection that no noun has, or follows an auxiliary (did the plan change). It
+            # does not follow a determiner or preposition.
             after = matches[number + 1].group() if number + 1 < len(matches) else "Nothing"
             ends = after[0].isupper() or after.lower() in LEXICON.stop or after.lower() not in LEXICON.nouns
             after_auxiliary = not cues["auxiliary"].isdisjoint(lower_words[:number])
@@ -124,7 +124,7 @@ def explain_no_match(question: str) -> str:
 
 
 def list_terms(variables: Mapping[str, str]) -> str:
-    """List keywords on two levels. Low: names, numbers and unusual words. High: all others.
+    """List keywords on two levels. Low: names, numbers and unusual words. High: all other terms.
 
     For a question without content words, the question itself is a high-level keyword.
     """
@@ -136,9 +136,9 @@ def list_terms(variables: Mapping[str, str]) -> str:
 
 
 def list_subjects(variables: Mapping[str, str]) -> str:
-    """List runs of the question's terms, without verbs, one a line: names first, then in order.
+    """List runs of the question's terms without verbs, one per line: names first, then in order.
 
-    For a question without terms, runs of its content words.
+    For a question without terms, list runs of its content words.
     """
     text, question = variables["question"], read_question(variables["question"])
     wanted = {stem for term in question.things for stem in term.split()} or set(question.stems)
@@ -160,7 +160,7 @@ def _plain(match: re.Match[str]) -> str:
 
 
 def _phrases(question: str, matches: list[re.Match[str]]) -> dict[int, str]:
-    """Phrases by the numbers of their words: names made of ordinary words, such as the World Cup."""
+    """Find phrases by the positions of their words: names made of ordinary words, such as the World Cup."""
     phrases: dict[int, str] = {}
     can_join = [
         bool(

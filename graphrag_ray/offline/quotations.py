@@ -1,7 +1,7 @@
 """Quotations: write and parse them, compare their words, and rank them by LexRank, MMR and BM25.
 
-A description joins quotations by ` […] `. Reports and answers put each quotation between “ and ” with a
-reference after it. Quotations may contain quotation marks if these are balanced.
+A description joins quotations by ` […] `. Reports and answers put each quotation between “ and ”, followed by
+a reference. Quotations may contain quotation marks if these are balanced.
 
 LexRank: Erkan and Radev, JAIR 2004, in its continuous form with idf-modified cosines. MMR: Carbonell and
 Goldstein, SIGIR 1998.
@@ -31,16 +31,16 @@ _SUFFIX = re.compile(
     r"|ement|ional|ively|ently|antly|ances?|ences?|at(?:ing|ed|es?|ive|ors?)|ness|able|ible|ally|ical|ions?|ious|ists?"
     r"|isms?|i[sz](?:ed?|es|ing)|ity|ie[sd]|ive|ing|ous|ful|ers?|ors|est|ant|ent|ial|ual|ed|or|ly|al|ic|es|[yse])$"
 )
-MAX_SENTENCES = 240  # only the first ones are compared, because the number of pairs is quadratic
+MAX_SENTENCES = 240  # Maximum number of sentences to compare, because the number of pairs is quadratic.
 
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
 
 @lru_cache(maxsize=1 << 17)
 def stem(word: str) -> str:
-    """A light stem of a lower-case word: the longest listed suffix that leaves four letters is removed.
+    """Stem a lower-case word: remove the longest listed suffix that leaves four letters.
 
-    Deliberately coarser than Porter (1980), so that innovate, innovation and innovative match.
+    This is deliberately coarser than Porter (1980), so that innovate, innovation and innovative match.
     """
     if not word.isalpha() or len(word) < 4:
         return word
@@ -68,14 +68,14 @@ def _content(word: str) -> str:
 
 
 def content_stems(text: str) -> list[str]:
-    """The stems of a text's content words, in order, with repetitions."""
+    """Return the stems of a text's content words, in order, with repetitions."""
     return [s for w in _WORD.findall(text) if (s := _content(w))]
 
 
 def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
-    """[n, n] idf-modified cosines of sentences given as stems; 1 on the diagonal, 0 for empty ones.
+    """Return [n, n] idf-modified cosines of sentences (as stems): 1 on the diagonal, 0 for empty ones.
 
-    Words of a single sentence only count in its length.
+    Words that occur in only one sentence affect only its length.
     """
     n = len(sentences)
     counts = [Counter(s) for s in sentences]
@@ -97,7 +97,7 @@ def similarities(sentences: Sequence[Sequence[str]]) -> Floats:
 
 
 def lexrank(similarity: Floats, damping: float = 0.85, rounds: int = 30) -> Floats:
-    """[n] salience of sentences, scaled to a maximum of 1.
+    """Return the salience [n] of sentences, scaled to a maximum of 1.
 
     Unlike the paper, we ignore the similarity of a sentence with itself, which would make isolated sentences
     as salient as the average.
@@ -122,13 +122,13 @@ def mmr(
     groups: Sequence[int] | None = None,
     per_group: int = 0,
 ) -> list[int]:
-    """Choose up to `limit` sentences, each weighed against those chosen before it.
+    """Choose up to `limit` sentences, each penalised for its similarity to sentences chosen before.
 
     Near-copies of a chosen sentence (similarity from 0.85) and sentences without relevance are never chosen.
 
     Args:
-        trade_off: lambda of the paper: 1 for relevance only, 0 for novelty only.
-        groups, per_group: Choose at most `per_group` (0 for any number) sentences of one group.
+        trade_off: Lambda in the paper: 1 for relevance only, 0 for novelty only.
+        groups, per_group: Choose at most `per_group` sentences per group (0: no limit).
 
     Returns:
         Indices, best first.
@@ -153,9 +153,9 @@ def mmr(
 
 
 def bm25(query: Sequence[str], sentences: Sequence[Sequence[str]], k1: float = 1.2, b: float = 0.5) -> Floats:
-    """[n] Okapi BM25 (Robertson and Zaragoza 2009) of sentences for a query, all as stems.
+    """Return the Okapi BM25 scores [n] (Robertson and Zaragoza 2009) of sentences for a query, all as stems.
 
-    b is lower than usual because sentences vary less in length than documents, and long ones say more.
+    b is lower than usual because sentences vary less in length than documents, and longer ones say more.
     """
     n = len(sentences)
     scores = np.zeros(n)
@@ -175,7 +175,7 @@ def bm25(query: Sequence[str], sentences: Sequence[Sequence[str]], k1: float = 1
 JOIN = " […] "
 MARK = "Written without a language model: text in quotation marks is quoted from the corpus."
 NONE = "NONE"
-CHARS_PER_TOKEN = 3.4  # of English prose, conservative
+CHARS_PER_TOKEN = 3.4  # A conservative value for English prose.
 
 _JOIN = re.compile(r"(?:(?<!\s)\s++)?\[…\]\s*")
 _MARKS = re.compile("[“”]")
@@ -200,7 +200,7 @@ _HEADING = re.compile(r"(?:^|\s)##\s+")
 
 
 def pieces(description: str) -> list[str]:
-    """The quotations of a description, without one that was truncated at the end of a context."""
+    """Return the quotations of a description, except one that was truncated at the end of a context."""
     quotations = [p for p in _JOIN.split(fold(description)) if p and p != CONVERSE]
     if quotations and quotations[-1].endswith(_CUT) and len(quotations[-1]) > 1:
         quotations.pop()
@@ -218,7 +218,7 @@ def is_balanced(text: str) -> bool:
 
 @lru_cache(maxsize=1 << 14)
 def stands_alone(text: str) -> float:
-    """How well a quotation is understood out of context, 0 to 1.
+    """Return how well a quotation can be understood out of context, from 0 to 1.
 
     Legal notices, courtesies, questions, headings, table rows, fragments and sentences that refer back (he,
     this, but) score low (Paice 1990, "Constructing literature abstracts by computer").
@@ -236,7 +236,7 @@ def stands_alone(text: str) -> float:
 
 
 def report_parts(content: str) -> list[tuple[str, list[str]]]:
-    """Parse a report on one line: (name that a finding is about, its quotations), the summary under ""."""
+    """Parse a report on one line: (subject of a finding, its quotations). The summary has the subject ""."""
     parts = []
     for number, part in enumerate(_HEADING.split(content)):
         head, _, _ = part.partition("“")
@@ -245,17 +245,17 @@ def report_parts(content: str) -> list[tuple[str, list[str]]]:
 
 
 def first_name(heading: str) -> str:
-    """The first name in a heading or title written by this engine (`Mara Venn — with …`, `A, B, C`)."""
+    """Return the first name in a heading or title of this engine (`Mara Venn — with …`, `A, B, C`)."""
     head = re.split(r" — |, ", heading.strip(), maxsplit=1)[0]
     return fold(head)
 
 
 def number_in(variables: Mapping[str, str], name: str, default: int) -> int:
-    """A positive number from a variable, or the default."""
+    """Parse a positive number in a variable, or return the default."""
     text = variables.get(name, "")
     return (int(text) or default) if text.isdecimal() and len(text) < 10 else default
 
 
 def room_in(variables: Mapping[str, str], default_tokens: int) -> float:
-    """The length of a reply of `max_tokens`, in characters."""
+    """Return the length in characters of a reply of `max_tokens`."""
     return number_in(variables, "max_tokens", default_tokens) * CHARS_PER_TOKEN

@@ -1,4 +1,4 @@
-"""The prompts that the offline engine answers, and the functions that answer them."""
+"""Map the prompts that the offline engine supports to functions that reply to them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
 
 
 def answer(request: ChatRequest) -> ChatReply:
-    """Answer one of our prompts from `request.variables`. The messages are not read.
+    """Reply to one of our prompts, using only `request.variables`, not the messages.
 
     A correction turn gets the same reply as the first turn. Raises PermanentCallError for an unknown prompt.
     """

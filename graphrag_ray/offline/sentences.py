@@ -22,7 +22,7 @@ _LABEL = re.compile(
     r"[ \t]*(?:\([^()\n]{1,30}\)[ \t]*)?:[*_]{0,2}(?=[ \t]|$)"
 )
 _CAPITALS = "A-ZÀ-ÞΆ-ΩЀ-Я\u0531-\u0556" + "".join(c for c in map(chr, range(0x100, 0x250)) if c.isupper())
-# Letters of scripts without capitals.
+# These are letters of scripts without capitals.
 _NO_CASE = "\u0590-\u109f\u1200-\u137f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3"
 _PARENTHESES = re.compile(r"\([^()]*\)")
 _CLOSING = re.escape(CLOSERS)
@@ -39,13 +39,13 @@ _HEADING_WORD = re.compile(r"[^\W\d_][^\W_]{3,}|[A-Z]+")
 
 @dataclass(frozen=True, slots=True)
 class Sentence:
-    """A sentence text[start:end] without speaker label."""
+    """A sentence text[start:end] without its speaker label."""
 
     start: int
     end: int
-    turn: int = -1  # number of the speaker turn, -1 if nobody is known to speak
-    label_start: int = -1  # start of the label, for the first sentence of a turn; else `start`
-    whole: bool = True  # false for a fragment at an edge of the chunk
+    turn: int = -1  # Number of the speaker turn, or -1 if the speaker is unknown.
+    label_start: int = -1  # Start of the label for the first sentence of a turn, otherwise `start`.
+    whole: bool = True  # False for a fragment at an edge of the chunk.
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +64,31 @@ class Script:
 
 
 def is_opening(character: str) -> bool:
-    """Whether a sentence may begin with a letter: a capital, or one of a script without capitals."""
+    """Whether a sentence may begin with this letter: a capital, or a letter of a script without capitals."""
     return character.isalpha() and not character.islower()
 
 
 def fold(text: str) -> str:
-    """Collapse white space, as in quotations."""
+    """Collapse whitespace, as in quotations."""
     return " ".join(text.split())
 
 
 def has_cells(sentence: str) -> bool:
-    """Whether it is a row of a Markdown table, or a list of names: it has a bar outside parentheses."""
+    """Whether text is a Markdown table row or a list of names: it contains a bar outside parentheses."""
     return " | " in sentence and " | " in _PARENTHESES.sub("", sentence)
 
 
 def split_sentences(text: str) -> list[str]:
-    """The sentences of running text without turns, white space collapsed."""
+    """Split running text without turns into sentences, with whitespace collapsed."""
     return [s for s in (fold(text[a:b]) for a, b in _boundaries(text, 0, len(text))) if s]
 
 
 def read_script(text: str) -> Script:
     """Split a chunk into sentences and, where lines begin with `NAME:`, into turns.
 
-    A label in capitals marks a speaker at once, one in mixed case if it recurs or begins with a first name or
-    honorific. Blank lines, headings, list items and labels end a sentence; a single line break only after a
-    complete line.
+    A label in capitals always marks a speaker. A label in mixed case does if it recurs or begins with a first
+    name or honorific. Blank lines, headings, list items and labels end a sentence. A single line break does
+    only after a complete line.
     """
     blocks = _blocks(text)
     labels = [_label(text, a, b) for a, b in blocks]
@@ -119,7 +119,7 @@ def read_script(text: str) -> Script:
 
 
 def _blocks(text: str) -> list[tuple[int, int]]:
-    """Stretches that no sentence crosses, without leading markup."""
+    """Return blocks that no sentence crosses, without leading markup."""
     blocks: list[tuple[int, int]] = []
     open_start, open_end = -1, -1
     last_start, last_line_end = 0, -2
@@ -152,7 +152,7 @@ def _blocks(text: str) -> list[tuple[int, int]]:
 
 
 def _is_heading(line: str) -> bool:
-    """A short line in title case, or digits: the running head or page number of a printed page."""
+    """Whether a line is a running head or page number: a short line in title case, or digits."""
     if len(line) > MAX_HEADING or line.rstrip()[-1:] in ".!?,;":
         return False
     words = _HEADING_WORD.findall(line)
@@ -162,7 +162,7 @@ def _is_heading(line: str) -> bool:
 
 
 def _label(text: str, start: int, end: int) -> tuple[str, int, int, int] | None:
-    """(name, its start, its end, start of the speech) if a block opens with a speaker label."""
+    """Return (name, its start, its end, start of the speech) if a block starts with a speaker label."""
     match = _LABEL.match(text, start, end)
     if not match:
         return None
@@ -180,7 +180,7 @@ def _label(text: str, start: int, end: int) -> tuple[str, int, int, int] | None:
 
 
 def without_label(sentence: str) -> str:
-    """Remove the speaker label from a sentence: one in capitals (OPERATOR), or the name of a person."""
+    """Remove the speaker label from a sentence: a word in capitals (OPERATOR), or the name of a person."""
     match = _LABEL.match(sentence)
     if match is None:
         return sentence

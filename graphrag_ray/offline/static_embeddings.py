@@ -1,7 +1,7 @@
-"""Embed text without a download: averaged static token vectors of wordllama.
+"""Embed text without a download, by averaging the static token vectors of wordllama.
 
-Reads its weights and tokenizer directly: the package imports an HTTP client, configures logging, and copies
-the weights, which takes longer than a question may.
+We read its weights and tokenizer directly, because the package imports an HTTP client, configures logging and
+copies the weights, which would take longer than answering a question.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 DIMENSIONS = 256
-MAX_CACHED_WORDS, MAX_CACHED_WORD_LENGTH = 1 << 17, 32  # about 30 MB
+MAX_CACHED_WORDS, MAX_CACHED_WORD_LENGTH = 1 << 17, 32  # About 30 MB.
 _NAME = "l2_supercat"
 _WHOLE = re.compile("^ | $|  |\u2581|<unk>|</?s>")
 
 
 @lru_cache(maxsize=1)
 def _weights() -> npt.NDArray[np.float32]:
-    """[tokens, DIMENSIONS] as float32, because summing the stored float16 takes three times as long."""
+    """Load the weights [tokens, DIMENSIONS] as float32. Summing the stored float16 is three times slower."""
     from safetensors import safe_open
 
     with safe_open(_home() / "weights" / f"{_NAME}_{DIMENSIONS}.safetensors", framework="np") as file:
@@ -51,17 +51,17 @@ def _home() -> Path:
 
 
 def embed_many(texts: Sequence[str]) -> list[bytes]:
-    """Embed texts as 256 little-endian float32 of length 1; zeros for a text without tokens."""
+    """Embed texts as 256 little-endian float32 values with norm 1, or zeros for a text without tokens."""
     weights = _weights()
     return [_vector(weights, _ids(text)) for text in texts]
 
 
 def _ids(text: str) -> npt.NDArray[np.int64]:
-    """The token ids of a text, as the tokenizer gives them.
+    """Return the same token ids as the tokenizer.
 
-    No token of this vocabulary contains a space after another character, so words are encoded one by one and
-    cached, which halves the time. `_WHOLE` finds exceptions: repeated or outer spaces, the tokenizer's own
-    space character, special tokens.
+    No token of this vocabulary contains a space after another character, so words are encoded separately and
+    cached, which halves the time. `_WHOLE` finds exceptions: repeated or outer spaces, the tokenizer's space
+    character, and special tokens.
     """
     if not text or _WHOLE.search(text):
         return np.frombuffer(_encoded(text), dtype=np.int64)
@@ -82,8 +82,8 @@ def _encoded(text: str) -> bytes:
 
 
 def _vector(weights: npt.NDArray[np.float32], ids: npt.NDArray[np.int64]) -> bytes:
-    # Unlike wordllama's padded batches, this takes a fifth of the time, and a vector does not depend on its
-    # neighbours. Sum and mean have the same direction.
+    # This takes a fifth of the time of wordllama's padded batches, and a vector does not depend on other
+    # texts. Sum and mean have the same direction.
     total = weights.take(ids, axis=0, mode="clip").sum(axis=0, dtype=np.float64)
     length = math.sqrt(total @ total)
     return bytes((total / length if length > 0 else total).astype("<f4").tobytes())

@@ -49,7 +49,7 @@ def test_quotations_of_an_answer_have_the_right_location(
 ):
     answer = demo.ask(QUESTION, level)
     out = io.StringIO()
-    monkeypatch.setattr(answer_output, "console_of", lambda: Console(file=out, width=80, soft_wrap=True))
+    monkeypatch.setattr(answer_output, "make_console", lambda: Console(file=out, width=80, soft_wrap=True))
     answer_output.print_answer(answer, demo, demo.sources(answer.references, answer))
     reports = dict(re.findall(r"^Report (\d+): .*\n((?:  .*\n)+)", out.getvalue(), re.MULTILINE))
     documents = {

@@ -149,7 +149,7 @@ def test_a_killed_run_is_shown_with_its_last_progress(world: World, often: None,
         and "started 1970-01-01T00:00:01Z: was killed (process 7 on far)" in watching.stdout
     )
     plain = " ".join(run("status", "--root", world.root).stdout.split())
-    assert "it was at: extract … 61 s" in plain
+    assert "last step: extract … 61 s" in plain
     # It stays until another run publishes progress.
     with locks.acquire(world.store) as lock:
         assert gc.plan_gc(world.store, gc.GcOptions(), lock).others["runs"] == []
@@ -167,7 +167,7 @@ def test_a_run_that_ended_early_shows_its_last_progress(world: World, run: Comma
     assert (found["exit_meaning"], found["failed"]) == ("stopped by a budget", None)
     assert found["reached"]["step"] == "extract" and found["reached"]["pace"]["done"] > 0
     plain = run("status", "--root", world.root).stdout
-    assert "(exit code 4: stopped by a budget)" in plain and "it was at: extract" in plain
+    assert "(exit code 4: stopped by a budget)" in plain and "last step: extract" in plain
     assert run("status", "--root", world.root, "--watch").exit_code == 4
 
 

@@ -15,7 +15,7 @@ from graphrag_ray.base.wording import escape_control, plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.answer_output import print_answer, print_sources, write_stream
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 from graphrag_ray.query.methods import methods
 
 if TYPE_CHECKING:
@@ -34,23 +34,24 @@ NEWEST = "newest"
 @options.raw
 @options.cache
 @options.snapshot
-def chat(given: Given, raw: bool, cache: str | None, snapshot: int | None, **search: Any) -> None:
-    """Ask questions in a conversation, in which a question may refer to earlier ones. /help lists the
-    commands. From a pipe, every line is a question, and the exit code is 3 if one failed.
+def chat(opts: IndexOptions, raw: bool, cache: str | None, snapshot: int | None, **search: Any) -> None:
+    """Ask questions in a conversation. A question may refer to earlier ones. Type /help to list the commands.
+
+    If the input is a pipe or file, every line is a question, and the exit code is 3 if one of them failed.
 
     \b
     Examples:
       graphrag-ray chat --root ./my-index
       graphrag-ray chat --root ./my-index --method global --level C1 < questions.txt
     """
-    options.spare_pandas()
+    options.avoid_pandas_import()
     from graphrag_ray.query import traces
     from graphrag_ray.query.chat import Chat
 
-    methods.check_options(search["method"], given.short)
+    methods.check_options(search["method"], opts.short)
 
     def reopen(number: int | None) -> Index:
-        return given.index(number, cache)
+        return opts.index(number, cache)
 
     with traces.export_traces(), Chat(reopen(snapshot), **search) as conversation:
         session = Conversation(conversation, reopen, typed=sys.stdin.isatty(), raw=raw)
@@ -64,15 +65,15 @@ class Conversation:
     """A conversation on standard input and output."""
 
     chat: Chat
-    reopen: Callable[[int | None], Index]  # opens a snapshot by its number, or the newest
-    typed: bool  # from a terminal; otherwise questions are printed before their answers
+    reopen: Callable[[int | None], Index]  # Opens a snapshot by number; None opens the newest.
+    typed: bool  # The input is a terminal. Otherwise, each question is printed before its answer.
     raw: bool = False
-    failed: int = 0  # questions with a missing or partial answer
+    failed: int = 0  # Number of questions with a missing or partial answer.
     _last: Answer | None = None
     _notes: set[str] = field(default_factory=set)
 
     def run(self) -> None:
-        """Answer until /quit or the end of the input."""
+        """Answer questions until /quit or the end of the input."""
         from graphrag_ray.engine.dialogue_runner import record_bug
 
         click.echo(self._introduction())
@@ -90,7 +91,7 @@ class Conversation:
                 self.failed += 1
                 hint = f" (/snapshot {NEWEST})" if isinstance(e, SnapshotRemoved) else ""
                 click.echo(f"graphrag-ray: {e}{hint}", err=True)
-            except Exception as e:  # noqa: BLE001 - a failed question or command does not end the conversation
+            except Exception as e:  # noqa: BLE001 - A failed question or command must not end the conversation.
                 self.failed += 1
                 click.echo(f"graphrag-ray: {escape_control(record_bug(e))}", err=True)
 
@@ -98,7 +99,7 @@ class Conversation:
         index = self.chat.index
         n_documents = plural(index.manifest.counts.get("documents", 0), "document")
         snapshot = f"{index.store.url}, snapshot {index.manifest.number}, {n_documents}"
-        return f"{snapshot}. {self._method()}. /help: more."
+        return f"{snapshot}. {self._method()}. Type /help for help."
 
     def _method(self) -> str:
         chat = self.chat
@@ -110,8 +111,8 @@ class Conversation:
         if not self.typed:
             yield from sys.stdin
             return
-        with suppress(ImportError):  # not available on every system
-            import readline  # noqa: F401 - adds line editing and history to `input`
+        with suppress(ImportError):  # readline is not available on every system.
+            import readline  # noqa: F401 - Adds line editing and history to `input`.
 
         while True:
             try:
@@ -149,8 +150,8 @@ class Conversation:
                 click.echo(self._method())
             case "/sources":
                 if self._last is None:
-                    raise UsageError("There is no answer yet to show sources for")
-                print_sources(console.console_of(), chat.index.sources(self._last.references, self._last))
+                    raise UsageError("There is no answer yet. Ask a question first.")
+                print_sources(console.make_console(), chat.index.sources(self._last.references, self._last))
             case "/snapshot":
                 if argument not in ("", NEWEST) and not argument.isdecimal():
                     raise UsageError(f"/snapshot needs a number or {NEWEST}")
@@ -172,8 +173,8 @@ class Conversation:
 
 COMMANDS = {
     "/method NAME": "change the search method",
-    "/level C0..Cn": "change the community level; auto: chosen by the method",
-    "/where CONDITION": "add a condition on documents; without CONDITION, remove all",
+    "/level C0..Cn": "change the community level; auto: let the method choose",
+    "/where CONDITION": "add a condition on documents; without CONDITION, remove all conditions",
     "/sources": "show the sources of the last answer",
     f"/snapshot N|{NEWEST}": "switch to another snapshot of the index",
     "/new": "forget the previous questions",

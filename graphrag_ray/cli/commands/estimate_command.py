@@ -9,9 +9,10 @@ import click
 from graphrag_ray.base.wording import price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 
 if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.indexing.forecast.forecast import Forecast
 
 
@@ -23,16 +24,19 @@ if TYPE_CHECKING:
     "--sample",
     type=click.IntRange(1),
     metavar="N",
-    help="Chunks to extract with the offline engine. Default: 1000.",
+    help="Number of chunks to sample with the offline engine. Default: 1000.",
 )
-@click.option("--full", is_flag=True, help="Read all of INPUT, even if it is larger than 512 MB.")
+@click.option("--full", is_flag=True, help="Read all of INPUT, even if it exceeds 512 MB.")
+@click.option("--new-prompts", is_flag=True, help="Assume that you will run `index --new-prompts`.")
 @click.option(
-    "--new-prompts", is_flag=True, help="Assume `index --new-prompts` instead of the index's prompts."
+    "--assume",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Override one of the printed assumptions; repeatable.",
 )
-@click.option("--assume", multiple=True, metavar="NAME=VALUE", help="Replace one of the printed assumptions.")
 @options.as_json
 def estimate(
-    given: Given,
+    opts: IndexOptions,
     input_url: str | None,
     sample: int | None,
     full: bool,
@@ -40,12 +44,13 @@ def estimate(
     assume: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Predict calls, tokens, cost and time of each stage of indexing INPUT. No model is called, nothing is
+    """Predict calls, tokens, cost and time of each stage of indexing INPUT. No model is called and nothing is
     written.
 
-    The chunks to extract from are counted exactly. The rest is modelled: names from a sample that the offline
-    engine reads, lengths from assumptions. For a closer estimate, index a few documents of INPUT with the
-    same settings, and pass that index as --root: its actual calls replace the assumptions.
+    Chunks are counted exactly. Everything else is modelled: the number of names from a sample that the
+    offline engine reads, the length of replies from assumptions. For a better estimate, index a few documents
+    of INPUT with the same settings and pass that index as --root: its actual calls then replace the
+    assumptions.
 
     \b
     Examples:
@@ -55,22 +60,22 @@ def estimate(
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
-    from graphrag_ray.indexing.estimate import estimate as forecast_of
+    from graphrag_ray.indexing.estimate import estimate as make_forecast
     from graphrag_ray.indexing.forecast.forecast import parse_assumptions
     from graphrag_ray.store.snapshots import read_latest
 
     assumptions = parse_assumptions(assume)
     stored, url = None, None
-    if given.root is not None and given.config is None:
-        store = given.store()
-        with options.naming_root(given.root):
+    if opts.root is not None and opts.config is None:
+        store = opts.store()
+        with options.naming_root(opts.root):
             parent = read_latest(store)
         stored, url = (parent.settings if parent else None), store.url
-    settings = given.settings(stored, url)
-    forecast = forecast_of(
+    settings = opts.settings(stored, url)
+    forecast = make_forecast(
         options.input_of(input_url, settings),
         settings,
-        root=given.root,
+        root=opts.root,
         sample=sample or SAMPLE_CHUNKS,
         assumptions=assumptions,
         read_bytes=None if full else READ_BYTES,
@@ -79,12 +84,12 @@ def estimate(
     if as_json:
         console.print_json(forecast.as_dict())
     else:
-        _print_forecast(forecast, given.root)
+        _print_forecast(forecast, settings, opts.root)
 
 
-def _print_forecast(forecast: Forecast, root: str | None) -> None:
-    """Print the stages, what is left of an unfinished index, the assumptions and the notes."""
-    out, corpus = console.console_of(), forecast.corpus
+def _print_forecast(forecast: Forecast, settings: Settings, root: str | None) -> None:
+    """Print the stages, the remaining work for an unfinished index, the assumptions and the notes."""
+    out, corpus = console.make_console(), forecast.corpus
     about, read = ("", "") if corpus.read_share == 1 else ("about ", " read")
     out.print(
         f"{corpus.files:,} files, {about}{corpus.documents:,} documents{read}, {about}{corpus.chunks:,.0f} "
@@ -97,26 +102,27 @@ def _print_forecast(forecast: Forecast, root: str | None) -> None:
     for stage in forecast.stages:
         v, bound = stage.volume, stage.bound
         counts = map(_count, (v.calls, v.prompt_tokens, v.completion_tokens))
-        remarks = (f"by {bound.limited_by}" if bound and v.calls else "", v.exact)
+        remarks = (f"limited by {bound.limited_by}" if bound and v.calls else "", v.exact)
         time = _time(bound.seconds if bound else None)
         cells = [*counts, _money(stage.cost_usd), time, ", ".join(filter(None, remarks))]
         rows.append([v.stage, stage.model_id, *cells])
     totals, left = forecast.totals, forecast.left
-    if totals["seconds"] is not None:  # Without the time of the calls, that of the rest says little.
+    if totals["seconds"] is not None:  # The overhead alone says little.
         rows.append(["no calls", *[""] * 5, _time(forecast.overhead_s), "starting Ray, reading, tables"])
     names = ("calls", "prompt_tokens", "completion_tokens")
     sums = [*(_count(totals[name]) for name in names), _money(totals["cost_usd"]), _time(totals["seconds"])]
     columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
     console.print_table(columns, rows, left=2, total=["total", "", *sums, ""])
     if totals["cost_usd"] is None:
-        out.print(f"To see the cost, use {price_hint()}")
+        name = settings.model_name(next(s.volume.stage for s in forecast.stages if s.cost_usd is None))
+        out.print(f"The price of model {name!r} is unknown. To see the cost, use {price_hint(name)}")
     if root is not None and left["calls"] < totals["calls"]:
         out.print(
             f"\nRemaining for the index at {root}: {_count(left['calls'])} calls, "
             f"{_count(left['prompt_tokens'])} prompt and {_count(left['completion_tokens'])} completion "
             f"tokens, {_money(left['cost_usd'])}"
         )
-    out.print("\nAssumptions (change one with --assume name=value)")
+    out.print("\nAssumptions (override with --assume NAME=VALUE)")
     assumed = (
         (a.name, f"{a.value:,.0f}" if a.value >= 100 else f"{a.value:.3g}", a.source)
         for a in forecast.assumptions
@@ -127,12 +133,12 @@ def _print_forecast(forecast: Forecast, root: str | None) -> None:
 
 
 def _count(value: float) -> str:
-    """A count, rounded to millions if it is large."""
+    """Format a count, in millions if it is large."""
     return f"{value:,.0f}" if value < 10_000_000 else f"{value / 1e6:,.1f} M"
 
 
 def _time(seconds: float | None) -> str:
-    return "unknown" if seconds is None else console.duration(seconds)
+    return "unknown" if seconds is None else console.format_duration(seconds)
 
 
 def _money(usd: float | None) -> str:

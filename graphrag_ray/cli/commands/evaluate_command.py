@@ -1,4 +1,4 @@
-"""`graphrag-ray evaluate`: compare search methods, with metrics."""
+"""`graphrag-ray evaluate`: compare search methods using metrics."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, UsageError
 from graphrag_ray.base.wording import escape_control, price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command, Commands
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 from graphrag_ray.evaluate import CRITERIA, REPLICATES
 
 if TYPE_CHECKING:
@@ -29,20 +29,20 @@ if TYPE_CHECKING:
 
 _PACKAGES = ("scipy", "rapidfuzz", "nltk", "pandas", "jinja2")
 _OFFLINE_JUDGE = (
-    "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead: the figures show that the "
-    "pipeline works, and say nothing about the answers."
+    "NO LANGUAGE MODEL JUDGED. The offline engine counted words and names instead. The numbers show that the "
+    "pipeline works, but say nothing about the quality of the answers."
 )
 
 EVALUATE_COMMANDS = {
     "Head to head": {
-        "questions": "Write questions about the corpus as a whole.",
+        "questions": "Generate questions about the corpus as a whole.",
         "estimate": "Predict the cost of a comparison.",
-        "compare": "Have a judge compare the answers of several conditions.",
+        "compare": "Let a judge compare the answers of several conditions.",
         "claims": "Count the factual claims in answers.",
     },
-    "Known answers, communities": {
+    "Known answers and communities": {
         "qa": "Score answers and retrieval against known answers.",
-        "communities": "Measure each level of communities.",
+        "communities": "Measure the quality of each community level.",
     },
 }
 
@@ -54,9 +54,10 @@ EVALUATE_COMMANDS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 def evaluate() -> None:
-    """Compare search methods on your own corpus, with sound statistics. All model replies are kept in the
-    folder --out: the same command continues where it was stopped, and a further condition or criterion pays
-    only for what is new.
+    """Compare search methods on your own corpus, with sound statistics.
+
+    All model replies are stored in the folder --out. After an interruption, run the same command again to
+    continue. If you add a condition or criterion, you pay only for the new calls.
 
     \b
     Examples:
@@ -74,34 +75,34 @@ _conditions = click.option(
     "--condition",
     "conditions",
     multiple=True,
-    metavar="NAME=WAY",
-    help="A condition; repeatable. WAY is METHOD[:LEVEL][,setting=value…], or a file of answers "
+    metavar="NAME=SPEC",
+    help="A condition to compare; repeatable. SPEC is METHOD[:LEVEL][,setting=value…] or a file of answers "
     "(.csv, .jsonl, .parquet).",
 )
-_posed = options.combine(
+_question_options = options.combine(
     options.settings,
-    _questions("A .csv, .jsonl or .parquet file with a column question (and question_id)."),
+    _questions("A .csv, .jsonl or .parquet file with a column `question` (optional: `question_id`)."),
     _conditions,
 )
-_judging = options.combine(
+_judge_options = options.combine(
     click.option(
         "--criterion",
         "criteria",
         multiple=True,
         default=CRITERIA,
         metavar="NAME",
-        help=f"Criterion of comparison; repeatable. Default: {', '.join(CRITERIA)}. Others: overall, and "
-        "text files in the folder `criteria` of prompts_dir.",
+        help=f"Criterion for the judge; repeatable. Default: {', '.join(CRITERIA)}. Also available: overall, "
+        "and the text files in the folder `criteria` of prompts_dir.",
     ),
     click.option(
         "--replicates", type=int, default=REPLICATES, show_default=True, help="Verdicts per pair of answers."
     ),
     click.option("--claims", is_flag=True, help="Also count the factual claims in the answers."),
 )
-_where = options.combine(
-    click.option("--ray", is_flag=True, help="Call the models from Ray instead of this process."),
-    click.option("--address", metavar="ADDRESS", help="Call the models from this Ray cluster."),
-    click.option("-q", "--quiet", is_flag=True, help="Print nothing but results and errors."),
+_run_options = options.combine(
+    click.option("--ray", is_flag=True, help="Call models from Ray instead of this process."),
+    click.option("--address", metavar="ADDRESS", help="Call models from this Ray cluster."),
+    click.option("-q", "--quiet", is_flag=True, help="Print only results and errors."),
     options.as_json,
 )
 _out = click.option(
@@ -109,17 +110,16 @@ _out = click.option(
 )
 
 
-def _open(given: Given) -> Index:
-    """Open the newest snapshot. Raises UsageError if packages are missing, so import modules that need them
-    later."""
+def _open(opts: IndexOptions) -> Index:
+    """Open the newest snapshot. Raises UsageError if packages are missing; import their users later."""
     if missing := [name for name in _PACKAGES if find_spec(name) is None]:
         raise UsageError(f"`evaluate` needs {', '.join(missing)}: pip install 'graphrag-ray[evaluate]'")
-    return given.index()
+    return opts.index()
 
 
-def _read_questions(given: Given, url: str) -> tuple[Index, list[BatchQuestion], list[str]]:
-    """The index, the questions in a file, and warnings about them."""
-    index = _open(given)
+def _read_questions(opts: IndexOptions, url: str) -> tuple[Index, list[BatchQuestion], list[str]]:
+    """Open the index and read questions. Returns (index, questions, warnings)."""
+    index = _open(opts)
     from graphrag_ray.evaluate.evaluation_files import read_unique_questions
 
     return index, *read_unique_questions(url, index.settings.storage.fsspec_options(url))
@@ -136,7 +136,7 @@ def _running(
 
 
 def _print_table(table: pa.Table, title: str = "") -> None:
-    """Print a table of results without empty columns."""
+    """Print a table of results. Empty columns are omitted."""
     if title:
         click.echo(f"\n{title}:")
     names = [name for name in table.column_names if table[name].null_count < len(table)]
@@ -145,7 +145,7 @@ def _print_table(table: pa.Table, title: str = "") -> None:
 
 
 def _heading(name: str) -> str:
-    return escape_control(re.sub(r"_0_(\d)$", r" at .\1", name).replace("_", " "))
+    return escape_control(re.sub(r"_0_(\d)$", r" at 0.\1", name).replace("_", " "))
 
 
 def _cell(value: Any) -> str:
@@ -168,26 +168,26 @@ def _end(warnings: Iterable[str], failed: int = 0) -> None:
 @click.option(
     "--description",
     metavar="TEXT",
-    help="What the corpus is and what it is used for. Default: the description in the index, or one written "
-    "from its top reports.",
+    help="Describes the corpus and its use. Default: the description in the index or, if there is none, one "
+    "generated from its top reports.",
 )
-@click.option("--personas", type=int, default=5, show_default=True, help="Kinds of users.")
-@click.option("--tasks", type=int, default=5, show_default=True, help="Tasks per user.")
-@click.option("--each", type=int, default=5, show_default=True, help="Questions per task.")
-@click.option("--out", metavar="FILE", required=True, help="A .csv file for the questions.")
-@_where
+@click.option("--personas", type=int, default=5, show_default=True, help="Number of users to imagine.")
+@click.option("--tasks", type=int, default=5, show_default=True, help="Number of tasks per user.")
+@click.option("--each", type=int, default=5, show_default=True, help="Number of questions per task.")
+@click.option("--out", metavar="FILE", required=True, help="The .csv file to write.")
+@_run_options
 def questions(
-    given: Given,
+    opts: IndexOptions,
     description: str | None,
     personas: int,
     tasks: int,
     each: int,
     out: str,
     as_json: bool,
-    **where: Any,
+    **run_options: Any,
 ) -> None:
-    """Write questions that require an understanding of the whole corpus: a model imagines users, their tasks,
-    and what they would ask (Algorithm 1 of the paper). Replies are kept in the folder OUT.work.
+    """Generate questions that require an understanding of the whole corpus: a model imagines users, their
+    tasks and their questions (Algorithm 1 of the GraphRAG paper). Replies are stored in the folder OUT.work.
 
     \b
     Examples:
@@ -199,12 +199,12 @@ def questions(
     from graphrag_ray.store.files import Store
 
     if not out.lower().endswith(".csv"):
-        raise UsageError(f"--out {out!r} is not a .csv file")
+        raise UsageError(f"--out {out!r} must be a .csv file")
     counts = personas, tasks, each
     writing.check_counts(counts)
-    index = _open(given)
+    index = _open(opts)
     target, name = Store.for_file(out, index.settings.storage.fsspec_options(out))
-    with _running(index, f"{out}.work", "questions", as_json, **where) as run:
+    with _running(index, f"{out}.work", "questions", as_json, **run_options) as run:
         about = writing.corpus_description_of(run, description)
         run.observer.message(f"Corpus: {about}")
         written, failures = writing.write_questions(run, about, counts)
@@ -218,23 +218,25 @@ def questions(
 
 
 @click.command(cls=Command)
-@_posed
-@_judging
+@_question_options
+@_judge_options
 @options.as_json
-def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> None:
+def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_options: Any) -> None:
     """Predict calls, tokens and cost of `evaluate compare` with the same options, per condition and for the
-    judge. Contexts are built for a sample of the questions, but no model is called. The length of replies is
-    assumed. Results that a folder already holds are not subtracted.
+    judge.
+
+    Contexts are built for a sample of the questions, but no model is called. The length of replies is
+    assumed. Results that already exist in --out are not subtracted.
 
     \b
     Example:
       graphrag-ray evaluate estimate --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector
     """
-    index, posed, warnings = _read_questions(given, questions_url)
+    index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
 
-    costs = estimate_costs(index, posed, **how)
+    costs = estimate_costs(index, question_list, **judge_options)
     if as_json:
         console.print_json({"planned": [asdict(cost) for cost in costs]})
     else:
@@ -248,19 +250,19 @@ def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> Non
         columns = ["", "calls", "prompt tokens", "reply tokens", "cost"]
         console.print_table(columns, (row(*astuple(cost)) for cost in costs), total=total)
         if None in usd:
-            click.echo(f"To see the cost, use {price_hint()}")
+            click.echo(f"The price of a model is unknown. To see the cost, use {price_hint('NAME')}")
     _end(warnings)
 
 
 @click.command(cls=Command)
-@_posed
-@_judging
-@click.option("--description", metavar="TEXT", default="", help="Description of the corpus, for the page.")
+@_question_options
+@_judge_options
+@click.option("--description", metavar="TEXT", default="", help="Description of the corpus for the page.")
 @click.option("--report", metavar="FILE", help="Also write a self-contained .html page.")
 @_out
-@_where
+@_run_options
 def compare(
-    given: Given,
+    opts: IndexOptions,
     questions_url: str,
     conditions: tuple[str, ...],
     criteria: tuple[str, ...],
@@ -270,16 +272,18 @@ def compare(
     report: str | None,
     out: str,
     as_json: bool,
-    **where: Any,
+    **run_options: Any,
 ) -> None:
-    """Every condition answers every question. A judge then compares every two answers by every criterion,
-    several times, half of them with the answers swapped. Win rates, their significance, the reliability of
-    the judge and the cost of each condition are written to tables in the folder --out (.parquet).
+    """Let a judge compare the answers of several conditions.
 
-    The judge is the model of stage `judge`. It should be another model than the one that answers:
+    Every condition answers every question. For each pair of answers and each criterion, the judge is called
+    several times, half of them with the answers swapped. Win rates, their significance, the reliability of
+    the judge and the cost of each condition are written as .parquet tables to the folder --out. Answers and
+    verdicts in the folder are reused, so you can add conditions and criteria later.
+
+    The judge is the model of stage `judge`. It should differ from the model that answers:
     --set models.judge.provider=openai --set models.judge.model=NAME
-    --set stages.judge.model=judge. Answers and verdicts in the folder are reused,
-    so conditions and criteria can be added.
+    --set stages.judge.model=judge
 
     \b
     Examples:
@@ -289,12 +293,12 @@ def compare(
           --condition short=hybrid,query.context_tokens=4000 --condition other=answers-of-another-tool.csv
     """
     if report is not None and not report.lower().endswith((".html", ".htm")):
-        raise UsageError(f"--report {report!r} is not an .html file")
-    index, posed, warnings = _read_questions(given, questions_url)
+        raise UsageError(f"--report {report!r} must be an .html file")
+    index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate import comparison
 
-    with _running(index, out, "compare", as_json, **where) as run:
-        result = comparison.compare(run, posed, conditions, criteria, replicates, description, claims)
+    with _running(index, out, "compare", as_json, **run_options) as run:
+        result = comparison.compare(run, question_list, conditions, criteria, replicates, description, claims)
     result.warnings[:0] = warnings
     if as_json:
         console.print_json(result.as_dict())
@@ -309,10 +313,10 @@ def compare(
 
 
 def _print_comparison(result: Comparison) -> None:
-    """Print win rates per criterion, the reliability of the judge, and figures per condition."""
+    """Print win rates per criterion, the reliability of the judge, and numbers per condition."""
     from graphrag_ray.evaluate.judging.head_to_head import SIGNIFICANT
 
-    out, tables = console.console_of(), result.tables
+    out, tables = console.make_console(), result.tables
     if result.offline:
         out.print(f"{_OFFLINE_JUDGE}\n", style="bold")
     names = tables["conditions"]["name"].to_pylist()
@@ -342,26 +346,33 @@ def _print_comparison(result: Comparison) -> None:
 
 
 @click.command(cls=Command)
-@_posed
+@_question_options
 @_out
-@_where
+@_run_options
 def claims(
-    given: Given, questions_url: str, conditions: tuple[str, ...], out: str, as_json: bool, **where: Any
+    opts: IndexOptions,
+    questions_url: str,
+    conditions: tuple[str, ...],
+    out: str,
+    as_json: bool,
+    **run_options: Any,
 ) -> None:
-    """Count the distinct factual claims in each condition's answers, and the clusters of similar claims. More
-    claims mean a more comprehensive answer, more clusters a more diverse one (the paper's second metric). If
-    the folder holds verdicts of `compare`, their agreement with these counts is reported too.
+    """Count the distinct factual claims in each condition's answers, and the clusters of similar claims.
+
+    More claims indicate a more comprehensive answer, more clusters a more diverse one (the second metric of
+    the GraphRAG paper). If the folder --out contains verdicts of `compare`, their agreement with these counts
+    is reported as well.
 
     \b
     Example:
       graphrag-ray evaluate claims --root ./my-index --questions questions.csv \\
           --condition C0=global:C0 --condition vector=vector --out ./evaluation
     """
-    index, posed, warnings = _read_questions(given, questions_url)
+    index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate.comparison import compare_claims
 
-    with _running(index, out, "claims", as_json, **where) as run:
-        result = compare_claims(run, posed, conditions)
+    with _running(index, out, "claims", as_json, **run_options) as run:
+        result = compare_claims(run, question_list, conditions)
     if as_json:
         console.print_json({name: table.to_pylist() for name, table in result.tables.items()})
     else:
@@ -374,20 +385,23 @@ def claims(
 @click.command(cls=Command)
 @options.settings
 @_questions(
-    "A .csv, .jsonl or .parquet file: question, answer (and aliases), documents (ids, titles or paths)."
+    "A .csv, .jsonl or .parquet file with columns `question`, `answer` (optional: `aliases`) and "
+    "`documents` (ids, titles or paths)."
 )
 @_conditions
 @click.option(
     "--retrieval-only",
     is_flag=True,
-    help="Score retrieval without generating answers; also allows `keyword`.",
+    help="Score retrieval without generating answers. Also allows the method `keyword`.",
 )
-@click.option("--judge/--no-judge", default=True, help="Have a model decide whether each answer is correct.")
-@click.option("--k", "ks", type=int, multiple=True, help="k of recall@k; repeatable. Default: 1 2 5 8 10 20.")
+@click.option("--judge/--no-judge", default=True, help="Let a model decide whether each answer is correct.")
+@click.option(
+    "--k", "ks", type=int, multiple=True, help="Value of k for recall@k; repeatable. Default: 1 2 5 8 10 20."
+)
 @_out
-@_where
+@_run_options
 def qa(
-    given: Given,
+    opts: IndexOptions,
     questions_url: str,
     conditions: tuple[str, ...],
     retrieval_only: bool,
@@ -395,12 +409,14 @@ def qa(
     ks: tuple[int, ...],
     out: str,
     as_json: bool,
-    **where: Any,
+    **run_options: Any,
 ) -> None:
-    """Score answers against known answers (accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without
-    synonyms, a yes/no judge), and retrieval against known documents (recall@k, all within k, precision,
-    tokens, whether the context contains the answer). Scores per question are written to scores.parquet in the
-    folder --out.
+    """Score answers and retrieval against known answers and documents.
+
+    Answers are scored by accuracy, recall, exact match, F1, BLEU-1, ROUGE-L, METEOR without synonyms, and a
+    yes/no judge. Retrieval is scored by recall@k, whether all documents are within the first k, precision@k,
+    tokens, and whether the context contains the answer. Scores per question are written to scores.parquet in
+    the folder --out.
 
     \b
     Examples:
@@ -408,20 +424,20 @@ def qa(
           --condition hybrid=hybrid --condition keyword=keyword
       graphrag-ray evaluate qa --root ./my-index --questions gold.jsonl --condition local=local
     """
-    index = _open(given)
+    index = _open(opts)
     from graphrag_ray.evaluate.evaluation_files import gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
     from graphrag_ray.evaluate.known_answers import known_answers
 
     gold, warnings = gold_questions(questions_url, index.settings.storage.fsspec_options(questions_url))
-    with _running(index, out, "qa", as_json, **where) as run:
+    with _running(index, out, "qa", as_json, **run_options) as run:
         result = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     warnings += result.warnings
     if as_json:
         tables = {name: table.to_pylist() for name, table in result.tables.items()}
         console.print_json(tables | {"warnings": warnings})
     else:
-        # Transposed: a row per metric, a column per condition.
+        # Transpose the table: a row per metric, a column per condition.
         summary = result.tables["summary"].to_pydict()
         columns = ["", *map(_heading, summary.pop("condition"))]
         rows = (
@@ -438,22 +454,22 @@ def qa(
 @click.command(cls=Command)
 @options.storage
 @options.as_json
-def communities(given: Given, as_json: bool) -> None:
-    """Measure each hierarchy and level: modularity in the graph, Calinski-Harabasz index and mean cosine
-    similarity of entity embeddings (higher is better for all three), sizes, singletons, and the share of
-    entities in a community.
+def communities(opts: IndexOptions, as_json: bool) -> None:
+    """Measure each level of each hierarchy: modularity in the graph, Calinski-Harabasz index and mean cosine
+    similarity of entity embeddings (higher is better for all three), community sizes, singletons, and the
+    share of entities that belong to a community.
 
     \b
     Example:
       graphrag-ray evaluate communities --root ./my-index
     """
-    index = _open(given)
+    index = _open(opts)
     from graphrag_ray.evaluate.community_measures import measure_communities
 
     measures = measure_communities(index)
     if as_json:
         console.print_json({"communities": measures.to_pylist()})
     elif not len(measures):
-        click.echo("This index has no communities of entities to measure.")
+        click.echo("This index has no entity communities to measure.")
     else:
         _print_table(measures)

@@ -10,7 +10,7 @@ from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 from graphrag_ray.export.exporters import EXPORTERS
 
 
@@ -27,23 +27,29 @@ def _list_formats(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
 
 
 @click.command(cls=Command)
-@click.option("--format", "format_", type=click.Choice([*EXPORTERS]), required=True, help="Target format.")
+@click.option(
+    "--format", "format_", type=click.Choice([*EXPORTERS]), required=True, help="Format to export to."
+)
 @click.option(
     "--formats",
     is_flag=True,
     is_eager=True,
     expose_value=False,
     callback=_list_formats,
-    help="List the formats and what each writes.",
+    help="List the formats and what they write.",
 )
-@click.option("--out", required=True, metavar="URL", help="An empty folder, or an fsspec URL (s3://…).")
-@click.option("--overwrite", is_flag=True, help="Replace an earlier export in the folder. Other files stay.")
+@click.option(
+    "--out", required=True, metavar="URL", help="Target: an empty folder or an fsspec URL (s3://…)."
+)
+@click.option(
+    "--overwrite", is_flag=True, help="Replace an earlier export in the folder. Other files are kept."
+)
 @options.snapshot
 @options.hierarchy
 @options.settings
 @options.as_json
 def export(
-    given: Given,
+    opts: IndexOptions,
     format_: str,
     out: str,
     overwrite: bool,
@@ -53,13 +59,14 @@ def export(
 ) -> None:
     """Export a snapshot for other programs. The index is not changed.
 
-    --formats lists the formats, including those of other installed packages. graphrag needs pip install
-    '.[lancedb]' for vectors; its settings.yaml names the models of the index, or those of --model and --set.
+    --formats lists the formats, including formats from other installed packages. Format graphrag needs pip
+    install '.[lancedb]' to export vectors; its settings.yaml names the models of the index, or the ones you
+    pass with --model and --set.
 
-    For hierarchy tree, graphml and csv contain summaries and chunks, and what each summary was written from.
+    With --hierarchy tree, graphml and csv contain summaries, chunks, and the sources of each summary.
 
-    --out is reached like --root, with the same `storage` settings and credentials. export.json is written
-    last and marks a complete export.
+    --out uses the same `storage` settings and credentials as --root. The file export.json is written last, so
+    it marks a complete export.
 
     \b
     Examples:
@@ -70,22 +77,22 @@ def export(
     from graphrag_ray.query.row_reader import Reader
     from graphrag_ray.store.files import Store
 
-    store, manifest = given.snapshot(snapshot)
-    settings = given.settings(manifest.settings, store.url)
+    store, manifest = opts.snapshot(snapshot)
+    settings = opts.settings(manifest.settings, store.url)
     with options.naming_root(out, "--out"):
         target = Store(out, settings.storage.fsspec_options(out))
-        done = write(
+        result = write(
             Reader(store, manifest), settings, target, format_, overwrite=overwrite, hierarchy=hierarchy
         )
     if as_json:
-        console.print_json(asdict(done))
+        console.print_json(asdict(result))
         return
-    echo = console.console_of().print
-    echo(f"Exported snapshot {done.snapshot} to {done.url}")
-    for path, rows in done.rows.items():
-        of = "node" if path.endswith(".graphml") else "row"
-        echo(f"  {path:<46}{plural(rows, of):>16}")
-    for note in done.notes:
+    echo = console.make_console().print
+    echo(f"Exported snapshot {result.snapshot} to {result.url}")
+    for path, rows in result.rows.items():
+        noun = "node" if path.endswith(".graphml") else "row"
+        echo(f"  {path:<46}{plural(rows, noun):>16}")
+    for note in result.notes:
         echo(f"\n{note}.")
-    if then := EXPORTERS[format_].next_step(done.url):
-        echo(f"\n{then}", soft_wrap=True)
+    if next_step := EXPORTERS[format_].next_step(result.url):
+        echo(f"\n{next_step}", soft_wrap=True)

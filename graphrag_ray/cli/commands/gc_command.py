@@ -13,17 +13,17 @@ import click
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 
 if TYPE_CHECKING:
     from graphrag_ray.indexing.purge import CleanupResult
     from graphrag_ray.store.files import FileInfo
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-_OTHERS = {
+_OTHER_FILES = {
     "temporary": "unfinished files of killed processes",
     "locks": "released locks",
-    "runs": "records of earlier runs",
+    "runs": "run records that are no longer needed",
     "damaged": "damaged parts",
 }
 
@@ -48,37 +48,40 @@ class Age(click.ParamType[float]):
     "--keep",
     type=click.IntRange(1),
     metavar="N",
-    help="Snapshots to keep. Default: 3; with --purge, all without it.",
+    help="Number of newest snapshots to keep. Default: 3; with --purge, all without the document.",
 )
-@click.option("--older-than", type=Age(), default="0", metavar="AGE", help="Also keep younger snapshots.")
 @click.option(
-    "--grace", type=Age(), default="1h", metavar="AGE", help="Grace period for readers. Default: 1h."
+    "--older-than", type=Age(), default="0", metavar="AGE", help="Only remove snapshots at least this old."
 )
-@click.option("--damaged", is_flag=True, help="Also remove damaged parts that a repair has set aside.")
+@click.option(
+    "--grace", type=Age(), default="1h", metavar="AGE", help="Time for readers to finish. Default: 1h."
+)
+@click.option("--damaged", is_flag=True, help="Also remove damaged parts that a repair set aside.")
 @click.option(
     "--journal",
     is_flag=True,
-    help="Also remove replies that the newest snapshot does not use, of former documents, prompts and "
-    "models. If they are needed again, they cost again.",
+    help="Also remove model replies that the newest snapshot does not use, such as those for deleted "
+    "documents or old prompts. If they are needed again, you pay for them again.",
 )
 @click.option(
     "--purge",
     multiple=True,
     metavar="DOCUMENT",
-    help="Remove every trace of a document: its path relative to INPUT, or a glob; repeatable. Implies "
-    "--journal, --damaged and --grace 0. Files outside the index stay (see --also).",
+    help="Remove a document (path relative to INPUT, or a glob) and everything derived from it from the "
+    "index; repeatable. Implies --journal, --damaged and --grace 0. Does not change files outside the "
+    "index (see --also).",
 )
 @click.option(
     "--also",
     multiple=True,
     metavar="DIR",
-    help="Search a folder outside the index for text, ids and names of purged documents, and list the files; "
+    help="With --purge: list the files in a folder outside the index that quote or name a purged document; "
     "repeatable.",
 )
-@click.option("--delete", is_flag=True, help="Remove. Without this option, gc only lists.")
+@click.option("--delete", is_flag=True, help="Delete the files. Without this option, gc only lists them.")
 @options.as_json
 def gc(
-    given: Given,
+    opts: IndexOptions,
     keep: int | None,
     older_than: float,
     grace: float,
@@ -89,17 +92,18 @@ def gc(
     delete: bool,
     as_json: bool,
 ) -> None:
-    """Remove old snapshots and data that no snapshot uses. Without --delete, only list it.
+    """Remove old snapshots and files that no snapshot uses. Without --delete, only list them.
 
-    A removed snapshot can no longer be opened, but its readers may continue for the grace period. The first
-    `gc --delete` after that removes its data. Data of the newest snapshot is never removed, nor are model
-    replies (see --journal).
+    A removed snapshot can no longer be opened, but readers that have it open may continue for the grace
+    period. The first `gc --delete` after the grace period deletes its files. Files of the newest snapshot are
+    never removed. Model replies are kept unless you pass --journal or --purge.
 
-    To purge a document, first delete it from INPUT and run `index`. A purge removes the snapshots that
-    contain the document, and all replies that the newest snapshot does not use, since some may quote it. It
-    does not reach evaluation folders and their pages, exports, reply caches (--cache), answers of batches,
-    saved output, caches on other machines, and old object versions that the storage keeps. Before the purge,
-    --also DIR lists the files in such a folder that contain text of the document.
+    To purge a document, first delete it from INPUT and run `index`. A purge removes all snapshots that
+    contain the document, and all replies that the newest snapshot does not use, because they may quote it. It
+    does not change evaluation folders and pages, exports and reports made from them, reply caches (--cache),
+    batch answers and their folders, saved output and logs, caches on other machines, or old versions in
+    versioned storage. Before you purge, pass --also DIR to list the files in such a folder that quote or name
+    the document.
 
     \b
     Examples:
@@ -111,16 +115,16 @@ def gc(
     from graphrag_ray.indexing.purge import clean_up
     from graphrag_ray.store.gc import GcOptions
 
-    store, _ = given.snapshot()
+    store, _ = opts.snapshot()
     policy = GcOptions(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    collected = clean_up(store, policy, purge=purge, search=also, journal=journal, delete=delete)
+    result = clean_up(store, policy, purge=purge, search=also, journal=journal, delete=delete)
     if not as_json:
-        _print_collected(collected)
+        _print_result(result, searched=bool(also))
         return
-    plan = collected.plan
+    plan = result.plan
     console.print_json(
         {
-            "deleted": collected.deleted,
+            "deleted": result.deleted,
             "snapshots": plan.snapshots,
             "kept": plan.kept,
             "parts": _by_table(plan.parts),
@@ -129,60 +133,60 @@ def gc(
             "others": {kind: {"files": len(i), "bytes": _bytes(i)} for kind, i in plan.others.items()},
             "journal": {
                 name: {"items": t.items, "rows": t.rows, "unreadable_parts": len(t.damaged)}
-                for name, t in collected.journal.items()
+                for name, t in result.journal.items()
             },
-            "documents": list(collected.documents),
-            "elsewhere": dict(collected.traces),
-            "writer": collected.writer,
+            "documents": list(result.documents),
+            "elsewhere": dict(result.traces),
+            "writer": result.writer,
         }
     )
 
 
-def _print_collected(collected: CleanupResult) -> None:
-    """Print what is removed, what has to wait, and what to do next."""
+def _print_result(result: CleanupResult, searched: bool) -> None:
+    """Print the removed and pending files, and the next steps. searched: whether --also was passed."""
     from graphrag_ray.indexing.purge import NOT_PURGED
 
-    out, plan = console.console_of().print, collected.plan
-    if not collected.empty:
-        out("Removed:" if collected.deleted else "Would be removed:")
-        _print_removed(collected)
+    out, plan = console.make_console().print, result.plan
+    if not result.empty:
+        out("Removed:" if result.deleted else "Would be removed:")
+        _print_removed(result)
     elif not plan.waiting:
         out("Nothing to remove.")
     if plan.waiting:
-        size = f"{plural(len(plan.waiting), 'part')}, {console.in_words(_bytes(plan.waiting))}"
-        when = f" until {_time(plan.waiting_until)}" if plan.waiting_until is not None else ""
+        until = _time(plan.waiting_until) if plan.waiting_until is not None else "the end of the grace period"
+        size = f"{plural(len(plan.waiting), 'part')}, {console.format_bytes(_bytes(plan.waiting))}"
         out(
-            f"{'Kept' if collected.deleted else 'To be kept'}{when}, since readers may still use "
-            f"{'them' if len(plan.waiting) > 1 else 'it'}: {size}. Run gc again then, or with "
-            "--grace 0 if there are no readers."
+            f"Kept until {until}: {size}, which may still be in use. Run gc again after that, or with "
+            "--grace 0 if nothing is using the index."
         )
     out(f"Kept: {_numbered(plan.kept)}")
-    if collected.documents:
-        if collected.traces:
+    if result.documents:
+        if result.traces:
             out("Check these files outside the index, and delete them yourself:")
-        for url, what in collected.traces.items():
-            out(f"  {url}: {what}")
-        out(f"A purge does not reach data outside the index: {', '.join(NOT_PURGED)}.")
-        if not collected.deleted:
-            out("Search it with --also DIR before you purge: afterwards the index no longer has the text.")
-    if collected.writer and not collected.deleted:
-        out(f"The index is being written by {collected.writer}: --delete fails until it has finished.")
-    if not collected.empty and not collected.deleted:
-        out("Nothing was removed. Run it again with --delete to remove.")
+        for url, trace in result.traces.items():
+            out(f"  {url}: {trace}")
+        out(f"A purge does not change data outside the index: {', '.join(NOT_PURGED)}.")
+        if not result.deleted and not searched:
+            out("To find copies there, pass --also DIR before you purge: later, the index lacks the text.")
+    if result.writer and not result.deleted:
+        out(f"The index is being written by {result.writer}. --delete fails until that has finished.")
+    if not result.empty and not result.deleted:
+        out("Dry run: nothing was removed. Run the command again with --delete.")
 
 
-def _print_removed(collected: CleanupResult) -> None:
-    out, plan = console.console_of().print, collected.plan
-    for path in collected.documents:
-        out(f"  every trace of {path}")
+def _print_removed(result: CleanupResult) -> None:
+    out, plan = console.make_console().print, result.plan
+    for path in result.documents:
+        out(f"  everything derived from {path}")
     if plan.snapshots:
         out(f"  {_numbered(plan.snapshots)}")
     for table, totals in _by_table(plan.parts).items():
-        out(f"  {table:<28}{plural(totals['parts'], 'part'):>12}  {console.in_words(totals['bytes']):>10}")
+        size = console.format_bytes(totals["bytes"])
+        out(f"  {table:<28}{plural(totals['parts'], 'part'):>12}  {size:>10}")
     for kind, infos in plan.others.items():
         if infos:
-            out(f"  {_OTHERS[kind]}: {len(infos):,}, {console.in_words(_bytes(infos))}")
-    for name, t in collected.journal.items():
+            out(f"  {_OTHER_FILES[kind]}: {len(infos):,}, {console.format_bytes(_bytes(infos))}")
+    for name, t in result.journal.items():
         if t.items:
             out(f"  {plural(t.items, 'item')} ({plural(t.rows, 'row')}) of the journal of {name}")
         if t.damaged:
@@ -190,7 +194,7 @@ def _print_removed(collected: CleanupResult) -> None:
 
 
 def _numbered(snapshots: Sequence[int]) -> str:
-    """`snapshot 2`, `snapshots 2, 3`."""
+    """Format snapshot numbers: `snapshot 2`, `snapshots 2, 3`."""
     return f"{'snapshot' if len(snapshots) == 1 else 'snapshots'} {', '.join(map(str, snapshots))}"
 
 
@@ -205,5 +209,5 @@ def _bytes(infos: Sequence[FileInfo]) -> int:
     return sum(info.bytes for info in infos)
 
 
-def _time(at: float) -> str:
-    return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+def _time(timestamp: float) -> str:
+    return datetime.fromtimestamp(timestamp, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -17,7 +17,7 @@ from graphrag_ray.base.urls import display_path
 from graphrag_ray.base.wording import escape_control, plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
@@ -30,40 +30,43 @@ if TYPE_CHECKING:
 @click.command(cls=Command)
 @click.argument("input_url", metavar="[INPUT]", required=False)
 @click.option(
-    "--input", "function", metavar="MODULE:FUNCTION", help="A function that returns the rows of INPUT."
+    "--input", "function", metavar="MODULE:FUNCTION", help="Read documents from a function instead of INPUT."
 )
 @options.settings
 @options.build
-@click.option("--add", is_flag=True, help="Keep documents that are not in INPUT.")
+@click.option("--add", is_flag=True, help="Keep indexed documents that are not in INPUT.")
 @click.option(
     "--allow-deletes",
     is_flag=True,
-    help="Allow INPUT to delete a large share of the documents, or replace them.",
+    help="Proceed even if INPUT would delete or replace a large share of the documents.",
 )
 @click.option("--reset-communities", is_flag=True, help="Partition the graph from scratch.")
 @click.option(
     "--verify",
     is_flag=True,
-    help="Check all stored parts first and rebuild damaged ones, even in a large index.",
+    help="First check all stored parts, even in a large index, and rebuild damaged ones.",
 )
 @click.option(
-    "--verify-input", is_flag=True, help="Read all files, even with unchanged size and time or ETag."
+    "--verify-input", is_flag=True, help="Read all files, even if size and time or ETag are unchanged."
 )
 @click.option(
-    "--new-prompts", is_flag=True, help="Use the package's prompts instead of the index's; confirm the cost."
+    "--new-prompts",
+    is_flag=True,
+    help="Use the package's prompts, not the index's. Asks to confirm the cost.",
 )
-@click.option("--yes", is_flag=True, help="Confirm the cost of --new-prompts.")
+@click.option("--yes", is_flag=True, help="Accept the cost of --new-prompts without asking.")
 @options.address
 @click.option(
     "--ray/--in-process",
     "on_ray",
     default=None,
-    help="Default: in this process if INPUT is small (`run.in_process_max_mb`) and no cluster is running.",
+    help="Default: in this process if INPUT is small (`run.in_process_max_mb`) and no Ray cluster is "
+    "running.",
 )
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only errors.")
 @options.as_json
 def index(
-    given: Given,
+    opts: IndexOptions,
     input_url: str | None,
     function: str | None,
     add: bool,
@@ -72,13 +75,13 @@ def index(
     yes: bool,
     quiet: bool,
     as_json: bool,
-    **how: Any,
+    **run_options: Any,
 ) -> None:
     """Build or update an index of INPUT: a file, folder, glob or URL with .txt, .md, .html, .jsonl, .csv or
-    .parquet files, or other files that installed document readers support. Default: `input.url` in --config.
+    .parquet files, or other formats with an installed reader. Default: `input.url` in --config.
 
-    Run the same command again to continue after an interruption, retry failed items, or update the index.
-    Model replies that were paid for are reused.
+    Run the same command again to continue after an interruption, to retry failed items, or to update the
+    index. Model replies are reused, so you do not pay for them twice.
 
     \b
     Examples:
@@ -94,20 +97,20 @@ def index(
     from graphrag_ray.cli.progress import observer_for_people
 
     observer = observer_for_people(quiet=quiet or as_json)
-    shown_input = function or (display_path(input_url) if input_url else None)
-    attempt = {"input": shown_input, "add": add, "allow_deletes": allow_deletes}
-    with _recorded(given, attempt) as store:
-        settings = _settings(store, given, observer)
+    input_name = function or (display_path(input_url) if input_url else None)
+    attempt = {"input": input_name, "add": add, "allow_deletes": allow_deletes}
+    with _recorded(opts, attempt) as store:
+        settings = _settings(store, opts, observer)
         done = build_index(
             _rows_of(function, input_url) if function else options.input_of(input_url, settings),
-            given.root,
+            opts.root,
             settings=settings,
             observer=observer,
             add=add,
             allow_deletes=allow_deletes,
             new_prompts=new_prompts,
             agree=observer.message if yes else _confirm,
-            **how,
+            **run_options,
         )
     if as_json:
         m = done.manifest
@@ -123,22 +126,22 @@ def index(
             }
         )
     elif not quiet:
-        _print_indexed(done, given.root)
+        _print_indexed(done, opts.root)
     if done.failed:
         if quiet and not as_json:
-            click.echo(f"graphrag-ray: {_failed_line(done, given.root)}", err=True)
+            click.echo(f"graphrag-ray: {_failed_line(done, opts.root)}", err=True)
         sys.exit(EXIT_FAILED_ITEMS)
 
 
 def _rows_of(function: str, input_url: str | None) -> InputRows:
-    """The rows of `module:function`, which is called after the engine has started. Raises UsageError."""
+    """Wrap the rows of `module:function`, which is called once the engine has started. Raises UsageError."""
     from graphrag_ray.engine.input_rows import InputRows
 
     if input_url is not None:
         raise UsageError(f"INPUT is given twice: {display_path(input_url)} and --input {function}")
     module, _, name = function.partition(":")
     if not module or not name:
-        raise UsageError(f"--input {function!r}: use the form MODULE:FUNCTION")
+        raise UsageError(f"--input {function!r} is invalid: use the form MODULE:FUNCTION")
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
@@ -151,47 +154,48 @@ def _rows_of(function: str, input_url: str | None) -> InputRows:
 
 
 @contextmanager
-def _recorded(given: Given, attempt: Mapping[str, Any]) -> Iterator[Store]:
-    """Open the store, and record an attempt that fails before a run starts. Raises SettingsError,
-    UsageError."""
+def _recorded(opts: IndexOptions, attempt: Mapping[str, Any]) -> Iterator[Store]:
+    """Open the store, and record errors before the run starts. Raises SettingsError, UsageError."""
     from graphrag_ray.engine.ray.discovery import is_submitted_job
     from graphrag_ray.indexing.run_record import recording_refusals
 
     try:
-        store = given.store()
+        store = opts.store()
     except SettingsError:
-        # Record it where the index is reached without these settings.
-        with recording_refusals(Given(given.root, None, ()).store(), attempt, always=is_submitted_job()):
+        # Record the error in the index as opened without these settings.
+        plain_store = IndexOptions(opts.root, None, ()).store()
+        with recording_refusals(plain_store, attempt, always=is_submitted_job()):
             raise
     with recording_refusals(store, attempt, always=is_submitted_job()):
         yield store
 
 
-def _settings(store: Store, given: Given, observer: Observer) -> Settings:
-    """The given settings, else those of the index, with a note about which. Raises UsageError."""
+def _settings(store: Store, opts: IndexOptions, observer: Observer) -> Settings:
+    """Return the settings from --config or the index, and print where they come from. Raises UsageError."""
     from graphrag_ray.indexing.build import previous_record
     from graphrag_ray.store import locks, run_records
     from graphrag_ray.store.snapshots import latest_readable
 
-    names_model = given.short["model"] is not None or any(o.startswith("models.") for o in given.overrides)
-    with options.naming_root(given.root):
-        locks.check_free(store)  # before any note about an index that another run is writing
+    names_model = opts.short["model"] is not None or any(o.startswith("models.") for o in opts.overrides)
+    with options.naming_root(opts.root):
+        locks.check_free(store)  # Fail before printing notes about an index that another run is writing.
         parent, _ = latest_readable(store)
         last = run_records.latest_run(store) if parent is None else None
         before = (
-            previous_record(store) if given.config is None and (parent or last or not names_model) else None
+            previous_record(store) if opts.config is None and (parent or last or not names_model) else None
         )
-    settings = given.settings((before.settings or {}) if before else None, store.url)
+    settings = opts.settings((before.settings or {}) if before else None, store.url)
     if parent:
-        if given.config is None:
+        if opts.config is None:
             observer.message(
                 f"Using the settings of snapshot {parent.number} (override with --config or --set)."
             )
         model = parent.settings.get("models", {}).get("default", {}).get("model")
-        if model and settings.model(settings.model_name("extract")).provider == "offline":
+        offline = settings.model(settings.model_name("extract")).provider == "offline"
+        if model and offline and settings.build != "names":
             observer.message(
                 f"Snapshot {parent.number} was built with {model}, but these settings name no model, so the "
-                "offline engine rebuilds it. The model's replies are kept for a later run with that model."
+                "offline engine rebuilds the index. The model's replies are kept: pass --model to reuse them."
             )
     elif before is not None:
         observer.message(
@@ -202,9 +206,9 @@ def _settings(store: Store, given: Given, observer: Observer) -> Settings:
 
 
 def _confirm(cost: str) -> None:
-    """Ask for confirmation of a cost. Raises UsageError if it is refused, or if there is no terminal."""
+    """Ask the user to confirm a cost. Raises UsageError if the user declines or if there is no terminal."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{cost} No model was called yet. Confirm with --yes.")
+        raise UsageError(f"{cost} No model has been called yet. Pass --yes to confirm.")
     click.echo(escape_control(cost), err=True)
     if not click.confirm("Rebuild with the new prompts?", default=False, err=True):
         raise UsageError("No model was called. Without --new-prompts, the index keeps its own prompts.")
@@ -212,7 +216,7 @@ def _confirm(cost: str) -> None:
 
 def _print_indexed(done: IndexResult, root: str) -> None:
     """Print the summary of a finished run."""
-    out, manifest = console.console_of(), done.manifest
+    out, manifest = console.make_console(), done.manifest
     if done.committed:
         out.print(f"Snapshot {manifest.number} is committed at {root}")
     else:
@@ -224,9 +228,9 @@ def _print_indexed(done: IndexResult, root: str) -> None:
     total = done.accounts.total
     if total.calls:
         retries = plural(total.retries, "retry", "retries")
-        out.print(f"  model calls    {total.calls:,} ({retries}), {console.cost(total.cost_usd)}")
+        out.print(f"  model calls    {total.calls:,} ({retries}), {console.format_cost(total.cost_usd)}")
     if "entities" in manifest.tables and not manifest.counts.get("entities"):
-        out.print("  No entities were found, so questions about this index will not find an answer.")
+        out.print("  No entities were found, so this index cannot answer questions.")
     if done.failed:
         out.print(f"  {_failed_line(done, root)}", soft_wrap=True)
     method = "" if manifest.hierarchies else " --method ppr"
@@ -235,16 +239,12 @@ def _print_indexed(done: IndexResult, root: str) -> None:
 
 
 def _failed_line(done: IndexResult, root: str) -> str:
-    kept = done.manifest.counts.get("kept", 0)
-    unchanged = (
-        f" ({kept:,} of them kept in {'its' if kept == 1 else 'their'} previous version)" if kept else ""
-    )
-    return (
-        f"{plural(done.failed, 'item')} failed{unchanged}: graphrag-ray failures --root {shlex.quote(root)}"
-    )
+    n = done.manifest.counts.get("kept", 0)
+    note = f" ({n:,} of them kept in {'its' if n == 1 else 'their'} previous version)" if n else ""
+    return f"{plural(done.failed, 'item')} failed{note}: graphrag-ray failures --root {shlex.quote(root)}"
 
 
 def _counts(done: IndexResult) -> Mapping[str, Any]:
-    """The counts of the snapshot, without the changes if this run made none."""
-    left_out = () if done.committed else console.CHANGES
-    return {name: n for name, n in done.manifest.counts.items() if name not in left_out}
+    """Return the counts of the snapshot, without the changes if this run made none."""
+    omitted = () if done.committed else console.CHANGES
+    return {name: n for name, n in done.manifest.counts.items() if name not in omitted}

@@ -1,4 +1,4 @@
-"""`graphrag-ray init`: write settings and prompts to edit."""
+"""`graphrag-ray init`: write editable settings and prompts."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ from graphrag_ray.cli.command_line import Command
 
 @click.command(cls=Command)
 @click.argument("directory", type=click.Path(file_okay=False, path_type=Path), default=".")
-@click.option("--force", is_flag=True, help="Overwrite existing files.")
+@click.option("--force", is_flag=True, help="Overwrite existing settings and prompts in DIRECTORY.")
 @click.option(
-    "--machine", is_flag=True, help="Instead, write your user settings, which apply to all indexes."
+    "--machine", is_flag=True, help="Write the user settings of this machine instead; never overwrites them."
 )
 def init(directory: Path, force: bool, machine: bool) -> None:
     """Write settings.yaml and editable copies of all prompts into DIRECTORY.
 
-    With --machine, write your user settings instead, unless they exist. They say how this machine reaches
-    models and storage, for all commands, since an index does not contain addresses.
+    With --machine, write your user settings file instead. It contains the model endpoints and storage that
+    all commands on this machine use, because an index never stores addresses. DIRECTORY and --force are
+    ignored.
 
     \b
-    Example:
+    Examples:
       graphrag-ray init my-project
       graphrag-ray index ./documents --root ./my-index --config my-project/settings.yaml
       graphrag-ray init --machine
@@ -39,7 +40,7 @@ def init(directory: Path, force: bool, machine: bool) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write((templates / "machine.yaml").read_text("utf-8"))
         except FileExistsError:
-            raise UsageError(f"{path} already exists. Edit it, or move it away.") from None
+            raise UsageError(f"{path} already exists. Edit it, or move it out of the way.") from None
         click.echo(f"Wrote {path}")
         return
     files = {directory / "settings.yaml": templates / "settings.yaml"}
@@ -48,8 +49,8 @@ def init(directory: Path, force: bool, machine: bool) -> None:
     existing = next((path for path in files if path.exists()), None)
     if existing and not force:
         raise UsageError(
-            f"{existing} already exists. Choose another folder, or pass --force to overwrite the settings "
-            "and all prompts there."
+            f"{existing} already exists. Choose another directory, or pass --force to overwrite the "
+            "settings and all prompts in it."
         )
     for path, template in files.items():
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""`graphrag-ray inspect`: look at the records of an index."""
+"""`graphrag-ray inspect`: show the records of an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from graphrag_ray.base.wording import one_line, plural
 from graphrag_ray.cli import answer_output, console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 Record = Mapping[str, Any]
 
 _MAX_TEXT = 200
-"""Characters of a description in a list. --json has all of it."""
-_METADATA = 400
+"""Maximum length of a description in a list in characters. --json prints all of it."""
+_MAX_METADATA = 400
 _TITLES = {
     "entity": "Entity {human_readable_id}: {title} ({type})",
     "relationship": "Relationship {human_readable_id}: {source} – {target}",
@@ -45,12 +45,16 @@ _LISTS = {
 @options.storage
 @options.snapshot
 @click.option(
-    "--limit", type=click.IntRange(0), default=10, metavar="N", help="Records per list; 0: all. Default: 10."
+    "--limit",
+    type=click.IntRange(0),
+    default=10,
+    metavar="N",
+    help="Maximum number of records per list; 0: all. Default: 10.",
 )
 @options.hierarchy
 @options.as_json
 def inspect(
-    given: Given,
+    opts: IndexOptions,
     what: str | None,
     names: tuple[str, ...],
     snapshot: int | None,
@@ -58,12 +62,12 @@ def inspect(
     hierarchy: str | None,
     as_json: bool,
 ) -> None:
-    """Show a record of the index and the records connected to it, without model calls.
+    """Show a record of the index and the records connected to it. No model is called.
 
-    WHAT is community (its report, members, parent and children), theme (the same in hierarchy attributed),
-    summary (in hierarchy tree), entity, relationship, claim, chunk or document. NAME is its number, as in
-    references, or its name: in any case, with or without accents (after `--` if it begins with a dash).
-    `search TEXT` finds names that contain a text. Without WHAT: an overview of the largest records.
+    WHAT is one of community (with its report, members, parent and children), theme (the same for hierarchy
+    attributed), summary (for hierarchy tree), entity, relationship, claim, chunk or document. NAME is the
+    number used in references, or the name, ignoring case and accents (after `--` if it begins with a dash).
+    `search TEXT` finds names that contain TEXT. Without WHAT, show an overview of the largest records.
 
     \b
     Examples:
@@ -74,12 +78,12 @@ def inspect(
       graphrag-ray inspect document letters/1987.txt --root ./my-index --json
       graphrag-ray inspect search harbour --root ./my-index
     """
-    options.spare_pandas()
+    options.avoid_pandas_import()
     from graphrag_ray.export.connected_records import RecordView, look_up, overview, search
     from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
     from graphrag_ray.query.row_reader import Reader
 
-    store, manifest = given.snapshot(snapshot)
+    store, manifest = opts.snapshot(snapshot)
     view = RecordView(
         Reader(store, manifest), limit or None, find_hierarchy_or_empty(manifest.hierarchies, hierarchy)
     )
@@ -92,17 +96,17 @@ def inspect(
     if as_json:
         console.print_json(record)
         return
-    out = console.console_of()
-    same = f"--root {shlex.quote(given.root)}{f' --hierarchy {hierarchy}' if hierarchy else ''}"
+    out = console.make_console()
+    index_arguments = f"--root {shlex.quote(opts.root)}{f' --hierarchy {hierarchy}' if hierarchy else ''}"
     if record["kind"] == "overview":
-        _print_overview(out, record, same)
+        _print_overview(out, record, index_arguments)
     elif record["kind"] == "search":
-        _print_matches(out, record, same)
+        _print_matches(out, record, index_arguments)
     else:
         _print_record(out, record)
 
 
-def _print_overview(out: Console, record: Record, same: str) -> None:
+def _print_overview(out: Console, record: Record, index_arguments: str) -> None:
     names = {"documents": ("document",), "text_units": ("chunk",), "entities": ("entity", "entities")}
     names |= {"relationships": ("relationship",), "communities": ("community", "communities")}
     counts = ", ".join(plural(record["counts"].get(name, 0), *words) for name, words in names.items())
@@ -112,10 +116,10 @@ def _print_overview(out: Console, record: Record, same: str) -> None:
     _print_list(out, record, "communities", "Largest communities at C0")
     _print_list(out, record, "entities", "Best connected entities")
     _print_list(out, record, "documents", "Documents with the most chunks")
-    _print_next(out, record, same, ["search TEXT"])
+    _print_next(out, record, index_arguments, ["search TEXT"])
 
 
-def _print_matches(out: Console, record: Record, same: str) -> None:
+def _print_matches(out: Console, record: Record, index_arguments: str) -> None:
     if not any(record["totals"].values()):
         out.print(f"No name contains {one_line(record['text'], _MAX_TEXT)!r}.")
         if record["near"]:
@@ -123,24 +127,24 @@ def _print_matches(out: Console, record: Record, same: str) -> None:
         return
     for name in ("entities", "communities", "documents"):
         _print_list(out, record, name)
-    _print_next(out, record, same)
+    _print_next(out, record, index_arguments)
 
 
-def _print_next(out: Console, record: Record, same: str, more: Sequence[str] = ()) -> None:
+def _print_next(out: Console, record: Record, index_arguments: str, others: Sequence[str] = ()) -> None:
     """Print commands that show the first community, entity and document."""
     commands = [f"community {c['community']}" for c in record["communities"][:1]]
     commands += [f"entity {e['human_readable_id']}" for e in record["entities"][:1]]
     commands += [f"document {d['human_readable_id']}" for d in record["documents"][:1]]
     out.print("\nLook closer:", style="bold")
-    for arguments in (*commands, *more):
-        out.print(f"  graphrag-ray inspect {arguments} {same}")
+    for arguments in (*commands, *others):
+        out.print(f"  graphrag-ray inspect {arguments} {index_arguments}")
 
 
 def _print_record(out: Console, record: Record) -> None:
     """Print a record, then its lists."""
     kind, report = record["kind"], record.get("report")
-    shown = {**record, "type": record.get("type") or "untyped", "title": (report or record).get("title")}
-    out.print(one_line(_TITLES[kind].format_map(shown)), style="bold")
+    values = {**record, "type": record.get("type") or "untyped", "title": (report or record).get("title")}
+    out.print(one_line(_TITLES[kind].format_map(values)), style="bold")
     if record.get("description"):
         out.print(f"  {one_line(record['description'])}")
     if kind in ("chunk", "document"):
@@ -148,8 +152,8 @@ def _print_record(out: Console, record: Record) -> None:
         if about := ", ".join(one_line(part) for part in (title, record["date"]) if part):
             out.print(f"  {about}")
         if record["metadata"]:
-            out.print(f"  {one_line(record['metadata'], _METADATA)}")
-    _print_figures(out, record)
+            out.print(f"  {one_line(record['metadata'], _MAX_METADATA)}")
+    _print_details(out, record)
     if kind == "community":
         _print_list(out, record, "children", "Sub-communities")
         _print_list(out, record, "entities", "Members")
@@ -157,11 +161,11 @@ def _print_record(out: Console, record: Record) -> None:
         _print_list(out, record, name)
 
 
-def _print_figures(out: Console, record: Record) -> None:
+def _print_details(out: Console, record: Record) -> None:
     match record["kind"]:
         case "entity":
             if record["description_failed"]:
-                out.print("  The summary of its descriptions failed; these are the first ones.")
+                out.print("  Summarising the descriptions failed; these are the first ones.")
             mentions = f"{plural(record['n_instances'], 'mention')} in {plural(record['frequency'], 'chunk')}"
             out.print(f"  degree {record['degree']:,}; {mentions}")
         case "relationship":
@@ -170,7 +174,7 @@ def _print_figures(out: Console, record: Record) -> None:
             dates = (d for d in (record["start_date"], record["end_date"]) if d and d != "NONE")
             out.print(f"  {', '.join([record['type'], record['status'], *dates])}")
         case "community":
-            packed = ", several small components together" if record["packed"] else ""
+            packed = ", combines several small components" if record["packed"] else ""
             out.print(f"  {plural(record['size'], 'member')}{packed}, of {record['period']}")
             if record["parent"]:
                 out.print(f"  part of {_line('communities', record['parent'])}")
@@ -204,31 +208,31 @@ def _print_chunks(out: Console, record: Record) -> None:
         names = "; ".join(one_line(e["title"], 80) for e in c["entities"])
         more = c["totals"]["entities"] - len(c["entities"])
         out.print(f"  {names or 'no entities'}{f' and {more:,} more' if more > 0 else ''}")
-        others = [plural(c["totals"][what], what[:-1]) for what in ("relationships", "claims")]
-        out.print(f"  {', '.join(others)}")
-    if (left := total - len(record["chunks"])) > 0:
-        out.print(f"\n{left:,} more (--limit 0 shows all)")
+        counts = [plural(c["totals"][name], name[:-1]) for name in ("relationships", "claims")]
+        out.print(f"  {', '.join(counts)}")
+    if (n := total - len(record["chunks"])) > 0:
+        out.print(f"\n{n:,} more (--limit 0 shows all)")
 
 
 def _print_list(out: Console, record: Record, name: str, heading: str = "") -> None:
     """Print a list of a record, unless it is empty."""
     if rows := record[name]:
         total = record["totals"].get(name, len(rows))
-        of = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
-        usual = "Relationships, by weight" if name == "relationships" else name.capitalize()
-        out.print(f"\n{heading or usual} ({of})", style="bold")
+        count = f"{len(rows):,} of {total:,}" if total > len(rows) else f"{total:,}"
+        default = "Relationships, by weight" if name == "relationships" else name.capitalize()
+        out.print(f"\n{heading or default} ({count})", style="bold")
         for row in rows:
             out.print(f"  {_line(name, row)}")
 
 
 def _line(name: str, row: Record) -> str:
-    """A line for a record in a list."""
+    """Format a record as a line in a list."""
     match name:
         case "communities" | "children":
             rank = "" if row["rank"] is None else f", rated {row['rank']:g}"
             n = row["children"]
-            below = f", {plural(n, 'sub-community', 'sub-communities')}" if n else ""
-            about = f"{plural(row['size'], 'member')}{rank}{below}"
+            children = f", {plural(n, 'sub-community', 'sub-communities')}" if n else ""
+            about = f"{plural(row['size'], 'member')}{rank}{children}"
             return f"C{row['level']}:{row['community']}  {one_line(row['title'], _MAX_TEXT)} ({about})"
         case "entities":
             text = (
@@ -245,8 +249,8 @@ def _line(name: str, row: Record) -> str:
             title = (
                 "" if not row["title"] or row["title"] in row["place"] else one_line(row["title"], _MAX_TEXT)
             )
-            held = f" ({plural(row['chunks'], 'chunk')})" if "chunks" in row else ""
-            text = f"{one_line(row['place'], _MAX_TEXT)}{f': {title}' if title else ''}{held}"
+            chunks = f" ({plural(row['chunks'], 'chunk')})" if "chunks" in row else ""
+            text = f"{one_line(row['place'], _MAX_TEXT)}{f': {title}' if title else ''}{chunks}"
         case _:
             where = f"{one_line(row['place'], _MAX_TEXT)}, character {row['quote_start']}"
             text = f"{where}: “{one_line(row['quote'])}”"

@@ -1,4 +1,4 @@
-"""`graphrag-ray query`: answer a question, or a file of questions."""
+"""`graphrag-ray query`: answer a question or a file of questions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, SettingsError, SnapshotR
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 from graphrag_ray.query.methods.methods import METHODS, check_options, find, load_all
 
 if TYPE_CHECKING:
@@ -44,22 +44,26 @@ def _list_methods(ctx: click.Context, option: click.Parameter, wanted: bool) -> 
     help="List the search methods and what they read.",
 )
 @options.snapshot
+@click.option("--sources", is_flag=True, help="Show the cited entities, relationships and text passages.")
 @click.option(
-    "--sources", is_flag=True, help="Show the entities, relationships and texts that the answer cites."
+    "--stream/--no-stream",
+    default=True,
+    help="On a terminal, print the answer while it is generated. Default: yes.",
 )
-@click.option("--stream/--no-stream", default=True, help="Stream the answer to a terminal. Default: yes.")
 @options.raw
 @options.cache
 @click.option(
-    "--batch", metavar="FILE", help="A .csv, .jsonl or .parquet file with a column question (and id)."
+    "--batch",
+    metavar="FILE",
+    help="A .csv, .jsonl or .parquet file with a column `question` (optional: `id`).",
 )
-@click.option("--out", metavar="URL", help="With --batch: a .parquet file for the answers.")
+@click.option("--out", metavar="URL", help="With --batch: the .parquet file to write the answers to.")
 @click.option("--ray", is_flag=True, help="With --batch: run on Ray instead of in this process.")
 @click.option("--address", metavar="ADDRESS", help="With --batch: run on this Ray cluster.")
-@click.option("-q", "--quiet", is_flag=True, help="With --batch: print nothing but errors.")
+@click.option("-q", "--quiet", is_flag=True, help="With --batch: print only errors.")
 @options.as_json
 def query(
-    given: Given,
+    opts: IndexOptions,
     words: tuple[str, ...],
     snapshot: int | None,
     sources: bool,
@@ -72,16 +76,17 @@ def query(
     address: str | None,
     quiet: bool,
     as_json: bool,
-    **way: Any,
+    **request: Any,
 ) -> None:
-    """Answer QUESTION from the index, with references to sources; or, with --batch, the questions in a file.
+    """Answer QUESTION from the index, citing sources. With --batch, answer the questions in a file.
 
-    --methods lists the search methods and what each of them reads. auto is local for a rare name, hybrid for
-    a passage, number, date or month, else global (ppr if the index has no reports).
+    --methods lists the search methods and what they read. With --method auto, questions with a rare name use
+    local search; questions about a passage, number, date or month use hybrid; all others use global (ppr if
+    the index has no reports).
 
-    A batch keeps every reply in the folder OUT.work, or in --cache: the same command continues it after an
-    interruption, and repeating it costs nothing. However it ends, even if it is refused,
-    OUT.work/outcome.json says how and why.
+    A batch stores every reply in the folder OUT.work, or in --cache. Run the same command again to continue
+    after an interruption; repeating a finished batch costs nothing. OUT.work/outcome.json records how the
+    batch ended, even if it could not start.
 
     \b
     Examples:
@@ -94,33 +99,33 @@ def query(
     """
     question = " ".join(words) if words else None  # Quotation marks are optional.
     is_single = question is not None
-    options.spare_pandas()
-    with _recorded(given, out, batch):
+    options.avoid_pandas_import()
+    with _recorded(opts, out, batch):
         if is_single == (batch is not None):
-            raise UsageError("Pass a question, or a file of questions with --batch")
+            raise UsageError("Pass either a question or, with --batch, a file of questions")
         if (out is None) == (batch is not None) or (is_single and (ray or address)):
-            raise UsageError("--batch needs --out, a .parquet file; --out, --ray and --address need --batch")
-        method = way["method"]
-        if given.short["dynamic"] and not find(method).dynamic:
-            raise UsageError(f"--dynamic is not supported by {method} search, only by global search")
-        check_options(method, given.short)
-        opened = given.index(snapshot, cache)
+            raise UsageError("--batch needs --out, a .parquet file. --out, --ray and --address need --batch.")
+        method = request["method"]
+        if opts.short["dynamic"] and not find(method).dynamic:
+            raise UsageError(f"--dynamic is supported by global search only, not by {method} search")
+        check_options(method, opts.short)
+        index = opts.index(snapshot, cache)
     if question is not None:
         from graphrag_ray.query import traces
 
         with traces.export_traces():
-            failed = _ask_one(opened, question, way, sources, stream, raw, as_json)
+            failed = _ask_one(index, question, request, sources, stream, raw, as_json)
     else:
-        failed = _ask_many(opened, str(batch), str(out), way, ray, address, quiet, as_json)
+        failed = _ask_many(index, str(batch), str(out), request, ray, address, quiet, as_json)
     if failed:
         sys.exit(EXIT_FAILED_ITEMS)
 
 
 @contextmanager
-def _recorded(given: Given, out: str | None, batch: str | None) -> Iterator[None]:
-    """Record an error before a batch starts as its outcome. Raises UsageError if --out cannot be used.
+def _recorded(opts: IndexOptions, out: str | None, batch: str | None) -> Iterator[None]:
+    """Record why a batch could not start as its outcome. Raises UsageError if --out is unusable.
 
-    This applies even without --batch, if --out has an earlier batch, or in a job that was meant to run one.
+    Also records it without --batch if --out has an earlier batch, or in a job that was meant to run one.
     """
     if out is None:
         yield
@@ -132,42 +137,44 @@ def _recorded(given: Given, out: str | None, batch: str | None) -> Iterator[None
 
     always = batch is not None or is_submitted_job()
     try:
-        reached = load_storage(given.config, given.overrides).fsspec_options(out)
+        storage_options = load_storage(opts.config, opts.overrides).fsspec_options(out)
     except SettingsError:
-        # Record it where --out is reached without these settings.
+        # Record the error at --out as opened without these settings.
         with record_failed_start(AnswersFile.at(out, {}).work, always):
             raise
-    with record_failed_start(AnswersFile.at(out, reached).work, always):
+    with record_failed_start(AnswersFile.at(out, storage_options).work, always):
         yield
 
 
 def _ask_one(
-    opened: Index,
+    index: Index,
     question: str,
-    way: Mapping[str, Any],
+    request: Mapping[str, Any],
     sources: bool,
     stream: bool,
     raw: bool,
     as_json: bool,
 ) -> bool:
-    """Answer a question and return whether a part of the answer is missing."""
+    """Answer a question. Returns whether part of the answer is missing."""
     from graphrag_ray.cli.answer_output import print_answer, write_stream
 
-    opened = replace(opened, notice=lambda text: click.echo(text, err=True))
+    index = replace(index, notice=lambda text: click.echo(text, err=True))
     streamed = stream and not as_json and sys.stdout.isatty()
-    answer = write_stream(opened.stream(question, **way), raw) if streamed else opened.ask(question, **way)
+    answer = (
+        write_stream(index.stream(question, **request), raw) if streamed else index.ask(question, **request)
+    )
     try:
         cited: Sequence[Source] | None = ()
         if sources or as_json:
             references = answer.references
-            cited, answer = opened.show_or_note(
-                answer, lambda: opened.sources(references, answer), "The sources"
+            cited, answer = index.show_or_note(
+                answer, lambda: index.sources(references, answer), "The sources"
             )
         if as_json:
-            data = {"snapshot": opened.manifest.number, **answer.as_dict()}
+            data = {"snapshot": index.manifest.number, **answer.as_dict()}
             console.print_json({**data, "sources": [vars(source) for source in cited or ()]})
         else:
-            print_answer(answer, opened, cited if sources else None, written=streamed, raw=raw)
+            print_answer(answer, index, cited if sources else None, written=streamed, raw=raw)
     except SnapshotRemoved as e:
         phases = answer.phases.values()
         tokens = sum(phase.prompt_tokens + phase.completion_tokens for phase in phases)
@@ -176,31 +183,34 @@ def _ask_one(
 
 
 def _ask_many(
-    opened: Index,
+    index: Index,
     batch: str,
     out: str,
-    way: Mapping[str, Any],
+    request: Mapping[str, Any],
     ray: bool,
     address: str | None,
     quiet: bool,
     as_json: bool,
 ) -> bool:
-    """Answer a batch and return whether an answer, or a part of one, is missing."""
+    """Answer a batch. Returns whether an answer, or part of one, is missing."""
     from graphrag_ray.cli.progress import observer_for_people
     from graphrag_ray.query.batch import answer_batch
     from graphrag_ray.query.methods.method import AskRequest
 
     observer = observer_for_people(quiet=quiet or as_json)
-    observer.run_started(opened.settings, "map")
-    done = answer_batch(opened, batch, out, AskRequest(**way), observer=observer, on_ray=ray, address=address)
+    observer.run_started(index.settings, "map")
+    result = answer_batch(
+        index, batch, out, AskRequest(**request), observer=observer, on_ray=ray, address=address
+    )
     if as_json:
-        figures = {"questions": done.questions, "failed": done.failed, "seconds": done.seconds}
-        console.print_json({"out": done.url, **figures, "usage": list(done.accounts.rows())})
+        counts = {"questions": result.questions, "failed": result.failed, "seconds": result.seconds}
+        console.print_json({"out": result.url, **counts, "usage": list(result.accounts.rows())})
     elif not quiet:
-        echo, total = console.console_of().print, done.accounts.total
-        failed = f", {done.failed:,} with a missing or partial answer (columns error, failed_parts)"
-        echo(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
-        used = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
+        echo, total = console.make_console().print, result.accounts.total
+        failed = f", {result.failed:,} with a missing or partial answer (columns error, failed_parts)"
+        echo(f"{plural(result.questions, 'question')}{failed if result.failed else ''}: {result.url}")
+        cost = console.format_cost(total.cost_usd)
+        used = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {cost}"
         free = "no model calls, all replies were cached"
-        echo(f"[{used if total.calls else free}, {done.seconds:.1f} s]", style="dim")
-    return bool(done.failed)
+        echo(f"[{used if total.calls else free}, {result.seconds:.1f} s]", style="dim")
+    return bool(result.failed)

@@ -23,7 +23,7 @@ from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.cli import options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 
 if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Settings
@@ -36,19 +36,28 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 @options.settings
 @options.answer
 @click.option("--method", default="global", show_default=True, help="Default search method.")
-@click.option("--level", metavar="C0..Cn|auto", help="Default level, used with the default method.")
+@click.option(
+    "--level", metavar="C0..Cn|auto", help="Default community level; applies to the default method."
+)
 @options.cache
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--port", default=8000, show_default=True, help="Port to listen on; 0: any free port.")
+@click.option("--port", default=8000, show_default=True, help="Port to listen on; 0 chooses a free port.")
 @click.option("--prefix", default="/", show_default=True, help="URL prefix, such as /graphrag.")
-@click.option("--replicas", type=int, help="Number of processes, which share rate limits. Default: 1.")
+@click.option("--replicas", type=int, help="Number of processes. They share the rate limits. Default: 1.")
 @click.option("--max-running", type=int, help="Concurrent questions per process. Default: 32.")
-@click.option("--max-waiting", type=int, help="Queued questions per process; more are refused. Default: 256.")
-@click.option("--max-seconds", type=float, help="Time limit of a question, queue included. Default: 300.")
-@click.option("--max-body-bytes", type=int, help="Size limit of a request. Default: 1 MiB.")
+@click.option(
+    "--max-waiting", type=int, help="Queued questions per process; further ones are rejected. Default: 256."
+)
+@click.option(
+    "--max-seconds", type=float, help="Time limit per question in seconds, including queueing. Default: 300."
+)
+@click.option("--max-body-bytes", type=int, help="Maximum size of a request. Default: 1 MiB.")
 @click.option("--follow-s", type=float, help="Seconds between checks for a newer snapshot. Default: 5.")
-@click.option("--grace-s", type=float, help="Seconds to finish questions at shutdown. Default: 30.")
-@click.option("--token-env", help="Variable with the clients' token. Default: GRAPHRAG_RAY_TOKEN.")
+@click.option("--grace-s", type=float, help="Seconds to finish running questions at shutdown. Default: 30.")
+@click.option(
+    "--token-env",
+    help="Environment variable with the token that clients must send. Default: GRAPHRAG_RAY_TOKEN.",
+)
 @click.option("--allow-anonymous", is_flag=True, help="Accept requests from other machines without a token.")
 @click.option(
     "--allow-origin",
@@ -59,13 +68,13 @@ _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 )
 @click.option("--open-metrics", is_flag=True, help="Serve /metrics without a token.")
 @options.address
-def serve(given: Given, host: str, port: int, prefix: str, address: str | None, **values: Any) -> None:
-    """Answer questions over HTTP: POST /query, and the OpenAI protocol below /v1 for chat front ends.
+def serve(opts: IndexOptions, host: str, port: int, prefix: str, address: str | None, **values: Any) -> None:
+    """Answer questions over HTTP: POST /query, and an OpenAI-compatible API under /v1 for chat front ends.
 
-    The service switches to newer snapshots automatically. Clients send the token in the environment variable
-    GRAPHRAG_RAY_TOKEN (Authorization: Bearer …); without a token, only requests from this machine are
-    accepted. --budget-tokens and --budget-usd limit the cost of a question. Ctrl-C or SIGTERM stops the
-    service after the running questions are answered, with exit code 0.
+    The service switches to newer snapshots automatically. If the environment variable GRAPHRAG_RAY_TOKEN is
+    set, clients must send its value (Authorization: Bearer …); otherwise, only requests from this machine are
+    accepted. --budget-tokens and --budget-usd limit the cost of each question. On Ctrl-C or SIGTERM, the
+    service finishes the running questions and stops with exit code 0.
 
     \b
     Examples:
@@ -73,7 +82,9 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
       GRAPHRAG_RAY_TOKEN=… graphrag-ray serve --root s3://bucket/index --host 0.0.0.0 --replicas 4
     """
     if find_spec("fastapi") is None or find_spec("prometheus_client") is None:
-        raise UsageError("`serve` needs Ray Serve: pip install '.[serve]' in the project's folder")
+        raise UsageError(
+            "`serve` needs Ray Serve. Install with: pip install '.[serve]' in the project's folder"
+        )
     from pydantic import SecretStr
 
     from graphrag_ray.engine.model_access import Models, probe_endpoints
@@ -81,21 +92,22 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
     from graphrag_ray.engine.ray.discovery import starts_private_ray
     from graphrag_ray.query.methods import methods
 
-    requested, settings = _options(given, values)
-    service = _guarded(requested, host)
+    requested, settings = _options(opts, values)
+    service = _restrict_access(requested, host)
     methods.check_method(service.method, service.level, ())
     private = starts_private_ray(address)
     if not port:
-        # From a range that neither Ray nor the system assigns, so that it stays free until Ray Serve listens.
+        # Neither Ray nor the system assigns ports in this range, so the port stays free until Ray Serve
+        # listens.
         candidates = random.sample(range(20_000, 32_000), 100)
-        port = next((p for p in candidates if not _why_taken(host, p)), 0)
+        port = next((p for p in candidates if not _listen_error(host, p)), 0)
         if not port:
-            raise UsageError(f"No free port found at {host}. Choose one with --port.")
-    elif private and (why := _why_taken(host, port)):
-        raise UsageError(f"Cannot listen at {host}:{port}: {why}. Choose another --port.")
-    for silent in probe_endpoints(Models.from_settings(settings), settings, ("map", "reduce", "answer")):
-        if silent.asked:
-            click.echo(f"From this machine: {silent}", err=True)
+            raise UsageError(f"No free port found on {host}. Choose one with --port.")
+    elif private and (why := _listen_error(host, port)):
+        raise UsageError(f"Cannot listen on {host}:{port}: {why}. Choose another port with --port.")
+    for problem in probe_endpoints(Models.from_settings(settings), settings, ("map", "reduce", "answer")):
+        if problem.asked:
+            click.echo(f"From this machine: {problem}", err=True)
     with connect(address, for_serve=True):
         from graphrag_ray.engine.ray.cluster import check_nodes
         from graphrag_ray.engine.ray.serving import serve_application
@@ -104,11 +116,11 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
 
         if not private:
             check_nodes(Store(service.root, settings.storage.fsspec_options(service.root)), [])
-        informs = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
-        # Nodes of a cluster may lack these variables.
+        logs_info = logging.getLogger("graphrag_ray").isEnabledFor(logging.INFO)
+        # The nodes of a cluster may lack these environment variables.
         names = {service.token_env, *Models.from_settings(settings).key_variables()}
         values = {name: os.environ.get(name, "").strip() for name in sorted(names)}
-        held = {} if private else {name: SecretStr(value) for name, value in values.items() if value}
+        secrets = {} if private else {name: SecretStr(value) for name, value in values.items() if value}
         with (
             _until_stopped() as (ready, stopped),
             serve_application(
@@ -116,9 +128,9 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
                 host=host,
                 port=port,
                 prefix=prefix,
-                secrets=held,
+                secrets=secrets,
                 grace_s=service.grace_s,
-                log_level="INFO" if informs else "WARNING",
+                log_level="INFO" if logs_info else "WARNING",
                 log_json=logs.as_json(),
                 private=private,
                 loopback_only=service != requested,
@@ -131,20 +143,20 @@ def serve(given: Given, host: str, port: int, prefix: str, address: str | None, 
                 )
             bearer = f' -H "Authorization: Bearer ${service.token_env}"'
             click.echo(
-                f"Serving {service.root} at {url}\nAsk it:\n"
+                f"Serving {service.root} at {url}\nTry it:\n"
                 f"  curl {url}/query{'' if service.allow_anonymous else bearer} "
                 """-H 'Content-Type: application/json' -d '{"question": "What are the main themes?"}'\n"""
-                f"Chat front ends: base URL {url}/v1, model graphrag-ray. Press Ctrl-C to stop."
+                f"For chat front ends, use base URL {url}/v1 and model graphrag-ray. Press Ctrl-C to stop."
             )
-            if own_address and (problem := _problem(service, url)):
-                click.echo(f"The service cannot answer questions yet: {problem}", err=True)
+            if own_address and (reason := _problem(service, url)):
+                click.echo(f"The service cannot answer questions yet: {reason}", err=True)
             ready.set()
             stopped.wait()
-            click.echo(f"Stopping; running questions have {service.grace_s:g} s.", err=True)
+            click.echo(f"Stopping. Running questions have {service.grace_s:g} s to finish.", err=True)
 
 
-def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, Settings]:
-    """The options of the service, and the settings for the newest snapshot. Raises UsageError."""
+def _options(opts: IndexOptions, values: Mapping[str, Any]) -> tuple[ServiceOptions, Settings]:
+    """Return the service options, and the settings for the newest snapshot. Raises UsageError."""
     from pydantic import ValidationError
 
     from graphrag_ray.base.index_settings import without_machine_settings
@@ -153,13 +165,13 @@ def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, S
     from graphrag_ray.service.service_options import ServiceOptions
 
     chosen = {name: value for name, value in values.items() if value is not None}
-    store, manifest = given.snapshot()
-    base = without_machine_settings(manifest.settings) if given.config is None else None
-    settings = read_settings(given.config) if given.config is not None else None
-    overrides = tuple(options.overrides_of(given.config, given.overrides, given.short, base))
-    given.settings(manifest.settings, store.url)  # Validates the settings.
-    # Other nodes may serve, so they get what this machine knows.
-    known = KnownModels.read(store.url if given.config is None else None)
+    store, manifest = opts.snapshot()
+    base = without_machine_settings(manifest.settings) if opts.config is None else None
+    settings = read_settings(opts.config) if opts.config is not None else None
+    overrides = tuple(options.overrides_of(opts.config, opts.overrides, opts.short, base))
+    opts.settings(manifest.settings, store.url)  # Validate the settings.
+    # Replicas may run on other nodes, so send them the endpoints that this machine knows.
+    known = KnownModels.read(store.url if opts.config is None else None)
     try:
         service = ServiceOptions(
             root=store.url, settings=settings, overrides=overrides, known=known, **chosen
@@ -171,11 +183,10 @@ def _options(given: Given, values: Mapping[str, Any]) -> tuple[ServiceOptions, S
     return service, service.settings_of(manifest, settings)
 
 
-def _guarded(service: ServiceOptions, host: str) -> ServiceOptions:
-    """Restrict a service without a token to this machine, or raise UsageError if others could send requests.
+def _restrict_access(service: ServiceOptions, host: str) -> ServiceOptions:
+    """Restrict a service without a token to this machine. Raises UsageError if others could send requests.
 
-    Its host names are restricted too, so that no web page can send requests on behalf of the user who views
-    it.
+    Host names are restricted too, so that no web page can send requests on behalf of the user who views it.
     """
     from graphrag_ray.service.access import check_token
 
@@ -185,13 +196,14 @@ def _guarded(service: ServiceOptions, host: str) -> ServiceOptions:
         return service
     if not is_loopback(host):
         raise UsageError(
-            f"--host {host} can be reached from other machines and {service.token_env} is not set, so "
-            "anybody could ask questions at your cost. Set it, listen on 127.0.0.1, or use --allow-anonymous."
+            f"--host {host} accepts connections from other machines, but {service.token_env} is not set, so "
+            "anybody could ask questions at your cost. Set it, listen on 127.0.0.1, or pass "
+            "--allow-anonymous."
         )
-    if {"*", "null"} & {*service.origins}:  # "null" is the origin of any embedded page.
+    if {"*", "null"} & {*service.origins}:  # Any embedded page can have the origin "null".
         raise UsageError(
             "--allow-origin '*' lets every web page ask questions at your cost. Set "
-            f"{service.token_env}, or name the origin of your page."
+            f"{service.token_env}, or pass the origin of your page."
         )
     return service.model_copy(update={"allow_anonymous": True, "hosts": (*_LOOPBACK, host)})
 
@@ -207,10 +219,9 @@ def is_loopback(host: str) -> bool:
 
 @contextmanager
 def _until_stopped() -> Iterator[tuple[threading.Event, threading.Event]]:
-    """Yield two events: the caller sets the first when the service is ready; Ctrl-C or SIGTERM sets the
-    second.
+    """Yield two events, `ready` and `stopped`. The caller sets `ready`; Ctrl-C or SIGTERM sets `stopped`.
 
-    A signal before the first event, or a second signal, aborts.
+    A signal before `ready` is set, or a second signal, aborts.
     """
     ready, stopped = threading.Event(), threading.Event()
 
@@ -227,8 +238,8 @@ def _until_stopped() -> Iterator[tuple[threading.Event, threading.Event]]:
             signal.signal(number, handler)
 
 
-def _why_taken(host: str, port: int) -> str:
-    """Why no server can listen there; "" if one can."""
+def _listen_error(host: str, port: int) -> str:
+    """Return why no server can listen on this address, or "" if one can."""
     try:
         socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET).close()
     except OSError as e:
@@ -237,7 +248,7 @@ def _why_taken(host: str, port: int) -> str:
 
 
 def _problem(service: ServiceOptions, url: str) -> str:
-    """Why the service cannot answer questions; "" if it can, or if it cannot be reached from here."""
+    """Return why the service cannot answer questions, or "" if it can or does not respond."""
     local = url.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
     token = os.environ.get(service.token_env, "").strip()
     try:

@@ -1,4 +1,4 @@
-"""`graphrag-ray status`: show what an index holds, and how its last run went or is going."""
+"""`graphrag-ray status`: show the contents of an index and the state of its last run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.wording import escape_control, plural, price_hint
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
-from graphrag_ray.cli.options import Given
+from graphrag_ray.cli.options import IndexOptions
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphrag_ray.store.files import Store
 
 _STALE_S = 30.0
-"""Progress that a live run reported longer ago is shown with its age."""
+"""Progress reported longer ago than this is displayed with its age."""
 Record: TypeAlias = Mapping[str, Any]
 _CHANGES = ("added", "changed", "removed", "unchanged")
 
@@ -34,25 +34,25 @@ _CHANGES = ("added", "changed", "removed", "unchanged")
 @click.option(
     "--watch",
     is_flag=True,
-    help="Show the current run until it ends, and exit with its exit code (1 if it was killed), or with that "
-    "of a later attempt that started no run. With --json: print a line for every change.",
+    help="Follow the current run until it ends, then exit with its exit code (1 if it was killed). If a "
+    "later attempt was refused, exit with the code of that attempt. With --json, print one line per change.",
 )
 @click.option(
     "--next",
-    "following",
+    "wait_for_next",
     is_flag=True,
-    help="With --watch, after submitting a job: if no run is going on, wait up to 15 minutes for the next "
-    "one to start or to be refused.",
+    help="With --watch, after you have submitted a job: if no run is active, wait up to 15 minutes for the "
+    "next one to start or be refused.",
 )
 @options.as_json
 def status(
-    given: Given, snapshot: int | None, listed: bool, watch: bool, following: bool, as_json: bool
+    opts: IndexOptions, snapshot: int | None, listed: bool, watch: bool, wait_for_next: bool, as_json: bool
 ) -> None:
-    """Show what the index holds, what its last run changed and cost and how it ended, who is writing to it
-    and how far that is, and which of its files are missing or truncated (exit code 1).
+    """Show the contents of the index, the outcome, changes and cost of its last run, the progress of a
+    current run, and missing or truncated files (exit code 1).
 
-    Only the index is read, so it works from any machine. A run on another machine is watched for a sign of
-    life for up to 20 seconds.
+    This command only reads the index, so you can run it on any machine. If a run on another machine seems to
+    be active, the command waits up to 20 seconds for a sign of life.
 
     \b
     Examples:
@@ -62,12 +62,12 @@ def status(
     """
     from graphrag_ray.indexing.status import status_of
 
-    if following and not watch:
+    if wait_for_next and not watch:
         raise click.UsageError("--next needs --watch")
-    store = given.store()
-    with options.naming_root(given.root):
+    store = opts.store()
+    with options.naming_root(opts.root):
         if watch:
-            sys.exit(_watch(store, following, as_json))
+            sys.exit(_watch(store, wait_for_next, as_json))
         record = status_of(store, snapshot, listed=listed)
     if as_json:
         console.print_json(record)
@@ -77,12 +77,14 @@ def status(
         sys.exit(StoreError.exit_code)
 
 
-def _watch(store: Store, following: bool, as_json: bool) -> int:
-    """Show a run until it ends; return its exit code, or that of a later attempt that started no run."""
+def _watch(store: Store, wait_for_next: bool, as_json: bool) -> int:
+    """Follow a run until it ends. Return its exit code, or the code of a later refused attempt."""
     from graphrag_ray.indexing.status import refusal_since_last_run, status_of, wait_for_run, watch_last_run
 
-    if following:
-        click.echo("Waiting for the run to start; see `ray job list` on its cluster", err=True)
+    if wait_for_next:
+        click.echo(
+            "Waiting for the run to start. To see the job, run `ray job list` on its cluster.", err=True
+        )
         wait_for_run(store)
     last: Record | None = None
     if as_json:
@@ -91,7 +93,7 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
                 console.print_json(record, indent=False)
             last = record
     else:
-        last = _show_running(watch_last_run(store))
+        last = _follow(watch_last_run(store))
     if last is not None:
         if not as_json:
             click.echo(escape_control(_ending(last)))
@@ -113,7 +115,7 @@ def _watch(store: Store, following: bool, as_json: bool) -> int:
 def _print_status(record: Record) -> None:
     from graphrag_ray.store.parts import REPAIR_ADVICE
 
-    out, counts = console.console_of(), record.get("counts", {})
+    out, counts = console.make_console(), record.get("counts", {})
     out.print(f"Index at {record['root']}")
     if record["writer"]:
         out.print(f"  being written by {record['writer']}")
@@ -130,7 +132,7 @@ def _print_status(record: Record) -> None:
     if record["refused"] is not None:
         out.print(f"  last attempt   {_refusal(record['refused'])}")
     if record["journal"]:
-        out.print("\nJournal (all replies, of all runs)")
+        out.print("\nJournal (all replies of all runs)")
         columns = ("done", "turns", "failed", "tokens")
         rows = ([row["stage"], *(f"{row[c]:,}" for c in columns)] for row in record["journal"])
         console.print_table(("stage", "items done", "turns", "failed", "tokens"), rows, left=5)
@@ -149,7 +151,7 @@ def _print_status(record: Record) -> None:
 
 
 def _print_last_run(out: Console, last: Record) -> None:
-    """Print how the last run ended or how far it is, and what it cost if it committed no snapshot."""
+    """Print the progress or outcome of the last run, and its cost if it committed no snapshot."""
     from rich.text import Text
 
     from graphrag_ray.store.run_records import FINISHED, RUNNING
@@ -162,16 +164,16 @@ def _print_last_run(out: Console, last: Record) -> None:
     out.print(f"  last run       {_ending(last)}")
     if last["outcome"] not in FINISHED:
         if last["reached"]:
-            out.print(Text("    it was at: ") + _current_step(last["reached"]))
+            out.print(Text("    last step: ") + _current_step(last["reached"]))
         _print_usage(out, "The last run", last["usage"])
 
 
 def _ending(last: Record) -> str:
-    """When and how a run ended, its exit code and what that means. Of a killed run, when it started."""
+    """Describe when and how a run ended, with its exit code. For a killed run, say when it started."""
     from graphrag_ray.indexing.run_record import OUTCOME_DESCRIPTIONS
 
     when, outcome = last["ended_at"] or f"started {last['started_at']}", last["outcome"]
-    words, message = str(OUTCOME_DESCRIPTIONS.get(outcome, outcome)), last["message"]
+    description, message = str(OUTCOME_DESCRIPTIONS.get(outcome, outcome)), last["message"]
     if outcome == "committed":
         failed = f", {plural(last['failed'], 'failed item')}" if last["failed"] else ""
         ending = f"snapshot {last['snapshot']} was committed{failed}"
@@ -179,17 +181,17 @@ def _ending(last: Record) -> str:
         ending = "nothing had changed"
     elif outcome == "killed":
         after = f", after it had committed snapshot {last['snapshot']}" if last["snapshot"] else ""
-        ending = f"{words}{after}{_where(last)}"
-    elif message.startswith(words.removeprefix("was ")):
+        ending = f"{description}{after}{_where(last)}"
+    elif message.startswith(description.removeprefix("was ")):
         ending = f"was {message}"
     else:
-        ending = f"{words}. {message.removeprefix('Stopped: ')}"
+        ending = f"{description}. {message.removeprefix('Stopped: ')}"
     code = "" if last["exit_code"] is None else f" (exit code {last['exit_code']}: {last['exit_meaning']})"
     return f"{when}: {ending}{code}"
 
 
 def _refusal(refused: Record) -> str:
-    """Why an attempt started no run."""
+    """Describe why an attempt was refused."""
     code = f"exit code {refused['exit_code']}: {refused['exit_meaning']}"
     return f"{refused['at']}: no run was started. {refused['message']} ({code})"
 
@@ -199,8 +201,7 @@ def _where(last: Record) -> str:
 
 
 def _run_lines(last: Record, width: int | None = None) -> list[Text]:
-    """A line for each finished step and for the current one. On a terminal of `width`, with a progress
-    bar."""
+    """Return a line for each finished step and the current one, with a progress bar if `width` is given."""
     from graphrag_ray.cli.progress import step_line
     from graphrag_ray.indexing.repair import COMPACT
 
@@ -209,14 +210,14 @@ def _run_lines(last: Record, width: int | None = None) -> list[Text]:
         for name, step in last["steps"].items()
     ]
     reached = last["reached"]
-    # Live progress may be older than the record. Compaction is done several times.
+    # Live progress may be older than the record. Compaction can run several times.
     if reached and (reached["step"] not in last["steps"] or reached["step"] == COMPACT):
         lines.append(_current_step(reached, width))
     return lines
 
 
 def _current_step(reached: Record, width: int | None = None) -> Text:
-    """The current step, with the age of old progress."""
+    """Format the current step, with the age of its progress if that is old."""
     from rich.text import Text
 
     from graphrag_ray.cli.progress import progress_line
@@ -225,17 +226,17 @@ def _current_step(reached: Record, width: int | None = None) -> Text:
     if reached["pace"]:
         line = progress_line(StagePace(**reached["pace"]), reached["step"], width, bar=width is not None)
     else:
-        line = f"{reached['step']:<12} … {console.duration(reached['seconds'])}"
+        line = f"{reached['step']:<12} … {console.format_duration(reached['seconds'])}"
     age_s = reached.get("age_s") or 0.0
-    return Text(f"{line}  (as of {console.duration(age_s)} ago)" if age_s > _STALE_S else line)
+    return Text(f"{line}  (as of {console.format_duration(age_s)} ago)" if age_s > _STALE_S else line)
 
 
-def _show_running(runs: Iterable[Record]) -> Record | None:
-    """Show a run until it ends: live on a terminal, as plain lines elsewhere. Return its last record."""
+def _follow(runs: Iterable[Record]) -> Record | None:
+    """Follow a run until it ends, live on a terminal and as plain lines elsewhere. Return its last record."""
     from rich.live import Live
     from rich.text import Text
 
-    out = console.console_of()
+    out = console.make_console()
     last: Record | None = None
     if out.is_terminal:
         with Live(console=out, refresh_per_second=4, transient=True) as live:
@@ -256,7 +257,7 @@ def _usd(cost_usd: float | None) -> str:
 
 
 def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
-    """Print a row per stage and model, without empty columns."""
+    """Print a row per stage and model. Empty columns are omitted."""
     if not usage:
         return
     table: dict[str, list[str]] = {name: [u[name] for u in usage] for name in ("stage", "model")}
@@ -283,11 +284,12 @@ def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
 
 def _print_price_hint(out: Console, rows: Sequence[Record]) -> None:
     if any(row["cost_usd"] is None for row in rows):
-        out.print(f"To see the cost of later runs, use {price_hint()}", style="dim")
+        hint = f"The price of a model is unknown. To see the cost of later runs, use {price_hint('NAME')}"
+        out.print(hint, style="dim")
 
 
 def _print_changes(out: Console, run: Record, counts: Record) -> None:
-    """Print what the run that built the snapshot added, changed and removed, and what models wrote for it."""
+    """Print what the run that built the snapshot added, changed and removed, and which items models wrote."""
     out.print("\nChanges by the run that built this snapshot")
     rows = []
     for name, (label, _) in COMPARED_TABLES.items():
@@ -296,7 +298,7 @@ def _print_changes(out: Console, run: Record, counts: Record) -> None:
             rows.append([label, *(f"{changes[kind]:,}" if changes[kind] else "" for kind in _CHANGES)])
     console.print_table(["", *_CHANGES], rows)
     if counts.get("kept"):
-        out.print(f"  {counts['kept']:,} unreadable documents are kept in their previous version")
+        out.print(f"  {plural(counts['kept'], 'unreadable document')} kept in the previous version")
     written = []
     for stage in MODEL_STAGES_OF_INDEXING:
         label, total = stage.writes
@@ -312,9 +314,9 @@ def _print_snapshots(out: Console, snapshots: Sequence[Record]) -> None:
     for s in snapshots:
         cost = "" if s["cost_usd"] == 0 else _usd(s["cost_usd"])
         counts = [f"{s[name]:,}" for name in ("documents", "entities", "reports")]
-        sizes = [console.in_words(s[name]) for name in ("bytes", "own_bytes")]
+        sizes = [console.format_bytes(s[name]) for name in ("bytes", "own_bytes")]
         rows.append([str(s["snapshot"]), s["created_at"], *counts, cost, *sizes])
-    out.print("\nSnapshots (alone: freed when this one is removed; see graphrag-ray gc)")
+    out.print("\nSnapshots (alone: space freed by removing only this one; see graphrag-ray gc)")
     columns = ("snapshot", "from", "documents", "entities", "reports", "cost", "size", "alone")
     console.print_table(columns, rows, left=2)
     _print_price_hint(out, snapshots)

@@ -1,10 +1,10 @@
-"""Score answers against known ones and retrieval against needed documents; count and cluster claims.
+"""Score answers against correct answers and retrieval against needed documents; count and cluster claims.
 
-If the correct answer has several wordings ("the UK", "Britain"), every measure counts the best match. SQuAD's
-words (`normalised`) are separated by white space after articles and punctuation are removed: "don't" is
-"dont". ROUGE's (`words`) are runs of letters and digits: "don't" is "don" and "t". Both are extended to all
-scripts: compatible forms and cases are equal, and in scripts without spaces each character is a word, as in
-MLQA (Lewis et al. 2020). On ASCII text both equal the originals.
+If the correct answer has several wordings ("the UK", "Britain"), every measure uses the best match. There are
+two definitions of a word. SQuAD (`normalise`) removes articles and punctuation and then splits at whitespace:
+"don't" is "dont". ROUGE (`words`) uses runs of letters and digits: "don't" is "don" and "t". We extend both
+to all scripts: case and compatibility forms are ignored, and in scripts without spaces each character is a
+word, as in MLQA (Lewis et al. 2020). On ASCII text, both equal the originals.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ import numpy as np
 from graphrag_ray.base.ids import limit_combining_marks
 
 ARTICLES = ("a", "an", "the")
-FIXED_ANSWERS = ("yes", "no", "noanswer")  # answers that must match completely (HotpotQA)
+FIXED_ANSWERS = ("yes", "no", "noanswer")  # Answers that must match exactly (HotpotQA).
 MAX_WORDS = 10_000
-"""Words per text that ROUGE-L compares. Its time is the product of the two lengths."""
+"""Maximum number of words per text that ROUGE-L compares. Its time is the product of the two lengths."""
 THRESHOLDS = (0.5, 0.6, 0.7, 0.8)
 MAX_CLAIMS = 500
-"""Claims clustered at once, because all pairs are compared. The paper's answers have about 31."""
+"""Maximum number of claims to cluster together, because all pairs are compared. Answers in the GraphRAG
+paper have about 31 claims."""
 MAX_CLAIM_WORDS = 200
 KS = (1, 2, 5, 8, 10, 20)
 
-_GAPS = dict.fromkeys(map(ord, "—―…"), " ")
-"""Punctuation that separates words without spaces. All other punctuation is removed."""
+_SEPARATORS = dict.fromkeys(map(ord, "—―…"), " ")
+"""Punctuation that separates words even without spaces. All other punctuation is removed."""
 _UNSPACED = (
     "\u0e00-\u0fff"  # Thai, Lao, Tibetan
     "\u1000-\u109f\u1780-\u17ff"  # Burmese, Khmer
@@ -43,7 +44,7 @@ _UNITS = re.compile(rf"[{_UNSPACED}]|[^\s{_UNSPACED}]+")
 
 
 class _CharacterTable(dict[int, str]):
-    """For `str.translate`: applies a rule to each character once."""
+    """A table for `str.translate` that applies a rule and caches the result per character."""
 
     def __init__(self, rule: Callable[[str], str]) -> None:
         super().__init__()
@@ -64,7 +65,7 @@ def _rule(character: str, squad: bool) -> str:
         # SQuAD removes `string.punctuation`, which has members in all these categories.
         removed = category[0] == "P" or category in ("Sc", "Sk", "Sm")
         return "" if removed else " " if category == "Cc" else character
-    # Marks belong to words: Hindi words would fall apart at their vowel signs.
+    # Marks belong to words: otherwise, Hindi words would be split at their vowel signs.
     return character if character.isalnum() or category[0] == "M" else " "
 
 
@@ -72,18 +73,18 @@ _SQUAD = _CharacterTable(partial(_rule, squad=True))
 _ROUGE = _CharacterTable(partial(_rule, squad=False))
 
 
-def normalised(text: str) -> str:
-    """Lower-case text without articles and punctuation (SQuAD, Rajpurkar et al. 2016); NFKC, case-folded."""
+def normalise(text: str) -> str:
+    """Case-fold text (NFKC) and remove articles and punctuation (SQuAD, Rajpurkar et al. 2016)."""
     return " ".join(word for word in _folded(text, _SQUAD).split() if word not in ARTICLES)
 
 
 def words(text: str) -> list[str]:
-    """Runs of letters and digits in lower case, the words of ROUGE and TREX."""
+    """Split text into runs of letters and digits in lower case, the words of ROUGE and TREX."""
     return _UNITS.findall(_folded(text, _ROUGE))
 
 
 def _best(score: Callable[[str, str], float]) -> Callable[[str, Sequence[str]], float]:
-    """Turn a score into a measure over all wordings of the correct answer."""
+    """Turn a score for one answer into a measure that uses the best of several wordings."""
 
     @wraps(score)
     def measure(text: str, gold: Sequence[str]) -> float:
@@ -96,25 +97,27 @@ def _best(score: Callable[[str, str], float]) -> Callable[[str, Sequence[str]], 
 
 @_best
 def accuracy(text: str, answer: str) -> float:
-    """1.0 if the normalised text contains a normalised answer, else 0.0.
+    """Return 1.0 if the normalised text contains the normalised answer, and 0.0 otherwise.
 
-    Plain containment, as in ArchRAG and HippoRAG: "party" contains "art". An answer that normalises to
-    nothing is contained only in such a text.
+    As in ArchRAG and HippoRAG, this is a substring test: "party" contains "art". An answer that normalises to
+    nothing matches only such a text.
     """
-    actual, expected = normalised(text), normalised(answer)
+    actual, expected = normalise(text), normalise(answer)
     return float(expected in actual if expected else not actual)
 
 
 @_best
 def exact_match(text: str, answer: str) -> float:
-    """1.0 if the normalised text equals a normalised answer, else 0.0 (SQuAD)."""
-    return float(normalised(text) == normalised(answer))
+    """Return 1.0 if the normalised text equals the normalised answer, and 0.0 otherwise (SQuAD)."""
+    return float(normalise(text) == normalise(answer))
 
 
 @_best
 def f1(text: str, answer: str) -> float:
-    """Harmonic mean of precision and recall over words as multisets (SQuAD 2.0). If one side has no words,
-    1.0 if neither has."""
+    """Return the harmonic mean of precision and recall over words as multisets (SQuAD 2.0).
+
+    If both sides have no words, returns 1.0; if only one has none, 0.0.
+    """
     actual, expected = _squad_words(text), _squad_words(answer)
     if not actual or not expected:
         return float(actual == expected)
@@ -123,11 +126,11 @@ def f1(text: str, answer: str) -> float:
 
 @_best
 def recall(text: str, answer: str) -> float:
-    """Share of an answer's words, as a multiset, that the text has (HotpotQA, ArchRAG, HippoRAG).
+    """Return the share of the answer's words that the text contains (HotpotQA, ArchRAG, HippoRAG).
 
-    0.0 if one side is "yes", "no" or "noanswer" and the other is not the same.
+    If one side is "yes", "no" or "noanswer" and the other differs, returns 0.0.
     """
-    forms = {normalised(text), normalised(answer)}
+    forms = {normalise(text), normalise(answer)}
     if len(forms) == 2 and forms.intersection(FIXED_ANSWERS):
         return 0.0
     actual, expected = _squad_words(text), _squad_words(answer)
@@ -136,7 +139,7 @@ def recall(text: str, answer: str) -> float:
 
 @_best
 def bleu_1(text: str, answer: str) -> float:
-    """BLEU-1 (Papineni et al. 2002) against each answer as a single reference."""
+    """Return BLEU-1 (Papineni et al. 2002) with the answer as the only reference."""
     actual, expected = words(text), words(answer)
     common = (Counter(actual) & Counter(expected)).total()
     return common / len(actual) * min(1.0, math.exp(1 - len(expected) / len(actual))) if common else 0.0
@@ -144,13 +147,13 @@ def bleu_1(text: str, answer: str) -> float:
 
 @_best
 def rouge_l(text: str, answer: str) -> float:
-    """F1 by the longest common subsequence of words (ROUGE-L, Lin 2004), without stemming."""
+    """Return F1 by the longest common subsequence of words (ROUGE-L, Lin 2004), without stemming."""
     from rapidfuzz.distance import LCSseq
 
     actual, expected = words(text)[:MAX_WORDS], words(answer)[:MAX_WORDS]
     if not actual or not expected:
         return 0.0
-    # rapidfuzz compares hashes, and hashes of strings differ between processes, so it is given numbers.
+    # rapidfuzz compares hashes. String hashes differ between processes, so pass numbers.
     number = {word: n for n, word in enumerate(dict.fromkeys([*actual, *expected]))}
     common = LCSseq.similarity([number[word] for word in actual], [number[word] for word in expected])
     return 2 * common / (len(actual) + len(expected))
@@ -158,8 +161,11 @@ def rouge_l(text: str, answer: str) -> float:
 
 @_best
 def meteor(text: str, answer: str) -> float:
-    """METEOR by nltk (Lavie and Agarwal 2007): words match exactly or by English stem, but not by WordNet
-    synonym, so it is slightly below published figures."""
+    """Return METEOR by nltk (Lavie and Agarwal 2007).
+
+    Words match exactly or by English stem, but not by WordNet synonyms, so it is slightly below published
+    scores.
+    """
     from nltk.translate.meteor_score import single_meteor_score
 
     stemmer, none = _cached_stemmer(), SimpleNamespace(synsets=lambda word: ())
@@ -167,7 +173,7 @@ def meteor(text: str, answer: str) -> float:
 
 
 def answer_scores(text: str, gold: Sequence[str]) -> dict[str, float]:
-    """All measures of this module by name, each from 0 to 1. Raises ValueError without an answer."""
+    """Return all answer measures by name, each from 0 to 1. Raises ValueError if `gold` is empty."""
     measures = (accuracy, recall, exact_match, f1, bleu_1, rouge_l, meteor)
     return {measure.__name__: measure(text, gold) for measure in measures}
 
@@ -175,20 +181,20 @@ def answer_scores(text: str, gold: Sequence[str]) -> dict[str, float]:
 def _folded(text: str, table: _CharacterTable) -> str:
     if text.isascii():
         return text.lower().translate(table)
-    text = text.translate(_GAPS)
-    for _ in range(2):  # case folding can undo NFKC and vice versa (UAX 31, 5.1.3)
+    text = text.translate(_SEPARATORS)
+    for _ in range(2):  # Case folding can undo NFKC and vice versa (UAX 31, 5.1.3).
         text = unicodedata.normalize("NFKC", limit_combining_marks(text)).casefold()
     # A removed character may have separated a letter from its accent.
     return unicodedata.normalize("NFKC", limit_combining_marks(text.translate(table)))
 
 
 def _squad_words(text: str) -> Counter[str]:
-    return Counter(_UNITS.findall(normalised(text)))
+    return Counter(_UNITS.findall(normalise(text)))
 
 
 @cache
 def _cached_stemmer() -> SimpleNamespace:
-    """nltk's Porter stemmer with a cache: it takes some ten microseconds a word."""
+    """Return nltk's Porter stemmer with a cache, because it takes about ten microseconds per word."""
     from nltk.stem.porter import PorterStemmer
 
     return SimpleNamespace(stem=lru_cache(100_000)(PorterStemmer().stem))
@@ -202,15 +208,17 @@ def retrieval_scores(
     answers: Sequence[str] = (),
     ks: Sequence[int] = KS,
 ) -> dict[str, float]:
-    """Every score that the arguments allow, by name, each from 0 to 1.
+    """Return every score that the arguments allow by name, each from 0 to 1.
 
     Args:
-        ranked: Retrieved documents by rank. Repeats are ignored.
-        gold: The needed documents. For each k, recall@k is their share that is among the first k,
-            all_within@k is 1.0 if all are, and precision@k is the share of the first k that are needed.
+        ranked: Retrieved documents in order of rank. Repeats are ignored.
+        gold: The needed documents. For each k, recall@k is the share of them among the first k, all_within@k
+        is 1.0 if
+            all of them are among the first k, and precision@k is the share of needed documents in the first
+            k.
         texts: Retrieved texts.
-        gold_texts: Gives token_precision and token_recall (TREX) of all texts as one multiset of `words`.
-        answers: Gives answer_in_context: 1.0 if one text contains an answer, as in `accuracy`.
+        gold_texts: For token_precision and token_recall (TREX) of all texts as one multiset of `words`.
+        answers: For answer_in_context, which is 1.0 if one text contains an answer, as in `accuracy`.
 
     Raises:
         ValueError: A k is below 1.
@@ -219,41 +227,41 @@ def retrieval_scores(
     if any(k < 1 for k in ks):
         raise ValueError(f"k is {min(ks)}, but must be at least 1")
     if wanted := set(gold):
-        distinct = list(dict.fromkeys(ranked))
-        hits = {k: len(wanted.intersection(distinct[:k])) for k in ks}
+        documents = list(dict.fromkeys(ranked))
+        hits = {k: len(wanted.intersection(documents[:k])) for k in ks}
         scores |= {f"recall@{k}": n / len(wanted) for k, n in hits.items()}
         scores |= {f"all_within@{k}": float(n == len(wanted)) for k, n in hits.items()}
-        scores |= {f"precision@{k}": n / max(1, len(distinct[:k])) for k, n in hits.items()}
+        scores |= {f"precision@{k}": n / max(1, len(documents[:k])) for k, n in hits.items()}
     texts = list(texts)
     if gold_texts := list(gold_texts):
-        read, needed = (
+        actual, expected = (
             Counter(word for text in side for word in words(text)) for side in (texts, gold_texts)
         )
-        common = (read & needed).total()
-        scores["token_precision"] = common / max(read.total(), 1)
-        scores["token_recall"] = common / max(needed.total(), 1)
+        common = (actual & expected).total()
+        scores["token_precision"] = common / max(actual.total(), 1)
+        scores["token_recall"] = common / max(expected.total(), 1)
     if answers:
-        forms = [answer for answer in map(normalised, answers) if answer]
-        contains = any(form in text for text in map(normalised, texts) for form in forms)
+        forms = [answer for answer in map(normalise, answers) if answer]
+        contains = any(form in text for text in map(normalise, texts) for form in forms)
         scores["answer_in_context"] = float(contains)
     return scores
 
 
-def distinct(claims: Iterable[str]) -> list[str]:
-    """The claims without repeats, compared in normal form. Claims that normalise to nothing are dropped."""
+def distinct_claims(claims: Iterable[str]) -> list[str]:
+    """Remove repeated claims, compared in normal form, and claims that normalise to nothing."""
     first: dict[str, str] = {}
     for claim in claims:
-        first.setdefault(normalised(claim), claim)
+        first.setdefault(normalise(claim), claim)
     first.pop("", None)
     return list(first.values())
 
 
-def clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) -> dict[float, int]:
+def count_clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) -> dict[float, int]:
     """Count the clusters of an answer's claims at each threshold (GraphRAG 4.2).
 
-    Complete linkage over the distance 1 - ROUGE-L F1: no two claims of a cluster are farther apart than the
-    threshold. Only the first MAX_CLAIM_WORDS words of a claim count. More than MAX_CLAIMS claims are
-    clustered in blocks, so their count is an upper bound.
+    Uses complete linkage with the distance 1 - ROUGE-L F1: no two claims of a cluster are farther apart than
+    the threshold. Only the first MAX_CLAIM_WORDS words of a claim are used. More than MAX_CLAIMS claims are
+    clustered in blocks, so the count is an upper bound.
     """
     from rapidfuzz import process
     from rapidfuzz.distance import LCSseq
@@ -271,10 +279,11 @@ def clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOLDS) ->
         length = np.array([len(text) for text in texts])
         a, b = np.triu_indices(len(texts), 1)
         both = length[a] + length[b]
-        # A single division of integers keeps a distance of exactly 0.7 within a threshold of 0.7.
+        # Dividing integers once makes a distance of exactly 0.7 pass a threshold of 0.7.
         distance = (both - 2 * common[a, b]) / np.maximum(both, 1)
-        distance[both == 0] = 1.0  # claims without words resemble nothing
+        distance[both == 0] = 1.0  # Claims without words are similar to nothing.
         tree = hierarchy.linkage(distance, "complete")
-        # Each merge within the threshold removes a cluster. Distances of complete linkage only grow.
+        # Each merge within the threshold removes one cluster, because distances of complete linkage only
+        # grow.
         counts = {t: n + len(texts) - int((tree[:, 2] <= t).sum()) for t, n in counts.items()}
     return counts

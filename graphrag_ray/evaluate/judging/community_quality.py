@@ -1,6 +1,7 @@
 """Measure communities by the graph's edges and by their members' embeddings (ArchRAG, appendix).
 
-`community` is always [members], the community number of each member, negative for a member of none.
+`community` is always an array [members] with the community number of each member. A negative number means
+that the member belongs to no community.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from scipy.sparse import csr_array
 
 Vectors: TypeAlias = npt.NDArray[np.floating[Any]]
 
-_BLOCK_SIZE = 4_000_000  # numbers per block of vectors converted to float64 at once
-_ROUNDING = 1e-24  # a scatter below this share of the sum of squares is rounding error
+_BLOCK_SIZE = 4_000_000  # Maximum number of values per block of vectors converted to float64.
+_ROUNDING = 1e-24  # A scatter below this share of the sum of squares is a rounding error.
 
 
 def sizes(community: npt.NDArray[np.integer[Any]]) -> dict[str, float | int | None]:
-    """The sizes of communities (None without any), and coverage, the share of the members in one."""
+    """Return statistics of community sizes, and coverage: the share of members that belong to a community."""
     members = np.unique(community[community >= 0], return_counts=True)[1]
-    some = len(members) > 0
+    has_members = len(members) > 0
     return {
         "communities": len(members),
-        "smallest": int(members.min()) if some else None,
-        "median": float(np.median(members)) if some else None,
-        "largest": int(members.max()) if some else None,
+        "smallest": int(members.min()) if has_members else None,
+        "median": float(np.median(members)) if has_members else None,
+        "largest": int(members.max()) if has_members else None,
         "singletons": int((members == 1).sum()),
         "coverage": float(members.sum() / len(community)) if len(community) else None,
     }
@@ -38,14 +39,14 @@ def modularity(
     target: npt.NDArray[np.integer[Any]],
     weight: npt.NDArray[np.floating[Any]],
 ) -> float | None:
-    """Weighted modularity (Newman 2004); None if no edge has a weight.
+    """Return the weighted modularity (Newman 2004), or None if no edge has a weight.
 
-    source, target and weight are [edges] of an undirected graph, each edge once. A member of no community
-    counts as one of its own. Raises ValueError for an invalid weight or member.
+    source, target and weight are arrays [edges] of an undirected graph and contain each edge once. A member
+    without a community counts as a community. Raises ValueError for an invalid weight or member.
     """
     ends = np.stack([source, target])
     if ends.size and (ends.min() < 0 or ends.max() >= len(community)):
-        raise ValueError("An edge ends at an unknown member")
+        raise ValueError("An edge refers to an unknown member")
     if not (np.isfinite(weight) & (weight >= 0)).all():
         raise ValueError("An edge weight is negative or not finite")
     weight = weight.astype(np.float64)
@@ -64,18 +65,18 @@ def modularity(
 def embedding_quality(
     community: npt.NDArray[np.integer[Any]], vectors: Vectors
 ) -> tuple[float | None, float | None]:
-    """Calinski-Harabasz index (1974), and mean cosine between a member and its community's centroid.
+    """Return the Calinski-Harabasz index (1974), and the mean cosine of members to their centroid.
 
     With N members in C communities of sizes n_i, centroids c_i and overall mean c, the index is ((N - C) / (C
-    - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖². It is None for fewer than two communities and if all members
-    equal their centroids. A zero vector has cosine 0; without members the mean is None. Members of no
-    community are ignored. Vectors are read twice, in blocks.
+    - 1)) · Σ n_i‖c_i - c‖² / Σ_i Σ_x ‖x - c_i‖². It is None if there are fewer than two communities or if all
+    members equal their centroids. A zero vector has cosine 0. If there are no members, the mean is None.
+    Members without a community are ignored. Vectors are read twice, in blocks.
 
     Args:
         vectors: [members, dims].
 
     Raises:
-        ValueError: There is not one vector per member, or A vector is not finite.
+        ValueError: The shape of `vectors` does not match, or a vector is not finite.
     """
     if vectors.ndim != 2 or len(vectors) != len(community):
         raise ValueError(
@@ -92,9 +93,9 @@ def embedding_quality(
     for x, block_label in _blocks(label, vectors):
         if not np.isfinite(x).all():
             raise ValueError("A vector is not finite")
-        here, place = np.unique(block_label, return_inverse=True)
-        members = csr_array((np.ones(len(x)), (place, np.arange(len(x)))), (len(here), len(x)))
-        centroids[here] += members @ x
+        labels, row = np.unique(block_label, return_inverse=True)
+        members = csr_array((np.ones(len(x)), (row, np.arange(len(x)))), (len(labels), len(x)))
+        centroids[labels] += members @ x
     mean = centroids.sum(axis=0) / n_members.sum()
     centroids /= n_members[:, None]
     lengths = np.linalg.norm(centroids, axis=1)

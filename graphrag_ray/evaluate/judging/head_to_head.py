@@ -1,9 +1,9 @@
-"""Win rates of pairs of conditions, and the reliability of their judge (GraphRAG 3.3, 4.1, F.2).
+"""Compute win rates of pairs of conditions, and the reliability of the judge (GraphRAG 3.3, 4.1, F.2).
 
-A verdict gives 100 to the winner, 0 to the loser and 50 to both for a tie. The score of a question, for one
-pair and criterion, averages the verdicts in each order of the answers, then over the orders that have
-verdicts: a judge that always names the answer shown first scores exactly 50. The win rate is the mean over
-the questions.
+A verdict gives 100 to the winner and 0 to the loser, or 50 to both for a tie. To score a question for one
+pair and criterion, we average the verdicts for each order of the answers, and then average over the orders
+that have verdicts. So a judge that always prefers the first answer scores exactly 50. The win rate is the
+mean over the questions.
 
 Internally, the conditions of a pair are in alphabetical order, and a score is -1 (second), 0 (tie) or 1
 (first).
@@ -27,17 +27,17 @@ from graphrag_ray.base.ids import stable_id
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-SIGNIFICANT = 0.05  # win rates with a corrected p below this are marked
+SIGNIFICANT = 0.05  # Win rates with a corrected p below this are marked.
 
 JUDGEMENTS = pa.schema(
     [
         # One row per comparison of two answers by a judge.
         ("question_id", pa.string()),
         ("criterion", pa.string()),
-        ("first", pa.string()),  # the two conditions, in the order given
+        ("first", pa.string()),  # the two conditions, in the order passed
         ("second", pa.string()),
         ("replicate", pa.int64()),  # from 0
-        ("swapped", pa.bool_()),  # the judge saw the answer of `second` first
+        ("swapped", pa.bool_()),  # whether the answer of `second` was presented first
         ("winner", pa.string()),  # a condition; "" for a tie; null without a verdict
         ("reason", pa.string()),
         ("error", pa.string()),  # why there is no verdict
@@ -50,15 +50,15 @@ WIN_RATES = pa.schema(
         ("criterion", pa.string()),
         ("first", pa.string()),
         ("second", pa.string()),
-        ("questions", pa.int64()),  # with a verdict
+        ("questions", pa.int64()),  # number of questions with a verdict
         ("win_rate", pa.float64()),  # mean score of `first` over the questions, 0 to 100
-        ("low", pa.float64()),  # 95% interval by bootstrap over the questions
+        ("low", pa.float64()),  # 95% bootstrap interval over the questions
         ("high", pa.float64()),
         ("ties", pa.float64()),  # share of the verdicts
         ("z", pa.float64()),  # Wilcoxon signed-rank test; negative if `second` wins more
-        ("p", pa.float64()),  # two-sided; exact below 26 questions with a winner, else by z
+        ("p", pa.float64()),  # two-sided; exact below 26 questions with a winner, otherwise from z
         ("p_holm", pa.float64()),  # Holm-corrected over the pairs of the criterion
-        ("normal_p", pa.float64()),  # Shapiro-Wilk: small if scores are not normal; null below 3
+        ("normal_p", pa.float64()),  # Shapiro-Wilk test; small if scores are not normally distributed
         ("failed", pa.int64()),  # judgements without a verdict
     ]
 )
@@ -69,24 +69,24 @@ RELIABILITY = pa.schema(
         ("criterion", pa.string()),
         ("verdicts", pa.int64()),
         ("failed", pa.int64()),
-        ("first_shown", pa.float64()),  # share of the verdicts, except ties, for the answer shown first
+        ("first_shown", pa.float64()),  # share of the verdicts, except ties, for the first answer
         ("position_bias", pa.float64()),  # share of the answer pairs whose verdict changes when swapped
         ("agreement", pa.float64()),  # share of the replicate pairs, in the same order, that agree
     ]
 )
 
-EXACT_BELOW = 26  # number of decided scores below which the normal approximation is too rough
+EXACT_BELOW = 26  # Below this number of nonzero scores, the normal approximation is too rough.
 RESAMPLES = 2_000
-SEED = 20_240_424  # fixed, so that the bootstrap interval is reproducible
-_DECIMALS = 9  # rounding of scores, so that equal scores share a rank and ties are zero
+SEED = 20_240_424  # Makes the bootstrap interval reproducible.
+_DECIMALS = 9  # Scores are rounded so that equal scores share a rank and ties are zero.
 _PAIR = ["criterion", "first", "second"]
 
 
 def is_swapped(question_id: str, replicate: int) -> bool:
-    """Whether the judge sees the second condition's answer first.
+    """Whether the second condition's answer is presented to the judge first.
 
-    Replicates alternate. A hash of the question id decides where they start, so that an odd number of
-    replicates is balanced over the questions too.
+    Replicates alternate. A hash of the question id decides the first order, so that an odd number of
+    replicates is balanced over the questions, too.
     """
     return (replicate + int(stable_id("swapped", question_id)[-1], 16)) % 2 == 1
 
@@ -94,15 +94,15 @@ def is_swapped(question_id: str, replicate: int) -> bool:
 def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Table:
     """Compute WIN_RATES from JUDGEMENTS, sorted by criterion, then by pair as in `order`.
 
-    A judgement counts for its pair whichever condition it names first. Holm's correction covers the pairs of
-    a criterion that have a verdict; a pair without one has z 0 and p 1. `normal_p` is null if all scores are
-    equal, and inexact above 5,000 questions.
+    The order of the conditions in a judgement does not matter. Holm's correction covers the pairs of a
+    criterion that have a verdict; a pair without a verdict has z 0 and p 1. `normal_p` is null if there are
+    fewer than three scores or all are equal, and inexact above 5,000 questions.
 
     Raises:
         ValueError: A pair occurs twice in `order`, or a winner is neither condition of its pair.
     """
     if len({frozenset(pair) for pair in order}) < len(order):
-        raise ValueError("A pair of conditions is named twice")
+        raise ValueError("A pair of conditions occurs twice")
     if not len(judgements):
         return WIN_RATES.empty_table()
     frame = _read(judgements)
@@ -129,10 +129,10 @@ def win_rates(judgements: pa.Table, order: Sequence[tuple[str, str]]) -> pa.Tabl
 
 
 def reliability(judgements: pa.Table) -> pa.Table:
-    """Compute RELIABILITY from JUDGEMENTS, sorted by criterion. A share of nothing is null.
+    """Compute RELIABILITY from JUDGEMENTS, sorted by criterion. Shares of zero cases are null.
 
     A judge that ignores the order has a `first_shown` of 0.5. For `position_bias`, the verdict of an order is
-    the condition that most of its replicates name, or a tie; with few replicates it varies by chance as well.
+    the condition that wins most of its replicates, or a tie. With few replicates, it also varies by chance.
     Raises ValueError like `win_rates`.
     """
     if not len(judgements):
@@ -159,16 +159,16 @@ def reliability(judgements: pa.Table) -> pa.Table:
         "failed": frame.failed.groupby(frame.criterion).sum(),
         **{name: share.reindex(criteria) for name, share in shares.items()},
     }
-    # pandas represents a share of nothing as NaN.
+    # pandas represents shares of zero cases as NaN.
     arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in RELIABILITY]
     return pa.table(arrays, schema=RELIABILITY)
 
 
 def majorities(judgements: pa.Table) -> pd.DataFrame:
-    """The majority winner of each criterion, pair and question_id with a verdict, sorted in this order.
+    """Return the majority winner per criterion, pair and question_id with a verdict, sorted in this order.
 
-    A condition wins if it has more verdicts than the other one and than there are ties; else `winner` is "".
-    The pair (`first`, `second`) is in alphabetical order. Raises ValueError like `win_rates`.
+    A condition wins if it has more verdicts than the other one and more than there are ties; otherwise,
+    `winner` is "". The pair (`first`, `second`) is in alphabetical order. Raises ValueError like `win_rates`.
     """
     frame = _read(judgements)
     votes = frame[~frame.failed].groupby([*_PAIR, "question_id"])[["won", "lost", "tied"]].sum().reset_index()
@@ -181,10 +181,10 @@ def majorities(judgements: pa.Table) -> pd.DataFrame:
 def agreement(
     counts: Mapping[tuple[str, str], float], judgements: pa.Table, criterion: str
 ) -> tuple[float | None, int]:
-    """How often the judge's winner has more claims or clusters, and the number of cases.
+    """Return how often the judge's winner has more claims or clusters, and the number of cases.
 
-    A case is a question and pair of conditions with a majority and with different counts; the share is None
-    without cases. counts: by question id and condition. Raises ValueError like `win_rates`.
+    A case is a question and pair of conditions with a majority and different counts. If there are no cases,
+    the share is None. counts: by question id and condition. Raises ValueError like `win_rates`.
     """
     rows = majorities(judgements.filter(pc.equal(judgements["criterion"], criterion)))
     agreed = cases = 0
@@ -197,14 +197,15 @@ def agreement(
 
 
 def two_sided_p(z: float) -> float:
-    """Probability that a standard normal variable is at least as far from 0 as z."""
+    """Return the probability that a standard normal variable is at least as far from 0 as z."""
     return math.erfc(abs(z) / math.sqrt(2))
 
 
 def holm(p: Sequence[float]) -> list[float]:
     """Adjust p values for multiple tests (Holm 1979), in the given order.
 
-    The k-th smallest of m, from 0, is multiplied by m - k. The results stay monotonic and at most 1.
+    The k-th smallest of m values, counted from 0, is multiplied by m - k. The results are monotonic and at
+    most 1.
     """
     adjusted, largest = [0.0] * len(p), 0.0
     for k, i in enumerate(sorted(range(len(p)), key=p.__getitem__)):
@@ -214,10 +215,10 @@ def holm(p: Sequence[float]) -> list[float]:
 
 
 def _read(judgements: pa.Table) -> pd.DataFrame:
-    """One row per judgement: criterion, question_id, first and second in alphabetical order.
+    """Return one row per judgement: criterion, question_id, first and second in alphabetical order.
 
-    swapped: the answer of `second` was shown first. failed: no verdict. won, lost, tied: by `first`. sign: 1,
-    -1, 0. Raises ValueError for a winner that is neither condition of its pair.
+    swapped: the answer of `second` was presented first. failed: no verdict. won, lost, tied: whether `first`
+    won, lost or tied. sign: 1, -1 or 0. Raises ValueError for a winner that is neither condition of its pair.
     """
     frame = judgements.select(
         ["criterion", "question_id", "first", "second", "swapped", "winner"]
@@ -227,14 +228,14 @@ def _read(judgements: pa.Table) -> pd.DataFrame:
     if len(wrong):
         _, _, a, b, _, w = wrong.iloc[0]
         raise ValueError(f"The winner {w!r} is neither {a!r} nor {b!r}")
-    turned = first > second
-    low, high = first.where(~turned, second), second.where(~turned, first)
+    reversed_pair = first > second
+    low, high = first.where(~reversed_pair, second), second.where(~reversed_pair, first)
     # A condition compared with itself always ties.
     won, lost = (winner == low) & (low != high), (winner == high) & (low != high)
     return frame.assign(
         first=low,
         second=high,
-        swapped=frame.swapped.astype(bool) != turned,
+        swapped=frame.swapped.astype(bool) != reversed_pair,
         failed=winner.isna(),
         won=won,
         lost=lost,
@@ -244,13 +245,13 @@ def _read(judgements: pa.Table) -> pd.DataFrame:
 
 
 def _score_statistics(score: Floats) -> dict[str, Any]:
-    """The columns of WIN_RATES that follow from the scores of a pair's questions, from -1 to 1."""
-    score = np.sort(score)  # makes the result independent of the order of the judgements
+    """Compute columns of WIN_RATES from the scores of a pair's questions, from -1 to 1."""
+    score = np.sort(score)  # The result must not depend on the order of the judgements.
     if not len(score):
         unknown = dict.fromkeys(("win_rate", "low", "high", "normal_p"))
         return {"questions": 0, "z": 0.0, "p": 1.0, "p_holm": 1.0, **unknown}
-    # Bootstrap interval (Efron 1979): questions are drawn with replacement. How often each distinct score is
-    # drawn is multinomial, so the time does not depend on the number of questions.
+    # Bootstrap interval (Efron 1979): questions are drawn with replacement. The counts of the distinct scores
+    # in a draw are multinomial, so the time does not depend on the number of questions.
     values, counts = np.unique(score, return_counts=True)
     drawn = np.random.default_rng(SEED).multinomial(len(score), counts / len(score), RESAMPLES)
     low, high = np.percentile(50 + 50 * (drawn @ values / len(score)), [2.5, 97.5])
@@ -258,7 +259,7 @@ def _score_statistics(score: Floats) -> dict[str, Any]:
     normal_p = None
     if len(values) > 1 and len(score) > 2:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # above 5,000 scores
+            warnings.simplefilter("ignore", UserWarning)  # Raised above 5,000 scores.
             normal_p = float(stats.shapiro(score).pvalue)
     return {
         "questions": len(score),
@@ -273,10 +274,10 @@ def _score_statistics(score: Floats) -> dict[str, Any]:
 
 
 def _wilcoxon(score: Floats) -> tuple[float, float]:
-    """z and two-sided p of Wilcoxon's signed-rank test over nonzero scores; ties share their mean rank.
+    """Return z and the two-sided p of Wilcoxon's signed-rank test over nonzero scores.
 
-    z is the normal approximation without continuity correction. For few scores p is exact, over all sign
-    assignments.
+    Ties share their mean rank. z is the normal approximation without continuity correction. For few scores, p
+    is exact: it covers all sign assignments.
     """
     if not len(score):
         return 0.0, 1.0
@@ -285,8 +286,8 @@ def _wilcoxon(score: Floats) -> tuple[float, float]:
     z = float((plus - ranks.sum() / 2) / math.sqrt((ranks**2).sum() / 4))
     if len(score) >= EXACT_BELOW:
         return z, two_sided_p(z)
-    doubled = (2 * ranks).astype(int)  # mean ranks may be halves
-    ways = np.zeros(doubled.sum() + 1)  # by doubled sum of the positive ranks
+    doubled = (2 * ranks).astype(int)  # Mean ranks may be halves.
+    ways = np.zeros(doubled.sum() + 1)  # Number of sign assignments by doubled sum of the positive ranks.
     ways[0] = 1.0
     for rank in doubled:
         ways[rank:] += ways[: len(ways) - rank].copy()

@@ -1,5 +1,5 @@
-"""Judge dialogues: which of two answers is better by a criterion (GraphRAG 3.3, F.1, F.2), which claims an
-answer makes (GraphRAG 4.2), and whether it agrees with the correct answer (TREX)."""
+"""Judge dialogues: compare two answers by a criterion (GraphRAG 3.3, F.1, F.2), list the claims of an answer
+(GraphRAG 4.2), and compare an answer with the correct one (TREX)."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class VerdictReply(JsonReply):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """winner: 1 or 2, in the order in which the answers were shown; 0 for a tie."""
+    """The winner is 1 or 2, in the order of presentation, or 0 for a tie."""
 
     winner: int
     reason: str
@@ -60,8 +60,8 @@ def judge(
 ) -> Dialogue[Verdict]:
     """Compare two answers by the text of a criterion. sample: number of the replicate.
 
-    References are blinded, so that they do not reveal the kinds of records. Raises DialogueFailed if neither
-    reply holds a verdict; this is not a tie.
+    References are anonymised, because they would reveal the kinds of records. Raises DialogueFailed if
+    neither reply contains a verdict; this is not a tie.
     """
     variables = {
         "question": question,
@@ -70,7 +70,7 @@ def judge(
         "answer_2": anonymize_references(answers[1]),
         **reply_lengths(spec.max_tokens),
     }
-    return (yield from asked_as_json(variables, spec, VERDICT_SCHEMA, parse_verdict, sample))
+    return (yield from ask_for_json(variables, spec, VERDICT_SCHEMA, parse_verdict, sample))
 
 
 def parse_verdict(reply: ChatReply) -> Verdict | ReplyProblem:
@@ -88,7 +88,7 @@ def answer_claims_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> Ans
 
 
 def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list[str]]:
-    """List the self-contained factual claims of an answer; [] if it makes none. Raises DialogueFailed.
+    """List the self-contained factual claims in an answer. Raises DialogueFailed.
 
     Follows Metropolitansky and Larson 2025, "Towards Effective Extraction and Evaluation of Factual Claims",
     but makes one call for the paper's three steps.
@@ -96,19 +96,19 @@ def answer_claims(question: str, answer: str, spec: AnswerSpec) -> Dialogue[list
     variables = {"question": question, "answer": answer, **reply_lengths(spec.max_tokens)}
 
     def read(reply: ChatReply) -> list[str] | ReplyProblem:
-        return texts_in(reply, "claims", "claim")
+        return parse_texts(reply, "claims", "claim")
 
-    return (yield from asked_as_json(variables, spec, list_schema("claims", "claim"), read))
+    return (yield from ask_for_json(variables, spec, list_schema("claims", "claim"), read))
 
 
 def correct_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
-    """Temperature is 0 if the model accepts one, because each answer is judged only once."""
+    """Use temperature 0 if the model accepts a temperature, because each answer is judged only once."""
     spec = build_spec(STAGE, settings, prompts, MAX_WORD_TOKENS, CORRECT_PROMPT)
     return replace(spec, call=replace(spec.call, temperature=spec.call.temperature and 0.0))
 
 
 def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec) -> Dialogue[bool]:
-    """Compare an answer with wordings of the correct one. Raises DialogueFailed for an unusable reply."""
+    """Whether an answer agrees with the correct one, given its wordings. Raises DialogueFailed."""
     variables = {"question": question, "gold": "\n".join(f"- {text}" for text in gold), "answer": answer}
     reply: ChatReply = yield replace(build_request(CORRECT_PROMPT, variables, spec), response="yes_no")
     verdict = yes_or_no(reply)
@@ -118,16 +118,16 @@ def is_correct(question: str, gold: Sequence[str], answer: str, spec: AnswerSpec
     return verdict
 
 
-def asked_as_json(
+def ask_for_json(
     variables: Mapping[str, str],
     spec: AnswerSpec,
     schema: Mapping[str, Any],
     read: Callable[[ChatReply], T | ReplyProblem],
     sample: int = 0,
 ) -> Dialogue[T]:
-    """Ask for JSON and parse the reply with `read`. Raises DialogueFailed if two replies are unusable.
+    """Request JSON and parse the reply with `read`. Raises DialogueFailed if two replies are unusable.
 
-    sample: number of the replicate, which makes its request distinct.
+    sample: number of the replicate. It makes the request distinct.
     """
     request = replace(build_request(spec.prompt.name, variables, spec, schema), sample=sample)
     parsed, _ = yield from reply_or_correction(request, read, spec, spec.prompt.name)
@@ -136,7 +136,7 @@ def asked_as_json(
 
 @lru_cache
 def list_reply(key: str, entry: str) -> type[JsonReply]:
-    """The model of `{key: [{entry: text}, …]}`."""
+    """Create the model of a reply `{key: [{entry: text}, …]}`."""
     fields: dict[str, Any] = {entry: (str, "")}
     model = create_model(entry, __base__=JsonReply, **fields)
     model.aliases = {entry: ("text", "description")}
@@ -148,8 +148,8 @@ def list_schema(key: str, entry: str) -> Mapping[str, Any]:
     return schema_of(list_reply(key, entry))
 
 
-def texts_in(reply: ChatReply, key: str, entry: str) -> list[str] | ReplyProblem:
-    """The distinct texts of such a list; [] if the reply lists none."""
+def parse_texts(reply: ChatReply, key: str, entry: str) -> list[str] | ReplyProblem:
+    """Parse the distinct texts of a `list_reply`."""
     parsed = parse_reply(reply.text, list_reply(key, entry), reply.finish_reason)
     if isinstance(parsed, ReplyProblem):
         return parsed

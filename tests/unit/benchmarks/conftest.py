@@ -1,4 +1,4 @@
-"""Benchmarks are scripts, not a package: they are imported from their folder."""
+"""Benchmarks are scripts, not a package, so they are imported from their folder."""
 
 import sys
 from pathlib import Path

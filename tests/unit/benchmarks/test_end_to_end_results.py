@@ -16,7 +16,7 @@ def _script(*words: object, seed: int = 0) -> subprocess.CompletedProcess[str]:
     return subprocess.run(line, capture_output=True, text=True, env=env, check=False)
 
 
-def test_two_recordings_are_equal_until_a_row_changes(tmp_path: Path) -> None:
+def test_recordings_are_equal_until_a_row_changes(tmp_path: Path) -> None:
     for seed, name in enumerate(("before", "after"), 1):
         recorded = _script("record", tmp_path / name, "--only", "tiny", seed=seed)
         assert recorded.returncode == 0, recorded.stderr

@@ -1,4 +1,4 @@
-"""The simulated endpoint's model of a server that has only so much to give, on a clock that jumps."""
+"""The simulated endpoint's model of limited server capacity, on a simulated clock."""
 
 import asyncio
 import selectors
@@ -15,7 +15,7 @@ from benchmarks.endpoint.capacity import Capacity
 
 
 class _Jumping(selectors.SelectSelector):
-    """Time passes only while the loop would sleep, and at once."""
+    """Skips the time for which the loop would sleep."""
 
     now = 0.0
 
@@ -33,7 +33,7 @@ def _run(main: Coroutine[Any, Any, Any]) -> Any:
 
 
 async def _ends(capacity: Capacity, *works: tuple[float, float]) -> list[float]:
-    """When calls end that arrive at and need these seconds."""
+    """Return the end times of calls with these arrival and service times."""
     loop = asyncio.get_running_loop()
 
     async def call(at: float, seconds: float) -> float:
@@ -65,14 +65,14 @@ def test_calls_beyond_the_slots_queue_in_order() -> None:
     assert _run(main()) == pytest.approx([2.0, 1.1, 2.1, 3.0])
 
 
-def test_calls_beyond_the_batch_share_its_throughput() -> None:
+def test_calls_beyond_the_batch_size_share_its_throughput() -> None:
     async def main() -> list[float]:
         return await _ends(_capacity(batch=2), *[(0.0, 1.0)] * 4, (2.0, 1.0))
 
     assert _run(main()) == pytest.approx([2.0] * 4 + [3.0])
 
 
-def test_a_new_setting_acts_on_calls_that_are_running_or_waiting() -> None:
+def test_new_setting_affects_running_and_waiting_calls() -> None:
     async def main() -> list[float]:
         capacity = _capacity(slots=1)
         loop = asyncio.get_running_loop()
@@ -82,7 +82,7 @@ def test_a_new_setting_acts_on_calls_that_are_running_or_waiting() -> None:
     assert _run(main()) == pytest.approx([2.0, 2.5])
 
 
-def test_a_call_that_is_given_up_leaves_its_place_to_others() -> None:
+def test_abandoned_call_frees_its_slot() -> None:
     async def main() -> list[float]:
         capacity = _capacity(slots=1)
         running = asyncio.create_task(_ends(capacity, (0.0, 100.0)))

@@ -1,4 +1,4 @@
-"""The simulated endpoint answers calls of other GraphRAG tools in the forms that they read."""
+"""The simulated endpoint answers calls from other GraphRAG tools in their formats."""
 
 import csv
 import io
@@ -30,7 +30,7 @@ COMMUNITY = (
 
 
 def _reply(*turns: str, system: str = "", seed: int = 1) -> str:
-    """turns: of the user and of the assistant by turns."""
+    """turns: Messages of user and assistant, alternating."""
     messages = [("system", system)] if system else []
     messages += [(("user", "assistant")[i % 2], turn) for i, turn in enumerate(turns)]
     return replies.write(messages, {}, seed, 0.5, "o200k_base")
@@ -43,12 +43,12 @@ def _csv(rows: list[list[object]]) -> str:
 
 
 def _tuples(reply: str) -> list[list[str]]:
-    """As graphrag reads them."""
+    """Parse tuples like graphrag does."""
     records = [r.strip() for r in reply.replace("<|COMPLETE|>", "").split("##")]
     return [r.removeprefix("(").removesuffix(")").split("<|>") for r in records if r]
 
 
-def test_an_extraction_has_the_tuples_that_graphrag_reads() -> None:
+def test_extraction_has_graphrag_tuples() -> None:
     records = _tuples(_reply(EXTRACT))
     entities = [r for r in records if r[0] == '"entity"']
     related = [r for r in records if r[0] == '"relationship"']
@@ -59,7 +59,7 @@ def test_an_extraction_has_the_tuples_that_graphrag_reads() -> None:
     assert all(len(r) == 5 and float(r[4]) > 0 for r in related)
 
 
-def test_an_extraction_has_the_lines_that_lightrag_reads() -> None:
+def test_extraction_has_lightrag_lines() -> None:
     lines = _reply(LIGHT_EXTRACT, system=LIGHT_SYSTEM).split("\n")
     records = [line.split("<|#|>") for line in lines[:-1]]
     assert lines[-1] == "<|COMPLETE|>"
@@ -67,7 +67,7 @@ def test_an_extraction_has_the_lines_that_lightrag_reads() -> None:
     assert "Mara Venn" in {r[1] for r in records}
 
 
-def test_the_same_passage_has_the_same_entities_whoever_asks() -> None:
+def test_passage_has_the_same_entities_for_every_tool() -> None:
     ours = peers.put_as_ours([("user", EXTRACT)])
     assert ours is not None
     names = {r[1] for r in _tuples(_reply(EXTRACT)) if r[0] == '"entity"'}
@@ -83,7 +83,7 @@ def test_the_same_passage_has_the_same_entities_whoever_asks() -> None:
         (LIGHT_EXTRACT, "---Task---\nBased on the last extraction task, …", "entity<|#|>", "<|#|>"),
     ],
 )
-def test_a_gleaning_adds_what_was_not_said(asked: str, again: str, start: str, field: str) -> None:
+def test_gleaning_adds_missing_entities(asked: str, again: str, start: str, field: str) -> None:
     first = _reply(asked)
     said = start + field.join(["MARA VENN", "person", "…"]) if field == "<|#|>" else first[: first.find("##")]
     gleaned = _reply(asked, said, again)
@@ -92,7 +92,7 @@ def test_a_gleaning_adds_what_was_not_said(asked: str, again: str, start: str, f
     assert "entity" + field + "Mara Venn" not in gleaned
 
 
-def test_whether_entities_are_missing_is_answered_with_the_words_asked_for() -> None:
+def test_glean_check_is_answered_in_the_requested_words() -> None:
     question = "It appears some entities may be missing. Answer {}."
     assert {_reply(question.format("YES | NO"), seed=s) for s in range(30)} == {"YES", "NO"}
     assert {_reply(question.format("Y or N"), seed=s) for s in range(30)} == {"Y", "N"}
@@ -117,7 +117,7 @@ def test_descriptions_are_summarised_from_each_form_of_list(asked: str) -> None:
     assert "Mara Venn has a plan" in reply
 
 
-def test_a_report_reads_the_tables_of_graphrag() -> None:
+def test_report_reads_graphrag_tables() -> None:
     entities = [["human_readable_id", "title", "description", "degree"],
                 *([i, f"NAME {i}", f"Known, by {i}", 3] for i in (11, 12))]  # fmt: skip
     related = [["human_readable_id", "source", "target", "description", "combined_degree"],
@@ -131,7 +131,7 @@ def test_a_report_reads_the_tables_of_graphrag() -> None:
     assert "Known, by 11" in report["findings"][0]["explanation"]
 
 
-def test_a_report_reads_the_tables_of_nano_graphrag() -> None:
+def test_report_reads_nano_graphrag_tables() -> None:
     tables = {
         "Reports": [["id", "report", "rating", "importance"], [0, "# One\n\nIt is small.", 3, 0.5]],
         "Entities": [
@@ -149,7 +149,7 @@ def test_a_report_reads_the_tables_of_nano_graphrag() -> None:
     assert "1 entities and 1 relationships" in report["summary"]
 
 
-def test_keywords_of_a_question_are_given_as_json() -> None:
+def test_keywords_are_returned_as_json() -> None:
     asked = 'Reply with JSON: {"high_level_keywords": […], "low_level_keywords": […]}'
     assert kind_of(asked) == "keywords"
     words = json.loads(_reply(asked))
@@ -157,7 +157,7 @@ def test_keywords_of_a_question_are_given_as_json() -> None:
     assert words["low_level_keywords"]
 
 
-def test_other_texts_are_nobodys() -> None:
+def test_unknown_prompts_belong_to_no_tool() -> None:
     assert peers.put_as_ours([("user", "Tell me about the entities of a description list.")]) is None
 
 
@@ -166,7 +166,7 @@ def _query(tables: str, more: str = "") -> str:
     return _reply("What happened?", system=system)
 
 
-def test_a_question_of_graphrag_is_answered_with_the_first_records_of_each_table():
+def test_graphrag_question_cites_the_first_records_of_each_table():
     tables = (
         "-----Reports-----\nid|title\n3|The harbour\n7|The marsh\n\n"
         "-----Sources-----\nid|text\n12|It rained.\nAnd then\n13|x\n14|y\n15|z\n"
@@ -175,12 +175,12 @@ def test_a_question_of_graphrag_is_answered_with_the_first_records_of_each_table
     assert _query("") == "The tables hold nothing."
 
 
-def test_a_table_without_heading_is_read_as_csv():
+def test_table_without_heading_is_read_as_csv():
     table = 'id|text\n12|"A ""quoted""\n99|text"\n13|x\n'
     assert _query(table) == 'A "quoted" 99|text [Data: Sources (12, 13)].'
 
 
-def test_a_map_call_of_graphrag_is_answered_with_points_and_the_reduce_call_with_what_they_say():
+def test_graphrag_map_call_returns_points_and_reduce_call_merges_them():
     reply = json.loads(_query("id|title|content\n3|The harbour|x\n", ' {"points": [{"description": …'))
     assert reply == {"points": [{"description": "The harbour [Data: Reports (3)].", "score": 80}]}
     system = "---Analyst Reports---\n\n----Analyst 1----\nThe harbour.\n\n---Goal---\n\nAnswer."

@@ -1,4 +1,4 @@
-"""The simulated endpoint knows our bundled prompts by their text, and its replies are read without loss."""
+"""The simulated endpoint recognises our bundled prompts, and its replies are parsed without loss."""
 
 import sys
 from collections.abc import Callable
@@ -115,15 +115,15 @@ def test_every_bundled_prompt_is_recognised(name: str) -> None:
     assert kind_of(_messages(name)[-1][1]) == name
 
 
-def test_a_question_that_is_to_be_written_out_is_repeated() -> None:
+def test_question_to_rewrite_is_repeated() -> None:
     assert _reply(_messages("condense", question="And before?")) == "And before?"
 
 
-def test_other_texts_are_not_taken_for_ours() -> None:
+def test_unknown_prompts_are_not_recognised() -> None:
     assert kind_of("Tell me about <ANSWER_HELPFULNESS> and # Question.") == "other"
 
 
-def test_an_extraction_names_what_the_passage_names() -> None:
+def test_extraction_lists_the_names_in_the_passage() -> None:
     records = parse_records(_reply(_messages("extract", text=PASSAGE * 8)))
     names = {e.title for e in records.entities}
     assert records.complete
@@ -134,7 +134,7 @@ def test_an_extraction_names_what_the_passage_names() -> None:
     assert {n for r in records.relationships for n in (r.source, r.target)} <= names
 
 
-def test_an_entity_has_one_type_in_all_passages() -> None:
+def test_entity_has_the_same_type_in_all_passages() -> None:
     seen = {
         e.type
         for seed in range(20)
@@ -144,7 +144,7 @@ def test_an_entity_has_one_type_in_all_passages() -> None:
     assert len(seen) == 1
 
 
-def test_a_gleaning_adds_names_that_were_not_said() -> None:
+def test_gleaning_adds_missing_names() -> None:
     said = _reply(_messages("extract", text=PASSAGE))
     gleaned = parse_records(
         _reply(_messages("extract"), said, _messages("glean_check"), "Y", _messages("glean"))
@@ -156,7 +156,7 @@ def test_a_gleaning_adds_names_that_were_not_said() -> None:
     assert before.isdisjoint(e.title for e in gleaned.entities)
 
 
-def test_a_glean_check_is_answered_as_asked_or_as_forced() -> None:
+def test_glean_check_is_drawn_or_forced() -> None:
     turn = [*_messages("extract"), ("assistant", "x"), *_messages("glean_check")]
     assert [_reply(turn, yes=y) for y in (0.0, 1.0)] == ["N", "Y"]
     forced = [_reply(turn, yes=y, logit_bias=yes_no_bias("o200k_base")) for y in (0.0, 1.0)]
@@ -166,14 +166,14 @@ def test_a_glean_check_is_answered_as_asked_or_as_forced() -> None:
     assert 0.4 < share < 0.6
 
 
-def test_claims_are_about_the_entities_asked_for() -> None:
+def test_claims_are_about_the_requested_entities() -> None:
     claims = parse_claims(_reply(_messages("claims")))
     assert claims.unusable == claims.unreadable == 0
     assert {c.subject for c in claims.claims} <= {"MARA VENN", "HASK MARSH"}
     assert claims.claims
 
 
-def test_a_report_cites_ids_of_its_context() -> None:
+def test_report_cites_ids_of_its_context() -> None:
     for context in (CONTEXT, REPORTS):
         draft = parse_report(_reply(_messages("report", context=context)))
         assert isinstance(draft, ReportDraft)
@@ -182,7 +182,7 @@ def test_a_report_cites_ids_of_its_context() -> None:
         assert "7" not in draft.findings[0].explanation
 
 
-def test_a_map_answer_has_a_score_and_a_reduced_one_keeps_references() -> None:
+def test_map_answer_has_a_score_and_reduced_answer_keeps_references() -> None:
     scored = [parse_scored(_reply(_messages("map", context=REPORTS), seed=s)) for s in range(30)]
     assert all(isinstance(s, Scored) for s in scored)
     texts = [s.text for s in scored if isinstance(s, Scored) and s.score > 0]
@@ -191,7 +191,7 @@ def test_a_map_answer_has_a_score_and_a_reduced_one_keeps_references() -> None:
     assert "[Data: Reports (1, 2)]" in _reply(_messages("reduce"))
 
 
-def test_replies_in_json_are_read_without_loss() -> None:
+def test_json_replies_are_parsed_without_loss() -> None:
     for context in (CONTEXT, REPORTS):
         points = parse_points(_reply(_messages("map_points", context=context)))
         assert not isinstance(points, ReplyProblem)
@@ -206,7 +206,7 @@ def test_replies_in_json_are_read_without_loss() -> None:
     assert 0.3 < relevant < 0.7
 
 
-def test_subjects_are_those_of_the_question_and_are_asked_about() -> None:
+def test_subjects_come_from_the_question_and_are_queried() -> None:
     asked = _messages("query_entities", question="Why does Mara Venn mistrust Hask Marsh?")
     assert parse_names(_reply(asked), 8)[:2] == ["Mara Venn", "Hask Marsh"]
     around = [*asked, ("assistant", "Mara Venn"), *_messages("entity_questions")]
@@ -215,7 +215,7 @@ def test_subjects_are_those_of_the_question_and_are_asked_about() -> None:
     assert "[Data: Entities (" in _reply(_messages("entity_summary"))
 
 
-def test_the_answer_from_one_context_cites_it() -> None:
+def test_answer_from_a_single_context_cites_it() -> None:
     assert "[Data: Reports (" in _reply(_messages("answer", context=REPORTS))
 
 
@@ -227,7 +227,7 @@ def _answering(seed: int, asked: list[ChatRequest]) -> Callable[[Any], ChatReply
     return answer
 
 
-def test_verdicts_are_read_at_the_first_turn_and_lean_to_what_is_shown_first() -> None:
+def test_verdicts_parse_at_the_first_turn_and_favour_the_first_answer() -> None:
     asked: list[ChatRequest] = []
     answer, spec = _answering(1, asked), judge_spec(SETTINGS, PROMPTS)
     found = [
@@ -240,7 +240,7 @@ def test_verdicts_are_read_at_the_first_turn_and_lean_to_what_is_shown_first() -
     assert 0.1 < ties < 0.18
 
 
-def test_claims_are_as_many_as_the_answer_is_long() -> None:
+def test_number_of_claims_follows_the_length_of_the_answer() -> None:
     asked: list[ChatRequest] = []
     spec = answer_claims_spec(SETTINGS, PROMPTS)
     long, short, none = (
@@ -253,7 +253,7 @@ def test_claims_are_as_many_as_the_answer_is_long() -> None:
     assert set(none) == {0}
 
 
-def test_questions_on_a_corpus_are_as_many_as_asked_for() -> None:
+def test_corpus_questions_have_the_requested_number() -> None:
     asked: list[ChatRequest] = []
     snapshot = Snapshot({}, answer=_answering(1, asked))
     written = corpus_questions(VARIABLES["description"], (3, 2, 40), question_specs(SETTINGS, PROMPTS))
@@ -263,7 +263,7 @@ def test_questions_on_a_corpus_are_as_many_as_asked_for() -> None:
     assert "Mara Venn; Hask Marsh" in run_dialogue(described, _answering(1, asked))
 
 
-def test_a_check_of_an_answer_is_a_letter_as_drawn_or_as_forced() -> None:
+def test_answer_check_is_a_drawn_or_forced_letter() -> None:
     turn = _messages("correct_answer")
     assert [_reply(turn, yes=y) for y in (0.0, 1.0)] == ["N", "Y"]
     forced = [_reply(turn, yes=y, logit_bias=yes_no_bias("o200k_base")) for y in (0.0, 1.0)]
@@ -272,17 +272,17 @@ def test_a_check_of_an_answer_is_a_letter_as_drawn_or_as_forced() -> None:
     assert run_dialogue(dialogue, _answering(1, [])) in (True, False)
 
 
-def test_a_correction_answers_what_was_asked_first() -> None:
+def test_correction_answers_the_original_request() -> None:
     corrected = _reply(_messages("report"), "nonsense", _messages("correct"))
     assert isinstance(parse_report(corrected), ReportDraft)
 
 
-def test_the_same_request_has_the_same_reply() -> None:
+def test_same_request_has_the_same_reply() -> None:
     for name in ("extract", "describe", "report", "map", "reduce", "claims"):
         assert _reply(_messages(name), seed=7) == _reply(_messages(name), seed=7)
 
 
-def test_a_text_is_cut_between_tokens() -> None:
+def test_text_is_cut_between_tokens() -> None:
     text = "Größe, größer, am größten 🙂"
     for vocabulary in ("o200k_base", "chars"):
         n = count(text, vocabulary)
@@ -291,7 +291,7 @@ def test_a_text_is_cut_between_tokens() -> None:
         assert count(first(text, n // 2, vocabulary), vocabulary) <= n // 2
 
 
-def test_a_conversation_that_goes_on_is_cached_up_to_its_last_turn() -> None:
+def test_continued_conversation_is_cached_up_to_its_last_turn() -> None:
     cache = PrefixCache()
     one, two = ("system", "a"), ("user", "b")
     assert cache.tokens([one, two], [1500, 600]) == 0
@@ -300,7 +300,7 @@ def test_a_conversation_that_goes_on_is_cached_up_to_its_last_turn() -> None:
     assert PrefixCache().tokens([one], [1500]) == 0
 
 
-def test_faults_and_latencies_come_in_the_given_shares() -> None:
+def test_faults_and_latencies_occur_in_the_configured_shares() -> None:
     options = Options(errors=0.1, drops=0.1, hangs=0.1, garbage=0.1, truncate=0.1, tail=0.05, jitter=0.2)
     drawn = [draws.draw(i.to_bytes(16, "big"), 1, options) for i in range(4000)]
     shares = {f: sum(d.fault == f for d in drawn) / 4000 for f in draws.FAULTS}
@@ -310,7 +310,7 @@ def test_faults_and_latencies_come_in_the_given_shares() -> None:
     assert 0.9 < sorted(d.slowness for d in drawn)[1900] < 1.1
 
 
-def test_a_repeated_call_draws_anew_and_a_repeated_run_draws_alike() -> None:
+def test_repeated_call_draws_anew_and_repeated_run_draws_the_same() -> None:
     options = Options(errors=0.5)
     key = bytes(16)
     faults = [draws.draw(key, n, options).fault for n in range(1, 30)]

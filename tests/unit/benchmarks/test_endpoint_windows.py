@@ -18,9 +18,7 @@ calls = st.lists(st.tuples(st.floats(0.0, 15.0), st.integers(1, 60)), min_size=1
 
 
 @given(calls, st.integers(1, 8), st.integers(60, 200))
-def test_no_window_ever_holds_more_than_the_limits(
-    arrivals: list[tuple[float, int]], rpm: int, tpm: int
-) -> None:
+def test_no_window_ever_exceeds_the_limits(arrivals: list[tuple[float, int]], rpm: int, tpm: int) -> None:
     windows, now, admitted = Windows(), 0.0, []
     for gap, n in arrivals:
         now += gap
@@ -33,7 +31,7 @@ def test_no_window_ever_holds_more_than_the_limits(
 
 
 @given(calls, st.integers(1, 8), st.integers(60, 200))
-def test_a_refused_call_is_admitted_after_its_wait_and_not_before(
+def test_refused_call_is_admitted_exactly_after_its_wait(
     arrivals: list[tuple[float, int]], rpm: int, tpm: int
 ) -> None:
     windows, now = Windows(), 0.0
@@ -48,7 +46,7 @@ def test_a_refused_call_is_admitted_after_its_wait_and_not_before(
         assert windows.admit(n, now, rpm, tpm, W) is None
 
 
-def test_the_next_window_begins_with_the_sixtieth_second_after_the_first_call() -> None:
+def test_next_window_begins_sixty_seconds_after_the_first_call() -> None:
     windows = Windows()
     assert [windows.admit(1, t, 2, None, W) for t in (0.0, 10.0)] == [None, None]
     assert windows.admit(1, 20.0, 2, None, W) == Refused("requests", 40.0)
@@ -56,12 +54,12 @@ def test_the_next_window_begins_with_the_sixtieth_second_after_the_first_call() 
     assert windows.admit(1, 60.0, 2, None, W) == Refused("requests", 10.0)
 
 
-def test_a_call_larger_than_the_limit_never_fits() -> None:
+def test_call_larger_than_the_limit_never_fits() -> None:
     refused = Windows().admit(101, 0.0, None, 100, W)
     assert refused == Refused("tokens", math.inf)
 
 
-def test_the_headers_say_what_is_left() -> None:
+def test_headers_contain_the_remaining_limits() -> None:
     windows = Windows()
     windows.admit(30, 0.0, 10, 100, W)
     headers = limit_headers(windows, 3.5, Options(rpm=10, tpm=100))
@@ -71,6 +69,6 @@ def test_the_headers_say_what_is_left() -> None:
     assert limit_headers(windows, 3.5, Options(rpm=10, tpm=100, headers=False)) == {}
 
 
-def test_durations_are_written_as_openai_writes_them() -> None:
+def test_durations_use_the_openai_format() -> None:
     written = [go_duration(s) for s in (0.006, 1.2, 60.0, 63.0, 3661.5)]
     assert written == ["6ms", "1.2s", "1m0s", "1m3s", "1h1m1.5s"]

@@ -1,4 +1,4 @@
-"""The corpus that the growth benchmark indexes: what is planted can be found, and it grows as it says."""
+"""The corpus of the growth benchmark: planted names can be found, and growth matches its description."""
 
 import json
 from itertools import islice
@@ -55,14 +55,14 @@ def found(chunks):
     return entities, pairs
 
 
-def test_the_same_seed_writes_the_same_bytes_and_another_seed_others(written, tmp_path):
+def test_corpus_depends_only_on_the_seed(written, tmp_path):
     write_corpus(tmp_path / "again", TOKENS, seed=3)
     write_corpus(tmp_path / "other", TOKENS, seed=4)
     assert files(tmp_path / "again") == files(written[0])
     assert files(tmp_path / "other") != files(written[0])
 
 
-def test_a_larger_corpus_starts_with_the_smaller_one():
+def test_larger_corpus_starts_with_the_smaller_one():
     small = [d for d, _ in documents(20_000, seed=5)]
     large = [d for d, _ in islice(documents(40_000, seed=5), len(small))]
     assert small == large
@@ -84,11 +84,11 @@ def test_nearly_all_planted_relationships_are_found(written, found):
     assert len(pairs & found[1]) >= 0.97 * len(pairs)
 
 
-def test_the_hub_is_in_about_half_of_all_chunks(chunks):
+def test_hub_occurs_in_about_half_of_all_chunks(chunks):
     share = sum(HUB[0] in text for text in chunks) / len(chunks)
     assert 0.35 < share < 0.65
 
 
-def test_names_grow_slower_than_the_text(written):
+def test_names_grow_more_slowly_than_the_text(written):
     half = list(documents(TOKENS // 2, seed=3))[-1][1]
     assert len(half.graph.names) + 1 < written[1]["entities"] < 2 * (len(half.graph.names) + 1)

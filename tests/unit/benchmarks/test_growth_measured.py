@@ -1,4 +1,4 @@
-"""What the benchmarks of growth and communities measure with."""
+"""Measuring tools of the growth and community benchmarks."""
 
 import json
 import os
@@ -53,9 +53,9 @@ print(json.dumps(asdict(totals) | {"text": text}))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_the_time_of_a_child_that_nobody_waits_for_is_counted(tmp_path):
+def test_time_of_an_orphaned_child_is_counted(tmp_path):
     (tmp_path / "burns.py").write_text(BURNS)
-    # In a process of its own: adopting orphans is for life.
+    # Use a separate process, because adopting orphans cannot be undone.
     command = [sys.executable, "-c", MEASURES, str(tmp_path / "burns.py")]
     done = subprocess.run(command, cwd=FOLDER, capture_output=True, text=True, check=True, timeout=60)
     found = json.loads(done.stdout)
@@ -67,7 +67,7 @@ def test_the_time_of_a_child_that_nobody_waits_for_is_counted(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/io").exists(), reason="reads /proc")
-def test_what_a_child_reads_is_counted_once_though_its_parent_waits_for_it(tmp_path):
+def test_reads_of_a_child_are_counted_once(tmp_path):
     (tmp_path / "reads.py").write_text(READS)
     command = [sys.executable, "-c", MEASURES, str(tmp_path / "reads.py")]
     env = os.environ | {"PYTHONPATH": str(FOLDER)}
@@ -90,11 +90,11 @@ def test_what_a_child_reads_is_counted_once_though_its_parent_waits_for_it(tmp_p
         ("Snapshot 1 is committed at /tmp/growth/i1", None),
     ],
 )
-def test_a_step_ends_with_the_line_that_says_its_seconds(line, lap):
+def test_step_ends_with_the_line_that_reports_its_seconds(line, lap):
     assert growth.lap_of(line) == lap
 
 
-def test_the_rows_of_the_tables_have_the_columns_of_their_headers():
+def test_table_rows_match_their_headers():
     names = ["documents", "text_units", "entities", "relationships", "reports"]
     found = {"counts": dict.fromkeys(names, 1), "bytes": {"tables": 1, "work": 1}}
     totals = Totals(laps={"read": {"wall_s": 1.0, "cpu_s": 2.0, "driver_peak": 3}})
@@ -105,7 +105,7 @@ def test_the_rows_of_the_tables_have_the_columns_of_their_headers():
         assert len({line.count("|") for line in table.splitlines()}) == 1
 
 
-def test_a_planted_graph_is_simple_and_about_as_large_as_wanted():
+def test_planted_graph_is_simple_and_about_the_requested_size():
     graph = communities_benchmark.planted_graph(20_000, seed=1)
     again = communities_benchmark.planted_graph(20_000, seed=1)
     assert all((graph[name] == again[name]).all() for name in graph)

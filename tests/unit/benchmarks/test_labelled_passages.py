@@ -1,6 +1,6 @@
-"""The offline engine on passages that its word lists were not made with, labelled by hand.
+"""The offline engine on hand-labelled passages that were not used to create its word lists.
 
-The passages are read from the folder that GRAPHRAG_RAY_TEST_DATA names, or shared/data beside the checkout.
+The passages are in the folder GRAPHRAG_RAY_TEST_DATA, or in shared/data next to the checkout.
 """
 
 import os
@@ -20,7 +20,7 @@ FLOORS = {
 }
 
 
-def test_the_labels_name_what_they_relate():
+def test_labels_name_the_ends_of_relations():
     for split, passages in read_labels(LABELS).items():
         assert len(passages) == {"tune": 30, "held_out": 60}[split]
         for id_, label in passages.items():
@@ -48,7 +48,7 @@ def test_scores_are_shares():
 
 
 @pytest.mark.skipif(not PASSAGES.exists(), reason=f"the passages of 2wiki are not here: {PASSAGES}")
-def test_passages_that_nothing_was_tuned_on_are_read_well():
+def test_held_out_passages_score_well():
     figures = score(read_labels(LABELS)["held_out"], read_passages(PASSAGES)).figures
     assert {name: figures[name] >= floor for name, floor in FLOORS.items()} == dict.fromkeys(FLOORS, True), (
         figures

@@ -1,4 +1,4 @@
-"""The benchmark beside other tools: what is absent is skipped, and what was measured is told."""
+"""The comparison with other tools: missing tools are skipped, and measurements are reported."""
 
 import json
 import subprocess
@@ -43,7 +43,7 @@ def _corpus(folder: Path, n: int) -> Path:
     return folder
 
 
-def test_what_is_absent_is_skipped_and_how_to_install_it_is_told(tmp_path: Path) -> None:
+def test_missing_tools_are_skipped_with_install_instructions(tmp_path: Path) -> None:
     _venv(tmp_path, "lightrag")
     there, absent = choose([], tmp_path)
     assert [p.name for p in there] == ["lightrag"]
@@ -51,7 +51,7 @@ def test_what_is_absent_is_skipped_and_how_to_install_it_is_told(tmp_path: Path)
     assert f"{tmp_path}/graphrag/bin/pip install graphrag==" in absent[0]
 
 
-def test_only_what_is_asked_for_is_run_or_missed(tmp_path: Path) -> None:
+def test_only_requested_tools_are_run_or_reported_missing(tmp_path: Path) -> None:
     _venv(tmp_path, "lightrag")
     assert choose(["ours"], tmp_path) == ([], [])
     there, absent = choose(["lightrag", "graphrag"], tmp_path)
@@ -59,7 +59,7 @@ def test_only_what_is_asked_for_is_run_or_missed(tmp_path: Path) -> None:
     assert len(absent) == 1
 
 
-def test_the_runner_goes_on_without_what_is_absent(
+def test_runner_continues_without_missing_tools(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = []
@@ -79,14 +79,14 @@ def test_the_runner_goes_on_without_what_is_absent(
     assert "| tool | nano-graphrag | ours |" in printed
 
 
-def test_the_first_files_in_sorted_order_are_taken(tmp_path: Path) -> None:
+def test_first_files_in_sorted_order_are_used(tmp_path: Path) -> None:
     corpus = _corpus(tmp_path / "corpus", 12)
     (corpus / "00.md").write_text("no")
     assert first_files(corpus, 3, tmp_path / "out") == 3
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["00.txt", "01.txt", "02.txt"]
 
 
-def test_the_table_has_a_column_for_each_tool() -> None:
+def test_table_has_a_column_per_tool() -> None:
     totals = Totals(wall_s=12.0, exit_code=0, cpu_s={"driver": 1.5, "worker": 2.5})
     lines = table(
         [Measured("a", totals, STATS, {"entities": 7, "version": "1.0"}), Measured("b", totals, STATS, {})]
@@ -103,12 +103,12 @@ def test_the_table_has_a_column_for_each_tool() -> None:
     assert cells["entities"] == ["7", "–"]
 
 
-def test_requests_are_told_by_kind_and_cpu_by_process() -> None:
+def test_requests_are_counted_by_kind_and_cpu_by_process() -> None:
     told = details(Measured("a", Totals(cpu_s={"driver": 1.5, "raylet": 0.25}), STATS, {}))
     assert told == "a: requests: extract 180, embeddings 20; CPU s: driver 1.5, raylet 0.2"
 
 
-def test_what_was_built_is_found_in_what_is_printed() -> None:
+def test_index_sizes_are_parsed_from_output() -> None:
     ours = {"snapshot": 1, "counts": {"text_units": 118, "entities": 9, "reports": 2}}
     assert built_by_peer('INFO: x\nbuilt {"entities": 7}\n') == {"entities": 7}
     assert built_by_peer("Traceback …") == {}
@@ -116,7 +116,7 @@ def test_what_was_built_is_found_in_what_is_printed() -> None:
     assert built_by_us("graphrag-ray: no") == {}
 
 
-def test_a_peer_is_given_no_key_and_no_path_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peers_get_neither_our_keys_nor_our_paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "a-real-key")
     monkeypatch.setenv("PYTHONPATH", "/ours")
     env = environment(False, "http://127.0.0.1:1/v1")
@@ -143,9 +143,9 @@ print(json.dumps(asdict(totals) | {"text": text}))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
-def test_a_tool_that_hangs_is_killed_with_what_it_started_and_its_row_says_so(tmp_path: Path) -> None:
+def test_hanging_tool_is_killed_with_its_children_and_reported(tmp_path: Path) -> None:
     (tmp_path / "hangs.py").write_text(HANGS)
-    # In a process of its own: adopting orphans is for life.
+    # Use a separate process, because adopting orphans cannot be undone.
     command = [sys.executable, "-c", MEASURES, str(tmp_path / "hangs.py")]
     folder = Path(side_by_side.__file__).parent
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The table of what to set is that of the page that shows it, and adds up."""
+"""The table of recommended settings matches its page and is consistent."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from sizing import CASES, short, sized, sizing_table
 PAGE = Path(__file__).parents[3] / "cluster" / "README.md"
 
 
-def test_the_page_shows_what_the_script_computes():
+def test_page_matches_the_script():
     shown = (
         PAGE.read_text("utf-8").partition("<!-- python benchmarks/sizing.py -->\n")[2].partition("<!--")[0]
     )
     assert shown.strip() == sizing_table(sized()).strip(), "paste what `python benchmarks/sizing.py` prints"
 
 
-def test_no_hour_is_shorter_than_its_limits_allow():
+def test_hours_respect_the_limits():
     for one in sized(CASES[:2]):
         prompt, completion = one.asked("prompt_tokens"), one.asked("completion_tokens")
         assert one.asking_s >= (prompt + completion) / one.case.tokens_per_minute * 60
@@ -25,7 +25,7 @@ def test_no_hour_is_shorter_than_its_limits_allow():
         assert one.found.totals["cost_usd"] == pytest.approx(usd, rel=1e-3)
 
 
-def test_numbers_have_two_digits_that_count():
+def test_numbers_have_two_significant_digits():
     assert [short(n) for n in (0.0456, 8.0, 1234, 8_564_000, 2.6e11)] == [
         "0.046",
         "8",

@@ -1,4 +1,4 @@
-"""What the benchmark of updates changes in a corpus, and what its tables hold."""
+"""The update benchmark: changes to the corpus, and result tables."""
 
 import json
 import os
@@ -17,7 +17,7 @@ OLD = 1_000_000_000
 
 
 def written(folder: Path, word: str) -> Path:
-    """A corpus whose texts differ in this word, of files from long ago."""
+    """Write a corpus with this word in its texts, and old file times."""
     folder.mkdir()
     for file in range(FILES):
         rows = (
@@ -54,7 +54,7 @@ def changed(folder: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("numbers", [(1, 1, 0), (2, 3, 4), (0, 0, 0)])
-def test_so_many_documents_are_changed_added_and_deleted(folder, changed, numbers):
+def test_requested_numbers_of_documents_are_changed_added_and_deleted(folder, changed, numbers):
     before = texts(folder)
     edit(Corpus(folder), changed, *numbers, seed=1)
     now = texts(changed)
@@ -66,7 +66,7 @@ def test_so_many_documents_are_changed_added_and_deleted(folder, changed, number
     assert texts(folder) == before, "the corpus itself stays as it is"
 
 
-def test_only_files_with_a_change_have_a_new_time(folder, changed):
+def test_only_changed_files_have_a_new_time(folder, changed):
     edit(Corpus(folder), changed, 1, 1, 0, seed=1)
     for path in sorted(changed.iterdir()):
         same = path.read_bytes() == (folder / path.name).read_bytes()
@@ -74,7 +74,7 @@ def test_only_files_with_a_change_have_a_new_time(folder, changed):
     assert sum(path.stat().st_mtime == OLD for path in changed.iterdir()) >= FILES - 2
 
 
-def test_where_there_can_be_no_hard_links_files_are_copied_with_their_times(folder, tmp_path, monkeypatch):
+def test_files_are_copied_with_their_times_where_hard_links_fail(folder, tmp_path, monkeypatch):
     def refuse(source, to):
         raise OSError("another device")
 
@@ -84,7 +84,7 @@ def test_where_there_can_be_no_hard_links_files_are_copied_with_their_times(fold
     assert {path.stat().st_mtime for path in (tmp_path / "changed").iterdir()} == {OLD}
 
 
-def test_a_change_is_drawn_by_its_seed(folder, tmp_path):
+def test_change_depends_on_its_seed(folder, tmp_path):
     found = []
     for n, seed in enumerate((1, 1, 2)):
         link_files(folder, tmp_path / str(n))
@@ -93,7 +93,7 @@ def test_a_change_is_drawn_by_its_seed(folder, tmp_path):
     assert found[0] == found[1] != found[2]
 
 
-def test_all_texts_of_one_file_become_those_of_another_corpus(folder, changed, tmp_path):
+def test_all_texts_of_one_file_are_replaced_with_another_corpus(folder, changed, tmp_path):
     other = written(tmp_path / "other", "river")
     replace_file(Corpus(folder), changed, Corpus(other))
     before, now = texts(folder), texts(changed)
@@ -103,7 +103,7 @@ def test_all_texts_of_one_file_become_those_of_another_corpus(folder, changed, t
     assert {now[title] for title in replaced} <= set(texts(other).values())
 
 
-def test_a_fifth_of_the_sentences_is_replaced_at_one_place():
+def test_a_fifth_of_the_sentences_is_replaced_in_one_block():
     text = "\n\n".join(f"One {n}. Two {n}." for n in range(10))
     other = " ".join(f"Other {n}." for n in range(50))
     now = changed_corpus.with_passage(text, other, random.Random(1))
@@ -114,7 +114,7 @@ def test_a_fifth_of_the_sentences_is_replaced_at_one_place():
     assert now[start:end].count("One") == now[start:end].count("Two") == 0
 
 
-def test_rows_of_the_tables_have_the_columns_of_their_headers():
+def test_table_rows_match_their_headers():
     laps = {"read": {"wall_s": 1.0, "cpu_s": 2.0, "driver_peak": 3}}
     made = update.Figures(
         Totals(wall_s=10.0, cpu_s={"driver": 4.0}, laps=laps),

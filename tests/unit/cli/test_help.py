@@ -1,4 +1,4 @@
-"""What people find in the help of the program."""
+"""The help of the command line, and how commands find their index."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ def test_commands_are_listed_in_order_with_full_summaries():
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_every_option_is_listed_once_below_a_heading(name: str):
+def test_every_option_is_listed_once_under_a_heading(name: str):
     lines = lines_of_help(*name.split())
     first = next(i for i, line in enumerate(lines) if line.removesuffix(":") in ("Options", *PANELS))
     listed = [m for line in lines[first:] for m in re.findall(r"^  (?:-\w, )?(--[\w-]+)", line)]
     assert sorted(listed) == sorted(options_of(name))
 
 
-def test_headings_name_options_that_exist():
+def test_headings_list_only_existing_options():
     every = set().union(*map(options_of, EVERY))
     assert {option for options in PANELS.values() for option in options} <= every
 
 
-def test_a_misspelt_command_or_option_gets_a_suggestion():
+def test_misspelt_command_or_option_gets_a_suggestion():
     assert "Did you mean 'query'?" in CliRunner().invoke(main, ["qery"]).output
     assert "'--level'" in CliRunner().invoke(main, ["query", "q", "--levell", "C0"]).output
 
@@ -89,21 +89,21 @@ class TestWhichIndex:
         path.write_text("root: of-config\n")
         return str(path)
 
-    def test_the_environment_is_the_last_default(self, monkeypatch: pytest.MonkeyPatch):
+    def test_environment_is_the_last_default(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
         assert "No index at /nowhere/of-environment" in self.status()
 
-    def test_typed_options_precede_the_environment(self, monkeypatch: pytest.MonkeyPatch, config: str):
+    def test_options_take_precedence_over_the_environment(self, monkeypatch: pytest.MonkeyPatch, config: str):
         monkeypatch.setenv("GRAPHRAG_RAY_ROOT", "/nowhere/of-environment")
         assert "of-config. " in self.status("--config", config)
         assert "/nowhere/typed. " in self.status("--root", "/nowhere/typed", "--config", config)
 
-    def test_a_missing_root_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
+    def test_missing_root_names_the_variable(self, monkeypatch: pytest.MonkeyPatch):
         monkeypatch.delenv("GRAPHRAG_RAY_ROOT", raising=False)
         assert "Missing option '--root'. Or set GRAPHRAG_RAY_ROOT." in self.status()
 
 
-def test_an_evaluation_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
+def test_evaluate_without_its_packages_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(evaluate_command, "find_spec", lambda name: None)
     for module in ("community_measures", "judging.community_quality", "comparison", "judging.head_to_head"):
         monkeypatch.delitem(sys.modules, f"graphrag_ray.evaluate.{module}", raising=False)

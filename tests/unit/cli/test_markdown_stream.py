@@ -1,4 +1,4 @@
-"""Answers on a terminal: Markdown, rendered while it is written."""
+"""Answers on a terminal: Markdown is rendered while it is streamed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_words_are_not_broken_and_markup_is_removed():
     assert " • a point" in lines
 
 
-def test_a_streamed_text_looks_like_a_complete_one():
+def test_streamed_text_looks_like_complete_text():
     text = (
         f"# Title\n\nOne *two*.\nThree\n\n{LISTED}\n{CODE}\n> said\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\nend"
     )
@@ -44,7 +44,7 @@ def test_a_streamed_text_looks_like_a_complete_one():
     assert "One two. Three\n" in shown(text)
 
 
-def test_no_text_is_hidden_or_controls_the_terminal():
+def test_text_is_never_hidden_and_cannot_control_the_terminal():
     hostile = "a <b>bold</b> <!-- hidden --> [click](http://evil.example/?q) \x1b[2J\u202eend"
     line = shown(hostile, width=300)
     for part in ("<b>bold</b>", "<!-- hidden -->", "http://evil.example/?q", "\\x1b[2J", "\\u202e"):
@@ -52,7 +52,7 @@ def test_no_text_is_hidden_or_controls_the_terminal():
     assert "\x1b" not in line
 
 
-def test_the_end_of_a_streamed_text_is_drawn():
+def test_end_of_streamed_text_is_drawn():
     console = SafeConsole(file=io.StringIO(), width=40, height=10, force_terminal=True, color_system=None)
     writing = MarkdownStream(console)
     for n in range(200):
@@ -61,8 +61,8 @@ def test_the_end_of_a_streamed_text_is_drawn():
     assert "Sentence 199 of an answer." in drawn and len(drawn.splitlines()) == 7
 
 
-def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(markdown_stream, "DRAWN_PER_S", 0.001)  # by us alone
+def test_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(markdown_stream, "REDRAWS_PER_S", 0.001)  # Only the test redraws.
     out = io.StringIO()
     console = SafeConsole(file=out, width=40, height=10, force_terminal=True, color_system=None)
     with MarkdownStream(console) as writing:
@@ -71,16 +71,16 @@ def test_a_text_is_redrawn_after_changes_and_printed_once_with_a_note(monkeypatc
         drawn = out.getvalue()
         writing._live.refresh()
         assert "Half an answer." in drawn and out.getvalue() == drawn
-        writing.say("[which begins again:]")
+        writing.add_note("[which begins again:]")
         assert "Half an answer." not in out.getvalue().rpartition("again")[2]
 
 
-def test_text_that_is_not_prose_is_shown_unchanged(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(markdown_stream, "LONGEST", 10)
+def test_very_long_text_is_printed_unchanged(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(markdown_stream, "MAX_RENDERED", 10)
     assert "[[[[**[[[[[[" in shown("[[[[**[[[[[[")
 
 
-def test_pipes_and_raw_output_get_the_source_text():
+def test_pipes_and_raw_output_get_markdown_source():
     text = "**bold** " * 40
     for console, raw in (
         (SafeConsole(file=io.StringIO(), width=40), False),

@@ -1,4 +1,4 @@
-"""What a person sees of a running sweep."""
+"""Progress lines of a running sweep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from types import ModuleType
 import pytest
 
 from graphrag_ray import _observer
-from graphrag_ray.cli.console import duration
+from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.cli.console import format_duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.sweep_pace import RATE_OVER_S, Amount, RecentRates, StagePace, seconds_left
@@ -42,7 +43,7 @@ def line_after(*glimpses: SweepProgress, bar: bool = False) -> str:
     return progress_line(StagePace.of(glimpses[-1], recent), bar=bar)
 
 
-def test_a_line_shows_share_rate_and_time_left():
+def test_line_contains_share_rate_and_time_left():
     limits = {"m": CombinedLimits(None, 2_000_000)}
     line = line_after(seen(0, 0.1), seen(1, 0.2), seen(100, 60.0, 200_000, 5 * 10**11, limits=limits))
     assert line.split("  ")[0] == "extract"
@@ -59,24 +60,24 @@ def test_rate_and_time_left_follow_the_last_half_minute():
     assert RATE_OVER_S == 30.0
 
 
-def test_the_cost_is_that_of_the_whole_run():
+def test_cost_covers_the_whole_run():
     before = Accounts({("extract", "m"): CallTotals(cost_pico_usd=3 * 10**12)})
     assert "$4.50" in line_after(seen(1, 2.0, 10, 15 * 10**11, earlier=before))
     assert "cost unknown" in line_after(seen(1, 2.0, 10, None, earlier=before))
 
 
-def test_without_a_total_or_limit_neither_is_shown():
+def test_unknown_total_and_limit_are_omitted():
     line = line_after(seen(7, 10.0, total=None))
     assert "left" not in line and "/" not in line.replace("tokens/min", "") and " of " not in line
 
 
-def test_the_bar_is_as_full_as_the_stage():
+def test_bar_is_filled_by_the_share_done():
     assert line_after(seen(500, 1.0), bar=True).count("━") == 10
     assert line_after(seen(1000, 1.0), bar=True).count("╌") == 0
 
 
-def test_the_share_matches_the_numbers_beside_it():
-    # As of 932 items, 640 of which are done, most of the others with one call more to come.
+def test_share_matches_the_counts_next_to_it():
+    # 640 of 932 items are done. Most others need one more call.
     totals = CallTotals(calls=1_514)
     p = seen(
         640, 30.0, accounts=Accounts({("extract", "m"): totals}), total=932, turns=1_280, expected_turns=2.0
@@ -87,7 +88,7 @@ def test_the_share_matches_the_numbers_beside_it():
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100, 120])
-def test_no_line_is_longer_than_the_terminal(width: int):
+def test_lines_fit_the_terminal(width: int):
     limits = {"m": CombinedLimits(10_000, 2_000_000)}
     big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, expected_turns=2.5)
     recent = RecentRates()
@@ -100,13 +101,13 @@ def test_no_line_is_longer_than_the_terminal(width: int):
     assert len(ended) <= max(width, 26) and ("C0 13, C1 45" in ended or width < 60)
 
 
-def test_a_reused_step_shows_no_work():
+def test_reused_step_omits_work_counts():
     counts = {"shards": 8, "made": 8, "derived": 4}
     assert "shards 8  made 8  derived 4" in step_line("search", 0.1, counts, False).plain
     assert step_line("search", 0.1, counts, True).plain.endswith("unchanged  shards 8")
 
 
-def test_another_sweep_of_a_step_restarts_the_count():
+def test_second_sweep_of_a_step_restarts_the_count():
     assert "89 s left" in line_after(seen(900, 100.0), seen(1, 0.2), seen(10, 1.0))
 
 
@@ -115,8 +116,11 @@ LATENCY_S, CALL_TOKENS = 10.0, 3_400
 
 
 def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, float]:
-    """An extraction at its limit: all first calls, then all gleaning questions, then gleanings for every
-    second item, which ends with its second call else. And the seconds that are left in truth."""
+    """Return an extraction at its rate limit, and the true time left in seconds.
+
+    All first calls come first, then all glean checks, then gleanings for every second item. The other items
+    end with their second call.
+    """
     calls_in_all = 2.5 * items
     a_second = LIMIT / CALL_TOKENS / 60.0
     answered = int(max(0.0, min(calls_in_all, (seconds - LATENCY_S) * a_second)))
@@ -140,7 +144,7 @@ def breadth_first(seconds: float, items: int = 1_669) -> tuple[SweepProgress, fl
     return p, calls_in_all / a_second + LATENCY_S - seconds
 
 
-def test_while_no_item_is_done_the_line_shows_that_calls_are_answered():
+def test_line_counts_calls_while_no_item_is_done():
     glimpses = [breadth_first(s)[0] for s in range(120)]
     assert glimpses[-1].done == 0
     line = line_after(*glimpses, bar=True)
@@ -149,46 +153,50 @@ def test_while_no_item_is_done_the_line_shows_that_calls_are_answered():
 
 
 @pytest.mark.parametrize("limited", [True, False])
-def test_the_time_left_is_right_whatever_the_order_of_calls(limited: bool):
+def test_time_left_is_right_for_any_order_of_calls(limited: bool):
     recent = RecentRates()
     for s in range(1, 400):
         p, left_s = breadth_first(float(s))
         if not limited:
             p.accounts.limits.clear()
         recent.note(p)
-        told = seconds_left(p, Amount.of(p), recent)
-        if told is not None:
-            assert left_s / 2 <= told <= 2 * left_s + 1, (s, told, left_s)
+        estimate = seconds_left(p, Amount.of(p), recent)
+        if estimate is not None:
+            assert left_s / 2 <= estimate <= 2 * left_s + 1, (s, estimate, left_s)
         if s > RATE_OVER_S + LATENCY_S:
-            assert told is not None and abs(told - left_s) <= 0.2 * left_s + 2.0, (s, told, left_s)
+            assert estimate is not None and abs(estimate - left_s) <= 0.2 * left_s + 2.0, (
+                s,
+                estimate,
+                left_s,
+            )
 
 
-def test_the_last_calls_show_no_zero_time_left():
+def test_last_calls_never_have_zero_time_left():
     totals = CallTotals(calls=1_000)
     for _ in range(1_000):
         totals.latency.add(8.0)
     p = seen(998, 300.0, accounts=Accounts({("report", "m"): totals}), turns=998, expected_turns=1.0)
     early = seen(900, 280.0, accounts=Accounts({("report", "m"): CallTotals(calls=900)}), expected_turns=1.0)
     first = seen(1, 1.0, accounts=Accounts({("report", "m"): CallTotals(calls=1)}), expected_turns=1.0)
-    assert "left" not in line_after(first, early, p)  # 20 s for 98 calls: nothing is said of two of them
+    assert "left" not in line_after(first, early, p)  # 98 calls took 20 s, so two take too little
     late = seen(998, 309.0, accounts=p.accounts, turns=998, expected_turns=1.0)
-    assert "left" not in line_after(first, early, p, late)  # whatever holds them up, no pace tells of it
+    assert "left" not in line_after(first, early, p, late)  # The pace cannot explain this delay.
 
 
 RECORDED = json.loads((Path(__file__).parent / "sweeps.json").read_text("utf-8"))
-"""Two sweeps of a real run: 150 chunks of podcasts with gleanings, and descriptions. A simulated endpoint has
-limits, and of its calls one in a hundred takes eight times as long. The last item of the first sweep waits
-70 s for such calls."""
+"""Two sweeps of a real run on 150 podcast chunks: extraction with gleanings, and descriptions. The simulated
+endpoint has limits, and one call in a hundred takes eight times as long. The last item of the first sweep
+waits 70 s for such calls."""
 STRAGGLERS = 0.03
 
 
 @pytest.mark.parametrize("stage", RECORDED)
-def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
+def test_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
     trace = RECORDED[stage]
     rows = [dict(zip(trace["columns"], row, strict=True)) for row in trace["rows"]]
     most = max(row["done"] for row in rows) * (1 - STRAGGLERS)
     ends = next(row["seconds"] for row in rows if row["done"] >= most)
-    recent, told = RecentRates(), 0
+    recent, estimates = RecentRates(), 0
     for row in rows:
         accounts = Accounts(
             {(stage, "m"): CallTotals(calls=row["calls"], prompt_tokens=row["tokens"])},
@@ -203,19 +211,19 @@ def test_the_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: st
         left = seconds_left(p, Amount.of(p), recent)
         true = ends - row["seconds"]
         if left is not None and true > 1.5:
-            told += 1
+            estimates += 1
             assert true / 2.2 - 2 <= left <= 2.2 * true + 2, (row, left, true)
-        assert true > -20 or not left, (row, left)  # long after: one call hangs, and nothing tells of it
-    assert told >= 5
+        assert true > -20 or not left, (row, left)  # Long after the end: one call hangs.
+    assert estimates >= 5
 
 
-def test_items_are_counted_if_a_call_answers_several():
+def test_items_are_counted_if_one_call_answers_several():
     p = seen(500, 10.0, accounts=Accounts({("embed", "m"): CallTotals(calls=3)}))
     line = line_after(seen(1, 0.2), p)
     assert " 50%  500/1,000" in line and "calls" not in line and "10 s left" in line
 
 
-def test_a_count_beyond_what_was_expected_is_not_more_than_all():
+def test_more_calls_than_expected_keep_the_share_below_one():
     p = seen(
         2, 10.0, accounts=Accounts({("extract", "m"): CallTotals(calls=9_000)}), turns=9, expected_turns=2.5
     )
@@ -233,11 +241,11 @@ def test_quiet_prints_nothing(capsys):
     assert captured.out == captured.err == ""
 
 
-def test_a_finished_step_shows_its_counts(capsys):
+def test_finished_step_lists_its_counts(capsys):
     ProgressDisplay().step_ended(
         "communities", 1.2, {"components": {"count": 60, "largest_share": 0.8134}}, False
     )
-    assert "60 components, the largest 81%" in capsys.readouterr().err
+    assert "60 components (largest: 81% of entities)" in capsys.readouterr().err
     ProgressDisplay().step_ended(
         "communities", 1.2, {"components": {"count": 1, "largest_share": 1.0}}, False
     )
@@ -245,18 +253,33 @@ def test_a_finished_step_shows_its_counts(capsys):
 
 
 def test_durations_are_readable():
-    assert [duration(s) for s in (5, 89, 120, 5399, 9000)] == ["5 s", "89 s", "2 min", "90 min", "2.5 h"]
+    assert [format_duration(s) for s in (5, 89, 120, 5399, 9000)] == [
+        "5 s",
+        "89 s",
+        "2 min",
+        "90 min",
+        "2.5 h",
+    ]
 
 
-def test_the_hint_about_unknown_prices_is_shown_once(capsys):
+def test_hint_about_unknown_price_is_printed_once(capsys):
     with ProgressDisplay() as observer:
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
     assert capsys.readouterr().err.count("--set models.default.price.input_usd_per_mtok=…") == 1
 
 
+def test_names_build_is_not_mistaken_for_a_missing_model(capsys):
+    models = {"default": {"provider": "openai", "model": "m"}}
+    ProgressDisplay().run_started(Settings.model_validate({"build": "names", "models": models}))
+    printed = capsys.readouterr().err
+    assert "No model is configured" not in printed and "no language model is called" in printed
+    ProgressDisplay().run_started(Settings())
+    assert "No model is configured" in capsys.readouterr().err
+
+
 class Cells(ModuleType):
-    """Stands for IPython.display: what each output of a cell shows at last."""
+    """Replaces IPython.display and stores the final content of each output."""
 
     def __init__(self) -> None:
         super().__init__("IPython.display")
@@ -267,8 +290,8 @@ class Cells(ModuleType):
         self.shown[display_id] = data["text/plain"]
 
 
-def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, capsys):
-    monkeypatch.setattr("graphrag_ray.cli.progress.DRAWN_EVERY_S", 0.0)
+def test_notebook_has_a_single_updated_output(monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr("graphrag_ray.cli.progress.REDRAW_INTERVAL_S", 0.0)
     cells = Cells()
     for name in ("ipykernel", "IPython"):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
@@ -284,7 +307,7 @@ def test_a_notebook_has_one_updated_output(monkeypatch: pytest.MonkeyPatch, caps
     assert capsys.readouterr().err == ""
 
 
-def test_a_script_shows_progress_on_a_terminal_or_on_request(capsys):
+def test_script_shows_progress_on_a_terminal_or_on_request(capsys):
     for wanted, shown in ((None, False), (False, False), (True, True)):
         with _observer(wanted) as observer:
             observer.step_ended("extract", 1.0, {}, reused=False)

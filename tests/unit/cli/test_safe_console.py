@@ -1,4 +1,4 @@
-"""No text of a document steers the terminal on which it is shown."""
+"""Document text cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_control_characters_are_escaped(wrapped):
     assert "\\x1b[2J" in shown and "\\x9b31m" in shown and "\\u202eafter" in shown
 
 
-def test_our_own_styles_reach_the_terminal():
+def test_styles_are_sent_to_the_terminal():
     out = io.StringIO()
     SafeConsole(file=out, force_terminal=True, color_system="truecolor", width=80).print("x", style="bold")
     assert out.getvalue() == "\x1b[1mx\x1b[0m\n"
@@ -61,7 +61,7 @@ def test_tabs_line_feeds_and_other_scripts_are_unchanged():
 
 
 @given(st.text())
-def test_no_control_character_is_left(text: str):
+def test_no_control_characters_remain(text: str):
     assert not steers(escape_control(text)) and escape_control(escape_control(text)) == escape_control(text)
 
 
@@ -73,7 +73,7 @@ def test_json_escapes_the_same_characters(text: str):
     assert not steers(shown) and json.loads(shown) == orjson.loads(shown) == {"text": text}
 
 
-def test_a_line_is_one_line_and_no_longer_than_wanted():
+def test_one_line_is_a_single_line_of_limited_length():
     assert (
         one_line(" a\n\n b\tc ") == "a b c"
         and one_line("abcdef", 4) == "abc…"

@@ -36,7 +36,7 @@ EXEMPT = {"docs/reference/prompts.md", "graphrag_ray/query/methods/trex_search.p
 
 
 def texts() -> list[tuple[str, str]]:
-    """Path and content of all committed text, without corpora and prompts."""
+    """Return path and content of all committed text except corpora and prompts."""
     listed = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout
     paths = [
         path
@@ -49,7 +49,7 @@ def texts() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("pattern", "instead"), RETIRED.items(), ids=str)
-def test_a_retired_phrase_does_not_return(pattern: str, instead: str):
+def test_retired_phrases_do_not_return(pattern: str, instead: str):
     found = [
         f"{path}:{text.count(chr(10), 0, match.start()) + 1}: {match[0]}"
         for path, text in texts()

@@ -1,4 +1,4 @@
-"""What the pages say can be typed, followed and found."""
+"""Commands, links, files and settings on the documentation pages are valid."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
 
 def parse(words: tuple[str, ...]) -> None:
-    """Raises click.UsageError for an unknown command, option or number of arguments."""
+    """Parse a command line. Raises click.UsageError if it is invalid."""
     top = click.Context(main)
     name, command, rest = main.resolve_command(top, list(words))
     assert command is not None
-    if "--config" in rest and "--root" not in rest:  # else the file would be read for it
+    if "--config" in rest and "--root" not in rest:  # Otherwise, the file would be read for it.
         rest = [*rest, "--root", "ROOT"]
     with contextlib.suppress(click.exceptions.Exit):  # --help
         command.make_context(name, rest, parent=top)
 
 
 @pytest.mark.parametrize("one", typed(), ids=str)
-def test_a_command_of_a_page_is_one_that_can_be_typed(one: Typed):
+def test_commands_on_pages_are_valid(one: Typed):
     try:
         parse(one.words)
     except click.UsageError as e:
@@ -44,13 +44,13 @@ def test_a_command_of_a_page_is_one_that_can_be_typed(one: Typed):
 
 
 def of_ray() -> list[str]:
-    """Command lines of `ray` and `serve` in any page."""
+    """Return command lines of `ray` and `serve` on all pages."""
     lines = [line for page in PAGES for line in shell_lines(page.read_text("utf-8"))]
     return list(dict.fromkeys(line for line in lines if line.split()[:1] in (["ray"], ["serve"])))
 
 
 @pytest.mark.parametrize("line", of_ray())
-def test_options_of_ray_are_those_of_its_own_command_line(line: str):
+def test_options_of_ray_commands_exist(line: str):
     from ray.scripts.scripts import cli as ray_cli
     from ray.serve.scripts import cli as serve_cli
 
@@ -64,7 +64,7 @@ def test_options_of_ray_are_those_of_its_own_command_line(line: str):
     assert {word.partition("=")[0] for word in own if word.startswith("-")} <= options
 
 
-def test_commands_are_found_where_they_stand():
+def test_commands_are_found_in_pages():
     text = (
         "```\n$ A=1 graphrag-ray index ./d \\\n    --root x   # why\n"
         "ray job submit --x -- python jobs/index.py d\nls\n```\n"
@@ -77,7 +77,7 @@ def test_commands_are_found_where_they_stand():
     assert len(typed()) > 30
 
 
-def test_an_option_that_does_not_exist_is_noticed():
+def test_unknown_option_is_detected():
     with pytest.raises(click.UsageError, match="--rot"):
         parse(("index", "./documents", "--rot", "x"))
 
@@ -93,19 +93,19 @@ def test_every_search_method_is_described():
         assert [name for name in METHODS if f"`{name}`" not in text] == []
 
 
-def test_the_jobs_that_pages_submit_are_there():
+def test_job_files_on_pages_exist():
     assert [name for name in JOBS if not (TOP / name).is_file()] == []
 
 
 def anchors(page: Path) -> set[str]:
-    """The names of a page's headings, as GitHub makes them."""
+    """Return the anchors of a page's headings as GitHub generates them."""
     plain = FENCED.sub("", page.read_text("utf-8"))
     names = (re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in HEADING.findall(plain))
     return set(names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
-def test_links_within_the_repository_lead_somewhere(page: Path):
+def test_links_within_the_repository_resolve(page: Path):
     lost = []
     for link in LINK.findall(FENCED.sub("", page.read_text("utf-8"))):
         path, _, anchor = link.partition("#")
@@ -117,13 +117,13 @@ def test_links_within_the_repository_lead_somewhere(page: Path):
     assert lost == []
 
 
-def test_the_decisions_page_names_every_decision():
+def test_decisions_page_lists_every_decision():
     folder = TOP / "docs" / "concepts" / "decisions"
     linked = set(LINK.findall((folder / "index.md").read_text("utf-8")))
     assert {page.name for page in folder.glob("*.md")} - {"index.md"} <= linked
 
 
-def test_the_site_shows_every_page():
+def test_site_includes_every_page():
     nav = (TOP / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
     docs = TOP / "docs"
     pages = [*docs.rglob("*.md"), *docs.rglob("*.ipynb")]
@@ -131,17 +131,17 @@ def test_the_site_shows_every_page():
 
 
 @pytest.mark.parametrize(("page", "words"), [("README.md", 700), ("ARCHITECTURE.md", 2000)])
-def test_the_front_door_is_short(page: str, words: int):
+def test_entry_pages_are_short(page: str, words: int):
     assert len((TOP / page).read_text("utf-8").split()) <= words
 
 
 def files_named(page: Path) -> set[str]:
-    """Python files that a page names in its text, as `room/file.py` or `file.py`."""
+    """Return Python files that a page names, as `package/file.py` or `file.py`."""
     code = re.findall(r"`([^`\n]+)`", FENCED.sub("", page.read_text("utf-8")))
     return {name for text in code for name in re.findall(r"^[\w./-]+\.py$", text)}
 
 
-def test_every_file_that_a_page_names_exists():
+def test_files_named_on_pages_exist():
     paths = [str(path) for path in TOP.rglob("*.py") if ".venv" not in path.parts]
     named = {page: files_named(page) for page in PAGES if page.name not in ("CHANGELOG.md", "RESULTS.md")}
     assert sum(map(len, named.values())) > 100
@@ -154,7 +154,7 @@ def test_every_file_that_a_page_names_exists():
 
 
 @pytest.mark.parametrize("name", ["cli", "prompts", "settings", "tables"])
-def test_a_generated_page_is_up_to_date(name: str):
+def test_generated_pages_are_up_to_date(name: str):
     command = [sys.executable, TOP / "docs" / "generate" / f"{name}.py"]
     made = subprocess.run(command, capture_output=True, text=True, check=False, cwd=TOP)
     assert made.returncode == 0, made.stderr
@@ -163,7 +163,7 @@ def test_a_generated_page_is_up_to_date(name: str):
 
 
 def keys_named(page: Path) -> set[str]:
-    """Settings that a page names in its text or commands, as `a.b`; one name for all models and stages."""
+    """Return settings that a page names in text or commands, as `a.b`. Models and stages share one name."""
     from graphrag_ray.base.index_settings import Settings
 
     sections = "|".join(Settings.model_fields)
@@ -174,10 +174,10 @@ def keys_named(page: Path) -> set[str]:
     plain = {re.sub(r"\.endpoints\.\w+\b", ".endpoints", key) for key in plain}
     return {
         key for key in plain if not key.endswith((".py", ".txt", ".md", ".B"))
-    }  # storage.B=C is a metavar
+    }  # storage.B=C is a metavar.
 
 
-def test_every_key_that_a_page_names_exists():
+def test_settings_named_on_pages_exist():
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_parsing import setting_keys
 
@@ -188,7 +188,7 @@ def test_every_key_that_a_page_names_exists():
     assert {str(page): wrong for page, found in named.items() if (wrong := found - known)} == {}
 
 
-def test_every_value_that_a_page_sets_can_be_set():
+def test_values_set_on_pages_are_valid():
     from graphrag_ray.base.settings_file import load_settings
 
     online = ["models.default={provider: openai, model: m}"]
@@ -199,7 +199,7 @@ def test_every_value_that_a_page_sets_can_be_set():
 
 
 def written_in_the_code() -> list[str]:
-    """Every text of the package; what is filled in is {}."""
+    """Return every string in the package, with {} for placeholders."""
     found = []
     for path in (TOP / "graphrag_ray").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -210,7 +210,7 @@ def written_in_the_code() -> list[str]:
     return found
 
 
-def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
+def test_messages_quoted_in_the_operating_guide_exist():
     page = (TOP / "docs" / "guides" / "operations.md").read_text("utf-8")
     code = written_in_the_code()
     tables = page.split("| message")[1:]
@@ -222,7 +222,7 @@ def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
     assert [words for words in quoted if not any(words in text for text in code)] == []
 
 
-def test_settings_that_a_page_shows_are_settings():
+def test_settings_blocks_on_pages_are_valid():
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.base.settings_parsing import validated
     from graphrag_ray.base.user_settings import UserSettings
@@ -239,7 +239,7 @@ def test_settings_that_a_page_shows_are_settings():
         validated(UserSettings if of_user else Settings, content)
 
 
-def test_calls_in_the_page_on_costs_are_those_that_were_measured():
+def test_call_counts_on_the_costs_page_match_measurements():
     page, results = ((TOP / p).read_text("utf-8") for p in ("docs/guides/costs.md", "benchmarks/RESULTS.md"))
     rows = re.findall(r"^\| (extract|describe|report) \| .+? \| ([\d,]+) \|", page, re.MULTILINE)
     assert len(rows) == 3

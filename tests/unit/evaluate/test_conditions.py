@@ -1,4 +1,4 @@
-"""What is compared with what: how conditions are written."""
+"""Syntax of evaluation conditions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from graphrag_ray.evaluate.conditions import EvaluationCondition, parse_conditio
         ),
     ],
 )
-def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition: EvaluationCondition):
+def test_condition_has_a_name_method_level_and_settings(text: str, condition: EvaluationCondition):
     assert parse_condition(text) == condition
 
 
@@ -47,20 +47,20 @@ def test_a_condition_has_a_name_a_way_a_level_and_settings(text: str, condition:
         ("=global", "Write NAME=METHOD"),
         ("a=", "Write NAME=METHOD"),
         ("a=globul", "Unknown method 'globul'"),
-        ("a" * 61 + "=global", "60 at most"),
+        ("a" * 61 + "=global", "at most 60"),
         ("a=answers.txt", "Unknown method"),
     ],
 )
-def test_what_is_no_condition_is_told_with_the_form(text: str, told: str):
+def test_invalid_condition_is_reported_with_the_syntax(text: str, told: str):
     with pytest.raises(UsageError, match=told):
         parse_condition(text)
 
 
-def test_conditions_have_names_of_their_own_and_two_are_needed_to_compare():
+def test_condition_names_are_unique_and_comparisons_need_two():
     with pytest.raises(UsageError, match="same name: a"):
         parse_conditions(["a=global", "a=vector"])
     with pytest.raises(UsageError, match="Got 1 of at least 2 conditions"):
-        parse_conditions(["a=global"], least=2)
+        parse_conditions(["a=global"], min_count=2)
 
 
 @given(st.text(max_size=80))

@@ -1,4 +1,4 @@
-"""Files that an evaluation is given."""
+"""Input files of an evaluation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from pathlib import Path
 import pytest
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.evaluate.evaluation_files import answers_elsewhere, gold_questions, read_unique_questions
+from graphrag_ray.evaluate.evaluation_files import (
+    gold_questions,
+    read_imported_answers,
+    read_unique_questions,
+)
 from graphrag_ray.query.question_files import BatchQuestion
 
 POSED = [BatchQuestion("1", "Who?"), BatchQuestion("2", "Where?"), BatchQuestion("q3", "When?")]
@@ -19,7 +23,7 @@ def written(path: Path, text: str) -> str:
     return str(path)
 
 
-def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
+def test_repeated_question_is_asked_once(tmp_path: Path):
     file = written(tmp_path / "q.csv", "id,question\na,Who?\nb,Where?\nc,Who?\nd,\n")
     posed, warnings = read_unique_questions(file, {})
     assert [p.id for p in posed] == ["a", "b"]
@@ -29,27 +33,27 @@ def test_a_question_that_stands_twice_is_asked_once(tmp_path: Path):
     ]
 
 
-def test_answers_of_another_tool_are_found_by_question_or_id(tmp_path: Path):
+def test_imported_answers_are_matched_by_question_or_id(tmp_path: Path):
     file = written(tmp_path / "a.csv", "question_id,question,response\nq3,,In May.\nx,Who?,Mara.\n")
-    answers, told = answers_elsewhere(file, {}, POSED)
+    answers, warnings = read_imported_answers(file, {}, POSED)
     assert answers == {"1": "Mara.", "q3": "In May."}
-    assert len(told) == 1 and told[0].endswith("a.csv does not answer question 2")
+    assert len(warnings) == 1 and warnings[0].endswith("a.csv does not answer question 2")
 
 
-def test_an_answer_belongs_to_its_question_whatever_its_row(tmp_path: Path):
+def test_imported_answer_is_matched_regardless_of_its_row(tmp_path: Path):
     file = written(tmp_path / "a.csv", "question;answer\n Where? ;BETA\n")
-    assert answers_elsewhere(file, {}, POSED)[0] == {"2": "BETA"}
+    assert read_imported_answers(file, {}, POSED)[0] == {"2": "BETA"}
 
 
 def test_answers_to_other_questions_are_refused(tmp_path: Path):
     file = written(tmp_path / "a.jsonl", '{"id": "9", "question": "Why?", "answer": "So."}\n')
     with pytest.raises(UsageError, match="answers none of the questions"):
-        answers_elsewhere(file, {}, POSED)
+        read_imported_answers(file, {}, POSED)
     with pytest.raises(UsageError, match=r"file type '\.txt'"):
-        answers_elsewhere(written(tmp_path / "a.txt", "x"), {}, POSED)
+        read_imported_answers(written(tmp_path / "a.txt", "x"), {}, POSED)
 
 
-def test_gold_answers_and_documents_come_as_lists_or_texts(tmp_path: Path):
+def test_gold_answers_and_documents_are_lists_or_strings(tmp_path: Path):
     rows = [
         {"question": "Who?", "answer": "Mara Venn", "aliases": ["Venn"], "documents": ["d1", "d1", "d2"]},
         {"question": "Where?", "answers": '["Hask", "the marsh"]', "supporting_titles": "Hask Marsh"},

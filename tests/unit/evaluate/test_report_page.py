@@ -1,4 +1,4 @@
-"""The page of a comparison: what it shows, and that no text becomes anything else."""
+"""The report page of a comparison: its content, and safe handling of hostile text."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from graphrag_ray.evaluate.report_page import (
     decimal,
     dollars,
     probability,
-    rendered_markdown,
+    render_markdown,
     report_page,
     scatter_plot,
     short_count,
@@ -58,14 +58,14 @@ def parsed(evaluation: Comparison) -> LexborHTMLParser:
 
 
 def structure(evaluation: Comparison) -> list[tuple[str, list[str]]]:
-    """Elements and the names of their attributes, in order."""
+    """Return elements and the names of their attributes, in order."""
     root = parsed(evaluation).root
     assert root is not None
     return [(str(node.tag), sorted(node.attributes)) for node in root.traverse()]
 
 
 def rows(page: LexborHTMLParser, caption: str) -> list[list[str]]:
-    """What the cells of a table say."""
+    """Return the text of a table's cells."""
     found = page.css_first(f'[aria-label="{caption}"] table')
     assert found is not None, caption
     return [[cell.text() for cell in row.css("th, td")] for row in found.css("tr")]
@@ -77,17 +77,17 @@ def cells(page: LexborHTMLParser, criterion: str = "comprehensiveness") -> dict[
 
 
 def data(page: LexborHTMLParser) -> dict[str, Any]:
-    """What the script is given, by the ids of its blocks."""
+    """Return the script's data by the ids of its blocks."""
     scripts = page.css('script[type="application/json"]')
     return {str(script.attributes["id"]): json.loads(script.text()) for script in scripts}
 
 
 def changed(found: pa.Table, **columns: Any) -> pa.Table:
-    """The table with one value in all rows of a column."""
+    """Set a column to one value in all rows."""
     return table(found.schema, [row | columns for row in found.to_pylist()])
 
 
-def test_a_cell_has_the_rate_of_the_row_and_the_mirrored_cell_the_rest():
+def test_mirrored_cells_add_up_to_100():
     found = cells(parsed(sample()))
     assert {pair: cell.text()[:2] for pair, cell in found.items()} == {
         **{"0 1": "42", "0 2": "34", "1 2": "42"},
@@ -109,13 +109,13 @@ def test_only_the_condition_that_is_significantly_better_is_marked():
 
 
 @pytest.mark.parametrize("changes", [{"p_holm": 0.05}, {"p_holm": None}, {"win_rate": 50.0}, {"z": 1.75}])
-def test_what_is_not_sure_is_not_marked(changes: dict[str, Any]):
-    # The last one: ranks and mean do not agree on who is better.
+def test_insignificant_rates_are_not_marked(changes: dict[str, Any]):
+    # In the last case, ranks and mean disagree.
     page = parsed(sample(win_rates=changed(sample().tables["win_rates"], **changes)))
     assert not page.css("tbody b")
 
 
-def test_a_pair_without_a_verdict_has_no_rate():
+def test_pair_without_a_verdict_has_no_rate():
     unknown = dict.fromkeys(["win_rate", "low", "high", "z", "p", "p_holm", "normal_p", "ties"])
     page = parsed(sample(win_rates=changed(sample().tables["win_rates"], **unknown, questions=0)))
     assert {cell.text() for cell in cells(page).values()} == {"–"}
@@ -124,7 +124,7 @@ def test_a_pair_without_a_verdict_has_no_rate():
     assert {cell.text() for cell in cells(page).values()} == {"–"}
 
 
-def test_all_figures_of_a_pair_stand_in_a_table():
+def test_all_numbers_of_a_pair_are_in_a_table():
     found = rows(parsed(sample()), "directness: figures of each pair")
     heads = ["Pair", "Win rate", "95% interval", "Questions", "Ties", "Failed", "z", "p", "p after Holm"]
     assert found[0] == [*heads, "Shapiro–Wilk p"]
@@ -143,7 +143,7 @@ def test_all_figures_of_a_pair_stand_in_a_table():
     assert len(found) == 4
 
 
-def test_the_heading_says_what_was_compared_by_whom():
+def test_heading_names_conditions_and_judge():
     page = parsed(sample(warnings=["few questions", "one more"]))
     facts = {
         dt.text(): dd.text() for dt, dd in zip(page.css(".facts dt"), page.css(".facts dd"), strict=True)
@@ -160,14 +160,14 @@ def test_the_heading_says_what_was_compared_by_whom():
     assert not page.css(".offline")
 
 
-def test_it_is_said_loudly_that_no_language_model_judged():
+def test_offline_judge_is_stated_prominently():
     page = parsed(sample(offline=True))
     notice = page.css_first(".offline strong")
     assert notice is not None and notice.text() == "No language model judged."
     assert page.css(".facts dd")[-1].text() == "no language model"
 
 
-def test_the_judge_s_reliability_is_explained():
+def test_reliability_of_the_judge_is_explained():
     page = parsed(sample())
     found = rows(page, "Reliability of the judge, by criterion")
     assert found[1] == ["comprehensiveness", "17", "1", "56%", "24%", "81%"]
@@ -186,16 +186,16 @@ def test_claims_have_bars_and_their_agreement_with_the_judge():
     assert agreed[1] == ["Claims", "comprehensiveness", "78%", "40"]
 
 
-def test_without_claims_there_is_no_section_of_them():
+def test_page_without_claims_has_no_claims_section():
     page = parsed(sample(claim_counts=None, agreement=None))
     assert not page.css("#claims") and not page.css('a[href="#claims"]')
     assert not parsed(sample(agreement=None)).css("#claims h3")
 
 
-def test_costs_stand_against_mean_win_rates():
+def test_costs_are_plotted_against_mean_win_rates():
     page = parsed(sample())
     found = rows(page, "Costs and mean win rates")
-    # The condition without answers has no cost of one.
+    # A condition without answers has no cost per question.
     assert found == [
         ["Condition", "Cost per question", "comprehensiveness", "directness"],
         ["C0", "$0.010", "38.0", "38.0"],
@@ -209,14 +209,14 @@ def test_costs_stand_against_mean_win_rates():
 
 
 @pytest.mark.parametrize("cost", [None, 0.0])
-def test_tokens_stand_for_costs_that_are_unknown_or_zero(cost: float | None):
+def test_tokens_replace_unknown_or_zero_costs(cost: float | None):
     page = parsed(sample(conditions=changed(sample().tables["conditions"], cost_usd=cost)))
     assert rows(page, "Costs and mean win rates")[0][1] == "Tokens per question"
     assert rows(page, "Costs and mean win rates")[1][1] == "5k"
     assert rows(page, "Conditions and what they cost")[1][7] == ("unknown" if cost is None else "$0")
 
 
-def test_one_unknown_cost_makes_all_costs_tokens_but_answers_from_elsewhere_have_neither():
+def test_one_unknown_cost_switches_to_tokens_and_imported_answers_have_no_cost():
     conditions = sample().tables["conditions"].to_pylist()
     conditions[2]["cost_usd"] = None
     page = parsed(sample(conditions=table(CONDITIONS, conditions)))
@@ -227,7 +227,7 @@ def test_one_unknown_cost_makes_all_costs_tokens_but_answers_from_elsewhere_have
     assert rows(page, "Costs and mean win rates")[3][:2] == ["SS", "–"]
 
 
-def test_conditions_are_shown_with_what_they_cost():
+def test_conditions_are_listed_with_their_cost():
     found = rows(parsed(sample()), "Conditions and what they cost")
     settings = "level: 2\nmap_tokens: 8000"
     assert found[1][:3] == ["C0", "global", "–"]
@@ -241,7 +241,7 @@ def test_conditions_are_shown_with_what_they_cost():
     assert [row[2] for row in rows(page, "Conditions and what they cost")] == ["Level", "–", "C1", "C2"]
 
 
-def test_the_script_is_given_answers_and_verdicts():
+def test_script_receives_answers_and_verdicts():
     page = parsed(sample())
     found = data(page)
     assert found["names"] == {"conditions": ["C0", "TS", "SS"], "criteria": [*CRITERIA]}
@@ -250,7 +250,7 @@ def test_the_script_is_given_answers_and_verdicts():
     assert first["answers"][1] is None and first["errors"] == {"1": "the endpoint gave up"}
     said = first["reasons"]
     a, b, criterion, letters, numbers = first["judged"][0]
-    # Without a verdict; then C0, which was shown second.
+    # No verdict; then C0, which was presented second.
     assert (a, b, criterion, letters) == (0, 1, 0, "xA")
     assert [said[n] for n in numbers] == [
         "no JSON in the reply",
@@ -260,12 +260,12 @@ def test_the_script_is_given_answers_and_verdicts():
     assert [label.text() for label in page.css("fieldset label")][2] == "What are the themes of part 2?"
 
 
-def test_a_reason_that_was_given_again_is_kept_once():
+def test_repeated_reason_is_stored_once():
     page = parsed(sample(judgements=changed(sample().tables["judgements"], reason="as before", winner="")))
     assert data(page)["question-2"]["reasons"] == ["as before"]
 
 
-def test_verdicts_do_not_depend_on_which_condition_is_named_first():
+def test_verdicts_do_not_depend_on_the_order_of_conditions():
     turned = [
         row | {"first": row["second"], "second": row["first"], "swapped": not row["swapped"]}
         for row in sample().tables["judgements"].to_pylist()
@@ -273,7 +273,7 @@ def test_verdicts_do_not_depend_on_which_condition_is_named_first():
     assert data(parsed(sample(judgements=table(JUDGEMENTS, turned)))) == data(parsed(sample()))
 
 
-def test_questions_that_would_make_the_page_too_large_have_their_verdicts_alone(
+def test_questions_beyond_the_size_limit_include_only_verdicts(
     monkeypatch: pytest.MonkeyPatch,
 ):
     whole = data(parsed(sample()))
@@ -288,7 +288,7 @@ def test_questions_that_would_make_the_page_too_large_have_their_verdicts_alone(
     assert not parsed(sample()).css("section .warnings")
 
 
-def test_two_conditions_and_one_question_are_enough():
+def test_two_conditions_and_one_question_suffice():
     page = parsed(sample(["a", "b"], questions=1, replicates=1))
     assert len(cells(page)) == 2 and len(page.css("fieldset input")) == 1
     chosen = {side: page.css(f"#{side} option[selected]") for side in ("left", "right")}
@@ -306,7 +306,7 @@ def test_many_conditions_have_wide_matrices_with_upright_names():
     assert not small.css(".wide") and not small.css(".upright")
 
 
-def test_where_everything_failed_the_page_says_so():
+def test_page_reports_that_everything_failed():
     judgements = changed(sample().tables["judgements"], winner=None, reason=None, error="no reply")
     answers = changed(sample().tables["answers"], text=None, error="refused")
     page = parsed(
@@ -317,13 +317,13 @@ def test_where_everything_failed_the_page_says_so():
             reliability=RELIABILITY.empty_table(),
         )
     )
-    assert "No figures." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
+    assert "No data." in page.css_first("#reliability-of-the-judge").text()  # type: ignore[union-attr]
     assert not page.css("circle") and "No condition has both" in page.css_first("figure").text()  # type: ignore[union-attr]
     assert data(page)["question-1"]["answers"] == [None] * 3
     assert set(data(page)["question-1"]["judged"][0][3].lower()) == {"x"}
 
 
-def test_nothing_at_all_makes_a_page_too():
+def test_empty_tables_still_render_a_page():
     empty = {
         name: schema.empty_table() for name, schema in (("conditions", CONDITIONS), ("answers", ANSWERS))
     }
@@ -333,17 +333,17 @@ def test_nothing_at_all_makes_a_page_too():
     assert "no answers to compare" in page.css_first("#questions-and-answers").text()  # type: ignore[union-attr]
 
 
-def test_a_question_that_was_judged_but_not_answered_is_named_by_its_id():
+def test_judged_question_without_text_is_named_by_its_id():
     page = parsed(sample(answers=ANSWERS.empty_table()))
     assert [label.text() for label in page.css("fieldset label")] == ["q0", "q1", "q2"]
     assert data(page)["question-0"]["answers"] == [None] * 3
 
 
-def test_the_same_evaluation_makes_the_same_page():
+def test_same_evaluation_renders_the_same_page():
     assert report_page(sample()) == report_page(sample())
 
 
-def test_the_page_s_policy_allows_its_own_style_and_script_alone():
+def test_page_policy_allows_only_its_own_style_and_script():
     page = parsed(sample())
     hashes = [
         base64.b64encode(hashlib.sha256(node.text().encode()).digest()).decode()
@@ -365,7 +365,7 @@ def test_the_page_s_policy_allows_its_own_style_and_script_alone():
     )  # type: ignore[union-attr]
 
 
-def test_those_who_do_not_see_the_page_can_use_it():
+def test_page_is_accessible():
     page = parsed(sample())
     assert {th.attributes.get("scope") for th in page.css("th")} == {"row", "col"}
     assert len(page.css("caption")) == len(page.css("table"))
@@ -379,7 +379,7 @@ def test_those_who_do_not_see_the_page_can_use_it():
 
 
 def hostile(text: str) -> Comparison:
-    """The text in every place where one can be. Arrow has no lone surrogates, but all else may."""
+    """Put the text everywhere that text can occur. Only Arrow excludes lone surrogates."""
     stored = re.sub("[\ud800-\udfff]", "?", text)
     names = [f"{stored}{n}" for n in range(3)]
     criteria = {name: f"{stored} {name}" for name in CRITERIA}
@@ -418,14 +418,14 @@ EXPECTED = structure(hostile("x"))
 )
 @example("".join(HOSTILE))
 @example("\ud800</script>")
-def test_no_element_or_attribute_comes_from_a_text(text: str):
+def test_text_adds_no_elements_or_attributes(text: str):
     assert structure(hostile(text)) == EXPECTED
 
 
 @pytest.mark.parametrize("text", HOSTILE)
-def test_hostile_text_is_shown_as_it_is(text: str):
+def test_hostile_text_is_displayed_verbatim(text: str):
     page = parsed(hostile(text))
-    # As HTML's parser reads line breaks.
+    # HTML parsers normalise line breaks like this.
     shown = clean(text).replace("\r\n", "\n")
     assert page.css_first("h1").text() == f"{shown}."  # type: ignore[union-attr]
     assert page.css_first(".warnings li").text() == shown  # type: ignore[union-attr]
@@ -460,8 +460,8 @@ SHOWN = {
 
 @given(texts() | st.lists(st.sampled_from(HOSTILE)).map("\n".join) | SURROGATES)
 @example("\n\n".join(HOSTILE))
-def test_an_answer_holds_harmless_elements_alone(text: str):
-    for node in LexborHTMLParser(rendered_markdown(text)).css("body *"):
+def test_answers_contain_only_harmless_elements(text: str):
+    for node in LexborHTMLParser(render_markdown(text)).css("body *"):
         assert node.tag in SHOWN
         given = dict(node.attributes)
         if node.tag == "a":
@@ -472,10 +472,10 @@ def test_an_answer_holds_harmless_elements_alone(text: str):
 
 
 def test_markdown_is_rendered_without_images_and_without_other_links():
-    assert rendered_markdown("# A *b*") == "<h4>A <em>b</em></h4>\n"
+    assert render_markdown("# A *b*") == "<h4>A <em>b</em></h4>\n"
     link = '<a href="https://e.example/?a&amp;b" rel="noopener noreferrer" target="_blank">x</a>'
-    assert rendered_markdown("[x](https://e.example/?a&b 'title')") == f"<p>{link}</p>\n"
-    assert rendered_markdown("![a chart](https://e.example/c.png)") == "<p>a chart</p>\n"
+    assert render_markdown("[x](https://e.example/?a&b 'title')") == f"<p>{link}</p>\n"
+    assert render_markdown("![a chart](https://e.example/c.png)") == "<p>a chart</p>\n"
     for other in (
         "javascript:alert(1)",
         "//e.example",
@@ -485,12 +485,12 @@ def test_markdown_is_rendered_without_images_and_without_other_links():
         "mailto:a@b.c",
         "https:e",
     ):
-        assert rendered_markdown(f"[x]({other})") == f"<p>[x]({other})</p>\n"
-    assert rendered_markdown("a <b>c</b>") == "<p>a &lt;b&gt;c&lt;/b&gt;</p>\n"
+        assert render_markdown(f"[x]({other})") == f"<p>[x]({other})</p>\n"
+    assert render_markdown("a <b>c</b>") == "<p>a &lt;b&gt;c&lt;/b&gt;</p>\n"
 
 
-def test_a_text_too_long_to_be_prose_is_shown_as_it_is():
-    assert rendered_markdown("*" * (MAX_MARKDOWN + 1)) == f"<pre>{'*' * (MAX_MARKDOWN + 1)}</pre>"
+def test_very_long_text_is_displayed_verbatim():
+    assert render_markdown("*" * (MAX_MARKDOWN + 1)) == f"<pre>{'*' * (MAX_MARKDOWN + 1)}</pre>"
 
 
 POINTS = st.tuples(st.text(max_size=30), st.floats(0, 1e12), st.floats(0, 100))
@@ -499,7 +499,7 @@ POINTS = st.tuples(st.text(max_size=30), st.floats(0, 1e12), st.floats(0, 100))
 @given(st.lists(POINTS, min_size=1, max_size=20))
 @example([("a", 0.0, 0.0)])
 @example([("a", 1e-9, 50.0), ("b", 1e9, 100.0)])
-def test_every_dot_lies_in_the_plot(points: list[tuple[str, float, float]]):
+def test_every_dot_is_inside_the_plot(points: list[tuple[str, float, float]]):
     plot = scatter_plot(points, short_count)
     assert len(plot["dots"]) == len(points) == len(plot["labels"])
     assert all(40 <= dot["x"] <= WIDTH and 0 <= dot["y"] <= HEIGHT - 40 for dot in plot["dots"])
@@ -515,27 +515,29 @@ def test_every_dot_lies_in_the_plot(points: list[tuple[str, float, float]]):
         ([0.0], [0, 0.2, 0.4, 0.6, 0.8, 1.0], False),
     ],
 )
-def test_amounts_far_apart_have_a_logarithmic_axis(values: list[float], ticks: list[float], log: bool):
+def test_amounts_of_different_magnitude_get_a_logarithmic_axis(
+    values: list[float], ticks: list[float], log: bool
+):
     *_, found, is_log = amount_axis(values)
     assert is_log is log and found == pytest.approx(ticks)
 
 
 @given(st.lists(st.floats(1e-12, 1e12), min_size=1))
-def test_an_axis_has_a_few_ticks(values: list[float]):
+def test_axis_has_a_few_ticks(values: list[float]):
     low, high, ticks, _ = amount_axis(values)
     assert 1 <= len(ticks) <= MAX_TICKS + 1
     assert low <= min(ticks) and max(ticks) <= high
 
 
 @pytest.mark.parametrize("rate", [0.0, 50.0, 100.0])
-def test_labels_of_dots_that_lie_together_lie_apart_and_in_the_picture(rate: float):
+def test_labels_of_nearby_dots_do_not_overlap_and_stay_in_the_picture(rate: float):
     points = [(f"condition {n}", 1.0 + n / 50, rate) for n in range(9)]
     labels = scatter_plot(points, short_count)["labels"]
     places = {(label["x"], label["y"], label["anchor"]) for label in labels}
     assert len(places) == 9 and all(0 < label["y"] < HEIGHT for label in labels)
 
 
-def test_figures_are_short():
+def test_numbers_are_short():
     assert [dollars(usd) for usd in (None, 0.0, 0.00312, 0.5, 12.0, 1204.5)] == [
         *["unknown", "$0", "$0.0031", "$0.50", "$12.00", "$1,204.50"],
     ]

@@ -55,7 +55,7 @@ def reduced(question, answers, **variables):
     return ask("reduce", question=question, answers=text, max_tokens="2000", **variables)
 
 
-def test_a_question_is_answered_by_sentences_that_match_with_their_report():
+def test_question_is_answered_with_matching_sentences_that_cite_their_report():
     found = mapped("Why did the eels in the marsh die?")
     assert quotations_in(found.text)[0].startswith("The eels of the marsh died")
     assert "[Data: Reports (1)]" in found.text
@@ -73,32 +73,32 @@ def test_a_question_is_answered_by_sentences_that_match_with_their_report():
         "What do vaccines cost?",
     ],
 )
-def test_what_the_reports_do_not_speak_of_scores_nothing(question):
+def test_question_outside_the_reports_scores_zero(question):
     found = mapped(question)
     assert (found.score, found.text) == (0, "")
 
 
-def test_one_common_word_in_common_is_no_match():
+def test_a_single_shared_common_word_is_not_a_match():
     assert mapped("How do I paint a club room in one year?").score == 0
 
 
-def test_a_question_about_the_whole_is_answered_from_the_reports_rated_highest():
+def test_question_about_the_whole_corpus_uses_the_highest_rated_reports():
     found = mapped("What are the main themes?")
     assert found.score > 0
     assert "[Data: Reports (1)]" in found.text
     assert len(set(re.findall(r"Reports \((\d)\)", found.text))) >= 3
 
 
-def test_a_question_about_the_whole_prefers_what_matches():
+def test_question_about_the_whole_corpus_prefers_matching_reports():
     found = mapped("Which stories about failure do the speakers tell?")
     assert "failure of its first turbine" in quotations_in(found.text)[0]
 
 
-def test_a_question_about_the_whole_with_an_unknown_name_finds_nothing():
+def test_question_about_the_whole_corpus_with_an_unknown_name_finds_nothing():
     assert mapped("Which themes does Beethoven discuss?").score == 0
 
 
-def test_a_name_of_ordinary_words_counts_as_a_whole():
+def test_name_of_ordinary_words_counts_as_a_phrase():
     question = read_question("Who lost the World Cup?")
     assert "world cup" in question.terms
     assert question.mark(["cup", "world"]) == ["cup", "world"]
@@ -115,17 +115,17 @@ def test_a_name_of_ordinary_words_counts_as_a_whole():
         ("What is said of the plan?", (), {"plan"}),
     ],
 )
-def test_the_verbs_of_a_question_weigh_less_than_what_it_is_about(question, verbs, things):
+def test_verbs_of_a_question_weigh_less_than_its_subjects(question, verbs, things):
     read = read_question(question)
     assert {v[:4] for v in read.verbs} == {v[:4] for v in verbs}
     assert {t[:4] for t in read.things} == {t[:4] for t in things}
 
 
 SOURCES = (
-    "OPERATOR: Thank you for the question about Azure growth. "
-    "MARA VENN: Azure growth was 31 percent, since developers moved their work. "
-    "During this call we make forward-looking statements, and growth is among the risks. "
-    "The greatest risks of the business are late deliveries. Our developers develop tools for developers."
+    "OPERATOR: Thank you for the question about Azure growth. MARA VENN: Azure growth was 31 percent, "
+    "since developers moved their work. During this call we make forward-looking statements, and growth is "
+    "among the risks. The greatest risks of the business are late deliveries. Our developers develop tools "
+    "for developers."
 )
 
 
@@ -135,12 +135,12 @@ def answered(question):
     return quotations_in(said.partition(MARK)[0])
 
 
-def test_an_answer_is_about_the_things_of_a_question_and_not_about_its_verb():
+def test_answer_is_about_the_subjects_of_a_question_not_its_verb():
     first, *_ = answered("How did Azure's growth develop?")
     assert first == "Azure growth was 31 percent, since developers moved their work."
 
 
-def test_no_label_of_a_speaker_is_quoted():
+def test_speaker_labels_are_not_quoted():
     assert not any("VENN" in quote or "OPERATOR" in quote for quote in answered("What of Azure growth?"))
 
 
@@ -150,14 +150,14 @@ def test_legal_notices_and_courtesies_come_last():
     assert stands_alone("Thank you, and good evening, everybody.") < 0.2
 
 
-def test_no_sentence_is_in_an_answer_twice_nor_more_than_two_of_a_report():
+def test_answer_repeats_no_sentence_and_quotes_at_most_two_per_report():
     found = mapped("What topics are discussed?")
     said = quotations_in(found.text)
     assert len(said) == len(set(said))
     assert all(found.text.count(f"Reports ({n})") <= 2 for n in range(1, 5))
 
 
-def test_an_answer_keeps_to_its_length():
+def test_answer_respects_its_length_limit():
     short = parse_scored(
         ask("map", question="What topics are discussed?", context=context(), max_tokens="40")
     )
@@ -165,7 +165,7 @@ def test_an_answer_keeps_to_its_length():
     assert len(quotations_in(short.text)) == 1
 
 
-def test_source_chunks_can_be_asked_as_well():
+def test_source_chunks_can_answer_questions():
     sources = section_heading("Sources", ("id", "text")) + csv_line(
         [7, "The eels died in the marsh. It rained."]
     )
@@ -184,7 +184,7 @@ def test_reduce_merges_answers_without_copies_and_keeps_references():
     assert text.endswith(MARK)
 
 
-def test_reduce_says_which_words_of_the_question_it_found():
+def test_reduce_lists_the_words_of_the_question_that_it_found():
     text = reduced("Why did the eels and cockles die?", [(90, "“The eels died.” [Data: Reports (4)]")])
     assert "Looked for: eels, die. Not found: cockles." in text
 
@@ -202,7 +202,7 @@ def test_a_list_is_written_as_a_list():
     assert text.count("\n- ") + text.startswith("- ") == 2
 
 
-def test_reduce_without_any_quotation_says_so():
+def test_reduce_reports_missing_quotations():
     assert "The records found do not answer" in reduced("Why?", [(50, "hearsay without marks")])
 
 
@@ -224,20 +224,20 @@ def looked_up(question, **variables):
     return ask("answer", question=question, context=LOOKED_UP, max_tokens="1000", **variables)
 
 
-def test_records_that_were_looked_up_answer_by_what_matches_in_them():
+def test_records_answer_with_their_matching_sentences():
     text = looked_up("Who killed the eels?")
     assert "**BREWERY**: “The brewery killed the eels, says the court.” [Data: Claims (2)]" in text
     assert "Nobody was at the mill" not in text and "ANSWER_HELPFULNESS" not in text
     assert text.endswith(f"Looked for: killed, eels. {MARK}")
 
 
-def test_a_sentence_of_several_records_is_quoted_once_with_all_of_them():
+def test_sentence_of_several_records_is_quoted_once_with_all_references():
     text = looked_up("When did the eels of Hask Marsh die?")
     assert text.count("The eels of Hask Marsh died in May.") == 1
     assert "“The eels of Hask Marsh died in May.” [Data: Entities (1); Sources (3)]" in text
 
 
-def test_a_chunk_is_quoted_without_a_title_and_each_sentence_is_a_point_of_a_list():
+def test_chunk_is_quoted_without_title_as_a_list_of_sentences():
     sources = section_heading("Sources", ("id", "text")) + csv_line(
         [7, "The eels died in May. The eels were eaten."]
     )
@@ -247,16 +247,16 @@ def test_a_chunk_is_quoted_without_a_title_and_each_sentence_is_a_point_of_a_lis
 
 
 @pytest.mark.parametrize("question", ["How do I prune roses in winter?", "Who painted the Sistine Chapel?"])
-def test_records_that_say_nothing_to_the_question_are_not_quoted(question):
+def test_irrelevant_records_are_not_quoted(question):
     assert looked_up(question) == f"The records found do not answer this question. {MARK}"
 
 
-def test_an_answer_from_one_context_keeps_to_its_length():
+def test_answer_from_one_context_respects_its_length_limit():
     text = ask("answer", question="What of the eels in the marsh?", context=LOOKED_UP, max_tokens="30")
     assert len(quotations_in(text)) == 1
 
 
-def test_a_correction_is_answered_as_its_first_turn():
+def test_correction_gets_the_reply_of_the_first_turn():
     variables = {"question": "What topics are discussed?", "context": context(), "max_tokens": "1000"}
     call = CallParameters("default", "offline-1")
     first = ChatRequest("map", (), call, variables)
@@ -266,22 +266,22 @@ def test_a_correction_is_answered_as_its_first_turn():
     assert answer(corrected.next_turn(reply, "correct", "")).text == reply.text
 
 
-def test_an_unknown_prompt_is_refused_by_name():
+def test_unknown_prompt_is_reported_by_name():
     with pytest.raises(PermanentCallError, match="'translate'"):
         ask("translate")
 
 
-def test_words_for_kinds_of_actors_carry_no_content():
+def test_words_for_kinds_of_actors_have_no_content():
     asked = read_question("Which organisations, groups and individuals opposed each other?")
     assert asked.words == ("opposed",)
 
 
 @pytest.mark.parametrize("asked", ["strikes", "striking", "strike"])
-def test_a_word_is_found_in_whatever_form(asked):
+def test_word_matches_in_any_form(asked):
     assert set(read_question(asked).terms) == set(read_question("strike").terms)
 
 
-def test_a_question_without_an_answer_is_told_which_words_were_missed():
+def test_unanswered_question_lists_the_missing_words():
     assert "too few of these: roses, winter." in explain_no_match("Which organisations need roses in winter?")
     assert "none to look for" in explain_no_match("Who said what?")
 
@@ -297,11 +297,11 @@ def test_a_question_without_an_answer_is_told_which_words_were_missed():
         "Dame Ottoline Revell | refused the plan | 2018.",
     ],
 )
-def test_what_means_little_out_of_its_place_counts_less(text):
+def test_context_dependent_sentences_count_less(text):
     assert stands_alone(text) < stands_alone("Dame Ottoline Revell refused the plan in 2018.") == 1.0
 
 
-def test_of_equal_matches_the_sentence_that_stands_alone_is_quoted_first():
+def test_self_contained_sentence_is_quoted_first_among_equal_matches():
     content = (
         "“Was the harbour plan of Denholm refused?” ## Denholm “The harbour plan of Denholm was refused.”"
     )
@@ -316,7 +316,7 @@ def points(question, **variables):
     )["points"]
 
 
-def test_points_are_the_quotations_of_one_title_each_by_falling_score():
+def test_points_are_quotations_per_title_by_descending_score():
     found = points("What topics are discussed?")
     assert [p["score"] for p in found] == sorted((p["score"] for p in found), reverse=True)
     one = mapped("What topics are discussed?")
@@ -329,13 +329,13 @@ def rated(question):
     return {r["id"]: r["rating"] for r in reply["ratings"]}
 
 
-def test_a_report_is_rated_by_the_terms_that_it_shares_with_the_question():
+def test_report_is_rated_by_its_share_of_the_terms():
     found = rated("Why did the eels in the marsh die?")
     assert set(found) == {1, 2, 3, 4} and found[1] >= 4 and found[4] == 0
     assert set(rated("How do I prune roses?").values()) == {0}
 
 
-def test_a_question_about_the_whole_concerns_every_report():
+def test_question_about_the_whole_corpus_matches_every_report():
     assert set(rated("What are the main themes?").values()) == {3}
 
 
@@ -353,18 +353,18 @@ def test_a_question_about_the_whole_concerns_every_report():
         ("", ["NONE"]),
     ],
 )
-def test_the_subjects_of_a_question_are_what_it_says_in_a_row_names_first(question, subjects):
+def test_subjects_of_a_question_are_runs_of_terms_names_first(question, subjects):
     assert ask("query_entities", question=question, n_entities="8").split("\n") == subjects
 
 
-def test_no_more_subjects_and_questions_are_listed_than_are_asked_for():
+def test_number_of_subjects_and_questions_is_limited():
     question = "Do eels, mills, marshes, boats, bridges and turbines matter?"
     assert len(ask("query_entities", question=question, n_entities="3").split("\n")) == 3
     around = ask("entity_questions", question=question, entity="eels", n_questions="4").split("\n")
     assert len(around) == 4 and all("eels" in asked and asked.endswith("?") for asked in around)
 
 
-def test_a_summary_quotes_what_matches_the_question_else_what_is_said_of_the_subject():
+def test_summary_quotes_matches_of_the_question_or_else_of_the_subject():
     shown = section_heading("Entities", ("id", "entity", "description")) + csv_line(
         [1, "EELS", "The eels of the marsh died in May. Nobody knows what they ate."]
     )
@@ -381,7 +381,7 @@ def drifted(prompt, question, **variables):
     return json.loads(ask(prompt, **own, **variables))
 
 
-def test_a_first_answer_asks_next_what_stands_in_the_titles_of_its_reports():
+def test_first_answer_follows_up_on_report_titles():
     found = drifted("drift_primer", "Why did the eels in the marsh die?")
     assert "“The eels of the marsh died" in found["answer"] and found["score"] > 0
     assert found["follow_ups"][0]["question"] == "What is said about Hask Marsh?"
@@ -389,14 +389,14 @@ def test_a_first_answer_asks_next_what_stands_in_the_titles_of_its_reports():
     assert drifted("drift_primer", "How do I prune roses?") == {"answer": "", "score": 0, "follow_ups": []}
 
 
-def test_a_follow_up_question_is_answered_and_scored_by_the_users():
+def test_follow_up_answer_is_scored_by_the_users_question():
     found = drifted("drift_local", "Why did the eels die?", follow_up="Who founded Kestrel Marine?")
     assert "Orla Quist founded Kestrel Marine" in found["answer"]
     near = drifted("drift_local", "Who founded Kestrel Marine?", follow_up="Who founded Kestrel Marine?")
     assert found["score"] <= near["score"]
 
 
-def test_a_title_says_where_its_sentences_belong_and_is_not_quoted():
+def test_title_gives_context_and_is_not_quoted():
     chunks = section_heading("Sources", ("id", "document", "text"))
     chunks += csv_line([1, "Minutes of March (2023-03-14)", "The board heard the sailors on eels."])
     chunks += csv_line([2, "Minutes of September (2023-09-14)", "The board heard the fishermen on eels."])
@@ -405,15 +405,15 @@ def test_a_title_says_where_its_sentences_belong_and_is_not_quoted():
     assert "“Minutes" not in said
 
 
-def test_names_and_rare_words_are_low_keywords_and_the_others_high():
+def test_names_and_rare_words_are_low_level_keywords_and_others_high_level():
     found = json.loads(ask("keywords", question="Why did the bank of Denholm Mutual finance the barrage?"))
     assert {"Denholm", "Mutual"} <= {word for low in found["low_level"] for word in low.split()}
     assert found["high_level"] and not set(found["high_level"]) & set(found["low_level"])
 
 
-def test_a_question_without_content_words_is_its_own_keyword():
+def test_question_without_content_words_is_its_own_keyword():
     assert json.loads(ask("keywords", question="And why?")) == {"high_level": ["And why?"], "low_level": []}
 
 
-def test_without_data_it_says_that_it_knows_nothing():
+def test_answer_without_data_says_so():
     assert "cannot answer a question without data" in ask("zero_shot", question="Who opposed the harbour?")

@@ -1,4 +1,4 @@
-"""Answers judged by counting, and questions on a corpus from fixed sentences."""
+"""Judging answers by counting, and corpus questions from templates."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ def test_the_more_diverse_answer_has_more_distinct_names():
 
 
 @pytest.mark.parametrize("support", ["[Data: Reports (1, 2)]", "“It sinks.”", 'He said "no".', "in 2014"])
-def test_references_quotations_and_figures_empower(support: str):
+def test_references_quotations_and_numbers_count_as_empowerment(support: str):
     assert judged("empowerment", SHORT, f"{SHORT} {support}")[0] == 2
 
 
-def test_the_more_direct_answer_has_fewer_words_but_some_of_the_question():
+def test_shorter_answer_with_terms_of_the_question_is_more_direct():
     assert judged("directness", SHORT, LONG) == (1, "Words: 8 in answer 1, 39 in answer 2.")
     assert judged("directness", "I do not know.", LONG) == (
         2,
@@ -75,14 +75,14 @@ def test_the_more_direct_answer_has_fewer_words_but_some_of_the_question():
 
 
 @pytest.mark.parametrize("criterion", ["overall", "Wit: which is wittier?", "", ":"])
-def test_by_any_other_criterion_the_answer_with_more_of_the_question_wins(criterion: str):
+def test_other_criteria_prefer_the_answer_with_more_terms_of_the_question(criterion: str):
     other = "Mara Venn, Orla Quist and Teodor Branik met in a net loft with many a fisherman and drank tea."
     winner, reason = judged(criterion, other, SHORT)
     assert winner == 2 and reason.startswith("Percent of the question's terms: 0 in answer 1")
     assert judged(criterion, LONG, SHORT)[0] == 1
 
 
-def test_figures_that_differ_by_less_than_a_twentieth_are_a_tie():
+def test_values_that_differ_by_less_than_a_twentieth_tie():
     words = [f"word{n}" for n in range(100)]
     winner, reason = judged("comprehensiveness", " ".join(words), " ".join(words[4:]))
     assert winner == 0
@@ -91,7 +91,7 @@ def test_figures_that_differ_by_less_than_a_twentieth_are_a_tie():
 
 
 @pytest.mark.parametrize("criterion", ["comprehensiveness", "directness", "diversity", "overall"])
-def test_references_are_no_words_of_an_answer(criterion: str):
+def test_references_do_not_count_as_words(criterion: str):
     cited = SHORT.replace(".", " [Data: Reports (1, 2, 3); Entities (4, 5)].")
     assert judged(criterion, SHORT, cited)[0] == 0
 
@@ -105,7 +105,7 @@ def test_swapping_the_answers_swaps_the_winner(criterion: str, question: str, fi
 # claims
 
 
-def test_claims_are_the_sentences_with_a_name_or_a_figure():
+def test_claims_are_the_sentences_with_a_name_or_number():
     text = (
         "## The harbour of Denholm in 2014\n\n**Overview**\n\n"
         "The plan of *Mara Venn* was shown on Monday [Data: Reports (1)]. What did Teodor Branik say? Nobody "
@@ -120,7 +120,7 @@ def test_claims_are_the_sentences_with_a_name_or_a_figure():
     ]
 
 
-def test_of_an_answer_of_this_engine_the_quotations_are_the_claims():
+def test_quotations_in_offline_answers_are_the_claims():
     text = (
         "**Kestrel Marine**: “Kestrel Marine builds turbines on Cordage Street.” [Data: Reports (1)] "
         "“Orla Quist left Denholm in May.” [Data: Reports (2)]\n\n"
@@ -142,11 +142,11 @@ def test_of_an_answer_of_this_engine_the_quotations_are_the_claims():
         ("Mara Venn calls it “a plan”", "Mara Venn calls it “a plan”"),
     ],
 )
-def test_a_claim_has_the_quotation_marks_that_belong_to_it(text: str, claim: str):
+def test_claim_keeps_its_own_quotation_marks(text: str, claim: str):
     assert claims(text) == [claim]
 
 
-def test_a_claim_is_listed_once_and_an_empty_answer_has_none():
+def test_repeated_claim_is_listed_once_and_empty_answer_has_none():
     assert claims("Mara Venn left in May. Others did. Mara Venn left in May.") == ["Mara Venn left in May."]
     assert claims("") == []
 
@@ -169,13 +169,13 @@ def test_a_claim_is_listed_once_and_an_empty_answer_has_none():
         (["", "…"], "Yes.", "N"),
     ],
 )
-def test_an_answer_is_correct_if_it_holds_one_of_the_wordings(gold: list[str], text: str, correct: str):
+def test_answer_is_correct_if_it_contains_one_of_the_wordings(gold: list[str], text: str, correct: str):
     told = "\n".join(f"- {wording}" for wording in gold)
     assert ask("correct_answer", question=QUESTION, gold=told, answer=text) == correct
 
 
 @given(texts(), texts())
-def test_a_wording_with_other_text_around_it_is_still_found(text: str, around: str):
+def test_wording_is_found_inside_other_text(text: str, around: str):
     alone = ask("correct_answer", question="", gold=f"- {text}", answer=text)
     assert ask("correct_answer", question="", gold=f"- {text}", answer=f"{around} {text} {around}") == alone
 
@@ -183,14 +183,14 @@ def test_a_wording_with_other_text_around_it_is_still_found(text: str, around: s
 # questions on a corpus
 
 
-def test_a_corpus_is_described_by_the_titles_of_its_first_reports():
+def test_corpus_is_described_by_the_titles_of_its_first_reports():
     reports = "- Kestrel Marine, Denholm: A community.\n\n- Hask Marsh: Another: one.\n- : None.\n- Varnmouth"
     said = ask("corpus_description", reports=reports)
     assert said == "Texts that deal with Kestrel Marine, Denholm; Hask Marsh; Varnmouth."
     assert ask("corpus_description", reports=" \n") == NOTHING_KNOWN
 
 
-def test_users_tasks_and_questions_are_about_what_the_description_names():
+def test_personas_tasks_and_questions_use_names_from_the_description():
     description = "Texts that deal with Kestrel Marine, Denholm; Hask Marsh."
     variables = {"description": description, "n": "3", "language": "any"}
     personas = [one["persona"] for one in json.loads(ask("personas", **variables))["personas"]]
@@ -203,12 +203,12 @@ def test_users_tasks_and_questions_are_about_what_the_description_names():
     assert all(q.endswith("?") and "Hask Marsh" in q for q in questions)
 
 
-def test_every_question_is_one_about_the_whole():
+def test_every_question_is_about_the_whole_corpus():
     assert all(read_question(q.format(it="the risks around Hask Marsh")).whole for q in QUESTIONS)
 
 
 @pytest.mark.parametrize(
     ("n", "listed"), [("2", 2), ("50", 50), ("", 5), ("many", 5), ("²", 5), ("9999", 96)]
 )
-def test_a_number_that_cannot_be_read_or_met_still_gives_a_list(n: str, listed: int):
+def test_invalid_or_too_large_number_still_yields_a_list(n: str, listed: int):
     assert len(json.loads(ask("personas", description="", n=n, language="any"))["personas"]) == listed

@@ -1,4 +1,4 @@
-"""What acts over the whole corpus, and embeddings."""
+"""Pruning names over the whole corpus, and embeddings."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def weak(rows):
     return {title for _, title, _ in rows if entity_id(title) in gone}
 
 
-def test_a_word_the_corpus_writes_in_lower_case_is_no_name():
+def test_word_mostly_in_lower_case_is_not_a_name():
     rows = [
         ("BREAKTHROUGH", "Breakthrough of the year, said one."),
         ("ADA BRIGG", "Ada Brigg had a breakthrough."),
@@ -28,7 +28,7 @@ def test_a_word_the_corpus_writes_in_lower_case_is_no_name():
     assert weak(rows) == {"BREAKTHROUGH"}
 
 
-def test_a_word_that_begins_every_sentence_is_looked_at_in_linear_time():
+def test_sentence_openers_are_counted_in_linear_time():
     def looked_at(text: str) -> None:
         weak([("FOO", text), ("BAR", "A foo.")])
 
@@ -36,7 +36,7 @@ def test_a_word_that_begins_every_sentence_is_looked_at_in_linear_time():
     assert not too_slow(looked_at, ". Foo".__mul__, 2_000)
 
 
-def test_a_word_written_as_a_name_in_mid_sentence_stays():
+def test_word_capitalised_in_mid_sentence_is_kept():
     rows = [
         ("PATIENCE", "They sailed on Patience."),
         ("PATIENCE", "We built Patience."),
@@ -45,11 +45,11 @@ def test_a_word_written_as_a_name_in_mid_sentence_stays():
     assert weak(rows) == set()
 
 
-def test_a_name_that_is_never_in_lower_case_stays_wherever_it_stands():
+def test_name_that_is_never_in_lower_case_is_kept():
     assert weak([("RIHANNA", "Rihanna sings."), ("ADA", "Nobody else does, said Ada.")]) == set()
 
 
-def test_names_of_several_words_and_missing_descriptions_are_left_alone():
+def test_names_of_several_words_and_missing_descriptions_are_kept():
     assert weak([("SILICON VALLEY", "it is a silicon valley"), ("ORLA", None)]) == set()
 
 
@@ -65,8 +65,8 @@ def test_embeddings_are_unit_vectors_of_256_floats():
     assert embed_many([]) == []
 
 
-def test_embeddings_are_those_of_the_package_whose_weights_they_are():
-    """In a process of its own: the package sets up logging when it is imported."""
+def test_embeddings_equal_those_of_wordllama():
+    """Uses a separate process, because importing the package configures logging."""
     script = """
 from pathlib import Path
 import numpy, wordllama

@@ -12,20 +12,20 @@ def names(text):
     return set(find_names(text, read_script(text)))
 
 
-def test_a_capital_in_mid_sentence_is_a_name():
+def test_capital_in_mid_sentence_is_a_name():
     assert names("We met Orla Quist in Denholm last week.") == {"ORLA QUIST", "DENHOLM"}
 
 
-def test_a_capital_at_the_start_of_a_sentence_is_none_for_an_ordinary_word():
+def test_ordinary_word_at_the_start_of_a_sentence_is_not_a_name():
     assert names("Bread was scarce. Carpenters left the town. Suddenly it rained.") == set()
 
 
-def test_an_ordinary_word_is_a_name_where_it_is_one_elsewhere_in_the_chunk():
+def test_ordinary_word_is_a_name_if_it_is_one_elsewhere_in_the_chunk():
     text = "They sailed with Patience and without her. Patience was built of oak; we loved our Patience."
     assert "PATIENCE" in names(text)
 
 
-def test_a_word_that_the_chunk_also_writes_in_lower_case_is_no_name():
+def test_word_also_in_lower_case_is_not_a_name():
     assert "HARBOUR" not in names("They asked the Harbour for money. The harbour had none, said the Harbour.")
 
 
@@ -73,24 +73,24 @@ def test_roles_days_and_openers_are_cut_off(text, wanted):
 
 
 @pytest.mark.parametrize("clitic", ["n't", "''s", "'s", "`` ''", "'", "N'T", "Did n't", "’s ’s"])
-def test_clitics_that_stand_by_themselves_as_in_tokenised_text_are_no_words(clitic):
+def test_separate_clitics_in_tokenised_text_are_not_words(clitic):
     assert names(f"{clitic} We {clitic} met Orla Quist {clitic} . {clitic}") == {"ORLA QUIST"}
 
 
-def test_a_possessive_that_is_cut_off_belongs_to_the_word_before_it():
+def test_possessive_belongs_to_the_word_before_it():
     assert names("They praised Moore 's Law and Denholm 's Orla Quist.") >= {"MOORE 'S LAW", "ORLA QUIST"}
 
 
-def test_a_quoted_title_keeps_the_parenthesis_that_it_closes():
+def test_quoted_title_keeps_its_parenthesis():
     assert names('He sang "Stay Away (You Lied)" and left.') == {"STAY AWAY (YOU LIED)"}
 
 
-def test_two_names_side_by_side_are_divided_where_each_stands_alone_elsewhere():
+def test_adjacent_names_are_split_if_each_occurs_alone():
     text = "At Denholm Orla Quist spoke first. People in Denholm like Orla Quist."
     assert names(text) == {"DENHOLM", "ORLA QUIST"}
 
 
-def test_stage_directions_addresses_and_numbers_are_no_names():
+def test_stage_directions_addresses_and_numbers_are_not_names():
     text = (
         "ANN LEE: Well. (Laughter.) [MUSIC] It is so. (Crosstalk)\n\n"
         "BO DAHL: Write to Talk@Example.com or see https://Example.com/AbCd for Episode 12."
@@ -106,7 +106,7 @@ def test_stage_directions_addresses_and_numbers_are_no_names():
         "We went with Plan B. Xbotron sales rose in Denholm.",
     ],
 )
-def test_the_letter_of_a_kind_is_no_initial(text):
+def test_letter_after_a_noun_is_not_an_initial(text):
     assert not {n for n in names(text) if n.startswith(("S. ", "B. ")) or "XBOTRON" in n} - {"XBOTRON"}
 
 
@@ -119,20 +119,20 @@ def test_the_letter_of_a_kind_is_no_initial(text):
         ("Les amis de ma soeur\nLes amis de ma soeur is a film.", "LES AMIS DE MA SOEUR"),
     ],
 )
-def test_a_heading_that_its_text_begins_with_is_what_the_text_is_about(text, name):
+def test_heading_repeated_by_its_text_is_the_subject(text, name):
     assert name in names(text)
 
 
-def test_an_acronym_in_front_of_a_title_is_no_speaker():
+def test_acronym_before_a_title_is_not_a_speaker():
     text = "CSI: Denholm\nCSI: Denholm is a series."
     assert not any(n.speaker for n in find_names(text, read_script(text)).values())
 
 
-def test_a_person_written_with_and_without_a_middle_name_is_one():
+def test_person_with_and_without_middle_name_is_merged():
     assert names("Diana Eve Warrick sang. Diana Warrick left. They heard Warrick.") == {"DIANA WARRICK"}
 
 
-def test_a_place_is_no_short_name_of_a_person():
+def test_place_is_not_a_short_name_of_a_person():
     assert "KARRESH" in names("He was president of Kawak Karresh. He was born in Karresh.")
 
 
@@ -143,25 +143,25 @@ def test_short_names_join_the_only_full_name_that_fits():
     assert len(found["ORLA QUIST"].mentions) == 4
 
 
-def test_a_surname_that_fits_two_people_is_nobodys():
+def test_ambiguous_surname_is_dropped():
     text = "Orla Quist met Tobias Quist. Then Quist left."
     assert names(text) == {"ORLA QUIST", "TOBIAS QUIST"}
 
 
-def test_a_common_noun_with_a_capital_joins_the_one_body_it_ends():
+def test_capitalised_common_noun_resolves_to_the_only_matching_body():
     text = "The Denholm Harbour Authority met. Later the Authority voted, and the Authority lost."
     assert names(text) == {"DENHOLM HARBOUR AUTHORITY"}
 
 
-def test_a_name_cut_by_the_edge_of_the_chunk_does_not_count():
+def test_name_cut_by_the_edge_of_the_chunk_is_ignored():
     assert names("and that was all.\n\nKEVIN GRAY: Yes, I saw Orla Qui") == {"KEVIN GRAY"}
 
 
-def test_a_kind_of_person_is_no_name():
+def test_kind_of_person_is_not_a_name():
     assert names("He wants to be a Youtubist, or a Tiktokist.") == set()
 
 
-def test_speakers_are_persons_and_labels_of_things_are_none():
+def test_speakers_are_persons_and_other_labels_are_not():
     text = "LISA MARR: I agree.\n\nKURT OHM: So do I.\n\nClerk: noted.\nPresent: fifteen members."
     found = find_names(text, read_script(text))
     assert set(found) == {"LISA MARR", "KURT OHM"}
@@ -210,7 +210,7 @@ def test_hard_wrapped_lines_are_one_sentence_and_headings_their_own():
     assert [text[s.start : s.end].count("\n") for s in script.sentences] == [0, 1]
 
 
-def test_turns_go_on_until_the_next_label():
+def test_turns_last_until_the_next_label():
     text = "ANN LEE: One. Two.\n\nThree.\n\nBO DAHL: Four."
     script = read_script(text)
     assert [s.turn for s in script.sentences] == [0, 0, 0, 1]
@@ -223,13 +223,13 @@ def test_terms_are_recurring_noun_phrases_in_the_singular():
     assert (term[0], len(term[1]), others) == ("neural network", 2, [])
 
 
-def test_a_term_that_only_occurs_inside_a_longer_one_has_no_c_value():
+def test_term_inside_a_longer_one_only_has_no_c_value():
     values = c_values({("deep", "neural", "network"): 2, ("neural", "network"): 2, ("deep", "sea"): 1})
     assert values["neural", "network"] == 0
     assert values["deep", "neural", "network"] > values["deep", "sea"] > 0
 
 
-def test_a_nested_term_counts_for_what_it_does_alone():
+def test_nested_term_counts_its_separate_occurrences():
     values = c_values({("natural", "language", "model"): 1, ("language", "model"): 3})
     assert values["language", "model"] == 2  # log2(2) · (3 − 1)
 
@@ -244,7 +244,7 @@ def test_a_nested_term_counts_for_what_it_does_alone():
         ("bus", "bus"),
     ],
 )
-def test_plurals_meet_their_singular(plural, one):
+def test_plurals_map_to_their_singular(plural, one):
     assert singular(plural) == one
 
 

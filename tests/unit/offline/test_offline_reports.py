@@ -48,7 +48,7 @@ def draft(text, max_tokens="2000"):
     return found
 
 
-def test_a_report_on_unconnected_groups_does_not_call_them_a_community():
+def test_report_on_unconnected_groups_does_not_call_them_a_community():
     text = SEPARATE_GROUPS_NOTE.format(3) + "\n" + context(links={})
     summary = draft(text).summary
     assert summary.startswith("3 small groups without a link between them, among them those of ")
@@ -59,7 +59,7 @@ def whole(report):
     return "\n".join([report.summary, *(f"{one.summary}\n{one.explanation}" for one in report.findings)])
 
 
-def test_a_report_is_quotations_each_with_its_record():
+def test_report_consists_of_quotations_with_references():
     report = draft(context())
     said = quotations_in(whole(report))
     assert sorted(said) == sorted([*SENTENCES.values(), *LINKS.values()])
@@ -72,44 +72,44 @@ def test_a_report_is_quotations_each_with_its_record():
     assert f"“{SENTENCES['ORLA QUIST']}” [Data: Entities (e1)]" in text
 
 
-def test_a_sentence_under_two_records_is_quoted_once_with_both():
+def test_sentence_of_two_records_is_quoted_once_with_both_references():
     shared = LINKS["ORLA QUIST", "KESTREL MARINE"]
     report = draft(context({**SENTENCES, "ORLA QUIST": shared}))
     assert whole(report).count(shared) == 1
     assert f"“{shared}” [Data: Entities (1); Relationships (1)]" in whole(report)
 
 
-def test_every_finding_is_about_a_member_and_the_first_about_the_best_connected():
+def test_findings_are_about_members_best_connected_first():
     report = draft(context())
     heads = [one.summary.split(" — ")[0] for one in report.findings]
     assert heads[0] == "Kestrel Marine"
     assert set(heads) <= {"Kestrel Marine", "Orla Quist", "Denholm"}
 
 
-def test_the_title_names_members_as_the_corpus_writes_them():
+def test_title_uses_the_spelling_of_the_corpus():
     assert draft(context()).title == "Kestrel Marine, Denholm, Orla Quist"
     acronyms = draft(context({"NASA": "They flew with NASA twice.", "X": "There was an X on it all."}, {}))
     assert set(acronyms.title.split(", ")) == {"NASA", "X"}
 
 
 @pytest.mark.parametrize("name", ["Yasemin Dalkılıç", "İrşadi Aksun", "Weiß am Strauß", "Ole’s Yard"])
-def test_a_name_is_written_with_the_letters_that_the_corpus_has(name):
+def test_name_keeps_the_letters_of_the_corpus(name):
     title = entity_key(name.replace("’", "'"))
     text = f"Once upon a time {name} went from Straße to Straße, and came back."
     assert draft(context({title: text}, {})).title == name.replace("’", "'")
 
 
-def test_the_rating_grows_with_the_community_and_stays_in_range():
+def test_rating_grows_with_the_community_and_stays_in_range():
     small = draft(context(dict([next(iter(SENTENCES.items()))]), {})).rating
     many = {f"N{i}": f"Number N{i} was seen by the keeper at {i} in the morning." for i in range(300)}
     assert 0 < small < draft(context()).rating < draft(context(many, {})).rating <= 10
 
 
-def test_a_report_says_what_it_is():
+def test_report_states_that_it_is_generated_offline():
     assert draft(context()).summary.endswith(MARK)
 
 
-def test_a_report_from_sub_reports_quotes_them_by_report():
+def test_report_on_sub_communities_cites_their_reports():
     content = (
         f"A community. “{SENTENCES['DENHOLM']}” {MARK} ## Denholm — with Ostrey “They met in Ostrey at noon.”"
     )
@@ -122,12 +122,12 @@ def test_a_report_from_sub_reports_quotes_them_by_report():
 
 
 @pytest.mark.parametrize("text", ["", context({}, {}), context({"ORLA QUIST": ""}, {})])
-def test_a_context_without_quotations_still_gives_a_usable_report(text):
+def test_context_without_quotations_yields_a_usable_report(text):
     found = draft(text)
     assert found.findings and found.summary.startswith("A community")
 
 
-def test_a_report_keeps_to_its_length():
+def test_report_respects_its_length_limit():
     many = {
         f"N{i}": f"Keeper {i} of lamp {i * 7} wrote {i * 11} letters to his {i}th cousin." for i in range(200)
     }
@@ -141,7 +141,7 @@ def test_a_report_keeps_to_its_length():
         max_size=4,
     )
 )
-def test_no_description_breaks_a_report_or_is_quoted_twice(entities):
+def test_any_description_yields_a_valid_report_without_repeats(entities):
     report = draft(context(entities, {}))
     said = quotations_in(whole(report))
     assert len(said) == len({s.casefold() for s in said})
@@ -149,7 +149,7 @@ def test_no_description_breaks_a_report_or_is_quoted_twice(entities):
     assert set(said) <= known
 
 
-def test_a_description_joins_distinct_quotations_in_order():
+def test_description_joins_distinct_quotations_in_order():
     first, second = "Orla Quist is an engineer.", "Orla Quist left Denholm in May."
     text = ask(
         "describe",
@@ -162,7 +162,7 @@ def test_a_description_joins_distinct_quotations_in_order():
     assert pieces(text) == [first, second]
 
 
-def test_a_description_chooses_what_defines_the_name_and_fits():
+def test_description_prefers_definitions_that_fit():
     lines = [f"Then on day {i} a boat of sort {i} came in with Orla Quist aboard it." for i in range(30)]
     lines.insert(15, "Orla Quist is the harbour engineer of Denholm and its only diver.")
     text = ask("describe", kind="entity", name="ORLA QUIST", descriptions="\n".join(lines), max_tokens="60")
@@ -171,17 +171,17 @@ def test_a_description_chooses_what_defines_the_name_and_fits():
     assert all(p in lines for p in pieces(text))
 
 
-def test_descriptions_of_descriptions_keep_their_quotations_apart():
+def test_nested_descriptions_keep_their_quotations_separate():
     one, two = f"A is b.{JOIN}C is d.", f"E is f.{JOIN}A is b."
     text = ask("describe", kind="relationship", name="A — C", descriptions=f"{one}\n{two}", max_tokens="500")
     assert pieces(text) == ["A is b.", "C is d.", "E is f."]
 
 
-def test_a_cut_description_loses_its_last_quotation():
+def test_truncated_description_loses_its_last_quotation():
     assert pieces(f"A is b.{JOIN}C is…") == ["A is b."]
 
 
-def test_quotations_are_read_back_with_marks_inside():
+def test_quotations_with_inner_marks_are_parsed():
     assert quotations_in("a “b “c” d” e “f” g “h") == ["b “c” d", "f"]
     assert is_balanced("b “c” d") and not is_balanced("”b“")
     assert report_parts("x “a” y ## Mara Venn — with B “b”") == [("", ["a"]), ("Mara Venn", ["b"])]

@@ -24,7 +24,7 @@ SENTENCES = [content_stems(s) for s in (
         ("funding", "fund"),
     ],
 )
-def test_forms_of_a_word_meet_in_one_stem(words):
+def test_forms_of_a_word_share_a_stem(words):
     assert len({stem(w) for w in words}) == 1
 
 
@@ -39,28 +39,28 @@ def test_similarity_is_symmetric_with_ones_on_the_diagonal():
     assert s[0, 1] > s[0, 3] == 0
 
 
-def test_the_sentence_that_shares_most_is_the_most_central():
+def test_sentence_with_most_shared_words_is_most_central():
     rank = lexrank(similarities(SENTENCES))
     assert rank.argmin() == 3
     assert rank.max() == 1
 
 
-def test_nothing_has_no_rank():
+def test_no_sentences_have_no_rank():
     assert len(lexrank(similarities([]))) == 0
 
 
-def test_mmr_takes_the_best_then_what_is_new():
+def test_mmr_chooses_the_best_then_novel_sentences():
     similarity = np.array([[1, 0.8, 0], [0.8, 1, 0], [0, 0, 1.0]])
     assert mmr(np.array([1.0, 0.9, 0.7]), similarity, 2) == [0, 2]
     assert mmr(np.array([1.0, 0.9, 0.7]), similarity, 2, trade_off=1.0) == [0, 1]
 
 
-def test_mmr_never_takes_a_copy_or_what_is_irrelevant():
+def test_mmr_never_chooses_copies_or_irrelevant_sentences():
     similarity = np.array([[1, 1, 0], [1, 1, 0], [0, 0, 1.0]])
     assert mmr(np.array([1.0, 1.0, 0.0]), similarity, 3) == [0]
 
 
-def test_mmr_takes_so_many_of_a_group():
+def test_mmr_limits_sentences_per_group():
     assert mmr(np.array([3.0, 2.0, 1.0]), np.eye(3), 3, groups=[0, 0, 1], per_group=1) == [0, 2]
 
 

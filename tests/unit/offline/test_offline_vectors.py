@@ -1,4 +1,4 @@
-"""Texts are embedded word by word, which changes no vector."""
+"""Encoding word by word does not change any vector."""
 
 import numpy as np
 from hypothesis import given
@@ -27,12 +27,12 @@ PIECES = (
 
 
 @given(st.lists(st.sampled_from(PIECES) | st.text(max_size=4), max_size=12).map("".join))
-def test_a_text_has_the_tokens_that_the_tokenizer_gives_it_whole(text):
+def test_tokens_equal_those_of_the_tokenizer(text):
     whole = static_embeddings._tokenizer().encode(text, add_special_tokens=False).ids
     assert static_embeddings._ids(text).tolist() == whole
 
 
-def test_a_vector_has_length_one_and_no_text_has_zeros():
+def test_vectors_have_norm_1_and_empty_text_has_zeros():
     some, none = (np.frombuffer(v, dtype="<f4") for v in embed_many(["Mara Venn is mayor.", ""]))
     assert abs(float(some @ some) - 1) < 1e-5
     assert not none.any()

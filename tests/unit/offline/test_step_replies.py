@@ -1,4 +1,4 @@
-"""The offline engine plays the steps of an answer that hops, by its rules."""
+"""The offline engine's replies in multi-hop questions."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ def variables(*texts: str, **more: str) -> dict[str, str]:
     return {"question": QUESTION, "context": context, "max_tokens": "500", "response_type": "short", **more}
 
 
-def test_an_answer_quotes_and_its_quotations_are_the_links_of_its_chain():
+def test_quotations_of_an_answer_are_the_links_of_its_chain():
     told = answer_with_chain(variables("Ivar, the husband of Nora Lind, died at Bergen.", if_missing=LAST))
     answer, _, chain = told.partition("\n\nChain:\n")
     assert answer.startswith("“Ivar, the husband of Nora Lind, died at Bergen.” [Data: Sources (1)]")
     assert chain.startswith(f"- {QUESTION} -> “Ivar, the husband")
 
 
-def test_what_is_not_there_is_insufficient_only_while_more_can_be_looked_up():
+def test_missing_facts_are_insufficient_only_while_more_can_be_looked_up():
     assert answer_with_chain(variables("Mills grind corn.", if_missing=INSUFFICIENT)) == "Insufficient"
     assert answer_with_chain(variables("Mills grind corn.", if_missing=LAST)).startswith(
         "The records found do not"
     )
 
 
-def test_it_asks_about_names_in_sentences_that_share_a_term_with_the_question():
+def test_next_question_is_about_names_in_matching_sentences():
     told = json.loads(
         ask_next(
             variables(
@@ -46,7 +46,7 @@ def test_it_asks_about_names_in_sentences_that_share_a_term_with_the_question():
     assert [question.partition(":")[0] for question in told["next"]] == ["Ivar Berg"]
 
 
-def test_it_picks_the_facts_that_have_terms_of_the_question():
+def test_facts_with_terms_of_the_question_are_chosen():
     facts = section_heading("Relationships", ("id", "source", "target", "description"))
     facts += csv_line([1, "PIET MONDRIAN", "PARIS", "He painted there."])
     facts += csv_line([2, "NORA LIND", "IVAR BERG", "He is her husband."])

@@ -1,4 +1,4 @@
-"""The factual claims of an answer: how lists of them are read."""
+"""Parsing lists of factual claims."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     answer_claims,
     answer_claims_spec,
     list_schema,
-    texts_in,
+    parse_texts,
 )
 from graphrag_ray.offline import answer as offline_answer
 
@@ -58,29 +58,29 @@ def test_claims_are_listed_in_the_order_of_the_answer():
         json.dumps({"Claims": [ONE, "", 5, OTHER, None]}),
     ],
 )
-def test_a_list_is_read_in_the_forms_that_models_write(text: str):
+def test_lists_are_parsed_in_all_forms_that_models_write(text: str):
     said, requests = drive(claimed(), text)
     assert (said, len(requests)) == ([ONE, OTHER], 1)
 
 
-def test_a_claim_counts_once():
+def test_repeated_claim_counts_once():
     assert drive(claimed(), claims(ONE, OTHER, ONE))[0] == [ONE, OTHER]
     assert drive(claimed(), json.dumps({"claims": [ONE, OTHER, ONE]}))[0] == [ONE, OTHER]
 
 
-def test_an_answer_may_have_no_claims():
+def test_answer_may_have_no_claims():
     said, requests = drive(claimed(), claims())
     assert said == [] and len(requests) == 1
 
 
-def test_entries_without_a_text_do_not_count_but_there_must_be_one_with():
+def test_entries_without_text_are_ignored_unless_all_are():
     assert drive(claimed(), claims("", 5, ONE))[0] == [ONE]
-    found = texts_in(ChatReply(claims("", 5)), "claims", "claim")
+    found = parse_texts(ChatReply(claims("", 5)), "claims", "claim")
     assert isinstance(found, ReplyProblem) and "no entry of `claims` has a text `claim`" in found.text
 
 
 @pytest.mark.parametrize("text", ["There are none.", "", "{}", '{"claims": "none"}', "See [Reports (1)]."])
-def test_two_replies_without_a_list_fail_and_are_not_taken_for_an_empty_one(text: str):
+def test_two_replies_without_a_list_fail(text: str):
     with pytest.raises(DialogueFailed, match="answer_claims: still not usable after a correction"):
         drive(claimed(), text, text)
     said, requests = drive(claimed(), text, claims(ONE))
@@ -88,14 +88,14 @@ def test_two_replies_without_a_list_fail_and_are_not_taken_for_an_empty_one(text
 
 
 @pytest.mark.parametrize("text", [claims(ONE, OTHER), json.dumps({"claims": [ONE, OTHER]})])
-def test_of_a_list_that_was_cut_off_the_complete_claims_count(text: str):
+def test_complete_claims_of_a_truncated_list_count(text: str):
     assert drive(claimed(), ChatReply(text[:-12], "length"))[0] == [ONE]
     assert drive(claimed(), ChatReply(text, "length"))[0] == [ONE, OTHER]
 
 
 @given(texts() | st.lists(texts()).map(lambda told: claims(*told)), st.sampled_from(["stop", "length"]))
-def test_whatever_is_replied_claims_are_distinct_texts_that_can_be_stored(text: str, ended: str):
-    found = texts_in(ChatReply(text, ended), "claims", "claim")
+def test_any_reply_yields_distinct_storable_claims_or_fails(text: str, ended: str):
+    found = parse_texts(ChatReply(text, ended), "claims", "claim")
     if not isinstance(found, ReplyProblem):
         assert len(set(found)) == len(found)
         for claim in found:
@@ -103,7 +103,7 @@ def test_whatever_is_replied_claims_are_distinct_texts_that_can_be_stored(text: 
 
 
 @given(texts(), texts())
-def test_the_offline_engine_lists_claims_at_the_first_turn(question: str, answer: str):
+def test_offline_engine_lists_claims_at_the_first_turn(question: str, answer: str):
     asked = []
     said = run_dialogue(
         answer_claims(question, answer, SPEC),

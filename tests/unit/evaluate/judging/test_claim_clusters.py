@@ -1,4 +1,4 @@
-"""How many claims an answer has, and how many different things they say."""
+"""Counting distinct claims and their clusters."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from graphrag_ray.evaluate.judging.answer_metrics import (
     MAX_CLAIM_WORDS,
     MAX_CLAIMS,
     THRESHOLDS,
-    clusters,
-    distinct,
-    normalised,
+    count_clusters,
+    distinct_claims,
+    normalise,
     rouge_l,
 )
 from graphrag_ray.evaluate.judging.head_to_head import JUDGEMENTS, agreement
@@ -35,48 +35,48 @@ CLAIMS = st.lists(
 
 def test_repeats_within_an_answer_are_removed():
     claims = ["The mill closed.", "A mill closed", "the MILL, closed!", "It closed.", "...", ""]
-    assert distinct(claims) == ["The mill closed.", "It closed."]
+    assert distinct_claims(claims) == ["The mill closed.", "It closed."]
 
 
 @given(st.lists(texts(), max_size=8))
-def test_of_claims_with_one_normal_form_the_first_stays(claims: list[str]):
-    kept = distinct(iter(claims))
-    first = {normalised(claim): claim for claim in reversed(claims)}
+def test_first_claim_of_a_normal_form_is_kept(claims: list[str]):
+    kept = distinct_claims(iter(claims))
+    first = {normalise(claim): claim for claim in reversed(claims)}
     first.pop("", None)
     assert sorted(kept) == sorted(first.values())
     assert kept == [claim for n, claim in enumerate(claims) if claim in kept and claim not in claims[:n]]
-    assert distinct(kept) == kept
+    assert distinct_claims(kept) == kept
 
 
-def test_claims_that_say_nearly_the_same_are_one_cluster():
+def test_similar_claims_form_one_cluster():
     claims = [
         "The mill in Denholm closed in March 2014.",
         "The mill in Denholm closed in 2014.",
         "Orla Quist leads Kestrel Marine.",
     ]
-    assert clusters(claims) == {0.5: 2, 0.6: 2, 0.7: 2, 0.8: 2}
+    assert count_clusters(claims) == {0.5: 2, 0.6: 2, 0.7: 2, 0.8: 2}
 
 
-def test_a_distance_of_exactly_the_threshold_is_within_it():
+def test_distance_equal_to_the_threshold_is_within_it():
     # 1 - 2 · 3 / (10 + 10) is 0.7, and 1 - 2 · 2 / (10 + 10) is 0.8.
     for common, threshold in ((5, 0.5), (4, 0.6), (3, 0.7), (2, 0.8)):
         a = [*(f"s{n}" for n in range(common)), *(f"a{n}" for n in range(10 - common))]
         b = [*(f"s{n}" for n in range(common)), *(f"b{n}" for n in range(10 - common))]
-        found = clusters([" ".join(a), " ".join(b)])
+        found = count_clusters([" ".join(a), " ".join(b)])
         assert found == {t: 1 if t >= threshold else 2 for t in THRESHOLDS}
 
 
 def test_no_two_claims_of_a_cluster_are_farther_apart_than_the_threshold():
-    """Complete linkage: b is near a and c, but these are not near one another."""
+    """Complete linkage: b is near a and c, but a and c are not near each other."""
     a, b, c = "one two three four", "three four five six", "five six seven eight"
-    assert clusters([a, b, c], [0.5]) == {0.5: 2}
+    assert count_clusters([a, b, c], [0.5]) == {0.5: 2}
 
 
 @given(CLAIMS)
-def test_clusters_are_scipys_over_the_distances_of_rouge_score(claims: list[str]):
+def test_clusters_equal_scipy_with_rouge_score_distances(claims: list[str]):
     scorer = RougeScorer(["rougeL"], use_stemmer=False)
     distances = [1 - scorer.score(a, b)["rougeL"].fmeasure for a, b in combinations(claims, 2)]
-    found = clusters(claims)
+    found = count_clusters(claims)
     assert list(found) == list(THRESHOLDS)
     for threshold, n in found.items():
         if len(claims) < 2:
@@ -87,8 +87,8 @@ def test_clusters_are_scipys_over_the_distances_of_rouge_score(claims: list[str]
 
 
 @given(st.lists(texts(), max_size=6))
-def test_claims_of_any_text_have_fewer_clusters_the_larger_these_may_be(claims: list[str]):
-    found = clusters(claims, [0.0, *THRESHOLDS, 1.0])
+def test_larger_thresholds_never_give_more_clusters(claims: list[str]):
+    found = count_clusters(claims, [0.0, *THRESHOLDS, 1.0])
     numbers = list(found.values())
     assert numbers == sorted(numbers, reverse=True) and numbers[0] <= len(claims)
     assert numbers[-1] == min(1, len(claims))
@@ -98,20 +98,20 @@ def test_claims_of_any_text_have_fewer_clusters_the_larger_these_may_be(claims: 
 
 def test_very_many_claims_are_clustered_in_blocks():
     claims = ["the mill closed"] * (2 * MAX_CLAIMS + 1)
-    assert clusters(claims) == dict.fromkeys(THRESHOLDS, 3)
+    assert count_clusters(claims) == dict.fromkeys(THRESHOLDS, 3)
     alone = [f"claim{n} word{n}" for n in range(MAX_CLAIMS + 2)]
-    assert clusters(alone, [0.5]) == {0.5: MAX_CLAIMS + 2}
+    assert count_clusters(alone, [0.5]) == {0.5: MAX_CLAIMS + 2}
 
 
-def test_very_long_claims_are_compared_by_their_beginnings():
+def test_very_long_claims_are_compared_by_their_first_words():
     same = "mill " * MAX_CLAIM_WORDS
-    assert clusters([same + "closed", same + "opened again in March"], [0.0]) == {0.0: 1}
+    assert count_clusters([same + "closed", same + "opened again in March"], [0.0]) == {0.0: 1}
 
 
-def test_the_claims_of_an_answer_take_little_time():
+def test_claims_of_an_answer_are_clustered_quickly():
     claims = [" ".join(f"w{(7 * n + k * k) % 211}" for k in range(20)) for n in range(MAX_CLAIMS)]
     start = time.process_time()
-    clusters(claims)
+    count_clusters(claims)
     assert time.process_time() - start < 5
 
 
@@ -134,7 +134,7 @@ def judgements(*rows: tuple[str, str, str, str, list[str | None]]) -> pa.Table:
     return pa.Table.from_pylist(made, schema=JUDGEMENTS)
 
 
-def test_agreement_is_over_majorities_and_counts_that_differ():
+def test_agreement_covers_majorities_with_different_counts():
     counts = {
         ("q1", "A"): 30,
         ("q1", "B"): 20,
@@ -157,6 +157,6 @@ def test_agreement_is_over_majorities_and_counts_that_differ():
     assert agreement(counts, verdicts, "e") == (None, 0)
 
 
-def test_agreement_reads_no_winner_that_cannot_be():
+def test_agreement_rejects_impossible_winners():
     with pytest.raises(ValueError, match="is neither"):
         agreement({}, judgements(("q", "c", "A", "B", ["C"])), "c")

@@ -1,4 +1,4 @@
-"""How good communities are, beside igraph and scikit-learn."""
+"""Community quality, compared with igraph and scikit-learn."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def graphs(draw: st.DrawFn) -> tuple[Any, Any, Any, Any]:
 
 
 @given(graphs())
-def test_modularity_is_that_of_igraph(drawn: tuple[Any, Any, Any, Any]):
+def test_modularity_equals_igraph(drawn: tuple[Any, Any, Any, Any]):
     community, source, target, weight = drawn
     found = modularity(community, source, target, weight)
     if not weight.sum():
         assert found is None
         return
-    # One that is in no community is a community of its own.
+    # A member without a community counts as a community.
     label = [n if n >= 0 else -1 - at for at, n in enumerate(community.tolist())]
     membership = [list(dict.fromkeys(label)).index(n) for n in label]
     graph = igraph.Graph(len(community), list(zip(source.tolist(), target.tolist(), strict=True)))
@@ -56,7 +56,7 @@ def test_modularity_is_that_of_igraph(drawn: tuple[Any, Any, Any, Any]):
         (1.0, -1, "unknown member"),
     ],
 )
-def test_edges_that_cannot_be_are_refused(weight: float, target: int, problem: str):
+def test_invalid_edges_are_refused(weight: float, target: int, problem: str):
     with pytest.raises(ValueError, match=problem):
         modularity(np.array([0, 0]), np.array([0]), np.array([target]), np.array([weight]))
 
@@ -67,9 +67,7 @@ def points(community: Any, seed: int, dims: int = 4) -> Any:
 
 
 @given(LABELS, st.integers(0, 99), st.sampled_from([1, 7, 4_000_000]))
-def test_the_index_is_that_of_scikit_learn_over_members_of_communities(
-    labels: list[int], seed: int, block: int
-):
+def test_calinski_harabasz_equals_scikit_learn(labels: list[int], seed: int, block: int):
     community = np.array(labels)
     vectors = points(community, seed)
     with patch.object(quality, "_BLOCK_SIZE", block):
@@ -88,14 +86,14 @@ def test_the_index_is_that_of_scikit_learn_over_members_of_communities(
     assert cosine == (pytest.approx(np.mean(cosines)) if cosines else None)
 
 
-def test_the_index_by_hand():
+def test_calinski_harabasz_equals_a_manual_calculation():
     community = np.array([0, 0, 1, 1])
     vectors = np.array([[0.0], [2.0], [10.0], [12.0]], np.float32)
     # Centroids 1 and 11 of a mean of 6: (4 - 2) / (2 - 1) · (2 · 25 + 2 · 25) / (1 + 1 + 1 + 1)
     assert embedding_quality(community, vectors)[0] == pytest.approx(2 * 100 / 4)
 
 
-def test_without_scatter_or_a_second_community_there_is_no_index():
+def test_calinski_harabasz_needs_scatter_and_two_communities():
     alike = np.array([[0.1, 0.7, 0.3]] * 3 + [[0.2, 0.1, 0.9]] * 3)
     assert embedding_quality(np.array([0, 0, 0, 1, 1, 1]), alike) == (None, pytest.approx(1.0))
     assert embedding_quality(np.zeros(6, np.int64), points(np.arange(6), 1))[0] is None
@@ -103,19 +101,19 @@ def test_without_scatter_or_a_second_community_there_is_no_index():
     assert embedding_quality(np.zeros(0, np.int64), np.zeros((0, 3))) == (None, None)
 
 
-def test_a_vector_of_zeros_has_no_direction():
+def test_zero_vector_has_cosine_0():
     assert embedding_quality(np.array([0, 0]), np.array([[0.0, 0.0], [1.0, 0.0]]))[1] == pytest.approx(0.5)
     assert embedding_quality(np.array([0, 0]), np.array([[-1.0, 0.0], [1.0, 0.0]]))[1] == 0.0
 
 
-def test_small_numbers_of_low_precision_are_added_in_high_precision():
+def test_float16_values_are_summed_in_float64():
     community = np.arange(4_000) % 2
     vectors = points(community, 5).astype(np.float16)
     expected = calinski_harabasz_score(vectors.astype(np.float64), community)
     assert embedding_quality(community, vectors)[0] == pytest.approx(expected)
 
 
-def test_a_block_takes_no_longer_where_there_are_many_communities(monkeypatch: pytest.MonkeyPatch):
+def test_time_per_block_does_not_depend_on_the_number_of_communities(monkeypatch: pytest.MonkeyPatch):
     shapes: list[tuple[int, int]] = []
     made = quality.csr_array
     monkeypatch.setattr(quality, "csr_array", lambda data, shape: shapes.append(shape) or made(data, shape))
@@ -125,7 +123,7 @@ def test_a_block_takes_no_longer_where_there_are_many_communities(monkeypatch: p
     assert len(shapes) == 10 and all(rows <= columns for rows, columns in shapes)
 
 
-def test_a_part_may_hold_no_vector(monkeypatch: pytest.MonkeyPatch):
+def test_block_may_contain_no_vector(monkeypatch: pytest.MonkeyPatch):
     nothing = pa.table({"id": pa.array([], pa.string()), "vector": pa.array([], pa.list_(pa.float32(), 3))})
     monkeypatch.setattr(community_measures, "read_table", lambda *given: nothing)
     index: Any = SimpleNamespace(store=None, manifest=SimpleNamespace(parts=lambda table: [None]))
@@ -133,7 +131,7 @@ def test_a_part_may_hold_no_vector(monkeypatch: pytest.MonkeyPatch):
     assert np.array_equal(community_measures._entity_vectors(index, nodes), np.zeros((1, 3)))
 
 
-def test_vectors_that_cannot_be_are_refused():
+def test_invalid_vectors_are_refused():
     with pytest.raises(ValueError, match="2 members need one vector each"):
         embedding_quality(np.array([0, 1]), np.zeros((3, 2)))
     with pytest.raises(ValueError, match="2 members need one vector each"):

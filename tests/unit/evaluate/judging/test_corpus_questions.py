@@ -1,4 +1,4 @@
-"""Questions about a whole corpus: users, their tasks, and what they ask."""
+"""Questions about a whole corpus: personas, tasks and questions."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def listed(prompt: str, *told: object) -> ChatReply:
 
 
 def told_apart(request: ChatRequest) -> ChatReply:
-    """As many as asked for, each with what it was asked for."""
+    """Return the requested number of entries, each marked with its request."""
     asked = request.variables.get("task") or request.variables.get("persona") or ""
     told = [f"{asked}{request.prompt[0].upper()}{n}" for n in range(1, int(request.variables["n"]) + 1)]
     return listed(request.prompt, *told)
 
 
 class Written:
-    """What comes of replies. changed: the replies to the requests of one prompt, in order."""
+    """The result of replies. changed: replies to the requests of one prompt, in order."""
 
     def __init__(self, counts: tuple[int, int, int], **changed: list[ChatReply | str]) -> None:
         self.asked: list[ChatRequest] = []
@@ -65,7 +65,7 @@ class Written:
         return [request.prompt for request in self.asked]
 
 
-def test_each_user_has_tasks_and_each_task_has_questions():
+def test_each_persona_has_tasks_and_each_task_has_questions():
     written = Written((2, 2, 3))
     assert written.failures == []
     assert [q.question_id for q in written.questions] == [
@@ -76,7 +76,7 @@ def test_each_user_has_tasks_and_each_task_has_questions():
     assert len({request.hash for request in written.asked}) == 7
 
 
-def test_every_request_has_the_description_the_number_and_the_language():
+def test_every_request_contains_description_number_and_language():
     for request in Written((2, 3, 4)).asked:
         text = request.messages[-1].content
         number = {"personas": "2 different users", "tasks": "3 different tasks"}.get(
@@ -86,12 +86,12 @@ def test_every_request_has_the_description_the_number_and_the_language():
         assert DESCRIPTION in text and number in text and "in Welsh" in text
 
 
-def test_more_than_was_asked_for_is_left_out():
+def test_surplus_entries_are_dropped():
     written = Written((1, 1, 2), corpus_questions=[listed("corpus_questions", "A?", "B?", "C?")])
     assert [q.question for q in written.questions] == ["A?", "B?"]
 
 
-def test_too_few_are_asked_for_once_more():
+def test_short_list_is_requested_once_more():
     written = Written((2, 1, 1), personas=[listed("personas", "Ann"), listed("personas", "Ann", "Bo")])
     assert written.prompts[:2] == ["personas", "correct"]
     assert "it lists 1, and not 2" in written.asked[1].messages[-1].content
@@ -109,14 +109,14 @@ def test_too_few_are_asked_for_once_more():
         [listed("personas", "Ann", "Ann", "Bo"), listed("personas", "Ann")],
     ],
 )
-def test_if_there_are_still_too_few_the_longer_list_counts(replies: list[ChatReply | str]):
+def test_longer_of_two_short_lists_counts(replies: list[ChatReply | str]):
     written = Written((3, 1, 1), personas=replies)
     assert [q.persona for q in written.questions] == ["Ann", "Bo"]
     assert written.prompts.count("correct") == 1
     assert written.failures == []
 
 
-def test_a_list_that_was_cut_off_is_asked_for_once_more_and_then_counts_as_far_as_it_is_complete():
+def test_truncated_list_is_requested_once_more_then_its_complete_entries_count():
     cut = ChatReply(listed("personas", "Ann", "Bo", "Cyril").text[:-7], "length")
     written = Written((3, 1, 1), personas=[cut, cut])
     assert [q.persona for q in written.questions] == ["Ann", "Bo"]
@@ -124,12 +124,12 @@ def test_a_list_that_was_cut_off_is_asked_for_once_more_and_then_counts_as_far_a
 
 
 @pytest.mark.parametrize("reply", ["None.", "", listed("personas"), listed("personas", "", 5)])
-def test_without_any_user_there_are_no_questions(reply: ChatReply | str):
+def test_no_persona_means_no_questions(reply: ChatReply | str):
     with pytest.raises(DialogueFailed, match="personas: still not usable after a correction"):
         Written((2, 1, 1), personas=[reply, reply])
 
 
-def test_tasks_that_fail_become_sentences_and_the_others_go_on():
+def test_failed_tasks_are_reported_and_the_others_continue():
     written = Written((2, 2, 1), tasks=["None.", "None."])
     assert len(written.failures) == 1
     assert written.failures[0].startswith("tasks: still not usable after a correction: it holds no JSON")
@@ -137,19 +137,19 @@ def test_tasks_that_fail_become_sentences_and_the_others_go_on():
     assert [q.question_id for q in written.questions] == ["2.1.1", "2.2.1"]
 
 
-def test_questions_that_fail_are_named_beside_failed_tasks():
+def test_failed_questions_are_reported_in_addition_to_failed_tasks():
     written = Written((2, 2, 1), tasks=["?", "?"], corpus_questions=["?", "?"])
     assert [failure.partition(":")[0] for failure in written.failures] == ["tasks", "corpus_questions"]
     assert [q.question_id for q in written.questions] == ["2.2.1"]
 
 
-def test_if_all_tasks_fail_there_are_no_questions_and_no_requests_for_any():
+def test_no_questions_are_requested_if_all_tasks_fail():
     written = Written((2, 2, 1), tasks=["?"] * 4)
     assert written.questions == [] and len(written.failures) == 2
     assert "corpus_questions" not in written.prompts
 
 
-def test_a_question_of_several_tasks_is_kept_once_where_it_came_first():
+def test_repeated_question_is_kept_at_its_first_occurrence():
     same = [
         listed("corpus_questions", *told) for told in (("Why?", "Who?"), ("WHY?", "How?"), ("How?", "Ho?"))
     ]
@@ -165,7 +165,7 @@ def test_a_question_of_several_tasks_is_kept_once_where_it_came_first():
 @given(
     st.lists(texts() | texts().map(lambda t: listed("personas", t, t, "Ann").text), min_size=2, max_size=2)
 )
-def test_whatever_is_replied_users_are_distinct_texts_and_no_more_than_asked_for(replies: list[str]):
+def test_any_reply_yields_at_most_n_distinct_personas_or_fails(replies: list[str]):
     try:
         written = Written((2, 1, 1), personas=[*replies])
     except DialogueFailed:
@@ -185,7 +185,7 @@ def test_whatever_is_replied_users_are_distinct_texts_and_no_more_than_asked_for
         "the main events and neural networks",
     ],
 )
-def test_the_offline_engine_writes_as_many_questions_as_asked_for_at_the_first_turn(
+def test_offline_engine_writes_the_requested_number_of_questions_at_the_first_turn(
     counts: tuple[int, int, int], description: str
 ):
     asked: list[ChatRequest] = []
@@ -197,9 +197,7 @@ def test_the_offline_engine_writes_as_many_questions_as_asked_for_at_the_first_t
 
 
 @given(texts(), texts(), texts(), st.integers(1, 50))
-def test_the_offline_engine_lists_exactly_as_many_as_asked_for(
-    description: str, persona: str, task: str, n: int
-):
+def test_offline_engine_lists_exactly_the_requested_number(description: str, persona: str, task: str, n: int):
     variables = {"description": description, "persona": persona, "task": task, "n": str(n), "language": "any"}
     for prompt, entry in ENTRIES.items():
         request = ChatRequest(prompt, (), SPECS["personas"].call, variables)
@@ -212,7 +210,7 @@ SPEC = description_spec(SETTINGS, load_prompts())
 REPORTS = "- Kestrel Marine, Denholm: A community.\n- Hask Marsh: Another one.\n"
 
 
-def test_a_description_is_a_paragraph():
+def test_description_is_a_paragraph():
     said, (request,) = drive(corpus_description(REPORTS, SPEC), " Letters.\n\nOn the harbour. ")
     assert said == "Letters. On the harbour."
     assert (request.prompt, request.response) == ("corpus_description", "text")
@@ -220,12 +218,12 @@ def test_a_description_is_a_paragraph():
     assert "in Welsh" in request.messages[0].content
 
 
-def test_an_empty_description_fails():
+def test_empty_description_fails():
     with pytest.raises(DialogueFailed, match="corpus_description: The reply is empty"):
         drive(corpus_description(REPORTS, SPEC), " \n")
 
 
 @given(texts())
-def test_the_offline_engine_describes_any_corpus(reports: str):
+def test_offline_engine_describes_any_corpus(reports: str):
     dialogue = corpus_description(reports, SPEC)
     assert drive(dialogue, offline_answer(next(corpus_description(reports, SPEC))))[0]

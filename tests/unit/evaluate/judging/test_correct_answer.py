@@ -1,4 +1,4 @@
-"""Whether an answer is correct: one letter."""
+"""Checking an answer against the correct one: the reply is one letter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def checked(answer: str = "It was she.") -> Dialogue[bool]:
     return is_correct("Who has a plan?", ["Mara Venn", "the mayor"], answer, SPEC)
 
 
-def test_one_letter_is_asked_for_with_every_wording_of_the_correct_answer():
+def test_one_letter_is_requested_with_all_wordings_of_the_correct_answer():
     said, (request,) = drive(checked(), "Y")
     assert said is True
     assert (request.prompt, request.response) == ("correct_answer", "yes_no")
@@ -34,18 +34,18 @@ def test_one_letter_is_asked_for_with_every_wording_of_the_correct_answer():
     ("text", "correct"),
     [("Y", True), ("N", False), (" y.\n", True), ("**No**", False), ("Yes", True), ("NO!", False)],
 )
-def test_a_letter_or_its_word_is_read(text: str, correct: bool):
+def test_letter_or_word_is_parsed(text: str, correct: bool):
     assert drive(checked(), text)[0] is correct
 
 
 @pytest.mark.parametrize("text", ["", "Yes and no", "Maybe", "1", "True", "Not correct", "Y or N"])
-def test_anything_else_fails_and_is_not_taken_for_a_no(text: str):
+def test_any_other_reply_fails_and_is_not_a_no(text: str):
     with pytest.raises(DialogueFailed, match="correct_answer: The reply is neither Y nor N"):
         drive(checked(), text)
 
 
 @given(texts())
-def test_whatever_is_replied_it_is_read_or_fails(text: str):
+def test_any_reply_is_parsed_or_fails(text: str):
     try:
         assert drive(checked(), text)[0] in (True, False)
     except DialogueFailed:
@@ -53,5 +53,5 @@ def test_whatever_is_replied_it_is_read_or_fails(text: str):
 
 
 @given(texts(), st.lists(texts(), max_size=3), texts())
-def test_the_offline_engine_says_yes_or_no(question: str, gold: list[str], answer: str):
+def test_offline_engine_replies_yes_or_no(question: str, gold: list[str], answer: str):
     assert run_dialogue(is_correct(question, gold, answer, SPEC), offline_answer) in (True, False)

@@ -1,4 +1,4 @@
-"""Win rates of pairs of conditions, their tests, and how far a judge can be trusted."""
+"""Win rates of pairs of conditions, significance tests, and the reliability of the judge."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def judged(
     pairs: Iterable[tuple[str, str]] = (("A", "B"),),
     replicates: int = 5,
 ) -> pa.Table:
-    """verdict(question, what is shown first, what is shown second) is the winner"""
+    """Create judgements. verdict(question, first answer, second answer) returns the winner."""
     rows = []
     for q in (f"q{n}" for n in range(questions)):
         for first, second in pairs:
@@ -79,7 +79,7 @@ def judgements(draw: st.DrawFn) -> list[Row]:
 
 
 def scores_of(rows: list[Row], criterion: str, a: str, b: str) -> list[float]:
-    """The score of `a` for each question, by the definition."""
+    """Compute the score of `a` for each question by the definition."""
     verdicts: dict[str, dict[bool, list[float]]] = {}
     for question, own, first, second, swapped, winner in rows:
         if own == criterion and sorted((first, second)) == sorted((a, b)) and winner is not None:
@@ -91,8 +91,8 @@ def scores_of(rows: list[Row], criterion: str, a: str, b: str) -> list[float]:
 
 
 @given(judgements(), st.randoms(use_true_random=False))
-def test_a_win_rate_is_the_mean_over_questions_orders_and_replicates(rows: list[Row], chance: random.Random):
-    # Where a condition meets itself, rows do not say whose answer was shown first.
+def test_win_rate_is_the_mean_over_questions_orders_and_replicates(rows: list[Row], chance: random.Random):
+    # If a condition is compared with itself, rows do not contain the order.
     rows = [row for row in rows if row[2] != row[3]]
     order = [("B", "A"), ("A", "C"), ("C", "B")]
     found = win_rates(table(rows), order)
@@ -117,7 +117,7 @@ def test_a_win_rate_is_the_mean_over_questions_orders_and_replicates(rows: list[
 
 
 @given(judgements())
-def test_naming_a_pair_the_other_way_round_turns_its_result_round(rows: list[Row]):
+def test_reversing_a_pair_mirrors_its_result(rows: list[Row]):
     there = win_rates(table(rows), [("A", "B")]).to_pylist()
     back = win_rates(table(rows), [("B", "A")]).to_pylist()
     flipped = [(q, c, second, first, not swapped, winner) for q, c, first, second, swapped, winner in rows]
@@ -130,7 +130,7 @@ def test_naming_a_pair_the_other_way_round_turns_its_result_round(rows: list[Row
             assert row["win_rate"] == pytest.approx(100 - other["win_rate"])
 
 
-def test_a_judge_that_always_names_the_first_answer_gives_fifty_and_is_found_out():
+def test_judge_that_always_prefers_the_first_answer_scores_fifty_and_is_detected():
     verdicts = judged(40, lambda q, first, second: first)
     row = win_rates(verdicts, [("A", "B")]).to_pylist()[0]
     assert (row["win_rate"], row["low"], row["high"], row["z"], row["p"]) == (50.0, 50.0, 50.0, 0.0, 1.0)
@@ -146,7 +146,7 @@ def test_a_judge_that_always_names_the_first_answer_gives_fifty_and_is_found_out
     ]
 
 
-def test_a_judge_that_does_not_mind_the_order_has_no_position_bias():
+def test_judge_that_ignores_the_order_has_no_position_bias():
     verdicts = judged(40, lambda q, first, second: "A")
     row = win_rates(verdicts, [("A", "B")]).to_pylist()[0]
     assert (row["win_rate"], row["low"], row["high"]) == (100.0, 100.0, 100.0)
@@ -156,7 +156,7 @@ def test_a_judge_that_does_not_mind_the_order_has_no_position_bias():
     assert found["first_shown"] == pytest.approx(0.5, abs=0.1)
 
 
-def test_a_condition_against_itself_wins_half_whatever_the_judge_says():
+def test_condition_against_itself_wins_half():
     for verdict in ("", "A"):
         verdicts = judged(9, lambda q, first, second, said=verdict: said, [("A", "A")])  # type: ignore[misc]
         row = win_rates(verdicts, [("A", "A")]).to_pylist()[0]
@@ -164,14 +164,14 @@ def test_a_condition_against_itself_wins_half_whatever_the_judge_says():
         assert row["normal_p"] is None
 
 
-def test_where_one_order_failed_the_other_one_counts():
+def test_failed_order_leaves_the_other_order_to_count():
     rows: list[Row] = [("q", "c", "A", "B", False, "A"), ("q", "c", "A", "B", False, "")]
     failed: list[Row] = [("q", "c", "A", "B", True, None)] * 3
     row = win_rates(table(rows + failed), [("A", "B")]).to_pylist()[0]
     assert (row["win_rate"], row["questions"], row["failed"], row["ties"]) == (75.0, 1, 3, 0.5)
 
 
-def test_judgements_that_all_failed_leave_a_row_without_a_win_rate():
+def test_failed_judgements_leave_a_row_without_a_win_rate():
     found = win_rates(table([("q", "c", "A", "B", True, None)]), [("A", "B"), ("A", "C")]).to_pylist()
     assert [(r["questions"], r["win_rate"], r["failed"]) for r in found] == [(0, None, 1), (0, None, 0)]
     row = reliability(table([("q", "c", "A", "B", True, None)])).to_pylist()[0]
@@ -186,16 +186,16 @@ def test_no_judgements_give_empty_tables():
     assert len(majorities(nothing)) == 0
 
 
-def test_a_winner_that_is_neither_condition_is_refused():
+def test_winner_that_is_neither_condition_is_refused():
     wrong = table([("q", "c", "A", "B", False, "A"), ("q", "c", "A", "B", False, "C")])
     for read in (lambda t: win_rates(t, [("A", "B")]), reliability, majorities):
         with pytest.raises(ValueError, match="The winner 'C' is neither 'A' nor 'B'"):
             read(wrong)
 
 
-def test_a_pair_is_named_once():
+def test_repeated_pair_is_refused():
     for order in ([("A", "B"), ("B", "A")], [("A", "B"), ("A", "B")], [("A", "A"), ("A", "A")]):
-        with pytest.raises(ValueError, match="named twice"):
+        with pytest.raises(ValueError, match="occurs twice"):
             win_rates(table([]), order)
 
 
@@ -222,7 +222,7 @@ TABLE_6 = {
 }
 
 
-def test_the_published_p_values_follow_from_the_published_z():
+def test_published_p_values_follow_from_published_z():
     adjusted = holm([two_sided_p(z) for z, _ in TABLE_6.values()])
     for pair, found, (_, published) in zip(TABLE_6, adjusted, TABLE_6.values(), strict=True):
         if published is None:
@@ -232,12 +232,12 @@ def test_the_published_p_values_follow_from_the_published_z():
 
 
 @given(st.floats(-8, 8))
-def test_a_two_sided_p_is_that_of_the_normal_distribution(z: float):
+def test_two_sided_p_equals_the_normal_distribution(z: float):
     assert two_sided_p(z) == pytest.approx(2 * float(stats.norm.sf(abs(z))))
 
 
 @given(st.lists(st.floats(0, 1), max_size=12))
-def test_holm_refuses_what_its_steps_refuse(p: list[float]):
+def test_holm_equals_the_step_down_procedure(p: list[float]):
     adjusted = holm(p)
     for level in (0.001, 0.01, 0.05, 0.3):
         refused = set()
@@ -249,13 +249,13 @@ def test_holm_refuses_what_its_steps_refuse(p: list[float]):
     assert all(own <= value <= 1 for own, value in zip(p, adjusted, strict=True))
 
 
-def test_holm_multiplies_the_smallest_most():
+def test_holm_multiplies_the_smallest_p_by_the_largest_factor():
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([]) == []
 
 
 def drawn(seed: int, questions: int) -> tuple[pa.Table, list[float]]:
-    """Judgements of a judge that prefers A a little, and their scores."""
+    """Return judgements of a judge that slightly prefers A, and their scores."""
     chance = random.Random(seed)
     verdicts = judged(questions, lambda q, first, second: chance.choice(["A", "A", "B", ""]))
     columns = ("question_id", "criterion", "first", "second", "swapped", "winner")
@@ -264,7 +264,7 @@ def drawn(seed: int, questions: int) -> tuple[pa.Table, list[float]]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_the_tests_are_scipys_over_the_scores(seed: int):
+def test_significance_tests_equal_scipy(seed: int):
     verdicts, scores = drawn(seed, 60)
     row = win_rates(verdicts, [("A", "B")]).to_pylist()[0]
     differences = np.round([2 * score - 100 for score in scores], 6)
@@ -274,7 +274,7 @@ def test_the_tests_are_scipys_over_the_scores(seed: int):
     assert row["normal_p"] == pytest.approx(stats.shapiro(scores).pvalue)
 
 
-def test_wilcoxon_without_a_library():
+def test_wilcoxon_equals_a_manual_calculation():
     rows: list[Row] = [
         (f"q{n}", "c", "A", "B", False, winner) for n, winner in enumerate(["A", "A", "B", ""])
     ]
@@ -283,7 +283,7 @@ def test_wilcoxon_without_a_library():
     assert row["z"] == pytest.approx((4 - 3) / math.sqrt((3 * 4 * 7 - (27 - 3) / 2) / 24))
 
 
-def test_the_interval_is_that_of_a_bootstrap_over_questions():
+def test_interval_equals_a_bootstrap_over_questions():
     verdicts, scores = drawn(7, 60)
     row = win_rates(verdicts, [("A", "B")]).to_pylist()[0]
     found = stats.bootstrap((scores,), np.mean, method="percentile", rng=np.random.default_rng(0))
@@ -291,7 +291,7 @@ def test_the_interval_is_that_of_a_bootstrap_over_questions():
     assert row["high"] == pytest.approx(found.confidence_interval.high, abs=1)
 
 
-def test_the_correction_is_over_the_pairs_of_one_criterion_that_were_judged():
+def test_correction_covers_the_judged_pairs_of_one_criterion():
     chance = random.Random(3)
     verdicts = judged(20, lambda q, *shown: chance.choice([max(shown), *shown]), combinations("ABC", 2))
     other = verdicts.set_column(1, "criterion", pa.array(["d"] * len(verdicts)))
@@ -304,8 +304,8 @@ def test_the_correction_is_over_the_pairs_of_one_criterion_that_were_judged():
         assert rows[3]["p_holm"] == 1.0 and rows[3]["questions"] == 0
 
 
-def test_scores_that_differ_by_rounding_only_are_ties():
-    """Thirds: 1/3 + 1/3 + 1/3, in another order of sums, are not exactly 1."""
+def test_scores_that_differ_only_by_rounding_are_ties():
+    """In another order of summation, 1/3 + 1/3 + 1/3 is not exactly 1."""
     rows: list[Row] = []
     for n in range(6):
         winners = ["A", "B", ""] if n % 2 else ["", "B", "A"]
@@ -319,7 +319,7 @@ def test_scores_that_differ_by_rounding_only_are_ties():
 
 
 @given(judgements())
-def test_reliability_is_what_its_columns_say(rows: list[Row]):
+def test_reliability_columns(rows: list[Row]):
     rows = [row for row in rows if row[2] != row[3]]
     found = reliability(table(rows))
     assert found.schema == RELIABILITY and found["criterion"].to_pylist() == sorted({r[1] for r in rows})
@@ -347,7 +347,7 @@ def test_reliability_is_what_its_columns_say(rows: list[Row]):
 
 
 @given(judgements())
-def test_a_majority_has_more_verdicts_than_anything_else(rows: list[Row]):
+def test_majority_needs_more_verdicts_than_any_alternative(rows: list[Row]):
     expected = {}
     for question, criterion, first, second, _, winner in rows:
         if winner is not None:
@@ -362,11 +362,11 @@ def test_a_majority_has_more_verdicts_than_anything_else(rows: list[Row]):
         assert row["winner"] == (most if all(n > other for _, other in rest) else "")
 
 
-# the order in which answers are shown
+# order of presentation
 
 
 @given(st.text(), st.integers(0, 50))
-def test_every_other_replicate_is_swapped(question: str, replicate: int):
+def test_every_second_replicate_is_swapped(question: str, replicate: int):
     assert is_swapped(question, replicate) != is_swapped(question, replicate + 1)
     assert is_swapped(question, replicate) == is_swapped(question, replicate + 2)
 
@@ -379,12 +379,12 @@ def test_the_first_replicate_is_swapped_for_about_half_of_the_questions():
     assert abs(sum(of_five) / len(of_five) - 0.5) < 0.02
 
 
-def test_which_questions_are_swapped_does_not_change():
-    """A run that goes on later, in another process, has to show the answers as before."""
+def test_swapped_questions_are_the_same_in_every_process():
+    """A run that is continued in another process must present the answers in the same order."""
     assert [n for n in range(8) if is_swapped(f"q{n}", 0)] == [0, 1, 3, 6, 7]
 
 
-def test_many_judgements_take_little_time():
+def test_many_judgements_are_processed_quickly():
     n = 100_000
     at = np.arange(n)
     names = np.array(["A", "B", ""], object)
@@ -408,15 +408,15 @@ def test_many_judgements_take_little_time():
 
 
 @given(st.lists(st.sampled_from("AB"), min_size=1, max_size=25))
-def test_of_few_questions_p_is_exact(winners: list[str]):
-    """All differences are of one size: then the signed-rank test is the sign test."""
+def test_p_is_exact_for_few_questions(winners: list[str]):
+    """If all differences are equal, the signed-rank test equals the sign test."""
     rows: list[Row] = [(f"q{n}", "c", "A", "B", False, winner) for n, winner in enumerate(winners)]
     (p,) = win_rates(table(rows), [("A", "B")])["p"].to_pylist()
     assert p == pytest.approx(stats.binomtest(winners.count("A"), len(winners)).pvalue)
 
 
-def test_of_few_questions_ranks_count():
-    pairs = [("A", 5), ("A", 4), ("A", 3), ("B", 1)]  # with ties in the rest of five replicates
+def test_ranks_count_for_few_questions():
+    pairs = [("A", 5), ("A", 4), ("A", 3), ("B", 1)]  # The other replicates of five are ties.
     rows: list[Row] = [
         (f"q{n}", "c", "A", "B", False, winner if at < size else "")
         for n, (winner, size) in enumerate(pairs)

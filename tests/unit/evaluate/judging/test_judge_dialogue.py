@@ -1,4 +1,4 @@
-"""Which of two answers is better: what the judge is asked, and how verdicts are read."""
+"""The judge's requests, and parsing of verdicts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def verdict(winner: object, reason: object = "So.") -> str:
     return json.dumps({"reason": reason, "winner": winner})
 
 
-def test_the_judge_sees_the_question_the_criterion_and_both_answers_in_their_order():
+def test_judge_receives_question_criterion_and_answers_in_order():
     said, requests = drive(judged(), verdict(2))
     assert said == Verdict(2, "So.")
     (request,) = requests
@@ -70,7 +70,7 @@ def test_the_judge_sees_the_question_the_criterion_and_both_answers_in_their_ord
         (verdict("Neither"), 0),
     ],
 )
-def test_a_verdict_is_read_in_the_forms_that_models_write(text: str, winner: int):
+def test_verdict_is_parsed_in_all_forms_that_models_write(text: str, winner: int):
     said, requests = drive(judged(), text)
     assert (said.winner, len(requests)) == (winner, 1)
 
@@ -78,13 +78,13 @@ def test_a_verdict_is_read_in_the_forms_that_models_write(text: str, winner: int
 @pytest.mark.parametrize(
     "winner", [True, False, 3, -1, 12, 1.5, None, "", "3", "both answers lose", "Answer", [1], {"answer": 1}]
 )
-def test_what_names_no_answer_is_no_verdict(winner: object):
+def test_reply_that_names_no_answer_is_not_a_verdict(winner: object):
     found = parse_verdict(ChatReply(verdict(winner)))
     assert isinstance(found, ReplyProblem)
     assert "winner" in found.text
 
 
-def test_a_reply_without_a_verdict_is_asked_for_once_more():
+def test_reply_without_a_verdict_is_requested_once_more():
     said, requests = drive(judged(), "The first is better.", verdict(1))
     assert said.winner == 1
     assert requests[1].prompt == "correct"
@@ -92,12 +92,12 @@ def test_a_reply_without_a_verdict_is_asked_for_once_more():
 
 
 @pytest.mark.parametrize("second", ["Hm.", "", "{}", verdict(3), verdict(True), '{"reason": "A tie."}'])
-def test_two_replies_without_a_verdict_fail_and_are_no_tie(second: str):
+def test_two_replies_without_a_verdict_fail_and_are_not_a_tie(second: str):
     with pytest.raises(DialogueFailed, match=r"judge: still not usable after a correction: .*winner"):
         drive(judged(), "It depends.", second)
 
 
-def test_a_reply_that_was_cut_off_before_its_verdict_is_asked_for_again_and_told_so():
+def test_reply_truncated_before_its_verdict_is_requested_again_with_the_reason():
     cut = ChatReply('{"reason": "Answer 1 has more details, of which 2 are', "length")
     said, requests = drive(judged(), cut, verdict(0))
     assert said.winner == 0
@@ -106,17 +106,17 @@ def test_a_reply_that_was_cut_off_before_its_verdict_is_asked_for_again_and_told
         drive(judged(), cut, cut)
 
 
-def test_a_reply_that_was_cut_off_behind_its_verdict_counts():
+def test_reply_truncated_after_its_verdict_counts():
     said, _ = drive(judged(), ChatReply('{"winner": 2, "reason": "It has more', "length"))
     assert said.winner == 2
 
 
 @pytest.mark.parametrize("reason", [None, 5, [1], ""])
-def test_a_verdict_needs_no_reason(reason: object):
+def test_verdict_needs_no_reason(reason: object):
     assert drive(judged(), verdict(1, reason))[0] == Verdict(1, "")
 
 
-def test_each_replicate_is_a_request_of_its_own_and_so_is_its_correction():
+def test_each_replicate_and_its_correction_are_distinct_requests():
     asked = [drive(judged(sample), "Hm.", verdict(1))[1] for sample in range(5)]
     for turn in (0, 1):
         assert len({requests[turn].hash for requests in asked}) == 5
@@ -124,13 +124,13 @@ def test_each_replicate_is_a_request_of_its_own_and_so_is_its_correction():
     assert asked[3][0].hash == drive(judged(3), verdict(1))[1][0].hash
 
 
-def test_swapped_answers_are_another_request():
+def test_swapped_answers_are_a_different_request():
     one, other = (drive(judged(answers=a), verdict(1))[1][0] for a in (ANSWERS, ANSWERS[::-1]))
     assert one.hash != other.hash
 
 
 @given(texts() | texts().map(verdict) | st.integers().map(verdict), st.sampled_from(["stop", "length"]))
-def test_whatever_is_replied_a_verdict_is_one_of_three_or_none(text: str, ended: str):
+def test_any_reply_yields_one_of_three_verdicts_or_fails(text: str, ended: str):
     found = parse_verdict(ChatReply(text, ended))
     if isinstance(found, Verdict):
         assert found.winner in (0, 1, 2)
@@ -138,7 +138,7 @@ def test_whatever_is_replied_a_verdict_is_one_of_three_or_none(text: str, ended:
 
 
 @given(texts(), texts(), texts(), texts())
-def test_the_offline_engine_gives_a_verdict_at_the_first_turn(
+def test_offline_engine_gives_a_verdict_at_the_first_turn(
     question: str, criterion: str, first: str, second: str
 ):
     asked = []
@@ -149,6 +149,6 @@ def test_the_offline_engine_gives_a_verdict_at_the_first_turn(
     assert said.winner in (0, 1, 2) and len(asked) == 1
 
 
-def test_references_do_not_show_by_which_method_an_answer_was_found():
+def test_references_do_not_reveal_the_search_method():
     text = "It rose [Data: Reports (3, 7); Sources (2)]. It fell [Data: Reports (7, +more)] (see [1])."
     assert anonymize_references(text) == "It rose [1, 2, 3]. It fell [2] (see [1])."

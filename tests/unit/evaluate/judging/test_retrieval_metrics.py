@@ -1,4 +1,4 @@
-"""What was retrieved against what was to be retrieved."""
+"""Retrieval metrics against gold documents, texts and answers."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ GOLD = st.lists(IDS, min_size=1, max_size=4)
 
 
 def documents(ranked: list[str], gold: list[str], k: int) -> tuple[float, float, float]:
-    """recall, all_within and precision"""
+    """Return recall, all_within and precision."""
     found = retrieval_scores(ranked, gold, ks=(k,))
     return found[f"recall@{k}"], found[f"all_within@{k}"], found[f"precision@{k}"]
 
 
-def test_documents_count_once_at_their_first_place():
+def test_documents_count_once_at_their_first_rank():
     found = [documents(["a", "a", "b", "a", "c", "d"], ["b", "d"], k) for k in (1, 2, 3, 4)]
     assert found == [(0.0, 0.0, 0.0), (0.5, 0.0, 0.5), (0.5, 0.0, 1 / 3), (1.0, 1.0, 0.5)]
 
 
-def test_precision_is_over_what_was_retrieved_where_that_is_less_than_k():
+def test_precision_is_relative_to_fewer_than_k_retrieved_documents():
     assert documents(["a", "b", "a"], ["a"], 20)[2] == 0.5
     assert documents([], ["a"], 20)[2] == 0.0
 
 
 @given(RANKED, GOLD, st.integers(1, 10))
-def test_measures_of_documents_are_what_they_say(ranked: list[str], gold: list[str], k: int):
+def test_document_measures_match_their_definitions(ranked: list[str], gold: list[str], k: int):
     first: list[str] = []
     for id_ in ranked:
         if id_ not in first and len(first) < k:
@@ -44,7 +44,7 @@ def test_measures_of_documents_are_what_they_say(ranked: list[str], gold: list[s
     assert documents(ranked, gold, k) == (hits / len(set(gold)), set(gold) <= set(first), precision)
 
 
-def test_a_k_below_1_is_refused():
+def test_k_below_1_is_refused():
     with pytest.raises(ValueError, match="k is 0"):
         retrieval_scores(["a"], ["a"], ks=(2, 0))
 
@@ -62,7 +62,7 @@ def test_tokens_are_counted_as_often_as_they_occur():
 
 
 @given(*[st.lists(st.text("ab1 -_.", max_size=20), min_size=1, max_size=3)] * 2)
-def test_token_overlap_is_that_of_multisets(retrieved: list[str], gold: list[str]):
+def test_token_overlap_uses_multisets(retrieved: list[str], gold: list[str]):
     said, wanted = (Counter(re.findall("[a-z0-9]+", " ".join(some))) for some in (retrieved, gold))
     common = sum((said & wanted).values())
     expected = (common / max(1, said.total()), common / max(1, wanted.total()))
@@ -80,13 +80,11 @@ def test_token_overlap_is_that_of_multisets(retrieved: list[str], gold: list[str
         ([], ["Orla"], 0.0),
     ],
 )
-def test_an_answer_is_in_the_context_that_one_text_contains(
-    context: list[str], gold: list[str], expected: float
-):
+def test_answer_must_be_contained_in_a_single_text(context: list[str], gold: list[str], expected: float):
     assert retrieval_scores(texts=context, answers=gold) == {"answer_in_context": expected}
 
 
-def test_only_what_has_a_gold_side_is_scored():
+def test_only_measures_with_gold_data_are_scored():
     assert retrieval_scores(["a"], [], ["text"]) == {}
     found = retrieval_scores(["a", "b"], ["b"], ["A cat."], ["cat"], ["cat"], ks=(1, 2))
     assert found == {
@@ -106,7 +104,7 @@ def test_only_what_has_a_gold_side_is_scored():
 @given(
     RANKED, GOLD, st.lists(texts(), max_size=3), st.lists(texts(), max_size=3), st.lists(texts(), max_size=2)
 )
-def test_all_scores_of_any_text_lie_between_0_and_1(
+def test_scores_are_between_0_and_1(
     ranked: list[str], gold: list[str], some: list[str], wanted: list[str], answers: list[str]
 ):
     scores = retrieval_scores(ranked, gold, some, wanted, answers)
