@@ -58,6 +58,7 @@ class ProgressDisplay(Observer):
         self._printed_at = 0.0
         self._recent = RecentRates()
         self._price_noted = False
+        self._settings: Settings | None = None
 
     def __enter__(self) -> Self:
         if in_notebook():
@@ -89,6 +90,7 @@ class ProgressDisplay(Observer):
             self._current = None
 
     def run_started(self, settings: Settings, stage: str = "extract") -> None:
+        self._settings = settings
         if settings.model(settings.model_name(stage)).provider == "offline":
             self.message(OFFLINE)
             return
@@ -112,9 +114,11 @@ class ProgressDisplay(Observer):
     def progress(self, p: SweepProgress) -> None:
         self._recent.note(p)
         self._pace = StagePace.of(p, self._recent)
-        if self._pace.cost_usd is None and not self._price_noted:
+        stage = p.accounts.unpriced_stage or p.earlier.unpriced_stage
+        if stage and self._settings and not self._price_noted:
             self._price_noted = True
-            self.message(f"The price of a model is unknown. To see the cost, use {price_hint()}")
+            name = self._settings.model_name(stage)
+            self.message(f"The price of model {name!r} is unknown. To see the cost, use {price_hint(name)}")
         if self._current is None:
             self._current = p.stage, time.monotonic()
         self._draw()

@@ -24,7 +24,7 @@ from graphrag_ray.query.sources import document_place
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
 _MAX_SUGGESTIONS = 5
-_cut = partial(one_line, longest=60)
+_cut = partial(one_line, max_chars=60)
 
 MIN_RATIO = 0.6  # difflib ratio from which on a name is suggested
 _MAX_COMPARED = 500  # names that difflib compares, at some 20 µs each: those that share most trigrams

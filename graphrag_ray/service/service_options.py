@@ -92,6 +92,6 @@ class ServiceOptions(BaseModel):
         """Settings for questions to a snapshot. Raises SettingsError, also if no question can be answered."""
         base = without_machine_settings(manifest.settings) if given is None else given
         settings = load_settings(None, self.overrides, base, self.known)
-        writers = [highest_price(settings.model(settings.model_name(stage))) for stage in ANSWER_STAGES]
-        check_prices(settings.query, writers)
+        names = dict.fromkeys(map(settings.model_name, ANSWER_STAGES))
+        check_prices(settings.query, {name: highest_price(settings.model(name)) for name in names})
         return settings

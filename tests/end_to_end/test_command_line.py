@@ -304,7 +304,7 @@ def test_an_error_that_nobody_foresaw_is_a_line_with_its_place_and_no_trace(
     result = run("status", "--root", world.root)
     assert result.exit_code == 1 and "Traceback" not in result.stderr
     assert re.fullmatch(
-        r"graphrag-ray: internal error, please report it: AttributeError: .* \(base/ids\.py:\d+\)\. "
+        r"graphrag-ray: unexpected error, please report it: AttributeError: .* \(base/ids\.py:\d+\)\. "
         r"All replies received so far are kept\. Add --traceback .*\n",
         result.stderr,
     )

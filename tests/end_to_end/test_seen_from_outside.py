@@ -374,7 +374,7 @@ def test_a_mistyped_root_stays_as_it_was_unless_a_job_has_nowhere_else_to_tell(
     ("text", "told"),
     [
         (None, "does not exist"),
-        ("models: [", "are not valid YAML"),
+        ("models: [", "is not valid YAML"),
         ("storage: {regoin: r}", "unknown setting 'storage.regoin'"),
     ],
 )

@@ -139,7 +139,7 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
 def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(
     town: World, serve: Start, run: Command
 ):
-    told = "query.budget_usd is set, but the price of a model is unknown"
+    told = "query.budget_usd is set, but the price of model 'default' is unknown"
     served = serve(overrides=("query.budget_usd=0.1",))
     assert served.client.get("/healthz").status_code == 503
     answer = served.ask(THEMES)

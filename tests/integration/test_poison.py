@@ -209,5 +209,7 @@ def test_a_bug_in_a_step_over_a_dataset_is_told_as_such_and_not_as_one_of_the_da
     import ray.data
 
     rows = InputRows(ray.data.from_arrow(pa.table({"n": [11]})))
-    with pytest.raises(GraphRagError, match="Step read: internal error, please report it: ZeroDivisionError"):
+    with pytest.raises(
+        GraphRagError, match="Step read: unexpected error, please report it: ZeroDivisionError"
+    ):
         executor.map("read", divided_by_nothing, rows)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphrag_ray.base.declarations import MODEL_STAGES
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, UsageError
 from graphrag_ray.base.wording import escape_control, price_hint
 from graphrag_ray.cli import console, options
@@ -233,6 +234,7 @@ def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> Non
     """
     index, posed, warnings = _read_questions(given, questions_url)
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
+    from graphrag_ray.llm.pricing import highest_price
 
     costs = estimate_costs(index, posed, **how)
     if as_json:
@@ -248,7 +250,12 @@ def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> Non
         columns = ["", "calls", "prompt tokens", "reply tokens", "cost"]
         console.print_table(columns, (row(*astuple(cost)) for cost in costs), total=total)
         if None in usd:
-            click.echo(f"To see the cost, use {price_hint()}")
+            settings = index.settings
+            names = (settings.model_name(stage) for stage in MODEL_STAGES)
+            unpriced = next((n for n in names if highest_price(settings.model(n)) is None), "default")
+            click.echo(
+                f"The price of model {unpriced!r} is unknown. To see the cost, use {price_hint(unpriced)}"
+            )
     _end(warnings)
 
 

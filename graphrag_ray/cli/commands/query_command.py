@@ -200,7 +200,9 @@ def _ask_many(
         echo, total = console.console_of().print, done.accounts.total
         failed = f", {done.failed:,} with a missing or partial answer (columns error, failed_parts)"
         echo(f"{plural(done.questions, 'question')}{failed if done.failed else ''}: {done.url}")
-        used = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {console.cost(total.cost_usd)}"
+        unpriced = opened.settings.model_name(done.accounts.unpriced_stage)
+        paid = console.cost(total.cost_usd, unpriced)
+        used = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {paid}"
         free = "no model calls, all replies were cached"
         echo(f"[{used if total.calls else free}, {done.seconds:.1f} s]", style="dim")
     return bool(done.failed)

@@ -176,7 +176,7 @@ def test_a_missing_file_and_the_position_of_a_syntax_error_are_reported(tmp_path
     with pytest.raises(SettingsError, match=r"^Settings file .*nope\.yaml does not exist$"):
         load_settings(tmp_path / "nope.yaml")
     (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
-    with pytest.raises(SettingsError, match=r"s\.yaml are not valid YAML \(line 3, column 6\): ") as caught:
+    with pytest.raises(SettingsError, match=r"s\.yaml is not valid YAML \(line 3, column 6\): ") as caught:
         load_settings(tmp_path / "s.yaml")
     assert "unicode string" not in str(caught.value)
 
@@ -188,15 +188,15 @@ def test_a_missing_file_and_the_position_of_a_syntax_error_are_reported(tmp_path
         ("chunking.size=all", "chunking.size: a whole number above 0, or `document`"),
         (
             "extraction=3",
-            "extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
+            "extraction is a section, not a value; set extraction.entity_types, extraction.max_gleanings, "
             "extraction.force_yes_no",
         ),
-        ("claims=yes", "claims is a section: set claims.enabled, claims.description"),
+        ("claims=yes", "claims is a section, not a value; set claims.enabled, claims.description"),
         (
             "query=3",
-            "query is a section: set query.context_tokens, query.response_type, query.seed, …",
+            "query is a section, not a value; set query.context_tokens, query.response_type, query.seed, …",
         ),
-        ("models=gpt", "models is a section: set keys below it"),
+        ("models=gpt", "models is a section, not a value; set keys in it"),
     ],
 )
 def test_pydantic_errors_are_explained_in_terms_of_settings(override: str, says: str):

@@ -57,7 +57,7 @@ def test_text_lines_append_names_and_values(told):
 @example("a\nb\r\u2028c\x1b[2J\x9b\u202e", "text")
 def test_every_message_is_one_line_of_printable_characters(text, form):
     record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "%s", (text,), None)
-    line = logs._Lines(LogConfig("info", form), []).format(record)
+    line = logs._LineFormatter(LogConfig("info", form), []).format(record)
     assert line.isascii() and line.isprintable()
 
 

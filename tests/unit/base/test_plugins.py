@@ -48,7 +48,7 @@ def test_built_in_plugins_come_first_and_listing_imports_nothing(install):
     [
         ("import nothing_that_is_there", "plug_a 1.2.*cannot be imported: ModuleNotFoundError"),
         ("class Other: ...", "plug_a 1.2.*cannot be imported: AttributeError"),
-        ("Mine = 3", "plug_a 1.2.*but a int"),
+        ("Mine = 3", "plug_a 1.2.*, not int"),
     ],
 )
 def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else(
@@ -64,7 +64,7 @@ def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else
 def test_a_plugin_with_the_name_of_a_built_in_one_is_ignored_with_a_warning(install, caplog):
     install("plug_a", "class Mine: ...", store="plug_a:Mine")
     assert registry()["store"] is StoreError and "plug_a" not in sys.modules
-    assert "'store' is built in; ignoring the one of the package plug_a 1.2" in caplog.text
+    assert "'store' is built in; ignoring the one from the package plug_a 1.2" in caplog.text
 
 
 def test_two_packages_with_one_name_are_both_named(install):

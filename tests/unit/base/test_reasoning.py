@@ -125,4 +125,4 @@ def test_a_stream_of_reasoning_uses_bounded_memory():
     speech.add("<think>")
     for _ in range(1000):
         speech.add("hm " * 1000)
-    assert len(speech._held) < 100
+    assert len(speech._buffer) < 100

@@ -35,12 +35,14 @@ def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_mach
     place = error_place(caught.value)
     assert place.startswith("graph/delimited_records.py:") and place.rpartition(":")[2].isdigit()
     line = describe_error(caught.value)
-    assert line.startswith(f"{REPORT_HINT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
+    assert line.startswith(
+        f"{REPORT_HINT}, please report it: {type(caught.value).__name__}: "
+    ) and line.endswith(f" ({place})")
 
 
 def test_an_error_raised_outside_this_package_has_no_place():
-    assert describe_error(raised(ValueError("x"))) == f"{REPORT_HINT}: ValueError: x"
-    assert describe_error(ValueError()) == f"{REPORT_HINT}: ValueError"
+    assert describe_error(raised(ValueError("x"))) == f"{REPORT_HINT}, please report it: ValueError: x"
+    assert describe_error(ValueError()) == f"{REPORT_HINT}, please report it: ValueError"
 
 
 def test_an_error_of_another_process_has_the_place_in_its_traceback():
@@ -55,7 +57,7 @@ def test_an_error_of_another_process_has_the_place_in_its_traceback():
         )
     )
     attach_place(error, f"Traceback:\n{trace}KeyError: 'x'")
-    assert describe_error(error) == f"{REPORT_HINT}: KeyError: 'x' (graph/merge.py:12)"
+    assert describe_error(error) == f"{REPORT_HINT}, please report it: KeyError: 'x' (graph/merge.py:12)"
 
 
 def test_a_message_is_one_line_of_bounded_length_that_any_table_can_hold():

@@ -147,7 +147,7 @@ def test_storage_in_user_settings_is_the_default(own_settings: Path, tmp_path: P
         ("models: {m: {endpoints: [{api_key_env: sk-proj-x}]}}", "NAME of an environment variable"),
         ("[1]", "must be a mapping"),
         ("models: {m: {context_window: 5}}", "unknown setting"),
-        ("models: {m: 5}", "models.m is a section: set models.m.endpoints"),
+        ("models: {m: 5}", "models.m is a section, not a value; set models.m.endpoints"),
         ("x: 2023-13-45", "not valid YAML"),
     ],
 )

@@ -11,6 +11,7 @@ from types import ModuleType
 import pytest
 
 from graphrag_ray import _observer
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.cli.console import duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
@@ -248,11 +249,14 @@ def test_durations_are_readable():
     assert [duration(s) for s in (5, 89, 120, 5399, 9000)] == ["5 s", "89 s", "2 min", "90 min", "2.5 h"]
 
 
-def test_the_hint_about_unknown_prices_is_shown_once(capsys):
+def test_the_hint_about_an_unknown_price_names_the_model_and_is_shown_once(capsys):
+    big = {"big": {"provider": "openai", "model": "m"}}
+    settings = parse_settings({"models": {"default": {}, **big}, "stages": {"extract": {"model": "big"}}})
     with ProgressDisplay() as observer:
+        observer.run_started(settings)
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
-    assert capsys.readouterr().err.count("--set models.default.price.input_usd_per_mtok=…") == 1
+    assert capsys.readouterr().err.count("--set models.big.price.input_usd_per_mtok=…") == 1
 
 
 class Cells(ModuleType):

@@ -224,7 +224,7 @@ def test_messages_that_the_operating_guide_quotes_are_those_of_the_program():
 
 def test_settings_that_a_page_shows_are_settings():
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.base.settings_parsing import validated
+    from graphrag_ray.base.settings_parsing import validate_settings
     from graphrag_ray.base.user_settings import UserSettings
 
     shown = [
@@ -236,7 +236,7 @@ def test_settings_that_a_page_shows_are_settings():
     assert len(shown) >= 3
     for content in shown:
         of_user = "models" in content and "default" not in content["models"]
-        validated(UserSettings if of_user else Settings, content)
+        validate_settings(UserSettings if of_user else Settings, content)
 
 
 def test_calls_in_the_page_on_costs_are_those_that_were_measured():
