@@ -103,7 +103,7 @@ def test_a_service_without_the_key_of_its_model_says_so_before_it_is_asked(
     endpoint = f"{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}"
     served = serve(overrides=(f"models.default.endpoints=[{endpoint}]",))
     health = served.client.get("/healthz")
-    assert health.status_code == 503 and health.json() == {"status": "no key of a model"}
+    assert health.status_code == 503 and health.json() == {"status": "no model key"}
     assert "NO_SUCH_KEY is not set" in served.client.get("/index").json()["problem"]
     assert "NO_SUCH_KEY is not set" in _problem(served.service.options, served.url)
     assert "NO_SUCH_KEY is not set" in caplog.text
@@ -125,12 +125,12 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
     assert served.client.get("/healthz").status_code == 503
     assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
     live = served.service.live
-    before = live.now().connections
+    before = live.require_current().connections
     before.n_questions += 1  # as if that question were under way still
     key.write_text("key-that-came-later")
     until(lambda: served.client.get("/healthz").status_code == 200)
     assert served.ask(THEMES).status_code == 200
-    after = live.now().connections
+    after = live.require_current().connections
     assert after is not before and after.n_questions == 0 and before in live._retired
     before.n_questions -= 1
     until(lambda: before not in live._retired)
