@@ -25,7 +25,7 @@ MAX_KEYS = 100
 
 
 class StrictModel(BaseModel):
-    """Rejects unknown keys, and objects with so many keys that reporting all of them would take seconds."""
+    """Rejects unknown keys, and more than MAX_KEYS keys, because reporting all of them would take seconds."""
 
     model_config = ConfigDict(extra="forbid")
 

@@ -39,7 +39,7 @@ BROKEN_EXPORTERS = {
     "writes-elsewhere": (
         "from graphrag_ray.export.exporters import Exporter\n"
         "EXPORTER = Exporter(lambda snapshot, output: output.write('b', ''), 'elsewhere', ('a',))\n",
-        "'b', which its `files` do not name",
+        "'b', which its `files` do not declare",
     ),
 }
 

@@ -19,7 +19,7 @@ from world import TOWN, World, know
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.service.access import find_token
-from graphrag_ray.service.faults import MAX_MESSAGE_CHARACTERS
+from graphrag_ray.service.faults import MAX_MESSAGE_CHARS
 from graphrag_ray.service.service_options import ServiceOptions
 
 THEMES = "What are the THEMES?"
@@ -117,7 +117,7 @@ def test_no_body_makes_the_service_fail_or_talk_at_length(town: World, serve: St
             answer = client.post(path, content=body, headers=JSON)
             error = answer.json()["error"]
             assert answer.status_code in (400, 404) and said in error["message"], (body[:80], answer.text)
-            assert len(error["message"]) <= MAX_MESSAGE_CHARACTERS >= len(error["param"] or "")
+            assert len(error["message"]) <= MAX_MESSAGE_CHARS >= len(error["param"] or "")
     assert town.asked() == asked
     for strange in (
         "\u0000",

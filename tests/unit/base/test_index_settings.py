@@ -77,7 +77,7 @@ def test_an_invalid_base_url_with_a_password_is_not_repeated(url: str):
 
 @pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.blocklist_file"])
 def test_an_address_with_a_password_is_refused_if_snapshots_would_store_it(place: str):
-    with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:
+    with pytest.raises(SettingsError, match=f"{place}.*contains a password") as caught:
         load_settings(None, [f"{place}=https://me:hunter2@host/names.yaml"])
     assert "hunter2" not in str(caught.value)
     load_settings(None, [f"{place}=abfs://container@account.dfs.core.windows.net/names.yaml"])

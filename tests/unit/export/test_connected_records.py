@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.base import schema
-from graphrag_ray.export.connected_records import RecordView, claim, entity
+from graphrag_ray.export.connected_records import RecordView, show_claim, show_entity
 from graphrag_ray.query.row_reader import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
@@ -37,7 +37,7 @@ def test_a_claim_leads_to_the_sentence_that_holds_most_of_its_quotes(tmp_path: P
         name: [write_part(store, name, pa.Table.from_pylist([row], schema=schema.TABLES[name]))]
         for name, row in rows.items()
     }
-    (chunk,) = claim(RecordView(Reader(store, Manifest(1, None, "", "", tables))), "1")["chunks"]
+    (chunk,) = show_claim(RecordView(Reader(store, Manifest(1, None, "", "", tables))), "1")["chunks"]
     assert chunk["quote"] == sentence
 
 
@@ -71,7 +71,7 @@ def test_of_a_hub_only_what_is_shown_is_read_whole(tmp_path: Path, monkeypatch: 
         return found
 
     monkeypatch.setattr(RecordView, "rows", counted)
-    found = entity(view, "HUB")
+    found = show_entity(view, "HUB")
     assert [r["weight"] for r in found["relationships"]] == [50.0, 49.0, 48.0]
     assert [c["human_readable_id"] for c in found["claims"]] == [0, 1, 2]
     assert found["totals"] == {"relationships": n, "claims": n, "chunks": 0}
