@@ -1,4 +1,4 @@
-"""Records lead to the words that they rest on."""
+"""Records with quotes from the chunks that they are based on."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TEXT = "ACME met BOB. ACME hired BOB in May. Nobody minded. So he left ACME agai
         ("Nobody … [...] left ACME again.", "So he left ACME again."),
     ],
 )
-def test_a_claim_leads_to_the_sentence_that_holds_most_of_its_quotes(tmp_path: Path, quotes, sentence):
+def test_the_quote_for_a_claim_is_the_sentence_with_most_of_its_quotations(tmp_path: Path, quotes, sentence):
     about = {"id": "c", "human_readable_id": 1, "subject_id": "ACME", "object_id": "NONE"}
     rows = {
         "covariates": {**about, "source_text": quotes, "text_unit_ids": ["u"]},
@@ -41,7 +41,9 @@ def test_a_claim_leads_to_the_sentence_that_holds_most_of_its_quotes(tmp_path: P
     assert chunk["quote"] == sentence
 
 
-def test_of_a_hub_only_what_is_shown_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_displayed_relationships_of_a_hub_are_read_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     n = 50
     claim_of = {"subject_id": "HUB", "object_id": "NONE", "description": "said"}
     rows = {

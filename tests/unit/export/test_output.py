@@ -1,4 +1,4 @@
-"""An export that broke off is not taken for a whole one."""
+"""The output folder tells complete exports from interrupted ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def export(store: Store, *names: str, overwrite: bool = False, breaks: bool = Fa
             raise RuntimeError("the lights went out")
 
 
-def test_every_file_is_there_and_the_note_says_so(store: Store):
+def test_export_json_lists_every_file(store: Store):
     export(store, "a.csv", "b.csv")
     assert files(store) == ["a.csv", "b.csv", EXPORT_JSON, "tables/t/two", "tables/t/z-last/one"]
     assert store.read("a.csv") == b"a.csv"
@@ -57,7 +57,7 @@ def test_every_file_is_there_and_the_note_says_so(store: Store):
     }
 
 
-def test_one_that_broke_off_says_that_it_is_not_complete(store: Store):
+def test_an_interrupted_export_is_marked_as_incomplete(store: Store):
     with pytest.raises(RuntimeError):
         export(store, "a.csv", breaks=True)
     written = ["a.csv", "tables/t/two", "tables/t/z-last/one"]
@@ -66,7 +66,7 @@ def test_one_that_broke_off_says_that_it_is_not_complete(store: Store):
         export(store, "a.csv")
 
 
-def test_a_file_that_broke_off_does_not_appear(store: Store):
+def test_an_incomplete_file_does_not_appear(store: Store):
     def breaks() -> None:
         with open_output(store, ABOUT, NAMES, overwrite=False) as out, out.file("a.csv") as local:
             local.write_text("half")
@@ -85,7 +85,7 @@ def test_a_folder_with_files_is_refused_and_left_alone(store: Store):
     assert files(store) == ["mine.txt", "photo.jpg"]
 
 
-def test_overwriting_takes_away_what_earlier_exports_left_and_nothing_else(store: Store):
+def test_overwriting_removes_only_files_of_earlier_exports(store: Store):
     export(store, "a.csv", "b.csv")
     for name in ("mine.txt", "folder/a.csv", "tables.txt"):
         store.write(name, b"x")
@@ -111,7 +111,7 @@ def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, 
 
 @pytest.mark.parametrize("operation", ["write", "upload", "delete"])
 @pytest.mark.parametrize("moment", range(6))
-def test_killed_at_any_moment_it_is_replaced_by_the_next(
+def test_an_export_killed_at_any_moment_is_replaced_by_the_next(
     store: Store, operation: str, moment: int, monkeypatch: pytest.MonkeyPatch
 ):
     export(store, "a.csv")
@@ -132,14 +132,14 @@ def test_killed_at_any_moment_it_is_replaced_by_the_next(
     assert note(store)["complete"] is True
 
 
-def test_a_note_of_another_program_is_no_note(store: Store):
+def test_an_export_json_from_another_program_is_not_an_export(store: Store):
     for content in (b"[1]", b"no JSON", b'{"x": 1}'):
         store.write(EXPORT_JSON, content)
         with pytest.raises(UsageError, match=r"it contains export\.json"):
             export(store)
 
 
-def test_what_a_killed_export_left_beside_goes_with_the_next(tmp_path: Path):
+def test_temporary_files_of_a_killed_export_are_removed_by_the_next(tmp_path: Path):
     store = Store(str(tmp_path / "out"))
     left = tmp_path / "out" / ".tmp-export-killed" / "folder"
     left.mkdir(parents=True)

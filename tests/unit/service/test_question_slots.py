@@ -1,4 +1,4 @@
-"""How many questions run, and how many wait."""
+"""Limits on running and waiting questions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_questions_beyond_those_that_may_wait_are_refused():
+def test_questions_are_refused_when_too_many_are_waiting():
     async def scene() -> None:
         slots, over, run = QuestionSlots(2, 1), asyncio.Event(), []
 
@@ -37,7 +37,7 @@ def test_questions_beyond_those_that_may_wait_are_refused():
     asyncio.run(scene())
 
 
-def test_who_goes_away_while_it_waits_leaves_nothing_behind():
+def test_a_cancelled_question_stops_waiting():
     async def scene() -> None:
         slots = QuestionSlots(1, 5)
         over = asyncio.Event()
