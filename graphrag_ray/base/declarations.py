@@ -40,7 +40,6 @@ class Stage:
 
     @property
     def failure_stage(self) -> str:
-        """Name of the stage in failures."""
         return self.dialogue or self.name
 
 
@@ -213,7 +212,6 @@ class HierarchyKind:
 
     @property
     def section(self) -> str:
-        """The context section of its reports."""
         return SEARCHED_KINDS[self.report_kind].section
 
     @property

@@ -63,10 +63,7 @@ def entity_key(name: str) -> str:
 
 
 def limit_combining_marks(text: str, replacement: str = "") -> str:
-    """Replace each combining mark after the first MAX_MARKS of a run.
-
-    Unicode normalisation takes time quadratic in the length of a run.
-    """
+    """Replace combining marks after the first MAX_MARKS of a run: normalising takes quadratic time."""
     if text.isascii() or len(text) <= MAX_MARKS:
         return text
     return _long_mark_runs().sub(lambda m: m[0][:MAX_MARKS] + replacement * (len(m[0]) - MAX_MARKS), text)
@@ -131,10 +128,7 @@ def claim_id(subject: str, object_: str, type_: str, description: str, text_unit
 def community_id(hierarchy: str, level: int, members: npt.NDArray[np.uint64]) -> str:
     """Hash a community by its members, so that it keeps its id while they stay the same.
 
-    Args:
-        hierarchy: Name of the hierarchy.
-        level: Level of the community.
-        members: The first 64 bits of each member's id (`id_prefixes`), in any order.
+    `members` are the first 64 bits of each member's id (`id_prefixes`), in any order.
     """
     digest = hashlib.sha256(np.sort(members).astype(">u8").tobytes()).hexdigest()
     return stable_id("community", hierarchy, str(level), digest)

@@ -75,10 +75,9 @@ class JsonReply(BaseModel):
 
 
 def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | ReplyProblem:
-    """Parse the first JSON value in a reply that fits the model.
+    """Parse the first JSON value in a reply that fits the model, or a list if that is its only field.
 
-    A bare list fits a model whose only field is a list. The incomplete last field or list entry of a
-    truncated reply (`finish_reason` "length") is dropped.
+    The incomplete field or list entry at the end of a truncated reply is dropped.
     """
     first = next(iter(model.model_fields))
     is_list = len(model.model_fields) == 1 and get_origin(model.model_fields[first].annotation) is list
@@ -225,10 +224,7 @@ def _describe_problems(error: ValidationError, model: type[JsonReply]) -> Iterat
 
 
 def _unwrap(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, Any] | None:
-    """Find the object with the model's keys, such as the inner one of {"report": {…}} or [{…}].
-
-    A list becomes the value of the model's only field.
-    """
+    """Find the object in {"report": {…}} or [{…}], or wrap a list as {field: list}."""
     first = next(iter(model.model_fields))
     known = [_normalize_key(name) for name in model.model_fields]
     for _ in range(_MAX_NESTING):

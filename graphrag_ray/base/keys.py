@@ -33,10 +33,7 @@ def find_key(
 ) -> SecretStr | None:
     """Find the API key of an endpoint in the environment or its key file, or call `ask(variable name)`.
 
-    Blocks while it reads the file or waits for `ask`.
-
-    Returns:
-        The key, or None if the endpoint needs none.
+    Returns None if the endpoint needs no key. Blocks while it reads the file or waits for `ask`.
 
     Raises:
         NoEndpoint: No key was found. The message names the variable, the file and this node.

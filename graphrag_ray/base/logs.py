@@ -199,7 +199,6 @@ class _LineFormatter(logging.Formatter):
         return f"{when} {level} {record.name}: {self.text(record)}"
 
     def text(self, record: logging.LogRecord) -> str:
-        """Return the message and its fields on one line."""
         pairs = []
         for name, value in self._clean(self._fields(record)).items():
             if isinstance(value, float):
@@ -213,7 +212,6 @@ class _LineFormatter(logging.Formatter):
         return json.dumps(line)[1:-1].replace('\\"', '"')
 
     def parts(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-        """Return the message, and its fields as JSON values."""
         fields = self._clean({"logger": record.name, **self._fields(record)})
         return self._clean(self._message(record)), json.loads(json.dumps(fields, default=str))
 
@@ -233,10 +231,7 @@ class _LineFormatter(logging.Formatter):
         return first if len(first) <= MAX_FOREIGN_CHARS else f"{first[:MAX_FOREIGN_CHARS]}…"
 
     def _describe(self, error: BaseException) -> str:
-        """Return the type and location of an error, or its full traceback at level "debug".
-
-        The message of an error may quote documents.
-        """
+        """Return type and location of an error, or its traceback at "debug". Messages may quote documents."""
         if self._config.level == "debug":
             return "".join(traceback.format_exception(error))
         frames = traceback.extract_tb(error.__traceback__)

@@ -29,8 +29,7 @@ _OPEN, _CLOSE = _one_of(_CLOSING), _one_of(_CLOSING.values())
 _OPENED = re.compile(rf"\s*({_OPEN})", re.IGNORECASE)
 _CLOSED = {tag: re.compile(re.escape(closing), re.IGNORECASE) for tag, closing in _CLOSING.items()}
 _ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
-# Text may mention tags. Within a reply, an opening tag therefore only counts at the start of a line, and a
-# closing tag at the start or end of a line.
+# Text may mention tags. Later opening tags only count at the start of a line, closing tags also at its end.
 _OPENED_AT_LINE_START = re.compile(rf"^[ \t]*({_OPEN})", re.IGNORECASE | re.MULTILINE)
 _CLOSED_AT_LINE_EDGE = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
 # A closing tag between two words without spaces (`done.</think>The`) counts too. Prose rarely does this.

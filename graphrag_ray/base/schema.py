@@ -99,7 +99,7 @@ ENTITIES = _table(
     ("degree", pa.int64()),  # number of relationships
     # Ours.
     ("n_instances", pa.int64()),  # number of extracted records
-    ("description_failed", pa.bool_()),  # summary failed: description holds the first instances
+    ("description_failed", pa.bool_()),  # summary failed: description contains the first instances
 )
 
 RELATIONSHIPS = _table(
@@ -115,7 +115,7 @@ RELATIONSHIPS = _table(
     ("source_id", pa.string()),  # id in entities
     ("target_id", pa.string()),  # id in entities
     ("n_instances", pa.int64()),  # number of extracted records
-    ("description_failed", pa.bool_()),  # summary failed: description holds the first instances
+    ("description_failed", pa.bool_()),  # summary failed: description contains the first instances
 )
 
 COVARIATES = _table(
@@ -298,10 +298,7 @@ change in every version."""
 
 
 def table_location(step: str, table: str) -> str:
-    """Return the name under which a stage stores a table.
-
-    Finished tables are in `tables/`, others in `intermediate/<stage>/`.
-    """
+    """Return the name of a stage's table: `<table>` if it is finished, otherwise `<stage>/<table>`."""
     is_finished = table in ("entity_instances", "relationship_instances") or (
         table.startswith("embeddings_") and step.startswith("embed")
     )
@@ -341,11 +338,7 @@ sorted by these numbers, highest first.
 
 
 def row_index_columns(table: str) -> dict[tuple[str, ...], tuple[list[str], list[str]]]:
-    """Return the columns in the row indexes of a table.
-
-    Returns:
-        The columns stored as ids and the columns stored as numbers, by lookup columns.
-    """
+    """Return the columns that the row indexes of a table store as ids and as numbers, by lookup columns."""
     columns = {}
     for group, extra in ROW_INDEXES.get(table, {}).items():
         ids = [name for name in extra if TABLES[table].field(name).type == pa.string()]

@@ -22,14 +22,14 @@ def load_settings(
     base: Mapping[str, Any] | None = None,
     known: KnownModels | None = None,
 ) -> Settings:
-    """Read settings: the file (or `base`) overrides the defaults, and `overrides` override both, in order.
+    """Read settings from a file (or `base`) and apply overrides in order.
 
     Args:
         path: Path or URL of a settings file. A URL is opened with credentials from the environment.
         overrides: Overrides of the form `a.b=c`.
         base: Settings stored in an index (`index_settings.without_machine_settings`).
-        known: Model endpoints and storage for models without any in the settings. Defaults to the user's
-            settings and the environment.
+        known: Endpoints and storage to use if the settings have none. Defaults to the user's settings and the
+            environment.
 
     Raises:
         SettingsError: A key is unknown or a value is invalid. The message suggests the closest known key.
@@ -59,11 +59,7 @@ def load_settings(
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """Read a settings file without validation. Relative paths in it are resolved against the file.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
+    """Read a settings file without validation, and resolve relative paths in it. Raises SettingsError."""
     data = read_mapping(str(path))
     names, source = data.get("names"), data.get("input")
     paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
@@ -103,10 +99,9 @@ def parse_settings(data: Mapping[str, Any]) -> Settings:
 
 
 def resolve_storage(settings: Settings | None, storage: Storage | Mapping[str, Any] | None) -> Storage:
-    """Return the storage settings: the given ones or, without any, from `settings` or the user's settings.
+    """Return `storage`, or else the storage settings in `settings` or the user's settings.
 
-    Raises:
-        SettingsError: `storage` or the user's settings are invalid.
+    Raises SettingsError if they are invalid.
     """
     if isinstance(storage, Storage):
         return storage

@@ -95,16 +95,7 @@ def _is_list_index(step: str) -> bool:
 
 
 def validate_settings(model: type[M], data: Mapping[str, Any], label: str = "settings") -> M:
-    """Validate settings data.
-
-    Args:
-        model: The model to validate against.
-        data: The settings data.
-        label: What error messages call the data.
-
-    Raises:
-        SettingsError: The data is invalid. The message names every problem.
-    """
+    """Validate settings data, which messages call `label`. Raises SettingsError with all problems."""
     try:
         return model.model_validate(data)
     except ValidationError as e:
@@ -122,7 +113,7 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
         elif key in _EXPECTED:
             lines.append(f"{key}: {_EXPECTED[key]}")
         elif problem["type"] == "model_type":
-            # KnownModel is in another module. Its keys are the ones of ModelConnection.
+            # KnownModel is in another module, but has the keys of ModelConnection.
             section = getattr(index_settings, problem["ctx"]["class_name"], index_settings.ModelConnection)
             keys = [f"{key}.{name}" for name in section.model_fields]
             ellipsis = ", …" if len(keys) > _MAX_KEYS else ""

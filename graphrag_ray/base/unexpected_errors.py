@@ -16,7 +16,6 @@ from graphrag_ray.base.wording import one_line, strip_ansi
 SHOWN_CHARACTERS = 300
 """Maximum length in characters of an error message. Some libraries quote a whole document."""
 REPORT_HINT = "unexpected error"
-"""The start of each description."""
 
 _PACKAGE = Path(__file__).parents[1]
 _LOCATION = "_graphrag_ray_location"

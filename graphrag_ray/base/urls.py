@@ -52,12 +52,7 @@ def display_path(path_or_url: str) -> str:
 
 
 def without_secrets(text: str, url: str = "") -> str:
-    """Remove the secrets of all URLs in a text, such as an error message.
-
-    Args:
-        text: The text.
-        url: A URL. Its user, password and query are also removed where they occur outside the URL.
-    """
+    """Remove the secrets of URLs from a text. Those of `url` are removed wherever they occur."""
     if is_url(url):
         text = text.replace(url, display_url(url))
         secrets = []
@@ -88,9 +83,6 @@ def secret_options(options: Mapping[str, Any], prefix: str = "") -> list[str]:
 
 
 def protocol_of(url: str) -> str:
-    """Return the protocol of a URL with aliases resolved, or `file` for a local path.
-
-    A chained URL has the protocol of its last link.
-    """
+    """Return the protocol of the last link of a URL without aliases, or `file` for a local path."""
     protocol, separator, _ = url.rpartition("::")[2].partition("://")
     return _ALIASES.get(protocol, protocol) if separator else "file"

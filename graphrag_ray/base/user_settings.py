@@ -42,8 +42,6 @@ class KnownModel(ModelConnection):
 
 
 class UserSettings(BaseModel, extra="forbid", frozen=True, defer_build=True):
-    """The user's settings.yaml."""
-
     models: dict[str, KnownModel] = {}
     storage: Storage = Storage()
 
@@ -52,8 +50,7 @@ class KnownModels(BaseModel, extra="forbid", frozen=True, defer_build=True):
     """Connection settings for models and storage. A service sends them to its nodes.
 
     Attributes:
-        models: Known models by model id.
-        address: Address of all other models.
+        address: Address of models that are not in `models`.
     """
 
     models: dict[str, KnownModel] = {}
@@ -62,10 +59,9 @@ class KnownModels(BaseModel, extra="forbid", frozen=True, defer_build=True):
 
     @classmethod
     def read(cls, root: str | None = None, environ: Mapping[str, str] | None = None) -> KnownModels:
-        """Read the user's settings, the endpoints remembered for the index at `root`, and the environment.
+        """Read the user's settings, remembered endpoints of the index at `root`, and the environment.
 
-        Raises:
-            SettingsError: The user's settings are invalid.
+        Raises SettingsError if the user's settings are invalid.
         """
         environ = os.environ if environ is None else environ
         user = read_user_settings()
@@ -160,13 +156,8 @@ def read_user_settings() -> UserSettings:
 def remember_endpoints(root: str, settings: Settings) -> Path | None:
     """Remember the endpoints of an index's models for later commands on this machine.
 
-    Endpoints that follow from the user's settings and the environment are left out.
-
-    Returns:
-        The file, if something new was written to it.
-
-    Raises:
-        OSError: The file cannot be written.
+    Endpoints that follow from the user's settings and the environment are left out. Returns the file if
+    something new was written to it. Raises OSError.
     """
     remembered, known = _read_remembered(), KnownModels.read()
     connections: dict[str, dict[str, Any]] = {}
@@ -227,11 +218,7 @@ def _merge(user: KnownModel, remembered: KnownModel) -> KnownModel:
 
 
 def require_known_addresses(settings: Settings, stages: Iterable[str]) -> None:
-    """Check that this machine knows the addresses of all models that these stages call.
-
-    Raises:
-        SettingsError: An address is unknown. The message explains how to set it.
-    """
+    """Raise SettingsError, with instructions, unless the addresses of these stages' models are known."""
     for name in dict.fromkeys(settings.model_name(stage) for stage in stages):
         model = settings.model(name)
         if not model.address_unknown:

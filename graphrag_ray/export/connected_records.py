@@ -40,12 +40,7 @@ MAX_SEARCH_CHARS = 1_000
 
 @dataclass(frozen=True)
 class RecordView:
-    """Reads records.
-
-    Attributes:
-        limit: Maximum number of records per list. None: all.
-        hierarchy: Hierarchy whose communities to show.
-    """
+    """Reads records. `limit` is the maximum number per list. `hierarchy` has the communities to show."""
 
     reader: Reader
     limit: int | None = 10
@@ -62,7 +57,6 @@ class RecordView:
         return rows
 
     def row(self, table: str, id_: str) -> Record:
-        """Return all columns of an existing record."""
         return self.rows(table, schema.TABLES[table].names, [id_])[0]
 
     def first(self, table: str, columns: Sequence[str], ids: Sequence[str]) -> list[Record]:

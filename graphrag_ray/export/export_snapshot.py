@@ -20,12 +20,7 @@ from graphrag_ray.version import __version__
 
 @dataclass(frozen=True)
 class ExportResult:
-    """Result of an export.
-
-    Attributes:
-        rows: Row counts by file or folder. The count of graph.graphml is its number of nodes.
-        notes: What is missing and what to do about it.
-    """
+    """Result of an export. `rows` are row counts by file or folder, or node counts for graph.graphml."""
 
     format: str
     url: str

@@ -64,15 +64,10 @@ def escape_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @dataclass(frozen=True)
 class IdIndex:
-    """Maps ids to short numbers. Needs 16 bytes per row.
+    """Maps ids to short numbers. Needs 16 bytes per row."""
 
-    Attributes:
-        prefix: [N] first 64 bits of the ids, ascending.
-        number: [N] human_readable_id.
-    """
-
-    prefix: npt.NDArray[np.uint64]
-    number: Ints
+    prefix: npt.NDArray[np.uint64]  # [N] first 64 bits of the ids, ascending
+    number: Ints  # [N] human_readable_id
 
     @classmethod
     def of(cls, reader: Reader, table: str) -> IdIndex:
@@ -93,7 +88,6 @@ class IdIndex:
         return positions.astype(np.int64)
 
     def numbers(self, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """Return the human_readable_id of each id."""
         return pa.array(self.number[self.places(ids)])
 
 

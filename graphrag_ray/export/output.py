@@ -1,8 +1,4 @@
-"""The output folder of an export.
-
-Files appear atomically. Before that, they are listed in export.json, which also says whether the export is
-complete.
-"""
+"""The output folder of an export. Files appear atomically and are listed in export.json beforehand."""
 
 from __future__ import annotations
 

@@ -109,9 +109,7 @@ def _exact(reader: Reader, table: str, name: str, ids: Sequence[str]) -> str | N
 def _by_name(kind: str, table: str, name: str, rows: pa.Table, names: Sequence[Sequence[str]]) -> str:
     """Return the id of the only row with this name after `fold`. Raises UsageError.
 
-    Args:
-        rows: Rows with id and human_readable_id.
-        names: Columns of names of these rows. Messages show the first column.
+    `names` are columns of names of these rows. Messages show the first column.
     """
     wanted, numbers = fold(name), rows["human_readable_id"]
     matches = [row for column in names for row, n in enumerate(column) if fold(n) == wanted] if wanted else []

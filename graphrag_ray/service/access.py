@@ -37,11 +37,7 @@ def find_token(
 ) -> SecretStr | None:
     """Find the token that clients must send in the environment, or get it from `ask`, which may block.
 
-    Returns None if there is no token and anonymous access is allowed.
-
-    Raises:
-        UsageError: There is no token and anonymous access is not allowed, or the token does not fit into a
-            header.
+    Raises UsageError if it does not fit into a header, or if it is missing without `allow_anonymous`.
     """
     token = environ.get(options.token_env, "").strip() or ((ask and ask(options.token_env)) or "").strip()
     check_token(options.token_env, token)

@@ -1,8 +1,4 @@
-"""Answer the questions of clients.
-
-A question waits for a slot. It is then answered from the newest snapshot, over shared connections and within
-a time limit. Metrics and logs record it when it ends.
-"""
+"""Answer questions of clients from the newest snapshot, within limits on concurrency and time."""
 
 from __future__ import annotations
 
@@ -54,14 +50,7 @@ SMOOTHING = 0.1
 
 @dataclass(frozen=True)
 class ClientQuestion(AskRequest):
-    """A question from a client.
-
-    Attributes:
-        change_settings: Applies the query settings in the request.
-        seconds: Time limit of the request.
-        sources: Whether the answer includes its sources.
-        id: Id in logs and in the answer.
-    """
+    """A question from a client. `change_settings` applies the query settings in the request."""
 
     change_settings: Callable[[Query], Query] | None = None
     seconds: float | None = None
@@ -141,12 +130,9 @@ class Service:
         self.metrics = ServiceMetrics(live, self.slots, replica, recorder)
 
     async def answer(self, question: ClientQuestion, emit: Emit) -> ServedAnswer:
-        """Answer a question.
+        """Answer a question. Raises QuestionRejected, and GraphRagError as `Index.prepare` does.
 
-        Raises:
-            QuestionRejected: There is no slot, the time limit was exceeded, or an unexpected error occurred.
-                That is logged here, without document text, which the server would log too.
-            GraphRagError: As for `Index.prepare`.
+        An unexpected error becomes a QuestionRejected and is logged here, without text of documents.
         """
         started = time.monotonic()
         logs.set_question_context(question.id)

@@ -31,9 +31,7 @@ log = logging.getLogger(__name__)
 class Served:
     """An open, warmed-up snapshot. Snapshots with the same models share connections.
 
-    Attributes:
-        levels: What each level and the source text contain.
-        missing_key: Why no question can be answered, or "" if some can.
+    `missing_key` explains why no question can be answered, or is "" if some can.
     """
 
     index: Index
@@ -49,14 +47,8 @@ class Served:
 class LiveIndex:
     """Follows the newest snapshot. Belongs to one event loop.
 
-    Args:
-        options: Options of the service.
-        connect: Opens connections to models.
-        ask_key: Provides keys that are neither in the environment nor in a file.
-        prompts: The bundled prompts. Defaults to reading their files.
-
-    Attributes:
-        problem: Why the newest snapshot is not served or no question can be answered, or "".
+    `connect` opens connections to models. `ask_key` provides keys that are neither in the environment nor in
+    a file. `problem` explains why the newest snapshot is not served or no question can be answered, or is "".
     """
 
     def __init__(

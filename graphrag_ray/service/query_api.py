@@ -101,9 +101,7 @@ def server_event(data: Any, name: str | None = None) -> bytes:
 def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
     """Parse a request. The service's default level applies only to its default method.
 
-    Raises:
-        QuestionRejected: The time limit is longer than the service's.
-        UsageError: The method does not support an option.
+    Raises QuestionRejected if the time limit is too long, and UsageError for unsupported options.
     """
     if body.max_seconds is not None and body.max_seconds > options.max_seconds:
         raise invalid(f"max_seconds can be at most {options.max_seconds:g}", "max_seconds")

@@ -1,7 +1,6 @@
-"""Metrics of a service: at /metrics in Prometheus' format, and through a recorder.
+"""Metrics of a service: of this process at /metrics, and of all processes through a recorder.
 
-Model calls have the same metric names as in an index run. /metrics only covers this process; a recorder can
-combine several.
+Model calls have the same metric names as in an index run.
 """
 
 from __future__ import annotations
@@ -57,7 +56,6 @@ SERVICE_METRICS = (
     Instrument("counter", "service_kept_hits", "Columns or pages found in the cache"),
     Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
 )
-"""Metrics of the service itself, without its model calls."""
 MODEL_METRICS = (*CALL_METRICS, *ENDPOINT_METRICS)
 
 _MODELS_PATH = "/v1/models"

@@ -91,11 +91,7 @@ class ServiceOptions(BaseModel):
         return load_settings(None, overrides, base, self.known).storage
 
     def settings_of(self, manifest: Manifest, service_settings: Mapping[str, Any] | None) -> Settings:
-        """Return the settings for questions to a snapshot.
-
-        Raises:
-            SettingsError: The settings are invalid, or there is a budget in USD without a price.
-        """
+        """Return the settings for questions to a snapshot. Raises SettingsError."""
         base = without_machine_settings(manifest.settings) if service_settings is None else service_settings
         settings = load_settings(None, self.overrides, base, self.known)
         names = dict.fromkeys(map(settings.model_name, ANSWER_STAGES))

@@ -250,9 +250,8 @@ def estimate(given: Given, questions_url: str, as_json: bool, **how: Any) -> Non
         columns = ["", "calls", "prompt tokens", "reply tokens", "cost"]
         console.print_table(columns, (row(*astuple(cost)) for cost in costs), total=total)
         if None in usd:
-            settings = index.settings
-            names = (settings.model_name(stage) for stage in MODEL_STAGES)
-            unpriced = next((n for n in names if highest_price(settings.model(n)) is None), "default")
+            names = map(index.settings.model_name, MODEL_STAGES)
+            unpriced = next((n for n in names if highest_price(index.settings.model(n)) is None), "default")
             click.echo(
                 f"The price of model {unpriced!r} is unknown. To see the cost, use {price_hint(unpriced)}"
             )
