@@ -34,7 +34,7 @@ BROKEN_EXPORTERS = {
     "notes-nonsense": (
         "from graphrag_ray.export.exporters import Exporter\n"
         "EXPORTER = Exporter(lambda snapshot, output: [5], 'nonsense', ())\n",
-        "no list of texts",
+        "must return a list of strings",
     ),
     "writes-elsewhere": (
         "from graphrag_ray.export.exporters import Exporter\n"

@@ -84,7 +84,7 @@ QUERIES = [
     (query('"history": [[]]'), "history.0"),
     (query('"history": [' + "{}," * 200_000 + "{}]"), "history.0.question: Field required"),
     (query('"history": [' + '{"question":"","answer":""},' * 30_000 + "{}]"), "at most 1000 items"),
-    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys, 100 at most"),
+    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys, but at most 100"),
     (b'{"question": "\xff\xfe"}', "parsing"),
     (b'{"question": {"question": "x"}}', "question"),
     (b'"What?"', "expects a JSON object"),
