@@ -168,7 +168,7 @@ def test_a_wrong_token_may_hold_any_bytes_and_the_right_one_may_not(town: World,
         assert httpx.get(f"{url}/index", headers={b"Authorization": wrong}).status_code == 401
     assert httpx.get(f"{url}/index", headers={"Authorization": "bearer right"}).status_code == 200
     for token in ("schl\u00fcssel", "a\nb", "a\x7fb"):
-        with pytest.raises(UsageError, match="GRAPHRAG_RAY_TOKEN holds characters"):
+        with pytest.raises(UsageError, match="GRAPHRAG_RAY_TOKEN contains characters"):
             find_token(ServiceOptions(root="x"), {"GRAPHRAG_RAY_TOKEN": token})
 
 
