@@ -371,7 +371,7 @@ def test_a_paid_answer_is_given_whatever_fails_beside_it(
         raise ZeroDivisionError("as DAVE wrote")
 
     served = serve()
-    for name in ("sources", "numbers", "cited"):
+    for name in ("sources", "short_numbers", "cited_records"):
         monkeypatch.setattr(Index, name, fail)
     answer = served.ask(THEMES, sources=True)
     assert answer.status_code == 200 and answer.json()["text"]
