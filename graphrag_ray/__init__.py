@@ -7,7 +7,7 @@ index = open_index("s3://bucket/index")
 print(index.ask("What are the main themes?").text)
 """
 
-# Workers import this package for every task, and commands for every --help, so it imports lazily.
+# Imports are lazy because each worker process and each --help imports this package.
 
 from __future__ import annotations
 
@@ -44,39 +44,39 @@ def build_index(
 ) -> IndexResult:
     """Build the index at `root`, or update it with the documents of INPUT.
 
-    Called from the main thread, it handles Ctrl-C and SIGTERM by raising Interrupted
-    (`engine/interrupts.py`).
+    Ctrl-C and SIGTERM raise Interrupted if this is called from the main thread (`engine/interrupts.py`).
 
     Args:
-        input: A file, folder, glob or URL; or rows, each of which is a document: a `ray.data.Dataset`, a
-            pandas or Arrow table, or dictionaries. `settings.input` names the columns for text, id, title and
-            date; others are metadata. Without an id column, a row is identified by its content.
+        input: A file, folder, glob or URL, or one row per document: a `ray.data.Dataset`, a pandas or Arrow
+            table, or dictionaries. `settings.input` names the columns for text, id, title and date; other
+            columns are metadata. Without an id column, rows are identified by their content.
         root: The index: a folder or URL.
-        settings: Settings, or sections as in a settings file. None: those of the newest snapshot, else of the
-            last run, else the defaults (the offline engine).
-        observer: Progress callbacks (`engine/observer.py`). None: as `progress` says.
-        progress: Show progress on standard error or in the notebook cell. None: on a terminal or in a
-            notebook. Steps are also logged by the logger `graphrag_ray` at level INFO.
-        add: Keep documents that are not in INPUT.
-        allow_deletes: Allow a run that deletes or replaces many documents.
+        settings: Settings, or sections as in a settings file. Defaults to the settings of the newest snapshot
+            or the last run. A new index uses the offline engine.
+        observer: Progress callbacks (`engine/observer.py`), which replace the display of `progress`.
+        progress: Show progress on standard error or in the notebook cell. Defaults to True on a terminal or
+            in a notebook. The logger `graphrag_ray` also logs steps at level INFO.
+        add: Keep documents in the index that are not in INPUT.
+        allow_deletes: Allow the run to delete or replace many documents.
         reset_communities: Partition the graph from scratch instead of starting from the existing communities.
-        verify: Read every stored part first and rebuild damaged ones.
-        verify_input: Read every file of INPUT, even with unchanged size and time, or ETag.
-        new_prompts: Use the prompts of the package, or of `settings.prompts_dir`, instead of those that the
-            index was built with. Their cost is passed to `observer` first.
-        agree: Receives that cost instead. If it raises, the run ends before any model call.
-        address: A Ray cluster. None: the one of this machine, else a private one.
-        on_ray: Run on Ray (True) or in this process (False). None: in this process if no cluster is running
-            and INPUT is small (`run.in_process_max_mb`).
-        storage: How index and INPUT are reached, as `settings.Storage`. None: as the settings, else the
-            environment, say. It is never read from a snapshot.
+        verify: Read every stored part first and rebuild damaged parts.
+        verify_input: Read every file of INPUT, even if its size and time, or its ETag, are unchanged.
+        new_prompts: Replace the prompts in the index with the bundled ones or `settings.prompts_dir`.
+            `observer` receives a message about their cost first.
+        agree: Receives that message instead. If it raises, the run ends before any model call.
+        address: Address of a Ray cluster. Defaults to the cluster of this machine or, without one, a private
+            cluster.
+        on_ray: Run on Ray (True) or in this process (False). By default, runs in this process if no cluster
+            is running and INPUT is small (`run.in_process_max_mb`).
+        storage: Storage settings for index and INPUT. Defaults to `settings.storage`, then the user's
+            settings and the environment. Snapshots do not store them.
 
     Returns:
-        The snapshot, and figures of the run.
+        The snapshot and the statistics of the run.
 
     Raises:
-        UsageError: Invalid arguments, before Ray is started where possible.
-        GraphRagError: As `indexing.index.index`.
+        UsageError: An argument is invalid. Most are checked before Ray starts.
+        GraphRagError: As for `indexing.index.index`.
     """
     from functools import partial
 
@@ -85,14 +85,14 @@ def build_index(
     from graphrag_ray.indexing.index import index as run_index
 
     observer = observer or _observer(progress)
-    given = input if isinstance(input, str | InputRows) else InputRows(input)
-    settled = build.resolve_settings(root, settings, storage)
-    agreed = partial(build.confirm_cost, settled, new_prompts, (new_prompts and agree) or observer.message)
-    with build.open_executor(given, root, settled, observer, address, on_ray, agreed) as executor:
+    source = input if isinstance(input, str | InputRows) else InputRows(input)
+    resolved = build.resolve_settings(root, settings, storage)
+    confirm = partial(build.confirm_cost, resolved, new_prompts, (new_prompts and agree) or observer.message)
+    with build.open_executor(source, root, resolved, observer, address, on_ray, confirm) as executor:
         return run_index(
-            given,
+            source,
             executor,
-            settled,
+            resolved,
             observer,
             add=add,
             allow_deletes=allow_deletes,
@@ -108,7 +108,7 @@ def _observer(progress: bool | None) -> Observer:
 
     if not (shows_progress() if progress is None else progress):
         return Observer()
-    from graphrag_ray.cli.progress import observer_for_people  # Only progress needs the terminal.
+    from graphrag_ray.cli.progress import observer_for_people  # imported lazily: it needs Rich
 
     return observer_for_people()
 
@@ -125,16 +125,16 @@ def open_index(
 
     Args:
         url: The index: a folder or URL.
-        snapshot: Number of a snapshot. None: the newest.
-        settings: Settings for questions. None: those that the index was built with, and the model addresses
-            that this machine knows (`base/user_settings.py`).
-        storage: How the index is reached, as `settings.Storage`. None: as `settings.storage`, else the
-            environment, says.
-        cache: A folder or URL that keeps model replies, so that repeated calls are free. It may be the work
-            folder of a batch (its answers' file with `.work`).
+        snapshot: Number of a snapshot. Defaults to the newest.
+        settings: Settings for questions. Defaults to the settings of the index, with the model addresses that
+            this machine knows (`base/user_settings.py`).
+        storage: Storage settings for the index. Defaults to `settings.storage`, then the user's settings and
+            the environment.
+        cache: Folder or URL of a cache for model replies, so that repeated calls cost nothing. It may be the
+            work folder of a batch (the path of its answers plus `.work`).
 
     Raises:
-        IndexNotFound: There is no index, or no finished snapshot.
+        IndexNotFound: There is no index or no finished snapshot.
         StoreError: The index cannot be read.
     """
     from graphrag_ray.base.index_settings import without_machine_settings
@@ -144,11 +144,11 @@ def open_index(
     from graphrag_ray.store.files import Store
     from graphrag_ray.store.snapshots import open_latest
 
-    reached = resolve_storage(settings, storage)
-    store = Store(url, reached.fsspec_options(url))
+    storage = resolve_storage(settings, storage)
+    store = Store(url, storage.fsspec_options(url))
     manifest = open_latest(store, snapshot)
-    known = settings or load_settings(
+    settings = settings or load_settings(
         None, (), without_machine_settings(manifest.settings), KnownModels.read(store.url)
     )
-    replies = Store(cache, reached.fsspec_options(cache)) if cache is not None else None
-    return Index(store, manifest, known.model_copy(update={"storage": reached}), replies)
+    replies = Store(cache, storage.fsspec_options(cache)) if cache is not None else None
+    return Index(store, manifest, settings.model_copy(update={"storage": storage}), replies)

@@ -1,4 +1,4 @@
-"""`python -m graphrag_ray` is `graphrag-ray`."""
+"""Run `graphrag-ray` with `python -m graphrag_ray`."""
 
 from graphrag_ray.cli.command_line import main
 

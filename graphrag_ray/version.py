@@ -1,3 +1,3 @@
-"""The version of this package, known also where it is a folder that was not installed."""
+"""The version of this package. It is stored here so that a checkout knows it without installation."""
 
 __version__ = "0.1.0"

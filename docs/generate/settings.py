@@ -111,7 +111,7 @@ def row(path: str, name: str, info: FieldInfo, docs: dict[str, str]) -> Sequence
     if not meaning:
         raise SystemExit(f"{path} has no description: add a docstring below its field in index_settings.py")
     kind = kind_of(info.annotation, info.metadata)
-    mark = "†" if index_settings.is_machines(info) else ""
+    mark = "†" if index_settings.is_machine_setting(info) else ""
     return [f"`{name}`{mark}", kind, default_of(info), unit_of(name), meaning]
 
 

@@ -1,6 +1,6 @@
 """Convert between Arrow arrays, numpy and lists without pandas.
 
-pyarrow's own conversions import pandas if it is installed, which takes longer than a search.
+pyarrow's conversions import pandas if it is installed, and that import takes longer than a search.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ import pyarrow as pa
 
 
 def numbers(array: pa.Array) -> npt.NDArray[Any]:
-    """A numeric array without nulls as a numpy array, without a copy."""
+    """View a numeric array without nulls as a numpy array. Nothing is copied."""
     return np.from_dlpack(array) if len(array) else np.zeros(0, array.type.to_pandas_dtype())
 
 
 def arrow(values: npt.NDArray[Any]) -> pa.Array:
-    """A numpy array of int64, int32 or float64 as an Arrow array without nulls."""
+    """Convert a numpy array of int64, int32 or float64 to an Arrow array without nulls."""
     data = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
 
 
 def strings(values: Iterable[str | None], type_: pa.DataType | None = None) -> pa.Array:
-    """An Arrow array of strings, by default `pa.string()`. None becomes null."""
+    """Build an Arrow array of strings. None becomes null. The default type is `pa.string()`."""
     values = list(values)
     encoded = [b"" if value is None else value.encode() for value in values]
     large = type_ is not None and pa.types.is_large_string(type_)

@@ -1,9 +1,9 @@
-"""Declarations of the stages of a run, the record kinds and the hierarchies of communities.
+"""The stages of an index run, the record kinds and the community hierarchies.
 
-Everything else is derived from them: settings, journals, replay, failures, the estimate and progress from the
-stages; references, short ids, embeddings, search indexes and sources from the record kinds; the need for a
-graph and the place of levels and reports from the hierarchies. `indexing/index.py` binds functions to their
-names.
+A stage is a step of an index run; a dialogue is the conversation with a model that it runs for each item.
+Settings, journals, failures, estimates and progress are derived from the stages. References, embeddings,
+search indexes and sources are derived from the record kinds. `indexing/index.py` maps each stage to its
+function.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of indexing.
+    """A step of an index run.
 
     Attributes:
-        name: Name of the step in manifests and progress.
-        reads: Stages whose results it reads. `merge` combines the results of several stages; a later stage
-            that reads only a part of one of them names that one.
-        dialogue: The dialogue it runs, which names its journal, its model under `stages` and its failures; ""
-            if it calls no model. Stages of different hierarchies may run the same dialogue.
-        prompts: Prompts of those turns whose replies inform an estimate.
+        name: Name in manifests and progress.
+        reads: Stages whose results this stage reads. A stage that needs only one input of `merge` names that
+            input instead of `merge`.
+        dialogue: The dialogue that it runs, or "" if it calls no model. Its journal, its model under `stages`
+            and its failures have this name. Stages of different hierarchies may run the same dialogue.
+        prompts: Prompts that the dialogue sends, apart from CORRECTION_PROMPT.
         included_prompts: Prompts that are inserted into `prompts`.
-        section: Settings section whose `enabled` turns the stage on; "" if it always runs.
-        writes: What its model writes, and the snapshot count of their total (or "").
-        module: File in `indexing/stages/`, if it is not named after the stage.
+        section: Settings section whose `enabled` turns the stage on, or "" if no setting does.
+        writes: What messages call its output, and the snapshot count that holds its total (or "").
+        module: Module in `indexing/stages/`, if its name is not `NAME_stage`.
     """
 
     name: str
@@ -40,7 +40,6 @@ class Stage:
 
     @property
     def failure_stage(self) -> str:
-        """Name of the stage in failures."""
         return self.dialogue or self.name
 
 
@@ -73,7 +72,7 @@ _STAGES = (
     ),
     Stage("merge", reads=("read", "extract", "claims")),
     Stage("describe", ("extract",), "describe", prompts=("describe",), writes=("descriptions", "")),
-    # Only if a hierarchy is built by meaning. `embed` reuses the vectors.
+    # These two run only if a hierarchy clusters by embedding. `embed` reuses their vectors.
     _embed("embed_entities", "describe"),
     _embed("embed_chunks", "read"),
     Stage("communities", reads=("extract", "describe")),
@@ -110,32 +109,32 @@ _STAGES = (
 STAGES: Mapping[str, Stage] = {stage.name: stage for stage in _STAGES}
 
 ABOUT_DIALOGUE = "about"
-"""The dialogue that describes the corpus once, before the first report. It is not a stage, since later runs
-do not repeat it. It uses the model of reports."""
+"""The dialogue that describes the corpus before the first report. It is not a stage because it runs only once
+per index. It uses the report model."""
 
 CORRECTION_PROMPT = "correct"
-"""Prompt of correction turns in all dialogues."""
+"""The prompt that asks for a corrected reply, in every dialogue."""
 
 MODEL_STAGES_OF_INDEXING = tuple(
     {stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values()
 )[::-1]
-"""Stages that call models: the first of each dialogue."""
+"""The first stage of each dialogue."""
 
 JOURNALS = (*(stage.dialogue for stage in MODEL_STAGES_OF_INDEXING), ABOUT_DIALOGUE)
-"""The dialogues of indexing, each with a journal."""
+"""The dialogues of an index run. Each has a journal."""
 
 INDEXING_PROMPTS = (
     *(name for s in MODEL_STAGES_OF_INDEXING for name in (*s.prompts, *s.included_prompts)),
     CORRECTION_PROMPT,
 )
-"""Prompts that an index is built with. Changing one repeats model calls."""
+"""Prompts that snapshots store. Changing one repeats model calls."""
 
 MODEL_STAGES = (
     *(stage.dialogue for stage in MODEL_STAGES_OF_INDEXING),
-    *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # questions
-    *("questions", "judge", "answer_claims"),  # `evaluate`
+    *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # query
+    *("questions", "judge", "answer_claims"),  # evaluate
 )
-"""The dialogues of indexing, questions and `evaluate`: the keys of `stages` in the settings."""
+"""Keys of `stages` in the settings."""
 
 FAILURE_STAGES = (*dict.fromkeys(stage.failure_stage for stage in _STAGES), ABOUT_DIALOGUE)
 
@@ -146,12 +145,13 @@ class RecordKind:
 
     Attributes:
         name: Name in embeddings and search.
-        section: Heading in contexts, and name in references.
-        singular: Singular of `section`, which references may use for one record.
-        table: The table that holds the records.
-        word, words: What messages call one record, and several.
-        content: Columns that may differ between snapshots for the same id.
-        searched: Whether its texts are embedded and indexed for vector and keyword search.
+        section: Heading in contexts and name in references.
+        singular: Singular of `section`. References may use it for one record.
+        table: The table that contains the records.
+        word: What messages call one record.
+        words: The plural of `word`.
+        content: Columns to compare if two snapshots have a record with the same id.
+        searched: Whether its texts are indexed for vector and keyword search.
     """
 
     name: str
@@ -178,10 +178,11 @@ RECORD_KINDS = (
     RecordKind("attributed_report", "Themes", "Theme", "attributed_reports", "theme", "themes", _REPORT),
     RecordKind("tree_summary", "Summaries", "Summary", "tree_summaries", "summary", "summaries",
                ("title", "full_content")),
-    RecordKind("text_unit", "Sources", "Source", "text_units", "chunk", "chunks", ("header",)),
+    RecordKind("text_unit", "Sources", "Source", "text_units", "chunk", "chunks",
+               ("header",)),  # The id of a chunk already covers its text.
 )
 # fmt: on
-"""In the order in which contexts show their sections. The id of a chunk is a hash of its text."""
+"""Record kinds, in the order of their sections in contexts."""
 
 RECORD_KIND_BY_SECTION: Mapping[str, RecordKind] = {kind.section: kind for kind in RECORD_KINDS}
 
@@ -190,16 +191,16 @@ SEARCHED_KINDS: Mapping[str, RecordKind] = {kind.name: kind for kind in RECORD_K
 
 @dataclass(frozen=True)
 class HierarchyKind:
-    """A way to divide records into communities on several levels, each with a report.
+    """A way to divide records into communities on several levels. Each community has a report.
 
     Attributes:
         name: Name in the setting `hierarchies`, in `--hierarchy` and in the column `hierarchy`.
         member_kind: The record kind of its members.
         stages: Stages that build it, in the order of the run.
-        communities_table: Its table of communities, with at least community, level, parent and hierarchy.
-        report_kind: The record kind of its reports. Their table has at least id, community, n_tokens,
+        communities_table: The table of its communities, with at least community, level, parent and hierarchy.
+        report_kind: The record kind of its reports. Their table has at least id, community, n_tokens and
             hierarchy.
-        needs_embeddings: Whether its members are embedded before it is built.
+        needs_embeddings: Whether its members must be embedded first.
     """
 
     name: str
@@ -211,7 +212,6 @@ class HierarchyKind:
 
     @property
     def section(self) -> str:
-        """Context section of its reports."""
         return SEARCHED_KINDS[self.report_kind].section
 
     @property
@@ -225,7 +225,7 @@ class HierarchyKind:
 
     @property
     def reports_count(self) -> str:
-        """Name of its reports in the counts of a snapshot."""
+        """The key of its report count in the counts of a snapshot."""
         return STAGES[self.stages[-1]].writes[1]
 
 
@@ -253,21 +253,21 @@ COMPARED_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "documents": ("documents", ("content_hash",)),
     **{
         k.table: (k.words, k.content)
-        for k in (*RECORD_KINDS[-1:], *RECORD_KINDS[:-1])
+        for k in (*RECORD_KINDS[-1:], *RECORD_KINDS[:-1])  # Chunks come first: the others derive from them.
         if k.name not in REPORT_KINDS
     },
-    # The id of a community is a hash of its content, so a changed community is a new one.
+    # The id of a community is a hash of its members, so a changed community is a new one.
     **{kind.communities_table: (kind.communities_table.replace("_", " "), ()) for kind in _HIERARCHIES},
     **{k.table: (k.words, k.content) for k in RECORD_KINDS if k.name in REPORT_KINDS},
 }
-"""Tables whose changes a run reports, in this order: what messages call the rows, and the columns to
+"""The tables whose changes a run reports, in this order. Each has a noun for its rows and the columns to
 compare."""
 
 
 def affected_dialogues(prompt: str) -> Collection[str]:
-    """The dialogues that a changed prompt affects: its own and those of the stages downstream.
+    """Return the dialogues that a changed prompt affects: its own and those of downstream stages.
 
-    The correction prompt affects all.
+    The correction prompt affects all dialogues.
     """
     affected: set[str] = set()
     for stage in _STAGES:  # in the order of the run

@@ -3,36 +3,36 @@
     GraphRagError                      exit code 1 unless stated otherwise
     ├── UsageError                     the caller has to change something: exit code 2
     │   ├── SettingsError              invalid settings file, --set or option
-    │   ├── PromptError                prompt with a missing or unknown placeholder
+    │   ├── PromptError                unreadable prompt, or a missing or unknown placeholder
     │   ├── InputError                 INPUT contains nothing that can be read
     │   ├── IndexNotFound              no index, or no finished snapshot, at --root
     │   ├── LevelNotFound              community level that the index does not have
     │   ├── DeletionRefused            the run would delete much of the index, or replace documents
     │   └── ReportsMissing             the index has no communities and reports
     ├── StoreError                     storage failure
-    │   ├── CorruptPart                a stored part is truncated or was modified
-    │   ├── LockHeld                   another writer works on this index
+    │   ├── CorruptPart                a stored part is truncated or modified
+    │   ├── LockHeld                   another process is writing this index
     │   ├── LockLost                   another writer took over the lock
     │   ├── SnapshotConflict           another writer committed this snapshot number
-    │   └── SnapshotRemoved            the snapshot was removed while it was read
-    ├── ProcessDied                    a process that worked on tables died repeatedly
-    ├── RunStopped                     the run stopped early; finished work is kept
-    │   ├── BudgetSpent                limit on cost, tokens or time reached: exit code 4
+    │   └── SnapshotRemoved            the snapshot was removed while a query was reading it
+    ├── ProcessDied                    a worker process died repeatedly
+    ├── RunStopped                     the run stopped early; finished items are stored
+    │   ├── BudgetSpent                the limit on cost, tokens or time was reached: exit code 4
     │   ├── Interrupted                Ctrl-C: exit code 130
     │   │   └── Terminated             SIGTERM: exit code 143
-    │   ├── TooManyFailures            more failed items than max_failed_fraction allows
+    │   ├── TooManyFailures            more items failed than max_failed_fraction allows
     │   └── ModelRefused               the endpoint refuses all requests (key, model, quota)
-    │       └── NotConfigured          no endpoint of a model can be reached: exit code 2
+    │       └── NotConfigured          a model has no usable endpoint: exit code 2
     └── CallError                      one request to a model failed
         ├── TransientCallError         may succeed on retry (408, 409, 425, 429, 5xx, connection, timeout)
         ├── PermanentCallError         this request will never succeed (400, too long, content filter)
         │   └── RequestTooLarge        may succeed with a larger window or limit in the settings
         └── FatalCallError             no request will succeed (401, 403, unknown model, quota)
-            └── NoEndpoint             no request can be sent: no address, no key, or an invalid header
+            └── NoEndpoint             no request can be sent: no address, no key or an invalid header
 
-    DialogueFailed                     a dialogue cannot use the model's replies; the item fails permanently
+    DialogueFailed                     the model's replies are unusable; the item fails permanently
 
-Errors cross process boundaries and have to survive pickling: the message is the only positional argument.
+Errors are pickled between processes, so the message must be their only positional argument.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXIT_FAILED_ITEMS = 3
 
 
 class GraphRagError(Exception):
-    """Base of all errors raised on purpose."""
+    """Base class of all expected errors."""
 
     exit_code = 1
 
@@ -76,7 +76,7 @@ class StoreError(GraphRagError): ...
 
 
 class CorruptPart(StoreError):
-    """A damaged part. `path` is the file, relative to its store; "" if the damage is not in one file."""
+    """A damaged part. `path` is the file, relative to its store, or "" if no single file is damaged."""
 
     def __init__(self, message: str, *, path: str = "") -> None:
         super().__init__(message)
@@ -94,9 +94,9 @@ class SnapshotConflict(StoreError): ...
 
 class SnapshotRemoved(StoreError):
     def with_usage(self, calls: int, tokens: int) -> SnapshotRemoved:
-        """The same error, with what the question had cost by then."""
-        used = f". The question had used {calls:,} calls and {tokens:,} tokens"
-        return SnapshotRemoved(f"{self}{used}") if calls else self
+        """Return this error with the usage of the interrupted query appended to the message."""
+        usage = f". The question had used {calls:,} calls and {tokens:,} tokens"
+        return SnapshotRemoved(f"{self}{usage}") if calls else self
 
 
 class ProcessDied(GraphRagError): ...
@@ -128,10 +128,10 @@ class NotConfigured(ModelRefused):
 
 
 class CallError(GraphRagError):
-    """A failed request. `status` is the HTTP status; None if there was no response."""
+    """A failed request. `status` is the HTTP status, or None without a response."""
 
     retry_next_run = False
-    """Whether the next run should retry, since the unchanged request may succeed then."""
+    """Whether the next run should retry the unchanged request."""
 
     def __init__(self, message: str, *, status: int | None = None) -> None:
         super().__init__(message)
@@ -139,7 +139,7 @@ class CallError(GraphRagError):
 
 
 class TransientCallError(CallError):
-    """A transient failure. `retry_after_s` is the endpoint's Retry-After; None if it sent none."""
+    """A transient failure. `retry_after_s` is the Retry-After header, if there was one."""
 
     retry_next_run = True
 
@@ -154,14 +154,14 @@ class PermanentCallError(CallError): ...
 
 
 class RequestTooLarge(PermanentCallError):
-    """The request exceeds limits that can be changed: our settings, or the endpoint's context window."""
+    """The request exceeds a limit that can be raised, in our settings or at the endpoint."""
 
     retry_next_run = True
 
 
 class FatalCallError(CallError):
     def as_run_error(self) -> ModelRefused:
-        """The error that stops the run or question."""
+        """Return the error to stop the run or query with."""
         return ModelRefused(str(self))
 
 

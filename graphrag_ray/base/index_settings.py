@@ -1,8 +1,8 @@
-"""The settings model of an index. `settings_file.py` reads settings files into it.
+"""The settings model. `settings_file.py` reads settings files into it.
 
 The docstring below a field becomes its entry in `docs/reference/settings.md`. Settings never contain secrets:
-`api_key_env` and `api_key_file` say where a worker finds one. A field marked `OfMachine` belongs to the
-machine or to one run: it is neither written to a snapshot nor read from one.
+`api_key_env` and `api_key_file` say where workers find API keys. A field marked `MachineSetting` belongs to a
+machine or a run. It is neither written to snapshots nor read from them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from graphrag_ray.base.urls import is_url, protocol_of, secret_options
 from graphrag_ray.base.wording import shortened
 
 OFFLINE_MODEL_ID = "offline-6"
-"""Model id of the offline engine in item keys. Raise the number when its replies change."""
+"""Model id of the offline engine in item keys. Increase the number when its replies change."""
 OPENAI_URL = "https://api.openai.com/v1"
 MAX_ABOUT = 1_000
 JUDGE_TEMPERATURE = 1.0
@@ -54,10 +54,10 @@ _SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 
-def _without_password(place: str | None) -> str | None:
-    if place is not None and is_url(place) and ":" in urlsplit(place).netloc.rpartition("@")[0]:
-        raise ValueError("the address holds a password: copy the file to a folder or an object store")
-    return place
+def _check_password(path_or_url: str | None) -> str | None:
+    if path_or_url and is_url(path_or_url) and ":" in urlsplit(path_or_url).netloc.rpartition("@")[0]:
+        raise ValueError("the URL contains a password: copy the file to a folder or an object store")
+    return path_or_url
 
 
 def _split_commas(value: Any) -> Any:
@@ -69,13 +69,13 @@ def normalize_description(text: str) -> str:
     return shortened(" ".join(_CONTROL.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
 
-class _Machine:
-    """Annotation marker of `OfMachine` fields."""
+class _MachineMark:
+    """Marks the fields of the machine."""
 
 
 T = TypeVar("T")
-OfMachine: TypeAlias = Annotated[T, _Machine()]
-KeptPlace: TypeAlias = Annotated[str | None, AfterValidator(_without_password)]
+MachineSetting: TypeAlias = Annotated[T, _MachineMark()]
+PathOrUrl: TypeAlias = Annotated[str | None, AfterValidator(_check_password)]
 ReasoningEffort: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]{1,20}$")] | None
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ else:  # Literals, so that an error about an unknown name lists the known ones.
 
 
 class _Strict(BaseModel):
-    # Most sections are validated only as part of another one, so a validator for each is not built up front.
+    # Most sections are validated as part of another one and never need their own validator.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
@@ -110,11 +110,11 @@ class Endpoint(_Strict):
     """One address that serves a model."""
 
     base_url: str = OPENAI_URL
-    """Base URL of the OpenAI-compatible API. Default: OPENAI_BASE_URL in the environment, else OpenAI."""
+    """Base URL of the OpenAI-compatible API. Default: OPENAI_BASE_URL in the environment, or OpenAI's URL."""
     api_key_env: str | None = "OPENAI_API_KEY"
-    """Name of the environment variable that holds the API key. null: the endpoint needs no key."""
+    """Name of the environment variable with the API key. null: the endpoint needs no key."""
     api_key_file: str | None = None
-    """File that holds the API key, read if the variable is not set."""
+    """File with the API key, read if the variable is not set."""
     model: str | None = None
     """Model id to send to this endpoint, if it differs from the `model` of the section above."""
     requests_per_minute: PositiveFloat | None = None
@@ -122,7 +122,7 @@ class Endpoint(_Strict):
     tokens_per_minute: PositiveFloat | None = None
     """Token rate limit, prompts and replies together. null: no known limit."""
     max_in_flight: PositiveInt | None = None
-    """Maximum number of concurrent calls. null: as many as rate limits allow or throughput rewards."""
+    """Maximum number of concurrent calls. null: limited by the rate limits, or adapted to the throughput."""
     price: Price | None = None
     """Prices at this endpoint, if they differ from the `price` of the section above."""
     headers: dict[str, str] = {}
@@ -134,12 +134,12 @@ class Endpoint(_Strict):
         try:
             parts = urlsplit(url)
             is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # the port is not a number, or a bracket is not closed
+        except ValueError:  # invalid port or bracket
             is_http = False
         if not is_http:
             # Do not repeat a possible password: host:8000/v1 begins like an address with a user.
-            named = "it" if "@" in url else repr(url.partition("?")[0])
-            raise ValueError(f"{named} is not an address. Use http://host:port/v1 or https://host/v1")
+            quoted = "it" if "@" in url else repr(url.partition("?")[0])
+            raise ValueError(f"{quoted} is not an address. Use http://host:port/v1 or https://host/v1")
         return url
 
     @model_validator(mode="after")
@@ -148,22 +148,24 @@ class Endpoint(_Strict):
         if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
             raise ValueError("api_key_env is the NAME of an environment variable, never the key itself")
         if secret := sorted(name for name in self.headers if name.lower() in _SECRET_HEADERS):
-            raise ValueError(f"headers hold a secret ({', '.join(secret)}): use api_key_env or api_key_file")
+            raise ValueError(
+                f"headers contain a secret ({', '.join(secret)}): use api_key_env or api_key_file"
+            )
         if "@" in urlsplit(self.base_url).netloc:
-            raise ValueError("base_url holds a user or password: use api_key_env or api_key_file")
+            raise ValueError("base_url contains a user or password: use api_key_env or api_key_file")
         return self
 
 
 class ModelConnection(_Strict):
-    """How this machine reaches a model. Not part of snapshots."""
+    """Connection settings of a model. Not stored in snapshots."""
 
-    endpoints: OfMachine[tuple[Endpoint, ...]] = ()
+    endpoints: MachineSetting[tuple[Endpoint, ...]] = ()
     """Endpoints that serve the model. Several endpoints share the load."""
-    price: OfMachine[Price | None] = None
-    """Prices of the model. null: as in the bundled price table."""
-    timeout_s: OfMachine[PositiveFloat] = 180.0
+    price: MachineSetting[Price | None] = None
+    """Prices of the model. null: from the bundled price table."""
+    timeout_s: MachineSetting[PositiveFloat] = 180.0
     """Time limit for one request."""
-    embedding_batch_size: OfMachine[Annotated[int, Field(gt=0, le=2048)]] = 128
+    embedding_batch_size: MachineSetting[Annotated[int, Field(gt=0, le=2048)]] = 128
     """Number of texts in one embedding call."""
 
 
@@ -171,25 +173,25 @@ class Model(ModelConnection):
     """A model and the endpoints that serve it."""
 
     provider: str = "offline"
-    """offline (no API key, no network), openai (any OpenAI-compatible endpoint), or that of a plug-in."""
+    """offline (no API key, no network), openai (any OpenAI-compatible endpoint), or a plugin."""
     model: str = ""
-    """Model id. It is part of every item key: replies of another model are not reused."""
+    """Model id. Replies from other models are not reused."""
     tokenizer: str | None = None
-    """Tokenizer: cl100k_base, o200k_base, llama3 or qwen3. null: chosen by the model id, else o200k_base."""
+    """Tokenizer: cl100k_base, o200k_base, llama3 or qwen3. null: by the model id, or else o200k_base."""
     context_window: PositiveInt = 128_000
-    """Context window of the model: prompt and reply together."""
+    """Context window of the model, for prompt and reply together."""
     max_output_tokens: PositiveInt = 4_096
     """Maximum length of a reply, unless a stage sets a lower limit."""
     reasoning_effort: ReasoningEffort = None
     """Reasoning effort to request, in the endpoint's terms: low, medium, high, …. null: not sent."""
     reasoning_tokens: NonNegativeInt | None = None
-    """Tokens reserved for reasoning, beside the reply. null: 8,192 for reasoning models, else 0."""
+    """Tokens reserved for reasoning, on top of the reply. null: 8,192 for reasoning models, else 0."""
     embedding_dimensions: PositiveInt | None = None
     """Dimensions to request from an embedding model that supports several. null: the model's default."""
     needs_address: bool = False
-    """Written to snapshots: machines have to know the address, since it was not api.openai.com."""
+    """Written to snapshots. true: the address was not api.openai.com, so each machine must know it."""
     package: str = ""
-    """Written to snapshots: the package that added the provider."""
+    """Written to snapshots: the package that provides the provider."""
 
     @model_validator(mode="after")
     def _check_provider(self) -> Model:
@@ -198,7 +200,7 @@ class Model(ModelConnection):
             raise ValueError(f"unknown provider {self.provider[:100]!r}. Choose from: {known}")
         if self.provider == "openai" and not self.model:
             raise ValueError("`model` is required with provider: openai (a model id such as gpt-4o-mini)")
-        # A model that silently ran offline would cost nothing and mean nothing.
+        # Otherwise the offline engine would silently replace the model.
         if self.provider == "offline" and (self.model or self.endpoints):
             raise ValueError(
                 "a model with `model` or `endpoints` needs provider: openai (to return to the offline "
@@ -215,17 +217,17 @@ class Model(ModelConnection):
 
     @property
     def model_id(self) -> str:
-        """The id that is part of item keys."""
+        """The model id in item keys."""
         return OFFLINE_MODEL_ID if self.provider == "offline" else self.model or self.provider
 
     @property
     def is_local(self) -> bool:
-        """Whether requests are answered in this process, without endpoints. Imports the provider."""
+        """Whether the model runs in this process, without endpoints. Imports the provider."""
         return isinstance(provider_or_unavailable(self), LocalProvider)
 
     @property
     def reserved_reasoning_tokens(self) -> int:
-        """Tokens reserved for reasoning, as far as known before the first reply."""
+        """Tokens to reserve for reasoning before the first reply shows how many are needed."""
         if self.reasoning_tokens is not None:
             return self.reasoning_tokens
         names = [self.model, *(e.model for e in self.endpoints if e.model)]
@@ -233,14 +235,14 @@ class Model(ModelConnection):
 
 
 class StageModel(_Strict):
-    """Model and call parameters of one stage. null: the value of the model, unless stated otherwise."""
+    """Model and call parameters of one stage. null: the model's value, unless stated otherwise."""
 
     model: str | None = None
     """Name of a model under `models`."""
     temperature: float | None = 0.0
     """Sampling temperature. null: not sent. Stage `judge` defaults to 1, so that replicates vary."""
     max_output_tokens: PositiveInt | None = None
-    """Maximum length of a reply. null: the limit of the stage, or of the model."""
+    """Maximum length of a reply. null: the limit of the stage or the model."""
     reasoning_effort: ReasoningEffort = None
     """As in `models.NAME`."""
     reasoning_tokens: NonNegativeInt | None = None
@@ -248,15 +250,15 @@ class StageModel(_Strict):
 
 
 class Storage(_Strict):
-    """How storage is reached. Credentials do not belong here: each node reads them from its environment, from
-    a profile or from its role. Not part of snapshots."""
+    """Connection settings for storage. Credentials do not belong here: each node reads them from its
+    environment, a profile or its role. Not stored in snapshots."""
 
     endpoint_url: str | None = None
-    """Address of an S3 server other than AWS. null: AWS_ENDPOINT_URL, else AWS."""
+    """Address of an S3 server other than AWS. null: AWS_ENDPOINT_URL, or AWS if that is not set."""
     region: str | None = None
     """Region. null: from the environment or the profile."""
     path_style: bool | None = None
-    """Whether requests have the bucket in their path, as most non-AWS servers expect. null: automatic."""
+    """Put the bucket in the path of URLs, as most S3 servers other than AWS expect. null: automatic."""
     checksums: Literal["when_supported", "when_required"] | None = None
     """when_required: for S3 servers without the newer checksums. null: from the environment."""
     profile: str | None = None
@@ -268,15 +270,15 @@ class Storage(_Strict):
     def _check_secrets(self) -> Storage:
         if secret := secret_options(self.options):
             raise ValueError(
-                f"options hold a secret ({', '.join(secret)}): set it on each node in the provider's "
+                f"options contain a secret ({', '.join(secret)}): set it on each node in the provider's "
                 "environment variables (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or in a profile"
             )
         if "@" in urlsplit(self.endpoint_url or "").netloc:
-            raise ValueError("endpoint_url holds a user or password: set it in each node's environment")
+            raise ValueError("endpoint_url contains a user or password: set it in each node's environment")
         return self
 
     def fsspec_options(self, url: str) -> dict[str, Any]:
-        """The fsspec options for opening this URL; empty for a local path."""
+        """Return the fsspec options for opening this URL. They are empty for a local path."""
         protocol = protocol_of(url)
         if protocol == "file":
             return {}
@@ -287,22 +289,22 @@ class Storage(_Strict):
 class Input(_Strict):
     """How documents are read."""
 
-    url: OfMachine[str | None] = None
-    """INPUT for commands that do not name one: a file, folder, glob or URL."""
+    url: MachineSetting[str | None] = None
+    """Default INPUT of commands: a file, folder, glob or URL."""
     text_column: str = "text"
     """Text column of .jsonl, .csv and .parquet files. Columns not named here are kept as metadata."""
     id_column: str | None = None
     """Id column. null: rows are identified by their number."""
     title_column: str | None = "title"
-    """Title column. null: none. Other files have titles of their own."""
+    """Title column. null: none. Files without columns have their own titles."""
     date_column: str | None = "date"
     """Date column. null: none."""
     strip_pattern: str | None = None
-    """Regular expression; its match at the start of a .txt or .md file is removed (a header, say)."""
+    """Regular expression. Its match at the start of a .txt or .md file, such as a header, is removed."""
     max_bytes: PositiveInt = 2_000_000_000
-    """Size limit of .txt, .md and .html files and decoded .parquet row groups; larger ones fail."""
-    storage: OfMachine[Storage | None] = None
-    """How INPUT is reached, if not like the index. null: as in `storage`; {}: from the environment."""
+    """Maximum size of a .txt, .md or .html file or decoded .parquet row group. Larger ones fail."""
+    storage: MachineSetting[Storage | None] = None
+    """Storage settings for INPUT, if they differ from `storage`. null: same; {}: from the environment."""
 
     @model_validator(mode="after")
     def _check_pattern(self) -> Input:
@@ -317,9 +319,9 @@ class Input(_Strict):
 
 class Corpus(_Strict):
     description: Annotated[str, AfterValidator(normalize_description)] | None = None
-    """What the corpus is about, in a sentence or two (at most 1,000 characters). Reports are rated and read
-    in this light. null: kept from the index; for a new index, the report model describes the corpus once. A
-    new text rewrites all reports. "": no description."""
+    """What the corpus is about, in a sentence or two (at most 1,000 characters). It guides the rating of
+    reports and their use in answers. null: kept from the index; for a new index, the report model describes
+    the corpus once. Changing it rewrites all reports. "": no description."""
 
 
 class Chunking(_Strict):
@@ -330,12 +332,12 @@ class Chunking(_Strict):
     overlap: NonNegativeInt = 100
     """Overlap of consecutive chunks."""
     min_last_chunk_tokens: NonNegativeInt = 50
-    """A last chunk with fewer new tokens is merged into the one before, which may then exceed `size`."""
+    """A last chunk with fewer new tokens is merged into the previous one, which may then exceed `size`."""
     prepend_metadata: tuple[str, ...] | Literal["auto"] = "auto"
-    """What to put above each chunk for extraction, counted in `size`: title, date and metadata columns by
-    name. These columns also appear in search, contexts and sources, as title and date always do. auto: date
-    and title, except a title that is the file name or that the chunk begins with. An index keeps its value
-    until another one is set, which extracts the affected chunks again."""
+    """Metadata to put above each chunk for extraction: title, date and metadata columns by name. It counts
+    towards `size`. These columns also appear in search, contexts and sources, where title and date always
+    appear. auto: date and title, except a title that is the file name or the start of the chunk. An index
+    keeps its value until you set another one. Affected chunks are then extracted again."""
 
     @field_validator("prepend_metadata", mode="before")
     @classmethod
@@ -367,34 +369,34 @@ class Extraction(_Strict):
     entity_types: tuple[str, ...] = ("person", "organization", "location", "event", "work", "concept")
     """Entity types to extract. The defaults suit most corpora; the paper used domain-specific types."""
     max_gleanings: NonNegativeInt = 1
-    """How often to ask for entities that an extraction missed."""
+    """Maximum number of requests for entities that an extraction missed."""
     force_yes_no: bool | None = None
-    """Force yes or no to the gleaning question by logit bias. null: if the vocabulary is known."""
+    """Force yes or no as the gleaning reply by logit bias. null: if the vocabulary is known."""
 
 
 class Claims(_Strict):
     """Claim extraction. It costs about as much as entity extraction."""
 
     enabled: bool = False
-    """Extract claims. The paper describes claims as always on; most of its experiments leave them out."""
+    """Extract claims. The paper describes claims as always extracted, but most of its experiments do not."""
     description: str = (
         "Important factual statements about the entities: what they did, decided, owned, "
         "said, caused or suffered, with dates where the text gives them."
     )
-    """What counts as a claim, as told to the model."""
+    """What counts as a claim, for the prompt."""
 
 
 class Names(_Strict):
     """Aliases and blocked names, applied when entity keys are formed."""
 
-    aliases_file: OfMachine[KeptPlace] = None
+    aliases_file: MachineSetting[PathOrUrl] = None
     """YAML file with lines of the form `CANONICAL NAME: [alias, …]`."""
     aliases: str | None = None
-    """Content of an aliases file, if no file is named. Written to snapshots."""
-    blocklist_file: OfMachine[KeptPlace] = None
+    """Content of an aliases file, if `aliases_file` is not set. Written to snapshots."""
+    blocklist_file: MachineSetting[PathOrUrl] = None
     """File with one name per line. These names never become entities."""
     blocklist: str | None = None
-    """Content of a block file, if no file is named. Written to snapshots."""
+    """Content of a blocklist file, if `blocklist_file` is not set. Written to snapshots."""
 
 
 class Descriptions(_Strict):
@@ -403,20 +405,20 @@ class Descriptions(_Strict):
     max_output_tokens: PositiveInt = 500
     """Maximum length of a summary."""
     batch_tokens: PositiveInt = 6_000
-    """Descriptions that fit into one call. More are summarised as a tree."""
+    """Maximum length of the descriptions in one call. Longer lists are summarised hierarchically."""
     concatenate_up_to_tokens: NonNegativeInt = 100
     """Two or three descriptions with at most this many tokens in total (100 are about three sentences) are
-    concatenated without a model call. 0: a model summarises wherever two descriptions differ. An index keeps
-    its value until another one is set."""
+    concatenated without a model call. 0: a model summarises whenever two descriptions differ. An index keeps
+    its value until you set another one."""
 
 
 class Graph(_Strict):
     """Edge weights and pruning."""
 
     edge_weight: Literal["count", "strength"] = "count"
-    """count: chunks that state the relationship (paper 3.1.3); strength: sum of stated strengths."""
+    """count: chunks that state the relationship (paper 3.1.3); strength: sum of the stated strengths."""
     prune: Literal["auto", "on", "off"] = "auto"
-    """Remove accidental names and co-occurrences by statistics. auto: only with the offline engine."""
+    """Remove accidental names and co-occurrences by their statistics. auto: only with the offline engine."""
     min_log_likelihood: float = 3.84
     """Relationships below this log-likelihood ratio are pruned (Dunning 1993; 3.84 is p = .05)."""
 
@@ -437,7 +439,7 @@ class Communities(_Strict):
     resolution: PositiveFloat = 1.0
     """Resolution. Higher values give more and smaller communities."""
     max_size: Annotated[int, Field(gt=1)] | None = 10
-    """Split communities with more members than this. null: split as long as possible."""
+    """Split communities with more members than this. null: split until no further split is possible."""
     iterations: PositiveInt = 2
     """Leiden iterations per split."""
     seed: int = 20_240_424
@@ -445,7 +447,7 @@ class Communities(_Strict):
     components: Literal["all", "largest"] = "all"
     """Connected components to partition."""
     pack_components_below: Annotated[int, Field(ge=1)] = 10
-    """Components with fewer nodes are packed together into shared reports."""
+    """Pack components with fewer nodes together into shared reports."""
 
     @model_validator(mode="after")
     def _check_quality(self) -> Communities:
@@ -457,21 +459,21 @@ class Communities(_Strict):
 
 
 class Attributed(_Strict):
-    """Communities by links and meaning (ArchRAG, algorithm 1), the hierarchy `attributed`."""
+    """Communities by links and embeddings (ArchRAG, algorithm 1), the hierarchy `attributed`."""
 
     similarity_links: Literal["knn", "codicil", "none"] = "knn"
-    """Links to add between similar entities. knn: link each entity to its nearest neighbours; codicil: as
-    knn, then keep only the most significant links of each node (Ruan et al. 2013); none: no added links."""
+    """Links to add between similar entities. knn: link each entity to its nearest neighbours; codicil: like
+    knn, but keep only the most significant links of each node (Ruan et al. 2013); none: add no links."""
     n_neighbours: Annotated[int, Field(ge=1, le=100)] | None = None
     """Nearest neighbours to link. null: the average degree of the graph."""
     clustering: Literal["leiden", "spectral", "scan"] = "leiden"
     """leiden (settings of `communities`), scan (Xu et al. 2007) or spectral (small graphs, scikit-learn)."""
     max_size: Annotated[int, Field(gt=1)] = 15
-    """Maximum number of members: entities, or communities of the level below."""
+    """Maximum number of members, which are entities or communities of the level below."""
     min_communities: Annotated[int, Field(gt=1)] = 5
-    """Minimum number of communities on every level but the first."""
+    """Minimum number of communities on every level except the first."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
-    """Maximum number of levels. Fewer are built if too few communities are left."""
+    """Maximum number of levels. Fewer are built if too few communities remain."""
     scan_epsilon: Annotated[float, Field(gt=0, le=1)] = 0.5
     """scan: minimum similarity of the neighbourhoods of two members."""
     scan_min_neighbours: Annotated[int, Field(ge=1)] = 2
@@ -482,49 +484,47 @@ class Tree(_Strict):
     """Summary tree over chunks (RAPTOR, TREX), the hierarchy `tree`. Needs pip install '.[tree]'."""
 
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
-    """Text that one summary is written from. Extended if two whole chunks need more."""
+    """Maximum length of the text of one summary. Extended if two whole chunks need more."""
     max_output_tokens: PositiveInt = 400
     """Requested length of a summary. Summaries are cut at twice this length."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
-    """Maximum number of levels. No further level is built over 11 or fewer summaries."""
+    """Maximum number of levels. Levels with 11 or fewer summaries are not summarised further."""
     dimensionality_reduction: Literal["umap", "pca"] = "umap"
-    """Dimensionality reduction: umap (from 150 chunks on), or pca (faster, but summarises more)."""
+    """Dimensionality reduction: umap (for 150 chunks or more), or pca (faster, but makes more summaries)."""
 
 
 class Reports(_Strict):
     """Community reports (paper 3.1.5, E.2)."""
 
     context_tokens: Annotated[int, Field(ge=256)] = 8_000
-    """Context that a report is written from. Below 256, a context may not fit one edge and its two ends."""
+    """Maximum length of a report's context. Below 256, one edge and its two ends may not fit."""
     max_output_tokens: PositiveInt = 2_000
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
-    """Who writes the reports, as told to the model. An index keeps its value until another one is set."""
+    """The author's role, for the prompt. An index keeps its value until you set another one."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
-    """What a report's rating measures, as told to the model."""
+    """What the rating of a report measures, for the prompt."""
     max_claims_per_entity: NonNegativeInt = 10
-    """Claims per entity in a report's context."""
+    """Maximum number of claims per entity in a report's context."""
     rewrite_threshold: Annotated[float, Field(ge=0, le=0.5)] = 0.05
-    """An update keeps a report if a smaller share of its source data has changed, so the report may miss that
-    much. Reports based on deleted documents are always rewritten. 0: rewrite reports after every change."""
+    """An update keeps a report if a smaller share of its source data has changed. The report then misses the
+    change. Reports based on deleted documents are always rewritten. 0: rewrite reports after every change."""
 
 
 class Embeddings(_Strict):
     """Embeddings of chunks, entities, relationships and reports."""
 
     enabled: bool = True
-    """Compute embeddings. Without them there is no vector search."""
+    """Compute embeddings. Vector search needs them."""
     model: str = "embedding"
-    """Name of a model under `models`. If that model does not exist, the small model of the package is
-    used."""
+    """Name of a model under `models`. If it does not exist, the small bundled model is used."""
     max_tokens: PositiveInt = 8_000
-    """Longer texts are cut before embedding."""
+    """Longer texts are truncated before embedding."""
     include_titles: bool = True
     """Embed chunks together with title, date and the columns in `chunking.prepend_metadata`, so that vector
-    search can
-    tell documents apart by them (keyword search always can). An index keeps its value until another one is
-    set, which embeds all chunks again, except those of documents without a date whose text begins with the
-    title."""
+    search can distinguish documents by them, as keyword search always does. An index keeps its value until
+    you set another one. All chunks are then embedded again, unless their document has no date and begins
+    with its title."""
 
 
 Language: TypeAlias = Literal[
@@ -548,7 +548,7 @@ class Query(_Strict):
     context_tokens: PositiveInt = 8_000
     """Token budget of one context, without the prompt around it."""
     response_type: str = "as long as the question needs"
-    """Form and length of an answer, as told to the model, such as `a list of five points`."""
+    """Form and length of an answer, for the prompt, such as `a list of five points`."""
     seed: int = 20_240_424
     """Random seed for shuffling reports and chunks."""
     max_map_tokens: PositiveInt = 1_500
@@ -556,51 +556,51 @@ class Query(_Strict):
     max_reduce_tokens: PositiveInt = 2_000
     """Maximum length of the answer."""
     general_knowledge: bool = False
-    """Let answers go beyond the data. Each such statement is marked."""
+    """Let answers use general knowledge. Each such statement is marked."""
     map_protocol: Literal["answer", "points"] = "answer"
     """answer: one scored answer per context (paper 3.1.6); points: several scored points."""
     archrag_k: Annotated[int, Field(ge=1, le=100)] = 5
-    """archrag: entities, and reports per level, to retrieve."""
+    """archrag: number of entities, and of reports per level, to retrieve."""
     ppr_k: Annotated[int, Field(ge=1, le=100)] = 10
-    """ppr: chunks to retrieve."""
+    """ppr: number of chunks to retrieve."""
     ppr_steps: Annotated[int, Field(ge=0, le=10)] = 1
-    """ppr: how often to search again for missing facts, with two calls each."""
+    """ppr: maximum number of further searches for missing facts, with two calls each."""
     ppr_candidate_facts: Annotated[int, Field(ge=0, le=100)] = 0
-    """ppr: nearest relationships from which a model picks relevant ones, in one extra call. 0: off."""
+    """ppr: number of nearest relationships from which a model selects, in one extra call. 0: off."""
     trex_k: Annotated[int, Field(ge=1, le=100)] = 5
-    """trex: chunks and summaries to retrieve."""
+    """trex: number of chunks and summaries to retrieve."""
     raptor_traversal: Literal["collapsed", "tree"] = "collapsed"
-    """raptor: collapsed: all chunks and summaries at once; tree: level by level from the top."""
+    """raptor: collapsed: search all chunks and summaries together; tree: level by level from the top."""
     raptor_k: Annotated[int, Field(ge=1, le=100)] = 10
-    """raptor: chunks and summaries to retrieve; with `traversal: tree`, per level."""
+    """raptor: number of chunks and summaries to retrieve, per level with `raptor_traversal: tree`."""
     raptor_context_tokens: Annotated[int, Field(ge=256)] = 3_500
-    """raptor: token budget of the context with `traversal: collapsed`."""
+    """raptor: token budget of the context with `raptor_traversal: collapsed`."""
     lightrag_mode: Literal["local", "global", "hybrid", "mix"] = "mix"
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
-    both; mix: both, and the chunks nearest to the question."""
+    both; mix: both and the chunks nearest to the question."""
     lightrag_entity_tokens: PositiveInt = 6_000
     """lightrag: token budget for entities."""
     lightrag_relationship_tokens: PositiveInt = 8_000
     """lightrag: token budget for relationships."""
     lightrag_context_tokens: Annotated[int, Field(ge=256)] = 30_000
-    """lightrag: token budget for all of the context. `context_tokens` does not apply."""
+    """lightrag: token budget for the whole context, instead of `context_tokens`."""
     lightrag_chunks: PositiveInt = 20
     """lightrag: maximum number of chunks in the context."""
     hierarchy: HierarchyName | None = None
-    """Hierarchy whose levels and reports are read. null: the first of the index."""
+    """Hierarchy with the levels and reports to search. null: the first of the index."""
     dynamic: bool = False
-    """global: rate reports from the top level down and descend only below relevant ones."""
+    """global: rate reports from the top level down, and only descend below relevant ones."""
     dynamic_max_level: NonNegativeInt = 2
-    """global: finest level to rate with `dynamic`, unless --level names one."""
+    """global: finest level to rate with `dynamic`, unless --level sets one."""
     budget_tokens: PositiveInt | None = None
-    """Token budget of one question, prompts and replies. A search that would exceed it is refused, `--level
-    auto` stays within it, and calls that would exceed it are not sent."""
+    """Token budget of one question, for prompts and replies. Searches and calls that could exceed it are
+    refused. `--level auto` chooses a level within it."""
     budget_usd: PositiveFloat | None = None
     """Like `budget_tokens`, in US dollars."""
     drift_depth: NonNegativeInt = 2
-    """drift: rounds of follow-up questions."""
+    """drift: number of rounds of follow-up questions."""
     drift_breadth: PositiveInt = 3
-    """drift: follow-up questions per round."""
+    """drift: number of follow-up questions per round."""
     drift_hypothesis: bool = True
     """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""
     fgrag_entities: Annotated[int, Field(ge=1, le=50)] = 8
@@ -610,78 +610,77 @@ class Query(_Strict):
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
     adjacent_chunks: NonNegativeInt = 3
-    """vector, hybrid, local, drift: top chunks that bring adjacent chunks, if there is room. 0: none."""
+    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. 0: none."""
     hybrid_record_kinds: Annotated[
         tuple[Searched, ...], Field(min_length=1), BeforeValidator(_split_commas)
     ] = ("text_unit",)
     """hybrid: record kinds to search, fused into one list. On the command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """hybrid, trex: weight of vector against keyword search. Raise it for strong embedding models."""
+    """hybrid, trex: weight of vector search relative to keyword search. Increase it for strong embeddings."""
     local_text_share: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """local: share of the context for chunks. Defaults of `local_` are those of Microsoft GraphRAG."""
+    """local: share of the context for chunks. The defaults of `local_` settings are Microsoft GraphRAG's."""
     local_report_share: Annotated[float, Field(ge=0, le=1)] = 0.15
     """local: share of the context for reports. The rest is for entities, relationships and claims."""
     local_pagerank: bool = True
-    """local: chunks by a random walk, as in ppr. false: nearest chunks of the retrieved entities."""
+    """local: choose chunks by personalized PageRank, as ppr does. false: the entities' nearest chunks."""
     local_entities: PositiveInt = 10
-    """local: entities retrieved by similarity, after as many that the question names."""
+    """local: number of entities to retrieve by similarity, after up to as many that the question names."""
     local_relationships: NonNegativeInt = 10
-    """local: outgoing relationships per retrieved entity. Those between retrieved ones are all used."""
+    """local: outgoing relationships per retrieved entity, besides all between retrieved entities."""
     local_claims: NonNegativeInt = 10
-    """local: claims per retrieved entity."""
+    """local: number of claims per retrieved entity."""
     cache_mb: NonNegativeInt = 256
     """Size in MB of the row cache for later questions. Memory-mapped indexes are not counted."""
 
     @model_validator(mode="after")
     def _check_shares(self) -> Query:
         if self.local_text_share + self.local_report_share > 1:
-            raise ValueError("local_text_share and local_report_share must not exceed 1 together")
+            raise ValueError("the sum of local_text_share and local_report_share must not exceed 1")
         return self
 
 
 class Run(_Strict):
-    """Execution of a run."""
+    """How a run is executed."""
 
     max_attempts: PositiveInt = 8
-    """Maximum number of attempts for one call."""
+    """Maximum number of attempts per call."""
     max_failed_fraction: Annotated[float, Field(ge=0, le=1)] = 0.5
-    """Stop if more than this share of items fails, from the first 20 items on."""
+    """Stop if more than this share of items fails. Checked after the first 20 items."""
     workers_per_node: PositiveInt | None = None
-    """Workers per node. null: two, fewer if rate limits cannot keep them busy; one per core offline."""
+    """Workers per node. null: two, or fewer if rate limits cannot keep them busy; offline, one per core."""
     initial_in_flight: PositiveInt = 64
-    """Initial number of concurrent calls without known limits. It then follows the throughput."""
+    """Initial number of concurrent calls without known limits. The number then adapts to the throughput."""
     hedge: bool = False
-    """Send a hedged call if a call takes longer than 99% of the calls for its prompt, or longer than 75% once
-    nothing else is left to send. The first reply counts. This repeats the cost of the slowest 1 to 8% of
-    calls."""
+    """Repeat a call if it takes longer than 99% of the calls for its prompt, or longer than 75% when no other
+    call is left to send. The first reply wins. The slowest 1 to 8% of calls then cost twice as much."""
     journal_flush_s: PositiveFloat = 2.0
     """Interval between journal writes."""
     in_process_max_mb: NonNegativeFloat = 4.0
-    """If no cluster is running and INPUT has at most this many megabytes, `index` runs in its own process,
-    without Ray. An update counts only files that may have changed. `--ray` and `--in-process` override this.
-    The default is where Ray becomes faster with the offline engine on two cores (benchmarks/RESULTS.md)."""
+    """If no cluster is running and INPUT has at most this many megabytes, `index` runs without Ray. An update
+    counts only files that may have changed. `--ray` and `--in-process` override this setting. Above the
+    default, Ray is faster with the offline engine on two cores (benchmarks/RESULTS.md)."""
 
 
 class Budget(_Strict):
     """Limits that stop a run cleanly (exit code 4). The same command continues it, with a new budget."""
 
     max_cost_usd: PositiveFloat | None = None
-    """Maximum cost, calls in flight included. Needs the price of every model."""
+    """Maximum cost, including calls in flight. Needs the price of every model."""
     max_total_tokens: PositiveInt | None = None
-    """Maximum number of tokens, prompts and replies together."""
+    """Maximum number of tokens, for prompts and replies together."""
     max_duration_s: PositiveFloat | None = None
     """Maximum duration."""
 
 
 _OFFLINE = "(offline)"
-"""Name of a model that always exists: the offline engine. Settings cannot define a model with this name."""
+"""Name of the offline engine as a model. Settings cannot define a model with this name."""
 _NAMES_STAGES = ("extract", "claims", "describe")
 """Stages that use the offline engine with `build: names`."""
-_KEPT_BY_INDEX = (
+_STICKY_SETTINGS = (
     *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
     *(("embeddings", "include_titles"), ("reports", "role")),
 )
-"""Settings that an index keeps until another value is set, since a change repeats model calls."""
+"""Settings that an index keeps until another value is set, because a change repeats model calls."""
 _REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
 """Removed settings that stored indexes may still contain."""
 _RENAMED = {
@@ -712,14 +711,14 @@ _RENAMED = {
     "reports": {"keep_below": "rewrite_threshold"},
     "tree": {"reduction": "dimensionality_reduction"},
 }
-"""Settings of stored indexes that have another name today."""
+"""Old names of settings in stored indexes, by section."""
 
 
 class Settings(_Strict):
     """All settings of an index, a run and its questions."""
 
-    root: OfMachine[str | None] = None
-    """The index for commands without --root: a folder or URL."""
+    root: MachineSetting[str | None] = None
+    """Default --root of commands: the folder or URL of the index."""
     models: dict[str, Model] = {"default": Model()}
     stages: dict[StageName, StageModel] = {}
     input: Input = Input()
@@ -730,13 +729,13 @@ class Settings(_Strict):
     names: Names = Names()
     descriptions: Descriptions = Descriptions()
     graph: Graph = Graph()
-    build: OfMachine[Literal["all", "names"]] = "all"
-    """names: extract and describe entities with the offline engine whatever the model, and build neither
-    communities nor reports, so that only embeddings cost anything. A later run with `all` builds the rest."""
+    build: MachineSetting[Literal["all", "names"]] = "all"
+    """names: extract and describe entities with the offline engine, whatever the model, and build neither
+    communities nor reports. Only embeddings can then cost anything. A later run with `all` adds the rest."""
     hierarchies: Annotated[tuple[HierarchyName, ...], Field(min_length=1), BeforeValidator(_split_commas)] = (
         "leiden",
     )
-    """Hierarchies of communities to build. If none of them is over entities, nothing is extracted and the
+    """Hierarchies of communities to build. If none of them groups entities, nothing is extracted and the
     index has no graph. On the command line: a,b."""
     communities: Communities = Communities()
     attributed: Attributed = Attributed()
@@ -745,16 +744,16 @@ class Settings(_Strict):
     embeddings: Embeddings = Embeddings()
     search: SearchIndexes = SearchIndexes()
     query: Query = Query()
-    run: OfMachine[Run] = Run()
-    budget: OfMachine[Budget] = Budget()
-    storage: OfMachine[Storage] = Storage()
+    run: MachineSetting[Run] = Run()
+    budget: MachineSetting[Budget] = Budget()
+    storage: MachineSetting[Storage] = Storage()
     output_language: str = LANGUAGE_OF_TEXT
-    """Language of descriptions, reports and answers, as told to the model. By default, answers use the
-    language of the question."""
-    prompts_dir: OfMachine[KeptPlace] = None
-    """Folder with edited prompts, as written by `graphrag-ray init`. Prompts that it lacks are chosen as for
-    null. null: an index keeps the prompts that it was built with until `index --new-prompts`; new indexes and
-    questions use the prompts of the package."""
+    """Language of descriptions, reports and answers, for the prompt. By default, answers use the language of
+    the question."""
+    prompts_dir: MachineSetting[PathOrUrl] = None
+    """Folder with edited prompts, as written by `graphrag-ray init`. Missing prompts are chosen as for null.
+    null: an index keeps the prompts that it was built with until `index --new-prompts`; new indexes and
+    questions use the bundled prompts."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Written to snapshots: the prompts that the index was built with, by name."""
 
@@ -777,7 +776,7 @@ class Settings(_Strict):
     def _check_references(self) -> Settings:
         needs = [name for name in self.hierarchies if HIERARCHIES[name].needs_embeddings]
         if needs and not self.embeddings.enabled:
-            raise ValueError(f"hierarchies: {needs[0]} needs embeddings, and embeddings.enabled is false")
+            raise ValueError(f"hierarchies: {needs[0]} needs embeddings, but embeddings.enabled is false")
         if _OFFLINE in self.models:
             raise ValueError(f"no model can be named {_OFFLINE!r}")
         if "default" not in self.models:
@@ -804,28 +803,28 @@ class Settings(_Strict):
         return () if self.build == "names" else self.hierarchies
 
     def with_hierarchies_of(self, index: Iterable[str]) -> Settings:
-        """These settings with the hierarchies of an index, for questions to it.
+        """Return these settings with the hierarchies of an index, for questions.
 
         Hierarchies that this version does not know are left out. An index built with `build: names` has none.
         """
-        there = list(index)
-        names = tuple(name for name in there if name in HIERARCHIES)
-        return self.model_copy(update={"hierarchies": names}) if names or not there else self
+        names = list(index)
+        known = tuple(name for name in names if name in HIERARCHIES)
+        return self.model_copy(update={"hierarchies": known}) if known or not names else self
 
     def with_kept_settings(self, before: Mapping[str, Any] | None) -> Settings:
-        """These settings, completed with those that an index keeps until another value is set.
+        """Return these settings with the values that an index keeps until another value is set.
 
-        A corpus description written by the offline engine is not kept for another model.
+        A corpus description by the offline engine is not kept if another model writes the reports.
 
         Args:
-            before: settings in the snapshot of the index, or in the record of its last run.
+            before: Settings in the snapshot of the index, or in the record of its last run.
         """
         before, update = _with_current_keys(before or {}), dict[str, Any]()
-        for name, key in _KEPT_BY_INDEX:
-            section, kept = getattr(self, name), _kept_value(before, name, key)
-            if kept is not None and key not in section.model_fields_set:
+        for name, key in _STICKY_SETTINGS:
+            section, value = getattr(self, name), _stored_value(before, name, key)
+            if value is not None and key not in section.model_fields_set:
                 with suppress(ValueError):  # The index may come from an untrusted source.
-                    data = {**section.model_dump(exclude_unset=True), key: kept}
+                    data = {**section.model_dump(exclude_unset=True), key: value}
                     update[name] = type(section).model_validate(data)
         by_offline = self.model(self.model_name("report")).provider == "offline"
         if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
@@ -837,18 +836,17 @@ class Settings(_Strict):
 
     @property
     def answer_language(self) -> str:
-        """Language of answers, as told to the model."""
+        """Language of answers, for the prompt."""
         return LANGUAGE_OF_QUESTION if self.output_language == LANGUAGE_OF_TEXT else self.output_language
 
     def for_snapshot(self) -> dict[str, Any]:
-        """The settings that a snapshot keeps: all but those of the machine."""
+        """Return the settings to store in a snapshot: all except the machine's."""
         return without_machine_settings(self.model_dump(mode="json"))
 
     def input_options(self, input_url: str, root: str) -> dict[str, Any]:
-        """The fsspec options for opening INPUT or one of its files.
+        """Return the fsspec options for opening INPUT or one of its files.
 
-        `storage.options` apply to the kind of storage of the index (`root`, "" for none). INPUT on another
-        kind of storage does not use them.
+        `storage.options` only apply if INPUT is on the same kind of storage as the index at `root` (or "").
         """
         if self.input.storage is not None:
             return self.input.storage.fsspec_options(input_url)
@@ -858,7 +856,7 @@ class Settings(_Strict):
         )
 
     def model_name(self, stage: str) -> str:
-        """The name under `models` of a stage's model; "offline" for embeddings without a model."""
+        """Return the name under `models` of a stage's model, or "offline" for embeddings without a model."""
         stage = "report" if stage == ABOUT_DIALOGUE else stage
         if self.build == "names" and stage in _NAMES_STAGES:
             return _OFFLINE
@@ -872,7 +870,7 @@ class Settings(_Strict):
         return self.models[name] if name in self.models else Model()
 
     def call_parameters(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
-        """The call parameters of a stage, whose stage_model default limit is `max_output_tokens`."""
+        """Return the call parameters of a stage. `max_output_tokens` is its default limit."""
         temperature = JUDGE_TEMPERATURE if stage == "judge" else 0.0
         stage_model = self.stages.get(stage) or StageModel(temperature=temperature)
         name = self.model_name(stage)
@@ -890,15 +888,15 @@ class Settings(_Strict):
         )
 
 
-def corpus_description_in(kept: Mapping[str, Any]) -> str | None:
-    """The corpus description in the settings of a snapshot, which may be malformed."""
-    text = _kept_value(_with_current_keys(kept), "corpus", "description")
+def corpus_description_in(stored: Mapping[str, Any]) -> str | None:
+    """Return the corpus description in the settings of a snapshot, which may be malformed."""
+    text = _stored_value(_with_current_keys(stored), "corpus", "description")
     return normalize_description(text) if isinstance(text, str) else None
 
 
-def _has_offline_reports(kept: Mapping[str, Any]) -> bool:
+def _has_offline_reports(stored: Mapping[str, Any]) -> bool:
     """Whether the offline engine wrote the reports of an index with these settings."""
-    stage, models = _kept_value(kept, "stages", "report"), kept.get("models")
+    stage, models = _stored_value(stored, "stages", "report"), stored.get("models")
     name = stage.get("model") if isinstance(stage, Mapping) else None
     if not isinstance(models, Mapping) or not isinstance(name, str | None):
         return False
@@ -906,30 +904,30 @@ def _has_offline_reports(kept: Mapping[str, Any]) -> bool:
     return isinstance(model, Mapping) and model.get("provider") == "offline"
 
 
-def _kept_value(kept: Mapping[str, Any], section: str, key: str) -> Any:
-    values = kept.get(section)
+def _stored_value(stored: Mapping[str, Any], section: str, key: str) -> Any:
+    values = stored.get(section)
     return values.get(key) if isinstance(values, Mapping) else None
 
 
 def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings data of an index that may be older, without removed keys and with today's names."""
+    """Convert stored settings data to the current names, without removed settings."""
     current = dict(settings)
     for section in {*_RENAMED, *(name for name, _ in _REMOVED)}:
         if isinstance(values := settings.get(section), Mapping):
             names = _RENAMED.get(section, {})
-            renamed = {names[key]: value for key, value in values.items() if key in names}
-            rest = {key: value for key, value in values.items() if key not in names}
-            current[section] = {k: v for k, v in (renamed | rest).items() if (section, k) not in _REMOVED}
+            old = {names[key]: value for key, value in values.items() if key in names}
+            new = {key: value for key, value in values.items() if key not in names}
+            current[section] = {k: v for k, v in (old | new).items() if (section, k) not in _REMOVED}
     return current
 
 
 def without_machine_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings data without those of the machine.
+    """Remove the machine's settings from settings data.
 
-    Apply it to all settings read from an index: those of earlier versions hold both, and the index may come
-    from an untrusted source.
+    Apply this to all settings read from an index. An earlier version may have stored them, and the index may
+    come from an untrusted source.
     """
-    kept: dict[str, Any] = _without_machine(_with_current_keys(settings), Settings)
+    result: dict[str, Any] = _without_machine(_with_current_keys(settings), Settings)
     models = settings.get("models")
     for name, model in models.items() if isinstance(models, Mapping) else ():
         if not isinstance(model, Mapping):
@@ -937,30 +935,30 @@ def without_machine_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
         if endpoints := model.get("endpoints"):
             listed = endpoints if isinstance(endpoints, list | tuple) else [endpoints]
             urls = [e.get("base_url", OPENAI_URL) if isinstance(e, Mapping) else None for e in listed]
-            kept["models"][name]["needs_address"] = any(str(url).rstrip("/") != OPENAI_URL for url in urls)
+            result["models"][name]["needs_address"] = any(str(url).rstrip("/") != OPENAI_URL for url in urls)
         if isinstance(provider := model.get("provider"), str):
             package = PROVIDERS.package_of(provider) or model.get("package")
-            kept["models"][name].pop("package", None)
-            kept["models"][name] |= {"package": package} if package else {}
-    return kept
+            result["models"][name].pop("package", None)
+            result["models"][name] |= {"package": package} if package else {}
+    return result
 
 
-def is_machines(field: FieldInfo) -> bool:
-    """Whether a field belongs to the machine and not to the index."""
-    return any(isinstance(mark, _Machine) for mark in field.metadata)
+def is_machine_setting(field: FieldInfo) -> bool:
+    """Whether a field belongs to the machine rather than the index."""
+    return any(isinstance(mark, _MachineMark) for mark in field.metadata)
 
 
-def _without_machine(value: Any, kind: Any) -> Any:
-    """Drop the machine's fields from data of an annotated kind. Malformed data is left for validation."""
+def _without_machine(value: Any, type_: Any) -> Any:
+    """Drop the machine's fields from data of an annotated type. Malformed data is left for validation."""
     if not isinstance(value, Mapping):
         return value
-    if get_origin(kind) is dict:
-        return {name: _without_machine(one, get_args(kind)[1]) for name, one in value.items()}
-    if not (isinstance(kind, type) and issubclass(kind, BaseModel)):
+    if get_origin(type_) is dict:
+        return {key: _without_machine(child, get_args(type_)[1]) for key, child in value.items()}
+    if not (isinstance(type_, type) and issubclass(type_, BaseModel)):
         return value
-    fields = kind.model_fields
+    fields = type_.model_fields
     return {
-        key: _without_machine(one, fields[key].annotation) if key in fields else one
-        for key, one in value.items()
-        if key not in fields or not is_machines(fields[key])
+        key: _without_machine(child, fields[key].annotation) if key in fields else child
+        for key, child in value.items()
+        if key not in fields or not is_machine_setting(fields[key])
     }

@@ -1,4 +1,4 @@
-"""Metric definitions, shared by runs and the service."""
+"""Types for defining and recording metrics, shared by runs and the service."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class Instrument:
     """A metric.
 
     Attributes:
+        kind: Prometheus metric type.
         name: Name without `PREFIX`.
         about: Help text.
-        labels: Labels in addition to those common to all metrics of the recorder.
+        labels: Labels on top of the ones that the recorder adds to every metric.
         buckets: Upper bounds of a histogram's buckets.
     """
 
@@ -30,8 +31,8 @@ class Instrument:
 class Recorder(Protocol):
     """Records measurements by instrument name."""
 
-    def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
-        """Increase a counter. An increase by zero creates the series."""
+    def count(self, name: str, amount: float, labels: Mapping[str, str]) -> None:
+        """Add to a counter. An amount of 0 creates the time series."""
 
     def observe(self, name: str, value: float, labels: Mapping[str, str]) -> None: ...
 

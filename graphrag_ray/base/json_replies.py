@@ -1,8 +1,8 @@
-"""Parse JSON replies into pydantic models, tolerantly as long as nothing is lost.
+"""Parse JSON replies into pydantic models.
 
-Tolerated are code fences, chatter, broken JSON (`json_repair`), other spellings and names of keys, extra
-wrapping, and numbers as text. Anything missing is described in words that a correction turn can send to the
-model.
+The parser accepts code fences, text around the JSON, broken JSON (`json_repair`), other spellings and names
+of keys, extra nesting, and numbers as strings. If something is missing, it describes the problem in words
+that a correction turn can send to the model.
 """
 
 from __future__ import annotations
@@ -28,30 +28,30 @@ TRUNCATED_JSON = "its JSON is not closed"
 
 _NUMBER = re.compile(r"(-?\d+(?:[.,]\d+)?)\s*(?:%|(?:/|out of|of)\s*\d+(?:\.0)?)?\Z", re.IGNORECASE)
 _ENTRY_END = re.compile(r"[\s,\]`]*+\}")
-"""The end of a complete entry, matched on the reversed text."""
+"""The end of a complete list entry. It is matched on the reversed text."""
 _MARK = re.compile("[\"'“”{}\\[\\]()]")
 _MAX_REPAIR_STEPS = 10_000_000
-"""Limit on marks times characters of a text to repair, about a second of work: json_repair may scan the whole
-text from each mark. A typical report needs a tenth."""
-_MAX_WRAPPINGS = 3
+"""Limit on the number of marks times the number of characters of a text to repair. json_repair may scan the
+whole text from each mark, so this is about a second of work. A typical report needs a tenth of it."""
+_MAX_NESTING = 3
 
 
 @dataclass(frozen=True, slots=True)
 class ReplyProblem:
-    """Why a reply cannot be used: a clause ("it is empty") for the model and the list of failures."""
+    """Why a reply cannot be used, as a clause ("it is empty") for the model and the list of failures."""
 
     text: str
 
 
 class JsonReply(BaseModel):
-    """Base of reply models. The schema that is sent to the model (`schema_of`) is derived from it.
+    """Base class of reply models. `schema_of` derives the schema to send from it.
 
-    Fields are texts, numbers (clipped to 0–100 with `Field(le=100)`), integers, and lists of these or of
-    further models. A value of another type counts as missing: the default is used, or the reply has a
-    problem. Unreadable entries of a list are dropped; a list without any readable entry is missing.
+    Fields are strings, numbers (clipped to 0–100 with `Field(le=100)`), integers, or lists of these or of
+    nested models. A value of another type counts as missing: the field gets its default, or the reply has a
+    problem. Unreadable list entries are dropped. A list of models without a readable entry is missing.
 
     Attributes:
-        aliases: Other names of a field, as patterns of keys reduced to lower-case letters and digits.
+        aliases: Other names of a field, as patterns for keys reduced to lower-case letters and digits.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -62,12 +62,12 @@ class JsonReply(BaseModel):
     def _read(cls, data: Any) -> Any:
         if not isinstance(data, dict):
             return data
-        plain = {_plain(key): value for key, value in data.items()}
+        plain = {_normalize_key(key): value for key, value in data.items()}
         fields: dict[str, Any] = {}
         for name, field in cls.model_fields.items():
-            for pattern in (_plain(name), *cls.aliases.get(name, ())):
+            for pattern in (_normalize_key(name), *cls.aliases.get(name, ())):
                 matches = (v for key, v in plain.items() if re.fullmatch(pattern, key))
-                values = (_value(v, field.annotation, field) for v in matches)
+                values = (_convert(v, field.annotation, field) for v in matches)
                 if (value := next((v for v in values if v is not None), None)) is not None:
                     fields[name] = value
                     break
@@ -75,17 +75,16 @@ class JsonReply(BaseModel):
 
 
 def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | ReplyProblem:
-    """Parse the first JSON value in a reply that fits the model. A bare list fits a model with a single list
-    field.
+    """Parse the first JSON value in a reply that fits the model, or a list if that is its only field.
 
-    A truncated reply (`finish_reason` "length") is used without the incomplete field or list entry.
+    The incomplete field or list entry at the end of a truncated reply is dropped.
     """
     first = next(iter(model.model_fields))
     is_list = len(model.model_fields) == 1 and get_origin(model.model_fields[first].annotation) is list
     problem = ReplyProblem(f"it holds no JSON object{f' with a list `{first}`' if is_list else ''}")
     for start in sorted(i for i in (text.find("{"), text.find("[") if is_list else -1) if i >= 0):
-        value, repaired = json_at(text, start)
-        data = _unwrapped(value, model, is_list)
+        value, repaired = find_json(text, start)
+        data = _unwrap(value, model, is_list)
         if not data:
             continue
         if truncated := repaired and finish_reason == "length":
@@ -98,7 +97,7 @@ def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | R
             reply = model.model_validate(data)
         except ValidationError as e:
             if not is_list:
-                return ReplyProblem("; ".join(_problems(e, model)))
+                return ReplyProblem("; ".join(_describe_problems(e, model)))
             continue
         if is_list and repaired and not getattr(reply, first):
             if truncated:
@@ -108,21 +107,21 @@ def parse_reply(text: str, model: type[M], finish_reason: str = "stop") -> M | R
     return ReplyProblem(TRUNCATED_JSON) if finish_reason == "length" else problem
 
 
-def json_at(text: str, start: int) -> tuple[Any, bool]:
-    """The JSON value at a position, and whether it had to be repaired; None if it cannot be."""
+def find_json(text: str, start: int) -> tuple[Any, bool]:
+    """Return the JSON value at a position (None if it is beyond repair), and whether it was repaired."""
     with suppress(ValueError, RecursionError):
-        return _whole(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
-    rest = text[start:]
-    if len(_MARK.findall(rest)) * len(rest) <= _MAX_REPAIR_STEPS:
-        import json_repair  # Most replies do not need it.
+        return _join_all_surrogates(json.JSONDecoder(strict=False).raw_decode(text, start)[0]), False
+    tail = text[start:]
+    if len(_MARK.findall(tail)) * len(tail) <= _MAX_REPAIR_STEPS:
+        import json_repair  # imported lazily: few replies need it
 
         with suppress(ValueError, RecursionError):
-            return _whole(json_repair.loads(rest)), True
+            return _join_all_surrogates(json_repair.loads(tail)), True
     return None, True
 
 
-def number(value: Any, most: float) -> float | None:
-    """A value as a number, clipped to the range from 0 to `most`; None if it is not a number."""
+def number(value: Any, maximum: float) -> float | None:
+    """Convert a value to a number, clipped to 0…`maximum`. Returns None if it is not a number."""
     if isinstance(value, str) and (match := _NUMBER.match(value.strip())):
         value = match.group(1).replace(",", ".")
     elif isinstance(value, bool) or not isinstance(value, int | float):
@@ -131,13 +130,12 @@ def number(value: Any, most: float) -> float | None:
         result = float(value)
     except OverflowError:
         return None
-    return min(max(result, 0.0), most) if math.isfinite(result) else None
+    return min(max(result, 0.0), maximum) if math.isfinite(result) else None
 
 
 @lru_cache
 def schema_of(model: type[JsonReply]) -> Mapping[str, Any]:
-    """The JSON schema of a model, in the strict form for structured output: all properties required, no
-    others."""
+    """Return the JSON schema of a model in the strict form that structured output needs."""
     properties = {name: _schema(field.annotation) for name, field in model.model_fields.items()}
     return {
         "type": "object",
@@ -150,27 +148,27 @@ def schema_of(model: type[JsonReply]) -> Mapping[str, Any]:
 def _schema(kind: Any) -> Mapping[str, Any]:
     if get_origin(kind) is list:
         return {"type": "array", "items": _schema(get_args(kind)[0])}
-    kind = _not_none(kind)
+    kind = _without_none(kind)
     if isinstance(kind, type) and issubclass(kind, JsonReply):
         return schema_of(kind)
     return {"type": {str: "string", float: "number", int: "integer"}[kind]}
 
 
-def _not_none(kind: Any) -> Any:
-    """`float` for `float | None`."""
+def _without_none(kind: Any) -> Any:
+    """Return `float` for `float | None`."""
     return get_args(kind)[0] if get_origin(kind) is UnionType else kind
 
 
-def _value(value: Any, kind: Any, field: FieldInfo) -> Any:
-    """Convert a value to the type of its field; None if it is of another type."""
+def _convert(value: Any, kind: Any, field: FieldInfo) -> Any:
+    """Convert a value to the type of its field. Returns None if that is not possible."""
     if get_origin(kind) is list:
-        return _entries(value, get_args(kind)[0], field)
-    kind = _not_none(kind)
+        return _convert_list(value, get_args(kind)[0], field)
+    kind = _without_none(kind)
     if kind is Any:
         return value
     if kind is str:
         if isinstance(value, list) and value and all(isinstance(v, str) for v in value):
-            value = "\n\n".join(value)  # paragraphs as a list
+            value = "\n\n".join(value)  # a list of paragraphs
         return (value.strip() or None) if isinstance(value, str) else None
     if kind is float:
         return number(value, _maximum(field))
@@ -178,8 +176,8 @@ def _value(value: Any, kind: Any, field: FieldInfo) -> Any:
     return int(integer) if integer is not None and integer == int(integer) else None
 
 
-def _entries(value: Any, kind: Any, field: FieldInfo) -> list[Any] | None:
-    """A list without unreadable entries; None if it is not a list, or no entry is readable."""
+def _convert_list(value: Any, kind: Any, field: FieldInfo) -> list[Any] | None:
+    """Drop unreadable list entries. Returns None for anything but a list, and if no model is readable."""
     is_model = isinstance(kind, type) and issubclass(kind, JsonReply)
     if isinstance(value, dict) and value and all(isinstance(v, dict) for v in value.values()):
         value = list(value.values())  # {"1": {…}, "2": {…}}
@@ -199,7 +197,7 @@ def _entries(value: Any, kind: Any, field: FieldInfo) -> list[Any] | None:
             entry = next((v for v in entry.values() if isinstance(v, str)), None)
         elif kind is str and isinstance(entry, int) and not isinstance(entry, bool):
             entry = str(entry)
-        if (converted := _value(entry, kind, field)) is not None:
+        if (converted := _convert(entry, kind, field)) is not None:
             entries.append(converted)
     return entries if entries or not value or not is_model else None
 
@@ -208,7 +206,7 @@ def _maximum(field: FieldInfo) -> float:
     return next((float(bound.le) for bound in field.metadata if hasattr(bound, "le")), math.inf)
 
 
-def _problems(error: ValidationError, model: type[JsonReply]) -> Iterator[str]:
+def _describe_problems(error: ValidationError, model: type[JsonReply]) -> Iterator[str]:
     for problem in error.errors():
         name = str(problem["loc"][0]) if problem["loc"] else ""
         field = model.model_fields.get(name)
@@ -220,17 +218,16 @@ def _problems(error: ValidationError, model: type[JsonReply]) -> Iterator[str]:
             kind = get_args(field.annotation)[0]
             keys = [f"a `{key}`" for key in kind.model_fields] if hasattr(kind, "model_fields") else []
             what = f"a list of objects with {' and '.join(keys)}" if keys else "a list"
-        elif _not_none(field.annotation) is float:
+        elif _without_none(field.annotation) is float:
             what = f"a number from 0 to {_maximum(field):g}"
         yield f"`{name}` must be {what}"
 
 
-def _unwrapped(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, Any] | None:
-    """The object with the model's keys, inside {"report": {…}} or [{…}]; {first: list} for a single list
-    field."""
+def _unwrap(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, Any] | None:
+    """Find the object in {"report": {…}} or [{…}], or wrap a list as {field: list}."""
     first = next(iter(model.model_fields))
-    known = [_plain(name) for name in model.model_fields]
-    for _ in range(_MAX_WRAPPINGS):
+    known = [_normalize_key(name) for name in model.model_fields]
+    for _ in range(_MAX_NESTING):
         if isinstance(value, list):
             entry = next((v for v in value if isinstance(v, dict)), None)
             if is_list and (entry is not None or not value):
@@ -239,7 +236,11 @@ def _unwrapped(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, A
         if not isinstance(value, dict):
             return None
         inner = next(iter(value.values()), None)
-        if len(value) > 1 or _plain(next(iter(value), "")) in known or not isinstance(inner, dict | list):
+        if (
+            len(value) > 1
+            or _normalize_key(next(iter(value), "")) in known
+            or not isinstance(inner, dict | list)
+        ):
             break
         value = inner
     if isinstance(value, list):
@@ -247,16 +248,16 @@ def _unwrapped(value: Any, model: type[JsonReply], is_list: bool) -> dict[Any, A
     return value if isinstance(value, dict) else None
 
 
-def _whole(value: Any) -> Any:
-    """The value with `whole` applied to every string, since an escape can be half of a surrogate pair."""
+def _join_all_surrogates(value: Any) -> Any:
+    """Apply `join_surrogates` to every string, because an escape can be half of a surrogate pair."""
     if isinstance(value, str):
         return join_surrogates(value)
     if isinstance(value, list):
-        return [_whole(v) for v in value]
+        return [_join_all_surrogates(v) for v in value]
     if isinstance(value, dict):
-        return {join_surrogates(k): _whole(v) for k, v in value.items()}
+        return {join_surrogates(k): _join_all_surrogates(v) for k, v in value.items()}
     return value
 
 
-def _plain(key: Any) -> str:
+def _normalize_key(key: Any) -> str:
     return re.sub(r"[^a-z0-9]", "", str(key).lower())

@@ -1,4 +1,4 @@
-"""Find API keys, and keep them out of everything that is written.
+"""Find API keys and remove them from output.
 
 Settings name an environment variable or a file, never the key itself. Keys are passed as `SecretStr`.
 """
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from graphrag_ray.base.index_settings import Endpoint
 
 _MIN_SECRET_CHARS = 4
-"""Shorter placeholders ("x", "no") are not secrets, and occur in ordinary words."""
-_LOOKS_LIKE_A_KEY = re.compile(r"\b(sk-[A-Za-z0-9_*.-]{6,}|(?<=Bearer )[A-Za-z0-9._~+/=*-]{6,})")
+"""Shorter values are placeholders ("x", "no") and also match ordinary words."""
+_KEY_PATTERN = re.compile(r"\b(sk-[A-Za-z0-9_*.-]{6,}|(?<=Bearer )[A-Za-z0-9._~+/=*-]{6,})")
 STARS = "***"
 
 
@@ -31,15 +31,12 @@ def find_key(
     environ: Mapping[str, str],
     ask: Callable[[str], str | None] | None = None,
 ) -> SecretStr | None:
-    """Find the API key of an endpoint: in the environment, in its key file, or by `ask(variable name)`.
+    """Find the API key of an endpoint in the environment or its key file, or call `ask(variable name)`.
 
-    Blocks while it reads the file or waits for `ask`.
-
-    Returns:
-        The key; None for an endpoint that needs none.
+    Returns None if the endpoint needs no key. Blocks while it reads the file or waits for `ask`.
 
     Raises:
-        NoEndpoint: There is no key. The message names the variable, the file and this node.
+        NoEndpoint: No key was found. The message names the variable, the file and this node.
     """
     variable, path = endpoint.api_key_env, endpoint.api_key_file
     if variable is None and path is None:
@@ -59,14 +56,14 @@ def find_key(
         return SecretStr(key)
     raise NoEndpoint(
         f"No API key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}. "
-        "Set it there, or use --api-key-env null (`api_key_env: null` in the settings) if it needs no key."
+        "Set it there. If it needs no key, use --api-key-env null (`api_key_env: null` in the settings)."
     )
 
 
 def scrub(text: str, secrets: Iterable[SecretStr | str | None]) -> str:
-    """Remove the given secrets, and anything that looks like a key, from a text."""
+    """Replace secrets, and anything that looks like a key, with stars."""
     for secret in secrets:
         value = secret.get_secret_value() if isinstance(secret, SecretStr) else secret
         if value and len(value) >= _MIN_SECRET_CHARS:
             text = text.replace(value, STARS).replace(quote(value, safe=""), STARS)
-    return _LOOKS_LIKE_A_KEY.sub(STARS, text)
+    return _KEY_PATTERN.sub(STARS, text)

@@ -1,8 +1,8 @@
 """Logging of a process: one line per event, as text or JSON, with its run, stage, item and question.
 
-A line contains no secrets and nothing that breaks it or controls a terminal. From level "info" upwards, it
-contains no text of documents, questions or replies: our messages consist of names and counts, an exception is
-reduced to its type and location, and a message of another library is cut to the beginning of its first line.
+Lines contain no secrets and no control characters. Unless the configured level is "debug", they contain no
+text of documents, questions or replies either: our messages consist of names and counts, an exception is
+reduced to its type and location, and a message of another library to the start of its first line.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["text", "json"]
 
 VARIABLE = "GRAPHRAG_RAY_LOG"
-"""A level, a format, or both: "info,json"."""
+"""Environment variable with a level, a format, or both: "info,json"."""
 PACKAGE_LOGGER = "graphrag_ray"
 MAX_FOREIGN_CHARS = 200
-"""Characters of another library's message."""
+"""Maximum length in characters of a message from another library."""
 _SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "CREDENTIAL")
 _MIN_SECRET_CHARS = 8
 _FIELDS = "graphrag_ray_fields"
@@ -39,8 +39,7 @@ _question: ContextVar[str] = ContextVar("graphrag_ray_question", default="")
 
 @dataclass(frozen=True)
 class LogConfig:
-    """Logging configuration. Workers get that of their driver. `run` is added to all records, if not
-    empty."""
+    """Logging configuration. Workers use their driver's. A non-empty `run` is added to every record."""
 
     level: Level = "warning"
     format: Format = "text"
@@ -52,7 +51,7 @@ _hidden: set[str] = set()
 
 
 def current_config() -> LogConfig | None:
-    """The configuration of this process; None if an application configures its logging itself."""
+    """Return the configuration of this process, or None if the application configures logging itself."""
     return _current
 
 
@@ -64,11 +63,11 @@ def configure(logging_: LogConfig | None = None, **changes: Any) -> None:
     """Log to stderr.
 
     Args:
-        logging_: The configuration. None: the current one, else that of the environment.
+        logging_: The configuration. Defaults to the current one or, if there is none, to GRAPHRAG_RAY_LOG.
         changes: Fields to change.
 
     Raises:
-        UsageError: The environment variable is invalid.
+        UsageError: GRAPHRAG_RAY_LOG is invalid.
     """
     global _current  # noqa: PLW0603 - logging is global to a process
     _current = replace(logging_ or _current or from_environment(os.environ), **changes)
@@ -76,33 +75,33 @@ def configure(logging_: LogConfig | None = None, **changes: Any) -> None:
     for handler in [h for h in root.handlers if isinstance(h, _Stderr)]:
         root.removeHandler(handler)
     handler = _Stderr()
-    # Whatever level other libraries log at: the address of a request may contain a secret.
+    # Drop other libraries' records below WARNING: they log request URLs, which may contain secrets.
     handler.addFilter(lambda record: _is_ours(record) or record.levelno >= logging.WARNING)
-    handler.setFormatter(_Lines(_current, secrets_in(os.environ)))
+    handler.setFormatter(_LineFormatter(_current, secrets_in(os.environ)))
     root.addHandler(handler)
     logging.getLogger(PACKAGE_LOGGER).setLevel(_current.level.upper())
 
 
 def forget() -> None:
-    """Forget the configuration, so that the next `configure` starts from the environment."""
+    """Reset the configuration, so that the next `configure` reads the environment again."""
     global _current  # noqa: PLW0603 - logging is global to a process
     _current = None
 
 
 def set_run(run: str) -> None:
-    """Add this run to all records of the process from now on."""
+    """Add this run to all later records of the process."""
     if _current is not None:
         configure(run=run)
 
 
 def follow_driver(driver: LogConfig | None) -> None:
-    """Log like the driver of this worker process, if it has a configuration."""
+    """Use the logging configuration of this worker's driver, if the driver has one."""
     if driver is not None and driver != _current:
         configure(driver)
 
 
 def from_environment(environ: Mapping[str, str]) -> LogConfig:
-    """The configuration in GRAPHRAG_RAY_LOG. Raises UsageError if it is invalid."""
+    """Read the configuration from GRAPHRAG_RAY_LOG. Raises UsageError if it is invalid."""
     config = LogConfig()
     for word in filter(None, environ.get(VARIABLE, "").replace(" ", "").lower().split(",")):
         if word in get_args(Level):
@@ -111,40 +110,40 @@ def from_environment(environ: Mapping[str, str]) -> LogConfig:
             config = replace(config, format=cast(Format, word))
         else:
             known = ", ".join((*get_args(Level), *get_args(Format)))
-            raise UsageError(f"Unknown word {word!r} in {VARIABLE}. Choose from: {known}")
+            raise UsageError(f"Unknown value {word!r} in {VARIABLE}. Choose from: {known}")
     return config
 
 
 def log_event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
-    """Log an event with its fields, which are numbers and names."""
+    """Log an event. Its fields must be numbers or names, never document text."""
     if logger.isEnabledFor(level):
         logger.log(level, message, extra={_FIELDS: fields})
 
 
 def set_item_context(stage: str, item: str = "") -> None:
-    """Add a stage and item key to all records of this task from now on."""
+    """Add a stage and item key to all later records of this task."""
     _item.set((stage, item))
 
 
 def set_question_context(id_: str) -> None:
-    """Add a question id to all records of this task, and of tasks that it starts, from now on."""
+    """Add a question id to all later records of this task and of the tasks that it starts."""
     _question.set(id_)
 
 
 def hide_values(secrets: Iterable[str]) -> None:
-    """Remove these values from all lines, as the secrets of the environment."""
+    """Remove these values from all lines, in addition to the secrets in the environment."""
     _hidden.update(secrets)
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """The values of variables whose names suggest a secret, longest first."""
+    """Return the values of variables that are secrets by their names, longest first."""
     values = {v for k, v in environ.items() if any(word in k.upper() for word in _SECRET_NAMES)}
     return sorted((v for v in values if len(v) >= _MIN_SECRET_CHARS), key=len, reverse=True)
 
 
 def scrub_secrets(text: str) -> str:
-    """The text without the environment's secrets, hidden values, and anything that looks like a key."""
-    from graphrag_ray.base.keys import scrub  # It imports the settings model, which --help does not need.
+    """Remove secrets in the environment, hidden values and anything that looks like a key."""
+    from graphrag_ray.base.keys import scrub  # imported lazily: --help needs no settings model
 
     return scrub(text, (*secrets_in(os.environ), *_hidden))
 
@@ -158,23 +157,23 @@ class _Stderr(logging.StreamHandler[TextIO]):
 
 
 class ForwardingHandler(logging.Handler):
-    """Forwards records to a logger with handlers of its own, as one line without secrets or tracebacks.
+    """Forwards records to another logger's handlers, as one line without secrets or tracebacks.
 
-    `with_fields` says whether a handler writes attributes of records beside the message, as JSON handlers do.
+    `wants_fields(handler)` returns whether a handler also writes record attributes, as JSON handlers do.
     """
 
-    def __init__(self, to: logging.Logger, with_fields: Callable[[logging.Handler], bool]) -> None:
+    def __init__(self, target: logging.Logger, wants_fields: Callable[[logging.Handler], bool]) -> None:
         super().__init__()
-        self._to, self._lines = to, _Lines(LogConfig(), secrets_in(os.environ))
-        self._with_fields = with_fields
+        self._target, self._lines = target, _LineFormatter(LogConfig(), secrets_in(os.environ))
+        self._wants_fields = wants_fields
 
     def emit(self, record: logging.LogRecord) -> None:
-        for handler in self._to.handlers:
+        for handler in self._target.handlers:
             if record.levelno < handler.level:
                 continue
             clean = copy.copy(record)
             clean.__dict__.pop(_FIELDS, None)
-            if self._with_fields(handler):
+            if self._wants_fields(handler):
                 clean.msg, fields = self._lines.parts(record)
                 for name, value in fields.items():
                     clean.__dict__.setdefault(name, value)
@@ -185,7 +184,7 @@ class ForwardingHandler(logging.Handler):
             handler.handle(clean)
 
 
-class _Lines(logging.Formatter):
+class _LineFormatter(logging.Formatter):
     def __init__(self, config: LogConfig, secrets: list[str]) -> None:
         super().__init__()
         self._config, self._secrets = config, secrets
@@ -200,21 +199,19 @@ class _Lines(logging.Formatter):
         return f"{when} {level} {record.name}: {self.text(record)}"
 
     def text(self, record: logging.LogRecord) -> str:
-        """The message and its fields on one line."""
         pairs = []
         for name, value in self._clean(self._fields(record)).items():
             if isinstance(value, float):
-                shown = f"{value:.6g}"
+                field = f"{value:.6g}"
             else:
-                shown = value if isinstance(value, str) else json.dumps(value, default=str)
-                shown = shown if shown and " " not in shown and "=" not in shown else json.dumps(shown)
-            pairs.append(f"{name}={shown}")
+                field = value if isinstance(value, str) else json.dumps(value, default=str)
+                field = field if field and " " not in field and "=" not in field else json.dumps(field)
+            pairs.append(f"{name}={field}")
         line = " ".join([self._clean(self._message(record)), *pairs])
-        # JSON escapes control characters, all kinds of line breaks and text direction marks.
+        # JSON escapes control characters, all line breaks and text direction marks.
         return json.dumps(line)[1:-1].replace('\\"', '"')
 
     def parts(self, record: logging.LogRecord) -> tuple[str, dict[str, Any]]:
-        """The message, and its fields as JSON values."""
         fields = self._clean({"logger": record.name, **self._fields(record)})
         return self._clean(self._message(record)), json.loads(json.dumps(fields, default=str))
 
@@ -234,8 +231,7 @@ class _Lines(logging.Formatter):
         return first if len(first) <= MAX_FOREIGN_CHARS else f"{first[:MAX_FOREIGN_CHARS]}…"
 
     def _describe(self, error: BaseException) -> str:
-        """Type and location of an error, without its message, which may quote data. The traceback at
-        "debug"."""
+        """Return type and location of an error, or its traceback at "debug". Messages may quote documents."""
         if self._config.level == "debug":
             return "".join(traceback.format_exception(error))
         frames = traceback.extract_tb(error.__traceback__)
@@ -244,7 +240,7 @@ class _Lines(logging.Formatter):
 
     def _clean(self, value: Any) -> Any:
         if isinstance(value, str):
-            from graphrag_ray.base.keys import scrub  # See `scrub_secrets`.
+            from graphrag_ray.base.keys import scrub  # see `scrub_secrets`
 
             return scrub(value, (*self._secrets, *_hidden))
         if isinstance(value, Mapping):

@@ -1,8 +1,7 @@
 """Requests, replies and dialogues.
 
-A dialogue is a generator that yields requests and is sent replies. It does no I/O:
-`engine/dialogue_runner.py` drives
-it with endpoints or the offline engine, tests with a list of replies.
+A dialogue is a generator that yields requests and is sent replies. It does no I/O.
+`engine/dialogue_runner.py` runs it with endpoints or the offline engine, tests with a list of replies.
 """
 
 from __future__ import annotations
@@ -20,8 +19,7 @@ from graphrag_ray.base.reasoning import strip_reasoning
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One message of a conversation. `raw` is a reply including reasoning, if that differs from
-    `content`."""
+    """One message of a conversation. `raw` is a reply with its reasoning, if it has any."""
 
     role: Literal["system", "user", "assistant"]
     content: str
@@ -30,10 +28,10 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class CallParameters:
-    """How a stage calls its model. All fields but `model` and `reasoning_tokens` are part of item keys.
+    """How a stage calls its model. Item keys cover all fields except `model` and `reasoning_tokens`.
 
     Attributes:
-        model: Name under `models` in the settings, which decides where the request is sent.
+        model: Name under `models` in the settings. It determines the endpoints.
         model_id: Id of the model.
         reasoning_tokens: Tokens reserved for reasoning, in addition to `max_output_tokens`.
     """
@@ -53,11 +51,11 @@ class ChatRequest:
     Attributes:
         prompt: Name of the prompt of this turn ("extract", "report", …).
         messages: The conversation so far.
-        variables: Values that the prompt was filled with, for the offline engine. Not part of the key, since
+        variables: Values of the prompt's placeholders, for the offline engine. Not part of the key, because
             the messages contain them.
         response: "json" requests `schema` from endpoints that support it; "yes_no" requests one word.
-        sample: Number of the replicate, so that repeated judgements differ.
-        first: Name of the prompt of the first turn, if that is not this one.
+        sample: Number of the replicate. It gives repeated judgements different keys.
+        first_prompt: Name of the prompt of the first turn, if this is a later turn.
     """
 
     prompt: str
@@ -86,7 +84,7 @@ class ChatRequest:
         )
 
     def next_turn(self, reply: ChatReply, prompt: str, text: str, **changes: Any) -> ChatRequest:
-        """The next turn of this conversation: the reply, then a user message."""
+        """Return the next turn of this conversation: the reply, then a user message."""
         from dataclasses import replace
 
         turns = (*self.messages, Message("assistant", reply.text, reply.raw), Message("user", text))
@@ -110,8 +108,8 @@ class EmbeddingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """Tokens of one call. `prompt_tokens` includes `cached_tokens`. If the endpoint did not report usage,
-    these are our own counts and `reported` is False."""
+    """Tokens of one call. `prompt_tokens` includes `cached_tokens`. `reported` is False if the endpoint
+    reported no usage and these are our own counts."""
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
@@ -124,8 +122,8 @@ class ChatReply:
     """A chat reply.
 
     Attributes:
-        finish_reason: "stop", "length" (truncated), "content_filter", or another word of the endpoint.
-        raw: The text including reasoning, if some was removed.
+        finish_reason: "stop", "length" (truncated), "content_filter", or another value from the endpoint.
+        raw: The text with its reasoning, if reasoning was removed.
     """
 
     text: str
@@ -141,7 +139,7 @@ class ChatReply:
 
 @dataclass(frozen=True, slots=True)
 class EmbeddingReply:
-    """An embedding. `vector` holds little-endian float32 bytes, as journalled and stored."""
+    """An embedding. `vector` contains little-endian float32 bytes, as journals and tables store them."""
 
     vector: bytes
     usage: Usage = Usage()
@@ -151,7 +149,7 @@ class StreamListener(Protocol):
     """Receives a chat reply while it is written."""
 
     def on_start(self) -> None:
-        """A reply begins. Pieces received before belong to a failed attempt."""
+        """A reply begins. Earlier pieces belong to a failed attempt."""
 
     def on_text(self, text: str) -> None:
         """The next piece of the text."""
@@ -174,7 +172,7 @@ def join_surrogates(text: str) -> str:
 
 
 def item_key(first_turn: Request | Sequence[Request]) -> str:
-    """The key of an item in the journal: the hash of its first request, or of a list of requests."""
+    """Return the journal key of an item: the hash of its first request, or of its first list of requests."""
     if isinstance(first_turn, ChatRequest | EmbeddingRequest):
         return first_turn.hash
     return _sha256([request.hash for request in first_turn])

@@ -1,4 +1,4 @@
-"""Extension points: plug-ins of this package and of other installed packages.
+"""Extension points: the plugins of this package and of other installed packages.
 
 Search methods, document readers, model providers and exporters are entry points. A package adds one in its
 own `pyproject.toml`:
@@ -6,8 +6,8 @@ own `pyproject.toml`:
     [project.entry-points."graphrag_ray.methods"]
     passages = "my_package.passages:METHOD"
 
-Built-in plug-ins are entry points of the same form, listed in code so that a checkout works without
-installation. Plug-ins are imported on first use.
+Built-in plugins have the same form but are listed in code, so that a checkout works without installation.
+Plugins are imported on first use.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _NAME = re.compile(r"[a-z][a-z0-9_.-]{0,39}")
 
 
 class PluginError(UsageError):
-    """A plug-in cannot be used. The message names the plug-in and the package that provides it."""
+    """A plugin cannot be used. The message names the plugin and the package that provides it."""
 
 
 class Registry(Generic[T]):
-    """The plug-ins of one entry-point group, by name.
+    """The plugins of one entry-point group, by name.
 
     Args:
         group: Entry-point group, such as `graphrag_ray.methods`.
-        noun: What messages call a plug-in, such as "search method".
-        kind: The class of which each plug-in is an instance.
-        builtins: Name -> "module:attribute" of the built-in plug-ins, in listing order.
+        noun: What messages call a plugin, such as "search method".
+        kind: The class that each plugin must be an instance of.
+        builtins: "module:attribute" of each built-in plugin, by name, in the order to list them.
     """
 
     def __init__(self, group: str, noun: str, kind: type[T], builtins: Mapping[str, str]) -> None:
@@ -54,23 +54,23 @@ class Registry(Generic[T]):
         return entries
 
     def __iter__(self) -> Iterator[str]:
-        """All names: built-in ones, then those of other packages, sorted."""
+        """Iterate over the names: first built-in plugins, then the plugins of other packages, sorted."""
         return iter(self._entries)
 
     def __contains__(self, name: object) -> bool:
         return name in self._builtins or name in self._entries
 
     def package_of(self, name: str) -> str:
-        """`my-package 1.2` for a plug-in of another package; "" for a built-in or unknown one."""
+        """Return `my-package 1.2` for a plugin of another package, or "" for a built-in or unknown name."""
         entries = [] if name in self._builtins else self._entries.get(name, [])
         return _package(entries[0]) if entries else ""
 
     def __getitem__(self, name: str) -> T:
-        """Import a plug-in. A built-in plug-in shadows one of the same name, with a warning.
+        """Import a plugin. A built-in plugin shadows others of the same name, with a warning.
 
         Raises:
-            PluginError: No plug-in has this name, two packages claim it, it cannot be imported, or it is not
-                an instance of the group's class.
+            PluginError: The name is unknown or invalid, two packages provide it, or the plugin cannot be
+                imported or is not an instance of the group's class.
         """
         if name not in self._loaded:
             self._loaded[name] = self._load(name)
@@ -88,22 +88,21 @@ class Registry(Generic[T]):
                 raise PluginError(
                     f"{what} is provided by both the package {_package(entry)} and {rival}. Uninstall one"
                 )
-            _LOG.warning("%s is built in; ignoring the one of %s (%s)", what, rival, entries[1].value)
-        what += " (built in)" if is_builtin else f" of the package {_package(entry)} ({entry.value})"
+            _LOG.warning("%s is built in; ignoring the one from %s (%s)", what, rival, entries[1].value)
+        what += " (built in)" if is_builtin else f" from the package {_package(entry)} ({entry.value})"
         if not _NAME.fullmatch(name):
             raise PluginError(
-                f"{what} has an invalid name. "
-                "Use at most 40 of a-z, 0-9, '_', '-' and '.', beginning with a letter"
+                f"{what} has an invalid name. Use a letter followed by up to 39 of a-z, 0-9, '_', '-' and '.'"
             )
         try:
             loaded: Any = entry.load()
-        except Exception as e:  # A third-party module may raise anything.
+        except Exception as e:  # a third-party module may raise anything
             if is_builtin:
                 raise
             raise PluginError(f"{what} cannot be imported: {type(e).__name__}: {e}") from e
         if not isinstance(loaded, self._kind):
             kind = f"{self._kind.__module__}.{self._kind.__qualname__}"
-            raise PluginError(f"{what} is not an instance of {kind} but a {type(loaded).__qualname__}")
+            raise PluginError(f"{what} must be an instance of {kind}, not {type(loaded).__qualname__}")
         return loaded
 
 

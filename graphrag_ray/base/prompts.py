@@ -1,9 +1,9 @@
-"""Prompt files, which are checked before a run starts.
+"""Load and check prompt files.
 
 A prompt file is plain text with `{name}` placeholders. A line `=== user ===` separates the system message
 from the user message; without it, the whole text is one user message. Braces around anything but a lower-case
-name, such as JSON, are ordinary text. Inserted values are not scanned again, so braces in documents do no
-harm.
+name, as in JSON, are ordinary text. Placeholders in inserted values are not replaced, so documents may
+contain braces.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
 _DIVIDER = re.compile(r"^=== user ===[ \t]*\n", re.MULTILINE)
 
 _RECORDS = frozenset({"field", "record", "completion"})
-"""Extracted records have the form ("entity"{field}NAME{field}…){record}, followed by {completion} at the
-end."""
+"""Extracted records have the form ("entity"{field}NAME{field}…){record}. {completion} ends the reply."""
 _PASSAGE = _RECORDS | {"language", "header", "text"}
 _LENGTH = frozenset({"max_tokens", "max_words"})
 _WRITTEN = _LENGTH | {"language"}
@@ -71,32 +70,33 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "correct_answer": frozenset({"question", "gold", "answer"}),
     "correct": frozenset({"problem"}),
 }
-"""The placeholders of every prompt. All but those in OPTIONAL are required, and others are not allowed."""
+"""The placeholders of every prompt. A prompt must use all of them except the OPTIONAL ones, and no others."""
 
 OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
-"""Placeholders that a prompt may lack, since stored prompts of earlier versions lack some."""
+"""Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 
 def reply_lengths(max_tokens: int) -> dict[str, str]:
-    """Prompt variables for the length of a reply: its limit in tokens, and the number of words to ask for.
+    """Return the prompt variables for the length of a reply: its limit in tokens and in words.
 
-    At three words per four tokens, a quarter of the limit is left to finish the reply.
+    At three words per four tokens, the limit in words is three quarters of the limit in tokens, so that a
+    model can finish a reply that is slightly too long.
     """
     return {"max_tokens": str(max_tokens), "max_words": str(max(1, max_tokens * 9 // 16))}
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """A checked template. `system` is empty if the file has no divider."""
+    """A checked prompt. `system` is empty if the file has no line `=== user ===`."""
 
     name: str
     system: str
     user: str
 
     def fill(self, variables: Mapping[str, str]) -> tuple[Message, ...]:
-        """The messages with every placeholder replaced in one pass."""
-        system = (Message("system", self._filled(self.system, variables)),) if self.system else ()
-        return (*system, Message("user", self._filled(self.user, variables)))
+        """Return the messages with every placeholder replaced."""
+        system = (Message("system", self._fill(self.system, variables)),) if self.system else ()
+        return (*system, Message("user", self._fill(self.user, variables)))
 
     @property
     def placeholders(self) -> frozenset[str]:
@@ -104,24 +104,24 @@ class Prompt:
 
     @property
     def source(self) -> str:
-        """The text of a file with this prompt."""
+        """The prompt as the text of a prompt file."""
         if self.system or _DIVIDER.search(self.user):
             return f"{self.system}\n=== user ===\n{self.user}"
         return self.user
 
     def fill_user(self, variables: Mapping[str, str]) -> str:
-        """The filled user message, for later turns of a conversation."""
-        return self._filled(self.user, variables)
+        """Return only the filled user message, for later turns of a conversation."""
+        return self._fill(self.user, variables)
 
-    def _filled(self, template: str, variables: Mapping[str, str]) -> str:
-        # Every byte of an indexing prompt is part of item keys: remove only optional placeholders there.
+    def _fill(self, template: str, variables: Mapping[str, str]) -> str:
+        # Item keys cover every byte of an indexing prompt, so only remove optional placeholders there.
         only = OPTIONAL if self.name in INDEXING_PROMPTS else None
         template = _without_empty(template, variables, only)
         return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
 
 
 def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
-    """Parse a prompt and check its placeholders. `where` names its source in messages. Raises PromptError."""
+    """Parse a prompt and check its placeholders. Raises PromptError. Messages begin with `where`."""
     known, used = PLACEHOLDERS[name], set(_PLACEHOLDER.findall(text))
     sets = (known - used - OPTIONAL, used - known, known)
     missing, unknown, supported = (", ".join("{" + n + "}" for n in sorted(names)) for names in sets)
@@ -139,25 +139,23 @@ def parse_prompt(name: str, text: str, where: str = "") -> Prompt:
 def load_prompts(
     directory: str | Path | None = None, stored: Mapping[Any, str] | None = None
 ) -> dict[str, Prompt]:
-    """Load all prompts by name, on the driver only. Raises PromptError.
+    """Load all prompts by name. Call it on the driver only. Raises PromptError.
 
     Args:
-        directory: Folder or URL whose NAME.txt files take precedence.
-        stored: Prompts of an index, which take precedence over the bundled ones.
+        directory: Folder or URL with NAME.txt files. They take precedence over all other prompts.
+        stored: Prompts stored in an index. They take precedence over the bundled ones.
     """
-    paths = _own_prompts(str(directory)) if directory is not None else {}
+    paths = _prompt_paths(str(directory)) if directory is not None else {}
     prompts = {}
     for name in PLACEHOLDERS:
         if name not in paths and stored and name in stored:
-            text, where = (
-                stored[name],
-                f"Prompt {name!r} of the index (use --new-prompts for that of the package)",
-            )
+            where = f"Prompt {name!r} in the index (use --new-prompts to replace it with the bundled one)"
+            text = stored[name]
         else:
-            place = paths.get(name) or str(bundled_prompts() / f"{name}.txt")
-            where = display_path(place)
+            path = paths.get(name) or str(bundled_prompts() / f"{name}.txt")
+            where = display_path(path)
             try:
-                text = read_text(place)
+                text = read_text(path)
             except (OSError, UnicodeDecodeError) as e:
                 raise PromptError(f"Cannot read prompt {where}: {e}") from e
         prompts[name] = parse_prompt(name, text, where)
@@ -165,9 +163,9 @@ def load_prompts(
 
 
 def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
-    """Load the criteria of comparisons by name, on the driver only. Raises PromptError.
+    """Load the criteria for comparing answers, by name. Call it on the driver only. Raises PromptError.
 
-    Those in the folder `criteria` of `directory` are added to the bundled ones and may replace them.
+    Criteria in the folder `criteria` of `directory` are added to the bundled ones and may replace them.
     """
     bundled = sorted((bundled_prompts() / "criteria").glob("*.txt"))
     criteria = {path.stem: path.read_text("utf-8").strip() for path in bundled}
@@ -186,12 +184,12 @@ def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
 
 
 def stored_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
-    """The texts of the indexing prompts, as snapshots store them."""
+    """Return the texts of the indexing prompts, as snapshots store them."""
     return {name: prompts[name].source for name in INDEXING_PROMPTS}
 
 
-def _own_prompts(folder: str) -> dict[str, str]:
-    """The paths of the prompts in a folder, by name."""
+def _prompt_paths(folder: str) -> dict[str, str]:
+    """Return the paths of the prompts in a folder, by name."""
     try:
         names = names_in(folder)
     except OSError as e:
@@ -199,12 +197,12 @@ def _own_prompts(folder: str) -> dict[str, str]:
     if names is None:
         raise PromptError(
             f"prompts_dir {display_path(folder)} is not a folder. Copy the folder that `graphrag-ray "
-            "init` wrote, or remove `prompts_dir` from the settings to use the prompts of the package."
+            "init` wrote, or remove `prompts_dir` from the settings to use the bundled prompts."
         )
     paths = {
         name.removesuffix(".txt"): posixpath.join(folder, name) for name in names if name.endswith(".txt")
     }
-    # A prompt with a misspelt name must not be ignored silently.
+    # Report a misspelt name instead of ignoring the file.
     for name in sorted(paths.keys() - PLACEHOLDERS.keys()):
         if near := difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.8):
             raise PromptError(
@@ -215,15 +213,15 @@ def _own_prompts(folder: str) -> dict[str, str]:
 
 
 def bundled_prompts() -> Path:
-    """The folder of the bundled prompts: in the installed package, or at the top of a checkout."""
+    """Return the folder of the bundled prompts, in the installed package or at the top of a checkout."""
     installed = Path(__file__).parents[1] / "_prompts"
     return installed if installed.is_dir() else Path(__file__).parents[2] / "prompts"
 
 
 def _without_empty(template: str, variables: Mapping[str, str], only: frozenset[str] | None) -> str:
-    """Remove placeholders with empty values, the blanks beside them, and lines that consist of nothing else.
+    """Remove placeholders with empty values, adjacent blanks, and lines that contain nothing else.
 
-    `only` restricts this to some placeholders; None applies it to all.
+    If `only` is given, other placeholders are left alone.
     """
     slots = set(_PLACEHOLDER.findall(template))
     for name in sorted(n for n in (slots if only is None else slots & only) if not variables[n]):

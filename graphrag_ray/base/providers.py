@@ -1,6 +1,6 @@
 """Model providers, by the name in `models.NAME.provider`.
 
-A provider is a plug-in of the group `graphrag_ray.providers` (`base/plugins.py`): an instance of
+A provider is a plugin of the group `graphrag_ray.providers` (`base/plugins.py`): an instance of
 LocalProvider or RemoteProvider. The built-in providers `offline` and `openai` use the same API.
 """
 
@@ -24,14 +24,14 @@ from graphrag_ray.base.plugins import PluginError, Registry
 
 
 class Provider:
-    """Subclass LocalProvider or RemoteProvider instead."""
+    """Common base class. Subclass LocalProvider or RemoteProvider instead."""
 
 
 class LocalProvider(Provider, ABC):
-    """Answers in the calling process, free of charge and without limits.
+    """Replies in the calling process, without cost or rate limits.
 
-    Instances have to be picklable, since worker processes use them too. Replies are journalled under the
-    model id, so the same request must always get the same reply.
+    Instances must be picklable, because worker processes use them too. Replies are stored under the model
+    id, so the same request must always get the same reply.
     """
 
     @abstractmethod
@@ -43,7 +43,7 @@ class LocalProvider(Provider, ABC):
         """Embed texts as vectors of one length (little-endian float32)."""
 
     def prepare(self) -> None:
-        """Load what the first call would have to wait for. Called in the worker processes of a run."""
+        """Load models and data before the first call. Workers of a run call this when they start."""
 
 
 class Client(ABC):
@@ -56,7 +56,7 @@ class Client(ABC):
         display_address: Address to show, without secrets.
         price: Price at this endpoint (`base.index_settings.Price`), if known.
         limits: Rate limits reported by the endpoint (`llm.limit_headers.LimitHeaders`), if any.
-        key: API key, which is removed from logs.
+        key: API key, to be removed from logs.
     """
 
     display_address: str = ""
@@ -68,8 +68,10 @@ class Client(ABC):
     async def chat(
         self, request: ChatRequest, prompt_tokens: int | None = None, listener: StreamListener | None = None
     ) -> ChatReply:
-        """Send a chat request. `prompt_tokens` is our own count; `listener` receives the reply while it is
-        written."""
+        """Send a chat request.
+
+        `prompt_tokens` is our own count. `listener` receives the reply while the model writes it.
+        """
 
     @abstractmethod
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]: ...
@@ -80,10 +82,10 @@ class Client(ABC):
         return frozenset()
 
     def add_quirks(self, quirks: Iterable[str]) -> None:  # noqa: B027 - optional
-        """Take over quirks that another client of this endpoint has found."""
+        """Add quirks that another client of this endpoint has found."""
 
     async def probe(self, embeds: bool) -> CallError | None:
-        """Why no call to the endpoint can succeed; None if one may."""
+        """Return why no call to the endpoint can succeed, or None if calls may succeed."""
         return None
 
     async def close(self) -> None:  # noqa: B027 - optional
@@ -102,15 +104,14 @@ class RemoteProvider(Provider, ABC):
         force_yes_no: bool | None,
         quirks: Mapping[str, Collection[str]] | None,
     ) -> Sequence[Client | FatalCallError]:
-        """Create a client for each of `model.endpoints`, in order, or an error that says why it is
-        impossible.
+        """Create a client for each of `model.endpoints`, in order, or an error that explains why not.
 
         Args:
             model: A `base.index_settings.Model`.
             environ: Environment with the API keys.
-            ask_key: Prompts the user for a key, given the name of its variable.
-            force_yes_no: Setting `extraction.force_yes_no`.
-            quirks: Quirks found by earlier runs, by address.
+            ask_key: Prompts the user for a key. Takes the name of its variable.
+            force_yes_no: The setting `extraction.force_yes_no`.
+            quirks: Quirks that earlier runs found, by address.
         """
 
 
@@ -126,7 +127,7 @@ def load_provider(model: Any) -> Provider:
     """Import the provider of a model (`base.index_settings.Model`).
 
     Raises:
-        PluginError: The provider cannot be used. The message names the package that an index needs.
+        PluginError: The provider cannot be used. The message names the package to install, if known.
     """
     try:
         provider = PROVIDERS[model.provider]
@@ -136,28 +137,27 @@ def load_provider(model: Any) -> Provider:
     if not isinstance(provider, LocalProvider | RemoteProvider):
         package = PROVIDERS.package_of(model.provider)
         raise PluginError(
-            f"The model provider {model.provider!r} of the package {package} is neither a LocalProvider "
-            "nor a RemoteProvider"
+            f"The model provider {model.provider!r} from the package {package} must be a LocalProvider or a "
+            "RemoteProvider"
         )
     return provider
 
 
 class _Unavailable(LocalProvider):
-    """Replaces a provider that cannot be used, so that models of other providers can still be called."""
+    """Replaces a provider that cannot be used, so that models of other providers still work."""
 
-    def __init__(self, why: str) -> None:
-        self.why = why
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
 
     def chat(self, request: ChatRequest) -> ChatReply:
-        raise FatalCallError(self.why)
+        raise FatalCallError(self.reason)
 
     def embed(self, requests: Sequence[EmbeddingRequest]) -> Sequence[EmbeddingReply]:
-        raise FatalCallError(self.why)
+        raise FatalCallError(self.reason)
 
 
 def provider_or_unavailable(model: Any) -> Provider:
-    """Like `load_provider`, but returns a provider whose calls raise FatalCallError instead of raising
-    PluginError."""
+    """Like `load_provider`, but returns a provider whose calls fail instead of raising PluginError."""
     try:
         return load_provider(model)
     except PluginError as e:

@@ -1,7 +1,6 @@
-"""Reasoning models: known model families, and removal of reasoning ("thoughts") from replies.
+"""Reasoning models: known model families, and removal of reasoning from replies.
 
-`spoken` removes reasoning from a complete reply, `ReasoningFilter` from a streamed one. Both take linear
-time.
+`strip_reasoning` handles complete replies, `ReasoningFilter` streamed ones. Both take linear time.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ _CLOSING = {
     "<|begin_of_thought|>": "<|end_of_thought|>",
     "<|channel|>analysis<|message|>": "<|channel|>final<|message|>",
 }
-"""The closing tag of each opening tag, in lower case. Models write them in any case."""
+"""The closing tag of each opening tag, in lower case. Matching is case-insensitive."""
 
 
 def _one_of(tags: Iterable[str]) -> str:
@@ -30,68 +29,72 @@ _OPEN, _CLOSE = _one_of(_CLOSING), _one_of(_CLOSING.values())
 _OPENED = re.compile(rf"\s*({_OPEN})", re.IGNORECASE)
 _CLOSED = {tag: re.compile(re.escape(closing), re.IGNORECASE) for tag, closing in _CLOSING.items()}
 _ANY_CLOSED = re.compile(_CLOSE, re.IGNORECASE)
-# A text may mention tags: inside it, they count only at the start of a line, closing ones also at its end.
-_OPENED_WITHIN = re.compile(rf"^[ \t]*({_OPEN})", re.IGNORECASE | re.MULTILINE)
-_CLOSED_WITHIN = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
-# Between a sentence and the next word without a space, where a text hardly ever mentions a tag.
-_CLOSED_AMID = re.compile(rf"(?<=[\w.,:;!?…])(?:{_CLOSE})(?=[\w*#\[-])", re.IGNORECASE)
+# Text may mention tags. Later opening tags only count at the start of a line, closing tags also at its end.
+_OPENED_AT_LINE_START = re.compile(rf"^[ \t]*({_OPEN})", re.IGNORECASE | re.MULTILINE)
+_CLOSED_AT_LINE_EDGE = re.compile(rf"^[ \t]*(?:{_CLOSE})|(?:{_CLOSE})[ \t]*$", re.IGNORECASE | re.MULTILINE)
+# A closing tag between two words without spaces (`done.</think>The`) counts too. Prose rarely does this.
+_CLOSED_MID_LINE = re.compile(rf"(?<=[\w.,:;!?…])(?:{_CLOSE})(?=[\w*#\[-])", re.IGNORECASE)
 _ANY_OPENED = re.compile(_OPEN, re.IGNORECASE)
-_LONGEST = max(map(len, [*_CLOSING, *_CLOSING.values()]))
+_MAX_TAG_CHARS = max(map(len, [*_CLOSING, *_CLOSING.values()]))
 
 
 def strip_reasoning(text: str) -> str:
     """Remove reasoning from a reply.
 
     Reasoning is enclosed in tags at the start of the reply or of a line. At the start of the reply, the
-    opening tag may be missing, since some chat templates contain it. Reasoning without a closing tag was
-    truncated and extends to the end. Tags in code are text.
+    opening tag may be missing, because some chat templates contain it. Reasoning without a closing tag was
+    truncated and extends to the end. Tags inside backticks are left alone.
     """
-    if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):  # the usual case
+    if not _ANY_OPENED.search(text) and not _ANY_CLOSED.search(text):
         return text
-    start = _after_thoughts(text)
+    start = _end_of_leading_reasoning(text)
     if start < 0:
         return ""
-    start = start or _after_unopened(text)
-    kept: list[str] = []
+    start = start or _end_of_unopened_reasoning(text)
+    pieces: list[str] = []
     position, ticks = start, 0
-    while opened := _OPENED_WITHIN.search(text, position):
+    while opened := _OPENED_AT_LINE_START.search(text, position):
         ticks += text.count("`", position, opened.start())
         position = opened.end()
         if ticks % 2 == 0:
             closed = _CLOSED[opened[1].lower()].search(text, position)
-            kept.append(text[start : opened.start()])
+            pieces.append(text[start : opened.start()])
             start = position = closed.end() if closed else len(text)
-    return "".join([*kept, text[start:]]).lstrip() if start else text
+    return "".join([*pieces, text[start:]]).lstrip() if start else text
 
 
 def starts_inside_reasoning(reply: str) -> bool:
-    """Whether a reply certainly begins with reasoning whose opening tag is missing."""
-    return not _OPENED.match(reply) and bool(_closed_at_an_edge(reply))
+    """Whether a reply begins with reasoning whose opening tag is missing."""
+    return not _OPENED.match(reply) and bool(_end_at_line_edge(reply))
 
 
-def _after_unopened(text: str) -> int:
-    """The end of reasoning at the start of the text whose opening tag is missing; 0 if there is none."""
-    edge = _closed_at_an_edge(text)
-    amid = _CLOSED_AMID.search(text, 0, edge or len(text))
-    if amid and not _ANY_OPENED.search(text, 0, amid.start()) and not _is_code(text, amid.start()):
-        return amid.end()
-    return edge
+def _end_of_unopened_reasoning(text: str) -> int:
+    """Return the end of reasoning without an opening tag at the start of the text, or 0 if there is none."""
+    end = _end_at_line_edge(text)
+    closed = _CLOSED_MID_LINE.search(text, 0, end or len(text))
+    if closed and not _ANY_OPENED.search(text, 0, closed.start()) and not _is_code(text, closed.start()):
+        return closed.end()
+    return end
 
 
-def _closed_at_an_edge(text: str) -> int:
-    """The end of the first closing tag, if it begins or ends a line and was not opened; else 0."""
-    closed = _CLOSED_WITHIN.search(text)
-    if closed is None or _OPENED_WITHIN.search(text, 0, closed.start()) or _is_code(text, closed.start()):
+def _end_at_line_edge(text: str) -> int:
+    """Return the end of the first closing tag, or 0 if it is inside a line or belongs to an opening tag."""
+    closed = _CLOSED_AT_LINE_EDGE.search(text)
+    if (
+        closed is None
+        or _OPENED_AT_LINE_START.search(text, 0, closed.start())
+        or _is_code(text, closed.start())
+    ):
         return 0
     return closed.end()
 
 
-def _is_code(text: str, place: int) -> bool:
-    return text.count("`", 0, place) % 2 == 1
+def _is_code(text: str, position: int) -> bool:
+    return text.count("`", 0, position) % 2 == 1
 
 
-def _after_thoughts(text: str) -> int:
-    """The end of the reasoning that the reply begins with; -1 if it is never closed."""
+def _end_of_leading_reasoning(text: str) -> int:
+    """Return the end of the reasoning that the reply begins with, or -1 if it is never closed."""
     end = 0
     while opened := _OPENED.match(text, end):
         closed = _CLOSED[opened[1].lower()].search(text, opened.end())
@@ -104,40 +107,40 @@ def _after_thoughts(text: str) -> int:
 class ReasoningFilter:
     """Removes the reasoning that a streamed reply begins with.
 
-    Reasoning further inside is only removed from the complete reply. With `opened`, the reply is taken to
-    begin inside reasoning; if it does not, nothing is returned.
+    Later reasoning is removed only once the reply is complete. With `opened`, the reply is assumed to begin
+    inside reasoning, so nothing is returned until a closing tag arrives.
     """
 
     def __init__(self, opened: bool = False) -> None:
-        self._ends: re.Pattern[str] | None = _ANY_CLOSED if opened else None
-        self._held = ""
-        self._speaks = False
+        self._closing_tag: re.Pattern[str] | None = _ANY_CLOSED if opened else None
+        self._buffer = ""
+        self._emitting = False
 
     def add(self, piece: str) -> str:
-        """Add a piece of the reply and return the text that can be shown."""
-        if self._speaks:
+        """Add a piece of the reply and return the text that is ready to print."""
+        if self._emitting:
             return piece
-        self._held += piece
+        self._buffer += piece
         while True:
-            if self._ends is not None:
-                closed = self._ends.search(self._held)
+            if self._closing_tag is not None:
+                closed = self._closing_tag.search(self._buffer)
                 if closed is None:
-                    self._held = self._held[-_LONGEST:]
+                    self._buffer = self._buffer[-_MAX_TAG_CHARS:]
                     return ""
-                self._ends, self._held = None, self._held[closed.end() :]
-            self._held = self._held.lstrip()
-            opened = _OPENED.match(self._held)
+                self._closing_tag, self._buffer = None, self._buffer[closed.end() :]
+            self._buffer = self._buffer.lstrip()
+            opened = _OPENED.match(self._buffer)
             if opened is None:
                 break
-            self._ends, self._held = _CLOSED[opened[1].lower()], self._held[opened.end() :]
-        if any(tag.startswith(self._held.lower()) for tag in _CLOSING):
+            self._closing_tag, self._buffer = _CLOSED[opened[1].lower()], self._buffer[opened.end() :]
+        if any(tag.startswith(self._buffer.lower()) for tag in _CLOSING):
             return ""
-        self._speaks = True
-        return self._held
+        self._emitting = True
+        return self._buffer
 
 
 DEFAULT_REASONING_TOKENS = 8_192
-"""Default number of tokens reserved for reasoning, which counts as output."""
+"""Default number of tokens reserved for reasoning. Endpoints count them as output."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,10 +148,10 @@ class ModelFamily:
     """Models whose names match a pattern.
 
     Attributes:
-        is_reasoning: They write reasoning before a reply, which counts against its limit.
-        starts_inside_reasoning: Their chat templates contain the opening tag, so a reply begins inside
-            reasoning.
-        unsupported_parameters: Parameters that are not sent to them.
+        is_reasoning: Whether they write reasoning before a reply. It counts towards the output limit.
+        starts_inside_reasoning: Whether a reply begins inside reasoning, because the chat template contains
+            the opening tag.
+        unsupported_parameters: Parameters that they reject, so that we do not send them.
     """
 
     pattern: str = ""
@@ -170,12 +173,12 @@ FAMILIES = (
     ModelFamily(r"gemini-(2\.5|[3-9])", is_reasoning=True),
     ModelFamily(r".*[-_](thinking|reasoning|reasoner)\b", is_reasoning=True),
 )
-"""The first match counts."""
+"""The first match wins."""
 
 
 @lru_cache(maxsize=256)
 def family_of(*names: str) -> ModelFamily:
-    """The family of a model with these names, with or without an organisation prefix."""
+    """Return the family of a model. Its names may have an organisation prefix."""
     for name in names:
         plain = name.lower().rsplit("/", 1)[-1]
         for family in FAMILIES:

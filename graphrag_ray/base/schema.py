@@ -1,9 +1,9 @@
-"""Schemas of all stored tables. `docs/tables_reference.py` renders the comments as documentation.
+"""Schemas of all stored tables. `docs/generate/tables.py` renders the comments as documentation.
 
 Names and types follow Microsoft GraphRAG 3.x, so that an export is a copy. Columns below "Ours" are
 additions. Ids are 32 hex characters (`ids.stable_id`). `human_readable_id` is the short number that people
-see: kept across snapshots, numbered upwards, and never reused. Tables are sorted by `id` across all parts
-unless stated otherwise.
+see. A row keeps its number across snapshots, and numbers are never reused. Tables are sorted by `id` across
+all parts unless stated otherwise.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ REFERENCE = pa.struct([pa.field("section", pa.string()), pa.field("id", pa.strin
 _FINDING = pa.struct([pa.field("summary", pa.string()), pa.field("explanation", pa.string())])
 
 DOCUMENTS = _table(
-    # In the order of the paths in INPUT, then those kept from the parent snapshot.
+    # Sorted by path in INPUT, followed by documents that only the parent snapshot has.
     ("id", pa.string()),  # hash of path and row
     ("human_readable_id", pa.int64()),  # short number used in references
-    ("title", pa.string()),  # title column, HTML title, else the file name
+    ("title", pa.string()),  # title column or HTML title; otherwise the file name
     ("text", pa.large_string()),  # decoded, with line endings normalised to \n; offsets count its characters
     ("text_unit_ids", _ids),  # in order of position
     ("creation_date", pa.string()),  # date column as written; null if there is none
@@ -99,7 +99,7 @@ ENTITIES = _table(
     ("degree", pa.int64()),  # number of relationships
     # Ours.
     ("n_instances", pa.int64()),  # number of extracted records
-    ("description_failed", pa.bool_()),  # summary failed: description holds the first instances
+    ("description_failed", pa.bool_()),  # summary failed: description contains the first instances
 )
 
 RELATIONSHIPS = _table(
@@ -115,7 +115,7 @@ RELATIONSHIPS = _table(
     ("source_id", pa.string()),  # id in entities
     ("target_id", pa.string()),  # id in entities
     ("n_instances", pa.int64()),  # number of extracted records
-    ("description_failed", pa.bool_()),  # summary failed: description holds the first instances
+    ("description_failed", pa.bool_()),  # summary failed: description contains the first instances
 )
 
 COVARIATES = _table(
@@ -182,14 +182,14 @@ COMMUNITY_REPORTS = _table(
 )
 
 EMBEDDINGS = {
-    # One table per record kind, sorted by id. The dimension is that of the model.
+    # One table per record kind, sorted by id. The model determines the dimension.
     kind: lambda dim: _table(("id", pa.string()), ("vector", pa.list_(pa.float32(), dim)))
     for kind in SEARCHED_KINDS
 }
 
 
 def search_index_table(kind: str, by: str) -> str:
-    """The table whose parts are the shards of a search index (`store/search/`; not parquet).
+    """Return the table whose parts are the shards of a search index (`store/search/`), which is not parquet.
 
     Args:
         kind: A searched record kind, or a hierarchy.
@@ -203,7 +203,7 @@ NAME_LINKS_TABLE = search_index_table("text_unit", "names")
 
 
 def row_index_table(table: str) -> str:
-    """The table whose parts index the rows of a table (`store/search/row_index.py`)."""
+    """Return the table whose parts index the rows of a table (`store/search/row_index.py`)."""
     return f"rows_{table}"
 
 
@@ -239,7 +239,7 @@ TABLES: dict[str, pa.Schema] = {
 
 
 INTERMEDIATE_TABLES: dict[str, str] = {
-    "read/documents": "documents as read, or kept from the parent snapshot",
+    "read/documents": "documents as read, or reused from the parent snapshot",
     "read/text_units": "their chunks, without the ids of extracted records",
     "read/failures": "files and rows that could not be read",
     "read/segments": "splits of large files",
@@ -294,12 +294,11 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "search/failures": "texts without a searchable word",
 }
 """Contents of `intermediate/<stage>/<table>/`. Only later runs read these tables, and their columns may
-change with every version."""
+change in every version."""
 
 
 def table_location(step: str, table: str) -> str:
-    """The name under which a step stores a table: finished tables in `tables/`, others in
-    `intermediate/<step>/`."""
+    """Return the name of a stage's table: `<table>` if it is finished, otherwise `<stage>/<table>`."""
     is_finished = table in ("entity_instances", "relationship_instances") or (
         table.startswith("embeddings_") and step.startswith("embed")
     )
@@ -307,7 +306,7 @@ def table_location(step: str, table: str) -> str:
 
 
 RELATIONSHIP_ENDS = ("source_id", "target_id")
-"""Columns by which relationships are looked up."""
+"""Columns to look up relationships by."""
 
 _Groups = Mapping[tuple[str, ...], tuple[str, ...]]
 
@@ -330,23 +329,19 @@ ROW_INDEXES: Mapping[str, _Groups] = {
     },
     **{kind.reports_table: _REPORTS if kind.needs_graph else _NUMBER for kind in HIERARCHIES.values()},
 }
-"""Row indexes per table: the columns by which questions look up single rows, and the columns stored beside
-them.
+"""Row indexes of each table: lookup columns -> extra columns.
 
-The values of the latter (ids, numbers, or list lengths) are read from the row index, so rows can be chosen
-without reading the table. Rows with the same id are ordered by the highest of these numbers.
+Queries look up single rows by the lookup columns. The row index also stores the extra columns (ids, numbers
+or list lengths), so that rows can be chosen without reading the table. Rows with the same lookup value are
+sorted by these numbers, highest first.
 """
 
 
 def row_index_columns(table: str) -> dict[tuple[str, ...], tuple[list[str], list[str]]]:
-    """The columns stored in the row indexes of a table.
-
-    Returns:
-        For each group of lookup columns, the columns stored as ids and those stored as numbers.
-    """
-    stored = {}
+    """Return the columns that the row indexes of a table store as ids and as numbers, by lookup columns."""
+    columns = {}
     for group, extra in ROW_INDEXES.get(table, {}).items():
         ids = [name for name in extra if TABLES[table].field(name).type == pa.string()]
         keys = [name for name in group if name != "human_readable_id"]
-        stored[group] = list(dict.fromkeys(["id", *keys, *ids])), [name for name in extra if name not in ids]
-    return stored
+        columns[group] = list(dict.fromkeys(["id", *keys, *ids])), [name for name in extra if name not in ids]
+    return columns

@@ -1,4 +1,4 @@
-"""Read settings from a YAML file, `a.b=c` overrides, and what this machine knows (`user_settings.py`)."""
+"""Read settings from a YAML file, `a.b=c` overrides and the user's settings (`user_settings.py`)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.index_settings import Settings, Storage
-from graphrag_ray.base.settings_parsing import apply_override, read_mapping, validated
-from graphrag_ray.base.text_files import resolve_beside
+from graphrag_ray.base.settings_parsing import apply_override, read_mapping, validate_settings
+from graphrag_ray.base.text_files import resolve_relative
 from graphrag_ray.base.user_settings import KnownModels, read_user_settings
 from graphrag_ray.version import __version__
 
@@ -22,23 +22,23 @@ def load_settings(
     base: Mapping[str, Any] | None = None,
     known: KnownModels | None = None,
 ) -> Settings:
-    """Read settings: defaults, then the file (or `base`), then the overrides in order.
+    """Read settings from a file (or `base`) and apply overrides in order.
 
     Args:
-        path: A settings file, or its URL, reached with the environment's credentials.
+        path: Path or URL of a settings file. A URL is opened with credentials from the environment.
         overrides: Overrides of the form `a.b=c`.
-        base: The settings in an index (`index_settings.without_machine_settings`).
-        known: How models are reached unless the settings say so. None: from the user's settings and the
+        base: Settings stored in an index (`index_settings.without_machine_settings`).
+        known: Endpoints and storage to use if the settings have none. Defaults to the user's settings and the
             environment.
 
     Raises:
-        SettingsError: A key is unknown or a value is invalid. The message suggests the nearest known key.
+        SettingsError: A key is unknown or a value is invalid. The message suggests the closest known key.
     """
     data = deepcopy(dict(base or {})) if path is None else read_settings(path)
     known = KnownModels.read() if known is None else known
     final = deepcopy(data)
     for override in overrides:
-        with suppress(SettingsError):  # Reported below, unless `known` resolves it.
+        with suppress(SettingsError):  # reported below, unless `known` resolves it
             apply_override(final, override)
     known.fill(data, final)
     for override in overrides:
@@ -59,54 +59,49 @@ def load_settings(
 
 
 def read_settings(path: str | Path) -> dict[str, Any]:
-    """Read a settings file without validation. Relative paths in it are resolved against the file.
-
-    Raises:
-        SettingsError: The file cannot be read.
-    """
+    """Read a settings file without validation, and resolve relative paths in it. Raises SettingsError."""
     data = read_mapping(str(path))
     names, source = data.get("names"), data.get("input")
     paths = [(data, "root"), (source, "url"), (data, "prompts_dir")]
     for section, key in (*paths, (names, "aliases_file"), (names, "blocklist_file")):
         if isinstance(section, dict) and section.get(key) and isinstance(section[key], str):
-            section[key] = resolve_beside(str(path), section[key])
+            section[key] = resolve_relative(section[key], str(path))
     return data
 
 
 def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Storage:
-    """Read only how storage is reached, in order to open an index whose snapshot holds the other settings.
+    """Read only the storage settings, to open an index whose snapshot contains the other settings.
 
     Raises:
-        SettingsError: As for `load_settings`. Of other sections, only the name is checked.
+        SettingsError: As for `load_settings`. Only the names of other sections are checked.
     """
     data = read_mapping(str(path)) if path is not None else {}
     storage = data.get("storage", read_user_settings().storage.model_dump(exclude_unset=True))
-    given: dict[str, Any] = {"storage": storage} if storage else {}
+    sections: dict[str, Any] = {"storage": storage} if storage else {}
     for override in overrides:
         key, sep, _ = override.partition("=")
         section = key.strip().partition(".")[0]
-        # Report an unknown setting now rather than after the storage could not be reached.
+        # Report an unknown setting now, not after a failure to connect to storage.
         if section == "storage" or section not in Settings.model_fields or not sep:
-            apply_override(given, override)
-    return parse_settings(given).storage
+            apply_override(sections, override)
+    return parse_settings(sections).storage
 
 
 def root_in(path: str | Path) -> str | None:
-    """The `root` of a settings file. Raises SettingsError if the file cannot be read."""
+    """Return the `root` in a settings file. Raises SettingsError if the file cannot be read."""
     root = read_settings(path).get("root")
     return root if isinstance(root, str) else None
 
 
 def parse_settings(data: Mapping[str, Any]) -> Settings:
-    """Validate settings data as it stands. Raises SettingsError."""
-    return validated(Settings, data)
+    """Validate settings data. Raises SettingsError."""
+    return validate_settings(Settings, data)
 
 
 def resolve_storage(settings: Settings | None, storage: Storage | Mapping[str, Any] | None) -> Storage:
-    """How storage is reached: as given, else from the settings, else from the user's settings.
+    """Return `storage`, or else the storage settings in `settings` or the user's settings.
 
-    Raises:
-        SettingsError: `storage` or the user's settings are invalid.
+    Raises SettingsError if they are invalid.
     """
     if isinstance(storage, Storage):
         return storage

@@ -1,7 +1,7 @@
-"""Small text files passed to a command: settings, prompts, lists of names.
+"""Read small text files that commands use: settings, prompts, lists of names.
 
-They are local files or URLs that fsspec supports (s3://…). URLs are reached with the environment's
-credentials, since the storage settings may be in such a file.
+They are local files or URLs that fsspec supports (s3://…). URLs are opened with credentials from the
+environment, not from the settings, because the settings may be one of these files.
 """
 
 from __future__ import annotations
@@ -13,27 +13,27 @@ from typing import Any
 from graphrag_ray.base.urls import display_path, is_url, without_secrets
 
 
-def read_text(place: str) -> str:
+def read_text(path_or_url: str) -> str:
     """Read a file. Raises FileNotFoundError, OSError for other access errors, or UnicodeDecodeError."""
-    if not is_url(place):
-        return Path(place).read_text("utf-8")
+    if not is_url(path_or_url):
+        return Path(path_or_url).read_text("utf-8")
     try:
-        fs, path = _reached(place)
+        fs, path = _open_filesystem(path_or_url)
         data: bytes = fs.cat_file(path)
     except FileNotFoundError as e:
-        raise FileNotFoundError(f"{display_path(place)} does not exist") from e
+        raise FileNotFoundError(f"{display_path(path_or_url)} does not exist") from e
     except Exception as e:
-        raise OSError(_reason(e, place)) from e
+        raise OSError(_reason(e, path_or_url)) from e
     return data.decode("utf-8")
 
 
 def names_in(folder: str) -> set[str] | None:
-    """The names in a folder, or None if the folder does not exist. Raises OSError."""
+    """List the names in a folder. Returns None if it does not exist, or if it is a URL and empty."""
     if not is_url(folder):
         path = Path(folder)
         return {child.name for child in path.iterdir()} if path.is_dir() else None
     try:
-        fs, remote = _reached(folder)
+        fs, remote = _open_filesystem(folder)
         return {posixpath.basename(child) for child in fs.ls(remote, detail=False)} or None
     except FileNotFoundError:
         return None
@@ -41,19 +41,20 @@ def names_in(folder: str) -> set[str] | None:
         raise OSError(_reason(e, folder)) from e
 
 
-def resolve_beside(file: str, place: str) -> str:
-    """Resolve a path that is written in a file, relative to that file."""
-    if is_url(place) or place.startswith("~"):
-        return place
-    if is_url(file) and not place.startswith("/"):
-        # Object store keys are literal: `..` has to be resolved here.
-        scheme, _, rest = file.partition("://")
-        host, _, path = rest.partition("/")
-        return f"{scheme}://{host}{posixpath.normpath(posixpath.join('/', posixpath.dirname(path), place))}"
-    return str((Path(file).parent / place).absolute())
+def resolve_relative(path_or_url: str, base_file: str) -> str:
+    """Resolve a path relative to the file that contains it."""
+    if is_url(path_or_url) or path_or_url.startswith("~"):
+        return path_or_url
+    if is_url(base_file) and not path_or_url.startswith("/"):
+        # Object stores do not resolve `..` in keys.
+        scheme, _, location = base_file.partition("://")
+        host, _, base = location.partition("/")
+        path = posixpath.normpath(posixpath.join("/", posixpath.dirname(base), path_or_url))
+        return f"{scheme}://{host}{path}"
+    return str((Path(base_file).parent / path_or_url).absolute())
 
 
-def _reached(url: str) -> tuple[Any, str]:
+def _open_filesystem(url: str) -> tuple[Any, str]:
     import fsspec
 
     protocol = url.partition("://")[0]
@@ -62,7 +63,7 @@ def _reached(url: str) -> tuple[Any, str]:
     return fs, path
 
 
-def _reason(error: Exception, place: str) -> str:
+def _reason(error: Exception, path_or_url: str) -> str:
     if isinstance(error, PermissionError):
         return "access is denied"
-    return without_secrets(str(error), place) or type(error).__name__
+    return without_secrets(str(error), path_or_url) or type(error).__name__

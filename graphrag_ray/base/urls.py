@@ -1,4 +1,4 @@
-"""URLs, and how to show them without secrets."""
+"""Recognise URLs and remove secrets from them."""
 
 from __future__ import annotations
 
@@ -8,29 +8,28 @@ from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 _ADDRESS = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]{0,40}://[^\s'"<>]+""")
-"""The length of the scheme is bounded, since a search tries it at every letter of a long word."""
+"""The length of the scheme is limited so that searching a long word does not take quadratic time."""
 _NEXT_LINK = re.compile(r"::(?=[A-Za-z][A-Za-z0-9+.-]*(?:://|::))")
 """Separator in chained fsspec URLs (simplecache::https://…, zip://*.txt::https://…)."""
 _MIN_SECRET_CHARS = 4
-"""Shorter names and passwords are not removed from text, since they occur in ordinary words."""
+"""Shorter user names and passwords are not removed from text: they would match ordinary words."""
 
-_SECRET = {
+_SECRET_NAMES = {
     "access_key", "account_key", "api_key", "aws_access_key_id", "aws_secret_access_key",
     "aws_session_token", "client_secret", "connection_string", "credential", "key", "password",
     "sas_token", "secret", "secret_key", "session_token", "token", "username",
 }  # fmt: skip
-_SAME = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "local": "file"}
-_NO_SECRET = {"anon", "cloud", "google_default"}
+_ALIASES = {"s3a": "s3", "gcs": "gs", "abfs": "az", "abfss": "az", "local": "file"}
+_NOT_SECRET = {"anon", "cloud", "google_default"}
 """Values of gcsfs's `token` that are not secrets."""
 
 
-def is_url(place: str) -> bool:
-    """Whether a place is a URL rather than a local path."""
-    return "://" in place
+def is_url(path_or_url: str) -> bool:
+    return "://" in path_or_url
 
 
 def display_url(url: str) -> str:
-    """The URL without user, password and query."""
+    """Remove user, password and query from a URL."""
     return "::".join(_display_link(link) for link in _NEXT_LINK.split(url))
 
 
@@ -47,24 +46,19 @@ def _display_link(link: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-def display_path(place: str) -> str:
-    """A path unchanged, a URL without secrets."""
-    return display_url(place) if is_url(place) else place
+def display_path(path_or_url: str) -> str:
+    """Return a path unchanged, or a URL without secrets."""
+    return display_url(path_or_url) if is_url(path_or_url) else path_or_url
 
 
 def without_secrets(text: str, url: str = "") -> str:
-    """Remove the secrets of all URLs in a text, such as an error message.
-
-    Args:
-        text: The text.
-        url: The URL that the text is about, whose user, password and query are removed wherever they occur.
-    """
+    """Remove the secrets of URLs from a text. Those of `url` are removed wherever they occur."""
     if is_url(url):
         text = text.replace(url, display_url(url))
         secrets = []
         for link in _NEXT_LINK.split(url):
-            rest, _, query = link.partition("://")[2].partition("?")
-            authority = rest if _display_link(link).endswith("://…") else rest.partition("/")[0]
+            address, _, query = link.partition("://")[2].partition("?")
+            authority = address if _display_link(link).endswith("://…") else address.partition("/")[0]
             user, at, _ = authority.rpartition("@")
             secrets += [f"{user}{at}", user.partition(":")[2], f"?{query}", query]
         for secret in sorted(secrets, key=len, reverse=True):
@@ -77,19 +71,18 @@ def without_secrets(text: str, url: str = "") -> str:
     return _ADDRESS.sub(without_secret, text)
 
 
-def secret_options(options: Mapping[str, Any], above: str = "") -> list[str]:
-    """The sorted names of options that hold a credential, nested ones as `a.b`."""
+def secret_options(options: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """List the sorted names of options that contain a credential. Nested options are written `a.b`."""
     names = []
     for name, value in options.items():
-        if str(name).lower() in _SECRET and value not in _NO_SECRET:
-            names.append(f"{above}{name}")
+        if str(name).lower() in _SECRET_NAMES and value not in _NOT_SECRET:
+            names.append(f"{prefix}{name}")
         if isinstance(value, Mapping):
-            names += secret_options(value, f"{above}{name}.")
+            names += secret_options(value, f"{prefix}{name}.")
     return sorted(names)
 
 
 def protocol_of(url: str) -> str:
-    """The protocol of a URL (of the last link of a chained one), with aliases resolved; `file` for a local
-    path."""
+    """Return the protocol of the last link of a URL without aliases, or `file` for a local path."""
     protocol, separator, _ = url.rpartition("::")[2].partition("://")
-    return _SAME.get(protocol, protocol) if separator else "file"
+    return _ALIASES.get(protocol, protocol) if separator else "file"

@@ -102,13 +102,16 @@ def print_answer(
     size = plural(len(contexts), "context")
     if len(contexts) == 1 and answer.level is None:
         size = f"{contexts[0].n_tokens:,} tokens of context"
+    unpriced = next((name for name, p in answer.phases.items() if p.cost_usd is None), "")
+    unpriced = index.settings.model_name(unpriced)
     out.print(
-        f"\n[{answer.method} search{level}, {size}{duration}, {format_cost(answer.cost_usd)}]", style="dim"
+        f"\n[{answer.method} search{level}, {size}{duration}, {format_cost(answer.cost_usd, unpriced)}]",
+        style="dim",
     )
     phases = []
     for name, p in answer.phases.items():
         failed = f" ({p.failed:,} failed)" if p.failed else ""
-        cost = f", {format_cost(p.cost_usd)}" if p.cost_usd else ""
+        cost = f", {format_cost(p.cost_usd, unpriced)}" if p.cost_usd else ""
         tokens = f"{p.prompt_tokens + p.completion_tokens:,} tokens"
         phases.append(f"{name} {plural(p.calls, 'call')}{failed}, {tokens}{cost}")
     if phases:

@@ -59,9 +59,10 @@ def print_json(value: Any, indent: bool = True) -> None:
     click.echo(safe_json(orjson.dumps(value, option=options).decode()))
 
 
-def format_cost(usd: float | None) -> str:
+def format_cost(usd: float | None, unpriced_model: str) -> str:
+    """Format a cost. If it is unknown, explain how to set the price of `unpriced_model`."""
     if usd is None:
-        return f"cost unknown (set the model's price with {price_hint('NAME')})"
+        return f"cost unknown (set the price with {price_hint(unpriced_model)})"
     return f"${usd:.4f}" if usd else "no cost"
 
 

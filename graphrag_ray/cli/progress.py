@@ -120,9 +120,10 @@ class ProgressDisplay(Observer):
     def progress(self, p: SweepProgress) -> None:
         self._recent.note(p)
         self._pace = StagePace.of(p, self._recent)
-        if self._pace.cost_usd is None and not self._price_noted:
+        stage = p.accounts.unpriced_stage or p.earlier.unpriced_stage
+        if stage and self._settings and not self._price_noted:
             self._price_noted = True
-            name = self._settings.model_name(p.stage) if self._settings else "default"
+            name = self._settings.model_name(stage)
             self.message(f"The price of model {name!r} is unknown. To see the cost, use {price_hint(name)}")
         if self._current is None:
             self._current = p.stage, time.monotonic()

@@ -1,6 +1,6 @@
-"""Look up records of a snapshot and what they are connected to, as plain values for JSON and for printing.
+"""Look up records of a snapshot and the records connected to them, as plain values for JSON and printing.
 
-Lists hold at most `limit` records, the most important first; `totals` has the full counts.
+Lists contain at most `limit` records, starting with the most important one. `totals` has the full counts.
 """
 
 from __future__ import annotations
@@ -33,13 +33,14 @@ CLAIM = ("human_readable_id", "subject_id", "object_id", "type", "status", "desc
 DOCUMENT = ("human_readable_id", "path", "row", "title")
 UNIT = ("human_readable_id", "position", "start", "end", "n_tokens")
 _COMMUNITY = ("community", "level", "title", "size", "children")
-_MAX_QUOTED_NAMES = 20  # names that the quote of a chunk is chosen for
-MAX_TEXT_CHARACTERS = 1_000
+_MAX_QUOTED_NAMES = 20
+"""Maximum number of names to look for when choosing the quote from a chunk."""
+MAX_SEARCH_CHARS = 1_000
 
 
 @dataclass(frozen=True)
 class RecordView:
-    """Reads records. limit: records per list, None for all; kind: hierarchy whose communities are shown."""
+    """Reads records. `limit` is the maximum number per list. `hierarchy` has the communities to show."""
 
     reader: Reader
     limit: int | None = 10
@@ -51,16 +52,15 @@ class RecordView:
     def rows(
         self, table: str, columns: Sequence[str], ids: Iterable[str | int], by: str | tuple[str, ...] = "id"
     ) -> list[Record]:
-        """Rows in table order."""
+        """Return the rows whose `by` is one of these ids, in table order."""
         rows: list[Record] = self.reader.rows(Rows(table, columns, list(ids), by)).to_pylist()
         return rows
 
     def row(self, table: str, id_: str) -> Record:
-        """All columns of an existing record."""
         return self.rows(table, schema.TABLES[table].names, [id_])[0]
 
     def first(self, table: str, columns: Sequence[str], ids: Sequence[str]) -> list[Record]:
-        """The first `limit` of these records, in the order given."""
+        """Return the first `limit` of these records, in this order."""
         wanted = list(ids)[: self.limit]
         by_id = {row["id"]: row for row in self.rows(table, ["id", *columns], wanted)}
         return [{c: by_id[id_][c] for c in columns} for id_ in wanted if id_ in by_id]
@@ -68,18 +68,18 @@ class RecordView:
     def where(
         self, table: str, columns: Sequence[str], keys: Sequence[str], value: str | int
     ) -> list[Record]:
-        """Rows in which one of the key columns has this value."""
+        """Return the rows in which one of the key columns has this value."""
 
-        def matching(part: pa.Table) -> pa.Table:
+        def select_rows(part: pa.Table) -> pa.Table:
             masks = [pc.equal(part[key], value) for key in keys]
             return part.filter(reduce(pc.or_kleene, masks)).select(list(columns))
 
         read = list(dict.fromkeys([*columns, *keys]))
-        rows: list[Record] = self.reader.scan(table, read, matching).select(list(columns)).to_pylist()
+        rows: list[Record] = self.reader.scan(table, read, select_rows).select(list(columns)).to_pylist()
         return rows
 
     def largest(self, table: str, columns: Sequence[str], by: str) -> list[Record]:
-        """The first `limit` rows, largest first. The column `chunks` is the length of `text_unit_ids`."""
+        """Return the `limit` largest rows. The column `chunks` is the length of `text_unit_ids`."""
         order = [(by, "descending"), ("human_readable_id", "ascending")]
 
         def top(part: pa.Table) -> pa.Table:
@@ -93,7 +93,7 @@ class RecordView:
         return rows
 
     def communities(self, numbers: Iterable[int]) -> dict[int, Record]:
-        """By number: community, level, size, child count, title and rank (None if the report failed)."""
+        """Return communities by number, with their child count, title, and rank unless the report failed."""
         wanted, number = sorted(set(numbers)), "human_readable_id"
         rows = {
             r["community"]: r for r in self.rows(self.hierarchy.communities_table, _COMMUNITY, wanted, number)
@@ -106,15 +106,15 @@ class RecordView:
         return rows
 
     def chunks(self, ids: Sequence[str], names: Sequence[str]) -> list[Record]:
-        """The first `limit` chunks, each with its document and the sentence that has most of the names."""
+        """Return the first `limit` chunks, with their documents and the sentences with the most names."""
         wanted = list(ids)[: self.limit]
         columns = ["id", "document_id", "human_readable_id", "start", "end", "text"]
         units = {row["id"]: row for row in self.rows("text_units", columns, wanted)}
         documents = self.documents([row["document_id"] for row in units.values()])
         chunks = []
         for unit in (units[id_] for id_ in wanted if id_ in units):
-            sought, is_start = names[:_MAX_QUOTED_NAMES], unit["start"] == 0
-            start, end = best_sentence(unit["text"], sought, is_start=is_start)
+            is_start = unit["start"] == 0
+            start, end = best_sentence(unit["text"], names[:_MAX_QUOTED_NAMES], is_start=is_start)
             chunks.append(
                 {
                     "human_readable_id": unit["human_readable_id"],
@@ -128,38 +128,38 @@ class RecordView:
         return chunks
 
     def heaviest(self, ids: Iterable[str], by: str | tuple[str, ...] = "id") -> list[str]:
-        """Ids of relationships by descending weight. There may be very many."""
+        """Return ids of relationships by descending weight."""
         rows = self.rows("relationships", ["id", "human_readable_id", "weight"], ids, by)
         return [row["id"] for row in sorted(rows, key=_by("weight"))]
 
     def entities(self, ids: Iterable[str]) -> list[Record]:
-        """Entities by descending degree."""
+        """Return entities by descending degree."""
         return sorted(self.rows("entities", ENTITY, ids), key=_by("degree"))
 
     def documents(self, ids: Iterable[str]) -> dict[str, Record]:
-        """Documents by id, as `sources.describe_document` describes them."""
+        """Return documents by id, as `sources.describe_document` describes them."""
         rows = self.rows("documents", DOCUMENT_COLUMNS, ids)
         return {row["id"]: describe_document(row) for row in rows}
 
 
-def _by(column: str, then: str = "human_readable_id") -> Callable[[Record], tuple[Any, Any]]:
-    """Sort key: one column descending, then another one ascending."""
-    return lambda row: (-row[column], row[then])
+def _by(column: str, tie_breaker: str = "human_readable_id") -> Callable[[Record], tuple[Any, Any]]:
+    """Return a sort key: one column descending, then another one ascending."""
+    return lambda row: (-row[column], row[tie_breaker])
 
 
 def overview(view: RecordView) -> Record:
-    """The largest top-level communities, the best connected entities, the documents with most chunks."""
+    """Return the largest top-level communities, entities by degree, and documents by number of chunks."""
     coarsest = view.where(view.hierarchy.communities_table, ["community", "size"], ["level"], 0)
     coarsest.sort(key=_by("size", "community"))
-    shown = [c["community"] for c in coarsest][: view.limit]
-    known = view.communities(shown)
+    numbers = [c["community"] for c in coarsest][: view.limit]
+    communities = view.communities(numbers)
     documents = view.largest("documents", [*DOCUMENT, "chunks"], "chunks")
     return {
         "kind": "overview",
         "snapshot": view.reader.manifest.number,
         "about": corpus_description_in(view.reader.manifest.settings) or "",
         "counts": dict(view.reader.manifest.counts),
-        "communities": [known[number] for number in shown],
+        "communities": [communities[number] for number in numbers],
         "entities": view.largest("entities", ENTITY, "degree"),
         "documents": [{"place": document_place(row["path"], row["row"]), **row} for row in documents],
         "totals": {
@@ -171,13 +171,13 @@ def overview(view: RecordView) -> Record:
 
 
 def search(view: RecordView, text: str) -> Record:
-    """Entities, communities and documents whose names contain a text, ignoring case and accents.
+    """Find entities, communities and documents whose names contain a text, ignoring case and accents.
 
-    Exact matches come first, then names that begin with it, then larger records. Without matches, `near`
-    lists similar names. Raises UsageError for a blank or too long text.
+    Exact matches come first, then names that begin with the text. Larger records precede smaller ones.
+    Without any match, `near` lists similar names. Raises UsageError if the text is blank or too long.
     """
-    if not record_lookup.fold(text) or len(text) > MAX_TEXT_CHARACTERS:
-        raise UsageError(f"Pass a text to search for, of at most {MAX_TEXT_CHARACTERS:,} characters")
+    if not record_lookup.fold(text) or len(text) > MAX_SEARCH_CHARS:
+        raise UsageError(f"Pass a text to search for, with at most {MAX_SEARCH_CHARS:,} characters")
     entities = view.reader.table("entities", list(ENTITY))
     by_degree = entities.sort_by([("degree", "descending"), ("human_readable_id", "ascending")])
     titles = by_degree["title"].to_pylist()
@@ -186,40 +186,40 @@ def search(view: RecordView, text: str) -> Record:
     report_titles = by_size["title"].to_pylist()
     documents = view.reader.table("documents", DOCUMENT)
     places = [*map(document_place, documents["path"].to_pylist(), documents["row"].to_pylist())]
-    named = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
+    document_names = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
     matches = {
-        "entities": record_lookup.containing(text, titles),
-        "communities": record_lookup.containing(text, report_titles),
-        "documents": record_lookup.containing(text, named),
+        "entities": record_lookup.find_containing(text, titles),
+        "communities": record_lookup.find_containing(text, report_titles),
+        "documents": record_lookup.find_containing(text, document_names),
     }
-    shown = {name: rows[: view.limit] for name, rows in matches.items()}
-    numbers = [by_size["community"][row].as_py() for row in shown["communities"]]
+    top = {name: rows[: view.limit] for name, rows in matches.items()}
+    numbers = [by_size["community"][row].as_py() for row in top["communities"]]
     communities = view.communities(numbers)
-    everything = [*titles, *report_titles, *places]
-    similar = [] if any(matches.values()) else [everything[i] for i in record_lookup.near(text, everything)]
+    names = [*titles, *report_titles, *places]
+    similar = [] if any(matches.values()) else [names[i] for i in record_lookup.find_similar(text, names)]
     return {
         "kind": "search",
         "text": text,
-        "entities": [by_degree.slice(row, 1).to_pylist()[0] for row in shown["entities"]],
+        "entities": [by_degree.slice(row, 1).to_pylist()[0] for row in top["entities"]],
         "communities": [communities[number] for number in numbers],
         "documents": [
-            {"place": places[row], **documents.slice(row, 1).to_pylist()[0]} for row in shown["documents"]
+            {"place": places[row], **documents.slice(row, 1).to_pylist()[0]} for row in top["documents"]
         ],
         "near": similar,
         "totals": {name: len(rows) for name, rows in matches.items()},
     }
 
 
-def entity(view: RecordView, name: str) -> Record:
-    """An entity, its communities from the top, relationships by weight, claims, and chunks."""
-    row = view.row("entities", record_lookup.entity(view.reader, name))
+def show_entity(view: RecordView, name: str) -> Record:
+    """Return an entity with its communities, relationships by weight, claims and chunks."""
+    row = view.row("entities", record_lookup.find_entity(view.reader, name))
     units = row.pop("text_unit_ids")
     edges = view.heaviest([row["id"]], RELATIONSHIP_ENDS)
     claims = [c["id"] for c in view.where("covariates", ["id"], ["subject_id", "object_id"], row["title"])]
     return {
         "kind": "entity",
         **row,
-        "communities": _holding(view, "entity_ids", row["id"]),
+        "communities": _communities_with(view, "entity_ids", row["id"]),
         "relationships": view.first("relationships", RELATIONSHIP, edges),
         "claims": view.first("covariates", CLAIM, claims),
         "chunks": view.chunks(units, [row["title"]]),
@@ -227,23 +227,23 @@ def entity(view: RecordView, name: str) -> Record:
     }
 
 
-def relationship(view: RecordView, *names: str) -> Record:
-    """A relationship, its entities, the communities that contain it, and its chunks."""
-    row = view.row("relationships", record_lookup.relationship(view.reader, names))
+def show_relationship(view: RecordView, *names: str) -> Record:
+    """Return a relationship with its entities, communities and chunks."""
+    row = view.row("relationships", record_lookup.find_relationship(view.reader, names))
     units, ends = row.pop("text_unit_ids"), [row.pop("source_id"), row.pop("target_id")]
     return {
         "kind": "relationship",
         **row,
         "entities": view.entities(ends),
-        "communities": _holding(view, "relationship_ids", row["id"]),
+        "communities": _communities_with(view, "relationship_ids", row["id"]),
         "chunks": view.chunks(units, [row["source"], row["target"]]),
         "totals": {"chunks": len(units)},
     }
 
 
-def claim(view: RecordView, name: str) -> Record:
-    """A claim and the chunks that state it."""
-    row = view.row("covariates", record_lookup.record(view.reader, "claim", "covariates", name))
+def show_claim(view: RecordView, name: str) -> Record:
+    """Return a claim with the chunks that state it."""
+    row = view.row("covariates", record_lookup.find_record(view.reader, "claim", "covariates", name))
     units = row.pop("text_unit_ids")
     return {
         "kind": "claim",
@@ -255,15 +255,15 @@ def claim(view: RecordView, name: str) -> Record:
     }
 
 
-def community(view: RecordView, name: str) -> Record:
-    """A community: report (None if it failed), parent, children, members, relationships, chunks."""
-    number = record_lookup.community(view.reader, name, view.hierarchy)
+def show_community(view: RecordView, name: str) -> Record:
+    """Return a community with its report (None if it failed), parent, children, members and chunks."""
+    number = record_lookup.find_community(view.reader, name, view.hierarchy)
     columns = ["id", "community", "level", "parent", "children", "period", "size", "packed"]
     lists = ["entity_ids", "relationship_ids", "text_unit_ids"]
     row = view.rows(view.hierarchy.communities_table, [*columns, *lists], [number], "human_readable_id")[0]
     members, edges, units = (row.pop(column) for column in lists)
-    known = view.communities([number, row["parent"], *row["children"]])
-    children = [known[child] for child in row.pop("children")]
+    communities = view.communities([number, row["parent"], *row["children"]])
+    children = [communities[child] for child in row.pop("children")]
     entities = view.entities(members)
     columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
                "context_left_out", "dropped_references"]  # fmt: skip
@@ -271,9 +271,9 @@ def community(view: RecordView, name: str) -> Record:
     return {
         "kind": "community",
         **row,
-        "title": known[number]["title"],
+        "title": communities[number]["title"],
         "report": reports[0] if reports else None,
-        "parent": known.get(row["parent"]),
+        "parent": communities.get(row["parent"]),
         "children": sorted(children, key=_by("size", "community"))[: view.limit],
         "entities": entities[: view.limit],
         "relationships": view.first("relationships", RELATIONSHIP, view.heaviest(edges)),
@@ -287,9 +287,9 @@ def community(view: RecordView, name: str) -> Record:
     }
 
 
-def chunk(view: RecordView, name: str) -> Record:
-    """A chunk: text, document, neighbouring chunks, and what was extracted from it."""
-    row = view.row("text_units", record_lookup.record(view.reader, "chunk", "text_units", name))
+def show_chunk(view: RecordView, name: str) -> Record:
+    """Return a chunk with its document, adjacent chunks and extracted records."""
+    row = view.row("text_units", record_lookup.find_record(view.reader, "chunk", "text_units", name))
     members, edges, claims = (row.pop(c) for c in ("entity_ids", "relationship_ids", "covariate_ids"))
     document_id = row.pop("document_id")
     documents = view.rows("documents", ["text_unit_ids"], [document_id])
@@ -310,14 +310,14 @@ def chunk(view: RecordView, name: str) -> Record:
     }
 
 
-def document(view: RecordView, name: str) -> Record:
-    """A document: its chunks in order, each with its entities by degree."""
-    row = view.row("documents", record_lookup.document(view.reader, name))
+def show_document(view: RecordView, name: str) -> Record:
+    """Return a document with its chunks in order and their entities by degree."""
+    row = view.row("documents", record_lookup.find_document(view.reader, name))
     text, units = row.pop("text"), row.pop("text_unit_ids")
     lists = {"entity_ids": "entities", "relationship_ids": "relationships", "covariate_ids": "claims"}
     chunks = view.first("text_units", [*UNIT, *lists], units)
-    named = {id_ for c in chunks for id_ in c["entity_ids"]}
-    entities = {r["id"]: r for r in view.rows("entities", ["id", *ENTITY], named)}
+    entity_ids = {id_ for c in chunks for id_ in c["entity_ids"]}
+    entities = {r["id"]: r for r in view.rows("entities", ["id", *ENTITY], entity_ids)}
     for c in chunks:
         members = sorted((entities[id_] for id_ in c["entity_ids"]), key=_by("degree"))
         c["entities"] = [{column: member[column] for column in ENTITY} for member in members[: view.limit]]
@@ -332,41 +332,41 @@ def document(view: RecordView, name: str) -> Record:
     }
 
 
-def _holding(view: RecordView, column: str, id_: str) -> list[Record]:
-    """The communities that contain a member, from the top."""
-    held = view.rows(view.hierarchy.communities_table, ["community"], [id_], by=column)
-    known = view.communities(row["community"] for row in held)
-    return sorted(known.values(), key=lambda c: c["level"])
+def _communities_with(view: RecordView, column: str, id_: str) -> list[Record]:
+    """Return the communities that contain a member, from the top level down."""
+    rows = view.rows(view.hierarchy.communities_table, ["community"], [id_], by=column)
+    communities = view.communities(row["community"] for row in rows)
+    return sorted(communities.values(), key=lambda c: c["level"])
 
 
 KINDS: Mapping[str, Callable[..., Record]] = {
-    "community": community,
-    "entity": entity,
-    "relationship": relationship,
-    "claim": claim,
-    "chunk": chunk,
-    "document": document,
+    "community": show_community,
+    "entity": show_entity,
+    "relationship": show_relationship,
+    "claim": show_claim,
+    "chunk": show_chunk,
+    "document": show_document,
 }
 
 _ALIASES = {
     "report": "community", "communities": "community", "entities": "entity", "source": "chunk",
     "text_unit": "chunk",
 }  # fmt: skip
-"""Other words for the kinds, from references (`[Data: Reports (3); Sources (5)]`) and table names."""
+"""Other words for kinds, from references (`[Data: Reports (3); Sources (5)]`) and table names."""
 
 
-def look_up(view: RecordView, given: str, names: Sequence[str]) -> Record:
+def look_up(view: RecordView, kind_name: str, names: Sequence[str]) -> Record:
     """Look up one record by kind and name.
 
-    The kind may be singular or plural, in any case. The word for a hierarchy's reports, as used in
-    references, means its communities. Raises UsageError, with alternatives.
+    The kind may be singular or plural, and its case is ignored. A word for reports in references (theme,
+    summary) means the communities of their hierarchy. Raises UsageError if there is no such record.
     """
-    word, hierarchy_words = given.casefold(), []
+    word, hierarchy_words = kind_name.casefold(), []
     for hierarchy in HIERARCHIES.values():
-        searched = SEARCHED_KINDS[hierarchy.report_kind]
-        if searched.word not in _ALIASES:
-            hierarchy_words.append(searched.word)
-            if word in (searched.word, searched.words):
+        reports = SEARCHED_KINDS[hierarchy.report_kind]
+        if reports.word not in _ALIASES:
+            hierarchy_words.append(reports.word)
+            if word in (reports.word, reports.words):
                 view = replace(
                     view, hierarchy=find_hierarchy(view.reader.manifest.hierarchies, hierarchy.name)
                 )
@@ -375,13 +375,13 @@ def look_up(view: RecordView, given: str, names: Sequence[str]) -> Record:
     kind = _ALIASES.get(word) or _ALIASES.get(singular, singular)
     if kind not in KINDS:
         raise UsageError(
-            f"Unknown kind of record {given!r}. Choose from: {', '.join([*KINDS, *hierarchy_words])}"
+            f"Unknown kind of record {kind_name!r}. Choose from: {', '.join([*KINDS, *hierarchy_words])}"
         )
     if len(names) != 1 and (kind != "relationship" or len(names) != 2):
         examples = {"entity": '"MARA VENN"', "community": "C1:12", "document": "letters/1987.txt"}
-        names_of_two = " (or the names of its two entities)" if kind == "relationship" else ""
+        alternative = " (or the names of its two entities)" if kind == "relationship" else ""
         raise UsageError(
-            f"Pass the number or name of one {kind}{names_of_two}, and quote a name with spaces. Example: "
+            f"Pass the number or name of one {kind}{alternative}, and quote a name with spaces. Example: "
             f"inspect {kind} {examples.get(kind, '12')}"
         )
     return KINDS[kind](view, *names)

@@ -1,4 +1,4 @@
-"""Export a snapshot into the file formats of other programs."""
+"""Export a snapshot to the file formats of other programs."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from graphrag_ray.version import __version__
 
 
 @dataclass(frozen=True)
-class Exported:
-    """Result of an export."""
+class ExportResult:
+    """Result of an export. `rows` are row counts by file or folder, or node counts for graph.graphml."""
 
     format: str
     url: str
     snapshot: int
     files: list[str]
-    rows: Mapping[str, int]  # row counts by path of a file or folder; for graph.graphml the number of nodes
-    notes: list[str]  # what is missing, and what to do about it
+    rows: Mapping[str, int]
+    notes: list[str]
 
 
 def export(
@@ -38,17 +38,16 @@ def export(
     *,
     overwrite: bool = False,
     hierarchy: str | None = None,
-) -> Exported:
-    """Write a snapshot to a folder. Memory: a few parts of a table, and about 40 bytes per entity.
+) -> ExportResult:
+    """Write a snapshot to a folder. Needs memory for a few parts of a table and about 40 bytes per entity.
 
     Args:
-        settings: Settings whose models a graphrag project names.
+        settings: Settings with the models that a graphrag project names.
         overwrite: Replace the files of an earlier export, as listed in its export.json. Other files stay.
-        hierarchy: Hierarchy whose communities and reports are written; None for the first of the index.
+        hierarchy: Hierarchy whose communities and reports to write. Defaults to the first of the index.
 
     Raises:
-        ReportsMissing, UsageError: The format needs something that the index lacks, or `out` cannot be
-            written to.
+        ReportsMissing, UsageError: The index lacks something that the format needs, or `out` cannot be used.
         CorruptPart, SnapshotRemoved, StoreError: The index cannot be read, or storage failed.
     """
     index = reader.store.url
@@ -67,7 +66,7 @@ def export(
     if not snapshot.is_tree:
         if "entities" not in reader.manifest.tables:
             raise UsageError("The index has no graph, so there are no entities and relationships to export")
-        # Exporters read the chosen hierarchy under the table names of Leiden's.
+        # Exporters read the chosen hierarchy under the table names of the hierarchy `leiden`.
         leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
         for exported, chosen in (
             (leiden.communities_table, kind.communities_table),
@@ -87,14 +86,14 @@ def export(
             if not package or (isinstance(e, GraphRagError) and not isinstance(e, UndeclaredFile)):
                 raise
             problem = str(e) if isinstance(e, UndeclaredFile) else f"failed: {type(e).__name__}: {e}"
-            raise PluginError(f"The export format {format!r} of the package {package} {problem}") from e
+            raise PluginError(f"The export format {format!r} from the package {package} {problem}") from e
         if not all(isinstance(note, str) for note in notes):
             raise PluginError(
-                f"The export format {format!r} of the package {package} returned no list of texts"
+                f"The export format {format!r} from the package {package} must return a list of strings"
             )
-    if more := [name for name in hierarchies if name != kind.name]:
+    if others := [name for name in hierarchies if name != kind.name]:
         notes.append(
             f"Exported the communities and reports of hierarchy {kind.name}. Pass --hierarchy to export "
-            f"{' or '.join(more)}"
+            f"{' or '.join(others)}"
         )
-    return Exported(format, out.url, reader.manifest.number, output.files, output.rows, notes)
+    return ExportResult(format, out.url, reader.manifest.number, output.files, output.rows, notes)

@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What to export.
+    """The snapshot to export.
 
     Attributes:
-        reader: Reads the tables. Communities and reports are those of `hierarchy`, under the table names of
-            Leiden's hierarchy unless it is a tree.
-        settings: Settings whose models an export may name.
+        reader: Reads the tables. Communities and reports of `hierarchy` have the table names of the hierarchy
+            `leiden`, unless `hierarchy` is a tree.
+        settings: Settings with the models that an export may name.
     """
 
     reader: Reader
@@ -35,7 +35,7 @@ class Snapshot:
 
     @property
     def is_tree(self) -> bool:
-        """Whether the communities are over chunks, without entities and relationships."""
+        """Whether the communities contain chunks rather than entities."""
         return self.hierarchy.member_kind == "text_unit"
 
 
@@ -44,13 +44,13 @@ class Exporter:
     """An export format.
 
     Attributes:
-        write: Writes the files and returns notes for the user: what is missing, and what to do about it.
-        help: One line for the list of formats.
-        files: All paths that `write` may write, folders with a trailing slash. An export never replaces such
+        write: Writes the files and returns notes for the user about what is missing and what to do about it.
+        help: One-line description for `--help`.
+        files: All paths that `write` may write. Folders have a trailing slash. An export never replaces such
             a file unless an earlier export wrote it.
-        next_step: Returns one sentence on how to use the export at a URL.
-        supports_trees: Supports hierarchies over chunks.
-        needs_reports: Requires an index with communities.
+        next_step: Returns a sentence that explains how to use the export at a URL.
+        supports_trees: Whether it supports hierarchies over chunks.
+        needs_reports: Whether it needs an index with communities and reports.
     """
 
     write: Callable[[Snapshot, Output], Sequence[str]]

@@ -1,13 +1,13 @@
-"""The graph of a snapshot as Arrow tables for exporters, and text escaping.
+"""The graph of a snapshot as Arrow tables, and text escaping, for exporters.
 
-Graph: nodes have id, label, type, description, degree, frequency, and C0, C1, …, the number of their
-community at each level. Edges have id, source, target, source_label, target_label, weight, description. Ids
-are the short ids that `inspect` accepts.
+Graph: nodes have the columns id, label, type, description, degree, frequency, and C0, C1, …, with the number
+of their community at each level. Edges have the columns id, source, target, source_label, target_label,
+weight, description. Ids are the short ids that `inspect` accepts.
 
-Tree: nodes are summaries (s12) and chunks (c7), by short id, with label (the summary's title or the chunk's
-place), kind, level (0 is the top; null for chunks), size (chunks that the summary rests on) and text of a
-summary. Edges have source and target, from a summary to each summary or chunk that it was written from. A
-node may have several parents.
+Tree: nodes are summaries (s12) and chunks (c7). They have the columns id, label (the title of a summary, or
+the document and offsets of a chunk), kind, level (0 is the top; null for chunks), size (number of chunks that
+a summary covers) and text (of a summary). Edges lead from a summary to each summary or chunk that it was
+written from. A node may have several parents.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ from graphrag_ray.query.sources import document_place
 
 Ints = npt.NDArray[np.int64]
 NO_COMMUNITY = -1
-MAX_PIECE_ROWS = 8_192  # rows held as text at a time
+MAX_PIECE_ROWS = 8_192
+"""Maximum number of rows to convert to text at a time."""
 _LINE_END = r"\r\n?"
 _NOT_XML = r"[\x{0}-\x{8}\x{b}\x{c}\x{e}-\x{1f}\x{7f}-\x{9f}\x{fffe}\x{ffff}]"
 """Control characters except tab and line feed, and other code points that XML 1.0 excludes or discourages."""
 _SIGNS = "=+\\-@\uff1d\uff0b\uff0d\uff20"
 _FORMULA = f"^[{_SIGNS}\t\r\n]"
-"""Cells that a spreadsheet may take for a formula, including full-width signs (OWASP, CSV Injection)."""
+"""Cells that a spreadsheet may interpret as a formula, also with full-width signs (OWASP, CSV Injection)."""
 _NEW_CELL = f"([;\t]\\s*[\"']?)([{_SIGNS}])"
-"""The same, after a separator of spreadsheets that split at semicolons or tabs."""
+"""Formulas after a semicolon or tab, where some spreadsheets begin a new cell."""
 
 
 def clean_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -47,7 +48,7 @@ def clean_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def escape_xml(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Plain text, escaped for XML elements and attributes."""
+    """Clean text and escape it for XML elements and attributes."""
     escaped = clean_text(column)
     for character, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;")):
         escaped = pc.replace_substring(escaped, character, entity)
@@ -55,21 +56,21 @@ def escape_xml(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def escape_spreadsheet(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Plain text with a single quote before formulas, including those after a semicolon or tab."""
+    """Clean text and put a single quote before formulas, also after a semicolon or tab."""
     cleaned = pc.replace_substring_regex(clean_text(column), _NEW_CELL, r"\1'\2")
     guarded = pc.binary_join_element_wise("'", cleaned, "")
     return pc.if_else(pc.match_substring_regex(cleaned, _FORMULA), guarded, cleaned)
 
 
 @dataclass(frozen=True)
-class Places:
-    """Row numbers by id, in 16 bytes per row."""
+class IdIndex:
+    """Maps ids to short numbers. Needs 16 bytes per row."""
 
     prefix: npt.NDArray[np.uint64]  # [N] first 64 bits of the ids, ascending
     number: Ints  # [N] human_readable_id
 
     @classmethod
-    def of(cls, reader: Reader, table: str) -> Places:
+    def of(cls, reader: Reader, table: str) -> IdIndex:
         prefix, number = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
         for part in reader.iter_batches(table, ["id", "human_readable_id"]):
             prefix.append(_prefixes(part["id"]))
@@ -79,25 +80,24 @@ class Places:
         return cls(prefixes[order], np.concatenate(number)[order])
 
     def places(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
-        """Positions [ids] in `prefix`. Raises ValueError for an unknown id."""
+        """Find the position of each id in `prefix`. Raises ValueError if an id is unknown."""
         wanted = _prefixes(ids)
-        places = np.searchsorted(self.prefix, wanted)
-        if len(wanted) and (places.max() == len(self.prefix) or (self.prefix[places] != wanted).any()):
+        positions = np.searchsorted(self.prefix, wanted)
+        if len(wanted) and (positions.max() == len(self.prefix) or (self.prefix[positions] != wanted).any()):
             raise ValueError("A relationship or community refers to a record that is not in its table")
-        return places.astype(np.int64)
+        return positions.astype(np.int64)
 
     def numbers(self, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
-        """The human_readable_id of each id."""
         return pa.array(self.number[self.places(ids)])
 
 
 @dataclass(frozen=True)
-class Nodes(Places):
-    """Entities by id, with their communities in 4 bytes per level.
+class Nodes(IdIndex):
+    """Entities by id, with their communities. Needs another 4 bytes per entity and level.
 
     Attributes:
-        community: [levels, N] number of the entity's community in C_k, or NO_COMMUNITY. As in the paper, an
-            unsplit community stays at all lower levels.
+        community: [levels, N] number of the entity's community at each level, or NO_COMMUNITY. As in the
+            paper, a community that is not split also belongs to all finer levels.
     """
 
     community: npt.NDArray[np.int32]
@@ -105,7 +105,7 @@ class Nodes(Places):
 
 def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
     """Read entities and communities. Raises CorruptPart, SnapshotRemoved."""
-    entities = Places.of(reader, "entities")
+    entities = IdIndex.of(reader, "entities")
     levels = reader.table(communities, ["level"])["level"]
     n_levels = (pc.max(levels).as_py() + 1) if len(levels) else 0
     community_of = np.full((n_levels, len(entities.prefix)), NO_COMMUNITY, dtype=np.int32)
@@ -122,7 +122,7 @@ def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
 def _prefixes(ids: pa.ChunkedArray | pa.Array) -> npt.NDArray[np.uint64]:
     prefixes = id_hash64(ids)
     if prefixes is None:
-        raise ValueError("An id column holds a value that is not an id")
+        raise ValueError("An id column contains a value that is not an id")
     return prefixes
 
 
@@ -143,7 +143,7 @@ def pieces(reader: Reader, table: str, columns: Sequence[str]) -> Iterator[pa.Ta
 
 
 def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
-    """Yield an empty table, then the nodes. nodes: None for a tree."""
+    """Yield an empty table, then the nodes. Pass nodes=None for a tree."""
     if nodes is None:
         yield _TREE_NODES.empty_table()
         yield from _tree_nodes(snapshot.reader, snapshot.hierarchy)
@@ -152,14 +152,15 @@ def node_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
     for part in pieces(snapshot.reader, "entities", ["human_readable_id", *columns]):
         end = start + part.num_rows
         piece = part.rename_columns(["id", "label", *columns[1:]])
-        for level, held in enumerate(nodes.community[:, start:end]):
-            piece = piece.append_column(f"C{level}", pa.array(held, mask=held == NO_COMMUNITY))
+        for level, community in enumerate(nodes.community[:, start:end]):
+            mask = community == NO_COMMUNITY
+            piece = piece.append_column(f"C{level}", pa.array(community, mask=mask))
         yield piece
         start = end
 
 
 def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
-    """Yield an empty table, then the edges. nodes: None for a tree."""
+    """Yield an empty table, then the edges. Pass nodes=None for a tree."""
     if nodes is None:
         yield _TREE_EDGES.empty_table()
         yield from _tree_edges(snapshot.reader, snapshot.hierarchy)
@@ -172,7 +173,7 @@ def edge_tables(snapshot: Snapshot, nodes: Nodes | None) -> Iterator[pa.Table]:
 
 
 def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
-    """Yield summaries, failed summaries (which still connect others), and chunks."""
+    """Yield summaries, failed summaries (which connect other nodes) and chunks."""
     columns = ["human_readable_id", "title", "level", "size"]
     written = [np.empty(0, np.int64)]
     for part in reader.iter_batches(kind.reports_table, [*columns, "summary"], MAX_PIECE_ROWS):
@@ -180,22 +181,22 @@ def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
         yield _summaries(part, part["summary"])
     for part in reader.iter_batches(kind.communities_table, columns, MAX_PIECE_ROWS):
         failed = ~np.isin(part["human_readable_id"].to_numpy(), np.concatenate(written))
-        rest = part.filter(pa.array(failed))
-        yield _summaries(rest, pa.nulls(rest.num_rows, pa.string()))
+        rows = part.filter(pa.array(failed))
+        yield _summaries(rows, pa.nulls(rows.num_rows, pa.string()))
     documents = reader.table("documents", ["id", "path", "row"]).to_pylist()
-    where = {row["id"]: document_place(row["path"] or "", row["row"] or "") for row in documents}
+    places = {row["id"]: document_place(row["path"] or "", row["row"] or "") for row in documents}
     for part in reader.iter_batches(
         "text_units", ["human_readable_id", "document_id", "start", "end"], MAX_PIECE_ROWS
     ):
-        rows = [
+        chunks = [
             {
                 "id": f"c{row['human_readable_id']}",
-                "label": f"{where.get(row['document_id'], '')}, characters {row['start']}–{row['end']}",
+                "label": f"{places.get(row['document_id'], '')}, characters {row['start']}–{row['end']}",
                 "kind": "chunk",
             }
             for row in part.to_pylist()
         ]
-        yield pa.Table.from_pylist(rows, schema=_TREE_NODES)
+        yield pa.Table.from_pylist(chunks, schema=_TREE_NODES)
 
 
 def _summaries(rows: pa.Table, text: pa.Array | pa.ChunkedArray) -> pa.Table:
@@ -205,7 +206,7 @@ def _summaries(rows: pa.Table, text: pa.Array | pa.ChunkedArray) -> pa.Table:
 
 
 def _tree_edges(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
-    chunks = Places.of(reader, "text_units")
+    chunks = IdIndex.of(reader, "text_units")
     for part in reader.iter_batches(
         kind.communities_table, ["community", "children", "text_unit_ids"], MAX_PIECE_ROWS
     ):

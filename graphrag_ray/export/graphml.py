@@ -1,8 +1,8 @@
 """Export the graph as GraphML (graphml.graphdrawing.org) for Gephi, igraph, networkx and others.
 
-Nodes and edges carry the columns of `graph_tables.py`, without positions: layout is left to the reader. Edges
-of a graph are undirected, those of a tree directed. Ids are n12 and e7, after the short ids that `inspect`
-accepts; in a tree s12 and c7. Missing values have no element.
+Nodes and edges have the columns of `graph_tables.py` but no coordinates, because the reading program computes
+the layout. Edges are undirected in a graph and directed in a tree. Ids are n12 and e7 in a graph, from the
+short ids that `inspect` accepts, and s12 and c7 in a tree. Missing values have no element.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
 
 
 def head(nodes: pa.Table, edges: pa.Table, *, directed: bool = False) -> str:
-    """Everything before the first node. nodes, edges: empty tables with the columns."""
+    """Render everything before the first node. `nodes` and `edges` may be empty tables with the columns."""
     keys = ""
     for element, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges))):
         for id_, column in columns.items():
@@ -79,7 +79,7 @@ def _ids(table: pa.Table, name: str) -> Iterator[str]:
 
 
 def _node_data(nodes: pa.Table) -> dict[str, pa.ChunkedArray]:
-    """Attributes by key id, unique in the document. A node of a graph has its name as its title too."""
+    """Return attributes by key id, which is unique in the document. Nodes of a graph also have a title."""
     label = {"label": nodes["label"]} | ({"title": nodes["label"]} if "type" in nodes.column_names else {})
     return label | {name: nodes[name] for name in nodes.column_names if name not in ("id", "label")}
 
@@ -102,6 +102,8 @@ EXPORTER = Exporter(
     write,
     "the graph for Gephi and similar tools, with communities as node attributes C0, C1, …",
     (PATH,),
-    lambda url: "Open it in Gephi. Colour nodes by their communities, C0, C1, …; in a tree by kind or level.",
+    lambda url: (
+        "Open it in Gephi. Colour nodes by their communities, C0, C1, …, or in a tree by kind or level."
+    ),
     supports_trees=True,
 )

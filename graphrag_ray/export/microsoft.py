@@ -1,10 +1,10 @@
 """Export a project folder for microsoft/graphrag's own `query`.
 
-    settings.yaml                       model names and locations
+    settings.yaml                       names and addresses of models
     output/<table>.parquet              seven tables with exactly the columns of graphrag 3.x
     output/lancedb/<name>.lance/        vectors by id; needs the package lancedb
 
-The vectors are those of the index: entities are embedded as "title: description", as in graphrag.
+The vectors are copied from the index. Like graphrag, it embeds entities as "title: description".
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from graphrag_ray.store.parts import Part, read_part
 from graphrag_ray.store.snapshots import detect_removal
 from graphrag_ray.version import __version__
 
-_FIRST_OWN_COLUMN = {
+_FIRST_ADDED_COLUMN = {
     "documents": "path",
     "text_units": "position",
     "entities": "n_instances",
@@ -38,41 +38,41 @@ _FIRST_OWN_COLUMN = {
     "community_reports": "hierarchy",
     "covariates": "subject_entity_id",
 }
-"""The first column of each table that graphrag lacks. Those before it are graphrag's, in its order."""
+"""The first column of each table that graphrag lacks. The columns before it are in graphrag's order."""
 
-VECTORS = {
+VECTOR_TABLES = {
     "entity_description": "entity",
     "text_unit_text": "text_unit",
     "community_full_content": "community_report",
 }
-"""graphrag's vector tables, and our embeddings."""
+"""The record kind of each of graphrag's vector tables."""
 
 SETTINGS = "settings.yaml"
 LANCE = "output/lancedb"
-FILES = (SETTINGS, *(f"output/{table}.parquet" for table in _FIRST_OWN_COLUMN), f"{LANCE}/")
+FILES = (SETTINGS, *(f"output/{table}.parquet" for table in _FIRST_ADDED_COLUMN), f"{LANCE}/")
 EXTRA = ".[lancedb]"
 
-KEY, ADDRESS = "GRAPHRAG_API_KEY", "GRAPHRAG_API_BASE"
-MODEL, EMBEDDING_MODEL = "GRAPHRAG_MODEL", "GRAPHRAG_EMBEDDING_MODEL"
-"""Environment variables for whatever the index's settings do not specify."""
+KEY_VARIABLE, ADDRESS_VARIABLE = "GRAPHRAG_API_KEY", "GRAPHRAG_API_BASE"
+MODEL_VARIABLE, EMBEDDING_MODEL_VARIABLE = "GRAPHRAG_MODEL", "GRAPHRAG_EMBEDDING_MODEL"
+"""Environment variables for values that the settings of the index do not specify."""
 
 _WIDTH = 100
 
 
-def columns_of(table: str) -> list[str]:
-    """graphrag's columns of a table, in graphrag's order."""
+def graphrag_columns(table: str) -> list[str]:
+    """Return the columns that graphrag has in a table, in its order."""
     names = schema.TABLES[table].names
-    return list(names[: names.index(_FIRST_OWN_COLUMN[table])])
+    return list(names[: names.index(_FIRST_ADDED_COLUMN[table])])
 
 
 def write(snapshot: Snapshot, output: Output) -> list[str]:
-    """Write the project, with the settings last: without them graphrag reads nothing.
+    """Write the project. The settings come last, because graphrag reads nothing without them.
 
     Returns notes on what is missing. Raises CorruptPart, SnapshotRemoved, StoreError.
     """
     reader, settings = snapshot.reader, snapshot.settings
-    for table in _FIRST_OWN_COLUMN:
-        columns, path, rows = columns_of(table), f"output/{table}.parquet", 0
+    for table in _FIRST_ADDED_COLUMN:
+        columns, path, rows = graphrag_columns(table), f"output/{table}.parquet", 0
         with (
             output.file(path) as local,
             pq.ParquetWriter(local, schema_of(table, columns), compression="zstd") as writer,
@@ -83,7 +83,7 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
         output.rows[path] = rows
     needed = "needed by graphrag's local, drift and basic search, but not its global search"
     notes, dimensions = [], 0
-    if not any(reader.manifest.parts(f"embeddings_{kind}") for kind in VECTORS.values()):
+    if not any(reader.manifest.parts(f"embeddings_{kind}") for kind in VECTOR_TABLES.values()):
         notes.append(
             f"The index has no embeddings ({needed}). Index with embeddings.enabled and export again"
         )
@@ -97,20 +97,19 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
     if dimensions and settings.model(settings.model_name("embed")).provider == "offline":
         notes.append(
             f"The vectors ({dimensions} dimensions) are offline embeddings, which no endpoint serves. Global "
-            "search works, but local, drift and basic search would compare them with questions embedded by "
-            "another model. For these, index with an endpoint's embedding model (models.embedding) and "
-            "export again"
+            "search works, but local, drift and basic search would embed questions with another model. For "
+            "these, index with an endpoint's embedding model (models.embedding) and export again"
         )
     output.write(SETTINGS, settings_yaml(settings, dimensions, reader.manifest.number, notes))
     return notes
 
 
 def _write_vectors(reader: Reader, output: Output) -> int:
-    """Write the vector tables (id and vector), and return the number of dimensions."""
-    import lancedb  # an extra, which takes 0.5 s to import
+    """Write the vector tables (id and vector) and return the number of dimensions."""
+    import lancedb  # optional, and slow to import
 
     dimensions = 0
-    for name, kind in VECTORS.items():
+    for name, kind in VECTOR_TABLES.items():
         parts = reader.manifest.parts(f"embeddings_{kind}")
 
         def batches(parts: Sequence[Part] = parts) -> Iterator[pa.RecordBatch]:
@@ -122,7 +121,7 @@ def _write_vectors(reader: Reader, output: Output) -> int:
         if first is None:
             continue
         dimensions = first.schema.field("vector").type.list_size
-        # A lance table exists once its manifest, which names its files, is there.
+        # Upload the manifest last: readers then find all files that it names.
         with output.folder(LANCE, last="_versions") as local:
             database: Any = lancedb.connect(str(local))
             database.create_table(name, data=pa.RecordBatchReader.from_batches(first.schema, batches()))
@@ -131,12 +130,12 @@ def _write_vectors(reader: Reader, output: Output) -> int:
 
 
 def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Sequence[str] = ()) -> str:
-    """The settings.yaml of graphrag 3.x, which substitutes `${NAME}`. Other dollar signs are doubled.
+    """Render settings.yaml for graphrag 3.x, which substitutes `${NAME}`. Other dollar signs are doubled.
 
     Args:
-        settings: The models of the stages `reduce` and `embed` are used.
-        dimensions: Of the vectors; 0 without vectors.
-        notes: Written into a comment.
+        settings: Settings with the models of the stages `reduce` and `embed`.
+        dimensions: Number of dimensions of the vectors, or 0 without vectors.
+        notes: Notes to write as comments.
     """
     chat = settings.model(settings.model_name("reduce"))
     embedding = settings.model(settings.model_name("embed"))
@@ -154,15 +153,15 @@ def settings_yaml(settings: Settings, dimensions: int, snapshot: int, notes: Seq
 #   graphrag query "What are the main themes?" --root . --method global
 #
 # Environment variables can also be set in a file named .env next to this one. local, drift and basic search
-# embed the question, which needs the model and number of dimensions that the index was embedded with.
+# embed the question. They need the embedding model and number of dimensions of the index.
 {comment}
 completion_models:
   default_completion_model:
-{_model(chat, chat, MODEL)}
+{_model(chat, chat, MODEL_VARIABLE)}
 
 embedding_models:
   default_embedding_model:
-{_model(embedding, server, EMBEDDING_MODEL)}
+{_model(embedding, server, EMBEDDING_MODEL_VARIABLE)}
 
 output_storage:
   type: file
@@ -182,19 +181,19 @@ vector_store:
 
 
 def _model(model: Model, server: Model, variable: str) -> str:
-    """The settings of a model at a server. variable: stands for an unknown model name."""
+    """Render the settings of a model at a server. `variable` replaces an unknown model name."""
     endpoint = server.endpoints[0] if server.endpoints else None
-    named = model.provider == "openai"
+    has_name = model.provider == "openai"
     model_id = (model.endpoints[0].model if model.endpoints else None) or model.model
-    name = _quoted(model_id) if named else _variable(variable)
-    address = _quoted(endpoint.base_url) if endpoint else _variable(ADDRESS)
+    name = _quoted(model_id) if has_name else _variable(variable)
+    address = _quoted(endpoint.base_url) if endpoint else _variable(ADDRESS_VARIABLE)
     if endpoint is not None and endpoint.api_key_env:
         key = _variable(endpoint.api_key_env)
     else:
-        # A key in a file stays there, because graphrag does not read that file.
-        key = _variable(KEY) if endpoint is None or endpoint.api_key_file else _quoted("none")
+        # Do not copy a key from a file. graphrag reads it from a variable.
+        key = _variable(KEY_VARIABLE) if endpoint is None or endpoint.api_key_file else _quoted("none")
     lines = ["model_provider: openai", f"model: {name}", f"api_base: {address}", f"api_key: {key}"]
-    if named and model.embedding_dimensions:
+    if has_name and model.embedding_dimensions:
         lines += ["call_args:", f"  dimensions: {model.embedding_dimensions}"]
     return "\n".join(f"    {line}" for line in lines)
 
@@ -204,15 +203,15 @@ def _variable(name: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """A JSON string, which is valid YAML."""
+    """Quote a string as JSON, which is valid YAML."""
     return orjson.dumps(value).decode().replace("$", "$$")
 
 
-def _then(url: str) -> str:
+def _next_step(url: str) -> str:
     root = "." if is_url(url) else shlex.quote(url)
     command = f'graphrag query "What are the main themes?" --root {root} --method global'
     if is_url(url):
-        command = f"copy the folder to a local disk and run there: {command}"
+        command = f"copy the folder to a local disk and run this there: {command}"
     return f"Query it with microsoft/graphrag (settings.yaml has the models and variables): {command}"
 
 
@@ -220,6 +219,6 @@ EXPORTER = Exporter(
     write,
     "a project for microsoft/graphrag's own `query`: parquet tables, vectors and a settings.yaml",
     FILES,
-    _then,
+    _next_step,
     needs_reports=True,
 )

@@ -1,5 +1,4 @@
-"""The output folder of an export. Files appear atomically, and export.json lists them before they appear and
-says whether the export is complete."""
+"""The output folder of an export. Files appear atomically and are listed in export.json beforehand."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ import orjson
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.store.files import Store
 
-NOTE = "export.json"
-_SPOOL = ".tmp-export-"
+EXPORT_JSON = "export.json"
+_SPOOL_PREFIX = ".tmp-export-"
 
 
 class UndeclaredFile(UsageError):
-    """An exporter writes a path that its `files` do not declare."""
+    """An exporter wrote a path that its `files` do not declare."""
 
 
 @dataclass(frozen=True)
@@ -30,38 +29,38 @@ class Output:
 
     Attributes:
         spool: Local folder for files in progress.
-        about: Additional content of export.json.
-        names: Paths that may be written, folders with a trailing slash.
+        metadata: Additional content of export.json.
+        allowed_paths: Paths that may be written. Folders have a trailing slash.
         files: Paths written so far.
         rows: Row counts by path of a file or folder.
     """
 
     store: Store
     spool: Path
-    about: Mapping[str, Any]
-    names: tuple[str, ...]
+    metadata: Mapping[str, Any]
+    allowed_paths: tuple[str, ...]
     files: list[str] = field(default_factory=list)
     rows: dict[str, int] = field(default_factory=dict)
 
     def write(self, path: str, content: str) -> None:
         """Write a small file."""
-        self._announce(path)
+        self._declare(path)
         self.store.write(path, content.encode())
 
     @contextmanager
     def file(self, path: str) -> Iterator[Path]:
-        """A local file that is uploaded to `path` when the block succeeds."""
+        """Provide a local file. It is uploaded to `path` when the block succeeds."""
         local = self.spool / "file"
         yield local
-        self._announce(path)
+        self._declare(path)
         self.store.upload(path, str(local))
         local.unlink()
 
     @contextmanager
     def folder(self, path: str, last: str) -> Iterator[Path]:
-        """A local folder that is uploaded to `path` when the block succeeds.
+        """Provide a local folder. It is uploaded to `path` when the block succeeds.
 
-        last: name of the subfolder whose files are uploaded after all others.
+        Files in the subfolder `last` are uploaded after all others.
         """
         local = self.spool / "folder"
         local.mkdir()
@@ -69,77 +68,78 @@ class Output:
         files = [file for file in local.rglob("*") if file.is_file()]
         files.sort(key=lambda file: (file.parent.name == last, file))
         targets = [f"{path}/{file.relative_to(local).as_posix()}" for file in files]
-        self._announce(*targets)
+        self._declare(*targets)
         for target, file in zip(targets, files, strict=True):
             self.store.upload(target, str(file))
         shutil.rmtree(local)
 
-    def _announce(self, *paths: str) -> None:
-        """List the paths in export.json before they appear, so that a later export may replace them."""
-        folders = tuple(name for name in self.names if name.endswith("/"))
-        if undeclared := [path for path in paths if path not in self.names and not path.startswith(folders)]:
-            raise UndeclaredFile(f"writes {undeclared[0]!r}, which its `files` do not name")
+    def _declare(self, *paths: str) -> None:
+        """List paths in export.json before they appear, so that a later export may replace them."""
+        allowed = self.allowed_paths
+        folders = tuple(path for path in allowed if path.endswith("/"))
+        if undeclared := [path for path in paths if path not in allowed and not path.startswith(folders)]:
+            raise UndeclaredFile(f"wrote {undeclared[0]!r}, which its `files` do not declare")
         self.files.extend(paths)
-        _write_note(self.store, {**self.about, "complete": False, "files": self.files})
+        _write_export_json(self.store, {**self.metadata, "complete": False, "files": self.files})
 
 
 @contextmanager
 def open_output(
-    store: Store, about: Mapping[str, Any], names: Iterable[str], *, overwrite: bool
+    store: Store, metadata: Mapping[str, Any], allowed_paths: Iterable[str], *, overwrite: bool
 ) -> Iterator[Output]:
     """Open an output folder. export.json says `complete: false` until the block succeeds.
 
     Args:
-        about: Additional content of export.json.
-        names: Paths that exports write, folders with a trailing slash.
-        overwrite: Allow existing files. Files listed by an earlier export's export.json are removed first;
-            others stay.
+        store: The output folder.
+        metadata: Additional content of export.json.
+        allowed_paths: Paths that exports may write. Folders have a trailing slash.
+        overwrite: Remove the files that export.json lists from an earlier export, and leave others alone.
 
     Raises:
-        UsageError: The folder is not empty and `overwrite` is false, or a file of such a name is not an
-            export's.
+        UsageError: The folder is not empty and `overwrite` is false, or it contains a file at an allowed path
+            that no export wrote.
         StoreError: Storage failed.
     """
     existing = [info.path for info in store.list()]
-    note: dict[str, Any] = {}  # empty without an earlier export
+    earlier: dict[str, Any] = {}  # export.json of an earlier export
     with suppress(ValueError):
-        content = orjson.loads(store.read(NOTE)) if NOTE in existing else {}
-        note = content if isinstance(content, dict) and "complete" in content else {}
+        content = orjson.loads(store.read(EXPORT_JSON)) if EXPORT_JSON in existing else {}
+        earlier = content if isinstance(content, dict) and "complete" in content else {}
     if existing and not overwrite:
-        held = existing[0] + (f" and {len(existing) - 1:,} more" if len(existing) > 1 else "")
-        if note:
-            held = "an export" if note["complete"] else "an incomplete export"
-            held += f" of snapshot {note.get('snapshot')}, as {note.get('format')}"
+        contents = existing[0] + (f" and {len(existing) - 1:,} more" if len(existing) > 1 else "")
+        if earlier:
+            contents = "an export" if earlier["complete"] else "an incomplete export"
+            contents += f" of snapshot {earlier.get('snapshot')} as {earlier.get('format')}"
         raise UsageError(
-            f"--out {store.url} is not empty: it holds {held}. Choose another folder, or replace it with "
-            "--overwrite."
+            f"--out {store.url} is not empty: it contains {contents}. Choose another folder, or replace it "
+            "with --overwrite."
         )
-    listed = note.get("files")
+    listed = earlier.get("files")
     exported = {path for path in (listed if isinstance(listed, list) else ()) if isinstance(path, str)}
-    exported = ({*exported, NOTE} if note else exported).intersection(existing)
-    names = (*names,)
-    folders = tuple(name for name in names if name.endswith("/"))
+    exported = ({*exported, EXPORT_JSON} if earlier else exported).intersection(existing)
+    allowed = (*allowed_paths,)
+    folders = tuple(path for path in allowed if path.endswith("/"))
     foreign = [path for path in existing if path not in exported]
-    taken = [path for path in foreign if path in {NOTE, *names} or path.startswith(folders)]
-    if taken:
-        taken.sort(key=lambda path: (path != NOTE, path))
-        more = f" and {len(taken) - 1:,} more" if len(taken) > 1 else ""
+    conflicts = [path for path in foreign if path in {EXPORT_JSON, *allowed} or path.startswith(folders)]
+    if conflicts:
+        conflicts.sort(key=lambda path: (path != EXPORT_JSON, path))
+        others = f" and {len(conflicts) - 1:,} more" if len(conflicts) > 1 else ""
         raise UsageError(
-            f"--out {store.url} holds {taken[0]}{more}, not written by an export according to {NOTE}. Choose "
-            "another folder, or move these files away."
+            f"--out {store.url} contains {conflicts[0]}{others}, which no export wrote according to "
+            f"{EXPORT_JSON}. Choose another folder, or move these files away."
         )
-    _write_note(store, {**about, "complete": False, "files": sorted(exported - {NOTE})})
+    _write_export_json(store, {**metadata, "complete": False, "files": sorted(exported - {EXPORT_JSON})})
     for path in existing:
-        if path in exported - {NOTE} or path.startswith(_SPOOL):
+        if path in exported - {EXPORT_JSON} or path.startswith(_SPOOL_PREFIX):
             store.delete(path)
     spool_parent = store.url if "://" not in store.url else None
-    for leftover in Path(spool_parent).glob(f"{_SPOOL}*") if spool_parent else []:
+    for leftover in Path(spool_parent).glob(f"{_SPOOL_PREFIX}*") if spool_parent else []:
         shutil.rmtree(leftover, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=_SPOOL, dir=spool_parent) as spool:
-        output = Output(store, Path(spool), about, names)
+    with tempfile.TemporaryDirectory(prefix=_SPOOL_PREFIX, dir=spool_parent) as spool:
+        output = Output(store, Path(spool), metadata, allowed)
         yield output
-    _write_note(store, {**about, "complete": True, "rows": output.rows, "files": output.files})
+    _write_export_json(store, {**metadata, "complete": True, "rows": output.rows, "files": output.files})
 
 
-def _write_note(store: Store, content: Mapping[str, Any]) -> None:
-    store.write(NOTE, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")
+def _write_export_json(store: Store, content: Mapping[str, Any]) -> None:
+    store.write(EXPORT_JSON, orjson.dumps(content, option=orjson.OPT_INDENT_2) + b"\n")

@@ -1,4 +1,4 @@
-"""Find the record that a user means: by short id, id, name, place or title."""
+"""Find the record that a user refers to by short id, id, name, path or title."""
 
 from __future__ import annotations
 
@@ -24,44 +24,47 @@ from graphrag_ray.query.sources import document_place
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
 _MAX_SUGGESTIONS = 5
-_cut = partial(one_line, longest=60)
+_shorten = partial(one_line, max_chars=60)
 
-MIN_RATIO = 0.6  # difflib ratio from which on a name is suggested
-_MAX_COMPARED = 500  # names that difflib compares, at some 20 µs each: those that share most trigrams
+_MIN_RATIO = 0.6
+"""Minimum difflib ratio of a name to suggest."""
+_MAX_COMPARED_NAMES = 500
+"""Maximum number of names that difflib compares, at about 20 µs each. They share the most trigrams."""
 _GRAM = 3
-_COMPARED_CHARACTERS = 200  # length to which names are compared, because difflib's time is quadratic
+_MAX_COMPARED_CHARS = 200
+"""Maximum length to compare. The time that difflib takes is quadratic in it."""
 
 
-def entity(reader: Reader, name: str) -> str:
-    """The id of the entity with this short id, id or name. Raises UsageError, with similar names."""
+def find_entity(reader: Reader, name: str) -> str:
+    """Find an entity by short id, id or name. Raises UsageError, which suggests similar names."""
     if id_ := _exact(reader, "entities", name, [name, entity_id(name), entity_id(entity_key(name))]):
         return id_
     rows = reader.table("entities", ["id", "human_readable_id", "title"])
     return _by_name("entity", "entities", name, rows, [rows["title"].to_pylist()])
 
 
-def relationship(reader: Reader, names: Sequence[str]) -> str:
-    """The id of the relationship with this short id or id, or between two entities. Raises UsageError."""
+def find_relationship(reader: Reader, names: Sequence[str]) -> str:
+    """Find a relationship by short id, id, or the names of its two entities. Raises UsageError."""
     if len(names) == 1:
-        return record(reader, "relationship", "relationships", names[0])
-    ids = [entity(reader, name) for name in names]
+        return find_record(reader, "relationship", "relationships", names[0])
+    ids = [find_entity(reader, name) for name in names]
     rows = reader.rows(Rows("entities", ["id", "title"], ids))
     titles = dict(zip(rows["id"].to_pylist(), rows["title"].to_pylist(), strict=True))
     first, second = (titles[id_] for id_ in ids)
     if id_ := _exact(reader, "relationships", "", [relationship_id(first, second)]):
         return id_
-    raise UsageError(f"{_cut(first)} and {_cut(second)} have no direct relationship")
+    raise UsageError(f"{_shorten(first)} and {_shorten(second)} have no direct relationship")
 
 
-def record(reader: Reader, kind: str, table: str, name: str) -> str:
-    """The id of the chunk, claim or relationship with this short id or id. Raises UsageError."""
+def find_record(reader: Reader, kind: str, table: str, name: str) -> str:
+    """Find a chunk, claim or relationship by short id or id. Raises UsageError."""
     return _exact(reader, table, name, [name]) or _not_found(reader, kind, table, name)
 
 
-def document(reader: Reader, name: str) -> str:
-    """The id of the document with this short id, id, path, place ("file, row 3") or title.
+def find_document(reader: Reader, name: str) -> str:
+    """Find a document by short id, id, path, path with row ("file, row 3") or title.
 
-    Raises UsageError, with similar or ambiguous documents.
+    Raises UsageError, which suggests similar documents or lists the matches if there are several.
     """
     rows = reader.table("documents", ["id", "human_readable_id", "path", "row", "title"])
     paths, titles = rows["path"].to_pylist(), [title or "" for title in rows["title"].to_pylist()]
@@ -73,8 +76,8 @@ def document(reader: Reader, name: str) -> str:
     )
 
 
-def community(reader: Reader, name: str, kind: HierarchyKind) -> int:
-    """The number of a community given as "12", "C1:12", id, report id or report title. Raises UsageError."""
+def find_community(reader: Reader, name: str, kind: HierarchyKind) -> int:
+    """Find a community by "12", "C1:12", id, report id or report title. Raises UsageError."""
     match = _LEVEL_AND_NUMBER.fullmatch(name.strip())
     number = match.group(2) if match else name
     columns = ["id", "human_readable_id", "level", "title"]
@@ -94,19 +97,19 @@ def community(reader: Reader, name: str, kind: HierarchyKind) -> int:
 
 
 def _exact(reader: Reader, table: str, name: str, ids: Sequence[str]) -> str | None:
-    """The id of the row with this short id, or else the first of these ids that exists."""
+    """Return the id of the row with this short id, or otherwise the first of these ids that exists."""
     if _NUMBER.fullmatch(name):
-        numbered = reader.rows(Rows(table, ["id"], [int(name)], "human_readable_id"))
-        if numbered.num_rows:
-            return str(numbered["id"][0].as_py())
+        rows = reader.rows(Rows(table, ["id"], [int(name)], "human_readable_id"))
+        if rows.num_rows:
+            return str(rows["id"][0].as_py())
     existing = set(reader.rows(Rows(table, ["id"], ids))["id"].to_pylist())
     return next((id_ for id_ in ids if id_ in existing), None)
 
 
 def _by_name(kind: str, table: str, name: str, rows: pa.Table, names: Sequence[Sequence[str]]) -> str:
-    """The id of the only row with this name, compared as `fold` does. Raises UsageError.
+    """Return the id of the only row with this name after `fold`. Raises UsageError.
 
-    rows: id, human_readable_id. names: columns of names by row, first the one to show.
+    `names` are columns of names of these rows. Messages show the first column.
     """
     wanted, numbers = fold(name), rows["human_readable_id"]
     matches = [row for column in names for row, n in enumerate(column) if fold(n) == wanted] if wanted else []
@@ -115,21 +118,21 @@ def _by_name(kind: str, table: str, name: str, rows: pa.Table, names: Sequence[S
     if len(ids) == 1:
         return str(ids.pop())
     if ids:
-        shown = _listed((names[0][row], numbers[row].as_py()) for row in matches[:_MAX_SUGGESTIONS])
-        more = ", …" if len(matches) > _MAX_SUGGESTIONS else ""
+        examples = _list_names((names[0][row], numbers[row].as_py()) for row in matches[:_MAX_SUGGESTIONS])
+        ellipsis = ", …" if len(matches) > _MAX_SUGGESTIONS else ""
         raise UsageError(
-            f"{len(ids)} {table} are named {_cut(name)!r}: {shown}{more}. Choose one by its number."
+            f"{len(ids)} {table} are named {_shorten(name)!r}: {examples}{ellipsis}. Choose one by number."
         )
     candidates = [(n, row) for column in names for row, n in enumerate(column) if n]
-    similar = near(name, [n for n, _ in candidates], _MAX_SUGGESTIONS)
-    close = dict.fromkeys(candidates[place][1] for place in similar)
-    suggested = _listed((names[0][row], numbers[row].as_py()) for row in close)
+    similar = find_similar(name, [n for n, _ in candidates], _MAX_SUGGESTIONS)
+    similar_rows = dict.fromkeys(candidates[i][1] for i in similar)
+    suggestions = _list_names((names[0][row], numbers[row].as_py()) for row in similar_rows)
     hint = (
-        f"Did you mean {suggested}?"
-        if close
+        f"Did you mean {suggestions}?"
+        if similar_rows
         else "Find parts of names with `graphrag-ray inspect search TEXT`."
     )
-    raise UsageError(f"Unknown {kind} {_cut(name)!r}. {hint}")
+    raise UsageError(f"Unknown {kind} {_shorten(name)!r}. {hint}")
 
 
 def _not_found(reader: Reader, kind: str, table: str, name: str) -> NoReturn:
@@ -137,15 +140,15 @@ def _not_found(reader: Reader, kind: str, table: str, name: str) -> NoReturn:
     last = reader.manifest.next_human_readable_id.get(table, rows + 1) - 1
     kinds = "communities" if kind == "community" else f"{kind}s"
     hint = f"Numbers go up to {last:,}." if rows else f"The index has no {kinds}."
-    raise UsageError(f"Unknown {kind} {_cut(name)!r}. {hint}")
+    raise UsageError(f"Unknown {kind} {_shorten(name)!r}. {hint}")
 
 
-def _listed(names: Iterable[tuple[str, int]]) -> str:
-    return ", ".join(f"{_cut(name)} ({number})" for name, number in names)
+def _list_names(names: Iterable[tuple[str, int]]) -> str:
+    return ", ".join(f"{_shorten(name)} ({number})" for name, number in names)
 
 
 def fold(text: str) -> str:
-    """Remove case, accents, compatibility forms and extra white space from a name, for comparison."""
+    """Normalise case, accents, compatibility forms and whitespace of a name, for comparison."""
     if text.isascii():
         return " ".join(text.lower().split())
     decomposed = unicodedata.normalize("NFKD", text.casefold())
@@ -153,8 +156,8 @@ def fold(text: str) -> str:
     return " ".join(plain.casefold().split())
 
 
-def containing(text: str, names: Sequence[str]) -> list[int]:
-    """Indices of the names that contain a folded text: equal names, names that begin with it, others."""
+def find_containing(text: str, names: Sequence[str]) -> list[int]:
+    """Return the indices of names that contain a text: equal names first, then names that begin with it."""
     wanted = fold(text)
     folded = {i: f for i, name in enumerate(names) if wanted in (f := fold(name))}
     return sorted(
@@ -162,15 +165,15 @@ def containing(text: str, names: Sequence[str]) -> list[int]:
     )
 
 
-def near(text: str, names: Sequence[str], n: int = 5) -> list[int]:
-    """Indices of up to n names that the text may stand for: names that contain it, then similar names."""
-    wanted = fold(text)[:_COMPARED_CHARACTERS]
+def find_similar(text: str, names: Sequence[str], n: int = 5) -> list[int]:
+    """Return the indices of up to n names that contain the text or are similar to it, in this order."""
+    wanted = fold(text)[:_MAX_COMPARED_CHARS]
     grams = {wanted[i : i + _GRAM] for i in range(max(1, len(wanted) - _GRAM + 1))}
-    folded = [fold(name)[:_COMPARED_CHARACTERS] for name in names]
+    folded = [fold(name)[:_MAX_COMPARED_CHARS] for name in names]
     shared = [sum(gram in name for gram in grams) for name in folded]
     indices: dict[str, list[int]] = {}
-    for i in heapq.nlargest(_MAX_COMPARED, range(len(names)), key=lambda i: (shared[i], -i)):
+    for i in heapq.nlargest(_MAX_COMPARED_NAMES, range(len(names)), key=lambda i: (shared[i], -i)):
         indices.setdefault(folded[i], []).append(i)
-    matches = difflib.get_close_matches(wanted, indices, n, MIN_RATIO)
-    held = containing(text, names)[:n] if wanted else []
-    return list(dict.fromkeys([*held, *(i for match in matches for i in indices[match])]))[:n]
+    matches = difflib.get_close_matches(wanted, indices, n, _MIN_RATIO)
+    matching = find_containing(text, names)[:n] if wanted else []
+    return list(dict.fromkeys([*matching, *(i for match in matches for i in indices[match])]))[:n]

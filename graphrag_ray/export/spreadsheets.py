@@ -1,12 +1,12 @@
 """Export the graph as CSV files for spreadsheets, databases and Gephi's importer.
 
     nodes.csv, edges.csv   the columns of `graph_tables.py`
-    communities.csv        id, level, parent (empty at the root), size; from the report rank, title, summary
+    communities.csv        id, level, parent (empty at the root), size; rank, title and summary of the report
     memberships.csv        community, level, entity: a row per entity of each community
 
 A tree has only nodes and edges. Ids are the short ids that `inspect` accepts. Files are UTF-8 with a byte
-order mark, which Excel needs and Python's `utf-8-sig` and pandas skip. Text that a spreadsheet would take for
-a formula has a leading single quote (OWASP, CSV Injection). Numbers are never quoted.
+order mark, which Excel needs and pandas and Python's `utf-8-sig` skip. Text that a spreadsheet would
+interpret as a formula has a leading single quote (OWASP, CSV Injection). Numbers are never quoted.
 """
 
 from __future__ import annotations
@@ -59,16 +59,16 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
 
 
 def _communities(reader: Reader) -> Iterator[pa.Table]:
-    """Yield communities with a report, then those without."""
+    """Yield communities with a report, then communities without one."""
     columns, report_columns = ["community", "level", "parent", "size"], ["rank", "title", "summary"]
     reported = [np.empty(0, np.int64)]
     for part in pieces(reader, "community_reports", [*columns, *report_columns]):
         reported.append(part["community"].to_numpy())
         yield _community_columns(part, [part[column] for column in report_columns])
     for part in reader.iter_batches("communities", columns, MAX_PIECE_ROWS):
-        rest = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
+        rows = part.filter(pa.array(~np.isin(part["community"].to_numpy(), np.concatenate(reported))))
         fields = schema_of("community_reports", report_columns)
-        yield _community_columns(rest, [pa.nulls(rest.num_rows, field.type) for field in fields])
+        yield _community_columns(rows, [pa.nulls(rows.num_rows, field.type) for field in fields])
 
 
 def _community_columns(rows: pa.Table, report: list[Any]) -> pa.Table:
@@ -96,6 +96,6 @@ EXPORTER = Exporter(
     write,
     "nodes, edges, communities and memberships for spreadsheets",
     FILES,
-    lambda url: "Text that a spreadsheet would take for a formula has a leading single quote.",
+    lambda url: "Text that a spreadsheet would interpret as a formula has a leading single quote.",
     supports_trees=True,
 )

@@ -303,6 +303,11 @@ class Accounts:
         return merged
 
     @property
+    def unpriced_stage(self) -> str:
+        """A stage with calls of unknown price, or "" if there is none."""
+        return next((stage for (stage, _), t in self.by_stage.items() if t.cost_pico_usd is None), "")
+
+    @property
     def total(self) -> CallTotals:
         """Totals over all stages and models."""
         total = CallTotals()

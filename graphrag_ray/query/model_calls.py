@@ -108,12 +108,14 @@ class QuestionBudget:
 
     def note(self, call: CallRecord) -> None:
         """Count the unanswered requests of a call that has ended."""
-        priced = [m for m in self.models.values() if m.model_id == call.model_id]
+        models = {name: m for name, m in self.models.items() if m.model_id == call.model_id}
         for usage in call.unanswered:
-            costs = [cost_usd(usage, highest_price(model)) for model in priced]
+            costs = [cost_usd(usage, highest_price(model)) for model in models.values()]
             known = [cost for cost in costs if cost is not None]
             tokens = usage.prompt_tokens + usage.completion_tokens
-            self._spent += CostBound(1, tokens, max(known, default=None))
+            self._spent += CostBound(
+                1, tokens, max(known, default=None), "" if known else next(iter(models), "")
+            )
 
     def _cost(self, request: Request, usage: Usage) -> CostBound:
         model = self.models.get(request.call.model, Model())
@@ -121,7 +123,8 @@ class QuestionBudget:
             usage.prompt_tokens, usage.completion_tokens
         )  # cached tokens may be cheaper: ignore that
         tokens = usage.prompt_tokens + usage.completion_tokens
-        return CostBound(1, tokens, cost_usd(usage, highest_price(model)))
+        price = highest_price(model)
+        return CostBound(1, tokens, cost_usd(usage, price), "" if price else request.call.model)
 
 
 @dataclass(kw_only=True)

@@ -1,4 +1,4 @@
-"""Access control: bearer token, Host header, and size and time limits of requests."""
+"""Access control: bearer token, Host header, and limits on the size and duration of requests."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from graphrag_ray.service.faults import INVALID, Fault, too_large
 from graphrag_ray.service.service_options import ServiceOptions
 
 HEALTH, METRICS = "/healthz", "/metrics"
-MAX_BODY_S = 60.0  # seconds in which the body of a request must arrive
+MAX_BODY_S = 60.0
+"""Maximum time for the body of a request to arrive."""
 MAX_HEADER_BYTES = 65_536
-"""Limit for the path and headers of a request. Servers may have none."""
+"""Maximum size of path and headers. ASGI servers may not limit it."""
 
 _NO_TOKEN = Fault(
     401, INVALID, "invalid_api_key", "Missing or wrong token. Send the header Authorization: Bearer …"
 )
-_LONG_HEADER = Fault(
+_HEADER_TOO_LARGE = Fault(
     431, INVALID, "header_too_large", f"Path and headers exceed the limit of {MAX_HEADER_BYTES:,} bytes"
 )
-_OTHER_HOST = Fault(421, INVALID, "unknown_host", "The Host header is not a name of this service")
+_UNKNOWN_HOST = Fault(421, INVALID, "unknown_host", "The Host header is not a name of this service")
 
 
 def find_token(
     options: ServiceOptions, environ: Mapping[str, str], ask: Callable[[str], str | None] | None = None
 ) -> SecretStr | None:
-    """The token that clients must send: from the environment, or else from `ask`, which may wait.
+    """Find the token that clients must send in the environment, or get it from `ask`, which may block.
 
-    Raises UsageError if there is none and anonymous access is not allowed, and for a token that cannot be
-    sent.
+    Raises UsageError if it does not fit into a header, or if it is missing without `allow_anonymous`.
     """
     token = environ.get(options.token_env, "").strip() or ((ask and ask(options.token_env)) or "").strip()
     check_token(options.token_env, token)
@@ -50,15 +50,16 @@ def find_token(
 
 
 def check_token(variable: str, token: str) -> None:
-    """Raise UsageError for a token that does not fit into an HTTP header, which is ASCII."""
+    """Raise UsageError if a token does not fit into an HTTP header, which is ASCII."""
     if not (token.isascii() and token.isprintable()):
         raise UsageError(
-            f"{variable} holds characters that a header cannot. Use ASCII letters, digits and punctuation."
+            f"{variable} contains characters that HTTP headers do not allow. Use ASCII letters, digits and "
+            "punctuation."
         )
 
 
 class Guard:
-    """ASGI middleware that requires the token, except for /healthz, and limits size and time of bodies."""
+    """ASGI middleware that checks the token and Host header of requests and limits their bodies."""
 
     def __init__(self, app: ASGIApp, token: SecretStr | None, options: ServiceOptions) -> None:
         self._app = app
@@ -71,12 +72,12 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         fault = self._fault(scope) if scope["type"] in ("http", "websocket") else None
         if fault is None:
-            await self._app(scope, self._limited(receive) if scope["type"] == "http" else receive, send)
+            await self._app(scope, self._limit_body(receive) if scope["type"] == "http" else receive, send)
         else:
             await JSONResponse(fault.body(), fault.status, fault.headers())(scope, receive, send)
 
-    def _limited(self, receive: Receive) -> Receive:
-        """Limit bodies of unknown length, and bodies that never arrive and would occupy the replica."""
+    def _limit_body(self, receive: Receive) -> Receive:
+        """Limit the size of a body of unknown length, and the time that a body takes to arrive."""
         received, complete = 0, False
         deadline = asyncio.get_running_loop().time() + self._max_body_s
 
@@ -100,27 +101,27 @@ class Guard:
         headers, path = Headers(scope=scope), path_of(scope)
         size = sum(len(name) + len(value) for name, value in headers.raw)
         if len(scope["path"]) + len(scope.get("query_string", b"")) + size > MAX_HEADER_BYTES:
-            return _LONG_HEADER
-        host = headers.get("host", "")  # its port is removed below
+            return _HEADER_TOO_LARGE
+        host = headers.get("host", "")
         host = host.partition("]")[0].lstrip("[") if host.startswith("[") else host.partition(":")[0]
         if self._hosts and host.lower() not in self._hosts:
-            return _OTHER_HOST
+            return _UNKNOWN_HOST
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length) > self._max_body_bytes:
             return too_large(self._max_body_bytes)
         if self._digest is None or path in self._open_paths:
             return None
-        scheme, _, given = headers.get("authorization", "").partition(" ")
-        matches = hmac.compare_digest(_digest(given.strip()), self._digest)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        matches = hmac.compare_digest(_digest(token.strip()), self._digest)
         return None if matches and scheme.lower() == "bearer" else _NO_TOKEN
 
 
 def path_of(scope: Scope) -> str:
-    """The path of a request, without the service's prefix."""
+    """Return the path of a request without the service's prefix."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "").rstrip("/"))
 
 
 def _digest(token: str) -> bytes:
-    """Hashed tokens have equal lengths, for the comparison in constant time."""
+    """Hash a token, so that comparing it takes constant time whatever its length."""
     return hashlib.sha256(token.encode(errors="surrogateescape")).digest()

@@ -1,8 +1,4 @@
-"""Answer the questions of clients, from arrival to answer.
-
-A question takes a place, is answered from the newest snapshot over shared connections within a time limit,
-and is counted.
-"""
+"""Answer questions of clients from the newest snapshot, within limits on concurrency and time."""
 
 from __future__ import annotations
 
@@ -35,8 +31,8 @@ from graphrag_ray.service.faults import (
     SERVER,
     Fault,
     QuestionRejected,
-    failed_by_bug,
     fault_of,
+    internal_error,
 )
 from graphrag_ray.service.live import LiveIndex, Served
 from graphrag_ray.service.service_metrics import ServiceMetrics
@@ -44,18 +40,19 @@ from graphrag_ray.service.service_options import ServiceOptions
 
 log = logging.getLogger(__name__)
 
-
 KEEP_ALIVE_S = 10.0
-FIRST_ESTIMATE_S = 5.0  # estimated duration of a question before one has been answered
+INITIAL_ESTIMATE_S = 5.0
+"""Estimated duration of the first question."""
 MIN_RETRY_S, MAX_RETRY_S = 1, 60
-SMOOTHING = 0.1  # weight of the latest question in the mean duration
+SMOOTHING = 0.1
+"""Weight of the latest question in the moving average of durations."""
 
 
 @dataclass(frozen=True)
 class ClientQuestion(AskRequest):
-    """A question from a client. changed applies its query settings; id names it in logs and answers."""
+    """A question from a client. `change_settings` applies the query settings in the request."""
 
-    changed: Callable[[Query], Query] | None = None
+    change_settings: Callable[[Query], Query] | None = None
     seconds: float | None = None
     sources: bool = False
     id: str = field(default_factory=lambda: secrets.token_hex(12))
@@ -63,7 +60,7 @@ class ClientQuestion(AskRequest):
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """An answer with short numbers and names of the cited records. sources: None unless requested."""
+    """An answer with the short numbers and names of cited records, and its sources if requested."""
 
     id: str
     answer: Answer
@@ -75,7 +72,7 @@ class ServedAnswer:
 
 @dataclass(frozen=True)
 class AnsweringPhase:
-    """Start or end of a phase of an answer. dialogues: number of dialogues that run concurrently."""
+    """The start or end of a phase, which runs this number of dialogues concurrently."""
 
     name: str
     dialogues: int
@@ -83,28 +80,28 @@ class AnsweringPhase:
 
 
 Event = AnsweringPhase | str | ServedAnswer
-"""A string is a piece of the answer's text. A `StartsAgain` invalidates the pieces before it."""
+"""A string is a piece of the answer. A `StartsAgain` invalidates the earlier pieces."""
 Emit = Callable[[Event], None]
 
 
-class QuestionPlaces:
-    """Limits how many questions run and wait at once. Belongs to one event loop."""
+class QuestionSlots:
+    """Limits how many questions run and wait concurrently. Belongs to one event loop."""
 
     def __init__(self, max_running: int, max_waiting: int) -> None:
         self._max_running, self._max_waiting = max_running, max_waiting
         self._free = asyncio.Semaphore(max_running)
-        self._mean_s = FIRST_ESTIMATE_S
+        self._mean_s = INITIAL_ESTIMATE_S
         self.running = 0
         self.waiting = 0
 
     @asynccontextmanager
-    async def one(self) -> AsyncIterator[None]:
-        """Hold a place for a question. Raises QuestionRejected if too many wait."""
+    async def acquire(self) -> AsyncIterator[None]:
+        """Wait for a slot and occupy it. Raises QuestionRejected if too many questions are waiting."""
         if self._free.locked() and self.waiting >= self._max_waiting:
-            # By then, about half of those waiting will have a place.
+            # By then, about half of the waiting questions will have a slot.
             seconds = self._mean_s * max(1, self.waiting / 2) / self._max_running
             retry_s = min(MAX_RETRY_S, max(MIN_RETRY_S, math.ceil(seconds)))
-            message = f"{plural(self.waiting, 'question')} already waiting. Retry in {retry_s} s."
+            message = f"Too many questions ({self.waiting:,} waiting). Retry in {retry_s} s."
             raise QuestionRejected(Fault(429, LIMITED, "too_many_questions", message, retry_after_s=retry_s))
         self.waiting += 1
         try:
@@ -129,14 +126,13 @@ class Service:
         self, options: ServiceOptions, live: LiveIndex, replica: str = "", recorder: Recorder | None = None
     ) -> None:
         self.options, self.live = options, live
-        self.places = QuestionPlaces(options.max_running, options.max_waiting)
-        self.metrics = ServiceMetrics(live, self.places, replica, recorder)
+        self.slots = QuestionSlots(options.max_running, options.max_waiting)
+        self.metrics = ServiceMetrics(live, self.slots, replica, recorder)
 
     async def answer(self, question: ClientQuestion, emit: Emit) -> ServedAnswer:
         """Answer a question. Raises QuestionRejected, and GraphRagError as `Index.prepare` does.
 
-        An unexpected error is logged here and becomes a QuestionRejected, because the server would log all of
-        it.
+        An unexpected error becomes a QuestionRejected and is logged here, without text of documents.
         """
         started = time.monotonic()
         logs.set_question_context(question.id)
@@ -144,8 +140,10 @@ class Service:
         limit = min(question.seconds or self.options.max_seconds, self.options.max_seconds)
         timer = asyncio.timeout(limit)
         try:
-            _answering(self.live.now().index, question)  # refuses an invalid question before it waits
-            async with timer, self.places.one():
+            _prepare(
+                self.live.require_current().index, question
+            )  # reject an invalid question before it waits
+            async with timer, self.slots.acquire():
                 answer = await self._answer(question, emit, accounts)
             status = 200
             return answer
@@ -159,15 +157,15 @@ class Service:
                 message = f"The question exceeded its time limit of {limit:g} s"
                 if n := accounts.total.rate_limited:
                     message += f". {plural(n, 'model call')} received 429, too many requests."
-                refused = QuestionRejected(Fault(504, SERVER, "timeout", message))
+                rejection = QuestionRejected(Fault(504, SERVER, "timeout", message))
             else:
                 log.exception("Unexpected error while answering a question")
-                refused = failed_by_bug(question.id)
-            status = refused.fault.status
-            raise refused from e
+                rejection = internal_error(question.id)
+            status = rejection.fault.status
+            raise rejection from e
         finally:
             seconds = time.monotonic() - started
-            # A name made up by a client must not become a label, because there is no limit to them.
+            # Clients can make up any number of names, so unknown ones must not become labels.
             method = question.method if question.method in methods.METHODS else "unknown"
             self.metrics.question(method, status, seconds)
             self.metrics.calls(accounts)
@@ -184,9 +182,9 @@ class Service:
             )
 
     async def _answer(self, question: ClientQuestion, emit: Emit, accounts: Accounts) -> ServedAnswer:
-        served = self.live.now()
-        answering = _answering(served.index, question)
-        connections = served.connections  # kept to the end, because a new key replaces those of the snapshot
+        served = self.live.require_current()
+        answering = _prepare(served.index, question)
+        connections = served.connections  # a local variable: a refresh may replace them in `served`
         asker = served.index.asker(connections)
         asker.on_phase = lambda *phase: emit(AnsweringPhase(*phase))
         connections.n_questions += 1
@@ -200,9 +198,9 @@ class Service:
             accounts.absorb(asker.accounts)
 
 
-def _answering(index: Index, question: ClientQuestion) -> Any:
+def _prepare(index: Index, question: ClientQuestion) -> Any:
     """Prepare a question. Raises UsageError if it is invalid."""
-    query = question.changed(index.settings.query) if question.changed else None
+    query = question.change_settings(index.settings.query) if question.change_settings else None
     return index.prepare(replace(question, query=query))
 
 
@@ -219,9 +217,10 @@ def _served_answer(question: ClientQuestion, served: Served, answer: Answer) -> 
 
 
 async def events(service: Service, question: ClientQuestion) -> AsyncIterator[Event | None]:
-    """Yield the events of a question, the `ServedAnswer` last, and None after every KEEP_ALIVE_S without one.
+    """Yield the events of a question, ending with the `ServedAnswer`.
 
-    Raises like `Service.answer`. Closing the iterator cancels the question.
+    Yields None after every KEEP_ALIVE_S without an event. Raises the errors of `Service.answer`. Closing the
+    iterator cancels the question.
     """
     emitted: asyncio.Queue[Event | None] = asyncio.Queue()
     task = asyncio.ensure_future(service.answer(question, emitted.put_nowait))

@@ -54,7 +54,8 @@ QUESTION_PATHS = {
 }
 """Paths that accept questions, each with a minimal request."""
 GET_PATHS = ("/index", "/v1/models", HEALTH, METRICS, "/openapi.json")
-_MAX_PROBLEMS = 3  # problems of a body that an error lists
+_MAX_PROBLEMS = 3
+"""Maximum number of problems in a request body to list in an error."""
 MEDIA_TYPE = "text/event-stream"
 KEEP_ALIVE = b": keep-alive\n\n"
 _STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
@@ -79,15 +80,16 @@ def create_app(
     prompts: Mapping[str, Prompt] | None = None,
     recorder: Recorder | None = None,
 ) -> FastAPI:
-    """Create the application. Snapshots are opened when it starts. Raises SettingsError.
+    """Create the application. It opens the snapshot when it starts. Raises SettingsError.
 
     Args:
-        token: Token that clients must send; None for anonymous access (see `access.find_token`).
+        options: Options of the service.
+        token: Token that clients must send, or None for anonymous access (see `access.find_token`).
         replica: Name of this process in /metrics.
-        limiter: Opens a limiter shared with other processes; None for one of this process.
-        ask_key: Provides keys that neither the environment nor a file holds.
-        prompts: The bundled prompts; None to read their files.
-        recorder: Also receives everything that /metrics shows.
+        limiter: Opens a limiter that is shared with other processes. Defaults to a limiter of this process.
+        ask_key: Provides keys that are neither in the environment nor in a file.
+        prompts: The bundled prompts. Defaults to reading their files.
+        recorder: Also receives all metrics.
     """
     offline_pool = ThreadPoolExecutor(max(2, os.cpu_count() or 1), thread_name_prefix="offline")
 
@@ -115,7 +117,7 @@ def create_app(
                 offline_pool.shutdown(wait=False)
 
     middleware = [Middleware(RequestCounter, service.metrics), Middleware(Guard, token, options)]
-    if options.origins:  # before the guard, because preflight requests carry no token
+    if options.origins:  # before the guard, because preflight requests have no token
         cors = Middleware(
             CORSMiddleware,
             allow_origins=options.origins,
@@ -175,19 +177,19 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/v1/models", response_model=None)
     async def models() -> Response:
-        return Json({"object": "list", "data": chat_api.models_json(service.live.now())})
+        return Json({"object": "list", "data": chat_api.models_json(service.live.require_current())})
 
     @app.get("/v1/models/{name:path}", response_model=None)
     async def model(name: str) -> Response:
-        return Json(chat_api.models_json(service.live.now(), name)[0])
+        return Json(chat_api.models_json(service.live.require_current(), name)[0])
 
     @app.head(HEALTH, include_in_schema=False, response_model=None)
     @app.get(HEALTH, response_model=None)
     async def healthz() -> Response:
-        """Return 200 while questions can be answered. Needs no token; /index explains problems."""
+        """Return 200 while the service can answer questions. Needs no token. GET /index explains problems."""
         current = service.live.current
-        if current is None or current.lacking:
-            return Json({"status": "no key of a model" if current else "no snapshot"}, 503)
+        if current is None or current.missing_key:
+            return Json({"status": "no model key" if current else "no snapshot"}, 503)
         return Json({"status": "ok", "snapshot": current.number})
 
     @app.get(METRICS, response_model=None)
@@ -216,26 +218,26 @@ def _add_error_handlers(app: FastAPI, options: ServiceOptions) -> None:
 
 
 def _body_fault(problems: Sequence[Any], path: str) -> Fault:
-    """Describe what is wrong with a request body, by key but without its values, or show an example."""
+    """Describe the problems of a request body without quoting its values, or show an example."""
     keys = [".".join(str(step) for step in p["loc"] if step != "body") for p in problems[:_MAX_PROBLEMS]]
     messages = [f"{key}: {p['msg']}" if key else p["msg"] for key, p in zip(keys, problems, strict=False)]
-    more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
+    others = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
     first = problems[0]
-    explained = first["type"] == "value_error"  # raised by our own validator, on a JSON object
-    not_an_object = first["type"] == "json_invalid" or (first["loc"] == ("body",) and not explained)
+    is_ours = first["type"] == "value_error"  # raised by our validator, which accepts only JSON objects
+    not_an_object = first["type"] == "json_invalid" or (first["loc"] == ("body",) and not is_ours)
     if not_an_object and path in QUESTION_PATHS:
         example = f"-H 'Content-Type: application/json' -d '{QUESTION_PATHS[path]}'"
         message = f"{path} expects a JSON object. Example: curl {example}"
         return Fault(400, INVALID, "invalid_request", message)
-    return Fault(400, INVALID, "invalid_request", "; ".join(messages) + more, keys[0] or None)
+    return Fault(400, INVALID, "invalid_request", "; ".join(messages) + others, keys[0] or None)
 
 
-async def _await_answer(request: Request, coming: AsyncIterator[Event | None]) -> ServedAnswer:
-    """Wait for the answer. Cancels the question and raises ClientDisconnect if the client disconnects."""
+async def _await_answer(request: Request, question_events: AsyncIterator[Event | None]) -> ServedAnswer:
+    """Wait for the answer. If the client disconnects, cancel the question and raise ClientDisconnect."""
 
     async def answer() -> ServedAnswer:
-        async with aclosing(coming):  # type: ignore[type-var]
-            (served,) = [event async for event in coming if isinstance(event, ServedAnswer)]
+        async with aclosing(question_events):  # type: ignore[type-var]
+            (served,) = [event async for event in question_events if isinstance(event, ServedAnswer)]
             return served
 
     async def disconnected() -> None:
@@ -255,25 +257,25 @@ async def _await_answer(request: Request, coming: AsyncIterator[Event | None]) -
 
 
 async def _stream(
-    coming: AsyncIterator[Event | None],
+    question_events: AsyncIterator[Event | None],
     render: Callable[[Event], Iterable[bytes]],
     render_failure: Callable[[Fault], Iterable[bytes]],
 ) -> Response:
-    """Stream the events. A failure before the first event is a response of its own; after it, an event."""
-    first = await anext(coming)  # raises what the question raises
+    """Stream the events. A failure before the first event is raised; later, it becomes the last event."""
+    first = await anext(question_events)
 
     async def pieces() -> AsyncIterator[bytes]:
-        async with aclosing(coming):  # type: ignore[type-var]
+        async with aclosing(question_events):  # type: ignore[type-var]
             event: Event | None = first
             try:
                 while True:
                     for piece in render(event) if event is not None else (KEEP_ALIVE,):
                         yield piece
-                    event = await anext(coming)
+                    event = await anext(question_events)
             except StopAsyncIteration:
                 return
-            except Exception as e:  # the status has been sent, so the stream reports the error
-                if is_unexpected(e):  # those of the question itself are logged and arrive as a fault
+            except Exception as e:  # the status was already sent, so the stream reports the error
+                if is_unexpected(e):  # `Service.answer` logs its unexpected errors itself
                     log.exception("Unexpected error while streaming an answer")
                 for piece in render_failure(fault_of(e)):
                     yield piece

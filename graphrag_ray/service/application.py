@@ -6,16 +6,16 @@
         import_path: graphrag_ray.service.application:build
         args:
           root: s3://bucket/index
-          settings: s3://bucket/settings.yaml    # or a mapping; by default those of each snapshot
+          settings: s3://bucket/settings.yaml    # or a mapping; by default the settings in each snapshot
           overrides: [query.budget_tokens=200000]
           replicas: 2
           max_seconds: 120
 
-`args` are the fields of `ServiceOptions`; only `root` is required. Replicas read the clients' token from the
-environment variable GRAPHRAG_RAY_TOKEN (or `token_env`) of their nodes and do not start without one unless
-`allow_anonymous` is true. They look for model keys in their environment too. The Serve config of the
-deployment `Questions` (autoscaling_config, ray_actor_options) overrides `args`. With `autoscaling_config`,
-set `replicas` to the maximum, so that replicas share their limiter.
+`args` are the fields of `ServiceOptions`; only `root` is required. Replicas read model keys and the token of
+clients (GRAPHRAG_RAY_TOKEN, or `token_env`) from the environment of their nodes. They do not start without a
+token unless `allow_anonymous` is true. The Serve config of the deployment `Questions`
+(autoscaling_config, ray_actor_options) overrides `args`. With `autoscaling_config`, set `replicas` to the
+maximum, so that replicas share their limiter.
 """
 
 import os
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 
 
 def build(args: ServiceOptions) -> "Application":
-    """Build the application. Serve validates the arguments of a config file by the annotation."""
+    """Build the application. Serve validates `args` by their annotation."""
     from graphrag_ray.base.prompts import load_prompts
     from graphrag_ray.engine.ray.serving import Replica, build_application, log_with_serve
 
-    # Code shipped to a cluster with the connection comes without the data files of a checkout.
+    # A checkout that Ray copies to a cluster lacks its data files, so load the prompts here.
     prompts = load_prompts()
 
     def app() -> Any:
         from graphrag_ray.service.access import find_token
         from graphrag_ray.service.app import create_app
-        from graphrag_ray.service.service_metrics import DECLARED, OF_MODELS
+        from graphrag_ray.service.service_metrics import MODEL_METRICS, SERVICE_METRICS
 
         log_with_serve()
         replica = Replica.here(several=args.replicas > 1)
@@ -49,7 +49,7 @@ def build(args: ServiceOptions) -> "Application":
             limiter=replica.limiter if replica.has_peers else None,
             ask_key=replica.fetch_key,
             prompts=prompts,
-            recorder=replica.metrics(DECLARED, OF_MODELS),
+            recorder=replica.metrics(SERVICE_METRICS, MODEL_METRICS),
         )
 
     return build_application(

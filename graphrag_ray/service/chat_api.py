@@ -2,9 +2,8 @@
 
 The model name selects the search method: `graphrag-ray` (the service's default), `graphrag-ray/METHOD` or
 `graphrag-ray/METHOD/LEVEL`, as in `graphrag-ray/global/C1`. The last message is the question, and earlier
-ones are the conversation. System messages are ignored because they would conflict with the prompts of the
-search methods, as are sampling parameters. Parameters that change the form of a reply (n, tools, JSON) are
-rejected.
+messages are the conversation. System messages and sampling parameters are ignored, because they would
+conflict with the search method. Parameters that change the form of a reply (n, tools, JSON) are rejected.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from graphrag_ray.service.query_api import references, server_event, usage
 from graphrag_ray.service.service_options import ServiceOptions
 
 MODEL = "graphrag-ray"
-CITED = "\n\n---\n"  # separates an answer from the names of the records that it cites
+CITED_SEPARATOR = "\n\n---\n"
+"""Separates an answer from the names of its cited records."""
 _CITED_LIST = re.compile(r"\n\n---\n(?:\*\*[A-Z][a-z]+ cited:\*\* .*(?:\n|\Z))+\Z")
-_MAX_NAME = 120
+_MAX_NAME_CHARS = 120
 MAX_MESSAGES = 10_000
-_ACTIVE, ESCAPED = re.compile(r"[\\`*\[\]<>]|:(?=//)"), r"\\\g<0>"
-"""Markdown in names from the corpus is escaped, so that front ends load no images and follow no links."""
+_MARKDOWN, _ESCAPED = re.compile(r"[\\`*\[\]<>]|:(?=//)"), r"\\\g<0>"
+"""Markdown to escape in names, so that chat front ends show no images or links from the corpus."""
 _DONE = server_event(b"[DONE]")
 
 
@@ -68,7 +68,7 @@ class ChatBody(BaseModel):
 
 
 def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]:
-    """The models of a snapshot, or only the named one. Raises QuestionRejected for an unknown name."""
+    """List the models of a snapshot, or only the named one. Raises QuestionRejected for an unknown name."""
     levels = [row.name for row in served.levels if row.name.startswith("C") and row.n_units]
     names = [MODEL]
     for method, kind in methods.load_all().items():
@@ -85,10 +85,10 @@ def models_json(served: Served, only: str | None = None) -> list[dict[str, Any]]
 
 def question_of(body: ChatBody, options: ServiceOptions) -> ClientQuestion:
     """Parse a request. Raises QuestionRejected for an unknown model and for unsupported parameters."""
-    first, *rest = body.model.split("/")
-    if first != MODEL or len(rest) > 2 or (rest and rest[0] not in methods.METHODS):
+    prefix, *selection = body.model.split("/")
+    if prefix != MODEL or len(selection) > 2 or (selection and selection[0] not in methods.METHODS):
         raise _no_model(body.model)
-    method, level = [*rest, None][:2] if rest else (options.method, options.level)
+    method, level = [*selection, None][:2] if selection else (options.method, options.level)
     if body.n not in (None, 1):
         raise invalid("n must be 1: a question has one answer", "n")
     if (body.tools and body.tool_choice != "none") or (body.functions and body.function_call != "none"):
@@ -111,10 +111,10 @@ def _no_model(name: str) -> QuestionRejected:
 
 
 def _conversation(messages: Sequence[ChatMessage]) -> tuple[tuple[tuple[str, str], ...], str]:
-    """Earlier questions with their answers, and the current question.
+    """Split messages into earlier questions with their answers, and the current question.
 
-    Consecutive messages of a role are joined, and repeated ones, as after an error, count once. Tool messages
-    are ignored.
+    Consecutive messages of a role are joined. Repeated messages, as after an error, are used once. Tool
+    messages are ignored.
     """
     turns: list[tuple[dict[str, None], dict[str, None]]] = []
     for message in messages:
@@ -140,13 +140,13 @@ def _text(message: ChatMessage) -> str:
 
 
 def cited_list(answer: ServedAnswer) -> str:
-    """The names of the cited records, as the end of the text; "" without any."""
+    """Return the names of cited records as text to append to the answer, or "" if there are none."""
     by_section: dict[str, list[str]] = {}
     for cited in answer.cited:
-        name = _ACTIVE.sub(ESCAPED, one_line(cited.name, _MAX_NAME))
+        name = _MARKDOWN.sub(_ESCAPED, one_line(cited.name, _MAX_NAME_CHARS))
         by_section.setdefault(cited.section, []).append(f"{cited.number} {name}")
     lines = [f"**{section} cited:** {'; '.join(names)}" for section, names in by_section.items()]
-    return CITED + "\n".join(lines) if lines else ""
+    return CITED_SEPARATOR + "\n".join(lines) if lines else ""
 
 
 def completion(body: ChatBody, answer: ServedAnswer) -> dict[str, Any]:
@@ -164,15 +164,15 @@ def completion(body: ChatBody, answer: ServedAnswer) -> dict[str, Any]:
 
 
 def stream_chunks(body: ChatBody, id_: str) -> Callable[[Event], Iterable[bytes]]:
-    """Return a function that renders the events of one stream, whose chunks all have this id."""
+    """Return a function that renders the events of one stream. All chunks have this id."""
     head = {"id": f"chatcmpl-{id_}", "object": "chat.completion.chunk", "created": int(time.time())}
     head["model"] = body.model
     with_usage = body.stream_options is not None and body.stream_options.include_usage
     started = False
 
-    def chunk(delta: dict[str, Any], finish: str | None = None, **more: Any) -> bytes:
+    def chunk(delta: dict[str, Any], finish: str | None = None, **fields: Any) -> bytes:
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": None}
-        return server_event(head | {"choices": [choice]} | ({"usage": None} if with_usage else {}) | more)
+        return server_event(head | {"choices": [choice]} | ({"usage": None} if with_usage else {}) | fields)
 
     def render(event: Event) -> Iterable[bytes]:
         nonlocal started
@@ -204,7 +204,7 @@ def _usage(answer: ServedAnswer) -> dict[str, Any]:
 
 
 def _extension(served: ServedAnswer) -> dict[str, Any]:
-    """Fields that OpenAI's protocol lacks."""
+    """Return the fields that OpenAI's protocol lacks."""
     names = ("method", "level", "failed_parts", "cost_usd", "seconds")
     fields = {name: getattr(served.answer, name) for name in names}
     notes = list(served.answer.notes)

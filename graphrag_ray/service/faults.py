@@ -1,4 +1,4 @@
-"""Errors as clients see them: an HTTP status, and an error object in OpenAI's format."""
+"""Error responses: an HTTP status and an error object in OpenAI's format."""
 
 from __future__ import annotations
 
@@ -17,14 +17,16 @@ from graphrag_ray.base.errors import (
 )
 from graphrag_ray.base.wording import shortened
 
-MAX_MESSAGE_CHARACTERS = 1_000  # a message may quote what the client sent, as long as a body may be
-CLIENT_GONE = 499  # internal status for a client that disconnected before the answer
+MAX_MESSAGE_CHARS = 1_000
+"""Maximum length in characters of a message, because messages may quote a long request."""
+CLIENT_GONE = 499
+"""Status in logs and metrics for a client that disconnected before the answer."""
 INVALID, LIMITED, SERVER = "invalid_request_error", "rate_limit_error", "server_error"
 
 
 @dataclass(frozen=True)
 class Fault:
-    """An error response. kind and code are the error's `type` and `code`."""
+    """An error response. `kind` becomes the `type` of the error object."""
 
     status: int
     kind: str
@@ -35,9 +37,9 @@ class Fault:
 
     def body(self) -> dict[str, Any]:
         error = {
-            "message": shortened(self.message, MAX_MESSAGE_CHARACTERS),
+            "message": shortened(self.message, MAX_MESSAGE_CHARS),
             "type": self.kind,
-            "param": self.param and shortened(self.param, MAX_MESSAGE_CHARACTERS),
+            "param": self.param and shortened(self.param, MAX_MESSAGE_CHARS),
             "code": self.code,
         }
         return {"error": error}
@@ -48,7 +50,7 @@ class Fault:
 
 
 class QuestionRejected(GraphRagError):
-    """A question that the service does not answer, or not now."""
+    """The service does not answer this question, or not at the moment."""
 
     def __init__(self, fault: Fault) -> None:
         super().__init__(fault.message)
@@ -59,15 +61,15 @@ def invalid(message: str, param: str | None = None) -> QuestionRejected:
     return QuestionRejected(Fault(400, INVALID, "invalid_request", message, param))
 
 
-def failed_by_bug(question: str = "") -> QuestionRejected:
-    """question: the id under which the error was logged."""
+def internal_error(question: str = "") -> QuestionRejected:
+    """Report an unexpected error. `question` is the id under which it was logged."""
     reference = f" under question={question}" if question else ""
     message = f"Internal error while answering this question. Details are in the service's log{reference}"
     return QuestionRejected(Fault(500, SERVER, "internal_error", message))
 
 
-def too_large(most: int) -> Fault:
-    return Fault(413, INVALID, "request_too_large", f"The request body exceeds the limit of {most:,} bytes")
+def too_large(limit: int) -> Fault:
+    return Fault(413, INVALID, "request_too_large", f"The request body exceeds the limit of {limit:,} bytes")
 
 
 _FAULTS: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
@@ -83,11 +85,11 @@ _FAULTS: tuple[tuple[type[GraphRagError], int, str, str], ...] = (
 
 
 def fault_of(error: BaseException) -> Fault:
-    """The fault of an error. The text of an unexpected error is not shown, because it may hold anything."""
+    """Convert an error. The message of an unexpected error is left out, because it may contain anything."""
     if isinstance(error, QuestionRejected):
         return error.fault
     for error_type, status, kind, code in _FAULTS:
         if isinstance(error, error_type):
             retry_after_s = 1 if error_type is SnapshotRemoved else None
             return Fault(status, kind, code, str(error), retry_after_s=retry_after_s)
-    return failed_by_bug().fault
+    return internal_error().fault

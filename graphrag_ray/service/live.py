@@ -1,4 +1,4 @@
-"""The snapshot that is served: the newest one, followed while the service runs."""
+"""The snapshot that the service answers from. It follows the newest snapshot of the index."""
 
 from __future__ import annotations
 
@@ -29,16 +29,15 @@ log = logging.getLogger(__name__)
 
 @dataclass(eq=False)
 class Served:
-    """An open, warm snapshot. Snapshots with the same models share connections.
+    """An open, warmed-up snapshot. Snapshots with the same models share connections.
 
-    levels: contents of each level and of the source text. lacking: why no question can be answered; "" if
-    some can.
+    `missing_key` explains why no question can be answered, or is "" if some can.
     """
 
     index: Index
     connections: Connections
     levels: list[Units]
-    lacking: str
+    missing_key: str
 
     @property
     def number(self) -> int:
@@ -48,9 +47,8 @@ class Served:
 class LiveIndex:
     """Follows the newest snapshot. Belongs to one event loop.
 
-    connect opens connections to models and ask_key provides keys that neither the environment nor a file
-    holds. `problem` says why the newest snapshot is not served or no question can be answered; it is "" if
-    all is well.
+    `connect` opens connections to models. `ask_key` provides keys that are neither in the environment nor in
+    a file. `problem` explains why the newest snapshot is not served or no question can be answered, or is "".
     """
 
     def __init__(
@@ -61,7 +59,7 @@ class LiveIndex:
         prompts: Mapping[str, Prompt] | None = None,
     ) -> None:
         self._options, self._connect, self._ask_key, self._prompts = options, connect, ask_key, prompts
-        self._base_settings = options.given()
+        self._base_settings = options.read_settings()
         storage = options.storage(self._base_settings)
         self._store = Store(options.root, storage.fsspec_options(options.root))
         self._cache = Store(options.cache, storage.fsspec_options(options.cache)) if options.cache else None
@@ -71,8 +69,8 @@ class LiveIndex:
         self.problem = f"No snapshot of {self._store.url} is open yet"
         self.failed_refreshes = 0
 
-    def now(self) -> Served:
-        """The snapshot for new questions. Raises QuestionRejected if there is none."""
+    def require_current(self) -> Served:
+        """Return the snapshot for new questions. Raises QuestionRejected if there is none."""
         if self.current is None:
             raise QuestionRejected(Fault(503, SERVER, "no_snapshot", self.problem, retry_after_s=5))
         return self.current
@@ -81,7 +79,7 @@ class LiveIndex:
         self._refresh_now.set()
 
     async def follow(self) -> None:
-        """Refresh periodically until cancelled."""
+        """Refresh periodically, until cancelled."""
         while True:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._refresh_now.wait(), self._options.follow_s)
@@ -89,9 +87,9 @@ class LiveIndex:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Open the newest snapshot unless it is open. Running questions finish on theirs.
+        """Open the newest snapshot if it is not open yet. Running questions continue with their snapshot.
 
-        A failure sets `problem` and keeps the current snapshot, unless that has been removed.
+        A failure sets `problem`. The service then continues with the current snapshot unless it was removed.
         """
         try:
             unused = [connections for connections in self._retired if not connections.n_questions]
@@ -110,14 +108,15 @@ class LiveIndex:
                     raise
             assert self.current is not None
             served = self.current
-            if served.lacking:  # a file may have the keys by now
-                served.lacking = await asyncio.to_thread(_lacking, served.index.settings, self._ask_key)
-                if not served.lacking:  # replace connections that were made without a key
+            if served.missing_key:  # look again
+                missing = await asyncio.to_thread(_missing_key, served.index.settings, self._ask_key)
+                served.missing_key = missing
+                if not missing:  # replace connections that were opened without a key
                     self._retired.append(served.connections)
                     served.connections = self._connect(served.connections.models)
-                    log.warning("Found a model key: questions can be answered")
-            self.problem = served.lacking
-        except Exception as e:  # whatever it is, the open snapshot keeps answering questions
+                    log.warning("Found a model key: the service can answer questions now")
+            self.problem = served.missing_key
+        except Exception as e:  # after any error, the open snapshot can still answer questions
             self.failed_refreshes += 1
             expected = isinstance(e, GraphRagError)
             problem = str(e) if expected else f"The newest snapshot cannot be opened: {type(e).__name__}"
@@ -136,20 +135,20 @@ class LiveIndex:
         old = self.current
         index, levels = await asyncio.to_thread(self._open, number)
         models = Models.from_settings(index.settings, index.manifest.usage)
-        # Connections that may have been made without a key are not reused.
-        same = old is not None and old.connections.models == models and not old.lacking
-        # Find keys now: whoever provides them may be gone at the first question.
-        lacking = await asyncio.to_thread(_lacking, index.settings, self._ask_key)
+        # Do not reuse connections that may have been opened without a key.
+        same = old is not None and old.connections.models == models and not old.missing_key
+        # Find keys now: the process that provides them may have ended by the first question.
+        missing = await asyncio.to_thread(_missing_key, index.settings, self._ask_key)
         connections = old.connections if old and same else self._connect(models)
-        self.current = Served(index, connections, levels, lacking)
+        self.current = Served(index, connections, levels, missing)
         logs.log_event(log, "Serving snapshot", snapshot=number)
-        if lacking and (old is None or lacking != old.lacking):
-            log.warning("No question can be answered: %s", lacking)
+        if missing and (old is None or missing != old.missing_key):
+            log.warning("No question can be answered: %s", missing)
         if old and not same:
             self._retired.append(old.connections)
 
     async def _withdraw_removed(self) -> None:
-        """Stop serving a snapshot that has been removed, perhaps because a document was purged."""
+        """Stop serving a snapshot that was removed, as when a document is purged."""
         try:
             if self.current is not None:
                 await asyncio.to_thread(check_not_removed, self._store, self.current.index.manifest)
@@ -160,7 +159,7 @@ class LiveIndex:
             log.info("Cannot check whether the served snapshot still exists: %s", e)
 
     def _open(self, number: int) -> tuple[Index, list[Units]]:
-        """Open and warm a snapshot, outside the event loop."""
+        """Open and warm up a snapshot. Call it outside the event loop."""
         manifest: Manifest = load(self._store, number)
         settings = self._options.settings_of(manifest, self._base_settings)
         prompts = self._prompts if settings.prompts_dir is None else None
@@ -173,10 +172,10 @@ class LiveIndex:
         return index, index.levels() if manifest.hierarchies else []
 
 
-def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) -> str:
-    """Explain which key is missing if no model that writes answers has an endpoint with a key; else "".
+def _missing_key(settings: Settings, ask_key: Callable[[str], str | None] | None) -> str:
+    """Explain which key is missing if no model for answers has a usable endpoint. Otherwise return "".
 
-    Asks for every key, so it may wait and read files.
+    Looks up every key, so it may read files and wait for `ask_key`.
     """
     missing = {}
     for name, model in Models.from_settings(settings).online.items():
@@ -188,8 +187,8 @@ def _lacking(settings: Settings, ask_key: Callable[[str], str | None] | None) ->
             except FatalCallError as e:
                 problems.append(str(e))
         unknown = (
-            f"The endpoint of the model {model.model!r} is unknown on this machine. Add it to {user_file()}."
+            f"This machine does not know the endpoint of model {model.model!r}. Add it to {user_file()}."
         )
         missing[name] = "" if "" in problems else (problems or [unknown])[0]
-    writers = [missing.get(settings.model_name(stage), "") for stage in ANSWER_STAGES]
-    return writers[0] if all(writers) else ""
+    problems = [missing.get(settings.model_name(stage), "") for stage in ANSWER_STAGES]
+    return problems[0] if all(problems) else ""

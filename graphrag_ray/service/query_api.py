@@ -25,20 +25,20 @@ MAX_KEYS = 100
 
 
 class StrictModel(BaseModel):
-    """Rejects unknown keys, and too many keys, because reporting a fault of each would take seconds."""
+    """Rejects unknown keys, and more than MAX_KEYS keys, because reporting all of them would take seconds."""
 
     model_config = ConfigDict(extra="forbid")
 
     @model_validator(mode="before")
     @classmethod
-    def _has_few_keys(cls, given: Any) -> Any:
-        if isinstance(given, dict) and len(given) > MAX_KEYS:
-            raise ValueError(f"Got {len(given):,} keys, {MAX_KEYS} at most are allowed")
-        return given
+    def _check_key_count(cls, data: Any) -> Any:
+        if isinstance(data, dict) and len(data) > MAX_KEYS:
+            raise ValueError(f"Got {len(data):,} keys, but at most {MAX_KEYS} are allowed")
+        return data
 
 
 class EarlierTurn(StrictModel):
-    """An earlier question of the conversation, and its answer."""
+    """An earlier question of the conversation and its answer."""
 
     question: str
     answer: str
@@ -66,7 +66,7 @@ class QueryBody(StrictModel):
         bool, Field(description="Send server-sent events, as with Accept: text/event-stream.")
     ] = False
     sources: Annotated[bool, Field(description="Include the sources of the references.")] = False
-    contexts: Annotated[bool, Field(description="Include the records that models were shown.")] = False
+    contexts: Annotated[bool, Field(description="Include the records that models received.")] = False
     response_type: Annotated[str | None, Field(max_length=500)] = None
     dynamic: bool | None = None
     hierarchy: HierarchyName | None = None
@@ -76,7 +76,8 @@ class QueryBody(StrictModel):
         Literal["local", "global", "hybrid", "mix"] | None, Field(description="Only for method lightrag.")
     ] = None
     steps: Annotated[
-        int | None, Field(ge=0, le=10, description="Only for method ppr: rounds of looking up missing facts.")
+        int | None,
+        Field(ge=0, le=10, description="Only for method ppr: maximum number of searches for missing facts."),
     ] = None
     budget_tokens: Annotated[int | None, Field(gt=0, description="At most the service's limit.")] = None
     budget_usd: Annotated[float | None, Field(gt=0, description="At most the service's limit.")] = None
@@ -92,15 +93,15 @@ def as_json(content: Any) -> bytes:
 
 
 def server_event(data: Any, name: str | None = None) -> bytes:
-    """A server-sent event. Bytes are sent unchanged, anything else as JSON."""
+    """Render a server-sent event. Bytes are sent unchanged, anything else as JSON."""
     payload = data if isinstance(data, bytes) else as_json(data)
     return (b"event: " + name.encode() + b"\n" if name else b"") + b"data: " + payload + b"\n\n"
 
 
 def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
-    """Parse a request. The service's level applies only to its own method.
+    """Parse a request. The service's default level applies only to its default method.
 
-    Raises QuestionRejected for too large a time limit, UsageError for options that the method lacks.
+    Raises QuestionRejected if the time limit is too long, and UsageError for unsupported options.
     """
     if body.max_seconds is not None and body.max_seconds > options.max_seconds:
         raise invalid(f"max_seconds can be at most {options.max_seconds:g}", "max_seconds")
@@ -112,7 +113,7 @@ def question_of(body: QueryBody, options: ServiceOptions) -> ClientQuestion:
         tuple(body.where),
         tuple((turn.question, turn.answer) for turn in body.history),
         method,
-        changed=partial(query_settings, body),
+        change_settings=partial(query_settings, body),
         seconds=body.max_seconds,
         sources=body.sources,
     )
@@ -132,7 +133,7 @@ def query_settings(body: QueryBody, query: Query) -> Query:
 
 
 def answer_json(served: ServedAnswer, contexts: bool) -> dict[str, Any]:
-    """An answer as in `query --json`, with names and numbers of the cited records."""
+    """Return an answer as in `query --json`, with names and numbers of the cited records."""
     answer = served.answer if contexts else replace(served.answer, contexts=())
     content = {"id": served.id, "snapshot": served.snapshot, **answer.as_dict()}
     if not contexts:
@@ -144,7 +145,7 @@ def answer_json(served: ServedAnswer, contexts: bool) -> dict[str, Any]:
 
 
 def references(served: ServedAnswer) -> list[dict[str, Any]]:
-    """The cited records: section, id, number (as in the text) and name."""
+    """List the cited records with section, id, number (as in the text) and name."""
     names = {(cited.section, cited.number): cited.name for cited in served.cited}
     numbered = [(r, served.numbers.get(r)) for r in served.answer.references]
     return [
@@ -159,7 +160,7 @@ def references(served: ServedAnswer) -> list[dict[str, Any]]:
 
 
 def usage(answer: Answer) -> dict[str, int]:
-    """Calls and tokens over all phases."""
+    """Sum calls and tokens over all phases."""
     names = ("calls", "prompt_tokens", "completion_tokens", "cached_tokens")
     total = {name: sum(getattr(phase, name) for phase in answer.phases.values()) for name in names}
     return total | {"total_tokens": total["prompt_tokens"] + total["completion_tokens"]}
@@ -169,10 +170,10 @@ def stream_events(contexts: bool, event: Event) -> Iterable[bytes]:
     """Render an event of a stream.
 
     phase     a phase starts or ends
-    text      the next piece of the answer's text
-    restart   the text so far is invalid, and why; the text starts again
-    answer    the whole answer, as without a stream; the last event
-    error     why the answer is missing or incomplete; the last event
+    text      the next piece of the answer
+    restart   why the text so far is invalid; the text starts again
+    answer    the complete answer, as without a stream; ends a successful stream
+    error     why the answer is missing or incomplete; ends a failed stream
     """
     if isinstance(event, AnsweringPhase):
         phase = {"phase": event.name, "dialogues": event.dialogues, "ended": event.ended}
@@ -191,7 +192,7 @@ def failure_events(fault: Fault) -> Iterable[bytes]:
 
 def index_json(service: Service) -> dict[str, Any]:
     """Describe the current snapshot. Raises QuestionRejected if there is none."""
-    served = service.live.now()
+    served = service.live.require_current()
     manifest, cache = served.index.manifest, served.index.reader.cache
     return {
         "snapshot": served.number,

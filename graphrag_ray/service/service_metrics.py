@@ -1,4 +1,4 @@
-"""Metrics of a service: of this process at /metrics in Prometheus' format, and of all through a recorder.
+"""Metrics of a service: of this process at /metrics, and of all processes through a recorder.
 
 Model calls have the same metric names as in an index run.
 """
@@ -30,14 +30,15 @@ from graphrag_ray.service.access import HEALTH, METRICS, path_of
 from graphrag_ray.service.faults import CLIENT_GONE
 
 if TYPE_CHECKING:
-    from graphrag_ray.service.answering import QuestionPlaces
+    from graphrag_ray.service.answering import QuestionSlots
     from graphrag_ray.service.live import LiveIndex
 
-UPDATE_INTERVAL_S = 5.0  # seconds between updates of gauges and limiter metrics
+UPDATE_INTERVAL_S = 5.0
+"""Interval between updates of gauges and limiter metrics."""
 
 _SECONDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 320.0)
 
-DECLARED = (
+SERVICE_METRICS = (
     Instrument("counter", "service_requests", "HTTP requests, including rejected ones", ("path", "status")),
     Instrument("counter", "service_questions", "Finished questions", ("method", "status")),
     Instrument(
@@ -48,19 +49,18 @@ DECLARED = (
         _SECONDS,
     ),
     Instrument("gauge", "service_questions_running", "Questions being answered"),
-    Instrument("gauge", "service_questions_waiting", "Questions waiting for a place"),
+    Instrument("gauge", "service_questions_waiting", "Questions waiting for a slot"),
     Instrument("gauge", "service_snapshot", "Number of the served snapshot, 0 without one"),
     Instrument("gauge", "service_snapshot_looks_failed", "Failed checks for a newer snapshot"),
     Instrument("gauge", "service_kept_bytes", "Bytes of rows cached for later questions"),
     Instrument("counter", "service_kept_hits", "Columns or pages found in the cache"),
     Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
 )
-"""Metrics of the service itself; model calls are counted as in a run."""
-OF_MODELS = (*CALL_METRICS, *ENDPOINT_METRICS)
+MODEL_METRICS = (*CALL_METRICS, *ENDPOINT_METRICS)
 
 _MODELS_PATH = "/v1/models"
 PATHS = ("/", "/query", "/index", "/v1/chat/completions", _MODELS_PATH, HEALTH, METRICS, "/openapi.json")
-"""Paths that requests are counted by. `/v1/models/NAME` counts as `/v1/models` and everything else as OTHER,
+"""Values of the label `path`. `/v1/models/NAME` counts as `/v1/models`, and every other path as OTHER,
 because clients can make up any number of paths."""
 OTHER = "other"
 
@@ -68,36 +68,36 @@ _KINDS: Mapping[str, Any] = {"counter": Counter, "gauge": Gauge, "histogram": Hi
 
 
 class ServiceMetrics:
-    """Metrics of one process, labelled with its replica."""
+    """Metrics of one process, labelled with the name of its replica."""
 
     def __init__(
-        self, live: LiveIndex, places: QuestionPlaces, replica: str = "", recorder: Recorder | None = None
+        self, live: LiveIndex, slots: QuestionSlots, replica: str = "", recorder: Recorder | None = None
     ) -> None:
-        self._live, self._places = live, places
+        self._live, self._slots = live, slots
         self._registry = CollectorRegistry()
         self._recorder = _Recorders(self._registry, replica, recorder)
         self._watched: list[Callable[[], None]] = []
         self._counted: Mapping[str, int] = {}
 
     def request(self, path: str, status: int) -> None:
-        """Count an HTTP request. path: without the service's prefix."""
-        known = _MODELS_PATH if path.startswith(f"{_MODELS_PATH}/") else path
-        labels = {"path": known if known in PATHS else OTHER, "status": str(status)}
+        """Count an HTTP request. `path` is without the service's prefix."""
+        label = _MODELS_PATH if path.startswith(f"{_MODELS_PATH}/") else path
+        labels = {"path": label if label in PATHS else OTHER, "status": str(status)}
         self._recorder.count("service_requests", 1, labels)
 
     def question(self, method: str, status: int, seconds: float) -> None:
-        """Count a finished question. status: HTTP status, 499 if the client disconnected."""
+        """Count a finished question. `status` is its HTTP status, or CLIENT_GONE."""
         self._recorder.count("service_questions", 1, {"method": method, "status": str(status)})
         self._recorder.observe("service_question_seconds", seconds, {"method": method})
 
     def calls(self, accounts: Accounts) -> None:
         """Count the model calls of a question, answered or not."""
         for (stage, model), totals in accounts.by_stage.items():
-            for name, by in metric_values(totals).items():
-                self._recorder.count(name, by, {"stage": stage, "model": model})
+            for name, amount in metric_values(totals).items():
+                self._recorder.count(name, amount, {"stage": stage, "model": model})
 
     def watch(self, models: Models, limiter: LocalLimiter) -> Callable[[], None]:
-        """Report the endpoints seen by a limiter of this process, until the returned function is called."""
+        """Report the endpoints of a limiter of this process until the returned function is called."""
         limiter_id, meter = uuid.uuid4().hex, CallMeter(self._recorder, models.online)
 
         def report(over: bool = False) -> None:
@@ -128,8 +128,8 @@ class ServiceMetrics:
         current = self._live.current
         cache = current.index.reader.cache.stats() if current else {}
         gauges = {
-            "service_questions_running": self._places.running,
-            "service_questions_waiting": self._places.waiting,
+            "service_questions_running": self._slots.running,
+            "service_questions_waiting": self._slots.waiting,
             "service_snapshot": current.number if current else 0,
             "service_snapshot_looks_failed": self._live.failed_refreshes,
         }
@@ -138,10 +138,10 @@ class ServiceMetrics:
         for name, value in gauges.items():
             self._recorder.set(name, value, {})
         for name in ("hits", "misses"):
-            more = cache.get(name, 0) - self._counted.get(name, 0)
-            self._recorder.count(f"service_kept_{name}", max(0, more), {})
+            increase = cache.get(name, 0) - self._counted.get(name, 0)
+            self._recorder.count(f"service_kept_{name}", max(0, increase), {})
         self._counted = cache
-        for report in list(self._watched):  # the newer of two limiters of an endpoint counts
+        for report in list(self._watched):  # if two limiters have an endpoint, the newer one is reported last
             report()
 
 
@@ -167,18 +167,18 @@ class RequestCounter:
         try:
             await self._app(scope, receive, counted)
         except BaseException as e:
-            if not answered:  # the server responds to unexpected errors
+            if not answered:  # the server will send the response
                 self._metrics.request(path, 500 if isinstance(e, Exception) else CLIENT_GONE)
             raise
 
 
 class _Recorders:
-    """Records for prometheus_client, and for another recorder if there is one."""
+    """Records metrics for prometheus_client and for another recorder, if there is one."""
 
     def __init__(self, registry: CollectorRegistry, replica: str, other: Recorder | None) -> None:
         self._replica, self._other = replica, other
         self._instruments: dict[str, Any] = {}
-        for declared in (*DECLARED, *OF_MODELS):
+        for declared in (*SERVICE_METRICS, *MODEL_METRICS):
             name, labels = PREFIX + declared.name, ("replica", *declared.labels)
             buckets = {"buckets": declared.buckets} if declared.buckets else {}
             instrument = _KINDS[declared.kind](name, declared.about, labels, registry=registry, **buckets)

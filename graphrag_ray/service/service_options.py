@@ -1,4 +1,4 @@
-"""Options of a service: which index, how it answers, and limits for clients."""
+"""Options of a service: its index, its search method, and limits for clients."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from graphrag_ray.store.snapshots import Manifest
 
 TOKEN_ENV = "GRAPHRAG_RAY_TOKEN"
 ANSWER_STAGES = ("reduce", "answer")
-"""Stages that write answers. Every search method ends in one of them."""
+"""Stages that write answers. Every search method ends with one of them."""
 
 
 class ServiceOptions(BaseModel):
-    """Options of a service: plain values without secrets, as a Serve config file holds them."""
+    """Options of a service: plain values without secrets, so that they can be in a Serve config file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     root: str
-    """The index: a folder, or an fsspec URL such as s3://…."""
+    """The index: a folder or an fsspec URL such as s3://…"""
     settings: str | dict[str, Any] | None = None
-    """A settings file (path or URL) or its content; null for the settings of each snapshot."""
+    """Path, URL or content of a settings file. null: the settings in each snapshot."""
     overrides: tuple[str, ...] = ()
-    """`a.b=value`, applied to the settings."""
+    """Changes to the settings, of the form `a.b=value`."""
     known: KnownModels | None = None
-    """How to reach the models; null for the user's settings and environment on each node."""
+    """Model endpoints and storage. null: from the user's settings and environment on each node."""
     cache: str | None = None
-    """Folder or URL of a reply cache, so that repeated requests cost nothing."""
+    """Folder or URL of a reply cache, so that repeated model calls cost nothing."""
     method: str = methods.DEFAULT
     """Default search method."""
     level: str | None = None
@@ -43,16 +43,16 @@ class ServiceOptions(BaseModel):
     replicas: Annotated[int, Field(ge=1)] = 1
     """Number of processes. Model limits apply to all of them together."""
     max_running: Annotated[int, Field(ge=1)] = 32
-    """Questions that a replica answers at once. Their contexts are in memory."""
+    """Maximum number of concurrent questions per replica. Their contexts are in memory."""
     max_waiting: Annotated[int, Field(ge=0)] = 256
-    """Questions that wait for a place. Further ones are rejected with 429."""
+    """Maximum number of waiting questions per replica. Further questions are rejected with status 429."""
     max_body_bytes: Annotated[int, Field(ge=1)] = 1 << 20
     max_seconds: Annotated[float, Field(gt=0)] = 300.0
-    """Time limit of a question, including waiting. Cost limits are query.budget_tokens and budget_usd."""
+    """Time limit of a question, including the wait for a slot."""
     follow_s: Annotated[float, Field(gt=0)] = 5.0
     """Seconds between checks for a newer snapshot."""
     grace_s: Annotated[float, Field(ge=0)] = 30.0
-    """Seconds that running questions have to finish when the service stops."""
+    """Seconds that running questions get to finish when the service stops."""
     token_env: str = TOKEN_ENV
     """Environment variable with the token that clients must send (`Authorization: Bearer …`)."""
     allow_anonymous: bool = False
@@ -60,38 +60,40 @@ class ServiceOptions(BaseModel):
     open_metrics: bool = False
     """Serve /metrics without the token."""
     origins: tuple[str, ...] = ()
-    """Origins whose scripts may send requests (CORS), such as https://chat.example.org; `*` for any."""
+    """Origins whose scripts may send requests (CORS), such as https://chat.example.org. `*` allows any."""
     hosts: tuple[str, ...] = ()
-    """Allowed Host headers; empty for any."""
+    """Allowed Host headers. Empty: any."""
     num_cpus: Annotated[float, Field(ge=0)] = 1.0
     """CPUs that Ray reserves for each replica."""
 
     @field_validator("origins")
     @classmethod
-    def _are_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
-        """Check that origins are written as browsers do: scheme, host, and port unless it is the default."""
+    def _check_origins(cls, origins: tuple[str, ...]) -> tuple[str, ...]:
+        """Check that origins have the form that browsers send, without a path or default port."""
         for origin in origins:
             parts = urlsplit(origin)
             if origin not in ("*", "null") and not (
                 parts.scheme in ("http", "https") and origin == f"{parts.scheme}://{parts.netloc}".lower()
             ):
-                raise ValueError(f"{origin!r} is not an origin like https://chat.example.org, without a path")
+                raise ValueError(
+                    f"{origin!r} is not an origin. Use the form https://chat.example.org, without a path"
+                )
         return origins
 
-    def given(self) -> dict[str, Any] | None:
-        """The settings of the service, or None to use those of each snapshot. Raises SettingsError."""
+    def read_settings(self) -> dict[str, Any] | None:
+        """Return the settings of the service, or None to use each snapshot's. Raises SettingsError."""
         return read_settings(self.settings) if isinstance(self.settings, str) else self.settings
 
-    def storage(self, given: Mapping[str, Any] | None) -> Storage:
-        """Storage settings for the index. given: the settings of the service."""
+    def storage(self, settings: Mapping[str, Any] | None) -> Storage:
+        """Return the storage settings for the index, given the settings of the service."""
         overrides = [o for o in self.overrides if o.strip().startswith("storage.")]
-        base = {"storage": given["storage"]} if given and "storage" in given else {}
+        base = {"storage": settings["storage"]} if settings and "storage" in settings else {}
         return load_settings(None, overrides, base, self.known).storage
 
-    def settings_of(self, manifest: Manifest, given: Mapping[str, Any] | None) -> Settings:
-        """Settings for questions to a snapshot. Raises SettingsError, also if no question can be answered."""
-        base = without_machine_settings(manifest.settings) if given is None else given
+    def settings_of(self, manifest: Manifest, service_settings: Mapping[str, Any] | None) -> Settings:
+        """Return the settings for questions to a snapshot. Raises SettingsError."""
+        base = without_machine_settings(manifest.settings) if service_settings is None else service_settings
         settings = load_settings(None, self.overrides, base, self.known)
-        writers = [highest_price(settings.model(settings.model_name(stage))) for stage in ANSWER_STAGES]
-        check_prices(settings.query, writers)
+        names = dict.fromkeys(map(settings.model_name, ANSWER_STAGES))
+        check_prices(settings.query, {name: highest_price(settings.model(name)) for name in names})
         return settings

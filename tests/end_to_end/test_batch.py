@@ -104,7 +104,7 @@ def test_a_finished_answer_is_written_whatever_else_fails(town: World, monkeypat
     monkeypatch.setattr(Index, "short_numbers", fail)
     assert ask(town, *about("DAVE")).failed == 0
     (row,) = answers(town)
-    assert "DAVE" in row["text"] and "Short numbers could not be shown: internal error" in row["notes"][-1]
+    assert "DAVE" in row["text"] and "Short numbers could not be shown: unexpected error" in row["notes"][-1]
 
 
 @pytest.mark.parametrize("method", WITHOUT_A_TREE)

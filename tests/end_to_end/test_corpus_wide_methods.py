@@ -90,7 +90,7 @@ def test_a_question_beyond_its_budget_makes_no_call(deep: World):
 
 
 def test_a_budget_in_usd_needs_the_price_of_the_model(deep: World):
-    with pytest.raises(SettingsError, match="price of a model is unknown"):
+    with pytest.raises(SettingsError, match="price of model 'default' is unknown"):
         asked(deep, level="auto", budget_usd=1.0)
 
 

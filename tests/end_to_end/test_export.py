@@ -25,7 +25,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.export.graph_tables import clean_text
-from graphrag_ray.export.microsoft import VECTORS
+from graphrag_ray.export.microsoft import VECTOR_TABLES
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.levels import levels
@@ -153,7 +153,7 @@ def test_vectors_are_stored_under_record_ids(town: World, run: Command, tmp_path
     export(run, town.root, "graphrag", tmp_path / "out")
     database: Any = lancedb.connect(str(tmp_path / "out" / "output" / "lancedb"))
     opened = town.open()
-    for name, kind in VECTORS.items():
+    for name, kind in VECTOR_TABLES.items():
         (part,) = opened.manifest.parts(f"embeddings_{kind}")
         ours = pq.read_table(town.root / part.path)
         theirs = database.open_table(name).to_arrow()
@@ -316,7 +316,7 @@ def test_a_folder_with_files_needs_overwrite(town: World, run: Command, tmp_path
     out = tmp_path / "out"
     export(run, town.root, format_, out)
     before = {p for p in out.rglob("*") if p.is_file() and "lancedb" not in p.parts}
-    assert "it holds an export of snapshot 1" in refused(run, town.root, format_, out)
+    assert "it contains an export of snapshot 1" in refused(run, town.root, format_, out)
     (out / "mine.txt").write_text("mine")
     export(run, town.root, format_, out, "--overwrite")
     after = {p for p in out.rglob("*") if p.is_file() and "lancedb" not in p.parts}
@@ -387,4 +387,4 @@ def test_an_export_is_written_to_object_storage(
     for name in names & set(here):
         if name.endswith((".parquet", ".csv", ".graphml")):
             assert s3_owner.files().cat_file(f"{at}/{name}") == here[name].read_bytes()
-    assert "it holds an export" in refused(run, town.root, format_, f"s3://{at}", *reached)
+    assert "it contains an export" in refused(run, town.root, format_, f"s3://{at}", *reached)

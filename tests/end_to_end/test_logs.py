@@ -116,6 +116,6 @@ def test_options_override_the_environment_and_apply_to_one_command(
         refused = run("status", "--root", world.root, *options)
         assert (
             refused.exit_code == 2
-            and "Unknown word 'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info" in refused.stderr
+            and "Unknown value 'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info" in refused.stderr
         )
     logs.forget()

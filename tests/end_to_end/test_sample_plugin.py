@@ -34,12 +34,12 @@ BROKEN_EXPORTERS = {
     "notes-nonsense": (
         "from graphrag_ray.export.exporters import Exporter\n"
         "EXPORTER = Exporter(lambda snapshot, output: [5], 'nonsense', ())\n",
-        "no list of texts",
+        "must return a list of strings",
     ),
     "writes-elsewhere": (
         "from graphrag_ray.export.exporters import Exporter\n"
         "EXPORTER = Exporter(lambda snapshot, output: output.write('b', ''), 'elsewhere', ('a',))\n",
-        "'b', which its `files` do not name",
+        "'b', which its `files` do not declare",
     ),
 }
 

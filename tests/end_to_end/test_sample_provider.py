@@ -82,7 +82,7 @@ def test_a_provider_that_cannot_be_imported_is_reported_with_its_package(tmp_pat
 
 def test_other_objects_are_rejected_as_providers(tmp_path: Path, installed: Registry):
     (tmp_path / "site" / "graphrag_ray_sample" / "echo.py").write_text("PROVIDER = 'echo'")
-    with pytest.raises(PluginError, match="'echo' of the package graphrag-ray-sample"):
+    with pytest.raises(PluginError, match="'echo' from the package graphrag-ray-sample"):
         load_provider(Model(provider="echo"))
 
 

@@ -372,7 +372,7 @@ def test_nothing_is_written_to_a_mistyped_root_except_by_jobs(
     ("text", "told"),
     [
         (None, "does not exist"),
-        ("models: [", "are not valid YAML"),
+        ("models: [", "is not valid YAML"),
         ("storage: {regoin: r}", "unknown setting 'storage.regoin'"),
     ],
 )

@@ -27,7 +27,7 @@ from graphrag_ray.cli.commands.serve_command import _problem
 from graphrag_ray.indexing.purge import clean_up
 from graphrag_ray.query.ask import Index
 from graphrag_ray.service import answering
-from graphrag_ray.service.chat_api import CITED
+from graphrag_ray.service.chat_api import CITED_SEPARATOR
 from graphrag_ray.service.service_metrics import PATHS
 from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.store.gc import GcOptions
@@ -266,9 +266,9 @@ def test_a_full_queue_rejects_questions_with_retry_after(town: World, serve: Sta
     with ThreadPoolExecutor(2) as pool:
         # A stream waits for its end; the other question waits for its slot.
         first = pool.submit(lambda: list(served.stream(THEMES)))
-        until(lambda: served.service.places.running == 1)
+        until(lambda: served.service.slots.running == 1)
         second = pool.submit(served.ask, THEMES)
-        until(lambda: served.service.places.waiting == 1)
+        until(lambda: served.service.slots.waiting == 1)
         full = served.ask(THEMES)
         assert full.status_code == 429 and int(full.headers["Retry-After"]) >= 1
         assert full.json()["error"]["type"] == "rate_limit_error"
@@ -306,7 +306,7 @@ def test_a_disconnected_client_ends_its_question(town: World, serve: Start, stre
     asked = town.asked()
     with pytest.raises(httpx.ReadTimeout):
         served.client.post("/query", json={"question": THEMES, "stream": stream}, timeout=1.0)
-    until(lambda: served.service.places.running == 0)
+    until(lambda: served.service.slots.running == 0)
     assert town.prompts(asked)["reduce"] == 1
     assert served.measured("questions_total") == {'{method="global",replica="",status="499"}': 1}
     # Calls made so far are counted, and the slot at the model is free again.
@@ -402,7 +402,7 @@ def test_new_snapshots_are_used_and_running_questions_finish_on_theirs(town: Wor
     served = serve()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambda: list(served.stream(THEMES)))
-        until(lambda: served.service.places.running == 1)
+        until(lambda: served.service.slots.running == 1)
         town.endpoint.respond = toy_model.respond
         grown(town)
         until(lambda: served.client.get("/healthz").json()["snapshot"] == 2)
@@ -418,16 +418,16 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     served = serve()
     live, coming = served.service.live, served.stream(THEMES)
     assert next(data["text"] for name, data in coming if name == "text").startswith("One")
-    connections = live.now().connections
+    connections = live.require_current().connections
     town.endpoint.respond = toy_model.respond
     grown(town)
-    until(lambda: live.now().number == 2)
-    assert live.now().connections is connections
+    until(lambda: live.require_current().number == 2)
+    assert live.require_current().connections is connections
     know(town.endpoint, "m", max_in_flight=3)
     town.write({"ferry.txt": "ZOE sailed with XENIA."})
     town.index(communities={"pack_components_below": 1})
-    until(lambda: live.now().number == 3)
-    assert live.now().connections is not connections
+    until(lambda: live.require_current().number == 3)
+    assert live.require_current().connections is not connections
     town.store.write("snapshots/4.json", b"{")
     until(lambda: live.failed_refreshes >= 2)  # Every look closes unused connections.
     over.set()
@@ -507,7 +507,7 @@ def test_a_chat_client_works_unchanged(town: World, serve: Start, caplog: pytest
     messages: Any = [{"role": "user", "content": THEMES}]
     done = client.chat.completions.create(model="graphrag-ray", messages=messages)
     text = done.choices[0].message.content or ""
-    assert text.startswith(town.open().ask(THEMES).text + CITED) and "Reports cited:" in text
+    assert text.startswith(town.open().ask(THEMES).text + CITED_SEPARATOR) and "Reports cited:" in text
     assert done.usage is not None and done.usage.total_tokens > 0
     assert done.model_extra is not None and done.model_extra["graphrag"]["references"]
     pieces = list(

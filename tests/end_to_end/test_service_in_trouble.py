@@ -103,7 +103,7 @@ def test_a_missing_key_is_reported_before_the_first_question(
     endpoint = f"{{base_url: '{town.endpoint.base_url}', api_key_env: NO_SUCH_KEY}}"
     served = serve(overrides=(f"models.default.endpoints=[{endpoint}]",))
     health = served.client.get("/healthz")
-    assert health.status_code == 503 and health.json() == {"status": "no key of a model"}
+    assert health.status_code == 503 and health.json() == {"status": "no model key"}
     assert "NO_SUCH_KEY is not set" in served.client.get("/index").json()["problem"]
     assert "NO_SUCH_KEY is not set" in _problem(served.service.options, served.url)
     assert "NO_SUCH_KEY is not set" in caplog.text
@@ -125,19 +125,19 @@ def test_a_key_added_later_is_found(town: World, serve: Start, tmp_path: Path):
     assert served.client.get("/healthz").status_code == 503
     assert served.ask(THEMES).status_code == 503, "a question opened connections without a key"
     live = served.service.live
-    before = live.now().connections
+    before = live.require_current().connections
     before.n_questions += 1  # As if that question were still running.
     key.write_text("key-that-came-later")
     until(lambda: served.client.get("/healthz").status_code == 200)
     assert served.ask(THEMES).status_code == 200
-    after = live.now().connections
+    after = live.require_current().connections
     assert after is not before and after.n_questions == 0 and before in live._retired
     before.n_questions -= 1
     until(lambda: before not in live._retired)
 
 
 def test_a_budget_in_usd_without_a_price_is_a_server_error(town: World, serve: Start, run: Command):
-    told = "query.budget_usd is set, but the price of a model is unknown"
+    told = "query.budget_usd is set, but the price of model 'default' is unknown"
     served = serve(overrides=("query.budget_usd=0.1",))
     assert served.client.get("/healthz").status_code == 503
     answer = served.ask(THEMES)

@@ -19,7 +19,7 @@ from world import TOWN, World, know
 
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.service.access import find_token
-from graphrag_ray.service.faults import MAX_MESSAGE_CHARACTERS
+from graphrag_ray.service.faults import MAX_MESSAGE_CHARS
 from graphrag_ray.service.service_options import ServiceOptions
 
 THEMES = "What are the THEMES?"
@@ -84,7 +84,7 @@ QUERIES = [
     (query('"history": [[]]'), "history.0"),
     (query('"history": [' + "{}," * 200_000 + "{}]"), "history.0.question: Field required"),
     (query('"history": [' + '{"question":"","answer":""},' * 30_000 + "{}]"), "at most 1000 items"),
-    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys, 100 at most"),
+    (query(",".join(f'"{n}": 1' for n in range(80_000))), "keys, but at most 100"),
     (b'{"question": "\xff\xfe"}', "parsing"),
     (b'{"question": {"question": "x"}}', "question"),
     (b'"What?"', "expects a JSON object"),
@@ -117,7 +117,7 @@ def test_no_body_makes_the_service_fail_or_reply_at_length(town: World, serve: S
             answer = client.post(path, content=body, headers=JSON)
             error = answer.json()["error"]
             assert answer.status_code in (400, 404) and said in error["message"], (body[:80], answer.text)
-            assert len(error["message"]) <= MAX_MESSAGE_CHARACTERS >= len(error["param"] or "")
+            assert len(error["message"]) <= MAX_MESSAGE_CHARS >= len(error["param"] or "")
     assert town.asked() == asked
     for strange in (
         "\u0000",
@@ -168,7 +168,7 @@ def test_wrong_tokens_are_rejected_and_invalid_characters_in_the_configured_one(
         assert httpx.get(f"{url}/index", headers={b"Authorization": wrong}).status_code == 401
     assert httpx.get(f"{url}/index", headers={"Authorization": "bearer right"}).status_code == 200
     for token in ("schl\u00fcssel", "a\nb", "a\x7fb"):
-        with pytest.raises(UsageError, match="GRAPHRAG_RAY_TOKEN holds characters"):
+        with pytest.raises(UsageError, match="GRAPHRAG_RAY_TOKEN contains characters"):
             find_token(ServiceOptions(root="x"), {"GRAPHRAG_RAY_TOKEN": token})
 
 

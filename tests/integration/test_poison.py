@@ -207,5 +207,7 @@ def test_bug_in_a_step_is_not_blamed_on_the_dataset(executor: RayExecutor):
     import ray.data
 
     rows = InputRows(ray.data.from_arrow(pa.table({"n": [11]})))
-    with pytest.raises(GraphRagError, match="Step read: internal error, please report it: ZeroDivisionError"):
+    with pytest.raises(
+        GraphRagError, match="Step read: unexpected error, please report it: ZeroDivisionError"
+    ):
         executor.map("read", divided_by_nothing, rows)

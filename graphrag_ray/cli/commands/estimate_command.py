@@ -113,9 +113,9 @@ def _print_forecast(forecast: Forecast, settings: Settings, root: str | None) ->
     sums = [*(_count(totals[name]) for name in names), _money(totals["cost_usd"]), _time(totals["seconds"])]
     columns = ("stage", "model", "calls", "prompt", "completion", "cost", "time", "")
     console.print_table(columns, rows, left=2, total=["total", "", *sums, ""])
-    if totals["cost_usd"] is None:
-        name = settings.model_name(next(s.volume.stage for s in forecast.stages if s.cost_usd is None))
-        out.print(f"The price of model {name!r} is unknown. To see the cost, use {price_hint(name)}")
+    if unpriced := next((s for s in forecast.stages if s.cost_usd is None), None):
+        hint = price_hint(unpriced.volume.model)
+        out.print(f"The price of {unpriced.model_id} is unknown. To see the cost, use {hint}")
     if root is not None and left["calls"] < totals["calls"]:
         out.print(
             f"\nRemaining for the index at {root}: {_count(left['calls'])} calls, "

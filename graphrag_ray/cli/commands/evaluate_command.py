@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphrag_ray.base.declarations import MODEL_STAGES
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, UsageError
 from graphrag_ray.base.wording import escape_control, price_hint
 from graphrag_ray.cli import console, options
@@ -235,6 +236,7 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
     """
     index, question_list, warnings = _read_questions(opts, questions_url)
     from graphrag_ray.evaluate.cost_estimate import estimate_costs
+    from graphrag_ray.llm.pricing import highest_price
 
     costs = estimate_costs(index, question_list, **judge_options)
     if as_json:
@@ -250,7 +252,11 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
         columns = ["", "calls", "prompt tokens", "reply tokens", "cost"]
         console.print_table(columns, (row(*astuple(cost)) for cost in costs), total=total)
         if None in usd:
-            click.echo(f"The price of a model is unknown. To see the cost, use {price_hint('NAME')}")
+            names = map(index.settings.model_name, MODEL_STAGES)
+            unpriced = next((n for n in names if highest_price(index.settings.model(n)) is None), "default")
+            click.echo(
+                f"The price of model {unpriced!r} is unknown. To see the cost, use {price_hint(unpriced)}"
+            )
     _end(warnings)
 
 

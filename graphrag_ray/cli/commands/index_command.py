@@ -126,7 +126,7 @@ def index(
             }
         )
     elif not quiet:
-        _print_indexed(done, opts.root)
+        _print_indexed(done, opts.root, settings)
     if done.failed:
         if quiet and not as_json:
             click.echo(f"graphrag-ray: {_failed_line(done, opts.root)}", err=True)
@@ -214,7 +214,7 @@ def _confirm(cost: str) -> None:
         raise UsageError("No model was called. Without --new-prompts, the index keeps its own prompts.")
 
 
-def _print_indexed(done: IndexResult, root: str) -> None:
+def _print_indexed(done: IndexResult, root: str, settings: Settings) -> None:
     """Print the summary of a finished run."""
     out, manifest = console.make_console(), done.manifest
     if done.committed:
@@ -228,7 +228,8 @@ def _print_indexed(done: IndexResult, root: str) -> None:
     total = done.accounts.total
     if total.calls:
         retries = plural(total.retries, "retry", "retries")
-        out.print(f"  model calls    {total.calls:,} ({retries}), {console.format_cost(total.cost_usd)}")
+        cost = console.format_cost(total.cost_usd, settings.model_name(done.accounts.unpriced_stage))
+        out.print(f"  model calls    {total.calls:,} ({retries}), {cost}")
     if "entities" in manifest.tables and not manifest.counts.get("entities"):
         out.print("  No entities were found, so this index cannot answer questions.")
     if done.failed:

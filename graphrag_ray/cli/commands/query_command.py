@@ -209,7 +209,8 @@ def _ask_many(
         echo, total = console.make_console().print, result.accounts.total
         failed = f", {result.failed:,} with a missing or partial answer (columns error, failed_parts)"
         echo(f"{plural(result.questions, 'question')}{failed if result.failed else ''}: {result.url}")
-        cost = console.format_cost(total.cost_usd)
+        unpriced = index.settings.model_name(result.accounts.unpriced_stage)
+        cost = console.format_cost(total.cost_usd, unpriced)
         used = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {cost}"
         free = "no model calls, all replies were cached"
         echo(f"[{used if total.calls else free}, {result.seconds:.1f} s]", style="dim")

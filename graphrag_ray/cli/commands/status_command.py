@@ -279,13 +279,9 @@ def _print_usage(out: Console, title: str, usage: Sequence[Record]) -> None:
     table = {name: column for name, column in table.items() if any(column)}
     out.print(f"\n{title}")
     console.print_table([*table], zip(*table.values(), strict=True), left=len(table))
-    _print_price_hint(out, usage)
-
-
-def _print_price_hint(out: Console, rows: Sequence[Record]) -> None:
-    if any(row["cost_usd"] is None for row in rows):
-        hint = f"The price of a model is unknown. To see the cost of later runs, use {price_hint('NAME')}"
-        out.print(hint, style="dim")
+    if unpriced := next((u["model"] for u in usage if u["cost_usd"] is None), None):
+        hint = f"use {price_hint('NAME')}, where models.NAME is that model"
+        out.print(f"The price of {unpriced} is unknown. To see the cost of later runs, {hint}", style="dim")
 
 
 def _print_changes(out: Console, run: Record, counts: Record) -> None:
@@ -319,4 +315,3 @@ def _print_snapshots(out: Console, snapshots: Sequence[Record]) -> None:
     out.print("\nSnapshots (alone: space freed by removing only this one; see graphrag-ray gc)")
     columns = ("snapshot", "from", "documents", "entities", "reports", "cost", "size", "alone")
     console.print_table(columns, rows, left=2)
-    _print_price_hint(out, snapshots)

@@ -9,7 +9,7 @@ stops before these exceed the budget.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,16 +38,18 @@ SAMPLE = 50
 
 @dataclass(frozen=True, slots=True)
 class CostBound:
-    """An upper bound on what some calls cost. `cost_usd` is None if a price is unknown."""
+    """An upper bound on what some calls cost, which is unknown if `unpriced_model` has no price."""
 
     calls: int = 0
     tokens: int = 0
     cost_usd: float | None = 0.0
+    unpriced_model: str = ""
 
     def __add__(self, other: CostBound) -> CostBound:
         known = self.cost_usd is not None and other.cost_usd is not None
         cost = (self.cost_usd or 0.0) + (other.cost_usd or 0.0) if known else None
-        return CostBound(self.calls + other.calls, self.tokens + other.tokens, cost)
+        unpriced = self.unpriced_model or other.unpriced_model
+        return CostBound(self.calls + other.calls, self.tokens + other.tokens, cost, unpriced)
 
     def __sub__(self, other: CostBound) -> CostBound:
         cost = None if other.cost_usd is None else -other.cost_usd
@@ -56,7 +58,7 @@ class CostBound:
     def within(self, query: Query) -> bool:
         """Whether this is within the budget. Raises SettingsError for a budget in USD without prices."""
         if query.budget_usd is not None and self.cost_usd is None:
-            raise _unpriced()
+            raise _unpriced(self.unpriced_model)
         tokens = query.budget_tokens is None or self.tokens <= query.budget_tokens
         return tokens and (query.budget_usd is None or (self.cost_usd or 0.0) <= query.budget_usd)
 
@@ -69,16 +71,16 @@ def has_budget(query: Query) -> bool:
     return query.budget_tokens is not None or query.budget_usd is not None
 
 
-def check_prices(query: Query, prices: Iterable[Price | None]) -> None:
-    """Raise SettingsError for a budget in USD if no answering model has a known price."""
-    if query.budget_usd is not None and all(price is None for price in prices):
-        raise _unpriced()
+def check_prices(query: Query, prices: Mapping[str, Price | None]) -> None:
+    """Raise SettingsError for a budget in USD if no answering model, by name, has a known price."""
+    if query.budget_usd is not None and all(price is None for price in prices.values()):
+        raise _unpriced(next(iter(prices)))
 
 
-def _unpriced() -> SettingsError:
+def _unpriced(model: str) -> SettingsError:
     return SettingsError(
-        f"query.budget_usd is set, but the price of a model is unknown. Set {price_hint()}, or use "
-        "query.budget_tokens instead."
+        f"query.budget_usd is set, but the price of model {model!r} is unknown. Use {price_hint(model)}, or "
+        "set query.budget_tokens instead."
     )
 
 
@@ -140,7 +142,7 @@ def calls_bound(
     cost, price = None, env.prices.get(stage)
     if price is not None:
         cost = (prompts * price.input_usd_per_mtok + replies * price.output_usd_per_mtok) / 1e6
-    return CostBound(calls, prompts + replies, cost)
+    return CostBound(calls, prompts + replies, cost, "" if price else spec.call.model)
 
 
 def line_tokens(n_tokens: npt.ArrayLike) -> Ints:

@@ -35,7 +35,7 @@ def test_a_context_survives_a_round_trip(rows):
 
 
 @given(st.text())
-def test_a_record_is_always_one_line(text):
+def test_a_record_is_one_line(text):
     assert csv_line([1, text]).count("\n") == 1
     assert len(csv_line([1, text]).splitlines()) == 1
 
@@ -54,7 +54,7 @@ def test_a_field_of_any_length_is_read_back():
     assert row["text"] == text.strip()
 
 
-def test_text_outside_of_sections_is_ignored():
+def test_text_outside_sections_is_ignored():
     assert parse_sections("a preamble\n") == {}
     assert parse_sections("a,b\n" + section_heading("Claims", ["id"]) + csv_line([1]))["Claims"] == [
         {"id": "1"}
@@ -79,7 +79,7 @@ def test_references_are_resolved_to_ids_in_order():
         ("[Data: Claim (1)]", "Claims"),
     ],
 )
-def test_sections_are_known_in_singular_plural_and_any_case(written, section):
+def test_section_names_may_be_singular_or_plural_in_any_case(written, section):
     assert resolve_references(written, NUMBERING)[1] == [Reference(section, section[0].lower() + "1")]
 
 
@@ -109,7 +109,7 @@ def test_sections_are_known_in_singular_plural_and_any_case(written, section):
         ("【Reports：1】", "[Data: Reports (r1)]"),
     ],
 )
-def test_references_are_read_as_small_models_write_them(written, read):
+def test_references_by_small_models_are_recognised(written, read):
     assert resolve_references(f"Sold {written}.", NUMBERING)[::2] == (f"Sold {read}.", 0)
 
 
@@ -127,7 +127,7 @@ def test_references_are_read_as_small_models_write_them(written, read):
         ("[Data:]", "", 1),
     ],
 )
-def test_nothing_of_a_reference_is_deleted_uncounted(written, text, dropped):
+def test_every_deleted_part_of_a_reference_is_counted(written, text, dropped):
     assert resolve_references(f"Sold {written}.", NUMBERING)[::2] == (f"Sold{text}.", dropped)
 
 
@@ -146,7 +146,7 @@ def test_nothing_of_a_reference_is_deleted_uncounted(written, text, dropped):
         "[1, 2]",
     ],
 )
-def test_ordinary_text_in_brackets_is_no_reference(text):
+def test_ordinary_text_in_brackets_is_not_a_reference(text):
     assert resolve_references(f"So {text}.", NUMBERING) == (f"So {text}.", [], 0)
 
 
@@ -165,7 +165,7 @@ def test_an_unclosed_reference_is_removed_from_a_truncated_reply(half):
     assert drop_unclosed_reference(f"Sold {half}") == "Sold"
 
 
-def test_citations_that_are_not_in_the_context_are_dropped_and_counted():
+def test_citations_of_unknown_records_are_dropped_and_counted():
     text, cited, dropped = resolve_references(
         "A [Data: Entities (1, 77); Claims (99)] b [Data: Birds (1)].", NUMBERING
     )
@@ -175,7 +175,7 @@ def test_citations_that_are_not_in_the_context_are_dropped_and_counted():
 
 
 @pytest.mark.parametrize("item", ["²", "①", "0x1", "1.0", "-1", "1-3", "9" * 5000, "e1", "٩" * 20])
-def test_an_item_that_is_not_a_number_of_the_context_is_dropped(item):
+def test_an_unknown_number_is_dropped(item):
     text, cited, dropped = resolve_references(f"A [Data: Entities ({item}, 2)]", NUMBERING)
     assert (text, cited, dropped) == ("A [Data: Entities (e2)]", [Reference("Entities", "e2")], 1)
 
@@ -184,14 +184,14 @@ def test_more_is_not_an_id():
     assert resolve_references("[Data: Claims (1, 2, +more)]", NUMBERING)[2] == 0
 
 
-def test_more_than_five_ids_are_cited_but_five_are_shown():
+def test_all_ids_are_cited_but_only_five_are_rendered():
     text, cited, _ = resolve_references("[Data: Claims (1, 2, 3, 4, 5, 6, 7)]", NUMBERING)
     assert text == "[Data: Claims (c1, c2, c3, c4, c5, +more)]"
     assert len(cited) == 7
     assert len(references_in(text)) == MAX_REFERENCE_IDS
 
 
-def test_an_id_is_cited_once_however_often_it_is_named():
+def test_a_repeated_id_is_cited_once():
     text, cited, _ = resolve_references("[Data: Claims (1, 1); Claims (1)] [Data: Claims (1)]", NUMBERING)
     assert text == "[Data: Claims (c1)] [Data: Claims (c1)]"
     assert cited == [Reference("Claims", "c1")]
@@ -202,7 +202,7 @@ def test_text_without_references_is_unchanged():
     assert resolve_references(text, NUMBERING) == (text, [], 0)
 
 
-def test_ids_are_rendered_as_numbers_and_unknown_ones_dropped():
+def test_ids_are_rendered_as_numbers_and_unknown_ids_dropped():
     numbers = {Reference("Entities", "e1"): 41}
     assert (
         render_references("A [Data: Entities (e1, e2); Claims (c1)].", numbers.get)
@@ -254,7 +254,7 @@ PIECES = st.lists(
 
 
 @given(PIECES)
-def test_every_reference_left_points_to_a_record_of_the_context(text):
+def test_every_resolved_reference_points_to_a_record_in_the_context(text):
     resolved, cited, _ = resolve_references(text, NUMBERING)
     assert {(r.section, r.id) for r in references_in(resolved)} <= {(r.section, r.id) for r in cited}
     assert {(r.section, r.id) for r in cited} <= {(section, id_) for (section, _), id_ in NUMBERING.items()}

@@ -1,4 +1,4 @@
-"""What follows from the declared stages."""
+"""Consistency of the declared stages."""
 
 from __future__ import annotations
 
@@ -29,5 +29,5 @@ def test_every_stage_has_a_file_and_reads_only_earlier_stages():
         ("correct", {stage.dialogue for stage in MODEL_STAGES_OF_INDEXING}),
     ],
 )
-def test_a_changed_prompt_affects_its_dialogue_and_those_downstream(prompt: str, dialogues: set[str]):
+def test_a_changed_prompt_affects_its_dialogue_and_downstream_dialogues(prompt: str, dialogues: set[str]):
     assert affected_dialogues(prompt) == dialogues < set(JOURNALS)

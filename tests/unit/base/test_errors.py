@@ -1,4 +1,4 @@
-"""Errors cross process boundaries, and every one has its place in the tree and its exit code."""
+"""Every error survives pickling, is in the documented hierarchy and has the documented exit code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_attributes_of_call_errors_survive_pickling():
 
 
 @pytest.mark.parametrize("kind", ALL)
-def test_every_error_is_in_the_tree_of_the_module_docstring(kind):
+def test_the_module_docstring_lists_every_error(kind):
     assert kind.__name__ in (errors.__doc__ or "")
 
 

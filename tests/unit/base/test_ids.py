@@ -1,4 +1,4 @@
-"""Ids are hashes of natural keys: the same thing has the same id, different things different ones."""
+"""Ids are hashes of natural keys: equal keys have equal ids, and different keys have different ids."""
 
 import unicodedata
 
@@ -15,7 +15,7 @@ ID = st.text("0123456789abcdef", min_size=32, max_size=32)
 
 
 def test_ids_never_change() -> None:
-    # stored tables hold these: another value orphans every index
+    # Stored tables contain these ids, so a change would orphan every index.
     assert ids.document_id("a/b.txt") == "b08eff25ac2c6ac2dd2a7e0ac56c7a5e"
     assert ids.entity_id("ULLA") == "619df32f4e7e409a42eeef23dabcfb73"
 
@@ -107,7 +107,7 @@ def test_upper_and_lower_case_have_the_same_key(name: str) -> None:
 
 
 @given(st.lists(ID))
-def test_prefixes_sort_like_ids(some: list[str]) -> None:
+def test_id_prefixes_sort_like_ids(some: list[str]) -> None:
     found = ids.id_prefixes(sorted(some))
     assert found.dtype == np.uint64
     assert (found[1:] >= found[:-1]).all()
@@ -140,7 +140,7 @@ def test_names_with_the_same_words_share_a_name_id(names: tuple[str, ...]):
         ("राम लाल", "रोम लाल"),
     ],
 )
-def test_names_with_other_words_or_short_names_with_other_punctuation_differ(names: tuple[str, ...]):
+def test_different_words_and_different_punctuation_of_short_names_change_the_name_id(names: tuple[str, ...]):
     assert len({ids.name_id(name) for name in names}) == len(names)
 
 

@@ -1,4 +1,4 @@
-"""Settings: strict, explained, overridable, without secrets."""
+"""Settings are validated strictly, explained in errors, overridable and free of secrets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from graphrag_ray.base.settings_parsing import setting_keys
 ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
 
 
-def test_without_a_file_the_offline_engine_answers():
+def test_the_offline_engine_is_the_default():
     settings = load_settings()
     assert settings.model("default").provider == "offline"
     assert settings.call_parameters("extract").model_id == OFFLINE_MODEL_ID
@@ -34,7 +34,7 @@ def test_without_a_file_the_offline_engine_answers():
         ("communities.max_sise", "communities.max_size"),
     ],
 )
-def test_an_unknown_key_names_the_nearest_known_one(key, near):
+def test_an_unknown_key_gets_the_closest_known_key_as_suggestion(key, near):
     with pytest.raises(SettingsError, match="unknown setting") as caught:
         load_settings(None, [f"{key}=1"])
     assert repr(near) in str(caught.value)
@@ -76,14 +76,14 @@ def test_an_invalid_base_url_with_a_password_is_not_repeated(url: str):
 
 
 @pytest.mark.parametrize("place", ["prompts_dir", "names.aliases_file", "names.blocklist_file"])
-def test_an_address_with_a_password_is_refused_if_snapshots_would_store_it(place: str):
-    with pytest.raises(SettingsError, match=f"{place}.*holds a password") as caught:
+def test_a_url_with_a_password_is_refused_if_snapshots_would_store_it(place: str):
+    with pytest.raises(SettingsError, match=f"{place}.*contains a password") as caught:
         load_settings(None, [f"{place}=https://me:hunter2@host/names.yaml"])
     assert "hunter2" not in str(caught.value)
     load_settings(None, [f"{place}=abfs://container@account.dfs.core.windows.net/names.yaml"])
 
 
-def test_an_override_reaches_into_lists_and_mappings():
+def test_an_override_can_change_lists_and_mappings():
     settings = load_settings(
         None,
         [
@@ -102,7 +102,7 @@ def test_an_override_reaches_into_lists_and_mappings():
     assert settings.extraction.entity_types == ("ship", "captain")
 
 
-def test_a_list_can_be_given_as_comma_separated_words():
+def test_a_list_can_be_comma_separated():
     assert load_settings(None, ["query.hybrid_record_kinds=entity, text_unit"]).query.hybrid_record_kinds == (
         "entity",
         "text_unit",
@@ -159,7 +159,7 @@ def test_invalid_values_are_explained(bad, says):
 @pytest.mark.parametrize(
     ("written", "prune"), [("on", "on"), ("off", "off"), ('"on"', "on"), ("auto", "auto")]
 )
-def test_on_and_off_are_not_read_as_booleans(written: str, prune: str):
+def test_yaml_booleans_on_and_off_stay_words(written: str, prune: str):
     assert load_settings(None, [f"graph.prune={written}"]).graph.prune == prune
 
 
@@ -176,7 +176,7 @@ def test_a_missing_file_and_the_position_of_a_syntax_error_are_reported(tmp_path
     with pytest.raises(SettingsError, match=r"^Settings file .*nope\.yaml does not exist$"):
         load_settings(tmp_path / "nope.yaml")
     (tmp_path / "s.yaml").write_text("chunking:\n  size: [600\nquery: {}\n")
-    with pytest.raises(SettingsError, match=r"s\.yaml are not valid YAML \(line 3, column 6\): ") as caught:
+    with pytest.raises(SettingsError, match=r"s\.yaml is not valid YAML \(line 3, column 6\): ") as caught:
         load_settings(tmp_path / "s.yaml")
     assert "unicode string" not in str(caught.value)
 
@@ -188,15 +188,15 @@ def test_a_missing_file_and_the_position_of_a_syntax_error_are_reported(tmp_path
         ("chunking.size=all", "chunking.size: a whole number above 0, or `document`"),
         (
             "extraction=3",
-            "extraction is a section: set extraction.entity_types, extraction.max_gleanings, "
+            "extraction is a section, not a value; set extraction.entity_types, extraction.max_gleanings, "
             "extraction.force_yes_no",
         ),
-        ("claims=yes", "claims is a section: set claims.enabled, claims.description"),
+        ("claims=yes", "claims is a section, not a value; set claims.enabled, claims.description"),
         (
             "query=3",
-            "query is a section: set query.context_tokens, query.response_type, query.seed, …",
+            "query is a section, not a value; set query.context_tokens, query.response_type, query.seed, …",
         ),
-        ("models=gpt", "models is a section: set keys below it"),
+        ("models=gpt", "models is a section, not a value; set keys in it"),
     ],
 )
 def test_pydantic_errors_are_explained_in_terms_of_settings(override: str, says: str):
@@ -233,7 +233,7 @@ def test_a_stage_can_have_its_own_model():
     assert settings.call_parameters("report").model == "default"
 
 
-def test_embeddings_are_offline_until_a_model_is_named():
+def test_embeddings_are_offline_by_default():
     assert parse_settings(ONLINE).call_parameters("embed").model_id == OFFLINE_MODEL_ID
     named = {"models": {**ONLINE["models"], "embedding": {"provider": "openai", "model": "e"}}}
     assert parse_settings(named).call_parameters("embed").model_id == "e"
@@ -251,7 +251,7 @@ def test_settings_template_contains_the_defaults():
 
 
 def keys_of(value: object, at: tuple[str, ...] = ()) -> set[tuple[str, ...]]:
-    """The paths of all keys; an item of a list has the path of the list."""
+    """Yield the paths of all keys. The items of a list have the path of the list."""
     if isinstance(value, list):
         return {key for item in value for key in keys_of(item, at)}
     if not isinstance(value, dict):
@@ -267,11 +267,11 @@ def test_settings_template_lists_every_setting_with_its_default():
     known = {
         tuple("*" if key[: i + 1] in named else k for i, k in enumerate(key)) for key in keys_of(written)
     }
-    # `input.storage` has the keys of `storage`, which stand there.
+    # `input.storage` has the keys of `storage`.
     keys = {
         key[1:] if key[:2] == ("input", "storage") and len(key) > 2 else key for key in setting_keys(Settings)
     }
-    # Snapshots alone write these.
+    # Only snapshots contain these.
     assert keys - {("models", "*", "needs_address"), ("models", "*", "package")} <= known
     for name in set(Settings.model_fields) - {"models", "stages", "prompts_dir"}:
         assert getattr(settings, name) == getattr(defaults, name), name
@@ -350,7 +350,7 @@ def test_malformed_sections_of_stored_settings_are_left_for_validation(section):
     assert index_settings.without_machine_settings({"query": section}) == {"query": section}
 
 
-def test_prepend_is_auto_or_column_names():
+def test_prepend_metadata_is_auto_or_column_names():
     assert parse_settings({"chunking": {"prepend_metadata": ""}}).chunking.prepend_metadata == ()
     with pytest.raises(SettingsError, match="cannot be combined"):
         parse_settings({"chunking": {"prepend_metadata": "auto, title"}})
@@ -378,7 +378,7 @@ def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, k
     assert settings.reports.role == kept
 
 
-def test_kept_settings_are_those_whose_change_would_cost_calls():
+def test_an_index_keeps_the_settings_that_would_repeat_model_calls():
     made = {"chunking": {"prepend_metadata": ["author"]}, "embeddings": {"include_titles": False}}
     settings = parse_settings({"chunking": {"size": 300}}).with_kept_settings(made)
     assert settings.chunking.prepend_metadata == ("author",) and settings.chunking.size == 300

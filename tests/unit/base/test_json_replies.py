@@ -1,4 +1,4 @@
-"""Replies in JSON, read as pydantic models."""
+"""Parsing of JSON replies into pydantic models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ONE = Points(points=[Point(description="A.", score=5)])
         "See [1] first. {'points': [{'description': 'A.', 'score': 5}]}",
     ],
 )
-def test_a_list_is_found_however_it_is_wrapped(reply: str):
+def test_a_list_is_found_in_any_wrapping(reply: str):
     assert parse_reply(reply, Points) == ONE
 
 
@@ -60,7 +60,7 @@ def test_an_empty_list_is_a_valid_reply(reply: str):
     "reply",
     ["", "No.", "I see [Data: Reports (1)].", '{"answer": 5, "x": 6}', "{", "[1, 2]", '{"points": "none"}'],
 )
-def test_a_reply_without_the_list_is_a_problem_that_names_it(reply: str):
+def test_a_missing_list_is_named_in_the_problem(reply: str):
     found = parse_reply(reply, Points)
     assert isinstance(found, ReplyProblem) and "`points`" in found.text
 
@@ -95,7 +95,7 @@ def test_other_values_are_not_numbers(written: object):
     assert number(written, 100.0) is None
 
 
-def test_each_missing_field_is_named_with_what_it_must_be():
+def test_each_missing_field_is_named_with_its_required_type():
     found = parse_reply('{"answer": 7, "Follow-Ups": ["Who?", 3]}', Step)
     assert found == ReplyProblem(
         "`answer` must be a text that is not empty; `score` must be a number from 0 to 10"
@@ -103,7 +103,7 @@ def test_each_missing_field_is_named_with_what_it_must_be():
     assert parse_reply("none", Step) == ReplyProblem("it holds no JSON object")
 
 
-def test_the_schema_sent_to_endpoints_is_strict():
+def test_the_schema_for_endpoints_is_strict():
     point = {"description": {"type": "string"}, "score": {"type": "number"}}
     assert schema_of(Points) == {
         "type": "object",

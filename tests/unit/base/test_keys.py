@@ -11,7 +11,7 @@ from graphrag_ray.base.urls import display_url
 KEY = "sk-proj-abc123DEF456"
 
 
-def test_the_environment_comes_before_the_file_and_the_file_before_asking(tmp_path):
+def test_a_key_is_looked_up_in_the_environment_then_the_file_then_by_asking(tmp_path):
     file = tmp_path / "key"
     file.write_text("from-file\n")
     endpoint = Endpoint(api_key_env="MY_KEY", api_key_file=str(file))
@@ -22,11 +22,11 @@ def test_the_environment_comes_before_the_file_and_the_file_before_asking(tmp_pa
     assert find_key(endpoint, {}, ask).get_secret_value() == "from-holder"
 
 
-def test_an_endpoint_without_a_key_has_none():
+def test_an_endpoint_may_need_no_key():
     assert find_key(Endpoint(api_key_env=None), {"OPENAI_API_KEY": KEY}) is None
 
 
-def test_a_missing_key_names_the_variable_the_file_and_the_node():
+def test_the_error_for_a_missing_key_names_variable_file_and_node():
     endpoint = Endpoint(api_key_env="MY_KEY", api_key_file="/nowhere/key")
     with pytest.raises(FatalCallError) as caught:
         find_key(endpoint, {}, lambda name: None)
@@ -41,7 +41,7 @@ def test_an_empty_variable_counts_as_missing():
         find_key(Endpoint(), {"OPENAI_API_KEY": "  "})
 
 
-def test_a_key_does_not_show_when_it_is_printed():
+def test_printing_a_key_does_not_reveal_it():
     key = find_key(Endpoint(), {"OPENAI_API_KEY": KEY})
     assert KEY not in f"{key} {key!r} {[key]}"
 

@@ -1,4 +1,4 @@
-"""What a line of the log looks like, and what it never holds."""
+"""The format of log lines, and the removal of secrets and document text from them."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ log = logging.getLogger("graphrag_ray.test")
 def told(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[[], list[str]]]:
-    """The lines on stderr since the last look. Logging is as it was afterwards."""
+    """Return the new lines on stderr at each call. Restores the logging configuration afterwards."""
     ours = logging.getLogger(logs.PACKAGE_LOGGER)
     level = ours.level
-    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Ray may have brought one
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])  # Ray may have added one
     monkeypatch.setattr(ours, "propagate", True)
     yield lambda: capsys.readouterr().err.splitlines()  # noqa: PLW0108 - at each call
     ours.setLevel(level)
@@ -57,11 +57,11 @@ def test_text_lines_append_names_and_values(told):
 @example("a\nb\r\u2028c\x1b[2J\x9b\u202e", "text")
 def test_every_message_is_one_line_of_printable_characters(text, form):
     record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "%s", (text,), None)
-    line = logs._Lines(LogConfig("info", form), []).format(record)
+    line = logs._LineFormatter(LogConfig("info", form), []).format(record)
     assert line.isascii() and line.isprintable()
 
 
-def test_secrets_of_the_environment_and_hidden_values_are_starred(told, monkeypatch):
+def test_secrets_in_the_environment_and_hidden_values_are_replaced(told, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "correct-horse")
     logs.hide_values(["battery-staple"])
     for form in ("text", "json"):
@@ -72,7 +72,7 @@ def test_secrets_of_the_environment_and_hidden_values_are_starred(told, monkeypa
         assert "***" in shown and not any(s in shown for s in ("horse", "staple", "abcdefghijkl"))
 
 
-def test_an_exception_is_logged_as_type_and_place_unless_the_level_is_debug(told):
+def test_an_exception_is_logged_as_type_and_location_unless_the_level_is_debug(told):
     def fail() -> None:
         raise ValueError("quoting the document")
 
@@ -87,9 +87,9 @@ def test_an_exception_is_logged_as_type_and_place_unless_the_level_is_debug(told
         assert ("quoting the document" in line["exception"]) == (level == "debug")
 
 
-def test_messages_of_other_libraries_are_cut_and_logged_from_warnings_on(told, monkeypatch):
+def test_messages_from_other_libraries_are_shortened_and_need_level_warning(told, monkeypatch):
     logs.configure(LogConfig("debug"))
-    monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)  # others may have said so
+    monkeypatch.setattr(logging.getLogger(), "level", logging.DEBUG)  # other libraries may have done so
     other = logging.getLogger("some.library")
     other.info("POST https://host?key=value")
     other.warning("a task failed\nfuture: <exception=ValueError('a document')>")
@@ -106,7 +106,7 @@ def test_the_environment_sets_level_and_format_in_any_order():
         logs.from_environment({"GRAPHRAG_RAY_LOG": "loud"})
 
 
-def test_workers_log_like_a_configured_driver(told):
+def test_workers_use_the_logging_configuration_of_their_driver(told):
     logs.follow_driver(None)
     assert logs.current_config() is None
     logs.follow_driver(LogConfig("info", run="r1"))

@@ -30,7 +30,7 @@ REQUEST = ChatRequest("extract", (Message("system", "Be kind."), Message("user",
         replace(REQUEST, sample=1),
     ],
 )
-def test_a_request_for_another_answer_has_another_hash(other):
+def test_every_parameter_of_the_reply_changes_the_hash(other):
     assert other.hash != REQUEST.hash
 
 
@@ -47,18 +47,18 @@ def test_internal_names_are_not_part_of_the_key(other):
     assert other.hash == REQUEST.hash
 
 
-def test_a_hash_does_not_change_with_the_program():
-    # Journals on disk hold it: a change here makes every user pay for everything again.
+def test_hashes_never_change():
+    # Journals on disk contain these hashes, so a change would make users pay for all calls again.
     assert REQUEST.hash == "507363c65117abc65e2ef56a355a8810ccd079b7233dbb7cd3347f954a00eace"
 
 
-def test_a_changed_request_does_not_keep_the_hash_it_was_made_from():
+def test_a_changed_copy_of_a_request_has_a_new_hash():
     assert REQUEST.hash
     changed = replace(REQUEST, messages=(Message("user", "Bye"),))
     assert changed.hash == ChatRequest("extract", (Message("user", "Bye"),), CALL).hash
 
 
-def test_the_next_turn_holds_the_conversation_so_far():
+def test_the_next_turn_contains_the_conversation_so_far():
     following = REQUEST.next_turn(ChatReply("Hi"), "glean_check", "Any more?", response="yes_no")
     assert following.prompt == "glean_check"
     assert following.response == "yes_no"
@@ -66,11 +66,11 @@ def test_the_next_turn_holds_the_conversation_so_far():
     assert (following.call, following.variables) == (REQUEST.call, REQUEST.variables)
 
 
-def test_an_items_key_is_the_hash_of_its_first_turn():
+def test_an_item_key_is_the_hash_of_the_first_turn():
     assert item_key(REQUEST) == REQUEST.hash
 
 
-def test_a_list_of_requests_is_a_turn_of_its_own():
+def test_a_list_of_requests_is_one_turn():
     other = replace(REQUEST, sample=1)
     hashes = [item_key(t) for t in ([REQUEST], [REQUEST, other], [other, REQUEST], REQUEST)]
     assert len(set(hashes)) == 4

@@ -1,4 +1,4 @@
-"""Plug-ins: found by name, imported on first use, and never a reason for anything else to break."""
+"""Plugins are found by name, imported on first use and cannot break anything else."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ GROUP = "graphrag_ray.tested"
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Installs a package of one module, as `pip` leaves it: a module and its metadata."""
+    """Install a package with one module: the module and its metadata, as pip does."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def installed(package: str, code: str, **entries: str) -> None:
@@ -48,7 +48,7 @@ def test_built_in_plugins_come_first_and_listing_imports_nothing(install):
     [
         ("import nothing_that_is_there", "plug_a 1.2.*cannot be imported: ModuleNotFoundError"),
         ("class Other: ...", "plug_a 1.2.*cannot be imported: AttributeError"),
-        ("Mine = 3", "plug_a 1.2.*but a int"),
+        ("Mine = 3", "plug_a 1.2.*, not int"),
     ],
 )
 def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else(
@@ -61,13 +61,13 @@ def test_an_unusable_plugin_is_reported_with_its_package_and_breaks_nothing_else
         found["mine"]
 
 
-def test_a_plugin_with_the_name_of_a_built_in_one_is_ignored_with_a_warning(install, caplog):
+def test_a_built_in_plugin_shadows_a_plugin_of_the_same_name_with_a_warning(install, caplog):
     install("plug_a", "class Mine: ...", store="plug_a:Mine")
     assert registry()["store"] is StoreError and "plug_a" not in sys.modules
-    assert "'store' is built in; ignoring the one of the package plug_a 1.2" in caplog.text
+    assert "'store' is built in; ignoring the one from the package plug_a 1.2" in caplog.text
 
 
-def test_two_packages_with_one_name_are_both_named(install):
+def test_a_name_that_two_packages_provide_is_an_error_with_both(install):
     install("plug_a", "class Mine: ...", mine="plug_a:Mine")
     install("plug_b", "class Mine: ...", mine="plug_b:Mine")
     with pytest.raises(PluginError, match=r"package plug_a 1\.2 and the package plug_b 1\.2"):

@@ -1,4 +1,4 @@
-"""What is a model's thought, and what it says."""
+"""Removal of reasoning from replies."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_reasoning_without_a_reply_leaves_nothing(reply):
         "",
     ],
 )
-def test_a_text_that_mentions_tags_is_unchanged(reply):
+def test_text_that_mentions_tags_is_unchanged(reply):
     assert strip_reasoning(reply) == reply
 
 
@@ -100,7 +100,7 @@ PARTS = ("<think>", "</think>", "[THINK]", "[/think]", "\n", " ", "ab", "<", "<t
 
 
 @given(st.lists(st.sampled_from(PARTS)).map("".join), st.data())
-def test_the_text_of_a_stream_does_not_depend_on_its_pieces(text, data):
+def test_the_filtered_text_does_not_depend_on_the_pieces_of_a_stream(text, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=6)))
     pieces = [text[a:b] for a, b in zip([0, *cuts], [*cuts, len(text)], strict=True)]
     whole, speech = ReasoningFilter(), ReasoningFilter()
@@ -125,4 +125,4 @@ def test_a_stream_of_reasoning_uses_bounded_memory():
     speech.add("<think>")
     for _ in range(1000):
         speech.add("hm " * 1000)
-    assert len(speech._held) < 100
+    assert len(speech._buffer) < 100

@@ -1,4 +1,4 @@
-"""Whatever is written as a setting is a setting, or an error that says so."""
+"""Every setting is either accepted or reported as a SettingsError."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_an_odd_override_is_a_value_or_a_settings_error(override: str, says: str
 
 
 @given(st.lists(overrides, max_size=5))
-def test_no_override_is_an_internal_error(given: list[str]):
+def test_no_override_raises_an_unexpected_error(given: list[str]):
     for lines in (given, [*ONLINE, *given]):
         with suppress(SettingsError):
             load_settings(None, lines)
@@ -64,7 +64,7 @@ def test_no_override_is_an_internal_error(given: list[str]):
 
 @how(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.sampled_from(ODD), st.tuples(keys, values).map(": ".join), st.binary(max_size=50)))
-def test_no_settings_file_is_an_internal_error(tmp_path: Path, own_settings: Path, text: str | bytes):
+def test_no_settings_file_raises_an_unexpected_error(tmp_path: Path, own_settings: Path, text: str | bytes):
     data = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     for path in (tmp_path / "settings.yaml", own_settings):
         path.write_bytes(data)

@@ -1,4 +1,4 @@
-"""How storage is reached: from which settings, for which URL, and never with a secret."""
+"""Storage settings: their sources, the URLs that they apply to, and the refusal of secrets."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_only_explicit_options_reach_an_s3_client():
     assert given.fsspec_options("s3a://b/x") == given.fsspec_options("s3://b/x")
 
 
-def test_a_local_folder_gets_no_options_and_other_storage_only_its_own():
+def test_a_local_folder_gets_no_options_and_other_storage_only_options_for_it():
     given = Storage(endpoint_url="http://h:1", options={"project": "p"})
     assert (
         given.fsspec_options("/tmp/x")
@@ -44,7 +44,7 @@ def test_protocol_aliases_are_the_same_kind_of_storage():
     ]  # fmt: skip
 
 
-def test_input_uses_the_storage_settings_of_the_index_unless_it_has_its_own():
+def test_input_uses_the_storage_settings_of_the_index_by_default():
     settings = parse_settings({"storage": HERE})
     assert settings.input_options("s3://docs", "s3://index") == settings.storage.fsspec_options("s3://index")
     assert settings.input_options("s3://docs", "") == settings.storage.fsspec_options("s3://docs")
@@ -61,14 +61,14 @@ def test_storage_options_are_not_passed_to_another_kind_of_storage():
     assert settings.input_options("https://host/a.txt", "s3://index") == {}
 
 
-def test_a_chained_input_is_reached_by_its_last_link():
+def test_the_last_link_of_a_chained_url_determines_its_options():
     assert parse_settings({"storage": HERE}).input_options("simplecache::s3://docs", "s3://index") == {
         "endpoint_url": HERE["endpoint_url"],
         "anon": True,
     }
 
 
-def test_storage_is_read_before_any_snapshot_and_set_wins_over_the_file(tmp_path):
+def test_load_storage_applies_overrides_to_the_file(tmp_path):
     (tmp_path / "s.yaml").write_text(
         "storage: {endpoint_url: 'http://file:1', region: r}\nchunking: {size: 9}"
     )
@@ -90,7 +90,7 @@ def test_overrides_of_other_sections_are_ignored_by_load_storage():
         ("input.storage.regoin=r", "storage.region"),
     ],
 )
-def test_a_misspelt_storage_setting_names_the_nearest(override, near):
+def test_a_misspelt_storage_setting_gets_a_suggestion(override, near):
     with pytest.raises(SettingsError, match="unknown setting") as caught:
         load_settings(None, [override])
     assert near in str(caught.value)
@@ -119,7 +119,7 @@ def test_a_secret_is_refused_and_not_repeated(secret):
         assert "hunter2" not in str(caught.value)
 
 
-def test_a_way_to_find_a_token_is_not_a_secret():
+def test_the_name_of_a_token_source_is_not_a_secret():
     assert secret_options({"token": "anon"}) == []
     assert secret_options({"token": "ya29.x", "a": {"password": "y"}}) == ["a.password", "token"]
 

@@ -1,4 +1,4 @@
-"""Settings, prompts and lists of names are read from this machine or from a URL."""
+"""Settings, prompts and lists of names can be local files or URLs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from graphrag_ray.base.errors import PromptError, SettingsError
 from graphrag_ray.base.prompts import bundled_prompts, load_prompts
 from graphrag_ray.base.settings_file import load_settings, load_storage, root_in
-from graphrag_ray.base.text_files import names_in, read_text, resolve_beside
+from graphrag_ray.base.text_files import names_in, read_text, resolve_relative
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.indexing.index import load_names
 
@@ -20,7 +20,7 @@ FAR = "memory://project"
 
 @pytest.fixture
 def far() -> Iterator[fsspec.AbstractFileSystem]:
-    """A folder elsewhere."""
+    """A remote folder."""
     fs = fsspec.filesystem("memory")
     yield fs
     fs.rm("/project", recursive=True)
@@ -40,10 +40,10 @@ def test_settings_at_a_url_resolve_relative_paths(far: fsspec.AbstractFileSystem
     assert load_names(settings).blocked
 
 
-def test_missing_and_misspelt_files_are_named(far: fsspec.AbstractFileSystem):
+def test_errors_name_missing_and_misspelt_files(far: fsspec.AbstractFileSystem):
     with pytest.raises(SettingsError, match=f"Settings file {FAR}/none.yaml does not exist"):
         load_settings(f"{FAR}/none.yaml")
-    with pytest.raises(SettingsError, match="Cannot read settings nosuch://there: Protocol not known"):
+    with pytest.raises(SettingsError, match="Cannot read settings file nosuch://there: Protocol not known"):
         load_settings("nosuch://there")
     with pytest.raises(PromptError, match=f"prompts_dir {FAR}/none is not a folder"):
         load_prompts(f"{FAR}/none")
@@ -59,22 +59,22 @@ def test_a_password_or_signature_in_a_url_is_not_shown():
     assert "secret" not in str(caught.value) and "signature" not in str(caught.value)
 
 
-def test_a_path_in_a_file_is_relative_to_it_and_a_url_is_a_url(tmp_path: Path):
+def test_a_path_is_resolved_relative_to_its_file_and_a_url_is_unchanged(tmp_path: Path):
     file = tmp_path / "settings.yaml"
-    assert resolve_beside(str(file), "docs/*.txt") == str(tmp_path / "docs/*.txt")
+    assert resolve_relative("docs/*.txt", str(file)) == str(tmp_path / "docs/*.txt")
     assert (
-        resolve_beside(str(file), "/docs") == "/docs"
-        and resolve_beside(str(file), "s3://b/docs") == "s3://b/docs"
+        resolve_relative("/docs", str(file)) == "/docs"
+        and resolve_relative("s3://b/docs", str(file)) == "s3://b/docs"
     )
-    assert resolve_beside("s3://b/p/settings.yaml", "docs") == "s3://b/p/docs"
-    assert resolve_beside("s3://b/settings.yaml", "docs/*.txt") == "s3://b/docs/*.txt"
-    assert resolve_beside("s3://b/p/settings.yaml", "/docs") == "/docs"
-    assert resolve_beside((tmp_path / "s.yaml").as_uri(), "./docs") == (tmp_path / "docs").as_uri()
+    assert resolve_relative("docs", "s3://b/p/settings.yaml") == "s3://b/p/docs"
+    assert resolve_relative("docs/*.txt", "s3://b/settings.yaml") == "s3://b/docs/*.txt"
+    assert resolve_relative("/docs", "s3://b/p/settings.yaml") == "/docs"
+    assert resolve_relative("./docs", (tmp_path / "s.yaml").as_uri()) == (tmp_path / "docs").as_uri()
 
 
-def test_a_path_with_parent_folders_stays_in_the_bucket():
-    assert resolve_beside("s3://b/conf/settings.yaml", "../index") == "s3://b/index"
-    assert resolve_beside("s3://b/conf/settings.yaml", "../../../index") == "s3://b/index"
+def test_parent_folders_are_resolved_within_the_bucket():
+    assert resolve_relative("../index", "s3://b/conf/settings.yaml") == "s3://b/index"
+    assert resolve_relative("../../../index", "s3://b/conf/settings.yaml") == "s3://b/index"
 
 
 def test_a_local_folder_is_listed_and_a_missing_one_is_none(tmp_path: Path):

@@ -1,4 +1,4 @@
-"""An error that nobody foresaw is told in one line, with its place in our code."""
+"""Unexpected errors are described in one line with their location in this package."""
 
 import asyncio
 from pathlib import Path
@@ -26,24 +26,26 @@ def raised(error: BaseException) -> BaseException:
 
 
 class PanicException(BaseException):
-    """What a library in Rust raises."""
+    """Like the exception of a Rust library."""
 
 
-def test_the_place_is_the_innermost_line_of_this_package_and_no_path_of_the_machine():
+def test_the_location_is_the_innermost_line_in_this_package_without_local_paths():
     with pytest.raises((TypeError, AttributeError)) as caught:
         parse_records(7)  # type: ignore[arg-type]
     place = error_place(caught.value)
     assert place.startswith("graph/delimited_records.py:") and place.rpartition(":")[2].isdigit()
     line = describe_error(caught.value)
-    assert line.startswith(f"{REPORT_HINT}: {type(caught.value).__name__}: ") and line.endswith(f" ({place})")
+    assert line.startswith(
+        f"{REPORT_HINT}, please report it: {type(caught.value).__name__}: "
+    ) and line.endswith(f" ({place})")
 
 
-def test_an_error_raised_outside_this_package_has_no_place():
-    assert describe_error(raised(ValueError("x"))) == f"{REPORT_HINT}: ValueError: x"
-    assert describe_error(ValueError()) == f"{REPORT_HINT}: ValueError"
+def test_an_error_outside_this_package_has_no_location():
+    assert describe_error(raised(ValueError("x"))) == f"{REPORT_HINT}, please report it: ValueError: x"
+    assert describe_error(ValueError()) == f"{REPORT_HINT}, please report it: ValueError"
 
 
-def test_an_error_of_another_process_has_the_place_in_its_traceback():
+def test_the_location_of_an_error_in_another_process_is_in_its_traceback():
     package = Path(unexpected_errors.__file__).parents[1]
     error = raised(KeyError("x"))
     trace = "".join(
@@ -55,20 +57,20 @@ def test_an_error_of_another_process_has_the_place_in_its_traceback():
         )
     )
     attach_place(error, f"Traceback:\n{trace}KeyError: 'x'")
-    assert describe_error(error) == f"{REPORT_HINT}: KeyError: 'x' (graph/merge.py:12)"
+    assert describe_error(error) == f"{REPORT_HINT}, please report it: KeyError: 'x' (graph/merge.py:12)"
 
 
-def test_a_message_is_one_line_of_bounded_length_that_any_table_can_hold():
+def test_a_message_is_one_short_line_of_valid_text():
     line = describe_error(raised(ValueError("a\nb \ud800 " + "long " * 1_000)))
     assert "\n" not in line and len(line) < SHOWN_CHARACTERS + 100
     line.encode()
 
 
-def test_the_same_error_is_described_equally_in_every_process():
+def test_the_same_error_has_the_same_description_in_every_process():
     assert "0x" not in describe_error(raised(ValueError(f"no {object()}"))).replace("0x…", "")
 
 
-def test_an_error_without_a_usable_message_is_described_by_its_type():
+def test_an_error_that_cannot_format_its_message_is_described_by_its_type():
     class Mute(Exception):
         def __str__(self) -> str:
             raise ValueError

@@ -1,4 +1,4 @@
-"""How addresses are shown."""
+"""Removal of secrets from URLs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from graphrag_ray.base.urls import display_url, without_secrets
         ("s3://bucket/a folder/*.txt", "s3://bucket/a folder/*.txt"),
     ],
 )
-def test_an_address_is_shown_without_password_and_query(url: str, shown: str):
+def test_a_displayed_url_has_no_password_and_query(url: str, shown: str):
     assert display_url(url) == shown
     assert without_secrets(f"cannot read {url}: gone", url) == f"cannot read {shown}: gone"
 
@@ -32,15 +32,15 @@ def test_a_password_is_removed_wherever_it_occurs():
     assert without_secrets(told, url) == "docs/a: no login with  and  at http://host/b"
 
 
-def test_text_without_addresses_is_unchanged():
+def test_text_without_urls_is_unchanged():
     told = "std::vector a@b.c? 1 // 2 memory:///x, http://host:1/v1#"
     assert without_secrets(told, "/a/path") == told.removesuffix("#")
 
 
 @pytest.mark.parametrize("unit", ["a", "a.", "::a", "a:", "://", "a://", "@", "::"])
-def test_searching_for_addresses_takes_linear_time(unit: str):
+def test_searching_for_urls_takes_linear_time(unit: str):
     assert not too_slow(without_secrets, lambda n: unit * n, 10_000)
 
 
-def test_an_address_behind_a_long_word_is_found():
+def test_a_url_after_a_long_word_is_found():
     assert "hidden" not in without_secrets("x" * 100 + "https://me:hidden@host/a")

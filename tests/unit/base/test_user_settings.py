@@ -1,4 +1,4 @@
-"""How a machine reaches models and storage: its user's settings, the environment, what was said before."""
+"""Model endpoints and storage from the user's settings, the environment and earlier commands."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_snapshots_store_no_settings_of_the_machine():
     assert without_machine_settings(kept) == kept == parse_settings(kept).for_snapshot()
 
 
-def test_a_model_of_an_index_is_found_by_id_or_name(own_settings: Path):
+def test_user_settings_of_a_model_are_found_by_id_or_name(own_settings: Path):
     for entry in ("llama: {", "anything: {model: llama, "):
         own(own_settings, f"models: {{{entry} endpoints: [{{base_url: 'http://h/v1', api_key_env: K}}]}}}}")
         settings = load_settings(None, (), OF_AN_INDEX)
@@ -105,13 +105,13 @@ def test_options_of_a_command_precede_user_settings(own_settings: Path, tmp_path
     assert (more.base_url, more.requests_per_minute, more.max_in_flight) == ("http://own/v1", 5, 3)
 
 
-def test_a_key_of_the_user_does_not_go_to_another_address(own_settings: Path):
+def test_a_key_of_the_user_is_not_sent_to_another_address(own_settings: Path):
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1', api_key_env: OWN_KEY}]}}")
     said = load_settings(None, ["models.default.endpoints.0.base_url=http://other/v1"], OF_AN_INDEX)
     assert endpoints(said) == [("http://other/v1", "OPENAI_API_KEY")]
 
 
-def test_the_default_address_is_from_the_environment_else_openai(monkeypatch: pytest.MonkeyPatch):
+def test_the_default_address_comes_from_the_environment_or_is_openais(monkeypatch: pytest.MonkeyPatch):
     assert endpoints(load_settings(None, (), OF_OPENAI)) == [(OPENAI_URL, "OPENAI_API_KEY")]
     monkeypatch.setenv("OPENAI_BASE_URL", "http://proxy/v1")
     assert endpoints(load_settings(None, (), OF_OPENAI)) == [("http://proxy/v1", "OPENAI_API_KEY")]
@@ -120,7 +120,7 @@ def test_the_default_address_is_from_the_environment_else_openai(monkeypatch: py
     assert endpoints(limited) == [("http://proxy/v1", "OPENAI_API_KEY")]
 
 
-def test_a_model_other_than_that_of_the_index_uses_the_default_address():
+def test_a_model_that_is_not_in_the_index_uses_the_default_address():
     assert (
         endpoints(load_settings(None, ["models.default.model=gpt-4o-mini"], OF_AN_INDEX))[0][0] == OPENAI_URL
     )
@@ -147,7 +147,7 @@ def test_storage_in_user_settings_is_the_default(own_settings: Path, tmp_path: P
         ("models: {m: {endpoints: [{api_key_env: sk-proj-x}]}}", "NAME of an environment variable"),
         ("[1]", "must be a mapping"),
         ("models: {m: {context_window: 5}}", "unknown setting"),
-        ("models: {m: 5}", "models.m is a section: set models.m.endpoints"),
+        ("models: {m: 5}", "models.m is a section, not a value; set models.m.endpoints"),
         ("x: 2023-13-45", "not valid YAML"),
     ],
 )
@@ -197,7 +197,7 @@ def test_a_damaged_reached_file_is_ignored(own_settings: Path, text: str):
     assert KnownModels.read("/index").models.keys() == {"llama"}
 
 
-def test_init_writes_user_settings_once_with_every_key(own_settings: Path):
+def test_init_writes_user_settings_with_every_key_and_never_overwrites_them(own_settings: Path):
     assert CliRunner().invoke(main, ["init", "--machine"]).exit_code == 0
     text = own_settings.read_text()
     assert yaml.safe_load(text) is None and load_settings() == Settings()

@@ -12,6 +12,7 @@ import pytest
 
 from graphrag_ray import _observer
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.cli.console import format_duration
 from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
@@ -262,11 +263,14 @@ def test_durations_are_readable():
     ]
 
 
-def test_hint_about_unknown_price_is_printed_once(capsys):
+def test_hint_about_unknown_price_names_the_model_and_is_printed_once(capsys):
+    big = {"big": {"provider": "openai", "model": "m"}}
+    settings = parse_settings({"models": {"default": {}, **big}, "stages": {"extract": {"model": "big"}}})
     with ProgressDisplay() as observer:
+        observer.run_started(settings)
         observer.progress(seen(1, 2.0, 10, None))
         observer.progress(seen(2, 3.0, 20, None))
-    assert capsys.readouterr().err.count("--set models.default.price.input_usd_per_mtok=…") == 1
+    assert capsys.readouterr().err.count("--set models.big.price.input_usd_per_mtok=…") == 1
 
 
 def test_names_build_is_not_mistaken_for_a_missing_model(capsys):

@@ -13,7 +13,7 @@ import pytest
 
 from graphrag_ray.base.instruments import PREFIX, Instrument
 from graphrag_ray.engine.ray.metrics import DECLARED as OF_RUNS
-from graphrag_ray.service.service_metrics import DECLARED as OF_THE_SERVICE
+from graphrag_ray.service.service_metrics import SERVICE_METRICS
 
 DASHBOARD = json.loads((Path(__file__).parents[3] / "cluster/grafana/graphrag-ray.json").read_text("utf-8"))
 GUIDE = (Path(__file__).parents[3] / "docs/guides/operations.md").read_text("utf-8")
@@ -27,9 +27,9 @@ def series(declared: Instrument) -> str:
 
 
 LABELS = {series(d): {"run", "le", *d.labels} for d in OF_RUNS} | {
-    series(d): {"application", "replica", "le", *d.labels} for d in OF_THE_SERVICE
+    series(d): {"application", "replica", "le", *d.labels} for d in SERVICE_METRICS
 }
-COUNTED = {series(d) for d in (*OF_RUNS, *OF_THE_SERVICE) if d.kind != "gauge"}
+COUNTED = {series(d) for d in (*OF_RUNS, *SERVICE_METRICS) if d.kind != "gauge"}
 OF_RUNS_NOW = {series(d) for d in OF_RUNS if d.kind == "gauge"}
 
 
@@ -103,7 +103,7 @@ def test_a_limit_that_several_stages_tell_of_is_not_added_up(panel: dict[str, An
 def test_the_operating_guide_names_every_metric_with_its_labels():
     rows = [line.split("|") for line in GUIDE.splitlines() if "`, `stage`" in line or "`replica`" in line]
     told = {name: by + after for _, _, by, names, _ in rows for name, after in METRIC.findall(names)}
-    declared = {d.name: d for d in (*OF_RUNS, *OF_THE_SERVICE)}
+    declared = {d.name: d for d in (*OF_RUNS, *SERVICE_METRICS)}
     assert told.keys() == declared.keys()
     assert all(set(re.findall(r"`(\w+)`", by)) >= {*declared[name].labels} for name, by in told.items())
 

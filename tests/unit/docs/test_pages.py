@@ -224,7 +224,7 @@ def test_messages_quoted_in_the_operating_guide_exist():
 
 def test_settings_blocks_on_pages_are_valid():
     from graphrag_ray.base.index_settings import Settings
-    from graphrag_ray.base.settings_parsing import validated
+    from graphrag_ray.base.settings_parsing import validate_settings
     from graphrag_ray.base.user_settings import UserSettings
 
     shown = [
@@ -236,7 +236,7 @@ def test_settings_blocks_on_pages_are_valid():
     assert len(shown) >= 3
     for content in shown:
         of_user = "models" in content and "default" not in content["models"]
-        validated(UserSettings if of_user else Settings, content)
+        validate_settings(UserSettings if of_user else Settings, content)
 
 
 def test_call_counts_on_the_costs_page_match_measurements():

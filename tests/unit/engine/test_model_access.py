@@ -25,4 +25,4 @@ def test_an_api_key_from_a_file_is_never_logged(tmp_path: Path):
 
     asyncio.run(open_once())
     record = logging.LogRecord("graphrag_ray", logging.INFO, "", 0, "with wrong-battery-staple", (), None)
-    assert "staple" not in logs._Lines(LogConfig(), []).format(record)
+    assert "staple" not in logs._LineFormatter(LogConfig(), []).format(record)

@@ -1,4 +1,4 @@
-"""Records lead to the words that they rest on."""
+"""Records with quotes from the chunks that they are based on."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from graphrag_ray.base import schema
-from graphrag_ray.export.connected_records import RecordView, claim, entity
+from graphrag_ray.export.connected_records import RecordView, show_claim, show_entity
 from graphrag_ray.query.row_reader import Reader
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
@@ -25,7 +25,7 @@ TEXT = "ACME met BOB. ACME hired BOB in May. Nobody minded. So he left ACME agai
         ("Nobody … [...] left ACME again.", "So he left ACME again."),
     ],
 )
-def test_a_claim_leads_to_the_sentence_that_holds_most_of_its_quotes(tmp_path: Path, quotes, sentence):
+def test_the_quote_for_a_claim_is_the_sentence_with_most_of_its_quotations(tmp_path: Path, quotes, sentence):
     about = {"id": "c", "human_readable_id": 1, "subject_id": "ACME", "object_id": "NONE"}
     rows = {
         "covariates": {**about, "source_text": quotes, "text_unit_ids": ["u"]},
@@ -37,11 +37,13 @@ def test_a_claim_leads_to_the_sentence_that_holds_most_of_its_quotes(tmp_path: P
         name: [write_part(store, name, pa.Table.from_pylist([row], schema=schema.TABLES[name]))]
         for name, row in rows.items()
     }
-    (chunk,) = claim(RecordView(Reader(store, Manifest(1, None, "", "", tables))), "1")["chunks"]
+    (chunk,) = show_claim(RecordView(Reader(store, Manifest(1, None, "", "", tables))), "1")["chunks"]
     assert chunk["quote"] == sentence
 
 
-def test_of_a_hub_only_what_is_shown_is_read_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_only_displayed_relationships_of_a_hub_are_read_completely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     n = 50
     claim_of = {"subject_id": "HUB", "object_id": "NONE", "description": "said"}
     rows = {
@@ -71,7 +73,7 @@ def test_of_a_hub_only_what_is_shown_is_read_whole(tmp_path: Path, monkeypatch: 
         return found
 
     monkeypatch.setattr(RecordView, "rows", counted)
-    found = entity(view, "HUB")
+    found = show_entity(view, "HUB")
     assert [r["weight"] for r in found["relationships"]] == [50.0, 49.0, 48.0]
     assert [c["human_readable_id"] for c in found["claims"]] == [0, 1, 2]
     assert found["totals"] == {"relationships": n, "claims": n, "chunks": 0}

@@ -1,4 +1,4 @@
-"""GraphML that igraph reads back, whatever names the graph has."""
+"""igraph can read the exported GraphML, whatever the names."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def cleaned(text: str) -> str:
     return clean_text(pa.chunked_array([pa.array([text])]))[0].as_py()
 
 
-def test_hostile_names_are_read_back_as_they_were_but_for_control_characters(tmp_path: Path):
+def test_hostile_names_survive_except_for_control_characters(tmp_path: Path):
     graph = read(written(HOSTILE, HOSTILE[::-1], [[1] * len(HOSTILE)]), tmp_path)
     assert graph.vs["title"] == graph.vs["label"] == [cleaned(name) for name in HOSTILE]
     assert graph.vs["description"] == graph.es["description"] == [cleaned(name) for name in HOSTILE[::-1]]
@@ -61,7 +61,7 @@ def test_hostile_names_are_read_back_as_they_were_but_for_control_characters(tmp
     assert not graph.is_directed() and graph.ecount() == graph.vcount()
 
 
-def test_communities_are_attributes_one_a_level_and_absent_where_there_is_none(tmp_path: Path):
+def test_each_level_is_an_attribute_and_missing_without_a_community(tmp_path: Path):
     text = written(["A", "B"], ["", ""], [[1, None], [1, 2]])
     graph = read(text, tmp_path)
     assert graph.vs["C1"] == [1, 2] and graph.vs["C0"][0] == 1
@@ -71,12 +71,12 @@ def test_communities_are_attributes_one_a_level_and_absent_where_there_is_none(t
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(names=st.lists(st.text(max_size=30), min_size=1, max_size=5))
-def test_any_names_are_read_back(names: list[str], tmp_path: Path):
+def test_any_names_survive(names: list[str], tmp_path: Path):
     graph = read(written(names, names, []), tmp_path)
     titles = graph.vs["title"] if "title" in graph.vs.attributes() else [""] * len(names)
     assert titles == [cleaned(name) for name in names]
 
 
 @pytest.mark.parametrize("n_levels", [0, 3])
-def test_a_graph_without_nodes_is_a_document_too(n_levels: int, tmp_path: Path):
+def test_a_graph_without_nodes_is_a_valid_document(n_levels: int, tmp_path: Path):
     assert read(written([], [], [[]] * n_levels), tmp_path).vcount() == 0

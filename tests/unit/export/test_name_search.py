@@ -1,4 +1,4 @@
-"""Names are found as people write them."""
+"""Search for names as people write them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.export.record_lookup import containing, fold, near
+from graphrag_ray.export.record_lookup import find_containing, find_similar, fold
 
 NAMES = ["MARA VENN", "TEODOR BRANIK", "ÅSA LÖVGREN", "HASK MARSH", "HASK MARSH INQUIRY", "VENN & SONS"]
 
@@ -26,20 +26,20 @@ def found(places: list[int]) -> list[str]:
         ("東京", "東京"),
     ],
 )
-def test_case_accents_compatibility_forms_and_white_space_do_not_matter(written: str, name: str):
+def test_case_accents_compatibility_forms_and_whitespace_are_ignored(written: str, name: str):
     assert fold(written) == fold(name)
 
 
 @given(st.text())
-def test_folding_what_is_folded_changes_nothing(text: str):
+def test_folding_is_idempotent(text: str):
     assert fold(fold(text)) == fold(text)
 
 
-def test_names_that_are_the_text_come_first_then_those_that_begin_with_it():
-    assert found(containing("hask marsh", NAMES)) == ["HASK MARSH", "HASK MARSH INQUIRY"]
-    assert found(containing("venn", NAMES)) == ["VENN & SONS", "MARA VENN"]
-    assert found(containing("lovg", NAMES)) == ["ÅSA LÖVGREN"]
-    assert containing("zzz", NAMES) == []
+def test_equal_names_come_first_then_names_that_begin_with_the_text():
+    assert found(find_containing("hask marsh", NAMES)) == ["HASK MARSH", "HASK MARSH INQUIRY"]
+    assert found(find_containing("venn", NAMES)) == ["VENN & SONS", "MARA VENN"]
+    assert found(find_containing("lovg", NAMES)) == ["ÅSA LÖVGREN"]
+    assert find_containing("zzz", NAMES) == []
 
 
 @pytest.mark.parametrize(
@@ -51,20 +51,24 @@ def test_names_that_are_the_text_come_first_then_those_that_begin_with_it():
         ("INQUIRY", "HASK MARSH INQUIRY"),
     ],
 )
-def test_a_misspelt_name_or_a_part_of_one_leads_to_what_was_meant(written: str, meant: str):
-    assert found(near(written, NAMES))[0] == meant
+def test_a_misspelt_or_partial_name_finds_the_intended_one(written: str, meant: str):
+    assert found(find_similar(written, NAMES))[0] == meant
 
 
-def test_what_is_like_nothing_leads_nowhere():
-    assert near("quixotic zebra", NAMES) == [] and near("", NAMES) == [] and near("x", []) == []
+def test_unrelated_text_finds_nothing():
+    assert (
+        find_similar("quixotic zebra", NAMES) == []
+        and find_similar("", NAMES) == []
+        and find_similar("x", []) == []
+    )
 
 
 @given(st.lists(st.text(max_size=12), max_size=20), st.text(max_size=12), st.integers(1, 5))
-def test_at_most_so_many_are_named_and_none_twice(names: list[str], text: str, n: int):
-    places = near(text, names, n)
+def test_at_most_n_names_are_found_and_none_twice(names: list[str], text: str, n: int):
+    places = find_similar(text, names, n)
     assert len(places) <= n and len(set(places)) == len(places)
     assert all(0 <= at < len(names) for at in places)
 
 
-def test_a_name_of_any_length_is_compared_in_little_time():
-    assert near("A" * 100_000, ["A" * 90_000, "B" * 90_000]) == [0]
+def test_comparing_a_long_name_is_fast():
+    assert find_similar("A" * 100_000, ["A" * 90_000, "B" * 90_000]) == [0]

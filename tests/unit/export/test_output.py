@@ -1,4 +1,4 @@
-"""An export that broke off is not taken for a whole one."""
+"""The output folder tells complete exports from interrupted ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.export.output import NOTE, open_output
+from graphrag_ray.export.output import EXPORT_JSON, open_output
 from graphrag_ray.store.files import Store
 
 ABOUT = {"format": "csv", "snapshot": 3}
@@ -25,7 +25,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 def note(store: Store) -> dict[str, object]:
-    return orjson.loads(store.read(NOTE))
+    return orjson.loads(store.read(EXPORT_JSON))
 
 
 def files(store: Store) -> list[str]:
@@ -45,9 +45,9 @@ def export(store: Store, *names: str, overwrite: bool = False, breaks: bool = Fa
             raise RuntimeError("the lights went out")
 
 
-def test_every_file_is_there_and_the_note_says_so(store: Store):
+def test_export_json_lists_every_file(store: Store):
     export(store, "a.csv", "b.csv")
-    assert files(store) == ["a.csv", "b.csv", NOTE, "tables/t/two", "tables/t/z-last/one"]
+    assert files(store) == ["a.csv", "b.csv", EXPORT_JSON, "tables/t/two", "tables/t/z-last/one"]
     assert store.read("a.csv") == b"a.csv"
     assert note(store) == {
         **ABOUT,
@@ -57,16 +57,16 @@ def test_every_file_is_there_and_the_note_says_so(store: Store):
     }
 
 
-def test_one_that_broke_off_says_that_it_is_not_complete(store: Store):
+def test_an_interrupted_export_is_marked_as_incomplete(store: Store):
     with pytest.raises(RuntimeError):
         export(store, "a.csv", breaks=True)
     written = ["a.csv", "tables/t/two", "tables/t/z-last/one"]
     assert note(store) == {**ABOUT, "complete": False, "files": written}
-    with pytest.raises(UsageError, match=r"an incomplete export of snapshot 3, as csv"):
+    with pytest.raises(UsageError, match=r"an incomplete export of snapshot 3 as csv"):
         export(store, "a.csv")
 
 
-def test_a_file_that_broke_off_does_not_appear(store: Store):
+def test_an_incomplete_file_does_not_appear(store: Store):
     def breaks() -> None:
         with open_output(store, ABOUT, NAMES, overwrite=False) as out, out.file("a.csv") as local:
             local.write_text("half")
@@ -74,28 +74,28 @@ def test_a_file_that_broke_off_does_not_appear(store: Store):
 
     with pytest.raises(RuntimeError):
         breaks()
-    assert files(store) == [NOTE]
+    assert files(store) == [EXPORT_JSON]
 
 
 def test_a_folder_with_files_is_refused_and_left_alone(store: Store):
     store.write("mine.txt", b"mine")
     store.write("photo.jpg", b"mine")
-    with pytest.raises(UsageError, match=r"is not empty: it holds mine.txt and 1 more.*--overwrite"):
+    with pytest.raises(UsageError, match=r"is not empty: it contains mine.txt and 1 more.*--overwrite"):
         export(store, "a.csv")
     assert files(store) == ["mine.txt", "photo.jpg"]
 
 
-def test_overwriting_takes_away_what_earlier_exports_left_and_nothing_else(store: Store):
+def test_overwriting_removes_only_files_of_earlier_exports(store: Store):
     export(store, "a.csv", "b.csv")
     for name in ("mine.txt", "folder/a.csv", "tables.txt"):
         store.write(name, b"x")
     export(store, "a.csv", overwrite=True)
     assert files(store) == [
-        "a.csv", NOTE, "folder/a.csv", "mine.txt", "tables.txt", "tables/t/two", "tables/t/z-last/one",
+        "a.csv", EXPORT_JSON, "folder/a.csv", "mine.txt", "tables.txt", "tables/t/two", "tables/t/z-last/one",
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["b.csv", "tables/mine", NOTE])
+@pytest.mark.parametrize("name", ["b.csv", "tables/mine", EXPORT_JSON])
 @pytest.mark.parametrize("exported", [False, True])
 def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, exported: bool):
     if exported:
@@ -103,7 +103,7 @@ def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, 
     store.write(name, b'{"mine": 1}')
     before = files(store)
     with pytest.raises(
-        UsageError, match=rf"holds {name}.* according to export\.json\. Choose another folder"
+        UsageError, match=rf"contains {name}.* according to export\.json\. Choose another folder"
     ):
         export(store, "a.csv", "b.csv", overwrite=True)
     assert files(store) == before and store.read(name) == b'{"mine": 1}'
@@ -111,7 +111,7 @@ def test_a_file_that_no_export_wrote_is_never_replaced(store: Store, name: str, 
 
 @pytest.mark.parametrize("operation", ["write", "upload", "delete"])
 @pytest.mark.parametrize("moment", range(6))
-def test_killed_at_any_moment_it_is_replaced_by_the_next(
+def test_an_export_killed_at_any_moment_is_replaced_by_the_next(
     store: Store, operation: str, moment: int, monkeypatch: pytest.MonkeyPatch
 ):
     export(store, "a.csv")
@@ -128,18 +128,18 @@ def test_killed_at_any_moment_it_is_replaced_by_the_next(
         patched.setattr(Store, operation, counted)
         export(store, "a.csv", "b.csv", overwrite=True)
     export(store, "b.csv", overwrite=True)
-    assert files(store) == ["b.csv", NOTE, "mine.txt", "tables/t/two", "tables/t/z-last/one"]
+    assert files(store) == ["b.csv", EXPORT_JSON, "mine.txt", "tables/t/two", "tables/t/z-last/one"]
     assert note(store)["complete"] is True
 
 
-def test_a_note_of_another_program_is_no_note(store: Store):
+def test_an_export_json_from_another_program_is_not_an_export(store: Store):
     for content in (b"[1]", b"no JSON", b'{"x": 1}'):
-        store.write(NOTE, content)
-        with pytest.raises(UsageError, match=r"it holds export\.json"):
+        store.write(EXPORT_JSON, content)
+        with pytest.raises(UsageError, match=r"it contains export\.json"):
             export(store)
 
 
-def test_what_a_killed_export_left_beside_goes_with_the_next(tmp_path: Path):
+def test_temporary_files_of_a_killed_export_are_removed_by_the_next(tmp_path: Path):
     store = Store(str(tmp_path / "out"))
     left = tmp_path / "out" / ".tmp-export-killed" / "folder"
     left.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The settings.yaml of an export, as graphrag reads it: variables first, then YAML."""
+"""The exported settings.yaml, read like graphrag does: variables are substituted before YAML is parsed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def of(chat: dict[str, Any], **more: Any) -> Settings:
     return parse_settings({"models": {"default": {"provider": "openai", **chat}, **more}})
 
 
-def test_the_models_of_the_index_are_named_with_their_addresses_and_the_names_of_their_keys():
+def test_models_have_their_addresses_and_the_variables_of_their_keys():
     own = {"base_url": "http://here/v1", "api_key_env": "MY_KEY"}
     embedding = {"provider": "openai", "model": "text-embedding-3-small", "embedding_dimensions": 512}
     text = settings_yaml(of({"model": "gpt", "endpoints": [own]}, embedding=embedding), 512, 3)
@@ -45,7 +45,7 @@ def test_the_models_of_the_index_are_named_with_their_addresses_and_the_names_of
     assert "mine" not in text and read(text)["vector_store"]["vector_size"] == 512
 
 
-def test_without_a_model_environment_variables_stand_for_it():
+def test_environment_variables_replace_a_missing_model():
     chat, embedding = models(settings_yaml(Settings(), 256, 1))
     assert chat["model"] == "m" and chat["api_base"] == "http://a/v1" and chat["api_key"] == "k"
     assert (
@@ -53,29 +53,29 @@ def test_without_a_model_environment_variables_stand_for_it():
     )
 
 
-def test_an_index_with_an_offline_embedding_is_embedded_at_the_address_of_its_chat_model():
+def test_offline_embeddings_are_replaced_by_a_model_at_the_chat_address():
     chat, embedding = models(settings_yaml(of({"model": "gpt"}), 256, 1))
     assert embedding["model"] == "e" and embedding["api_base"] == chat["api_base"]
 
 
-def test_an_endpoint_without_a_key_is_given_one_that_says_so():
+def test_an_endpoint_without_a_key_gets_the_key_none():
     chat, _ = models(settings_yaml(of({"model": "m", "endpoints": [{"api_key_env": None}]}), 8, 1))
     assert chat["api_key"] == "none"
 
 
-def test_a_key_that_lies_in_a_file_is_asked_for_by_a_variable():
+def test_a_key_in_a_file_becomes_a_variable():
     endpoint = {"api_key_env": None, "api_key_file": "/run/secrets/key"}
     chat, _ = models(settings_yaml(of({"model": "m", "endpoints": [endpoint]}), 8, 1))
     assert chat["api_key"] == "k"
 
 
 @pytest.mark.parametrize("name", ['a"b', "a$HOME", "${MY_KEY}", "a: b # c", "a\nb: c", "org/model:latest"])
-def test_a_name_of_a_model_is_a_name_whatever_it_holds(name: str):
+def test_any_model_name_survives(name: str):
     chat, _ = models(settings_yaml(of({"model": name}), 8, 1, notes=[f"about {name}"]))
     assert chat["model"] == name
 
 
-def test_without_vectors_no_dimension_is_named_and_notes_are_comments():
+def test_settings_without_vectors_have_no_dimension_and_notes_are_comments():
     note = "word " * 60 + "\n- not: yaml"
     text = settings_yaml(Settings(), 0, 1, [note, note])
     assert "vector_size" not in read(text)["vector_store"] and "not" not in read(text)

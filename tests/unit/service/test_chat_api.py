@@ -1,4 +1,4 @@
-"""OpenAI's protocol: what a request asks, and what is said when it cannot be done."""
+"""OpenAI's protocol: parsing of requests, and responses."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def fault(*messages: dict[str, Any], **more: Any) -> Fault:
         ("graphrag-ray/vector", ("vector", None)),
     ],
 )
-def test_the_model_says_how_the_answer_is_found(model: str, way: tuple[str, str | None]):
+def test_the_model_name_selects_method_and_level(model: str, way: tuple[str, str | None]):
     asked = question_of(body(user("What?"), model=model), OPTIONS)
     assert (asked.method, asked.level) == way and asked.text == "What?"
 
@@ -76,7 +76,7 @@ def test_the_model_says_how_the_answer_is_found(model: str, way: tuple[str, str 
 @pytest.mark.parametrize(
     "model", ["gpt-5", "graphrag-ray/none", "graphrag-ray/global/C1/x", "", "graphrag-ray/"]
 )
-def test_a_model_that_there_is_not_is_not_found(model: str):
+def test_an_unknown_model_is_reported(model: str):
     told = fault(user("What?"), model=model)
     assert (told.status, told.code, told.param) == (404, "model_not_found", "model")
     assert "graphrag-ray/METHOD" in told.message and "global" in told.message
@@ -99,7 +99,7 @@ def test_earlier_messages_are_the_conversation():
     assert asked.history == (("Who?", "DAVE."), ("Well\nwhere?", "Here."))
 
 
-def test_no_turn_of_a_conversation_is_lost():
+def test_every_turn_of_a_conversation_is_included():
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
     told = body(
         assistant("How can I help?"),
@@ -117,7 +117,7 @@ def test_no_turn_of_a_conversation_is_lost():
     assert asked.history == (("Who?", "DAVE.\nAnd ANN."),)
 
 
-def test_the_list_of_what_was_cited_is_no_part_of_what_was_said():
+def test_the_list_of_cited_records_is_removed_from_earlier_answers():
     text = ANSWER.text + cited_list(REPLIED)
     asked = question_of(body(user("Who?"), assistant(text), user("And?")), OPTIONS)
     assert asked.history == (("Who?", ANSWER.text),)
@@ -132,12 +132,12 @@ def test_the_list_of_what_was_cited_is_no_part_of_what_was_said():
         ({"response_format": {"type": "json_object"}}, "response_format"),
     ],
 )
-def test_what_would_change_the_form_of_the_reply_is_refused(more: dict[str, Any], param: str):
+def test_parameters_that_change_the_form_of_the_reply_are_refused(more: dict[str, Any], param: str):
     told = fault(user("What?"), **more)
     assert (told.status, told.kind, told.param) == (400, "invalid_request_error", param)
 
 
-def test_what_has_no_meaning_here_is_passed_over():
+def test_meaningless_parameters_are_ignored():
     told = body(
         user("What?"),
         temperature=0.2,
@@ -177,16 +177,16 @@ def test_a_completion_has_text_names_usage_and_references():
     assert told["graphrag"]["references"] == [named] and told["graphrag"]["snapshot"] == 3
 
 
-def of_stream(pieces: list[bytes]) -> list[Any]:
+def chunks_of(pieces: list[bytes]) -> list[Any]:
     lines = b"".join(pieces).decode().split("\n\n")
     assert lines.pop() == "" and lines.pop() == "data: [DONE]"
     return [orjson.loads(line.removeprefix("data: ")) for line in lines]
 
 
-def test_a_stream_is_chunks_with_one_id_and_the_usage_at_its_end():
+def test_a_stream_has_chunks_with_one_id_and_ends_with_the_usage():
     told = stream_chunks(body(user("What?"), stream=True, stream_options={"include_usage": True}), "cd")
     said = [PhaseEvent("map", 2, False), "It silted ", StartsAgain("[again]"), "up.", REPLIED]
-    found = of_stream([piece for one in said for piece in told(one)])
+    found = chunks_of([piece for one in said for piece in told(one)])
     assert {c["id"] for c in found} == {"chatcmpl-cd"} and {c["object"] for c in found} == {
         "chat.completion.chunk"
     }
@@ -198,25 +198,25 @@ def test_a_stream_is_chunks_with_one_id_and_the_usage_at_its_end():
     assert all(c["usage"] is None for c in found[:-1])
 
 
-def test_usage_is_streamed_only_where_it_is_asked_for():
+def test_usage_is_only_streamed_on_request():
     told = stream_chunks(body(user("What?"), stream=True), "cd")
-    assert not any("usage" in c for c in of_stream([piece for one in ("a", REPLIED) for piece in told(one)]))
+    assert not any("usage" in c for c in chunks_of([piece for one in ("a", REPLIED) for piece in told(one)]))
 
 
-def test_an_error_in_the_middle_of_a_stream_is_told_in_it():
-    (found,) = of_stream(list(failure_events(Fault(504, "server_error", "timeout", "too long"))))
+def test_an_error_in_the_middle_of_a_stream_is_reported_in_the_stream():
+    (found,) = chunks_of(list(failure_events(Fault(504, "server_error", "timeout", "too long"))))
     assert found == {
         "error": {"message": "too long", "type": "server_error", "param": None, "code": "timeout"}
     }
 
 
-def test_a_name_of_the_corpus_is_shown_and_fetches_nothing():
+def test_markdown_in_names_from_the_corpus_is_escaped():
     name = "5 ![X](https://evil.example/p.png?q=1) <img src=//evil.example> `A` SNAKE_CASE"
     listed = cited_list(replace(REPLIED, cited=[Cited("Entities", 5, name)]))
     rendered = MarkdownIt("gfm-like", {"html": True, "linkify": False}).render(listed)
     assert "<img" not in rendered and "<a" not in rendered and "<code" not in rendered
     assert "![X](https://evil.example" in rendered and "SNAKE_CASE" in rendered
-    # Asked again, the list is taken for what it is.
+    # In the next request, the list is recognised and removed.
     history = assistant(f"It silted up.{listed}")
     asked = question_of(body(user("And then?"), history, user("Why?")), OPTIONS)
     assert asked.history == (("And then?", "It silted up."),)

@@ -1,4 +1,4 @@
-"""POST /query: what a request changes, and what it may not."""
+"""POST /query: parsing of requests, and responses."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def body(**given: Any) -> QueryBody:
     return QueryBody.model_validate({"question": "What?", **given})
 
 
-def test_a_question_is_asked_as_the_service_is_told():
+def test_the_options_of_the_service_are_the_defaults():
     asked = question_of(body(), OPTIONS)
     assert (asked.method, asked.level, asked.where, asked.history) == ("global", "C1", (), ())
 
 
-def test_the_level_of_the_service_goes_with_its_method():
+def test_the_default_level_only_applies_to_the_default_method():
     assert question_of(body(method="local"), OPTIONS).level is None
     assert question_of(body(level=0), OPTIONS).level == 0
 
 
-def test_a_request_may_ask_for_less_than_the_service_allows():
+def test_a_request_may_lower_the_limits_of_the_service():
     query = Query(budget_tokens=1_000, response_type="a list")
     wanted = query_settings(
         body(budget_tokens=900, budget_usd=0.5, response_type="a word", dynamic=True), query
@@ -54,7 +54,7 @@ def test_a_request_may_ask_for_less_than_the_service_allows():
     assert query_settings(body(), query) == query
 
 
-def test_a_mode_is_that_of_a_method_that_has_modes():
+def test_a_mode_needs_a_method_with_modes():
     asked = body(method="lightrag", mode="local")
     assert question_of(asked, OPTIONS).method == "lightrag"
     assert query_settings(asked, Query()).lightrag_mode == "local"
@@ -62,7 +62,7 @@ def test_a_mode_is_that_of_a_method_that_has_modes():
         question_of(body(mode="local"), OPTIONS)
 
 
-def test_a_request_may_not_ask_for_more():
+def test_a_request_must_not_exceed_the_limits_of_the_service():
     with pytest.raises(QuestionRejected, match="budget_tokens can be at most 1,000"):
         query_settings(body(budget_tokens=1_001), Query(budget_tokens=1_000))
     with pytest.raises(QuestionRejected, match="max_seconds can be at most 60"):
@@ -72,22 +72,22 @@ def test_a_request_may_not_ask_for_more():
 @pytest.mark.parametrize(
     "given", [{"budget_tokens": 0}, {"models": {}}, {"history": [["a", "b"]]}, {"where": "x"}]
 )
-def test_what_is_no_question_is_refused(given: dict[str, Any]):
+def test_an_invalid_request_is_refused(given: dict[str, Any]):
     with pytest.raises(ValidationError):
         body(**given)
 
 
-def test_contexts_are_told_where_they_are_asked_for():
+def test_contexts_are_only_included_on_request():
     assert "contexts" not in answer_json(REPLIED, contexts=False)
     assert answer_json(REPLIED, contexts=True)["contexts"][0]["n_tokens"] == 7
 
 
-def test_what_the_snapshot_does_not_hold_has_no_number():
+def test_a_record_that_is_not_in_the_snapshot_has_no_number():
     (reference,) = answer_json(REPLIED, contexts=False)["references"]
     assert reference == {"section": "Reports", "id": "zz", "number": None, "name": None}
 
 
-def test_events_name_what_they_are():
+def test_every_event_has_a_name():
     said = [AnsweringPhase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
     lines = [
         line
@@ -102,6 +102,6 @@ def test_events_name_what_they_are():
     assert data[2] == {"reason": "[again]"} and data[4]["text"] == "This." and data[4]["snapshot"] == 2
 
 
-def test_a_line_break_of_the_text_breaks_no_event():
+def test_a_line_break_in_the_text_does_not_end_an_event():
     (piece,) = stream_events(False, "a\n\nevent: answer\ndata: {}")
     assert piece.count(b"\n") == 3

@@ -134,9 +134,11 @@ def test_every_budget_that_is_set_has_to_be_kept(query: dict[str, float], fits: 
 
 
 def test_dollars_without_a_price_cannot_be_counted():
-    unknown = CostBound(1, 10) + CostBound(1, 10, None)
+    unknown = CostBound(1, 10) + CostBound(1, 10, None, "m")
     assert unknown.cost_usd is None and unknown.within(Query(budget_tokens=20))
-    with pytest.raises(SettingsError, match=r"price of a model is unknown.*input_usd_per_mtok"):
+    with pytest.raises(
+        SettingsError, match=r"price of model 'm' is unknown.*models\.m\.price\.input_usd_per_mtok"
+    ):
         unknown.within(Query(budget_usd=1))
 
 

@@ -80,7 +80,7 @@ def test_a_budget_can_be_in_dollars():
 
 
 def test_a_budget_in_dollars_needs_prices():
-    with pytest.raises(SettingsError, match="price of a model is unknown"):
+    with pytest.raises(SettingsError, match="price of model 'default' is unknown"):
         asked("auto", budget_usd=1.0)
 
 

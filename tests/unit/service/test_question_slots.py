@@ -1,4 +1,4 @@
-"""How many questions run, and how many wait."""
+"""Limits on running and waiting questions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from graphrag_ray.service.answering import QuestionPlaces
+from graphrag_ray.service.answering import QuestionSlots
 from graphrag_ray.service.faults import QuestionRejected
 
 
@@ -15,42 +15,42 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def test_questions_beyond_those_that_may_wait_are_refused():
+def test_questions_are_refused_when_too_many_are_waiting():
     async def scene() -> None:
-        places, over, run = QuestionPlaces(2, 1), asyncio.Event(), []
+        slots, over, run = QuestionSlots(2, 1), asyncio.Event(), []
 
         async def question(name: str) -> None:
-            async with places.one():
+            async with slots.acquire():
                 run.append(name)
                 await over.wait()
 
         asked = [asyncio.ensure_future(question(name)) for name in "abc"]
         await settle()
-        assert run == ["a", "b"] and (places.running, places.waiting) == (2, 1)
+        assert run == ["a", "b"] and (slots.running, slots.waiting) == (2, 1)
         with pytest.raises(QuestionRejected) as caught:
             await question("d")
         assert caught.value.fault.status == 429 and 1 <= (caught.value.fault.retry_after_s or 0) <= 60
         over.set()
         await asyncio.gather(*asked)
-        assert run == ["a", "b", "c"] and (places.running, places.waiting) == (0, 0)
+        assert run == ["a", "b", "c"] and (slots.running, slots.waiting) == (0, 0)
 
     asyncio.run(scene())
 
 
-def test_who_goes_away_while_it_waits_leaves_nothing_behind():
+def test_a_cancelled_question_stops_waiting():
     async def scene() -> None:
-        places = QuestionPlaces(1, 5)
+        slots = QuestionSlots(1, 5)
         over = asyncio.Event()
 
         async def question() -> None:
-            async with places.one():
+            async with slots.acquire():
                 await over.wait()
 
         first, second = asyncio.ensure_future(question()), asyncio.ensure_future(question())
         await settle()
         second.cancel()
         await settle()
-        assert (places.running, places.waiting) == (1, 0)
+        assert (slots.running, slots.waiting) == (1, 0)
         first.cancel()
         await settle()
         over.set()
