@@ -209,7 +209,7 @@ def test_a_budget_that_is_reached_returns_4_and_the_next_run_goes_on(
     command = index_command(world, "--max-in-flight", "4")
     result = run(*command, "--set", f"budget.{limit}")
     assert result.exit_code == 4
-    assert f"budget.{limit.partition('=')[0]}" in result.stderr and "kept" in result.stderr
+    assert f"budget.{limit.partition('=')[0]}" in result.stderr and "stored" in result.stderr
     asked, at_once = world.asked(), 4
     assert 8 <= asked < 2 * n - 20 and world.snapshots() == []
     world.endpoint.respond = toy_model.respond

@@ -168,7 +168,7 @@ def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Calls of one worker seem to get lost: what it journalled meanwhile is not paid for twice."""
-    monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.5)
+    monkeypatch.setattr(ray_executor, "UNREACHABLE_S", 0.5)
     get, until = ray.get, [0.0]
 
     def unreached(ref: Any, **given: Any) -> Any:
@@ -190,7 +190,7 @@ def test_workers_that_the_driver_cannot_reach_for_long_start_again_and_others_go
 def test_a_worker_that_is_never_reached_is_done_without(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.0)
+    monkeypatch.setattr(ray_executor, "UNREACHABLE_S", 0.0)
     get, asked_first = ray.get, list[Any]()
     ask = ray_executor.WorkerConnection.ask
 

@@ -105,7 +105,7 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
 def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     make: Callable[[Collection[str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cluster, "IMPORTED", ("no_such_module",))
+    monkeypatch.setattr(cluster, "REQUIRED_MODULES", ("no_such_module",))
     made = make(set())
     answered(made)
     assert made.poll_now()[0] == [] and made._asking == []
@@ -122,7 +122,7 @@ def test_a_node_that_imports_another_version_is_named_with_both(
     monkeypatch.setattr(cluster, "__version__", "9.9")
     with pytest.raises(UsageError) as told:
         check_nodes(store, [])
-    assert f"another graphrag_ray ({there}, version {__version__}) than" in str(told.value)
+    assert f"would use {there}, version {__version__} instead of" in str(told.value)
     assert f"({ours}, version 9.9)" in str(told.value)
 
 
@@ -138,7 +138,7 @@ def test_what_is_asked_ends_with_the_workers(
         running.touch()
         time.sleep(600)
 
-    monkeypatch.setattr(cluster, "_look_at_node", busy)
+    monkeypatch.setattr(cluster, "_inspect_node", busy)
     made = make(set())
     until = time.monotonic() + 60
     while not running.exists() and time.monotonic() < until:

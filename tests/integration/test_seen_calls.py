@@ -9,7 +9,7 @@ import pytest
 
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.ray.limiter_actors import ModelLimiter, RayLimiter, SeenCalls
-from graphrag_ray.llm.limits import CallOutcome, FreedPlace
+from graphrag_ray.llm.limits import CallOutcome, FreedPermit
 
 
 def test_a_call_that_comes_again_is_carried_out_once_even_while_it_is() -> None:
@@ -49,7 +49,7 @@ def test_a_place_whose_answer_was_lost_is_given_once_and_is_free_once_again():
         assert again == lost and limiter._limiter.in_flight("m") == (1,)
         await limiter.acquire("w-2", "m", [1], [0], "w", {})
         for _ in range(2):
-            await limiter.settle("o-1", "m", {lost.life: [FreedPlace(0, 0, None)]}, "w")
+            await limiter.settle("o-1", "m", {lost.life: [FreedPermit(0, 0, None)]}, "w")
         assert limiter._limiter.in_flight("m") == (1,)
         await limiter.forget("w", "o-2")
         await limiter.acquire("w-3", "m", [1], [0], "w", {})

@@ -102,7 +102,7 @@ def test_a_long_outage_stops_the_spending_then_the_run_and_costs_its_last_second
         executor.sweep(WORK, Listed(TEXTS), JournalIndex.load(executor.store, "echo"))
     told, ended = str(raised.value), time.monotonic()
     assert "Cannot write outage://" in told and "the storage is out of reach. All 8 attempts failed" in told
-    assert "run the same command again" in told and "rows of the journal) could not be kept" in told
+    assert "run the same command again" in told and "journal rows) could not be stored" in told
     assert "Traceback" not in told
     assert ended - model.asked[-1][0] > 1.0, "nothing was asked while nothing could be kept"
     paid = len(model.asked)

@@ -178,10 +178,10 @@ def test_a_worker_that_leaves_hands_back_what_it_has_not_begun_and_finishes_the_
         await began(own, store)
         await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
         left = await own.ask(3, 1, "leave")
-        assert left is not None and len(left.unasked) == 4
+        assert left is not None and len(left.not_begun) == 4
         last = await own.ask(4, 1, "end", 10.0)
         assert last is not None
-        assert {number for number, _ in last.finished} == set(range(12)) - set(left.unasked)
+        assert {number for number, _ in last.finished} == set(range(12)) - set(left.not_begun)
 
     play(plays())
     assert len(endpoint.requests) == 8

@@ -31,7 +31,7 @@ def request(text: str) -> ChatRequest:
 
 
 def dialogue(read: Callable[[str], Any] = str.upper) -> Callable[[Store, Row], Generator[Any, Any, Any]]:
-    """Asks for the text and reads the reply."""
+    """Sends the text and parses the reply."""
 
     def start(store: Store, row: Row) -> Generator[Any, Any, Any]:
         reply = yield request(row["text"])
@@ -97,7 +97,7 @@ def test_an_item_that_cannot_be_started_fails_alone(bench: Bench, error: BaseExc
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_replies_survive_a_bug_in_reading_them_and_a_fixed_version_reads_them_for_free(
+def test_replies_survive_a_bug_in_their_parser_and_a_fixed_version_reuses_them(
     bench: Bench, error: BaseException
 ):
     (failed,) = bench.run(dialogue(fails(error)), "a")
@@ -117,7 +117,7 @@ def test_a_bug_that_recurs_is_not_journalled_again(bench: Bench):
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_unexpected_error_of_a_call_is_retried_by_the_next_run(bench: Bench, error: BaseException):
+def test_an_unexpected_error_in_a_call_is_retried_by_the_next_run(bench: Bench, error: BaseException):
     bench.answer = fails(error)
     (failed,) = bench.run(dialogue(), "a")
     assert failed.status == "retry" and type(error).__name__ in failed.error

@@ -1,4 +1,4 @@
-"""Driving dialogues and replaying them from a journal."""
+"""Running dialogues and replaying them from a journal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request(text: str) -> ChatRequest:
 
 
 def count_down(n: int) -> Generator[Any, Any, list[str]]:
-    """Asks n times; each request quotes the previous reply."""
+    """Sends n requests, each of which quotes the previous reply."""
     got: list[str] = []
     for i in range(n):
         reply = yield request(f"{i}:{got[-1] if got else ''}")
@@ -40,7 +40,7 @@ def count_down(n: int) -> Generator[Any, Any, list[str]]:
     return got
 
 
-def at_once(texts: Sequence[str]) -> Generator[Any, Any, list[str]]:
+def ask_together(texts: Sequence[str]) -> Generator[Any, Any, list[str]]:
     replies = yield [request(t) for t in texts]
     return [r.text for r in replies]
 
@@ -52,7 +52,7 @@ class Script:
     rows: list[JournalRow]
     n: int = 0
 
-    def drive(self, driver: DialogueRunner[Any], turns: int | None = None) -> None:
+    def run_script(self, driver: DialogueRunner[Any], turns: int | None = None) -> None:
         while isinstance(driver.state, Waiting) and (turns is None or turns > 0):
             state = driver.state
             replies = []
@@ -85,17 +85,20 @@ def test_a_dialogue_gets_each_reply_and_returns_its_value():
 
 
 def test_requests_of_one_turn_are_answered_together_and_in_order():
-    assert run_dialogue(at_once(["a", "b"]), lambda r: ChatReply(r.messages[0].content * 2)) == ["aa", "bb"]
+    assert run_dialogue(ask_together(["a", "b"]), lambda r: ChatReply(r.messages[0].content * 2)) == [
+        "aa",
+        "bb",
+    ]
 
 
-def test_a_dialogue_without_requests_completes_at_once_and_has_no_key():
+def test_a_dialogue_without_requests_completes_immediately_and_has_no_key():
     driver = DialogueRunner(count_down(0))
     assert driver.state == Complete([]) and driver.key == ""
 
 
 def test_the_key_of_an_item_is_the_hash_of_its_first_turn():
     assert DialogueRunner(count_down(2)).key == item_key(request("0:")) == request("0:").hash
-    assert DialogueRunner(at_once(["a", "b"])).key == item_key([request("a"), request("b")])
+    assert DialogueRunner(ask_together(["a", "b"])).key == item_key([request("a"), request("b")])
 
 
 @given(n=st.integers(0, 6), done=st.integers(0, 6))
@@ -138,11 +141,11 @@ def test_changing_a_later_prompt_repeats_only_its_turn():
 
 def test_a_turn_with_one_missing_reply_stays_open():
     script = Script([])
-    script.drive(DialogueRunner(at_once(["a", "b"])))
-    assert isinstance(replay(DialogueRunner(at_once(["a", "b"])), script.rows[:1]), Waiting)
+    script.drive(DialogueRunner(ask_together(["a", "b"])))
+    assert isinstance(replay(DialogueRunner(ask_together(["a", "b"])), script.rows[:1]), Waiting)
 
 
-def test_a_dialogue_that_gives_up_is_refused_with_its_reason():
+def test_a_dialogue_that_gives_up_reports_its_reason():
     def picky() -> Generator[Any, Any, str]:
         yield request("x")
         raise DialogueFailed("still no JSON")
@@ -151,7 +154,7 @@ def test_a_dialogue_that_gives_up_is_refused_with_its_reason():
     assert driver.send([ChatReply("…")]) == GaveUp("still no JSON")
 
 
-def test_a_dialogue_receives_replies_without_thoughts():
+def test_a_dialogue_receives_replies_without_reasoning():
     said = "<think>hm</think>\nNo."
     asked: list[ChatRequest] = []
 
@@ -164,7 +167,7 @@ def test_a_dialogue_receives_replies_without_thoughts():
     assert run_dialogue(one(), lambda _: ChatReply(said)) == "No."
     sent, recorded = asked[0].messages[1], Message("assistant", said)
     assert sent.content == "No."
-    # Journals that are older hold the hash of a conversation with thoughts in it.
+    # Older journals contain the hash of a conversation that includes reasoning.
     before = (asked[0].messages[0], recorded, asked[0].messages[2])
     assert asked[0].hash == ChatRequest("again", before, CALL).hash
 
@@ -200,7 +203,7 @@ def test_a_failure_counts_only_against_the_request_that_failed():
 
 def test_sending_too_few_replies_is_an_error():
     with pytest.raises(ValueError, match="reply"):
-        DialogueRunner(at_once(["a", "b"])).send([ChatReply("a")])
+        DialogueRunner(ask_together(["a", "b"])).send([ChatReply("a")])
 
 
 def test_requests_and_replies_cross_process_boundaries():

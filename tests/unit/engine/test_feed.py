@@ -1,4 +1,4 @@
-"""A sweep whose items come from coroutines, which await the outcomes."""
+"""A feed, through which coroutines submit items to a sweep and await their outcomes."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -110,7 +110,7 @@ def test_journalled_replies_are_reused(store):
     assert (told.model_id, told.usage.prompt_tokens, told.prompt) == ("m", 7, "map")
 
 
-def test_a_dialogue_without_requests_is_answered_at_once(feed):
+def test_a_dialogue_without_requests_is_answered_immediately(feed):
     (outcome,) = asyncio.run(feed.ask(0, "q", [partial(silent, "done")]))
     assert (outcome.status, outcome.result) == ("complete", "done")
 
@@ -148,7 +148,7 @@ def test_an_outcome_that_nobody_awaits_is_dropped(feed):
 
 
 def test_an_item_has_the_same_identity_in_every_run():
-    """An item that killed its workers is recognized by it."""
+    """Items that crashed their workers are recognised by this identity."""
 
     names = set()
     for _ in range(2):

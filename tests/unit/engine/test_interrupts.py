@@ -1,4 +1,4 @@
-"""A first signal waits for calls in flight, a second one does not; without calls one is enough."""
+"""The first signal waits for calls in flight. A second one, or one without calls, stops immediately."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sigterm_waits_less_and_has_its_own_exit_code():
 
 
 @pytest.mark.parametrize("asking", [True, False])
-def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_at_once(asking: bool):
+def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_immediately(asking: bool):
     stop = Stop(polled=asking)
     if asking:
         stop.handle(signal.SIGINT)
@@ -52,16 +52,16 @@ def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_at_once(asking: boo
     assert ("second Ctrl-C" in str(stop.error())) == asking
 
 
-def _told_by_a_signal() -> None:
+def _received_signal() -> None:
     with handle_signals(Stop()):
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(10)
 
 
-def test_a_signal_becomes_our_error_and_the_handlers_are_restored():
+def test_a_signal_raises_interrupted_and_restores_the_handlers():
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Terminated):
-        _told_by_a_signal()
+        _received_signal()
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -87,7 +87,7 @@ def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_
     class Dropped:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            sum(range(10_000))  # the handler runs before this has ended
+            sum(range(10_000))  # the handler runs before the finalizer ends
 
     stop = Stop()
     with handle_signals(stop):

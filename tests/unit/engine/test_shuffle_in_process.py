@@ -1,4 +1,4 @@
-"""What the in-process shuffle sends to other processes."""
+"""The data that the in-process shuffle sends to other processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP below a client."""
+"""The HTTP layer of a client."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.llm import client
 
 
-def test_certificates_are_read_once_and_again_where_others_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_certificates_are_read_once_per_location(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     client._ssl_context.cache_clear()
     model = Model(provider="openai", model="m")
     read: list[str] = []
@@ -40,7 +38,7 @@ def test_certificates_are_read_once_and_again_where_others_are_named(
 
 
 def test_responses_are_bounded_by_one_class() -> None:
-    """A class of its own would keep each response until the collector of garbage looks for cycles."""
+    """A class per response would keep the response in memory until the next garbage collection."""
     asked = httpx2.Request("GET", "http://127.0.0.1/v1/models")
     responses = [httpx2.Response(200, content=b"{}", request=asked) for _ in range(2)]
     for response in responses:
