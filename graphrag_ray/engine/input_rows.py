@@ -28,23 +28,23 @@ class InputRows:
     """Input rows for `Executor.map`, in batches so that they need not fit in memory.
 
     Args:
-        given: One of KINDS, or a function that returns one, which is called once the engine has started.
+        source: One of KINDS, or a function that returns one, which is called once the engine has started.
         name: Name of the input in messages.
     """
 
-    def __init__(self, given: Any, name: str = "") -> None:
-        self._given = given
+    def __init__(self, source: Any, name: str = "") -> None:
+        self._source = source
         self._name = name
         self._begun = False
         self._refuse: Callable[[Sequence[str]], str] = lambda columns: ""
 
     def __str__(self) -> str:
-        return self._name or _kind_of(self._given)
+        return self._name or _kind_of(self._source)
 
     @property
     def is_open(self) -> bool:
         """Whether the input consists of rows rather than a function that must still be called."""
-        return bool(_kind_of(self._given)) or not callable(self._given)
+        return bool(_kind_of(self._source)) or not callable(self._source)
 
     def resolve(self, why_unreadable: Callable[[Sequence[str]], str]) -> None:
         """Call the input if it is a function, and check the columns.
@@ -57,36 +57,36 @@ class InputRows:
         """
         if not self.is_open:
             with _reading("calling it"):
-                self._given, self._name = self._given(), str(self)
-        if not _kind_of(self._given):
-            raise InputError(f"INPUT has type {type(self._given).__name__}. It can be {KINDS}.")
+                self._source, self._name = self._source(), str(self)
+        if not _kind_of(self._source):
+            raise InputError(f"INPUT has type {type(self._source).__name__}. It can be {KINDS}.")
         self._refuse = why_unreadable
         schema = None  # dictionaries reveal their columns only while they are read
         with _reading("its columns"):
-            if _is_dataset(self._given):
-                schema = self._given.schema()
-            elif isinstance(self._given, pa.Table | pa.RecordBatchReader):
-                schema = self._given.schema
+            if _is_dataset(self._source):
+                schema = self._source.schema()
+            elif isinstance(self._source, pa.Table | pa.RecordBatchReader):
+                schema = self._source.schema
         if schema is not None:
             self._check(list(schema.names))
 
     @property
     def size(self) -> int | None:
         """Bytes in memory. 0 for dictionaries, None for a dataset or a function that was not called yet."""
-        if not self.is_open or _is_dataset(self._given):
+        if not self.is_open or _is_dataset(self._source):
             return None
-        if hasattr(self._given, "memory_usage"):  # a pandas DataFrame
-            return int(self._given.memory_usage(deep=True).sum())
-        return int(getattr(self._given, "nbytes", 0))
+        if hasattr(self._source, "memory_usage"):  # a pandas DataFrame
+            return int(self._source.memory_usage(deep=True).sum())
+        return int(getattr(self._source, "nbytes", 0))
 
     @property
     def dataset(self) -> Any:
         """The dataset, for an executor that can read it, or None if the input is not a dataset."""
-        return self._given if _is_dataset(self._given) else None
+        return self._source if _is_dataset(self._source) else None
 
     def __iter__(self) -> Iterator[RowBatch]:
         """Yield the batches. Raises InputError if reading fails or required columns are missing."""
-        if self._begun and hasattr(self._given, "__next__"):
+        if self._begun and hasattr(self._source, "__next__"):
             raise InputError(
                 f"INPUT ({self}) can be read only once, but must be read again because a stored part was "
                 "damaged. The damaged part was set aside. Run the same command again with a new iterator."
@@ -102,20 +102,20 @@ class InputRows:
             n_rows += len(batch)
 
     def _batches(self) -> Iterator[RowBatch]:
-        given = self._given
-        if _is_dataset(given):
-            yield from given.iter_batches(batch_size=None, batch_format="pyarrow")
+        source = self._source
+        if _is_dataset(source):
+            yield from source.iter_batches(batch_size=None, batch_format="pyarrow")
             return
-        if not hasattr(given, "__arrow_c_stream__"):
-            yield from self._row_batches(given)
+        if not hasattr(source, "__arrow_c_stream__"):
+            yield from self._row_batches(source)
             return
         try:
-            stream = pa.RecordBatchReader.from_stream(given)
+            stream = pa.RecordBatchReader.from_stream(source)
         except pa.ArrowException:
-            if not hasattr(given, "to_dict"):
+            if not hasattr(source, "to_dict"):
                 raise
             # pandas cannot export a column of mixed types to Arrow.
-            yield from self._row_batches(given.to_dict("records"))
+            yield from self._row_batches(source.to_dict("records"))
             return
         self._check(stream.schema.names)
         buffer, size = list[pa.RecordBatch](), 0
@@ -189,16 +189,16 @@ def _table(batches: Sequence[pa.RecordBatch]) -> pa.Table:
     return table.drop_columns([n for n in table.column_names if n.startswith("__index_level_")])
 
 
-def _is_dataset(given: Any) -> bool:
+def _is_dataset(source: Any) -> bool:
     """Check for a Ray dataset without importing Ray, which is slow."""
-    return type(given).__module__.startswith("ray.data.") and hasattr(given, "map_batches")
+    return type(source).__module__.startswith("ray.data.") and hasattr(source, "map_batches")
 
 
-def _kind_of(given: Any) -> str:
+def _kind_of(source: Any) -> str:
     """Describe the rows for messages. Returns "" for unsupported types."""
-    if _is_dataset(given):
+    if _is_dataset(source):
         return "a dataset"
-    if hasattr(given, "__arrow_c_stream__"):
+    if hasattr(source, "__arrow_c_stream__"):
         return "a table"
-    is_rows = isinstance(given, Iterable) and not isinstance(given, str | bytes | Mapping)
+    is_rows = isinstance(source, Iterable) and not isinstance(source, str | bytes | Mapping)
     return "rows" if is_rows else ""

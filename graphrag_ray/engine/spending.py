@@ -82,22 +82,22 @@ class Spending:
             not current.total_tokens
         ):  # finished items made no successful call, so they say nothing about costs
             free, finished = finished, 0
-        sent = InFlight() if finished or in_flight is None else in_flight
-        items = finished or (current.calls + sent.calls) / (turns or math.inf)
-        left: list[tuple[float, float]] = []  # remaining budget, and its estimated use per item
+        unfinished = InFlight() if finished or in_flight is None else in_flight
+        items = finished or (current.calls + unfinished.calls) / (turns or math.inf)
+        budgets: list[tuple[float, float]] = []  # remaining budget, and its estimated use per item
         if budget.max_total_tokens is not None:
             first = FIRST_ITEM.prompt_tokens + FIRST_ITEM.completion_tokens
-            each = (current.total_tokens + sent.tokens) / items if items else first
-            left.append((budget.max_total_tokens - earlier.total_tokens, each))
+            each = (current.total_tokens + unfinished.tokens) / items if items else first
+            budgets.append((budget.max_total_tokens - earlier.total_tokens, each))
         if budget.max_cost_usd is not None:
             costs = (cost_pico_usd(FIRST_ITEM, price_of(m)) or 0 for m in models.online.values())
-            paid = (current.cost_pico_usd or 0) + sent.cost_pico_usd
+            paid = (current.cost_pico_usd or 0) + unfinished.cost_pico_usd
             each = paid / items if items else max(costs, default=0)
-            left.append((budget.max_cost_usd * PICO_USD - (earlier.cost_pico_usd or 0), each))
-        n_items = min(int(amount // each) if each else sys.maxsize for amount, each in left)
+            budgets.append((budget.max_cost_usd * PICO_USD - (earlier.cost_pico_usd or 0), each))
+        n_items = min(int(amount // each) if each else sys.maxsize for amount, each in budgets)
         if not items and turns:
             n_items = min(n_items, FIRST_ITEMS)
-        has_budget = finished == 0 and all(amount > 0 for amount, _ in left)
+        has_budget = finished == 0 and all(amount > 0 for amount, _ in budgets)
         return free + (max(1, n_items) if has_budget else n_items)
 
     def exhausted_error(self, accounts: Accounts) -> BudgetSpent:

@@ -79,8 +79,8 @@ class Amount:
             return Amount(p.done, total, False)
         if total is not None:
             # Items with few calls end first, so weight their average by the share of items that are done.
-            known = p.done / total if total else 1.0
-            each = p.expected_turns * (1.0 - known) + (p.turns / p.done * known if p.done else 0.0)
+            done_share = p.done / total if total else 1.0
+            each = p.expected_turns * (1.0 - done_share) + (p.turns / p.done * done_share if p.done else 0.0)
             total = max(total * each, calls + total - p.done)
         return Amount(calls, total, True)
 
@@ -155,20 +155,20 @@ def seconds_left(p: SweepProgress, amount: Amount, recent: RecentRates) -> float
     enough = max(MIN_DONE, p.in_flight.calls if amount.in_calls else 0)
     if amount.total is None or amount.done < enough or p.seconds < 1.5 * recent.first_s or not recent.per_s():
         return None
-    left = max(0.0, amount.total - amount.done)
-    unsent = max(0.0, left - p.in_flight.calls)
+    remaining = max(0.0, amount.total - amount.done)
+    unsent = max(0.0, remaining - p.in_flight.calls)
     by_limit = 0.0
-    sent = p.accounts.total.calls + p.in_flight.calls
-    if amount.in_calls and sent and (limits := _limits(p)) is not None:
-        each = (p.accounts.total.total_tokens + p.in_flight.tokens) / sent
+    n_sent = p.accounts.total.calls + p.in_flight.calls
+    if amount.in_calls and n_sent and (limits := _limits(p)) is not None:
+        each = (p.accounts.total.total_tokens + p.in_flight.tokens) / n_sent
         needs = ((unsent, limits.requests_per_minute), (unsent * each, limits.tokens_per_minute))
         by_limit = max((60.0 * needed / limit for needed, limit in needs if limit), default=0.0)
-    seconds = max(left / recent.per_s(), by_limit)
+    seconds = max(remaining / recent.per_s(), by_limit)
     return seconds if recent.idle_s <= seconds else None
 
 
 def _limits(p: SweepProgress) -> CombinedLimits | None:
     """Return the limits of the stage's model. Before its first call ends, those of the only limited model."""
     models = {model for stage, model in p.accounts.by_stage if stage == p.stage}
-    known = [limits for m, limits in p.accounts.limits.items() if m in models or not models]
-    return known[0] if len(known) == 1 else None
+    candidates = [limits for m, limits in p.accounts.limits.items() if m in models or not models]
+    return candidates[0] if len(candidates) == 1 else None

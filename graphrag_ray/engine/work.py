@@ -247,8 +247,8 @@ async def run_item(
         write_row(**item_row, kind=DONE, error=state.error if isinstance(state, GaveUp) else None)
     new_rows = written[len(rows) :]
     outcome = outcome_from_journal(runner.key, state, written)
-    known = outcome.status != "complete" and bool(rows) and not new_rows
-    return replace(outcome, turns=sum(r.kind == TURN for r in new_rows), known_failure=known)
+    known_failure = outcome.status != "complete" and bool(rows) and not new_rows
+    return replace(outcome, turns=sum(r.kind == TURN for r in new_rows), known_failure=known_failure)
 
 
 async def _ask(

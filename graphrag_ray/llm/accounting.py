@@ -157,10 +157,10 @@ class Latencies:
     def quantile(self, share: float) -> float | None:
         """Return the duration that `share` of calls did not exceed, to within 9%, or None without calls."""
         rank = math.ceil(share * sum(self.counts.values()))
-        seen = 0
+        cumulative = 0
         for bucket in sorted(self.counts):
-            seen += self.counts[bucket]
-            if seen >= max(rank, 1):
+            cumulative += self.counts[bucket]
+            if cumulative >= max(rank, 1):
                 return min(self.longest_s, _MIN_LATENCY_S * math.exp2((bucket + 1) / _BUCKETS_PER_DOUBLING))
         return None
 
@@ -362,25 +362,25 @@ class Accounts:
             histogram = Counter({int(k): int(v) for k, v in row["latency_histogram"].items()})
             latency = Latencies(histogram, float(row["latency_longest_s"]))
             # Snapshots of earlier versions lack some counts.
-            known = {name: row[name] for name in (*_COUNTS, "cost_pico_usd") if name in row}
-            accounts.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)
+            counts = {name: row[name] for name in (*_COUNTS, "cost_pico_usd") if name in row}
+            accounts.by_stage[row["stage"], row["model"]] = CallTotals(**counts, latency=latency)
         return accounts
 
 
 def stored_quirks(*usages: Mapping[str, Any]) -> Quirks:
     """Return the quirks in stored accounts (`Accounts.to_dict`). Ignores malformed accounts."""
-    known: dict[str, dict[str, list[str]]] = {}
+    quirks: dict[str, dict[str, list[str]]] = {}
     for usage in usages:
         with suppress(AttributeError, TypeError, ValueError):
-            add_quirks(known, usage.get("quirks", {}))
-    return known
+            add_quirks(quirks, usage.get("quirks", {}))
+    return quirks
 
 
-def new_quirks(current: Quirks, *before: Quirks) -> Iterator[tuple[str, list[str]]]:
+def new_quirks(current: Quirks, *earlier: Quirks) -> Iterator[tuple[str, list[str]]]:
     """Yield each endpoint with its quirks that no earlier mapping contains."""
     for model_id, by_endpoint in current.items():
         for endpoint, names in by_endpoint.items():
-            known = {name for b in before for name in b.get(model_id, {}).get(endpoint, ())}
+            known = {name for b in earlier for name in b.get(model_id, {}).get(endpoint, ())}
             if new := sorted(set(names) - known):
                 yield endpoint, new
 
@@ -388,14 +388,14 @@ def new_quirks(current: Quirks, *before: Quirks) -> Iterator[tuple[str, list[str
 def add_quirks(known: dict[str, dict[str, list[str]]], learned: Quirks) -> None:
     for model_id, by_endpoint in learned.items():
         for endpoint, names in by_endpoint.items():
-            before = known.setdefault(model_id, {}).get(endpoint, ())
-            known[model_id][endpoint] = sorted({*before, *names})
+            previous = known.setdefault(model_id, {}).get(endpoint, ())
+            known[model_id][endpoint] = sorted({*previous, *names})
 
 
 def sum_known(values: Sequence[float | None]) -> float | None:
     """Return the sum of values, or None if there are none or one of them is unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -119,7 +119,7 @@ class AdaptiveBound:
     def __init__(self, start: int, now: float) -> None:
         self.bound = start
         self._trial = _Trial(now, first=True)
-        self._before: _Result | None = None
+        self._previous: _Result | None = None
         self._starting = True
         self._direction = 0
         self._streak = 0
@@ -163,7 +163,7 @@ class AdaptiveBound:
             trial.add(tokens, latency_s)
         if trial.calls < MIN_CALLS:
             return
-        share = COVERED_AT_START if self._starting and self._before else COVERED
+        share = COVERED_AT_START if self._starting and self._previous else COVERED
         covered = trial.y >= share * self.bound * (now - (trial.since or 0.0))
         if covered or (trial.first and trial.in_waves):
             self._decide(now)
@@ -177,14 +177,14 @@ class AdaptiveBound:
         in_use = min(self.bound, in_flight)
         self._ceiling = max(1.0, CEILING * in_use)
         self._starting, self._direction, self._streak = False, 1, 0
-        self._before = None
+        self._previous = None
         self._begin(now, BACK_OFF * in_use)
         self._cut = True
 
     def _decide(self, now: float) -> None:
         """End the trial and choose the bound of the next one."""
-        before = self._before
-        result = self._trial.result(before.slope if before else 0.0)
+        previous = self._previous
+        result = self._trial.result(previous.slope if previous else 0.0)
         if result.in_flight < IN_USE * self.bound:
             self._begin(now, self.bound)
             return
@@ -192,20 +192,20 @@ class AdaptiveBound:
         if self._trial.first and self._trial.in_waves:  # Too high, but latencies do not show by how much.
             self._begin(now, self.bound / 2.0)
             return
-        self._before = result
-        if before is None:
+        self._previous = result
+        if previous is None:
             up = 2.0 if self._trial.first and result.latency_s < SLOW_S else 0.5
             self._direction = 1 if up > 1.0 else 0
             self._begin(now, self.bound * (up if self._starting else math.exp(MIN_STEP)))
             return
         # Elasticity: relative change of throughput per relative change of calls in flight, at mean length.
-        change = math.log(result.in_flight / before.in_flight)
+        change = math.log(result.in_flight / previous.in_flight)
         if abs(change) < MIN_STEP / 4.0:
             self._streak, self._direction = 0, 1
             self._begin(now, self.bound * math.exp(MIN_STEP))
             return
-        slower = math.log(result.latency_of(self._tokens) / before.latency_of(self._tokens))
-        low, high = sorted((before.in_flight, result.in_flight))
+        slower = math.log(result.latency_of(self._tokens) / previous.latency_of(self._tokens))
+        low, high = sorted((previous.in_flight, result.in_flight))
         self._begin(now, self._next(low, high, (change - slower) / change))
 
     def _next(self, low: float, high: float, gain: float) -> float:

@@ -159,8 +159,8 @@ class EndpointClient(Client):
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.display_address = display_url(endpoint.base_url)
-        sent = {f"header {name}": value for name, value in endpoint.headers.items()}
-        for name, value in {**sent, "key": key.get_secret_value() if key else ""}.items():
+        headers = {f"header {name}": value for name, value in endpoint.headers.items()}
+        for name, value in {**headers, "key": key.get_secret_value() if key else ""}.items():
             if not (value.isascii() and value.isprintable()):
                 raise NoEndpoint(
                     f"The {name} for {self.display_address} cannot be sent: it is not printable ASCII"
@@ -257,8 +257,8 @@ class EndpointClient(Client):
 
     def _limit_of(self, body: Mapping[str, Any]) -> int:
         """Return the token limit of the reply as sent, or the context window if none was sent."""
-        sent = body.get("max_tokens") or body.get("max_completion_tokens")
-        return int(sent or self._model.context_window)
+        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        return int(limit or self._model.context_window)
 
     def _read_chat(
         self, reply: Mapping[str, Any], request: ChatRequest, counted: int, body: Mapping[str, Any]

@@ -282,13 +282,13 @@ class LocalModelClient:
     ) -> None:
         assert self._pool is not None
         replies: list[_CountedReply | None] = [None] * len(batch)
-        sent = self._pool.submit(_chat_batch, self._provider, [request for request, _ in batch])
-        if sent is not None:
-            done = asyncio.wrap_future(sent)
+        future = self._pool.submit(_chat_batch, self._provider, [request for request, _ in batch])
+        if future is not None:
+            done = asyncio.wrap_future(future)
             await asyncio.wait([done])
             done.exception()  # Mark it as retrieved, or asyncio logs it.
             with suppress(Exception):  # The caller repeats the request in this process and sees the error.
-                replies = self._pool.result(sent)
+                replies = self._pool.result(future)
         for (_, answer), counted in zip(batch, replies, strict=True):
             if not answer.done():
                 answer.set_result(counted)

@@ -50,16 +50,16 @@ class CallDurations:
         self._hedged[prompt] += 1
 
     def slow_s(self, prompt: str, finishing: bool = False) -> float | None:
-        """Return the seconds after which a call of this prompt is slow, or None if too few were seen."""
-        seen = self._seen[prompt]
-        if seen < MIN_SEEN:
+        """Return the seconds after which a call of this prompt is slow, or None if too few were n_seen."""
+        n_seen = self._seen[prompt]
+        if n_seen < MIN_SEEN:
             return None
-        few_hedged = self._hedged[prompt] < MAX_HEDGED_SHARE * seen
+        few_hedged = self._hedged[prompt] < MAX_HEDGED_SHARE * n_seen
         quantile = FINAL_SLOW_QUANTILE if finishing and few_hedged else SLOW_QUANTILE
         computed_at, seconds = self._slow.get((prompt, quantile), (0, 0.0))
-        if seen >= computed_at + _RECOMPUTE_AFTER:
+        if n_seen >= computed_at + _RECOMPUTE_AFTER:
             seconds = self._latencies[prompt].quantile(quantile) or 0.0
-            self._slow[prompt, quantile] = (seen, seconds)
+            self._slow[prompt, quantile] = (n_seen, seconds)
         return seconds
 
 
@@ -76,14 +76,14 @@ async def race(
 
     The next request follows when the last one is slow, or failed while an earlier one is still running, and
     `another` returned a permit. `slow_s` is called repeatedly, because its result changes as more calls are
-    seen. Each request settles its own permit, even if it is cancelled. `give_back` receives a permit that
+    n_seen. Each request settles its own permit, even if it is cancelled. `give_back` receives a permit that
     comes too late.
 
     Returns:
         The first good result, or the first request's result if none is good; the number of the request with
         that result; and the endpoints of cancelled requests.
     """
-    sent: list[tuple[asyncio.Future[T], Permit]] = []
+    requests: list[tuple[asyncio.Future[T], Permit]] = []
 
     async def next_permit(last: asyncio.Future[T]) -> Permit:
         """Wait until the last request is slow or done, and then for a permit."""
@@ -95,27 +95,27 @@ async def race(
         return await another()
 
     def start(permit: Permit) -> asyncio.Future[Permit] | None:
-        sent.append((asyncio.ensure_future(send(permit)), permit))
-        if len(sent) == MAX_REQUESTS:
+        requests.append((asyncio.ensure_future(send(permit)), permit))
+        if len(requests) == MAX_REQUESTS:
             return None
-        return asyncio.ensure_future(next_permit(sent[-1][0]))
+        return asyncio.ensure_future(next_permit(requests[-1][0]))
 
     upcoming = start(permit)
     try:
         while True:
-            in_flight = {request for request, _ in sent if not request.done()}
+            in_flight = {request for request, _ in requests if not request.done()}
             awaited: set[asyncio.Future[Any]] = {*in_flight} | ({upcoming} if upcoming is not None else set())
             await asyncio.wait(awaited, return_when=asyncio.FIRST_COMPLETED)
-            in_flight = {request for request, _ in sent if not request.done()}
-            done = [n for n, (request, _) in enumerate(sent) if request.done() and _has_result(request)]
-            winner = next((n for n in done if good(sent[n][0].result())), None)
+            in_flight = {request for request, _ in requests if not request.done()}
+            done = [n for n, (request, _) in enumerate(requests) if request.done() and _has_result(request)]
+            winner = next((n for n in done if good(requests[n][0].result())), None)
             if winner is not None or not in_flight:
-                lost = tuple(permit.endpoint for request, permit in sent if request in in_flight)
-                return await sent[winner or 0][0], winner or 0, lost
+                lost = tuple(permit.endpoint for request, permit in requests if request in in_flight)
+                return await requests[winner or 0][0], winner or 0, lost
             if upcoming is not None and upcoming.done():
                 upcoming = start(upcoming.result()) if _has_result(upcoming) else None
     finally:
-        unfinished: list[asyncio.Future[Any]] = [request for request, _ in sent]
+        unfinished: list[asyncio.Future[Any]] = [request for request, _ in requests]
         if upcoming is not None and upcoming.done() and _has_result(upcoming):
             give_back(upcoming.result())
         elif upcoming is not None:

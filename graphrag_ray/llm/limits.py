@@ -304,8 +304,8 @@ class LimiterState:
                 waiting.append(ticket)
         self._queue = waiting
         waits = [self._opens_in(now, i) for i, limits in enumerate(self._endpoints) if limits.has_room]
-        known = [w for w in waits if w is not None]
-        return granted, now + min(known) if known and self._queue else None
+        delays = [w for w in waits if w is not None]
+        return granted, now + min(delays) if delays and self._queue else None
 
     def _opens_in(self, now: float, endpoint: int) -> float | None:
         """Return the seconds until an endpoint's bucket can serve its waiters, or None without waiters."""

@@ -65,22 +65,22 @@ class EndpointPool:
         Prefers endpoints that are not resting and differ from `other_than`, if one of them accepts a request
         of this size. The second choice is all endpoints that are not resting.
         """
-        left = self.remaining(now)
-        awake = [i for i in left if self._resting_until[i] <= now]
+        remaining = self.remaining(now)
+        awake = [i for i in remaining if self._resting_until[i] <= now]
         others = [i for i in awake if i != other_than]
         for candidates in (others, awake):
             if any((limit := self._limits[i]) is None or tokens <= limit for i in candidates):
                 return candidates
-        return left
+        return remaining
 
     def remaining(self, now: float) -> list[int]:
         """Return the endpoints that were not dropped. Raises FatalCallError if all were."""
         self._dropped = {i: (error, until) for i, (error, until) in self._dropped.items() if until > now}
-        left = [i for i in range(len(self._names)) if i not in self._dropped]
-        if not left:
+        remaining = [i for i in range(len(self._names)) if i not in self._dropped]
+        if not remaining:
             last, _ = list(self._dropped.values())[-1]
             raise type(last)(str(last), status=last.status)
-        return left
+        return remaining
 
     def has(self, endpoint: int) -> bool:
         return endpoint not in self._dropped
@@ -111,12 +111,12 @@ class EndpointPool:
         if endpoint in self._dropped:
             return
         self._dropped[endpoint] = error, now + self._dropped_for_s
-        left = len(self._names) - len(self._dropped)
-        if left:
+        n_left = len(self._names) - len(self._dropped)
+        if n_left:
             # Do not log the endpoint's message, which may quote the request.
             why = str(error) if error.status is None else f"it answered {error.status}"
             until = "any more" if math.isinf(self._dropped_for_s) else f"for {self._dropped_for_s:.0f} s"
-            logger.warning("Not using %s %s: %s (%d left)", self._names[endpoint], until, why, left)
+            logger.warning("Not using %s %s: %s (%d left)", self._names[endpoint], until, why, n_left)
             logger.debug("%s said: %s", self._names[endpoint], error)
 
 

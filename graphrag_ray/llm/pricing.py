@@ -39,12 +39,12 @@ def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
 def highest_price(model: Model) -> Price | None:
     """Return the highest prices at any endpoint of a model, or None if one of the prices is unknown."""
     prices = [price_of(model, endpoint) for endpoint in model.endpoints] or [price_of(model)]
-    known = [p for p in prices if p is not None]
-    if len(known) < len(prices):
+    known_prices = [p for p in prices if p is not None]
+    if len(known_prices) < len(prices):
         return None
     return Price(
-        input_usd_per_mtok=max(p.input_usd_per_mtok for p in known),
-        output_usd_per_mtok=max(p.output_usd_per_mtok for p in known),
+        input_usd_per_mtok=max(p.input_usd_per_mtok for p in known_prices),
+        output_usd_per_mtok=max(p.output_usd_per_mtok for p in known_prices),
     )
 
 

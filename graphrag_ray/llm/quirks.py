@@ -142,10 +142,10 @@ class EndpointQuirks:
         about_size = _TOO_MUCH.search(message) or refusal.code == "context_length_exceeded"
         if about_size or not (_REFUSED.search(message) or refusal.code.startswith("unsupported")):
             return False
-        sent = [name for name in _OPTIONAL if name in body]
+        parameters = [name for name in _OPTIONAL if name in body]
         name: str | None = re.split(r"[.\[]", refusal.param, maxsplit=1)[0]
-        if name not in sent:
-            name = next((name for name in sent if re.search(rf"\b{name}\b", message)), None)
+        if name not in parameters:
+            name = next((name for name in parameters if re.search(rf"\b{name}\b", message)), None)
         if name is None:
             return False
         format_type = str((body.get("response_format") or {}).get("type"))

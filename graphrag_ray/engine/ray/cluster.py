@@ -251,7 +251,7 @@ def inspect_nodes(
     """
     cancelled = cancelled or Event()
     nodes = [n for n in ray.nodes() if n["Alive"] and (node_ids is None or n["NodeID"] in node_ids)]
-    here = ray.get_runtime_context().get_node_id()
+    own_node = ray.get_runtime_context().get_node_id()
     with _marker_file(root) as marker:
         sizes = {path: os.path.getsize(path) for path in filter(None, (marker, *inputs))}
         source = _hash_source(_PACKAGE)
@@ -259,7 +259,7 @@ def inspect_nodes(
             return {}
         probes = {
             _probe(node["NodeID"]).remote(
-                _requirements(), REQUIRED_MODULES, {} if node["NodeID"] == here else sizes, source
+                _requirements(), REQUIRED_MODULES, {} if node["NodeID"] == own_node else sizes, source
             ): node
             for node in nodes
         }

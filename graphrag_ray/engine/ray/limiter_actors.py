@@ -140,8 +140,8 @@ class ModelLimiter:
     async def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
             # Do not let a permit of an earlier incarnation release one of this incarnation.
-            known = holder if life == self._life else f"{holder} in another life"
-            self._limiter.settle_all(model, settled, known)
+            permit_holder = holder if life == self._life else f"{holder} of another incarnation"
+            self._limiter.settle_all(model, settled, permit_holder)
 
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)

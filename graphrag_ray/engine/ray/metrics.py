@@ -63,7 +63,7 @@ class RunMetrics:
     def begin(self, stage: str, limiters: Sequence[Any]) -> None:
         """Begin a sweep. A stage may have several."""
         self._stage, self._limiters = stage, limiters
-        self._asked: list[Any] = []
+        self._pending: list[Any] = []
         self._updated_at, self._sweep = -math.inf, object()
         self._total: int | None = None
 
@@ -76,23 +76,23 @@ class RunMetrics:
             return
         self._updated_at, self._total = now, total
         self._record(sweep, waiting, leased, lag_s, workers)
-        if self._asked and not ray.wait(self._asked, num_returns=len(self._asked), timeout=0)[1]:
+        if self._pending and not ray.wait(self._pending, num_returns=len(self._pending), timeout=0)[1]:
             self._record_endpoints()
-        if not self._asked:
-            self._asked = [limiter.watched.remote() for limiter in self._limiters]
+        if not self._pending:
+            self._pending = [limiter.watched.remote() for limiter in self._limiters]
 
     def end(self, sweep: SweepResult) -> None:
         """Record the result of a sweep."""
         self._record(sweep, 0, 0, 0.0, 0)
         self._ended[self._stage] += sweep.finished
         with suppress(RayError):
-            self._asked = [limiter.watched.remote() for limiter in self._limiters]
+            self._pending = [limiter.watched.remote() for limiter in self._limiters]
             self._record_endpoints(finished=True)
 
     def _record_endpoints(self, finished: bool = False) -> None:
-        asked, self._asked = self._asked, []
+        pending, self._pending = self._pending, []
         with suppress(RayError):  # a limiter is gone; the next update tries again
-            for watched in ray.get(asked, timeout=LIMITER_TIMEOUT_S):
+            for watched in ray.get(pending, timeout=LIMITER_TIMEOUT_S):
                 self._meter.endpoints(self._stage, watched, finished)
 
     def _record(self, sweep: SweepResult, waiting: int, leased: int, lag_s: float, workers: int) -> None:

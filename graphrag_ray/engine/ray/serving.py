@@ -147,9 +147,9 @@ def build_application(
 
 def log_with_serve() -> None:
     """Send this package's log to Serve's handlers, with secrets removed. Call it in a replica."""
-    ours, serves = logging.getLogger(PACKAGE_LOGGER), logging.getLogger(_SERVE_LOG)
-    ours.handlers, ours.propagate = [ForwardingHandler(serves, _writes_json)], False
-    ours.setLevel(serves.level)
+    package_log, serve_log = logging.getLogger(PACKAGE_LOGGER), logging.getLogger(_SERVE_LOG)
+    package_log.handlers, package_log.propagate = [ForwardingHandler(serve_log, _writes_json)], False
+    package_log.setLevel(serve_log.level)
 
 
 def _writes_json(handler: logging.Handler) -> bool:
@@ -193,15 +193,15 @@ def serve_application(
     logging.getLogger(_SERVE_LOG).setLevel(logging.ERROR)
     name = "-".join([APPLICATION, *filter(None, prefix.split("/"))])
     try:
-        ours = ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is None
+        starts_serve = ray.get_actor("SERVE_CONTROLLER_ACTOR", "serve") is None
     except ValueError:
-        ours = True
-    if not ours and loopback_only:
+        starts_serve = True
+    if not starts_serve and loopback_only:
         raise UsageError(
             "Ray Serve already runs on this cluster and may accept outside connections, so anyone could ask "
             "questions at your cost. Set a token, or pass --allow-anonymous."
         )
-    if not ours and name in serve.status().applications:
+    if not starts_serve and name in serve.status().applications:
         if not _orphaned(name):
             raise UsageError(f"This cluster already serves {name!r}. Choose a --prefix other than {prefix}.")
         _log.warning("The process that served %r is gone; replacing its application", name)
@@ -215,7 +215,7 @@ def serve_application(
     logs = {"log_level": log_level, "enable_access_log": log_level != "WARNING"}
     logs |= {"encoding": "JSON"} if log_json else {}  # otherwise RAY_SERVE_LOG_ENCODING decides
     try:
-        if ours:
+        if starts_serve:
             http = {"host": host, "port": port}
             try:
                 serve.start(proxy_location=ProxyLocation.HeadOnly, http_options=http, logging_config=logs)
@@ -229,11 +229,11 @@ def serve_application(
             serve.run(app, name=name, route_prefix=prefix, logging_config=logs)
         except RuntimeError as e:
             raise GraphRagError(f"The service did not start: {_start_error(name, e)}") from e
-        yield ours
+        yield starts_serve
     finally:
         with suppress(RayError, RuntimeError):
             _end(name, grace_s)
-            if ours and not private and not serve.status().applications:
+            if starts_serve and not private and not serve.status().applications:
                 serve.shutdown()
         if keys is not None:
             ray.kill(keys)

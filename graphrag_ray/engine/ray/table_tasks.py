@@ -123,8 +123,8 @@ def process_died(step: str, x: Any, why: str, what: str = "") -> ProcessDied:
         others = f" and {len(paths) - MAX_PARTS_NAMED} more" if len(paths) > MAX_PARTS_NAMED else ""
         what = f"{', '.join(paths[:MAX_PARTS_NAMED])}{others}"
     return ProcessDied(
-        f"Step {step} cannot process {what or 'an input'}: {why}. Finished work is reused. Give the processes "
-        "more memory, or run fewer of them per node, and run the same command again."
+        f"Step {step} cannot process {what or 'an input'}: {why}. Finished work is reused. Give the "
+        "processes more memory, or run fewer of them per node, and run the same command again."
     )
 
 

@@ -234,13 +234,13 @@ def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
 
 def view_nodes() -> NodeView:
     """List the living nodes. The driver's comes last because it has other work."""
-    here = ray.get_runtime_context().get_node_id()
+    own_node = ray.get_runtime_context().get_node_id()
     deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
     # Unlike `ray.nodes()`, this does not start another Ray if this one is gone.
     nodes = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in state.node_table() if n["Alive"]]
     staying = [node for node in nodes if node.id not in deadlines]
     draining = {node.id: deadlines[node.id] for node in nodes if node.id in deadlines}
-    return sorted(staying, key=lambda node: node.id == here), draining
+    return sorted(staying, key=lambda node: node.id == own_node), draining
 
 
 def workers_on(

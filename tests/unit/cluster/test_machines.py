@@ -75,7 +75,7 @@ def test_the_dashboard_of_the_head_listens_on_loopback_only(cluster):
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """EC2's metadata service (IMDSv2). It requires a token, and sends a spot notice from the third request on."""
+    """EC2's metadata service (IMDSv2). Requires a token; sends a spot notice from the third request on."""
 
     looks = 0
 
