@@ -50,7 +50,7 @@ class CallDurations:
         self._hedged[prompt] += 1
 
     def slow_s(self, prompt: str, finishing: bool = False) -> float | None:
-        """Return the seconds after which a call of this prompt is slow, or None if too few were n_seen."""
+        """Return the seconds after which a call of this prompt is slow, or None if too few were seen."""
         n_seen = self._seen[prompt]
         if n_seen < MIN_SEEN:
             return None
@@ -76,7 +76,7 @@ async def race(
 
     The next request follows when the last one is slow, or failed while an earlier one is still running, and
     `another` returned a permit. `slow_s` is called repeatedly, because its result changes as more calls are
-    n_seen. Each request settles its own permit, even if it is cancelled. `give_back` receives a permit that
+    seen. Each request settles its own permit, even if it is cancelled. `give_back` receives a permit that
     comes too late.
 
     Returns:

@@ -53,7 +53,7 @@ class EndpointPool:
     ) -> None:
         self._names = names
         self._limits = limits
-        self._consecutive_failures = [0] * len(names)
+        self._failures = [0] * len(names)
         self._rests = [0] * len(names)
         self._resting_until = [0.0] * len(names)
         self._dropped_for_s = dropped_for_s
@@ -91,15 +91,12 @@ class EndpointPool:
         return None if None in limits else max(limit for limit in limits if limit is not None)
 
     def record_success(self, endpoint: int) -> None:
-        self._consecutive_failures[endpoint] = self._rests[endpoint] = 0
+        self._failures[endpoint] = self._rests[endpoint] = 0
 
     def record_failure(self, endpoint: int, now: float) -> None:
         """Record a transient failure. Not for 429s, which the limiter handles for all callers."""
-        self._consecutive_failures[endpoint] += 1
-        if (
-            self._consecutive_failures[endpoint] >= REST_AFTER_FAILURES
-            and self._resting_until[endpoint] <= now
-        ):
+        self._failures[endpoint] += 1
+        if self._failures[endpoint] >= REST_AFTER_FAILURES and self._resting_until[endpoint] <= now:
             rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** self._rests[endpoint])
             self._rests[endpoint] += 1
             self._resting_until[endpoint] = now + rest_s

@@ -105,7 +105,7 @@ def test_a_node_that_does_not_answer_gets_none_and_is_asked_again(
 def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     make: Callable[[Collection[str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cluster, "REQUIRED_MODULES", ("no_such_module",))
+    monkeypatch.setattr(cluster, "REQUIRED", ("no_such_module",))
     made = make(set())
     answered(made)
     assert made.poll_now()[0] == [] and made._asking == []

@@ -42,11 +42,7 @@ NODE_CHECK_TIMEOUT_S = 120.0
 """Time limit for checking a node. A node that does not answer in time is no error, but stays unchecked."""
 _POLL_S = 0.2
 
-REQUIRED_MODULES = (
-    "graphrag_ray.engine.ray.worker",
-    "graphrag_ray.indexing.run",
-    "graphrag_ray.corpus.parse",
-)
+REQUIRED = ("graphrag_ray.engine.ray.worker", "graphrag_ray.indexing.run", "graphrag_ray.corpus.parse")
 """Modules that each node must be able to import."""
 
 _PACKAGE = Path(__file__).parents[2]
@@ -240,17 +236,14 @@ def check_nodes(root: Store, inputs: Sequence[str]) -> set[str]:
 
 
 def inspect_nodes(
-    root: Store,
-    inputs: Sequence[str],
-    node_ids: Collection[str] | None = None,
-    cancelled: Event | None = None,
+    root: Store, inputs: Sequence[str], ids: Collection[str] | None = None, cancelled: Event | None = None
 ) -> dict[str, str]:
     """Check all nodes, or only those with the given ids. Returns an error message or "" by node id.
 
     Stops as soon as `cancelled` is set: Ray may then be shut down, and calling it would start another.
     """
     cancelled = cancelled or Event()
-    nodes = [n for n in ray.nodes() if n["Alive"] and (node_ids is None or n["NodeID"] in node_ids)]
+    nodes = [n for n in ray.nodes() if n["Alive"] and (ids is None or n["NodeID"] in ids)]
     own_node = ray.get_runtime_context().get_node_id()
     with _marker_file(root) as marker:
         sizes = {path: os.path.getsize(path) for path in filter(None, (marker, *inputs))}
@@ -259,7 +252,7 @@ def inspect_nodes(
             return {}
         probes = {
             _probe(node["NodeID"]).remote(
-                _requirements(), REQUIRED_MODULES, {} if node["NodeID"] == own_node else sizes, source
+                _requirements(), REQUIRED, {} if node["NodeID"] == own_node else sizes, source
             ): node
             for node in nodes
         }

@@ -1,9 +1,8 @@
 """The LLM workers of a run: how many there are, and on which nodes.
 
 A worker is pinned to its node. If only its process dies, Ray restarts it there. If the node is lost, so is
-the worker, and the pool starts another where there is room; otherwise Ray would move it and workers could
-pile up on a few nodes. Hard affinity is also needed because Ray ignores soft affinity for actors without
-CPUs.
+the worker, and the pool starts another where there is room. Hard affinity prevents Ray from moving workers,
+which could pile up on a few nodes; besides, Ray ignores soft affinity for actors without CPUs.
 
 One limiter serves all workers of a model. With 8 workers on two busy cores it used 26% of a core at 385 calls
 a second, 56% at 1,585 and 28% at 3,771, because more calls share each request and batch. At a fully used

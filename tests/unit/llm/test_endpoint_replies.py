@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, EmbeddingRequest, Message, Usage
 from graphrag_ray.llm.call_failures import PromptTruncated
-from graphrag_ray.llm.endpoint_replies import decoded, read_chat, read_embeddings, split_proportionally
+from graphrag_ray.llm.endpoint_replies import decode_object, read_chat, read_embeddings, split_proportionally
 
 CALL = CallParameters("default", "m")
 REQUEST = ChatRequest("map", (Message("user", "Hello"),), CALL)
@@ -98,16 +98,16 @@ def test_a_one_token_yes_is_not_truncated():
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[1]", b"null", b'{"choices": [', b"\xff\xfe"])
 def test_a_reply_that_is_not_json_is_a_transient_failure(content):
     with pytest.raises(TransientCallError, match="host"):
-        decoded(content, "host")
+        decode_object(content, "host")
 
 
 def test_an_error_with_status_200_is_an_error():
     with pytest.raises(TransientCallError):
-        decoded(b'{"error": {"message": "overloaded", "code": 429}}', "host")
+        decode_object(b'{"error": {"message": "overloaded", "code": 429}}', "host")
     with pytest.raises(TransientCallError):
-        decoded(b'{"error": "overloaded"}', "host")
+        decode_object(b'{"error": "overloaded"}', "host")
     with pytest.raises(FatalCallError):
-        decoded(b'{"error": {"message": "who are you", "code": 401}}', "host")
+        decode_object(b'{"error": {"message": "who are you", "code": 401}}', "host")
 
 
 def embedding_requests(*texts, dimensions=None):
