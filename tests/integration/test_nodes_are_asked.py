@@ -47,7 +47,7 @@ def this_node() -> str:
 
 
 def answered(asked: WorkerPool) -> None:
-    for _, answer in asked._asking:
+    for _, answer in asked._checks:
         answer.exception(60)
 
 
@@ -108,7 +108,7 @@ def test_a_node_that_lacks_something_gets_none_and_is_not_asked_again(
     monkeypatch.setattr(cluster, "REQUIRED", ("no_such_module",))
     made = make(set())
     answered(made)
-    assert made.poll_now()[0] == [] and made._asking == []
+    assert made.poll_now()[0] == [] and made._checks == []
 
 
 def test_a_node_that_imports_another_version_is_named_with_both(

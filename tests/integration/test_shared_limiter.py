@@ -235,7 +235,7 @@ def test_what_replicas_log_holds_neither_keys_nor_what_exceptions_quote(on_ray: 
         .options(name=f"{name}-keys", namespace=serving.NAMESPACE)
         .remote()
     )
-    ray.get(keys.hold.remote("SOME_VARIABLE", "correct-horse"))
+    ray.get(keys.put.remote("SOME_VARIABLE", "correct-horse"))
     assert serving.Replica(name, "one", has_peers=True).fetch_key("SOME_VARIABLE") == "correct-horse"
     ours, theirs = logging.getLogger("graphrag_ray"), logging.getLogger("ray.serve")
     before = ours.handlers, ours.propagate, ours.level

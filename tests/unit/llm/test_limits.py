@@ -155,9 +155,9 @@ def test_a_429_pauses_all_callers_for_the_requested_time():
     limits.penalise(0.0, 0, 7.0)
     limits.ask("a", [1], [0])
     limits.ask("b", [1], [0])
-    granted, look_again_at = limits.grants(6.9)
+    granted, check_again_at = limits.grants(6.9)
     assert granted == []
-    assert look_again_at == pytest.approx(7.0)
+    assert check_again_at == pytest.approx(7.0)
     assert len(limits.grants(7.0)[0]) == 2
 
 
@@ -169,9 +169,9 @@ def test_a_429_does_not_affect_other_endpoints():
 
 def pause_of(limits, now):
     limits.ask("w", [1], [0])
-    _, look_again_at = limits.grants(now)
+    _, check_again_at = limits.grants(now)
     limits.forget("w")
-    return (look_again_at or now) - now
+    return (check_again_at or now) - now
 
 
 def pauses_of_429s(limits, gap_s, n):
@@ -235,23 +235,26 @@ def test_the_bound_always_holds_and_every_ticket_is_answered(steps):
         for grant in limits.grants(now)[0]:
             owner = waiting.pop(grant.ticket)
             running += [(e, owner) for e in grant.endpoints]
-        for endpoint, gate in enumerate(limits._gates):
+        for endpoint, limits_of_endpoint in enumerate(limits._endpoints):
             wants = [t.wants for t in limits._queue if endpoint in t.usable]
-            assert (gate.waiting, gate.waiting_tokens) == (sum(map(len, wants)), sum(map(sum, wants)))
+            assert (limits_of_endpoint.waiting, limits_of_endpoint.waiting_tokens) == (
+                sum(map(len, wants)),
+                sum(map(sum, wants)),
+            )
         assert limits.in_flight == (sum(e == 0 for e, _ in running), sum(e == 1 for e, _ in running))
         assert limits.in_flight[0] <= 4
         assert limits.in_flight[1] <= 3
     for endpoint, owner in running:
         limits.settle(now, owner, endpoint, 0)
     for _ in range(200):
-        granted, look_again_at = limits.grants(now)
+        granted, check_again_at = limits.grants(now)
         for grant in granted:
             owner = waiting.pop(grant.ticket)
             for endpoint in grant.endpoints:
                 limits.settle(now, owner, endpoint, 0)
         if not waiting:
             break
-        now = look_again_at if look_again_at is not None else now
+        now = check_again_at if check_again_at is not None else now
     assert not waiting
 
 
