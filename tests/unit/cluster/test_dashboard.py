@@ -78,7 +78,9 @@ def test_panels_use_only_labels_of_their_metrics(panel: dict[str, Any]):
                 set(a.modifier.labels) for a in above if isinstance(a, promql.AggregateExpr) and a.modifier
             ]
             assert all(group <= has for group in groups)
-            assert legend <= (groups[0] if groups else set()), "what is left is what is grouped by, outside"
+            assert legend <= (groups[0] if groups else set()), (
+                "the remaining labels are those of the outer grouping"
+            )
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])

@@ -60,7 +60,7 @@ def test_items_handed_back_go_first_and_are_not_suspects():
     b = book(6)
     b.lease("w", 4)
     b.hand_back("w", [2, 3, 5], begun=False)
-    assert b.leased == 2 and b.losses_of(range(6)) == {}, "nothing of them can be in a journal"
+    assert b.leased == 2 and b.losses_of(range(6)) == {}, "they cannot have journal rows"
     assert [i for i, _ in b.lease("v", 2)] == [2, 3]
     b.hand_back("w", b.leases_of("w"), begun=True)
     assert [i for i, _ in b.lease("v", 6)] == [0, 1, 4, 5]
@@ -86,7 +86,7 @@ def test_a_suspect_that_is_handed_back_stays_a_suspect():
     assert [i for i, _ in b.lease("v", 1)] == [0]
     b.hand_back("v", b.leases_of("v"), begun=True)
     b.add([(2, "item 2")])
-    assert [i for i, _ in b.lease("u", 2)] == [2], "suspects are handed out alone"
+    assert [i for i, _ in b.lease("u", 2)] == [2], "suspects are leased alone"
 
 
 @given(
@@ -168,12 +168,12 @@ def test_suspects_wait_for_an_idle_worker_and_for_ordinary_items():
         b.lease("w", 30)
         b.lose("w")
     assert [i for i, _ in b.lease("w", 100)] == list(range(30, 40)), "lost twice: the first thirty"
-    assert b.lease("w", 100) == [], "it has ordinary items"
+    assert b.lease("w", 100) == [], "it has other items"
     for i in range(30, 40):
         b.finish(i)
     assert len(b.lease("w", 100)) == SUSPECT_GROUP and b.lease("w", 100) == []
     b.add([(40, "item 40")])
-    assert b.lease("w", 100) == [], "what came meanwhile is not to be suspected with them"
+    assert b.lease("w", 100) == [], "other items must not become suspects with them"
     b.lose("w")
     assert [i for i, _ in b.lease("w", 100)] == [40]
 

@@ -65,7 +65,7 @@ def test_answers_in_quick_succession_share_a_part(store: Store):
     for i in range(20):
         replies.append(row(i))
         replies.flush_if_due()
-    assert parts(store) == 1, "of the first, which nobody had written just before"
+    assert parts(store) == 1, "only the first, because no write preceded it"
     replies.flush()
     assert parts(store) == 2
     assert set(ReplyCache(store).lookup([key(i) for i in range(20)])) == {key(i) for i in range(20)}

@@ -91,7 +91,9 @@ def test_the_first_items_are_estimated_by_the_expected_cost_of_their_calls():
     assert spending.affordable_items(spent(20_000), 0, models, InFlight(3, 20_000), 2.0) == 5, (
         "those that were answered"
     )
-    assert spending.affordable_items(spent(8_000), 4, models, reports, 2.0) == 50, "finished ones know better"
+    assert spending.affordable_items(spent(8_000), 4, models, reports, 2.0) == 50, (
+        "finished items give a better estimate"
+    )
     assert spending.affordable_items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, (
         "a call of many items"
     )

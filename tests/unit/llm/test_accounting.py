@@ -138,7 +138,7 @@ def test_rows_contain_calls_in_flight_and_the_share_of_the_limit():
     one.absorb(Accounts(spans={"extract": StageTiming(30_000, 7)}, limits={"m": CombinedLimits.of(model)}))
     (row,) = one.rows()
     assert (row["seconds"], row["mean_in_flight"], row["peak_in_flight"]) == (30.0, 4.0, 7)
-    assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, of 12,000 in a whole one"
+    assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, with a limit of 12,000 per minute"
 
 
 def test_the_share_refers_to_the_tighter_limit():

@@ -76,7 +76,7 @@ def test_an_endpoint_that_refuses_requests_is_dropped_with_one_warning(caplog):
     assert len(caplog.records) == 1
     assert "http://host0" in caplog.text
     assert "answered 401" in caplog.text
-    assert "wrong key" not in caplog.text, "it may quote what was asked"
+    assert "wrong key" not in caplog.text, "the message may quote the request"
 
 
 def test_dropping_the_last_endpoint_ends_the_run_with_its_reason():

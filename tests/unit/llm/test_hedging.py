@@ -94,7 +94,7 @@ def test_the_cancelled_request_is_assumed_to_cost_as_much():
     record = world.records[-1]
     assert record.usage == Usage(200, 100, reported=False)
     assert record.cost_usd == pytest.approx(400e-6)
-    assert world.limiter.settled[-1] == 0, "its reservation stands"
+    assert world.limiter.settled[-1] == 0, "its reservation is not refunded"
 
 
 def test_hedges_are_counted_separately_from_retries():
@@ -231,7 +231,7 @@ def test_a_running_call_is_hedged_sooner_once_nothing_is_left_to_send():
             client._durations.note("map", 3600.0)
         slow = asyncio.ensure_future(world.gateway.ask(chat("Last."), "stage"))
         await asyncio.sleep(0.1)
-        assert not other.seen, "an hour is not over"
+        assert not other.seen, "the pause of an hour is not over"
         ended = True
         assert await asyncio.wait_for(slow, 5) == SECOND
         await world.gateway.close()

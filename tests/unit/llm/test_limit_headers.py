@@ -142,7 +142,7 @@ def granted(limits, now, wants):
 def test_reported_limits_are_used_if_the_settings_have_none():
     limits = LimiterState([Endpoint()], 4, 0.0)
     settle(limits, RateLimitInfo(6_000, 600_000))
-    assert granted(limits, 0.0, [10] * 100) == 0, "a limit that is new starts empty"
+    assert granted(limits, 0.0, [10] * 100) == 0, "a new limit starts empty"
     assert granted(limits, 100.0, [1] * 100) == 10, "a tenth of a second of requests"
     assert granted(limits, 200.0, [500] * 100) == 2, "a tenth of a second of tokens"
 

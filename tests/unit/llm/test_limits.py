@@ -271,4 +271,4 @@ def test_endpoint_states_contain_counts_calls_in_flight_and_limits():
     assert (second.in_flight, second.max_in_flight, second.tokens_per_minute) == (1, 3, None)
     assert second.pause_s == 6.0 and sum(tally.latency.counts.values()) == 1
     limits.settle(3.0, "w", 1, 0, CallOutcome(1.0, 50))
-    assert tally.answered == 1, "what was seen stays as it was"
+    assert tally.answered == 1, "earlier states do not change"

@@ -45,8 +45,8 @@ def test_reservations_adapt_to_the_length_of_replies():
     world = World(FakeClient(HELLO), endpoint=Endpoint(max_in_flight=1))
     world.run(*[chat() for _ in range(4)], chat(prompt="other"))
     firsts = [a[0] for a in world.limiter.asked]
-    assert firsts[0] - firsts[-2] == 450, "500 at first, 50 when it is known"
-    assert firsts[-1] == firsts[0], "another prompt has its own mean"
+    assert firsts[0] - firsts[-2] == 450, "500 at first, then 50"
+    assert firsts[-1] == firsts[0], "each prompt has its own mean"
 
 
 def test_reservations_do_not_use_the_maximum_reply_length():
@@ -89,15 +89,15 @@ def test_a_429_pauses_all_callers_through_the_limiter():
     world = World(FakeClient(TransientCallError("slow down", status=429, retry_after_s=0.05), HELLO))
     assert world.run(chat()) == [HELLO]
     assert world.limiter.penalties == [(0, 0.05)]
-    assert world.slept == [], "the limiter makes us wait, not a sleep of our own"
+    assert world.slept == [], "the limiter waits, so the client does not sleep"
     assert world.records[0].rate_limited == 1
-    assert world.limiter.settled[0] == -world.limiter.asked[0][0], "what was refused used no tokens"
+    assert world.limiter.settled[0] == -world.limiter.asked[0][0], "refused requests use no tokens"
 
 
 def test_retry_after_of_an_overloaded_endpoint_is_respected():
     world = World(FakeClient(TransientCallError("busy", status=503, retry_after_s=0.05), HELLO))
     world.run(chat())
-    assert world.limiter.penalties == [(0, 0.05)], "everyone waits, under one cap, and people are told"
+    assert world.limiter.penalties == [(0, 0.05)], "the pause is capped, affects all callers and is logged"
     assert world.records[0].rate_limited == 0
 
 
@@ -129,10 +129,10 @@ def test_an_unanswered_request_is_assumed_to_be_billed():
     assert world.run(chat()) == [HELLO]
     (record,) = world.records
     (lost,) = record.unanswered
-    assert lost.completion_tokens == 500 and not lost.reported, "nobody has seen a reply of this prompt"
+    assert lost.completion_tokens == 500 and not lost.reported, "no reply to this prompt was seen yet"
     assert record.usage == Usage(100 + lost.prompt_tokens, 50 + 500, reported=False)
     assert record.cost_usd == pytest.approx((lost.prompt_tokens + 2 * 500 + 100 + 2 * 50) / 1e6)
-    assert world.limiter.settled[0] == 0, "its reservation stands"
+    assert world.limiter.settled[0] == 0, "its reservation is not refunded"
 
 
 def test_unanswered_attempts_count_towards_budgets_immediately():
@@ -147,7 +147,7 @@ def test_unanswered_attempts_count_towards_budgets_immediately():
     (error,) = world.run(chat())
     assert isinstance(error, RetriesExhausted)
     assert seen == [(1, 1, True), (1, 2, True), (1, 3, True)]
-    assert sent == InFlight(), "then the record says it"
+    assert sent == InFlight(), "the record contains it after that"
     (record,) = world.records
     assert len(record.unanswered) == 3 and record.usage.completion_tokens == 1500
 

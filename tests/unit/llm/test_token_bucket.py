@@ -116,10 +116,10 @@ def test_a_refund_above_the_burst_is_kept():
 def test_waiters_are_answered_in_groups():
     bucket = Bucket(None, 6_000_000, now=0.0)
     assert reserve(bucket, 0.0, [100] * 1000) == 0
-    assert reserve(bucket, 0.02, [100] * 1000) == 0, "half a burst has not gathered yet"
+    assert reserve(bucket, 0.02, [100] * 1000) == 0, "less than half a burst has accumulated"
     assert reserve(bucket, 0.06, [100] * 1000) >= 50
     assert reserve(bucket, 0.06, [200]) == 0
-    assert reserve(bucket, 0.07, [200]) == 1, "all who wait fit: no reason to hold"
+    assert reserve(bucket, 0.07, [200]) == 1, "all waiters fit, so there is no reason to wait"
 
 
 def test_opens_in_is_exact():
