@@ -1,8 +1,7 @@
 """Stopping a run with Ctrl-C, or with SIGTERM from a job or container manager.
 
 After the first signal, a run waits for its calls in flight, which are already paid for, and ends. A second
-signal ends it immediately. So does the first one when no calls are being made, because computations cost
-nothing to repeat.
+signal ends it immediately, as does the first one without calls: computations cost nothing to repeat.
 """
 
 from __future__ import annotations

@@ -99,10 +99,9 @@ class Models:
         return 2 if self.online else max(1, cores)
 
     def slots(self, stage: str, workers: int, processes: int = 1) -> int:
-        """Return how many items each of `workers` workers runs concurrently.
+        """Return how many items each worker runs concurrently: enough that only the models' limits apply.
 
-        These are enough that only the models' limits restrict throughput. `processes` is the number of
-        offline engine processes per worker.
+        `processes` is the number of offline engine processes per worker.
         """
         if stage == "embed":
             return EMBEDDING_SLOTS

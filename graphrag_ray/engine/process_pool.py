@@ -2,8 +2,7 @@
 
 Starting a process takes a second of CPU time, so they start in the background once this process has computed
 for a while. Until they are up, this process does all the work; small runs never start them. The pool is
-loky's, because the standard library's would run the caller's script again in each process unless the script
-guards against it.
+loky's, because the standard library's would run an unguarded script again in each process.
 """
 
 from __future__ import annotations

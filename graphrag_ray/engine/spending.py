@@ -37,8 +37,7 @@ class Spending:
     def check(self, accounts: Accounts, in_flight: InFlight, now: float) -> None:
         """Raise BudgetSpent if the running sweep has reached a limit.
 
-        The run will wait for calls in flight, so their estimated cost counts as spent. They are assumed to
-        take the median latency.
+        The run will wait for calls in flight, so their estimated cost and the median latency count as spent.
         """
         budget, calls = self.budget, in_flight.calls
         if budget.max_duration_s is not None:

@@ -315,10 +315,7 @@ class EndpointClient(Client):
         return await self._post(_EMBEDDINGS, body, read, BASE_BYTES + numbers * BYTES_PER_NUMBER)
 
     async def probe(self, embeds: bool) -> CallError | None:
-        """Return why requests cannot succeed, or None if they may.
-
-        Requests the list of models and, if that does not help, a single token or embedding.
-        """
+        """Return why requests cannot succeed, or None if they may. Sends a tiny request if necessary."""
         max_bytes.set(MAX_LISTING_BYTES)
         options: RequestOptions = {**self._options, "timeout": PROBE_S}
         try:

@@ -46,7 +46,6 @@ class CallDurations:
         self._seen[prompt] += 1
 
     def count_hedge(self, prompt: str) -> None:
-        """Count a hedge."""
         self._hedged[prompt] += 1
 
     def slow_s(self, prompt: str, finishing: bool = False) -> float | None:

@@ -34,7 +34,7 @@ class RateLimitInfo(NamedTuple):
 
 
 @dataclass(slots=True)
-class _Kind:
+class _LimitState:
     """The last limit of one kind, the number of consistent readings of it, and the confirmed limit."""
 
     limit: float | None = None
@@ -53,7 +53,7 @@ class LimitHeaders:
     Other limits only show in 429 responses.
     """
 
-    _kinds: dict[str, _Kind] = field(default_factory=lambda: {kind: _Kind() for kind in KINDS})
+    _kinds: dict[str, _LimitState] = field(default_factory=lambda: {kind: _LimitState() for kind in KINDS})
     _reported: RateLimitInfo = field(default_factory=RateLimitInfo)
     _reported_at: float = -math.inf
     _wait_s: float = 0.0
@@ -67,21 +67,19 @@ class LimitHeaders:
             limit = parse_number(headers.get(f"x-ratelimit-limit-{kind}"))
             if reset_s is None or limit == 0:
                 continue
-            kind_state, used = self._kinds[kind], (limit or 0.0) - remaining
-            if limit is not None and limit != kind_state.limit:
-                kind_state.limit, kind_state.agreed, kind_state.used = limit, 0, -1.0
-            if limit is not None and used not in (0, kind_state.used) and 1 <= limit <= MAX_LIMIT:
-                kind_state.used = used
+            state, used = self._kinds[kind], (limit or 0.0) - remaining
+            if limit is not None and limit != state.limit:
+                state.limit, state.agreed, state.used = limit, 0, -1.0
+            if limit is not None and used not in (0, state.used) and 1 <= limit <= MAX_LIMIT:
+                state.used = used
                 low, high = MINUTE_S
                 if 0 < used <= limit and low * used <= reset_s * limit <= high * used:
-                    kind_state.agreed += 1
-                    kind_state.per_minute = (
-                        limit if kind_state.agreed >= MIN_READINGS else kind_state.per_minute
-                    )
-                elif kind_state.agreed < MIN_READINGS:
-                    kind_state.agreed = 0
+                    state.agreed += 1
+                    state.per_minute = limit if state.agreed >= MIN_READINGS else state.per_minute
+                elif state.agreed < MIN_READINGS:
+                    state.agreed = 0
             if remaining == 0:
-                wait_s = min(reset_s, REFILL_WAIT_S if kind_state.agreed >= MIN_READINGS else MAX_WAIT_S)
+                wait_s = min(reset_s, REFILL_WAIT_S if state.agreed >= MIN_READINGS else MAX_WAIT_S)
                 self._wait_s = max(self._wait_s, wait_s)
 
     def news(self, now: float) -> RateLimitInfo | None:
@@ -107,10 +105,8 @@ def retry_after_s(headers: Mapping[str, str], unix_now: float) -> float | None:
     if (after := headers.get("retry-after")) is not None:
         seconds = parse_number(after)
         return seconds if seconds is not None else _until(parsedate_to_datetime, after, unix_now)
-    reset_by_kind = {
-        kind: parse_duration(headers.get(f"x-ratelimit-reset-{kind}"), unix_now) for kind in KINDS
-    }
-    resets = {kind: reset_s for kind, reset_s in reset_by_kind.items() if reset_s is not None}
+    all_resets = {kind: parse_duration(headers.get(f"x-ratelimit-reset-{kind}"), unix_now) for kind in KINDS}
+    resets = {kind: reset_s for kind, reset_s in all_resets.items() if reset_s is not None}
     exhausted = [s for k, s in resets.items() if parse_number(headers.get(f"x-ratelimit-remaining-{k}")) == 0]
     if exhausted:
         return min(MAX_RESET_S, max(exhausted))

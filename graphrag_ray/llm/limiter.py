@@ -116,11 +116,9 @@ class LocalLimiter:
         return max((line.state.take_peak() for line in self._lines.values()), default=0)
 
     def in_flight(self, model: str) -> tuple[int, ...]:
-        """Return the number of calls in flight at each endpoint."""
         return self._lines[model].state.in_flight
 
     def endpoint_states(self, model: str) -> list[EndpointState]:
-        """Return the current state of each endpoint."""
         return self._lines[model].state.endpoint_states(self._clock())
 
 

@@ -221,7 +221,6 @@ class LimiterState:
         return peak
 
     def endpoint_states(self, now: float) -> list[EndpointState]:
-        """Return the current state of each endpoint."""
         return [
             EndpointState(
                 deepcopy(limits.tally),

@@ -304,7 +304,6 @@ class RaySweep(RunningSweep[T]):
             self._begin([connection.member])
 
     def _handle_lost(self, connection: WorkerConnection, error: RayError) -> None:
-        """Handle a worker that died permanently."""
         name = connection.member.name
         logs.log_event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=name)
         self._requeue(name)
@@ -364,9 +363,7 @@ class RaySweep(RunningSweep[T]):
         """End the session of every worker: drain and journal calls in flight, and count the results."""
         self._collect_remaining(ANSWER_TIMEOUT_S)
         for connection in self._connections.values():
-            if (
-                connection.method != "begin" or connection.ref is None
-            ):  # a worker that is starting has no items
+            if connection.method != "begin" or connection.ref is None:  # a starting worker has no items
                 connection.ask("end", drain_s)
         self._collect_remaining(drain_s + FLUSH_TIMEOUT_S)
 
