@@ -155,21 +155,21 @@ def test_a_dialogue_that_gives_up_reports_its_reason():
 
 
 def test_a_dialogue_receives_replies_without_reasoning():
-    said = "<think>hm</think>\nNo."
-    asked: list[ChatRequest] = []
+    text = "<think>hm</think>\nNo."
+    requests: list[ChatRequest] = []
 
     def one() -> Generator[Any, Any, str]:
         first = request("Any?")
         reply = yield first
-        asked.append(first.next_turn(reply, "again", "Sure?"))
+        requests.append(first.next_turn(reply, "again", "Sure?"))
         return str(reply.text)
 
-    assert run_dialogue(one(), lambda _: ChatReply(said)) == "No."
-    sent, recorded = asked[0].messages[1], Message("assistant", said)
+    assert run_dialogue(one(), lambda _: ChatReply(text)) == "No."
+    sent, recorded = requests[0].messages[1], Message("assistant", text)
     assert sent.content == "No."
     # Older journals contain the hash of a conversation that includes reasoning.
-    before = (asked[0].messages[0], recorded, asked[0].messages[2])
-    assert asked[0].hash == ChatRequest("again", before, CALL).hash
+    before = (requests[0].messages[0], recorded, requests[0].messages[2])
+    assert requests[0].hash == ChatRequest("again", before, CALL).hash
 
 
 def test_a_bug_in_reading_a_reply_fails_the_item_and_not_the_run():

@@ -15,13 +15,13 @@ from graphrag_ray.llm.accounting import InFlight
 
 
 def test_a_first_signal_during_a_sweep_ends_the_run_at_its_next_check():
-    said: list[str] = []
-    stop = Stop(polled=True, notify=said.append)
+    messages: list[str] = []
+    stop = Stop(polled=True, notify=messages.append)
     stop.check(InFlight(3))
     stop.handle(signal.SIGINT)
-    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as told:
+    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as raised:
         stop.check(InFlight(3))
-    assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
+    assert raised.value.exit_code == 130 and "3 calls in flight" in messages[0]
 
 
 def test_a_signal_after_the_last_check_ends_the_run_with_the_sweep():
@@ -36,9 +36,9 @@ def test_sigterm_waits_less_and_has_its_own_exit_code():
     patient = stop.grace_s
     stop.handle(signal.SIGTERM)
     assert stop.grace_s < patient
-    with pytest.raises(Terminated) as told:
+    with pytest.raises(Terminated) as raised:
         stop.check(InFlight())
-    assert told.value.exit_code == 143
+    assert raised.value.exit_code == 143
 
 
 @pytest.mark.parametrize("asking", [True, False])

@@ -108,8 +108,8 @@ def test_an_empty_body_still_gives_a_message(body):
     ],
 )
 def test_the_waiting_time_is_read_from_every_header(headers, seconds):
-    found = retry_after_s(headers, NOW)
-    assert found == (None if seconds is None else pytest.approx(seconds))
+    waiting_s = retry_after_s(headers, NOW)
+    assert waiting_s == (None if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize("status", [408, 429, 503])

@@ -71,8 +71,8 @@ def pair(second, **more):
 
 def usable_of(world):
     def usable(now, tokens, other_than=None):
-        found = [0] if len(world.limiter.asked) <= MIN_SEEN else [0, 1]
-        return [i for i in found if i != other_than] or found
+        endpoints = [0] if len(world.limiter.asked) <= MIN_SEEN else [0, 1]
+        return [i for i in endpoints if i != other_than] or endpoints
 
     return usable
 
@@ -243,20 +243,20 @@ class Requests:
     """The requests of a race, each with its duration (None: forever) and its result."""
 
     def __init__(self, *requests):
-        self.requests, self.places, self.cancelled, self.back = list(requests), [], [], []
+        self.requests, self.permits, self.cancelled, self.back = list(requests), [], [], []
 
-    async def send(self, place):
-        self.places.append(place.endpoint)
-        seconds, result = self.requests[len(self.places) - 1]
+    async def send(self, permit):
+        self.permits.append(permit.endpoint)
+        seconds, result = self.requests[len(self.permits) - 1]
         try:
             await asyncio.sleep(60 if seconds is None else seconds)
         except asyncio.CancelledError:
-            self.cancelled.append(place.endpoint)
+            self.cancelled.append(permit.endpoint)
             raise
         return result
 
     async def another(self):
-        return Permit(len(self.places), 100)
+        return Permit(len(self.permits), 100)
 
     def race(self, slow_s=lambda: 1.0, slept=None, another=None):
         async def sleep(seconds):

@@ -47,8 +47,8 @@ def news_after(*answers, read=None):
     ],
 )
 def test_durations_are_parsed_in_every_format(text, seconds):
-    found = parse_duration(text, NOW)
-    assert found == (None if seconds is None else pytest.approx(seconds))
+    parsed = parse_duration(text, NOW)
+    assert parsed == (None if seconds is None else pytest.approx(seconds))
 
 
 def test_a_steadily_refilling_limit_per_minute_is_recognised_at_the_second_reading():
@@ -121,15 +121,15 @@ def test_a_steadily_refilling_limit_asks_to_wait_only_briefly():
     )
 )
 def test_arbitrary_headers_are_harmless(answers):
-    told = news_after(*answers)
-    if told is not None:
-        assert 0.0 <= told.wait_s <= MAX_WAIT_S
-        for limit in (told.requests_per_minute, told.tokens_per_minute):
+    news = news_after(*answers)
+    if news is not None:
+        assert 0.0 <= news.wait_s <= MAX_WAIT_S
+        for limit in (news.requests_per_minute, news.tokens_per_minute):
             assert limit is None or 1 <= limit <= 1e12
 
 
-def settle(limits, told, now=0.0):
-    limits.settle(now, "w", 0, 0, CallOutcome(1.0, 10, True, told))
+def settle(limits, rate_limits, now=0.0):
+    limits.settle(now, "w", 0, 0, CallOutcome(1.0, 10, True, rate_limits))
 
 
 def granted(limits, now, wants):

@@ -15,10 +15,10 @@ def ask(limits, wants, now=0.0, holder="w", usable=(0,)):
     """Queue a ticket, and return the endpoints that are granted immediately."""
     ticket = limits.ask(holder, wants, usable)
     granted, _ = limits.grants(now)
-    found = [g.endpoints for g in granted if g.ticket == ticket]
-    if not found:
+    endpoints_of_ticket = [g.endpoints for g in granted if g.ticket == ticket]
+    if not endpoints_of_ticket:
         limits.withdraw(ticket)
-    return list(found[0]) if found else []
+    return list(endpoints_of_ticket[0]) if endpoints_of_ticket else []
 
 
 def test_the_default_bounds_calls_in_flight_without_limits():
@@ -101,15 +101,15 @@ def test_permits_that_were_never_granted_are_not_released():
 
 def test_requests_go_to_endpoints_with_room():
     limits = state(Endpoint(max_in_flight=2), Endpoint(max_in_flight=6))
-    places = ask(limits, [1] * 10, usable=[0, 1])
-    assert places.count(0) == 2
-    assert places.count(1) == 6
+    endpoints = ask(limits, [1] * 10, usable=[0, 1])
+    assert endpoints.count(0) == 2
+    assert endpoints.count(1) == 6
 
 
 def test_the_least_loaded_endpoint_is_chosen():
     limits = state(Endpoint(max_in_flight=10), Endpoint(max_in_flight=10))
-    places = ask(limits, [1] * 10, usable=[0, 1])
-    assert places.count(0) == places.count(1) == 5
+    endpoints = ask(limits, [1] * 10, usable=[0, 1])
+    assert endpoints.count(0) == endpoints.count(1) == 5
 
 
 def test_only_usable_endpoints_are_granted():

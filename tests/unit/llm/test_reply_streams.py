@@ -11,6 +11,6 @@ def event(content: str) -> dict[str, object]:
 
 def test_a_split_surrogate_pair_becomes_one_character() -> None:
     pieces = StreamedReply("http://a/v1")
-    said = [pieces.add(event(text)) for text in ("a \ud83d", "\ude00 b", " \udc00 c")]
-    assert said == ["a ", "\U0001f600 b", " \ufffd c"]
+    texts = [pieces.add(event(text)) for text in ("a \ud83d", "\ude00 b", " \udc00 c")]
+    assert texts == ["a ", "\U0001f600 b", " \ufffd c"]
     assert pieces.text == "a \U0001f600 b \ufffd c"

@@ -10,10 +10,10 @@ def test_a_model_with_unknown_vocabulary_is_reported():
         "cheap": Model(provider="openai", model="house-blend-7b"),
         "offline": Model(),
     }
-    (told,) = guessed_vocabularies(models)
-    assert "house-blend-7b" in told
-    assert "o200k_base" in told
-    assert "models.cheap.tokenizer" in told
+    (message,) = guessed_vocabularies(models)
+    assert "house-blend-7b" in message
+    assert "o200k_base" in message
+    assert "models.cheap.tokenizer" in message
 
 
 @pytest.mark.parametrize("tokenizer", ["llama3", "cl100k_base"])
