@@ -10,7 +10,7 @@ from graphrag_ray.base.errors import BudgetSpent, SettingsError
 from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.base.wording import price_hint
+from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
@@ -123,7 +123,7 @@ def check_prices(budget: Budget, models: Models) -> None:
 
 
 def _budget_spent(limit: str, spent: str, calls: int, allowed: str) -> BudgetSpent:
-    in_flight = f", plus {calls:,} calls in flight that were allowed to finish" if calls else ""
+    in_flight = f", plus {plural(calls, 'call')} in flight that had to finish" if calls else ""
     return BudgetSpent(
         f"Stopped: {spent} spent{in_flight}; budget.{limit} is {allowed}. All replies are stored; raise the "
         "limit and run the same command to continue."

@@ -46,10 +46,10 @@ def test_time_counts_from_the_start_of_the_run():
 def test_calls_in_flight_count_as_spent():
     spending = Spending(Budget(max_total_tokens=100))
     spending.check(spent(60), InFlight(2, 39), 0.0)
-    with pytest.raises(BudgetSpent, match=r"60 tokens spent and 2 calls in flight"):
+    with pytest.raises(BudgetSpent, match=r"60 tokens spent, plus 2 calls in flight"):
         spending.check(spent(60), InFlight(2, 40), 0.0)
     dollars = Spending(Budget(max_cost_usd=1))
-    with pytest.raises(BudgetSpent, match=r"\$0\.9000 spent and 1 calls in flight"):
+    with pytest.raises(BudgetSpent, match=r"\$0\.9000 spent, plus 1 call in flight"):
         dollars.check(spent(1, 9 * 10**11), InFlight(1, 5, 10**11), 0.0)
 
 
