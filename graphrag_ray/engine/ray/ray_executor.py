@@ -67,7 +67,7 @@ class WorkerConnection:
     Attributes:
         session: Number of the call that began the session. A restarted worker does not know this session.
         ref: Reference to the pending answer of the last call, which was to `method`.
-        restarts: Restarts because it was unreachable, since its last finished item.
+        restarts: Restarts of an unreachable worker since its last finished item.
         leave_at: When a worker that must leave has to be gone, on the monotonic clock.
     """
 

@@ -294,7 +294,7 @@ def test_a_slow_hedge_is_followed_by_a_third_request_but_no_fourth():
 def test_a_first_request_that_fails_is_not_hedged():
     requests = Requests((0, None))
     raced = requests.race(lambda: None)
-    assert (*raced[:2], requests.places) == (None, 0, [0])
+    assert (*raced[:2], requests.permits) == (None, 0, [0])
 
 
 def test_without_another_permit_the_first_request_is_awaited():
