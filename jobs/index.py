@@ -8,15 +8,16 @@
     ray job submit --no-wait --working-dir . -- \
         python jobs/index.py --input articles:dataset --root s3://bucket/index
 
-Here articles.py, in the working directory, has a function `dataset` that returns a `ray.data.Dataset`.
+In the last example, articles.py in the working directory has a function `dataset` that returns a
+`ray.data.Dataset`.
 
-Takes the options of `graphrag-ray index` and has its exit codes. `ray job submit` exits with 1 for all but 0;
-`status` reads the progress, the outcome and the actual exit code from the index:
+Takes the options of `graphrag-ray index` and has the same exit codes, but `ray job submit` turns every code
+except 0 into 1. `status` reads the progress, the outcome and the actual exit code from the index:
 
     graphrag-ray status --root s3://bucket/index --watch --next
 
-Each node finds the keys of models and storage in its own environment. The settings are read where the job
-runs, reached as its environment says.
+Each node reads API and storage keys from its own environment. The settings file is read where the job runs,
+with the storage access of that environment.
 """
 
 import sys

@@ -3,19 +3,22 @@
     ray job submit --working-dir . -- python jobs/query.py --root s3://bucket/index \
         --batch s3://bucket/questions.csv --out s3://bucket/answers.parquet
 
-Takes the options of `graphrag-ray query` and has its exit codes. `ray job submit` turns each but 0 into 1;
-the outcome of the batch, or why it was refused, is stored with the answers, here in
-s3://bucket/answers.parquet.work/outcome.json:
+Takes the options of `graphrag-ray query` and has the same exit codes, but `ray job submit` turns every code
+except 0 into 1. The outcome of the batch is stored next to the answers, here in
+s3://bucket/answers.parquet.work/outcome.json. Values that are not known yet are null.
 
-    outcome        "answered", or in a word what stopped or refused it; "running" while it works, and after it
-                   was killed
-    exit_code      and exit_meaning, of the command; null while it works
+    outcome        "answered", or a word for the reason why the batch stopped or was refused. "running" while
+                   it runs, and after it was killed
+    exit_code, exit_meaning
+                   exit code of the command, and its meaning
     message        explains an outcome other than "answered"
-    snapshot       that was asked; questions: how many; failed: how many have no answer, or a part of it only;
-                   usage: what was paid, by stage. null where it did not come to that
-    started_at     and ended_at
+    snapshot       snapshot that was searched
+    questions      number of questions
+    failed         number of questions without a complete answer
+    usage          calls, tokens and cost by stage
+    started_at, ended_at
 
-The questions are read where the job runs; the folder of --out must be reached by all nodes.
+The questions are read where the job runs. All nodes must have access to the folder of --out.
 """
 
 import sys

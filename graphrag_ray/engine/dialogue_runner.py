@@ -1,6 +1,6 @@
-"""Drives one dialogue: feeds a generator its replies from a journal or a function.
+"""Runs one dialogue: sends its generator the replies that come from a journal or a function.
 
-Pure: no clock and no network. The executors add those.
+Pure: the executors provide clock and network.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ class Complete(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class GaveUp:
-    """The dialogue cannot use its replies, and asking again would change nothing.
+    """The dialogue cannot use its replies, and asking again would not help.
 
-    If `bug`, an unexpected error occurred, and another version of our code may be able to use them.
+    `bug` marks an unexpected error; a later version of the code may be able to use the same replies.
     """
 
     error: str
@@ -48,7 +48,7 @@ class GaveUp:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The dialogue waits for the replies to `requests` of turn number `turn`."""
+    """The dialogue waits for replies to the `requests` of turn number `turn`."""
 
     turn: int
     requests: tuple[Request, ...]
@@ -61,7 +61,7 @@ class DialogueRunner(Generic[T]):
     """A running dialogue.
 
     Attributes:
-        state: Open until the dialogue returns or gives up.
+        state: Waiting until the dialogue completes or gives up.
         key: The item's key, a hash of the first turn; "" for a dialogue without requests.
     """
 
@@ -73,7 +73,7 @@ class DialogueRunner(Generic[T]):
         self.state: State[T] = self._advance(None)
 
     def send(self, replies: Sequence[Reply]) -> State[T]:
-        """Answer the open turn with one reply per request, in order, without a model's thoughts."""
+        """Answer the open turn with one reply per request, in order. Removes reasoning from the replies."""
         if not isinstance(self.state, Waiting) or len(replies) != len(self.state.requests):
             raise ValueError("Pass one reply for each request of the open turn")
         cleaned = [r.without_reasoning if isinstance(r, ChatReply) else r for r in replies]
@@ -85,7 +85,7 @@ class DialogueRunner(Generic[T]):
             turn = next(self._dialogue) if value is None else self._dialogue.send(value)
             is_list = isinstance(turn, list | tuple)
             requests = tuple(turn) if is_list else (turn,)
-            # Replay needs the hashes, and a request that cannot be hashed must fail this item alone.
+            # Hash requests here, so that a request that cannot be hashed fails only this item.
             key = self.key or (item_key(turn) if self._turn < 0 else "")
             for request in requests:
                 _ = request.hash
@@ -105,7 +105,7 @@ class DialogueRunner(Generic[T]):
 
 
 def failing(error: BaseException) -> Dialogue[Any]:
-    """A dialogue that fails before its first request."""
+    """Create a dialogue that fails before its first request."""
     raise error
     yield  # pragma: no cover - makes it a generator
 
@@ -113,60 +113,59 @@ def failing(error: BaseException) -> Dialogue[Any]:
 def record_bug(error: BaseException) -> str:
     """Log an unexpected error and describe it in one line for a failure row.
 
-    The log names its place but omits the message, which may quote a document.
+    The log says where the error occurred but omits its message, which may quote a document.
     """
-    place = unexpected_errors.error_place(error)
-    logs.log_event(logger, "failed by an error that is a bug", error=type(error).__name__, place=place)
+    location = unexpected_errors.error_place(error)
+    logs.log_event(logger, "item failed with an unexpected error", error=type(error).__name__, place=location)
     logger.debug("Unexpected error", exc_info=error)
     return logs.scrub_secrets(unexpected_errors.describe_error(error))
 
 
-def replay(driver: DialogueRunner[T], rows: Sequence[JournalRow]) -> State[T]:
-    """Feed a dialogue its journalled replies as long as the request hashes match.
+def replay(runner: DialogueRunner[T], rows: Sequence[JournalRow]) -> State[T]:
+    """Send a dialogue its journalled replies while the request hashes match.
 
-    Stops at the first turn with a missing reply. `rows` are the resolved rows of the item's key.
+    Stops at the first turn without all of its replies. `rows` are the resolved rows of the item's key.
     """
-    while isinstance(driver.state, Waiting):
-        replies = journalled_replies(driver.state, rows)
-        if len(replies) < len(driver.state.requests):
+    while isinstance(runner.state, Waiting):
+        replies = journalled_replies(runner.state, rows)
+        if len(replies) < len(runner.state.requests):
             break
-        driver.send([replies[slot] for slot in range(len(replies))])
-    return driver.state
+        runner.send([replies[slot] for slot in range(len(replies))])
+    return runner.state
 
 
 def latest_failure(state: Waiting, rows: Sequence[JournalRow]) -> JournalRow | None:
-    """The latest journalled failure of the open turn, if there is one."""
+    """Return the latest journalled failure of the open turn, if any."""
     hashes = {r.hash for r in state.requests}
     failed = [r for r in rows if r.kind == "failed" and r.request_hash in hashes]
     return max(failed, key=lambda r: (r.at, r.error)) if failed else None
 
 
 def journalled_replies(state: Waiting, rows: Sequence[JournalRow]) -> dict[int, Reply]:
-    """The journalled replies to requests of the open turn, by slot."""
-    known = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
+    """Return the journalled replies to the open turn, by slot (position of the request)."""
+    turn_rows = {(r.slot, r.request_hash): r for r in rows if r.kind == "turn" and r.turn == state.turn}
     return {
-        slot: reply_from_row(known[slot, request.hash], request)
+        slot: reply_from_row(turn_rows[slot, request.hash], request)
         for slot, request in enumerate(state.requests)
-        if (slot, request.hash) in known
+        if (slot, request.hash) in turn_rows
     }
 
 
 def run_dialogue(dialogue: Dialogue[T], answer: Callable[[Request], Reply]) -> T:
-    """Drive a dialogue with a function that answers, for tests, notebooks and forecasts.
+    """Run a dialogue with a function that answers its requests, for tests, notebooks and forecasts.
 
     Raises:
         DialogueFailed: The dialogue gave up.
     """
-    driver = DialogueRunner(dialogue)
-    while isinstance(driver.state, Waiting):
-        driver.send([answer(request) for request in driver.state.requests])
-    if isinstance(driver.state, GaveUp):
-        raise DialogueFailed(driver.state.error)
-    return driver.state.result
+    runner = DialogueRunner(dialogue)
+    while isinstance(runner.state, Waiting):
+        runner.send([answer(request) for request in runner.state.requests])
+    if isinstance(runner.state, GaveUp):
+        raise DialogueFailed(runner.state.error)
+    return runner.state.result
 
 
 def reply_from_row(row: JournalRow, request: Request) -> Reply:
-    """The reply in a journal row."""
     if isinstance(request, EmbeddingRequest):
         return EmbeddingReply(row.vector or b"", usage_of(row))
     return ChatReply(row.reply or "", row.finish_reason or "stop", usage_of(row))

@@ -1,8 +1,8 @@
-"""The contract that the in-process executor (`in_process.py`) and the Ray executor (`ray/`) share.
+"""The interface of the in-process executor (`in_process.py`) and the Ray executor (`ray/`).
 
-The steps of a run say what happens to tables and which dialogues run; an executor says where. Table functions
-get the store and one input and yield tables by name, each of which the executor writes as a content-addressed
-part. One test suite covers both executors.
+A run's steps define the table operations and dialogues; an executor decides where they run. A table function
+takes the store and one input and yields tables by name. The executor writes each table as a content-addressed
+part. The same test suite runs against both executors.
 """
 
 from __future__ import annotations
@@ -36,23 +36,24 @@ X = TypeVar("X")
 Tables: TypeAlias = Mapping[str, pa.Table]
 TableFunction: TypeAlias = Callable[[Store, X], Iterable[Tables]]
 WrittenParts: TypeAlias = list[dict[str, list[Part]]]
-"""For each input or partition, in order, the parts written under each table's name."""
+"""The written parts by table name, for each input or partition in order."""
 
 TABLES_AHEAD = 8
+"""Maximum number of tables that a RowSource reads ahead."""
 MAX_TAKE_BYTES = 1 << 30
 POLL_S = 0.2
 
 PARTITION = "partition"
-"""The column (int32) by which `shuffle` groups rows."""
+"""The int32 column by which `shuffle` groups rows."""
 
 
 @dataclass(frozen=True)
 class InputSplitter(Generic[X]):
-    """How to split an input that kills its processes, so that everything but the guilty part is done.
+    """How to split an input that crashes its processes, so that only the piece responsible is lost.
 
     Attributes:
-        split: Splits an input into smaller ones, in order.
-        failure_tables: Returns the tables that represent a part that kills processes too, given the reason.
+        split: Splits an input into smaller inputs, in order.
+        failure_tables: Returns the tables that record a piece as failed, given the piece and the reason.
     """
 
     split: Callable[[X], Sequence[X]]
@@ -61,7 +62,7 @@ class InputSplitter(Generic[X]):
 
 @dataclass
 class SweepResult:
-    """The result of a sweep. `finished` includes failed items; `turns` counts the replies that items took."""
+    """The result of a sweep. `finished` includes failed items; `turns` counts the replies to all items."""
 
     finished: int = 0
     failed: int = 0
@@ -90,11 +91,11 @@ class SweepProgress:
     """The state of a running sweep, for progress displays.
 
     Attributes:
-        total: Items of the sweep; None while unknown.
+        total: Number of items in the sweep, or None while it is unknown.
         accounts: Accounts of this sweep.
         earlier: Accounts of the run's earlier sweeps.
-        turns: Replies that finished items took.
-        expected_turns: Expected replies per item; None if a call answers many items.
+        turns: Number of replies to finished items.
+        expected_turns: Expected replies per item, or None if one call serves many items.
     """
 
     stage: str
@@ -110,19 +111,19 @@ class SweepProgress:
 
 
 class ItemSource(Protocol[T]):
-    """Provides a sweep's items and receives their outcomes. Called from one thread."""
+    """Provides the items of a sweep and receives their outcomes. All calls come from one thread."""
 
     @property
     def total(self) -> int | None: ...
 
     def take(self) -> list[Row] | None:
-        """Items that may start now, [] if there are none at the moment, or None if there will be no more.
+        """Return items that may start now: [] if none is ready yet, None if there are no more.
 
         Items are numbered from 0 in the order in which they are taken.
         """
 
     def on_finished(self, number: int, outcome: Outcome[T]) -> None:
-        """Called when an item has ended and its turns are journalled."""
+        """Receive the outcome of an item once its turns are journalled."""
 
 
 @dataclass
@@ -131,7 +132,7 @@ class Executor(ABC):
 
     Attributes:
         journal_flush_s: Seconds between journal writes.
-        on_progress: Called a few times a second during a sweep.
+        on_progress: Receives the progress of a running sweep several times a second.
         count_bad_replies: See `leases.FailureWatch`.
     """
 
@@ -146,7 +147,7 @@ class Executor(ABC):
 
     @abstractmethod
     def share(self, value: T) -> Callable[[], T]:
-        """Return a cheap handle to a large value that table functions need."""
+        """Share a large value with table functions. Returns a function that is cheap to send and loads it."""
 
     @abstractmethod
     def map(
@@ -154,19 +155,19 @@ class Executor(ABC):
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: InputSplitter[X] | None = None,
-        ended: Callable[[int], None] = lambda number: None,
+        splitter: InputSplitter[X] | None = None,
+        on_done: Callable[[int], None] = lambda number: None,
     ) -> WrittenParts:
         """Run `fn` on every input and write the tables that it yields.
 
         Args:
-            inputs: Unless they are a sequence, only those in progress are held in memory. Those of a dataset
+            inputs: May be lazy; only the inputs in progress are in memory. The blocks of a dataset
                 (`InputRows.dataset`) come in any order.
-            parted: How to split an input that repeatedly kills its processes.
-            ended: Called with the number of each finished input.
+            splitter: How to split an input that repeatedly crashes its processes.
+            on_done: Called with the number of each finished input.
 
         Raises:
-            ProcessDied: An input repeatedly kills its processes, and `parted` is None.
+            ProcessDied: An input repeatedly crashes its processes, and `splitter` is None.
         """
 
     @abstractmethod
@@ -179,24 +180,24 @@ class Executor(ABC):
         partitions: int,
         bundles: int | None = None,
     ) -> WrittenParts:
-        """Run `fn` on every input, group rows by PARTITION, `reduce` each group and write the result.
+        """Run `fn` on every input, group the rows by PARTITION, `reduce` each group and write the result.
 
-        A partition without rows is not reduced and gives {}. Rows within a partition come in no defined
-        order, so `reduce` must sort.
+        The result for a partition without rows is {}. Rows within a partition have no defined order, so
+        `reduce` must sort them.
 
         Args:
-            bundles: Number of groups into which small partitions are packed for transport; None packs none.
+            bundles: Number of groups into which partitions are packed for transport; None does not pack them.
         """
 
     @abstractmethod
     def stream(
         self, step: str, fn: Callable[[Store, X], Iterable[pa.Table]], inputs: Sequence[X]
     ) -> Iterator[pa.Table]:
-        """Run `fn` on every input and yield its tables, in any order. Raises ProcessDied as `map` does."""
+        """Run `fn` on every input and yield its tables, in any order. Raises ProcessDied like `map`."""
 
     @abstractmethod
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
-        """Run every item of the source to its end. Raises RunStopped if the run must not continue."""
+        """Run every item of the source until it finishes. Raises RunStopped if the run must not continue."""
 
 
 class RunningSweep(Generic[T]):
@@ -219,26 +220,26 @@ class RunningSweep(Generic[T]):
         self.watch.note(outcome.status, outcome.error, outcome.known_failure)
 
     def check(self, running: int, in_flight: InFlight) -> None:
-        """Raise RunStopped if the sweep must end. `running` counts begun items."""
+        """Raise RunStopped if the sweep must end. `running` is the number of started, unfinished items."""
         if self.watch.tripped(running):
             raise TooManyFailures(self.watch.message(self.work.name))
         self.spending.check(self.sweep.accounts, in_flight, time.monotonic())
         self.stop.check(in_flight)
 
-    def check_end(self) -> None:
+    def check_failures(self) -> None:
         """Raise TooManyFailures if too many of all items failed."""
         if self.watch.tripped() or self.watch.mostly_transient:
             raise TooManyFailures(self.watch.message(self.work.name))
 
     def affordable(self, running: int, in_flight: InFlight) -> int | None:
-        """Items that the budget allows to start now besides the running ones; None if there is no limit."""
+        """Return how many more items the budget allows to start now, or None if there is no budget."""
         done, models = self.sweep.finished, self._executor.models
         items = self.spending.affordable_items(
             self.sweep.accounts, done, models, in_flight, self.work.expected_turns
         )
         return None if items is None else max(0, items - done - running)
 
-    def show(self, in_flight: InFlight) -> None:
+    def report_progress(self, in_flight: InFlight) -> None:
         self._executor.on_progress(
             SweepProgress(
                 self.work.name,
@@ -254,19 +255,19 @@ class RunningSweep(Generic[T]):
             )
         )
 
-    def ended(self) -> None:
-        """Record the duration, from which accounts derive the share of the limits that was used."""
+    def record_timing(self) -> None:
+        """Record the duration, which the accounts need to compute the used share of the rate limits."""
         span = StageTiming(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
         self.sweep.accounts.spans[self.work.name] = span
         self.spending.earlier.absorb(self.sweep.accounts)
 
 
 def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
-    """Yield each PARTITION with its rows in their original order."""
+    """Yield each partition number with its rows in their original order."""
     if not table.num_rows:
         return
     partition = table[PARTITION].to_numpy()
-    # `take` makes one piece, and a piece of a string column holds 2 GB at most.
+    # `take` returns a single chunk, and a chunk of a string column is limited to 2 GB.
     if table.nbytes > MAX_TAKE_BYTES:
         for p in np.unique(partition).tolist():
             yield p, table.filter(pa.array(partition == p))
@@ -279,10 +280,10 @@ def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
 
 
 def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
-    """Write tables as parts, skipping empty ones. Returns the parts by table name."""
+    """Write the non-empty tables as parts, and return the parts by table name."""
     written: dict[str, list[Part]] = {}
-    for named in tables:
-        for name, table in named.items():
+    for by_name in tables:
+        for name, table in by_name.items():
             parts = written.setdefault(name, [])
             if table.num_rows:
                 parts.append(write_part(store, name, table))
@@ -290,19 +291,18 @@ def write_all(store: Store, tables: Iterable[Tables]) -> dict[str, list[Part]]:
 
 
 class RowSource(Generic[T]):
-    """The rows of a stream of tables as items; rows with an equal key run once.
+    """An item source that takes its rows from a stream of tables. Rows with the same key run once.
 
-    The column `key` holds the item key and is dropped from the items. A thread reads the stream a few tables
-    ahead, because finding the open items may take long and must not delay the sweep. It ends with the stream
-    or at `close`.
+    The `key` column contains the item key and is dropped from the items. A thread reads a few tables ahead,
+    because finding the open items can be slow and must not delay the sweep.
 
     Attributes:
-        total: The caller's estimate, replaced by the number of items when the stream ends.
+        total: The caller's estimate until the stream ends, then the exact number of items.
     """
 
     def __init__(self, tables: Iterator[pa.Table], total: int | None) -> None:
         self._seen: set[int] = set()
-        self._ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
+        self._read_ahead: queue.Queue[pa.Table | BaseException | None] = queue.Queue(maxsize=TABLES_AHEAD)
         self._closed = threading.Event()
         threading.Thread(target=self._read, args=(tables,), name="items", daemon=True).start()
         self._taken = 0
@@ -310,7 +310,7 @@ class RowSource(Generic[T]):
 
     def take(self) -> list[Row] | None:
         try:
-            table = self._ahead.get_nowait()
+            table = self._read_ahead.get_nowait()
         except queue.Empty:
             return []
         if table is None:
@@ -328,7 +328,7 @@ class RowSource(Generic[T]):
         return rows
 
     def on_finished(self, number: int, outcome: Outcome[T]) -> None:
-        """Does nothing: results are read from the journal afterwards."""
+        """Do nothing: results are read from the journal afterwards."""
 
     def close(self) -> None:
         """Stop reading, for example after an aborted sweep."""
@@ -345,12 +345,12 @@ class RowSource(Generic[T]):
             self._put(e)
         finally:
             if isinstance(tables, Generator):
-                tables.close()  # ends what it has started
+                tables.close()
 
     def _put(self, entry: pa.Table | BaseException | None) -> bool:
         """Queue an entry. Returns False if the source was closed."""
         while not self._closed.is_set():
             with suppress(queue.Full):
-                self._ahead.put(entry, timeout=POLL_S)
+                self._read_ahead.put(entry, timeout=POLL_S)
                 return True
         return False

@@ -1,8 +1,8 @@
-"""A sweep whose items come from coroutines, each of which asks for dialogues and awaits their outcomes.
+"""An item source for coroutines, each of which submits dialogues and awaits their outcomes.
 
-So the code that answers one question can answer many at once: all their dialogues go through one sweep with
-its limits, journal and budget. The coroutines run in an event loop of their own, and the sweep takes items in
-its thread.
+This way the code that answers one question can answer many concurrently: all dialogues go through one sweep,
+with its limits, journal and budget. The coroutines run in their own event loop; the sweep takes items in its
+own thread.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ ITEM, LABEL = "item", "label"
 
 
 class Item:
-    """A dialogue that can be started. Its repr is its key, so that it has the same identity in every run."""
+    """A dialogue that can be started. Its repr is its key, so `work.row_key` is the same in every run."""
 
     def __init__(self, start: Callable[[], Dialogue[Any]]) -> None:
         self.start = start
@@ -49,12 +49,12 @@ def label_item(row: Row) -> tuple[str, str]:
 
 
 class Feed:
-    """An item source: a queue of dialogues, lowest order first, whose outcomes coroutines await.
+    """An item source backed by a priority queue of dialogues, lowest `order` first.
 
     Coroutines call `ask`; the sweep calls `take` and `on_finished`.
 
     Attributes:
-        total: Expected number of items, for progress; None if unknown.
+        total: Expected number of items, for progress displays, or None if it is unknown.
     """
 
     def __init__(self, work: Work[Any], store: Store, index: JournalIndex) -> None:
@@ -77,8 +77,8 @@ class Feed:
     ) -> list[Outcome[Any]]:
         """Run dialogues and return their outcomes.
 
-        Journalled replies are reused, and equal dialogues run once. Callers of a lower `order` come first.
-        `on_queued` is called when the dialogues are queued.
+        Journalled replies are reused, and equal dialogues run once. `on_queued` is called as soon as the
+        dialogues are queued.
         """
 
         def look_up() -> list[tuple[Row, Outcome[Any]]]:
@@ -88,7 +88,7 @@ class Feed:
         results: list[Outcome[Any] | asyncio.Future[Outcome[Any]]] = []
         for row, outcome in await asyncio.to_thread(look_up):
             key = row[ITEM].key
-            # Without a key, the dialogue failed before its first request.
+            # A dialogue without a key failed before its first request.
             if outcome.status not in ("open", "retry") or not key:
                 results.append(outcome)
                 continue
@@ -112,7 +112,7 @@ class Feed:
             return len(self._ready)
 
     def close(self, failure: BaseException | None = None) -> None:
-        """Announce that no more items will come, and optionally a failure with which the sweep must end."""
+        """Stop accepting items. With a `failure`, the sweep ends by raising it."""
         with self._lock:
             self._closed, self._failure = True, failure
 
@@ -134,5 +134,5 @@ class Feed:
             if not future.done():
                 future.set_result(outcome)
 
-        with suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+        with suppress(RuntimeError):  # the loop is closed, so nobody is waiting
             future.get_loop().call_soon_threadsafe(resolve)

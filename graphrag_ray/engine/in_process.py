@@ -1,7 +1,7 @@
 """The in-process executor, for small corpora, batches of questions and tests.
 
-It keeps the whole contract of `executor.py`, journal included, with asyncio and plain loops instead of Ray.
-Expensive computations also run in other processes (`process_pool.py`).
+It implements `executor.py`, including the journal, with asyncio and plain loops instead of Ray. Expensive
+computations can also run in other processes (`process_pool.py`).
 """
 
 from __future__ import annotations
@@ -62,11 +62,11 @@ R = TypeVar("R")
 
 @dataclass
 class LocalExecutor(Executor):
-    """Runs everything on this machine, and all dialogues in this process.
+    """Runs everything on this machine, with all dialogues in this process.
 
     Attributes:
-        in_flight: Items that run at once; None means enough that only the models' limits bind.
-        limiter: None creates one, which all sweeps share as they share the endpoints' limits.
+        in_flight: Maximum number of concurrent items. None chooses enough that only the models' limits apply.
+        limiter: None creates one for all sweeps, because they share the endpoints' limits.
     """
 
     in_flight: int | None = None
@@ -81,13 +81,13 @@ class LocalExecutor(Executor):
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: InputSplitter[X] | None = None,
-        ended: Callable[[int], None] = lambda number: None,
+        splitter: InputSplitter[X] | None = None,
+        on_done: Callable[[int], None] = lambda number: None,
     ) -> WrittenParts:
         store, written = self.store, list[dict[str, list[Part]]]()
         for number, parts in enumerate(self.pool.map(lambda x: write_all(store, fn(store, x)), inputs)):
             written.append(parts)
-            ended(number)
+            on_done(number)
         return written
 
     def shuffle(
@@ -103,7 +103,7 @@ class LocalExecutor(Executor):
         for table in self.stream(step, fn, inputs):
             for partition, rows_of_partition in by_partition(table):
                 rows.setdefault(partition, []).append(rows_of_partition)
-        # Combined, because pickling a slice pickles its whole table; lazily, one partition at a time.
+        # Copy the slices because pickling a slice pickles its whole table. Be lazy to save memory.
         groups = (pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows))
         reduced = self.pool.map(lambda rows: write_all(store, [reduce(rows)]), groups)
         written = dict(zip(sorted(rows), reduced, strict=True))
@@ -115,7 +115,7 @@ class LocalExecutor(Executor):
         store = self.store
         if self.pool.processes:
             yield from chain.from_iterable(self.pool.map(lambda x: list(fn(store, x)), inputs))
-        else:  # yields each table as soon as it is made
+        else:  # yield each table as soon as it is ready
             yield from chain.from_iterable(fn(store, x) for x in inputs)
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:
@@ -149,7 +149,7 @@ class _LocalSweep(RunningSweep[T]):
             gate,
             self.sweep.accounts.add,
             in_flight=self.in_flight,
-            # Every item that may start now is in flight.
+            # True if every item that may start now is in flight.
             nothing_queued=lambda: not self.queued and len(self.running) <= self.in_flight.calls,
             pool=executor.pool,
         ) as ask:
@@ -157,12 +157,12 @@ class _LocalSweep(RunningSweep[T]):
                 await self._loop(DialogueIO(ask, writer.append, self.index.next_time), guard)
             except RunStopped:
                 await gate.drain(self.stop.grace_s, writer.flush)
-                # Count what returned and was journalled after the stop, too.
+                # Also count items that finished while draining.
                 for task in self.running:
                     if task.done() and not task.cancelled() and task.exception() is None:
                         self.count(task.result())
-                with suppress(GraphRagError):  # raise what stopped the sweep
-                    self.show(copy(self.in_flight))
+                with suppress(GraphRagError):  # the original error matters more
+                    self.report_progress(copy(self.in_flight))
                 raise
             except GraphRagError:
                 await gate.drain()
@@ -171,7 +171,7 @@ class _LocalSweep(RunningSweep[T]):
                 for task in self.running:
                     task.cancel()
                 await asyncio.gather(*self.running, return_exceptions=True)
-                self.ended()
+                self.record_timing()
                 await guard.close()
         return self.sweep
 
@@ -202,7 +202,7 @@ class _LocalSweep(RunningSweep[T]):
                     self.unflushed.append((number, outcome))
             elif not exhausted:
                 await asyncio.sleep(0.005)
-            # Flush sooner if the source may wait for these results.
+            # Flush sooner if the source may be waiting for these results.
             urgent = self.work.needs_results and self.unflushed and not exhausted and not self.queued
             journal_flush_s = (
                 min(self.executor.journal_flush_s, URGENT_FLUSH_S)
@@ -215,9 +215,9 @@ class _LocalSweep(RunningSweep[T]):
                 finished, self.unflushed = self.unflushed, []
                 for number, outcome in finished:
                     self.source.on_finished(number, outcome)
-                self.show(copy(self.in_flight))
+                self.report_progress(copy(self.in_flight))
                 if exhausted and not self.running and not self.queued:
-                    return self.check_end()
+                    return self.check_failures()
 
     def _start(self, io: DialogueIO) -> None:
         store, free = self.executor.store, self.slots - len(self.running)
@@ -228,8 +228,8 @@ class _LocalSweep(RunningSweep[T]):
                 raise self.spending.exhausted_error(self.sweep.accounts)
 
         async def run(started: asyncio.Future[StartedItems[T]], position: int) -> Outcome[T]:
-            driver, rows = (await started)[position]
-            return await run_item(self.work.name, driver, rows, io)
+            runner, rows = (await started)[position]
+            return await run_item(self.work.name, runner, rows, io)
 
         while self.queued and free > 0:
             n = min(free, len(self.queued), BEGIN_BATCH)
@@ -244,15 +244,15 @@ class _LocalSweep(RunningSweep[T]):
 
 
 def asyncio_runner() -> Callable[[Coroutine[Any, Any, R]], R]:
-    """Return `asyncio.run`, in another thread if this one runs an event loop, as in a notebook."""
+    """Return `asyncio.run`, run in another thread if this one has an event loop, as in notebooks."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run
 
     def run(coroutine: Coroutine[Any, Any, R]) -> R:
-        with ThreadPoolExecutor(1) as other:
-            return other.submit(asyncio.run, coroutine).result()
+        with ThreadPoolExecutor(1) as thread:
+            return thread.submit(asyncio.run, coroutine).result()
 
     return run
 
@@ -260,25 +260,25 @@ def asyncio_runner() -> Callable[[Coroutine[Any, Any, R]], R]:
 async def run_dialogues(
     stage: str, dialogues: Sequence[Dialogue[T]], ask: Ask, cache: ReplyCache | None = None
 ) -> list[Outcome[T]]:
-    """Run dialogues concurrently, with replies from the cache if it has them.
+    """Run dialogues concurrently, reusing replies from the cache.
 
     Raises:
-        ModelRefused: No request will succeed.
+        ModelRefused: The model refuses all requests.
         StoreError: The cache cannot be read.
     """
-    drivers = [DialogueRunner(dialogue) for dialogue in dialogues]
-    keys = [driver.key for driver in drivers if driver.key]
-    known = await asyncio.to_thread(cache.lookup, keys) if cache else {}
+    runners = [DialogueRunner(dialogue) for dialogue in dialogues]
+    keys = [runner.key for runner in runners if runner.key]
+    journalled = await asyncio.to_thread(cache.lookup, keys) if cache else {}
     io = DialogueIO(ask, cache.append if cache else None, time.time)
     try:
-        return await gather_all(run_item(stage, driver, known.get(driver.key, []), io) for driver in drivers)
+        return await gather_all(run_item(stage, d, journalled.get(d.key, []), io) for d in runners)
     except FatalCallError as e:
         raise e.as_run_error() from e
 
 
-async def gather_all(running: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
-    """Gather coroutines. If one fails or we are cancelled, the others are cancelled and end first."""
-    tasks = [asyncio.ensure_future(one) for one in running]
+async def gather_all(coroutines: Iterable[Coroutine[Any, Any, R]]) -> list[R]:
+    """Gather coroutines. On failure or cancellation, cancel the others and wait for them first."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
         return list(await asyncio.gather(*tasks))
     finally:

@@ -1,7 +1,7 @@
-"""Stopping a run by Ctrl-C, or by SIGTERM from a job or container manager.
+"""Stopping a run with Ctrl-C, or with SIGTERM from a job or container manager.
 
-After a first signal a run waits for the calls in flight, which are paid for, and ends. A second one ends it
-at once. While no calls are made the first one does, since computing is free to repeat.
+After the first signal, a run waits for its calls in flight, which are already paid for, and ends. A second
+signal ends it immediately, as does the first one without calls: computations cost nothing to repeat.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Stop:
 
     Attributes:
         received: The first signal.
-        polled: Whether calls may be in flight; the executor then polls `check`.
+        polled: Whether calls may be in flight. If so, the executor polls `check`.
         notify: Shows a message to the user.
     """
 
     received: signal.Signals | None = None
     repeated: bool = False
     polled: bool = False
-    _at_once: bool = False
+    _immediate: bool = False
     notify: Callable[[str], None] = lambda message: None
 
     @property
@@ -45,7 +45,7 @@ class Stop:
 
     @contextmanager
     def polling(self) -> Iterator[None]:
-        """Wrap a sweep, which polls `check`, and raise Interrupted for a signal after its last poll."""
+        """Wrap a sweep that polls `check`. Raises Interrupted for a signal received after its last poll."""
         self.polled = True
         try:
             yield
@@ -60,42 +60,42 @@ class Stop:
         if in_flight.calls:
             self.notify(
                 f"{NAMES[self.received]}: waiting up to {self.grace_s:.0f} s for "
-                f"{plural(in_flight.calls, 'call')} in flight. Repeat it to stop at once."
+                f"{plural(in_flight.calls, 'call')} in flight. Repeat it to stop now."
             )
         raise self.error()
 
     def error(self) -> Interrupted:
-        """The error with which the run ends."""
+        """Create the error with which the run ends."""
         name = NAMES[self.received or signal.SIGINT]
         kind = Terminated if self.received == signal.SIGTERM else Interrupted
-        if self._at_once:
+        if self._immediate:
             return kind(
-                f"Stopped at once by a second {name}. Replies are kept except for the last few seconds; run "
-                "the same command again to continue."
+                f"Stopped immediately by a second {name}. All but the last replies are stored; run the "
+                "same command again to continue."
             )
-        return kind(f"Stopped by {name}. Replies are kept; run the same command again to continue.")
+        return kind(f"Stopped by {name}. Replies are stored; run the same command again to continue.")
 
     def handle(self, number: int, frame: FrameType | None = None) -> None:
-        """Handle a signal."""
         self.repeated = self.received is not None
         self.received = self.received or signal.Signals(number)
-        self._at_once = self.repeated and self.polled
+        self._immediate = self.repeated and self.polled
         if self.repeated or not self.polled:
             raise KeyboardInterrupt
 
 
 @contextmanager
 def handle_signals(stop: Stop) -> Iterator[None]:
-    """Handle signals for the duration of the block, and raise Interrupted if one ends it.
+    """Handle signals for the duration of the block. Raises Interrupted if a signal ends it.
 
     Has no effect outside the main thread.
     """
     signals = list(GRACE_S) if threading.current_thread() is threading.main_thread() else []
-    before = {number: signal.signal(number, stop.handle) for number in signals}
+    previous_handlers = {number: signal.signal(number, stop.handle) for number in signals}
     original_hook = sys.unraisablehook
 
     def hook(fault: sys.UnraisableHookArgs) -> None:
-        # Python drops what a signal raises within a finalizer; the next `check` raises it.
+        # Python only reports an exception that a signal handler raises within a finalizer. Hide that report,
+        # because the next `check` raises the error.
         if not issubclass(fault.exc_type, KeyboardInterrupt):
             original_hook(fault)
 
@@ -106,5 +106,5 @@ def handle_signals(stop: Stop) -> Iterator[None]:
         raise stop.error() from None
     finally:
         sys.unraisablehook = original_hook
-        for number, handler in before.items():
+        for number, handler in previous_handlers.items():
             signal.signal(number, handler)

@@ -1,7 +1,7 @@
-"""Which worker has which item, and when too many items have failed. Pure.
+"""Leases of items to workers, and the decision when too many items have failed. Pure.
 
-A worker with free slots gets more items, so one slow call delays nothing. A lease ends when the item is
-finished, that is, journalled. The leases of a dead worker return to the queue.
+A worker with free slots leases more items, so a slow call delays no others. A lease ends when the item's
+outcome is journalled. The leases of a dead worker return to the queue.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from graphrag_ray.base.unexpected_errors import REPORT_HINT
 P = TypeVar("P")
 
 ORDINARY_LOSSES = 1
-"""Items lost this often with their worker are handed out normally: usually a node is gone."""
-GROUP = 16
-"""Items lost once more go to an idle worker in groups of this size; those lost even then, one by one."""
+"""Items lost with at most this many workers are leased normally, because usually just a node is gone."""
+SUSPECT_GROUP = 16
+"""Items lost once more are leased to an idle worker in groups of this size, and after another loss one by
+one."""
 MAX_LOSSES, MAX_LOST_ALONE = 3, 2
-"""An item lost this often in total, and this often as its worker's only item, is given up. One loss alone may
-have another cause."""
+"""An item is given up when it was lost this often in total, and this often as its worker's only item."""
 
 
 @dataclass
 class _Item(Generic[P]):
-    """`lost_in` is the number of the last loss that included the item; 0 if there was none."""
+    """An item. `lost_in` is the number of the last loss that included it, or 0."""
 
     payload: P
     lost_in: int = 0
@@ -36,38 +36,37 @@ class _Item(Generic[P]):
 
 
 class LeaseBook(Generic[P]):
-    """Items by id, queued or leased. Each is handed out until it is finished or condemned.
+    """Items by id, queued or leased. Each item is leased until it is finished or given up.
 
-    When a worker dies, all its items are suspects. Those lost twice wait until nothing else does. They are
-    then handed out in small groups and finally alone, so that the culprit is found and no other item is
-    blamed.
+    When a worker dies, any of its items may be responsible. Items lost twice wait until no others are queued.
+    They are then leased in small groups and finally alone, which identifies the item responsible.
 
     Attributes:
         reissued: Number of leases lost with their worker.
         losses: How often a worker with leases died, or left and handed back items that it had begun.
-        condemned: Items that kill their workers, with the number of deaths. They are no longer handed out.
+        fatal: Number of worker deaths by item, for items that crash their workers. They are not leased again.
     """
 
     def __init__(self) -> None:
         self._items: dict[int, _Item[P]] = {}
         self._queue, self._suspects = deque[int](), deque[int]()
-        self._held: defaultdict[str, dict[int, None]] = defaultdict(dict)
+        self._leases: defaultdict[str, dict[int, None]] = defaultdict(dict)
         self._quarantined = set[str]()
         self.reissued = self.losses = 0
-        self.condemned: dict[int, int] = {}
+        self.fatal: dict[int, int] = {}
 
     def add(self, items: Iterable[tuple[int, P]]) -> None:
         for id_, payload in items:
             self._items[id_] = _Item(payload)
             self._queue.append(id_)
 
-    def held(self, worker: str) -> Collection[int]:
-        """The worker's items in the order in which it got them."""
-        return self._held[worker].keys()
+    def leases_of(self, worker: str) -> Collection[int]:
+        """The items leased to a worker, in lease order."""
+        return self._leases[worker].keys()
 
     def lose(self, worker: str) -> None:
-        """Requeue the leases of a worker that died."""
-        lost = list(self.held(worker))
+        """Requeue the leases of a dead worker."""
+        lost = list(self.leases_of(worker))
         self.losses += bool(lost)
         self.reissued += len(lost)
         for id_ in reversed(lost):
@@ -76,15 +75,15 @@ class LeaseBook(Generic[P]):
             item.times_lost += 1
             item.lost_alone += len(lost) == 1
             if item.times_lost >= MAX_LOSSES and item.lost_alone >= MAX_LOST_ALONE:
-                self.condemned[id_] = item.times_lost
+                self.fatal[id_] = item.times_lost
             self._take_back(worker, id_)
 
     def hand_back(self, worker: str, ids: Iterable[int], begun: bool) -> None:
-        """Requeue leases of a leaving worker at the front, without suspicion.
+        """Requeue leases of a leaving worker at the front, without counting a loss of the items.
 
-        If `begun`, the worker may have journalled some of their turns.
+        `begun` means that the worker may have journalled some of their turns.
         """
-        returned = [id_ for id_ in ids if id_ in self._held[worker]]
+        returned = [id_ for id_ in ids if id_ in self._leases[worker]]
         self.losses += begun and bool(returned)
         for id_ in reversed(returned):
             if begun:
@@ -92,54 +91,54 @@ class LeaseBook(Generic[P]):
             self._take_back(worker, id_)
 
     def _take_back(self, worker: str, id_: int) -> None:
-        del self._held[worker][id_]
+        del self._leases[worker][id_]
         if self._items[id_].times_lost > ORDINARY_LOSSES:
             self._suspects.append(id_)
         else:
             self._queue.appendleft(id_)
 
     def lease(self, worker: str, limit: int) -> list[tuple[int, P]]:
-        """Lease up to `limit` items, or none to a worker that has suspects."""
-        held = self._held[worker]
-        if not held:
+        """Lease up to `limit` items. A worker with suspects gets no others."""
+        leases = self._leases[worker]
+        if not leases:
             self._quarantined.discard(worker)
         if worker in self._quarantined or limit <= 0:
             return []
         leased = list(islice(self._pop_waiting(self._queue), limit))
-        if not leased and not held:
+        if not leased and not leases:
             for id_ in self._pop_waiting(self._suspects):
                 alone = self._items[id_].times_lost > ORDINARY_LOSSES + 1
                 if alone and leased:
                     self._suspects.appendleft(id_)
                     break
                 leased.append(id_)
-                if alone or len(leased) == min(limit, GROUP):
+                if alone or len(leased) == min(limit, SUSPECT_GROUP):
                     break
             self._quarantined.add(worker)
-        held |= dict.fromkeys(leased)
+        leases |= dict.fromkeys(leased)
         return [(id_, self._items[id_].payload) for id_ in leased]
 
     def _pop_waiting(self, queue: deque[int]) -> Iterator[int]:
-        """Pop items that are neither finished nor condemned."""
+        """Pop items that are neither finished nor fatal."""
         while queue:
             id_ = queue.popleft()
-            if id_ in self._items and id_ not in self.condemned:
+            if id_ in self._items and id_ not in self.fatal:
                 yield id_
 
     def losses_of(self, ids: Iterable[int]) -> dict[int, int]:
-        """For each of these items that was ever lost, the number of its latest loss."""
+        """Return the number of the latest loss of each of these items that was ever lost."""
         return {id_: lost_in for id_ in ids if (lost_in := self._items[id_].lost_in)}
 
     def finish(self, id_: int) -> bool:
-        """Record that the outcome is journalled. Returns False if another worker finished the item before."""
-        for held in self._held.values():
-            held.pop(id_, None)
-        self.condemned.pop(id_, None)
+        """Record that an outcome is journalled. Returns False if another worker already finished the item."""
+        for leases in self._leases.values():
+            leases.pop(id_, None)
+        self.fatal.pop(id_, None)
         return self._items.pop(id_, None) is not None
 
     def give_up(self) -> list[tuple[int, P, int]]:
-        """Finish and return the condemned items, each with the number of deaths."""
-        given_up = [(id_, self._items[id_].payload, times) for id_, times in self.condemned.items()]
+        """Finish and return the fatal items, each with its number of worker deaths."""
+        given_up = [(id_, self._items[id_].payload, times) for id_, times in self.fatal.items()]
         for id_, _, _ in given_up:
             self.finish(id_)
         return given_up
@@ -151,7 +150,7 @@ class LeaseBook(Generic[P]):
 
     @property
     def leased(self) -> int:
-        return sum(map(len, self._held.values()))
+        return sum(map(len, self._leases.values()))
 
     @property
     def waiting(self) -> int:
@@ -160,14 +159,14 @@ class LeaseBook(Generic[P]):
 
 @dataclass
 class FailureWatch:
-    """Stops a run in which too much fails.
+    """Stops a run in which too many items fail.
 
-    It trips from the first `at_least` items on, before the money is gone, and at the end of a first sweep
-    that reached no endpoint, however few its items.
+    It trips early, once `at_least` items have finished, to limit the cost. At the end of a first sweep it
+    also trips with fewer items if most of them failed transiently (`mostly_transient`).
 
     Attributes:
         first_sweep: Whether no item of this kind was ever completed.
-        count_bad_replies: Whether permanent failures count, and not only requests without an answer.
+        count_bad_replies: Whether permanent failures count in addition to unanswered requests.
     """
 
     max_fraction: float
@@ -183,7 +182,7 @@ class FailureWatch:
     def note(self, status: str, error: str = "", known: bool = False) -> None:
         """Count a finished item by its outcome's status.
 
-        Failures already `known` from an earlier run, which continued despite them, do not count.
+        Failures `known` from an earlier run do not count, because that run continued despite them.
         """
         if known:
             return
@@ -197,10 +196,10 @@ class FailureWatch:
                 self.errors[error] += 1
 
     def tripped(self, running: int = 0) -> bool:
-        """Whether too many items failed; `running` items have begun but not finished.
+        """Whether too many items failed. `running` is the number of started, unfinished items.
 
-        Bugs fail items at once, before those begun beside them have answers, so they trip the watch only if
-        the running items could not outweigh them.
+        A bug fails an item immediately, before others that started with it can finish. So bugs trip the watch
+        only if they exceed the limit even when all running items succeed.
         """
         if self.finished < self.at_least:
             return False
@@ -209,19 +208,19 @@ class FailureWatch:
 
     @property
     def mostly_transient(self) -> bool:
-        """Whether most of a first sweep failed transiently, so that there is nothing to build on."""
+        """Whether too many items of a first sweep failed transiently, for example without an endpoint."""
         return self.first_sweep and self.transient > self.max_fraction * self.finished
 
     def message(self, stage: str) -> str:
-        common = next((error for error, _ in self.errors.most_common(1)), "")
-        again = "transient failures are retried."
+        most_common = next((error for error, _ in self.errors.most_common(1)), "")
+        retries = "transient failures are retried."
         if self.failed > self.transient:
-            again += (
-                " Items with unusable replies are asked again when their prompt or model changes, or after "
+            retries += (
+                " Items with unusable replies are retried when their prompt or model changes, or with "
                 "`graphrag-ray failures --retry`."
             )
         return (
             f"{self.failed} of the first {self.finished} items of stage {stage} failed "
-            f"(run.max_failed_fraction is {self.max_fraction:g}). Most common error: {common}. Replies "
-            f"received so far are kept. Fix the cause and run the same command again: {again}"
+            f"(run.max_failed_fraction is {self.max_fraction:g}). Most common error: {most_common}. Replies "
+            f"received so far are stored. Fix the cause and run the same command again: {retries}"
         )

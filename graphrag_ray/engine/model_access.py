@@ -34,7 +34,7 @@ Ask: TypeAlias = Callable[[Request, str], Awaitable[CallResult[Reply]]]
 
 
 class StreamingAsk(Protocol):
-    """An Ask that can stream a chat reply to a listener."""
+    """An `Ask` that can stream a chat reply to a listener."""
 
     def __call__(
         self, request: Request, stage: str, listener: StreamListener | None = None
@@ -42,23 +42,24 @@ class StreamingAsk(Protocol):
 
 
 OFFLINE_SLOTS = 32
-"""Items per process of the offline engine, which runs them one after another."""
+"""Items per process of the offline engine. It runs them one by one, so a few suffice to keep it busy."""
 EMBEDDING_SLOTS = 2_048
-"""Embeddings share calls, so a large number of items must run at once to fill one."""
+"""Items of the embedding stage. Many must run concurrently because they share calls."""
 UNBOUNDED_SLOTS = 1_024
-"""Minimum items per worker if only the limiter decides how many calls are in flight."""
+"""Minimum number of items per worker if the number of calls in flight has no configured bound."""
 MAX_SLOTS = 8_192
+"""Maximum number of items per worker."""
 SLOW_CALL_S, SMALL_CALL_TOKENS = 30.0, 1_000
-"""With known rate limits, slots suffice for small calls sent at the limit that are all slow."""
+"""Worst case for which slots must suffice at known rate limits: small calls that all take this long."""
 
 
 @dataclass(frozen=True)
 class Models:
-    """The logical models of a run. Picklable and without secrets.
+    """The logical models of a run. Picklable, and contains no secrets.
 
     Attributes:
-        quirks: What endpoints taught earlier runs, as in `Accounts`.
-        refused_endpoints: Why endpoints are not asked, by model and endpoint number (see `probed`).
+        quirks: Endpoint quirks learned in earlier runs, as in `Accounts`.
+        refused_endpoints: Why an endpoint is not used, by model and endpoint number (see `check_endpoints`).
     """
 
     by_name: Mapping[str, Model]
@@ -71,13 +72,13 @@ class Models:
 
     @classmethod
     def from_settings(cls, settings: Settings, *usages: Mapping[str, Any]) -> Models:
-        """The models of these settings; `usages` are stored accounts of earlier runs."""
+        """Create the models of these settings. `usages` are stored accounts of earlier runs."""
         run, force = settings.run, settings.extraction.force_yes_no
         models, quirks = dict(settings.models), stored_quirks(*usages)
         return cls(models, run.initial_in_flight, run.max_attempts, force, run.hedge, quirks)
 
     def with_quirks(self, quirks: Quirks) -> Models:
-        """A copy with quirks that were learned meanwhile."""
+        """Return a copy that also knows these quirks."""
         return replace(self, quirks=stored_quirks({"quirks": self.quirks}, {"quirks": quirks}))
 
     @property
@@ -85,71 +86,72 @@ class Models:
         return {name: m for name, m in self.by_name.items() if not m.is_local}
 
     def limits(self) -> dict[str, CombinedLimits]:
-        """Combined limits of the endpoints of each model, by model id."""
+        """Return the combined limits of each model's endpoints, by model id."""
         return {model.model_id: CombinedLimits.of(model) for model in self.online.values()}
 
     def key_variables(self) -> list[str]:
-        """Names of the environment variables that hold API keys."""
+        """Return the names of the environment variables that contain API keys."""
         names = (e.api_key_env for m in self.online.values() for e in m.endpoints)
         return sorted({name for name in names if name})
 
     def workers_per_node(self, cores: int) -> int:
-        """Two workers carry some 900 requests a second; the offline engine computes and uses every core."""
+        """Return 2 (about 900 requests a second), or one worker per core for the CPU-bound offline engine."""
         return 2 if self.online else max(1, cores)
 
     def slots(self, stage: str, workers: int, processes: int = 1) -> int:
-        """Items that each of `workers` workers runs at once, enough that only the models' limits bind.
+        """Return how many items each worker runs concurrently: enough that only the models' limits apply.
 
-        `processes` are those of the worker in which the offline engine runs.
+        `processes` is the number of offline engine processes per worker.
         """
         if stage == "embed":
             return EMBEDDING_SLOTS
         if not self.online:
             return OFFLINE_SLOTS * max(1, processes)
         bounds = [self._bound(m) for m in self.online.values()]
-        most = max((b for b in bounds if b is not None), default=0)
+        total = max((b for b in bounds if b is not None), default=0)
         if None in bounds:
-            # Slow calls in flight at the models' known rate limits, by Little's law.
+            # By Little's law, the number of slow calls in flight at the models' known rate limits.
             rates = [rate for m in self.online.values() if math.isfinite(rate := self._rate(m))]
-            most = max([most, *(round(rate * SLOW_CALL_S / 60.0) for rate in rates)])
-            return min(MAX_SLOTS, max(UNBOUNDED_SLOTS, -(-most // workers)))
-        return max(8, min(MAX_SLOTS, -(-most // workers) + 8))
+            total = max([total, *(round(rate * SLOW_CALL_S / 60.0) for rate in rates)])
+            return min(MAX_SLOTS, max(UNBOUNDED_SLOTS, -(-total // workers)))
+        return max(8, min(MAX_SLOTS, -(-total // workers) + 8))
 
     def calls_per_second(self, model: Model, quick_call_s: float) -> float:
-        """Calls that the limits allow if each takes at least `quick_call_s`; inf if no limit is known."""
+        """Return the calls a second that the limits allow if each takes `quick_call_s`; inf if unlimited."""
         bound = self._bound(model)
         return min(self._rate(model) / 60.0, math.inf if bound is None else bound / quick_call_s)
 
     def _bound(self, model: Model) -> int | None:
-        """Configured bound on calls in flight; None if rate limits or the adaptive limiter decide."""
+        """Return the configured bound on calls in flight, or None if rate limits or the limiter decide."""
         bounds = [e.max_in_flight for e in model.endpoints]
         return None if None in bounds or not bounds else sum(b for b in bounds if b is not None)
 
     def _rate(self, model: Model) -> float:
-        """Small calls a minute that the model's known rate limits allow; inf if none is known."""
+        """Return how many small calls a minute the known rate limits allow; inf if none is known."""
         limits = CombinedLimits.of(model)
-        calls = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
-        return min(calls[0] or math.inf, calls[1])
+        bounds = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
+        return min(bounds[0] or math.inf, bounds[1])
 
 
 DRAIN_POLL_S = 0.02
 DRAIN_FLUSH_S = 1.0
+"""Seconds between journal writes while draining."""
 DRAIN_S = 30.0
-"""How long a stopped sweep waits for calls in flight, which are paid for."""
+"""How long a stopped sweep waits for calls in flight, because they are already paid for."""
 
 
 class Gate:
-    """A limiter that can be shut for good, or held for one or several reasons.
+    """A limiter that can be paused for one or more reasons, or shut permanently.
 
-    While it is held nothing is sent. Once it is shut, waiting requests wait forever. Calls in flight return
-    in both cases.
+    No request is sent while the gate is paused or shut, but calls in flight can finish. Once it is shut,
+    waiting requests wait forever.
     """
 
     def __init__(self, limiter: Limiter) -> None:
         self._limiter = limiter
         self._in_flight = 0
         self._shut = False
-        self._held_by = set[str]()
+        self._paused_by = set[str]()
         self._open = asyncio.Event()
         self._open.set()
         self.penalise, self.learn, self.quirks = limiter.penalise, limiter.learn, limiter.quirks
@@ -166,14 +168,14 @@ class Gate:
             if self._shut:
                 await asyncio.Future()
 
-    def hold(self, reason: str) -> None:
-        self._held_by.add(reason)
+    def pause(self, reason: str) -> None:
+        self._paused_by.add(reason)
         self._open.clear()
 
     def resume(self, reason: str) -> None:
-        """End a hold. Requests are sent again once no reason is left."""
-        self._held_by.discard(reason)
-        if not self._held_by:
+        """Remove a reason to pause. Requests are sent again once no reason is left."""
+        self._paused_by.discard(reason)
+        if not self._paused_by:
             self._open.set()
 
     def shut(self) -> None:
@@ -184,9 +186,9 @@ class Gate:
         self._limiter.settle(model, endpoint, delta_tokens, ended)
 
     async def drain(self, within_s: float = DRAIN_S, flush: Callable[[], object] = lambda: None) -> None:
-        """Shut, and wait up to `within_s` for calls in flight.
+        """Shut the gate, and wait up to `within_s` for calls in flight.
 
-        Meanwhile `flush` is called in a thread every DRAIN_FLUSH_S, since we may be killed.
+        `flush` is called in a thread every DRAIN_FLUSH_S, because the process may be killed while it waits.
         """
         self.shut()
         end, flush_at = time.monotonic() + within_s, time.monotonic()
@@ -195,18 +197,18 @@ class Gate:
                 await asyncio.to_thread(flush)
                 flush_at = time.monotonic() + DRAIN_FLUSH_S
             await asyncio.sleep(DRAIN_POLL_S)
-        await asyncio.sleep(DRAIN_POLL_S)  # the dialogues receive the replies and journal them
+        await asyncio.sleep(DRAIN_POLL_S)  # let the dialogues journal the last replies
 
 
 SLOW_FLUSH_S = 2.0
-"""A longer flush holds the gate: no request is paid for whose reply may not be journalled."""
+"""A longer flush pauses requests, so that we do not pay for replies that may not get journalled."""
 
 
 class JournalGuard:
-    """Writes a sweep's journal, and holds the gate while the storage does not accept it.
+    """Writes a sweep's journal, and pauses the gate while the storage rejects writes.
 
-    The store retries a write for about 15 seconds. Meanwhile calls in flight return and no others are sent.
-    After that the sweep ends with the storage's error.
+    The store retries a write for about 15 seconds. During this time calls in flight can finish but no request
+    is sent. After that the sweep ends with the storage error.
     """
 
     def __init__(self, writer: JournalWriter, gate: Gate) -> None:
@@ -215,25 +217,25 @@ class JournalGuard:
 
     @property
     def lag_s(self) -> float:
-        """Age of the oldest row that is not journalled; 0 if there is none."""
+        """Age of the oldest row that is not journalled yet, or 0."""
         return time.monotonic() - self._flushed_at if self._writer.pending else 0.0
 
     async def flush(self) -> None:
-        """Journal pending rows. After a StoreError they stay pending and no requests are sent."""
-        slow = asyncio.get_running_loop().call_later(SLOW_FLUSH_S, self._gate.hold, "storage")
-        began = time.monotonic()
+        """Journal pending rows. After a StoreError they stay pending, and no requests are sent."""
+        slow = asyncio.get_running_loop().call_later(SLOW_FLUSH_S, self._gate.pause, "storage")
+        started_at = time.monotonic()
         try:
             await asyncio.to_thread(self._writer.flush)
         except StoreError:
-            self._gate.hold("storage")
+            self._gate.pause("storage")
             raise
         finally:
             slow.cancel()
-        self._flushed_at = began
+        self._flushed_at = started_at
         self._gate.resume("storage")
 
     async def close(self) -> None:
-        """Journal pending rows at the end of a sweep. Raises StoreError that says what is lost."""
+        """Journal pending rows at the end of a sweep. Raises a StoreError that says how much was lost."""
         try:
             await self.flush()
         except StoreError as e:
@@ -241,8 +243,8 @@ class JournalGuard:
             if not rows:
                 raise
             raise StoreError(
-                f"{e}. Replies of the last {seconds:.0f} s ({rows:,} rows of the journal) could not be kept "
-                "and will be requested again."
+                f"{e}. Replies of the last {seconds:.0f} s ({rows:,} journal rows) could not be stored and "
+                "will be requested again."
             ) from e
 
 
@@ -254,11 +256,11 @@ async def open_gateway(
     ask_key: Callable[[str], str | None] | None = None,
     **runtime: Any,
 ) -> AsyncIterator[StreamingAsk]:
-    """Open clients for the duration of the block, and yield a function that asks.
+    """Open clients for the duration of the block, and yield a function that sends requests.
 
     Args:
-        limiter: None creates one, for a question or two.
-        ask_key: Looks up API keys that neither the environment nor a file holds.
+        limiter: None creates one, which suits a few questions.
+        ask_key: Looks up API keys that are neither in the environment nor in a file.
         runtime: Other fields of `llm.model_client.Runtime`.
     """
     online = models.online
@@ -285,26 +287,26 @@ async def open_gateway(
 def connect_clients(
     models: Models, name: str, ask_key: Callable[[str], str | None] | None = None
 ) -> Sequence[Client | FatalCallError]:
-    """A client for each endpoint of a model, or why there is none. Blocks."""
+    """Create a client for each endpoint of a model, or an error that says why it is unusable. Blocks."""
     model = models.by_name[name]
     provider = load_provider(model)
     assert isinstance(provider, RemoteProvider)
     quirks = models.quirks.get(model.model_id, {})
     clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, quirks)
     logs.hide_values(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
-    why = {
-        i: FatalCallError(text)
-        for (model_name, i), text in models.refused_endpoints.items()
-        if model_name == name
-    }
-    return [c if isinstance(c, FatalCallError) else why.get(i, c) for i, c in enumerate(clients)]
+    refused = {i: why for (model_name, i), why in models.refused_endpoints.items() if model_name == name}
+    return [
+        c if isinstance(c, FatalCallError) or i not in refused else FatalCallError(refused[i])
+        for i, c in enumerate(clients)
+    ]
 
 
 @dataclass(frozen=True)
 class EndpointProblem:
-    """An endpoint that does not answer until somebody changes something (`final`), or for the moment.
+    """Why an endpoint cannot be used.
 
-    `asked` is False if it could not even be asked, for example without a key.
+    `final` problems last until the user fixes them; others may go away. `asked` is False if no request could
+    be sent, for example because the API key is missing.
     """
 
     model: str
@@ -320,30 +322,30 @@ class EndpointProblem:
 def check_endpoints(
     models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
 ) -> Models:
-    """Probe the endpoints that `stages` ask, say what is wrong, and return the models with these findings.
+    """Probe the endpoints that `stages` use, report problems, and return the models without those endpoints.
 
     Raises:
-        ModelRefused, NotConfigured: No endpoint of a model answers, unless the run `may_reuse` earlier
-            replies.
+        ModelRefused, NotConfigured: No endpoint of a model works, and the run cannot reuse earlier replies
+            (`may_reuse`).
     """
     problems = probe_endpoints(models, settings, stages)
     names = {p.model for p in problems}
-    lost = {n for n in names if sum(p.model == n for p in problems) == len(models.by_name[n].endpoints)}
-    if lost and not may_reuse:
-        tried = any(p.asked for p in problems if p.model in lost)
+    unusable = {n for n in names if sum(p.model == n for p in problems) == len(models.by_name[n].endpoints)}
+    if unusable and not may_reuse:
+        tried = any(p.asked for p in problems if p.model in unusable)
         raise (ModelRefused if tried else NotConfigured)("; ".join(map(str, problems)))
     for problem in problems:
         say(str(problem))
-    if lost:
-        say("Continuing with the replies in the journal; the first new request ends the run.")
-    refused = {(p.model, p.endpoint): p.why for p in problems if p.final or p.model in lost}
+    if unusable:
+        say("Continuing with journalled replies. The run stops at the first request that needs this model.")
+    refused = {(p.model, p.endpoint): p.why for p in problems if p.final or p.model in unusable}
     return replace(models, refused_endpoints=refused)
 
 
 def probe_endpoints(models: Models, settings: Settings, stages: Iterable[str]) -> list[EndpointProblem]:
-    """Find what is wrong with the endpoints of the models that `stages` ask.
+    """Find problems with the endpoints of the models that `stages` use.
 
-    Takes a few seconds and works while an event loop runs.
+    Takes a few seconds. May be called while an event loop is running.
     """
     to_probe = {
         (name, stage == "embed") for stage in stages if (name := settings.model_name(stage)) in models.online
@@ -364,7 +366,7 @@ def probe_endpoints(models: Models, settings: Settings, stages: Iterable[str]) -
 
     async def probe_all() -> list[EndpointProblem]:
         return [
-            p for some in await asyncio.gather(*(probe_model(*m) for m in sorted(to_probe))) for p in some
+            p for found in await asyncio.gather(*(probe_model(*m) for m in sorted(to_probe))) for p in found
         ]
 
     if not to_probe:

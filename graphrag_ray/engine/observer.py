@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Observer:
-    """Ignores all events. Subclasses override some, as the command line's progress display does."""
+    """Ignores all events. Subclasses, such as the command line's progress display, override some methods."""
 
     def __enter__(self) -> Self:
         """Called when the run begins."""
@@ -27,7 +27,7 @@ class Observer:
 
     @contextmanager
     def waiting(self, what: str) -> Iterator[None]:
-        """Wraps operations before the first step that take seconds."""
+        """Wraps a slow operation before the first step."""
         yield
 
     def run_started(self, settings: Settings, stage: str = "extract") -> None:
@@ -39,7 +39,7 @@ class Observer:
     def step_started(self, name: str) -> None: ...
 
     def step_ended(self, name: str, seconds: float, counts: Mapping[str, Any], reused: bool) -> None:
-        """Called after a step; `reused` if its result comes from the previous snapshot."""
+        """Called after a step. `reused` means that its result comes from the previous snapshot."""
 
     def progress(self, p: SweepProgress) -> None:
         """Called a few times a second during a sweep."""
@@ -50,6 +50,6 @@ def in_notebook() -> bool:
 
 
 def shows_progress() -> bool:
-    """Whether somebody sees a progress display: in a notebook, or if standard error is a terminal."""
-    isatty = getattr(sys.stderr, "isatty", None)  # stderr may have been replaced by any writer
+    """Whether a progress display is visible: in a notebook, or if standard error is a terminal."""
+    isatty = getattr(sys.stderr, "isatty", None)  # stderr may be any replacement
     return in_notebook() or (isatty is not None and isatty())

@@ -1,8 +1,8 @@
-"""Processes that compute for the in-process executor, since Python computes on one core only.
+"""Worker processes for the in-process executor, because Python code computes on one core only.
 
-Each costs a second of CPU, so they start in the background once this process has computed for a while. Until
-they are up, and in small runs forever, this process does everything. They are loky's, because the standard
-library's pool runs the caller's script again in each process unless it is written for that.
+Starting a process takes a second of CPU time, so they start in the background once this process has computed
+for a while. Until they are up, this process does all the work; small runs never start them. The pool is
+loky's, because the standard library's would run an unguarded script again in each process.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 COMPUTED_S = 3.0
-"""CPU time of this process after which starting others pays off."""
-AHEAD = 2
-"""Inputs per process that are submitted at once, so that no process waits for the next."""
+"""CPU time of this process after which starting others is worthwhile."""
+INPUTS_AHEAD = 2
+"""Submitted inputs per process, so that no process waits for its next input."""
 _POLL_S = 1.0
 _SIGNALS = signal.SIGINT, signal.SIGTERM
 
@@ -46,9 +46,9 @@ class ProcessPool:
     """A thread-safe pool.
 
     Args:
-        processes: Number of processes; below 2 there are none, and None means one per core that a container
-            or batch system lets us use.
-        after_s: See COMPUTED_S.
+        processes: Number of processes. With fewer than 2, this process does all the work. None means one per
+            core that a container or batch system lets us use.
+        after_s: CPU time of this process after which the others start.
     """
 
     def __init__(self, processes: int | None, after_s: float = COMPUTED_S) -> None:
@@ -64,10 +64,10 @@ class ProcessPool:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def is_up(self) -> bool:
-        """Whether the processes are up. Starts them once it is time."""
+        """Whether the processes are up. Starts them when they are due."""
         if not self.processes or (self._pool is None and self._computed_s < self._after_s):
             return False
-        if self._pool is None:  # later calls take no lock, so that an event loop never waits for `spill`
+        if self._pool is None:  # take no lock otherwise, so that an event loop never waits for `spill`
             with self._lock:
                 if self._pool is None:
                     self._start()
@@ -82,7 +82,7 @@ class ProcessPool:
             self._first.result()
 
     def map(self, fn: Callable[[X], R], inputs: Iterable[X]) -> Iterator[R]:
-        """Yield `fn(x)` for each input, in order. Inputs of a process that died are done here."""
+        """Yield `fn(x)` for each input, in order. If a process died, this process takes over its inputs."""
         single = isinstance(inputs, list | tuple) and len(inputs) < 2
         waiting: deque[tuple[X, Future[R] | None]] = deque()
 
@@ -94,13 +94,13 @@ class ProcessPool:
 
         for x in inputs:
             waiting.append((x, self.submit(fn, x) if not single and self.is_up() else None))
-            while waiting and (waiting[0][1] is None or len(waiting) > AHEAD * self.processes):
+            while waiting and (waiting[0][1] is None or len(waiting) > INPUTS_AHEAD * self.processes):
                 yield result_of(*waiting.popleft())
         while waiting:
             yield result_of(*waiting.popleft())
 
     def run_here(self, fn: Callable[..., R], *args: Any) -> R:
-        """Call `fn` in this process, and count its CPU time."""
+        """Call `fn` in this process, and add up its CPU time."""
         started = time.thread_time()
         try:
             return fn(*args)
@@ -108,35 +108,35 @@ class ProcessPool:
             self._computed_s += time.thread_time() - started
 
     def submit(self, fn: Callable[..., R], *args: Any) -> Future[R] | None:
-        """Call `fn` in another process. The pool must be up; returns None if a process has died since."""
+        """Call `fn` in another process. The pool must be up. Returns None if a process has died since."""
         from loky.process_executor import BrokenProcessPool
 
         try:
             submitted: Future[R] = self._pool.submit(_call, fn, *args)
         except BrokenProcessPool:
-            self._note_death()
+            self._record_death()
             return None
         return submitted
 
     def result(self, future: Future[R]) -> R:
-        """Wait for a result. Raises what the function raised, or ProcessDied, upon which to call it here."""
+        """Wait for a result. Raises the function's error, or ProcessDied; in that case call `run_here`."""
         from loky.process_executor import BrokenProcessPool
 
         try:
             return future.result()
         except BrokenProcessPool as e:
-            self._note_death()
+            self._record_death()
             raise ProcessDied("A process of the pool died") from e
         except Exception as e:
             attach_place(e, str(e.__cause__))
             raise
 
     def share(self, value: T) -> Callable[[], T]:
-        """Return a handle to a large value, which each process reads once from a file."""
+        """Share a large value, which each process reads once from a file."""
         return _SharedValue(value, self) if self.processes else lambda: value
 
     def spill(self, value: object) -> str:
-        """Write the value to a file that exists as long as the pool, and return its path."""
+        """Write the value to a file that lasts as long as the pool, and return its path."""
         with self._lock:
             if self._folder is None:
                 self._folder = tempfile.TemporaryDirectory(prefix="graphrag-ray-")
@@ -156,13 +156,13 @@ class ProcessPool:
         if self._folder is not None:
             self._folder.cleanup()
 
-    def _note_death(self) -> None:
-        """A process that dies takes the others along, so everything is done here from now on."""
+    def _record_death(self) -> None:
+        """Stop using the pool: loky ends all processes when one dies."""
         if not self._died:
             self._died = True
             _log.warning(
-                "A process of the pool died: out of memory, or a crash in native code. This process works on "
-                "alone. If it dies too, run the same command with --ray, which finds the input that kills it"
+                "A worker process died: out of memory, or a crash in native code. Continuing in a single "
+                "process. If it dies too, run the same command with --ray, which finds the input responsible"
             )
 
     def _start(self) -> None:
@@ -175,25 +175,25 @@ class ProcessPool:
                 self.processes = cpu_count() if cpu_count() > 1 else 0
             if not self.processes:
                 return
-            # loky replaces processes whose memory has grown, which is fine.
+            # loky replaces processes whose memory has grown, and warns about it.
             warnings.filterwarnings("ignore", "A worker (stopped|was restarted) while some jobs", UserWarning)
             self._pool = ProcessPoolExecutor(
                 self.processes,
                 timeout=None,
-                initializer=_initialize,
+                initializer=_initialise,
                 initargs=(os.getpid(), logs.current_config()),
             )
-            # Until the processes ignore Ctrl-C, it would end them with a traceback. The tracker starts first
-            # because its start unblocks signals.
+            # Block signals until the processes ignore Ctrl-C themselves, or it would end them with a
+            # traceback. Start the tracker first because its start unblocks signals.
             resource_tracker.ensure_running()
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+            previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
             try:
                 self._first = self._pool.submit(_warm_up)
             finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+                signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
         except (OSError, ImportError) as e:  # some sandboxes have no semaphores
             self.processes = 0
-            logs.log_event(_log, "no processes beside this one", logging.WARNING, error=type(e).__name__)
+            logs.log_event(_log, "cannot start worker processes", logging.WARNING, error=type(e).__name__)
 
 
 class _SharedValue(Generic[T]):
@@ -211,10 +211,10 @@ class _SharedValue(Generic[T]):
                 self._path = self._pool.spill(self._value)
             except OSError:  # send the value with each input, which is slow but works
                 self._path = ""
-        return (partial, (_read, self._path)) if self._path else (partial, (_same, self._value))
+        return (partial, (_read, self._path)) if self._path else (partial, (_identity, self._value))
 
 
-def _same(value: T) -> T:
+def _identity(value: T) -> T:
     return value
 
 
@@ -223,8 +223,8 @@ def _read(path: str) -> Any:
     return pickle.loads(Path(path).read_bytes())
 
 
-def _initialize(parent: int, logging_: logs.LogConfig | None) -> None:
-    """Initialize a process. It ignores Ctrl-C, which is for the parent, and exits with the parent."""
+def _initialise(parent: int, logging_: logs.LogConfig | None) -> None:
+    """Initialise a worker process. It leaves Ctrl-C to the parent, and exits with it."""
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_IGN)
     logs.follow_driver(logging_)
@@ -244,7 +244,7 @@ def _warm_up() -> None:
 
 
 def _call(fn: Callable[..., R], *args: Any) -> R:
-    """Call `fn`, and replace an error that cannot be pickled, which would end the process."""
+    """Call `fn`. Replaces an error that cannot be pickled, because it would end the process."""
     from loky.backend.reduction import dumps
 
     try:

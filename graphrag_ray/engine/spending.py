@@ -1,4 +1,4 @@
-"""What a run may spend. Pure: the executors report what was spent and the time."""
+"""The budget of a run. Pure: the executors report spending and time."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from graphrag_ray.base.errors import BudgetSpent, SettingsError
 from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.base.wording import price_hint
+from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
 
 FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
-"""Estimated usage of an item before any call was made, as for an extraction with one gleaning."""
+"""Assumed usage of an item before any call was made: that of an extraction with one gleaning."""
 FIRST_ITEMS = 8
-"""Items that are started before any call was made."""
+"""Maximum number of items to start before any call was made."""
 
 
 @dataclass
@@ -26,8 +26,8 @@ class Spending:
     """The spending of one run over all its sweeps.
 
     Attributes:
-        started_at: Seconds by the executor's clock.
-        earlier: Accounts of the sweeps that have ended.
+        started_at: Start of the run in seconds on the executor's clock.
+        earlier: Accounts of finished sweeps.
     """
 
     budget: Budget = field(default_factory=Budget)
@@ -37,8 +37,7 @@ class Spending:
     def check(self, accounts: Accounts, in_flight: InFlight, now: float) -> None:
         """Raise BudgetSpent if the running sweep has reached a limit.
 
-        Calls in flight will be waited for, so their estimates count as spent, and their time as the median
-        latency.
+        The run will wait for calls in flight, so their estimated cost and the median latency count as spent.
         """
         budget, calls = self.budget, in_flight.calls
         if budget.max_duration_s is not None:
@@ -66,46 +65,48 @@ class Spending:
         in_flight: InFlight | None = None,
         turns: float | None = None,
     ) -> int | None:
-        """How many items of the running sweep may have been started by now so that all fit the budget.
+        """Return how many items of the running sweep fit the budget, or None if there is no limit.
 
-        An item costs the average of the finished ones, including what is paid for unfinished ones, which errs
-        on the safe side. Before one has finished, it costs `turns` times the average call, by counted prompts
-        and expected replies (`turns` is None if a call answers many items); before any call, FIRST_ITEM.
-        Returns None if there is no limit.
+        Includes started items. An item is estimated to cost all spending so far, divided by the number of
+        finished items. This errs on the safe side because unfinished items have spent some of it. Before an
+        item has finished, the estimate is `turns` times the average call (`turns` is None if a call answers
+        many items), and before any call, FIRST_ITEM.
         """
         budget = self.budget
         if budget.max_total_tokens is None and budget.max_cost_usd is None:
             return None
-        before, now = self.earlier.total, accounts.total
+        earlier, current = self.earlier.total, accounts.total
         free = 0
-        if not now.total_tokens:  # items that did not fit or reached no endpoint say nothing about the others
+        if (
+            not current.total_tokens
+        ):  # finished items made no successful call, so they say nothing about costs
             free, finished = finished, 0
-        sent = InFlight() if finished or in_flight is None else in_flight
-        items = finished or (now.calls + sent.calls) / (turns or math.inf)
-        left: list[tuple[float, float]] = []  # the rest of a budget, and what an item takes of it
+        unfinished = InFlight() if finished or in_flight is None else in_flight
+        items = finished or (current.calls + unfinished.calls) / (turns or math.inf)
+        budgets: list[tuple[float, float]] = []  # remaining budget, and its estimated use per item
         if budget.max_total_tokens is not None:
             first = FIRST_ITEM.prompt_tokens + FIRST_ITEM.completion_tokens
-            each = (now.total_tokens + sent.tokens) / items if items else first
-            left.append((budget.max_total_tokens - before.total_tokens, each))
+            each = (current.total_tokens + unfinished.tokens) / items if items else first
+            budgets.append((budget.max_total_tokens - earlier.total_tokens, each))
         if budget.max_cost_usd is not None:
             costs = (cost_pico_usd(FIRST_ITEM, price_of(m)) or 0 for m in models.online.values())
-            paid = (now.cost_pico_usd or 0) + sent.cost_pico_usd
+            paid = (current.cost_pico_usd or 0) + unfinished.cost_pico_usd
             each = paid / items if items else max(costs, default=0)
-            left.append((budget.max_cost_usd * PICO_USD - (before.cost_pico_usd or 0), each))
-        most = min(int(amount // each) if each else sys.maxsize for amount, each in left)
+            budgets.append((budget.max_cost_usd * PICO_USD - (earlier.cost_pico_usd or 0), each))
+        n_items = min(int(amount // each) if each else sys.maxsize for amount, each in budgets)
         if not items and turns:
-            most = min(most, FIRST_ITEMS)
-        has_budget = finished == 0 and all(amount > 0 for amount, _ in left)
-        return free + (max(1, most) if has_budget else most)
+            n_items = min(n_items, FIRST_ITEMS)
+        has_budget = finished == 0 and all(amount > 0 for amount, _ in budgets)
+        return free + (max(1, n_items) if has_budget else n_items)
 
     def exhausted_error(self, accounts: Accounts) -> BudgetSpent:
-        """The error if no other item of the running sweep can be started."""
+        """Create the error to raise when the budget allows no further item."""
         total = Accounts.merged([self.earlier, accounts]).total
         tokens, usd = total.total_tokens, total.cost_usd or 0.0
-        most, most_usd = self.budget.max_total_tokens, self.budget.max_cost_usd
-        if most is None or (most_usd is not None and usd / most_usd > tokens / most):
-            return _budget_spent("max_cost_usd", f"${usd:.4f}", 0, f"${most_usd:g}")
-        return _budget_spent("max_total_tokens", f"{tokens:,} tokens", 0, f"{most:,}")
+        max_tokens, max_usd = self.budget.max_total_tokens, self.budget.max_cost_usd
+        if max_tokens is None or (max_usd is not None and usd / max_usd > tokens / max_tokens):
+            return _budget_spent("max_cost_usd", f"${usd:.4f}", 0, f"${max_usd:g}")
+        return _budget_spent("max_total_tokens", f"{tokens:,} tokens", 0, f"{max_tokens:,}")
 
 
 def check_prices(budget: Budget, models: Models) -> None:
@@ -122,8 +123,8 @@ def check_prices(budget: Budget, models: Models) -> None:
 
 
 def _budget_spent(limit: str, spent: str, calls: int, allowed: str) -> BudgetSpent:
-    in_flight = f" and {calls:,} calls in flight, which were completed and add to it" if calls else ""
+    in_flight = f", plus {plural(calls, 'call')} in flight that had to finish" if calls else ""
     return BudgetSpent(
-        f"Stopped: {spent} spent{in_flight}; budget.{limit} is {allowed}. All replies are kept; raise the "
+        f"Stopped: {spent} spent{in_flight}; budget.{limit} is {allowed}. All replies are stored; raise the "
         "limit and run the same command to continue."
     )

@@ -13,19 +13,19 @@ from graphrag_ray.base.index_settings import Model, Price
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd
 
-# What endpoints do not accept (`quirks.NAMES`), by model id and endpoint.
+# Names of endpoint quirks (`quirks.NAMES`), by model id and endpoint.
 Quirks: TypeAlias = Mapping[str, Mapping[str, Collection[str]]]
 CallStatus: TypeAlias = Literal["ok", "transient", "permanent", "fatal", "cancelled"]
 
-_FIRST_S = 0.001
-_PER_DOUBLING = 8
+_MIN_LATENCY_S = 0.001
+_BUCKETS_PER_DOUBLING = 8
 
 
 @dataclass
 class InFlight:
     """Requests sent but not yet answered.
 
-    Tokens and costs are estimates, and include what failed attempts of unfinished calls may cost.
+    Tokens and costs are estimates. They include failed attempts of unfinished calls.
     """
 
     calls: int = 0
@@ -38,10 +38,10 @@ class InFlight:
         self.cost_pico_usd += sign * other.cost_pico_usd
 
     @staticmethod
-    def sum(many: Iterable[InFlight]) -> InFlight:
+    def sum(parts: Iterable[InFlight]) -> InFlight:
         total = InFlight()
-        for one in many:
-            total.add(one)
+        for part in parts:
+            total.add(part)
         return total
 
 
@@ -50,15 +50,15 @@ class CallRecord:
     """One logical call with all its attempts: a chat request, or a pack of embedding requests.
 
     Attributes:
-        endpoint: Address used by the last attempt; empty for the offline engine.
+        endpoint: Address used by the last attempt. Empty for the offline engine.
         status: "ok", or the kind of the last failure.
-        usage: Reported tokens of all attempts, and estimates for `unanswered` ones.
+        usage: Tokens of all attempts, as reported, or estimated for `unanswered` ones.
         cost_pico_usd: None if the price is unknown.
         latency_s: Duration of the last attempt, without waiting for the limiter.
-        attempts: Requests sent, without hedges. `excused` of them do not count against max_attempts.
+        attempts: Requests sent, without hedges. `excused` ones do not count against max_attempts.
         busy_s: Seconds in flight, summed over all requests.
-        hedged: Additional requests. The cancelled loser of a race counts as much usage as the winner.
-        unanswered: Estimated usage of requests that were sent but not answered, which may be billed.
+        hedged: Number of hedges. A cancelled request counts as much usage as the successful one.
+        unanswered: Estimated usage of requests that were not answered but may be billed.
         learned: Quirks that the endpoint revealed during this call (`quirks.NAMES`).
         sent: Expected usage of the attempt in flight, and its price.
         owed: Cost of failed attempts, which counts as in flight until the call has ended.
@@ -87,27 +87,27 @@ class CallRecord:
         return None if self.cost_pico_usd is None else self.cost_pico_usd / PICO_USD
 
     def begin(self, endpoint: str, usage: Usage, price: Price | None) -> InFlight:
-        """Count an attempt that is about to be sent, and return its expected usage (unknown prices as 0)."""
+        """Count an attempt about to be sent, and return its expected usage. An unknown price counts as 0."""
         self.attempts += 1
         self.endpoint, self.sent = endpoint, (usage, price)
         tokens = usage.prompt_tokens + usage.completion_tokens
         return InFlight(1, tokens, cost_pico_usd(usage, price) or 0)
 
     def pay(self, usage: Usage, price: Price | None) -> InFlight:
-        """Add the usage of an attempt, and return it as zero calls."""
+        """Add the usage of an attempt, and return it as an `InFlight` with zero calls."""
         cost = cost_pico_usd(usage, price)
         self.cost_pico_usd = _sum(self.cost_pico_usd, cost)
         self.usage = sum_usage([self.usage, usage])
         return InFlight(0, usage.prompt_tokens + usage.completion_tokens, cost or 0)
 
     def owe(self, usage: Usage, price: Price | None) -> InFlight:
-        """`pay` for a failed attempt."""
+        """Like `pay`, for a failed attempt."""
         paid = self.pay(usage, price)
         self.owed.add(paid)
         return paid
 
     def abandon(self) -> InFlight:
-        """`owe` the attempt in flight, which will not be answered."""
+        """Like `owe`, for the attempt in flight if it will not be answered."""
         if self.sent is None:
             return InFlight()
         (usage, price), self.sent = self.sent, None
@@ -139,29 +139,29 @@ def sum_usage(usages: Iterable[Usage]) -> Usage:
 
 @dataclass
 class Latencies:
-    """A histogram of durations from 1 ms up, in buckets 9% wide, and the longest duration."""
+    """A histogram of durations of at least 1 ms with buckets 9% wide, and the longest duration."""
 
     counts: Counter[int] = field(default_factory=Counter)
     longest_s: float = 0.0
 
     def add(self, seconds: float) -> None:
-        bucket = math.floor(math.log2(max(seconds, _FIRST_S) / _FIRST_S) * _PER_DOUBLING)
+        bucket = math.floor(math.log2(max(seconds, _MIN_LATENCY_S) / _MIN_LATENCY_S) * _BUCKETS_PER_DOUBLING)
         self.counts[bucket] += 1
         self.longest_s = max(self.longest_s, seconds)
 
     @staticmethod
     def middle_s(bucket: int) -> float:
-        """A duration in the middle of a bucket."""
-        return _FIRST_S * math.exp2((bucket + 0.5) / _PER_DOUBLING)
+        """The duration in the middle of a bucket."""
+        return _MIN_LATENCY_S * math.exp2((bucket + 0.5) / _BUCKETS_PER_DOUBLING)
 
     def quantile(self, share: float) -> float | None:
-        """The duration that `share` of calls did not exceed, to within 9%; None without calls."""
+        """Return the duration that `share` of calls did not exceed, to within 9%, or None without calls."""
         rank = math.ceil(share * sum(self.counts.values()))
-        seen = 0
+        cumulative = 0
         for bucket in sorted(self.counts):
-            seen += self.counts[bucket]
-            if seen >= max(rank, 1):
-                return min(self.longest_s, _FIRST_S * math.exp2((bucket + 1) / _PER_DOUBLING))
+            cumulative += self.counts[bucket]
+            if cumulative >= max(rank, 1):
+                return min(self.longest_s, _MIN_LATENCY_S * math.exp2((bucket + 1) / _BUCKETS_PER_DOUBLING))
         return None
 
     def absorb(self, other: Latencies) -> None:
@@ -171,10 +171,11 @@ class Latencies:
 
 @dataclass
 class CallTotals:
-    """Sums over logical calls, with all requests sent for them.
+    """Sums over logical calls, including all their requests.
 
-    Tokens of `unanswered` requests are estimates; those of `unreported` calls were counted by us. The cost is
-    None once a price was unknown. `busy_ms` are milliseconds in flight.
+    Tokens of `unanswered` requests are estimates. `unreported` counts calls without usage from the endpoint,
+    whose tokens we counted ourselves. The cost is None if any price was unknown. `busy_ms` is the time in
+    flight in milliseconds.
     """
 
     calls: int = 0
@@ -227,7 +228,7 @@ class CallTotals:
 
 
 _COUNTS = [f.name for f in fields(CallTotals) if f.name not in ("latency", "cost_pico_usd")]
-_SHOWN = (
+_DISPLAYED = (
     *("calls", "requests", "retries", "hedged", "rate_limited", "failed", "unanswered", "unreported"),
     *("prompt_tokens", "cached_tokens", "completion_tokens", "cost_usd"),
 )
@@ -235,7 +236,7 @@ _SHOWN = (
 
 @dataclass
 class StageTiming:
-    """How long a stage asked models, over all its sweeps, and the most calls in flight at once."""
+    """Duration of a stage's sweeps, and its maximum number of calls in flight."""
 
     ms: int = 0
     peak_in_flight: int = 0
@@ -247,7 +248,7 @@ class StageTiming:
 
 @dataclass(frozen=True)
 class CombinedLimits:
-    """The combined rate limits of a model's endpoints; None if one of them has no known limit."""
+    """The combined rate limits of a model's endpoints. None if an endpoint has no known limit."""
 
     requests_per_minute: float | None
     tokens_per_minute: float | None
@@ -260,7 +261,7 @@ class CombinedLimits:
         )
 
     def share(self, totals: CallTotals, seconds: float) -> float | None:
-        """The share of the tighter limit that was used over a time span; None if no limit is known."""
+        """Return the used share of the tighter limit over a time span, or None if no limit is known."""
         used = ((totals.requests, self.requests_per_minute), (totals.total_tokens, self.tokens_per_minute))
         shares = [amount / (limit * seconds / 60) for amount, limit in used if limit and seconds > 0]
         return max(shares, default=None)
@@ -268,7 +269,7 @@ class CombinedLimits:
 
 @dataclass
 class Accounts:
-    """Totals by (stage, model id), with time spans by stage, and rate limits and quirks by model id."""
+    """Totals by (stage, model id), time spans by stage, and rate limits and quirks by model id."""
 
     by_stage: dict[tuple[str, str], CallTotals] = field(default_factory=dict)
     spans: dict[str, StageTiming] = field(default_factory=dict)
@@ -290,7 +291,7 @@ class Accounts:
         add_quirks(self.quirks, other.quirks)
 
     def take(self) -> Accounts:
-        """Return what has accumulated since the last `take`, and empty these accounts."""
+        """Return the accounts since the last `take`, and reset these."""
         taken = Accounts(self.by_stage, quirks=self.quirks)
         self.by_stage, self.quirks = {}, {}
         return taken
@@ -318,8 +319,8 @@ class Accounts:
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield one flat row per stage and model, sorted, for display and `--json`.
 
-        seconds, mean_in_flight, peak_in_flight and share_of_limit are None if no span was recorded;
-        share_of_limit also if no limit is known.
+        seconds, mean_in_flight, peak_in_flight and share_of_limit are None if no span was recorded.
+        share_of_limit is also None if no limit is known.
         """
         for (stage, model_id), totals in sorted(self.by_stage.items()):
             span = self.spans.get(stage)
@@ -328,7 +329,7 @@ class Accounts:
             yield {
                 "stage": stage,
                 "model": model_id,
-                **{name: getattr(totals, name) for name in _SHOWN},
+                **{name: getattr(totals, name) for name in _DISPLAYED},
                 **{f"latency_p{percent}_s": latency.quantile(percent / 100) for percent in (50, 95, 99)},
                 "seconds": seconds,
                 "mean_in_flight": totals.busy_ms / span.ms if span and span.ms else None,
@@ -337,7 +338,7 @@ class Accounts:
             }
 
     def to_dict(self) -> dict[str, Any]:
-        """Serialize to JSON values: the flat rows, plus what `from_dict` needs."""
+        """Serialise to JSON values: the flat rows, plus the exact values for `from_dict`."""
         stages = []
         for row in self.rows():
             totals = self.by_stage[row["stage"], row["model"]]
@@ -365,26 +366,26 @@ class Accounts:
         for row in data.get("stages", []):
             histogram = Counter({int(k): int(v) for k, v in row["latency_histogram"].items()})
             latency = Latencies(histogram, float(row["latency_longest_s"]))
-            # Snapshots of earlier versions have fewer counts.
-            known = {name: row[name] for name in (*_COUNTS, "cost_pico_usd") if name in row}
-            accounts.by_stage[row["stage"], row["model"]] = CallTotals(**known, latency=latency)
+            # Snapshots of earlier versions lack some counts.
+            counts = {name: row[name] for name in (*_COUNTS, "cost_pico_usd") if name in row}
+            accounts.by_stage[row["stage"], row["model"]] = CallTotals(**counts, latency=latency)
         return accounts
 
 
 def stored_quirks(*usages: Mapping[str, Any]) -> Quirks:
-    """The quirks in stored accounts (`Accounts.to_dict`). Malformed ones are ignored."""
-    known: dict[str, dict[str, list[str]]] = {}
+    """Return the quirks in stored accounts (`Accounts.to_dict`). Ignores malformed accounts."""
+    quirks: dict[str, dict[str, list[str]]] = {}
     for usage in usages:
         with suppress(AttributeError, TypeError, ValueError):
-            add_quirks(known, usage.get("quirks", {}))
-    return known
+            add_quirks(quirks, usage.get("quirks", {}))
+    return quirks
 
 
-def new_quirks(now: Quirks, *before: Quirks) -> Iterator[tuple[str, list[str]]]:
-    """Yield each endpoint with those of its quirks that no earlier mapping has."""
-    for model_id, by_endpoint in now.items():
+def new_quirks(current: Quirks, *earlier: Quirks) -> Iterator[tuple[str, list[str]]]:
+    """Yield each endpoint with its quirks that no earlier mapping contains."""
+    for model_id, by_endpoint in current.items():
         for endpoint, names in by_endpoint.items():
-            known = {name for b in before for name in b.get(model_id, {}).get(endpoint, ())}
+            known = {name for b in earlier for name in b.get(model_id, {}).get(endpoint, ())}
             if new := sorted(set(names) - known):
                 yield endpoint, new
 
@@ -392,14 +393,14 @@ def new_quirks(now: Quirks, *before: Quirks) -> Iterator[tuple[str, list[str]]]:
 def add_quirks(known: dict[str, dict[str, list[str]]], learned: Quirks) -> None:
     for model_id, by_endpoint in learned.items():
         for endpoint, names in by_endpoint.items():
-            before = known.setdefault(model_id, {}).get(endpoint, ())
-            known[model_id][endpoint] = sorted({*before, *names})
+            previous = known.setdefault(model_id, {}).get(endpoint, ())
+            known[model_id][endpoint] = sorted({*previous, *names})
 
 
 def sum_known(values: Sequence[float | None]) -> float | None:
-    """The sum of values; None if there are none or one of them is unknown."""
-    known = [value for value in values if value is not None]
-    return sum(known) if known and len(known) == len(values) else None
+    """Return the sum of values, or None if there are none or one of them is unknown."""
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _sum(a: int | None, b: int | None) -> int | None:

@@ -1,7 +1,7 @@
-"""Classify an endpoint's failures: transient, permanent for this request, or fatal for all requests.
+"""Classification of failed calls: transient, permanent for this request, or fatal for all requests.
 
-The three kinds are subclasses of `errors.CallError`. Messages never contain a key, and the client library's
-exceptions are not chained to ours, since they hold the request with its headers.
+The three kinds are subclasses of `errors.CallError`. Messages never contain a key. Exceptions of the client
+library are not chained to ours, because they contain the request with its headers.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from graphrag_ray.base.urls import display_url
 from graphrag_ray.base.wording import rough_time
 from graphrag_ray.llm.limit_headers import retry_after_s
 
-MAX_MESSAGE = 600
-LONGEST_WAIT_S = 600.0  # An endpoint that asks for a longer wait counts as unavailable.
+MAX_MESSAGE_CHARS = 600
+MAX_WAIT_S = 600.0  # An endpoint that asks for a longer wait counts as unavailable.
 
 _QUOTA_CODES = {"insufficient_quota", "billing_hard_limit_reached", "billing_not_active", "quota_exceeded"}
 _KEY_CODES = {"invalid_api_key", "account_deactivated", "invalid_authentication"}
@@ -51,7 +51,7 @@ class RetriesExhausted(TransientCallError):
         self.attempts = attempts
 
 
-class Paid(CallError):
+class BilledFailure(CallError):
     """A failed call that may be billed, with its assumed usage."""
 
     def __init__(self, message: str, *, status: int | None = None, usage: Usage | None = None) -> None:
@@ -59,37 +59,37 @@ class Paid(CallError):
         self.usage = usage or Usage()
 
 
-class PromptTruncated(Paid, RequestTooLarge):
-    """The endpoint read only part of the prompt."""
+class PromptTruncated(BilledFailure, RequestTooLarge):
+    """The endpoint truncated the prompt."""
 
 
-class OnlyThoughts(Paid, RequestTooLarge):
-    """Reasoning used up the reply's limit before its first word."""
+class OnlyReasoning(BilledFailure, RequestTooLarge):
+    """Reasoning used up the token limit before the first word of the reply."""
 
 
-class UselessVector(Paid, PermanentCallError):
+class ZeroVector(BilledFailure, PermanentCallError):
     """The embedding of a text is all zeros."""
 
 
-class BrokenOff(Paid, TransientCallError):
-    """The endpoint failed in the middle of a reply. The prompt and the partial reply count as used."""
+class ReplyInterrupted(BilledFailure, TransientCallError):
+    """The endpoint failed in the middle of a reply. The prompt and the partial reply count as usage."""
 
 
 class Unanswered(TransientCallError):
-    """The request was sent but not answered. The endpoint may have processed and billed it."""
+    """The request was sent, but there was no usable answer. The endpoint may have processed and billed it."""
 
 
 class ParameterRefused(TransientCallError):
-    """The endpoint refused an optional parameter. The next attempt leaves it out, and does not count."""
+    """The endpoint refused an optional parameter. The next attempt omits it and does not count as a retry."""
 
 
-class RoomNeeded(Paid, ParameterRefused):
-    """The model turned out to reason. The next attempt leaves room for that."""
+class ReasoningDetected(BilledFailure, ParameterRefused):
+    """The model turned out to reason. The next attempt allows tokens for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpRefusal:
-    """An HTTP error response: code, parameter and message as far as its body has them; else the body."""
+    """An HTTP error response. `message` is the whole body if it has no message."""
 
     status: int
     message: str
@@ -101,17 +101,17 @@ class HttpRefusal:
         """Parse a decoded body: {"error": {…}}, the inner object alone, {"detail": …}, or text."""
         inner = body.get("error", body) if isinstance(body, Mapping) else body
         if not isinstance(inner, Mapping):
-            return HttpRefusal(status, join_surrogates(str(inner or "")[:MAX_MESSAGE]))
+            return HttpRefusal(status, join_surrogates(str(inner or "")[:MAX_MESSAGE_CHARS]))
         message = inner.get("message") or inner.get("detail") or inner
         code = inner.get("code") or inner.get("type") or ""
         param = inner.get("param") or ""
         return HttpRefusal(
-            status, *(join_surrogates(str(text)[:MAX_MESSAGE]) for text in (message, code, param))
+            status, *(join_surrogates(str(text)[:MAX_MESSAGE_CHARS]) for text in (message, code, param))
         )
 
     @staticmethod
-    def within(body: Mapping[str, Any]) -> HttpRefusal | None:
-        """The error in a body or event that came with status 200; None if there is none."""
+    def in_body(body: Mapping[str, Any]) -> HttpRefusal | None:
+        """Return the error in a body or event that came with status 200, if any."""
         error = body.get("error")
         if not error or body.get("choices") or body.get("data"):
             return None
@@ -120,12 +120,12 @@ class HttpRefusal:
 
 
 def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = None) -> CallError:
-    """The error for an HTTP error response. `where` is the endpoint's display address."""
+    """Create the error for an HTTP error response. `where` is the endpoint's display address."""
     status, code = refusal.status, refusal.code
     if 300 <= status < 400:
         return FatalCallError(
             f"{where} answered {status}, a redirect to {refusal.message or 'another address'}. Redirects are "
-            "not followed, since prompts and keys would go there. Set base_url to the API's address.",
+            "not followed, because prompts and keys would be sent there. Set base_url to the API's address.",
             status=status,
         )
     text = f"{where} answered {status}: {refusal.message or code or 'no reason given'}"
@@ -139,19 +139,19 @@ def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = N
     if status == 429 and _TOO_LARGE_TEXT.search(refusal.message):
         return PermanentCallError(text, status=status)
     if status in _TRANSIENT_STATUS or status >= 500:
-        if (retry_after_s or 0.0) > LONGEST_WAIT_S:
+        if (retry_after_s or 0.0) > MAX_WAIT_S:
             wait = rough_time(retry_after_s or 0.0)
             return FatalCallError(
-                f"{text}. It asks to wait {wait}. Run the same command again then.", status=status
+                f"{text}. It asks to wait {wait}. Run the same command again after that.", status=status
             )
         return TransientCallError(text, status=status, retry_after_s=retry_after_s)
     return PermanentCallError(text, status=status)
 
 
-def classify(error: Exception, where: str, wall_now: float) -> CallError:
-    """The CallError for an exception of the `openai` client or its transport. The caller scrubs its message.
+def classify(error: Exception, where: str, unix_now: float) -> CallError:
+    """Convert an exception of the `openai` client or its transport. The caller scrubs its message.
 
-    `where` is the endpoint's display address, `wall_now` Unix seconds, for a Retry-After that is a date.
+    `where` is the endpoint's display address. `unix_now` is needed for a Retry-After header with a date.
     """
     import aiohttp
     import openai
@@ -160,12 +160,12 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
         refusal = HttpRefusal.read(error.status_code, error.body)
         if 300 <= error.status_code < 400:
             refusal = replace(refusal, message=display_url(error.response.headers.get("location", ""))[:200])
-        return failure_of(refusal, where, retry_after_s(error.response.headers, wall_now))
-    causes: list[BaseException] = [error]  # The library's own message is only "Connection error.".
+        return failure_of(refusal, where, retry_after_s(error.response.headers, unix_now))
+    causes: list[BaseException] = [error]  # The library's message is only "Connection error.".
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     reason = causes[-1]
-    # The library's own types do not reliably tell a failed connection from a broken one.
+    # The library's exception types do not reliably distinguish failed from interrupted connections.
     unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
     failure = TransientCallError if any(isinstance(e, unsent) for e in causes) else Unanswered
     if isinstance(reason, TimeoutError | asyncio.CancelledError | openai.APITimeoutError):
@@ -174,7 +174,7 @@ def classify(error: Exception, where: str, wall_now: float) -> CallError:
 
 
 def transport_errors() -> tuple[type[Exception], ...]:
-    """Exceptions of a call that are caused by the endpoint rather than by our code."""
+    """Return the exception types that are caused by the endpoint rather than by our code."""
     import aiohttp
     import httpx2
     import openai

@@ -51,7 +51,7 @@ SERVICE_STAGE = "questions"
 
 @dataclass(frozen=True)
 class WatchedEndpoints:
-    """A model's endpoints, in the order of the settings. `life` identifies one start of the limiter."""
+    """A model's endpoints, in the order of the settings. `life` identifies one incarnation of the limiter."""
 
     model: str
     life: str
@@ -59,7 +59,7 @@ class WatchedEndpoints:
 
 
 class CallMeter:
-    """Reports running totals to a recorder. `models` holds models with endpoints, by logical name."""
+    """Reports running totals to a recorder. `models` contains the models with endpoints, by logical name."""
 
     def __init__(self, recorder: Recorder, models: Mapping[str, Model]) -> None:
         self._recorder = recorder
@@ -67,23 +67,23 @@ class CallMeter:
         self._counted: dict[Hashable, float] = {}
 
     def count_up_to(self, name: str, so_far: float, labels: Mapping[str, str], of: Hashable = None) -> None:
-        """Raise a counter to a running total, identified by `of` if labels do not suffice. It never falls."""
+        """Raise a counter to a running total. `of` identifies the total if the labels do not suffice."""
         key = (name, tuple(labels.items()) if of is None else of)
-        before = self._counted.get(key, 0.0)
-        self._counted[key] = max(before, so_far)
-        self._recorder.count(name, max(0.0, so_far - before), labels)
+        previous = self._counted.get(key, 0.0)
+        self._counted[key] = max(previous, so_far)
+        self._recorder.count(name, max(0.0, so_far - previous), labels)
 
     def set(self, name: str, value: float | None, labels: Mapping[str, str]) -> None:
         """Set a gauge, unless its value is unknown."""
         if value is not None:
             self._recorder.set(name, value, labels)
 
-    def endpoints(self, stage: str, watched: WatchedEndpoints, over: bool = False) -> None:
-        """Report what a model's limiter counted since the last report. `over`: nothing is in flight."""
+    def endpoints(self, stage: str, watched: WatchedEndpoints, finished: bool = False) -> None:
+        """Report the state of a model's endpoints. `finished` means that nothing is in flight any more."""
         model, endpoints = self._models[watched.model]
         for endpoint, seen in zip(endpoints, watched.endpoints, strict=True):
             labels = {"stage": stage, "model": model, "endpoint": endpoint}
-            now = replace(seen, in_flight=0, pause_s=0.0) if over else seen
+            now = replace(seen, in_flight=0, pause_s=0.0) if finished else seen
             of = watched.life, watched.model, endpoint  # A restarted limiter counts from zero.
             tally = now.tally
             for result, count in (("answered", tally.answered), ("failed", tally.failed)):
@@ -103,7 +103,7 @@ class CallMeter:
 
 
 def metric_values(totals: CallTotals) -> dict[str, float]:
-    """Totals by the names of `CALL_METRICS`."""
+    """Return the totals by the names of `CALL_METRICS`."""
     return {
         "llm_calls": totals.calls,
         "llm_calls_failed": totals.failed,
@@ -117,7 +117,7 @@ def metric_values(totals: CallTotals) -> dict[str, float]:
 
 
 def endpoint_names(model: Model) -> list[str]:
-    """A name for each endpoint of a model: its address, numbered if several endpoints share it."""
+    """Name each endpoint of a model by its address, with a number if several endpoints share it."""
     urls = [display_url(e.base_url) for e in model.endpoints]
-    before = [urls[:i].count(url) for i, url in enumerate(urls)]
-    return [f"{url} ({n + 1})" if n else url for url, n in zip(urls, before, strict=True)]
+    n_earlier = [urls[:i].count(url) for i, url in enumerate(urls)]
+    return [f"{url} ({n + 1})" if n else url for url, n in zip(urls, n_earlier, strict=True)]

@@ -1,7 +1,7 @@
-"""One endpoint of one model: a request goes out, a reply or a CallError comes back. Nothing is retried here.
+"""The client for one endpoint of one model. It sends a request once; retries are up to the caller.
 
 HTTP goes through the low-level `post` of the `openai` client with its aiohttp transport. This takes half the
-CPU time of `chat.completions.create`, since no reply becomes an object that we take apart again.
+CPU time of `chat.completions.create`, because it does not convert replies to objects.
 """
 
 from __future__ import annotations
@@ -53,27 +53,27 @@ from graphrag_ray.base.reasoning import (
 )
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import (
-    BrokenOff,
     HttpRefusal,
-    OnlyThoughts,
+    OnlyReasoning,
     ParameterRefused,
-    RoomNeeded,
+    ReasoningDetected,
+    ReplyInterrupted,
     Unanswered,
     classify,
     transport_errors,
 )
 from graphrag_ray.llm.endpoint_replies import (
     StreamedReply,
-    decoded,
-    events_of,
-    has_thoughts,
-    loaded,
+    decode_object,
+    has_reasoning,
+    load_json,
     read_chat,
     read_embeddings,
+    read_events,
 )
 from graphrag_ray.llm.limit_headers import LimitHeaders
 from graphrag_ray.llm.pricing import price_of
-from graphrag_ray.llm.quirks import OPENED, THINKS, USAGE, EndpointQuirks, yes_no_bias
+from graphrag_ray.llm.quirks import IMPLICIT_REASONING, REASONS, USAGE, EndpointQuirks, yes_no_bias
 from graphrag_ray.llm.request_sizes import (
     count_prompt_tokens,
     count_text_tokens,
@@ -86,40 +86,40 @@ T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
 CONNECT_S = 15.0
-CONNECT_SHARE = 0.9  # of the timeout; one that expires later has reached a server, which may bill the call
-KEEP_ALIVE_S = 4.0  # less than the usual 5 s of servers, so that no request meets a connection just closed
+CONNECT_SHARE = 0.9  # share of the timeout; a later timeout means that a server may have billed the call
+KEEP_ALIVE_S = 4.0  # less than the usual 5 s of servers, to avoid connections that the server just closed
 _UNBOUNDED = 1_000_000  # The limiter bounds calls in flight, not the connection pool.
-ALONE_S = 0.5  # How long the first request with its parameters goes alone, so that a refusal happens once.
-BASE_BYTES = 1 << 18  # allowance for what surrounds a reply, and for errors
-BYTES_PER_TOKEN, BYTES_PER_EVENT = 64, 1_024  # upper bounds for a token in a body, and as an event
-MAX_DIMENSIONS, BYTES_PER_NUMBER = 16_384, 32  # of embeddings whose dimensions the endpoint chooses
+ALONE_S = 0.5  # how long other requests wait for the first one with the same parameters
+BASE_BYTES = 1 << 18  # allowance for the envelope of a reply, and for errors
+BYTES_PER_TOKEN, BYTES_PER_EVENT = 64, 1_024  # upper bounds for a token in a body, and as a streamed event
+MAX_DIMENSIONS, BYTES_PER_NUMBER = 16_384, 32  # upper bounds for an embedding
 PROBE_S = 5.0
 MAX_LISTING_BYTES = 16 << 20
 _CHAT, _EMBEDDINGS = "/chat/completions", "/embeddings"
 
 max_bytes: ContextVar[int] = ContextVar("max_bytes", default=BASE_BYTES)
-"""Largest response to the request that the current task sends."""
+"""Maximum size of the response to the current task's request."""
 
 
 @lru_cache(maxsize=4)
 def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
-    """Trusted certificates. They are cached, since loading them takes longer than all else about a client."""
+    """Create the context with trusted certificates. Cached, because loading them is slow."""
     return httpx2.create_ssl_context()
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
-    """A body with a size limit. Raises Unanswered if it is longer."""
+    """A response body with a size limit. Raises Unanswered if it is longer."""
 
     def __init__(self, body: httpx2.AsyncByteStream, limit: int, where: str) -> None:
         self._body, self._limit, self._where = body, limit, where
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = self._limit
+        remaining = self._limit
         async for received in self._body:
-            left -= len(received)
-            if left < 0:
+            remaining -= len(received)
+            if remaining < 0:
                 raise Unanswered(
-                    f"{self._where} sent more than the {self._limit:,} bytes that a reply can have"
+                    f"{self._where} sent more than {self._limit:,} bytes, the maximum size of this reply"
                 )
             yield received
 
@@ -128,23 +128,23 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
 
 async def _bound_body(response: httpx2.Response) -> None:
-    """Limit the body of a response. Raises Unanswered for a compressed one."""
+    """Limit the size of a response body. Raises Unanswered if it is compressed."""
     where = display_url(str(response.url))
     encoding = response.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", ""):
-        raise Unanswered(f"{where} sent a reply in encoding {encoding[:20]!r}, which was not asked for")
+        raise Unanswered(f"{where} sent a reply in encoding {encoding[:20]!r}, which was not requested")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _BoundedBody(response.stream, max_bytes.get(), where)
 
 
 class EndpointClient(Client):
-    """Calls one endpoint. Cheap to create, connects on the first call, and belongs to one event loop.
+    """Calls one endpoint. Connects on the first call, and belongs to one event loop.
 
     Args:
-        key: None if the endpoint needs none.
-        force_yes_no: Whether to force the reply of yes_no requests by logit bias; None: only if the model's
-            vocabulary is known.
-        quirks: Quirks learned earlier, by endpoint.
+        key: None if the endpoint does not require a key.
+        force_yes_no: Whether to force the reply to yes_no requests with a logit bias. None does so only if
+            the model's vocabulary is known.
+        quirks: Quirks learned earlier, by endpoint address.
 
     Raises:
         NoEndpoint: A key or header contains characters that cannot be sent.
@@ -159,8 +159,8 @@ class EndpointClient(Client):
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> None:
         self.display_address = display_url(endpoint.base_url)
-        sent = {f"header {name}": value for name, value in endpoint.headers.items()}
-        for name, value in {**sent, "key": key.get_secret_value() if key else ""}.items():
+        headers = {f"header {name}": value for name, value in endpoint.headers.items()}
+        for name, value in {**headers, "key": key.get_secret_value() if key else ""}.items():
             if not (value.isascii() and value.isprintable()):
                 raise NoEndpoint(
                     f"The {name} for {self.display_address} cannot be sent: it is not printable ASCII"
@@ -186,7 +186,7 @@ class EndpointClient(Client):
             base_url=endpoint.base_url,
             max_retries=0,
             timeout=timeout,
-            # Compressed replies are refused, since a few bytes can expand to gigabytes.
+            # Refuse compressed replies, because a few bytes can expand to gigabytes.
             default_headers={**endpoint.headers, "Accept-Encoding": "identity"},
             http_client=openai.DefaultAioHttpClient(
                 verify=_ssl_context(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")),
@@ -194,7 +194,7 @@ class EndpointClient(Client):
                     max_connections=_UNBOUNDED, max_keepalive_connections=None, keepalive_expiry=KEEP_ALIVE_S
                 ),
                 timeout=timeout,
-                # One cookie that cannot be sent back would break all later calls.
+                # Ignore cookies: one that cannot be sent back would break all later calls.
                 cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
                 follow_redirects=False,
                 event_hooks={"response": [_bound_body]},
@@ -219,15 +219,15 @@ class EndpointClient(Client):
 
         Args:
             prompt_tokens: `count_prompt_tokens` of the request, if it is already known.
-            listener: Receives the reply while it is generated, or at once if the endpoint cannot stream.
+            listener: Receives the reply while it is generated, or in one piece if the endpoint cannot stream.
 
         Raises:
             RequestTooLarge: The request exceeds the context window and was not sent.
-            BrokenOff: The endpoint failed after part of the reply was received.
+            ReplyInterrupted: The endpoint failed after part of the reply was received.
         """
         counted = count_prompt_tokens(request, self._model) if prompt_tokens is None else prompt_tokens
         body = self._chat_body(request, counted, listener is not None)
-        # Wait for the first request with the same parameters, since its answer may show which to leave out.
+        # Wait for the first request with the same parameters: its answer may show which ones to omit.
         while (first := self._sent_first.get(kind := frozenset(body))) and not first.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(first.wait(), ALONE_S)
@@ -247,7 +247,7 @@ class EndpointClient(Client):
 
     def _chat_body(self, request: ChatRequest, counted: int, stream: bool) -> dict[str, Any]:
         limit, room = output_limit(request, self._model), request.call.reasoning_tokens
-        if self._model.reasoning_tokens is None and self._quirks.thinks:
+        if self._model.reasoning_tokens is None and self._quirks.reasons:
             room = room or DEFAULT_REASONING_TOKENS
         room = reasoning_room(request, self._model, counted, room)
         return self._quirks.chat_body(request, self._name, limit, self._bias, stream, room)
@@ -256,9 +256,9 @@ class EndpointClient(Client):
         return BASE_BYTES + self._limit_of(body) * (BYTES_PER_EVENT if "stream" in body else BYTES_PER_TOKEN)
 
     def _limit_of(self, body: Mapping[str, Any]) -> int:
-        """The limit of the reply in tokens, as sent; otherwise the context window."""
-        sent = body.get("max_tokens") or body.get("max_completion_tokens")
-        return int(sent or self._model.context_window)
+        """Return the token limit of the reply as sent, or the context window if none was sent."""
+        limit = body.get("max_tokens") or body.get("max_completion_tokens")
+        return int(limit or self._model.context_window)
 
     def _read_chat(
         self, reply: Mapping[str, Any], request: ChatRequest, counted: int, body: Mapping[str, Any]
@@ -269,33 +269,33 @@ class EndpointClient(Client):
         learned = set()
         if reply.get("usage") and not read.usage.reported:
             learned.add(USAGE)
-        if has_thoughts(reply, read.text):
-            learned.add(THINKS)
+        if has_reasoning(reply, read.text):
+            learned.add(REASONS)
         if starts_inside_reasoning(read.text):
-            learned.add(OPENED)
-        cut = read.finish_reason == "length" and not strip_reasoning(read.text).strip()
-        if cut and "logit_bias" in body:
-            learned |= {"logit_bias", THINKS}
-        elif cut and request.response == "yes_no":
-            learned.add(THINKS)
+            learned.add(IMPLICIT_REASONING)
+        no_reply = read.finish_reason == "length" and not strip_reasoning(read.text).strip()
+        if no_reply and "logit_bias" in body:
+            learned |= {"logit_bias", REASONS}
+        elif no_reply and request.response == "yes_no":
+            learned.add(REASONS)
         self._quirks.add(learned)
-        if not cut:
+        if not no_reply:
             return read
         if self._chat_body(request, counted, "stream" in body) != body:
-            raise RoomNeeded(
+            raise ReasoningDetected(
                 f"{self.display_address} used all {limit:,} tokens of the reply for reasoning",
                 usage=read.usage,
             )
         name = request.call.model
-        raise OnlyThoughts(
+        raise OnlyReasoning(
             f"{self.display_address} reached the limit of {limit:,} tokens before the first word of its reply"
-            f"{', while reasoning' if self._quirks.thinks else ''}. If the model reasons, allow more tokens "
+            f"{', while reasoning' if self._quirks.reasons else ''}. If the model reasons, allow more tokens "
             f"(models.{name}.reasoning_tokens) or less reasoning (models.{name}.reasoning_effort: low).",
             usage=read.usage,
         )
 
     async def embed(self, requests: Sequence[EmbeddingRequest]) -> list[EmbeddingReply]:
-        """Embed all texts in one call. All requests ask for the same number of dimensions."""
+        """Embed all texts in one call. All requests must have the same number of dimensions."""
         texts = [r.text for r in requests]
         body = self._quirks.embedding_body(texts, self._name, requests[0].dimensions)
 
@@ -315,14 +315,14 @@ class EndpointClient(Client):
         return await self._post(_EMBEDDINGS, body, read, BASE_BYTES + numbers * BYTES_PER_NUMBER)
 
     async def probe(self, embeds: bool) -> CallError | None:
-        """Why requests cannot succeed; None if they may. Asks for the list of models, else for one token."""
+        """Return why requests cannot succeed, or None if they may. Sends a tiny request if necessary."""
         max_bytes.set(MAX_LISTING_BYTES)
         options: RequestOptions = {**self._options, "timeout": PROBE_S}
         try:
             async with asyncio.timeout(PROBE_S):
                 with suppress(openai.APIStatusError):  # Not every endpoint lists its models.
                     response = await self._openai.get("/models", cast_to=httpx2.Response, options=options)
-                    listing = loaded(response.content)
+                    listing = load_json(response.content)
                     data = listing.get("data") if isinstance(listing, dict) else None
                     models = data if isinstance(data, list) else []
                     if any(isinstance(m, dict) and str(m.get("id")) == self._name for m in models):
@@ -335,7 +335,7 @@ class EndpointClient(Client):
                     body = self._quirks.chat_body(hello, self._name, 1, None)
                     await self._post(_CHAT, body, lambda reply: None, BASE_BYTES)
                 return None
-        except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
+        except Exception as e:  # noqa: BLE001 - every error becomes a CallError
             failure = self._failure(e, {})
         unreachable = type(failure) is TransientCallError and failure.status is None
         return failure if unreachable or isinstance(failure, FatalCallError) else None
@@ -346,10 +346,10 @@ class EndpointClient(Client):
     async def _post(
         self, path: str, body: dict[str, Any], read: Callable[[Mapping[str, Any]], T], limit: int
     ) -> T:
-        """Send one HTTP request and return what `read` makes of a good reply; else raise its CallError.
+        """Send one HTTP request, and parse the reply with `read`. Raises a CallError.
 
-        It is raised outside the handler, so that no exception of the library, whose request holds the key, is
-        chained to it.
+        The error is raised outside the handler, so that no library exception is chained to it: these contain
+        the request with the key.
         """
         max_bytes.set(limit)
         try:
@@ -358,8 +358,8 @@ class EndpointClient(Client):
                     path, body=body, cast_to=httpx2.Response, options=self._options
                 )
                 self.limits.note(response.headers, time.time())
-                return read(decoded(response.content, self.display_address))
-        except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
+                return read(decode_object(response.content, self.display_address))
+        except Exception as e:  # noqa: BLE001 - every error becomes a CallError
             failure = self._failure(e, body)
         raise failure
 
@@ -370,7 +370,7 @@ class EndpointClient(Client):
         read: Callable[[Mapping[str, Any]], ChatReply],
         listener: StreamListener,
     ) -> ChatReply:
-        """Make a chat call whose reply is passed on while it is generated, if the endpoint streams."""
+        """Make a chat call, and pass on the reply while it is generated if the endpoint can stream."""
         listener.on_start()
         streamed = StreamedReply(self.display_address)
         max_bytes.set(self._max_bytes(body))
@@ -391,26 +391,26 @@ class EndpointClient(Client):
                 async with events:
                     self.limits.note(events.response.headers, time.time())
                     if "event-stream" not in events.response.headers.get("content-type", ""):
-                        reply = read(decoded(await events.response.aread(), self.display_address))
+                        reply = read(decode_object(await events.response.aread(), self.display_address))
                         listener.on_text(strip_reasoning(reply.text))
                         return reply
-                    speech = ReasoningFilter(self._quirks.opened)
-                    async for event in events_of(events.response.aiter_bytes(), self.display_address):
-                        if piece := speech.add(streamed.add(event)):
+                    reply_filter = ReasoningFilter(self._quirks.starts_with_reasoning)
+                    async for event in read_events(events.response.aiter_bytes(), self.display_address):
+                        if piece := reply_filter.add(streamed.add(event)):
                             listener.on_text(piece)
                 return read(streamed.body())
-        except Exception as e:  # noqa: BLE001 - whatever it is becomes a CallError
+        except Exception as e:  # noqa: BLE001 - every error becomes a CallError
             failure = self._failure(e, body)
         if streamed.text and isinstance(failure, TransientCallError):
             usage = Usage(counted, count_text_tokens(streamed.text, self._model), reported=False)
-            failure = BrokenOff(f"The reply broke off: {failure}", status=failure.status, usage=usage)
+            failure = ReplyInterrupted(f"The reply broke off: {failure}", status=failure.status, usage=usage)
         raise failure
 
     def _failure(self, error: Exception, body: Mapping[str, Any]) -> CallError:
-        """The CallError for a failed request, without the key in its text."""
+        """Convert an error to a CallError without the key in its text."""
         if isinstance(error, CallError):
             failure = error
-        elif not isinstance(error, self._transport_errors):  # It fails this call, not the run.
+        elif not isinstance(error, self._transport_errors):  # Fail this call, but not the run.
             logger.error("Unexpected error in a call, please report it", exc_info=error)
             failure = Unanswered(f"No answer from {self.display_address}: {type(error).__name__}: {error}")
         else:
@@ -425,11 +425,11 @@ class EndpointClient(Client):
             else:
                 try:
                     json.dumps(body, ensure_ascii=False).encode()
-                except UnicodeEncodeError as e:  # No endpoint will ever receive it.
+                except UnicodeEncodeError as e:  # The request can never be sent.
                     failure = PermanentCallError(f"The request cannot be sent to {self.display_address}: {e}")
             if failure.status in (401, 403):
-                sent = f"with the key from {self._key_from}" if self.key else "without a key"
-                failure.args = (f"{failure} (asked {sent})",)
+                auth = f"with the key from {self._key_from}" if self.key else "without a key"
+                failure.args = (f"{failure} (sent {auth})",)
         failure.args = (scrub(str(failure), [self.key]),)
         failure.__context__ = None
         return failure

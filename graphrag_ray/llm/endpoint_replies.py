@@ -1,4 +1,4 @@
-"""Parse an endpoint's replies, decoded from JSON: text, vectors and tokens, or a clear error. Pure."""
+"""Parsing of an endpoint's replies to text, vectors and token counts, or a clear error. Pure."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from graphrag_ray.base.messages import (
     join_surrogates,
 )
 from graphrag_ray.base.reasoning import strip_reasoning
-from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, Unanswered, UselessVector, failure_of
+from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, Unanswered, ZeroVector, failure_of
 
-MOST_TOKENS = 10**9  # Larger counts of one call are nonsense.
-# Below this size, chat templates and unusual vocabularies change counts too much to conclude anything.
-TRUNCATION_FROM_TOKENS = 500
-# An endpoint that reports less than this share of our own count did not read the whole prompt.
-TRUNCATED_BELOW = 0.5
-MANY_TIMES = 10  # No vocabulary explains a count this many times our own.
+MAX_TOKENS = 10**9  # Larger token counts for one call are invalid.
+# For shorter prompts, chat templates and unusual vocabularies change counts too much to detect truncation.
+MIN_TRUNCATED_TOKENS = 500
+# An endpoint that reports less than this share of our own count has truncated the prompt.
+TRUNCATED_SHARE = 0.5
+IMPLAUSIBLE_FACTOR = 10  # No vocabulary explains a count this many times our own.
 
 
-def decoded(content: bytes, where: str) -> Mapping[str, Any]:
-    """The JSON object of a reply. Raises the CallError of an {"error": …} or of a body that is not JSON."""
-    body = loaded(content)
+def decode_object(content: bytes, where: str) -> Mapping[str, Any]:
+    """Decode the JSON object of a reply. Raises a CallError if it is an {"error": …} or not JSON."""
+    body = load_json(content)
     if not isinstance(body, dict):
         start = content[:80].decode("utf-8", "replace")
         raise TransientCallError(f"{where} sent a reply that is not JSON: {start!r}")
-    if refusal := HttpRefusal.within(body):
+    if refusal := HttpRefusal.in_body(body):
         raise failure_of(refusal, where)
     return body
 
 
-def loaded(content: bytes) -> Any:
-    """The JSON value of some bytes, tolerating lone surrogates in strings; None if it is not JSON."""
+def load_json(content: bytes) -> Any:
+    """Decode JSON, tolerating lone surrogates in strings. Returns None if it is not JSON."""
     try:
         return orjson.loads(content)
     except orjson.JSONDecodeError:
@@ -59,21 +59,21 @@ def read_chat(
     prompt_tokens: int,
     count: Callable[[str], int],
     where: str,
-    limit: int = MOST_TOKENS,
-    window: int = MOST_TOKENS,
+    limit: int = MAX_TOKENS,
+    window: int = MAX_TOKENS,
 ) -> ChatReply:
-    """The reply of a chat call, including reasoning within its text.
+    """Parse the reply of a chat call. Its text may include reasoning.
 
     Args:
-        prompt_tokens: Our own count.
-        count: Counts a text, for endpoints that report no usage or an implausible one.
-        limit: Most tokens of the reply.
+        prompt_tokens: Our own count of the prompt tokens.
+        count: Counts the tokens of a text, for endpoints that report no usage or implausible usage.
+        limit: Maximum number of tokens in the reply.
         window: The model's context window.
 
     Raises:
-        TransientCallError: The body has no choice.
+        TransientCallError: The body has no message.
         PermanentCallError: A content filter left the reply empty.
-        PromptTruncated: The endpoint read much less than was sent.
+        PromptTruncated: The endpoint read much less than the whole prompt.
     """
     try:
         choice = body["choices"][0]
@@ -87,10 +87,10 @@ def read_chat(
         raise TransientCallError(f"{where} sent a reply without a message: {str(body)[:200]}") from None
     usage = _usage(body.get("usage"))
     counted = Usage(prompt_tokens, count(text), 0, reported=False)
-    if usage is None or not plausible(usage, counted, limit, window):
+    if usage is None or not is_plausible(usage, counted, limit, window):
         usage = counted
-    least = prompt_tokens * TRUNCATED_BELOW
-    if usage.reported and prompt_tokens > TRUNCATION_FROM_TOKENS and usage.prompt_tokens < least:
+    min_tokens = prompt_tokens * TRUNCATED_SHARE
+    if usage.reported and prompt_tokens > MIN_TRUNCATED_TOKENS and usage.prompt_tokens < min_tokens:
         raise PromptTruncated(
             f"{where} read only {usage.prompt_tokens} tokens of a prompt of about {prompt_tokens}: it "
             "truncates prompts to its context size. Raise that size, or lower context_window and the sizes "
@@ -101,21 +101,21 @@ def read_chat(
         reason = refused if isinstance(refused, str) else "content filter"
         raise PermanentCallError(f"The model at {where} refused to answer: {reason}")
     if request.response == "yes_no" and text and finish == "length":
-        finish = "stop"  # We asked for a single word.
+        finish = "stop"  # The limit is a single word.
     return ChatReply(text, finish, usage)
 
 
 def read_embeddings(
     body: Mapping[str, Any], requests: Sequence[EmbeddingRequest], counts: Sequence[int], where: str
 ) -> list[EmbeddingReply]:
-    """The replies of one call that embedded all `requests`, in order.
+    """Parse the replies of a call that embeds all `requests`, in order.
 
-    The reported usage is divided in proportion to our own `counts`, without a remainder.
+    Divides the reported usage among the replies in proportion to our own `counts`, without remainder.
 
     Raises:
         TransientCallError: The body does not have one vector per text.
         FatalCallError: The vectors do not have the requested length.
-        UselessVector: A vector is all zeros.
+        ZeroVector: A vector is all zeros.
     """
     try:
         data = body["data"]
@@ -125,9 +125,9 @@ def read_embeddings(
         with np.errstate(over="ignore"):  # Infinities are reported below.
             vectors = [
                 np.frombuffer(base64.b64decode(value, validate=True), dtype="<f4")
-                if isinstance(value := data[at]["embedding"], str)
+                if isinstance(value := data[i]["embedding"], str)
                 else np.asarray(value, dtype="<f4").reshape(-1)
-                for at in np.argsort(numbers)
+                for i in np.argsort(numbers)
             ]
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         raise TransientCallError(f"{where} sent a reply without embeddings: {str(body)[:200]}") from None
@@ -143,10 +143,10 @@ def read_embeddings(
             "embedding_dimensions or the model."
         )
     usage, counted = _usage(body.get("usage")), Usage(sum(counts), reported=False)
-    if usage is not None and not plausible(usage, counted, 0, MOST_TOKENS):
+    if usage is not None and not is_plausible(usage, counted, 0, MAX_TOKENS):
         usage = None
     if not all(v.any() for v in vectors):
-        raise UselessVector(f"{where} sent an embedding that is all zeros", usage=usage or counted)
+        raise ZeroVector(f"{where} sent an embedding that is all zeros", usage=usage or counted)
     if usage is None:
         usages = [Usage(n, reported=False) for n in counts]
     else:
@@ -155,13 +155,13 @@ def read_embeddings(
 
 
 def split_proportionally(total: int, weights: Sequence[int]) -> list[int]:
-    """Integer shares of `total` in proportion to the weights, or equal shares if all weights are 0."""
-    seen = [0, *accumulate(weights if sum(weights) else [1] * len(weights))]
-    return [total * b // seen[-1] - total * a // seen[-1] for a, b in pairwise(seen)]
+    """Divide `total` into integers in proportion to the weights, or equally if all weights are 0."""
+    bounds = [0, *accumulate(weights if sum(weights) else [1] * len(weights))]
+    return [total * b // bounds[-1] - total * a // bounds[-1] for a, b in pairwise(bounds)]
 
 
 def _usage(reported: Any) -> Usage | None:
-    """Reported usage; None if it is missing or malformed."""
+    """Parse reported usage. Returns None if it is missing or malformed."""
     if not isinstance(reported, Mapping):
         return None
     details = reported.get("prompt_tokens_details")
@@ -173,18 +173,18 @@ def _usage(reported: Any) -> Usage | None:
     return Usage(prompt, completion, min(cached, prompt) if _is_count(cached) else 0)
 
 
-def plausible(usage: Usage, counted: Usage, limit: int, window: int) -> bool:
-    """Whether usage can be true, given our own count, the `limit` of the reply and the `window`."""
-    written = max(limit, counted.completion_tokens) * 2 + TRUNCATION_FROM_TOKENS
+def is_plausible(usage: Usage, counted: Usage, limit: int, window: int) -> bool:
+    """Whether usage is plausible, given our own count, the `limit` of the reply and the context `window`."""
+    max_completion = max(limit, counted.completion_tokens) * 2 + MIN_TRUNCATED_TOKENS
     return (
-        usage.prompt_tokens <= max(counted.prompt_tokens, TRUNCATION_FROM_TOKENS) * MANY_TIMES
-        and usage.completion_tokens <= written
+        usage.prompt_tokens <= max(counted.prompt_tokens, MIN_TRUNCATED_TOKENS) * IMPLAUSIBLE_FACTOR
+        and usage.completion_tokens <= max_completion
         and usage.prompt_tokens + usage.completion_tokens <= max(window, counted.prompt_tokens + limit)
     )
 
 
-def has_thoughts(body: Mapping[str, Any], text: str) -> bool:
-    """Whether a model has reasoned: next to its text, within it, or according to its usage."""
+def has_reasoning(body: Mapping[str, Any], text: str) -> bool:
+    """Whether a model has reasoned: in a separate field, within its text, or according to its usage."""
     message, usage = body["choices"][0]["message"], body.get("usage")
     details = usage.get("completion_tokens_details") if isinstance(usage, Mapping) else None
     counted = details.get("reasoning_tokens") if isinstance(details, Mapping) else 0
@@ -197,21 +197,21 @@ def has_thoughts(body: Mapping[str, Any], text: str) -> bool:
 
 
 def _is_count(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST_TOKENS
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKENS
 
 
-async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator[object]:
-    """Yield the events of a chat reply in linear time. Raises the CallError of one, or of invalid JSON."""
+async def read_events(received: AsyncIterator[bytes], where: str) -> AsyncIterator[object]:
+    """Yield the events of a streamed reply, in linear time. Raises a CallError for errors and bad JSON."""
 
     async def lines() -> AsyncIterator[bytes]:
-        cut: list[bytes] = []
-        async for some in received:
-            *ended, rest = (some + b"\0").splitlines()
+        pending: list[bytes] = []
+        async for chunk in received:
+            *ended, incomplete = (chunk + b"\0").splitlines()
             for line in ended:
-                yield b"".join([*cut, line])
-                cut = []
-            cut.append(rest[:-1])
-        yield b"".join(cut)
+                yield b"".join([*pending, line])
+                pending = []
+            pending.append(incomplete[:-1])
+        yield b"".join(pending)
         yield b""
 
     data: list[bytes] = []
@@ -220,14 +220,14 @@ async def events_of(received: AsyncIterator[bytes], where: str) -> AsyncIterator
             data.append(line[5:].removeprefix(b" "))
         if line or not data:
             continue
-        one, data = b"\n".join(data), []
-        if one.startswith(b"[DONE]"):
+        payload, data = b"\n".join(data), []
+        if payload.startswith(b"[DONE]"):
             return
         try:
-            event = json.loads(one)
+            event = json.loads(payload)
         except (ValueError, RecursionError):
             raise TransientCallError(f"{where} sent an event that is not JSON") from None
-        if isinstance(event, dict) and (refusal := HttpRefusal.within(event)):
+        if isinstance(event, dict) and (refusal := HttpRefusal.in_body(event)):
             raise failure_of(refusal, where)
         yield event
 
@@ -241,7 +241,7 @@ class StreamedReply:
         self._half = ""
         self._finish_reason: str | None = None
         self._refusals: list[str] = []
-        self._thought = False
+        self._reasoned = False
         self._usage: Any = None
 
     @property
@@ -259,9 +259,9 @@ class StreamedReply:
             self._finish_reason = choices[0].get("finish_reason") or self._finish_reason
             delta = choices[0].get("delta") or {}
             self._refusals.append("" + (delta.get("refusal") or ""))
-            self._thought = self._thought or bool(delta.get("reasoning_content") or delta.get("reasoning"))
+            self._reasoned = self._reasoned or bool(delta.get("reasoning_content") or delta.get("reasoning"))
             text = self._half + (delta.get("content") or "")
-            # Half of a surrogate pair at the end waits for the next piece.
+            # Keep half of a surrogate pair at the end until the next piece arrives.
             self._half = text[-1] if text and "\ud800" <= text[-1] <= "\udbff" else ""
             piece = join_surrogates(text.removesuffix(self._half))
             self._texts.append(piece)
@@ -272,10 +272,10 @@ class StreamedReply:
         return piece
 
     def body(self) -> dict[str, Any]:
-        """The body of the whole reply. Raises Unanswered if the stream ended early."""
+        """Return the body of the whole reply. Raises Unanswered if the stream ended early."""
         if self._finish_reason is None:
             raise Unanswered(f"{self._where} ended the stream before the end of the reply")
-        refusal, reasoning = "".join(self._refusals) or None, self._thought or None
+        refusal, reasoning = "".join(self._refusals) or None, self._reasoned or None
         message = {"content": self.text, "refusal": refusal, "reasoning": reasoning}
         choice = {"message": message, "finish_reason": self._finish_reason}
         return {"choices": [choice], "usage": self._usage}

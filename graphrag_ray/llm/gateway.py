@@ -1,7 +1,7 @@
-"""The gateway to all models: a request goes in; its reply comes out, accounted for. Independent of GraphRAG.
+"""The gateway to all models: sends requests and accounts for them. Independent of GraphRAG.
 
 ask ─► model client ─► permits ─► limiter ─► endpoint client ─► endpoint
-       (embeddings are packed first; local models such as the offline engine are called directly)
+       (embeddings are batched first; local models such as the offline engine are called directly)
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ T = TypeVar("T")
 _CountedReply: TypeAlias = tuple[ChatReply, Usage]
 _Answer: TypeAlias = asyncio.Future[CallResult[EmbeddingReply]]
 
-PACK_HOLD_S = 0.01
-BATCH_CALLS = 16  # calls that go to another process in one message
+PACK_HOLD_S = 0.01  # how long an embedding request waits for others
+BATCH_CALLS = 16  # maximum number of calls that go to another process in one message
 _MODEL = Model()
 
 
 class Gateway:
     """Calls models. Belongs to one event loop; `close` it when done.
 
-    Names not in `models` are answered by the `local` provider of that name or the offline engine. `runtime`
-    holds the remaining fields of `Runtime`.
+    A model that is not in `models` is answered by the `local` provider with its name, or by the offline
+    engine. `runtime` contains the remaining fields of `Runtime`.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Gateway:
         self._local_models: dict[str, LocalModelClient] = {}
 
     async def ask(self, request: Request, stage: str) -> Reply:
-        """The reply to a request, accounted to a stage.
+        """Send a request, and return its reply. The cost counts towards the stage.
 
         Raises:
             PermanentCallError: This request can never succeed.
-            TransientCallError: The request failed this time, after `attempts` attempts.
+            TransientCallError: The request failed after `attempts` attempts, but may succeed later.
             FatalCallError: No request can succeed.
         """
         return (await self.answer(request, stage)).reply
@@ -87,8 +87,8 @@ class Gateway:
     async def answer(
         self, request: Request, stage: str, listener: StreamListener | None = None
     ) -> CallResult[Reply]:
-        """`ask`, with endpoint, latency and attempts. A `listener` receives a chat reply piece by piece."""
-        called: CallResult[ChatReply] | CallResult[EmbeddingReply]
+        """Like `ask`, with details of the call. A `listener` receives a chat reply piece by piece."""
+        result: CallResult[ChatReply] | CallResult[EmbeddingReply]
         name = request.call.model
         client = self._models.get(name)
         if client and client.model.address_unknown:
@@ -96,12 +96,12 @@ class Gateway:
         if isinstance(request, EmbeddingRequest):
             if name not in self._packers:
                 self._packers[name] = Packer(self._local_model(name).embed, len, texts=1024, hold_s=0.0)
-            called = await self._packers[name].add(request, stage)
+            result = await self._packers[name].add(request, stage)
         elif client:
-            called = await client.chat(request, stage, listener)
+            result = await client.chat(request, stage, listener)
         else:
-            called = await self._local_model(name).chat(request, stage, listener)
-        return CallResult(called.reply, called.endpoint, called.latency_s, called.attempts)
+            result = await self._local_model(name).chat(request, stage, listener)
+        return CallResult(result.reply, result.endpoint, result.latency_s, result.attempts)
 
     async def close(self) -> None:
         for packer in self._packers.values():
@@ -125,10 +125,11 @@ class _Pack:
 
 
 class Packer:
-    """Packs embedding requests of one stage and dimension for at most `hold_s` seconds or `texts` texts.
+    """Packs embedding requests with the same stage and dimensions into shared calls.
 
-    A pack that fails permanently is halved until the text at fault is alone. `size` counts the tokens of a
-    text; only a single text may exceed `max_tokens`.
+    A pack is sent after `hold_s` seconds, or with `texts` texts or `max_tokens` tokens as counted by `size`;
+    only a single text may exceed them. A pack that fails permanently is halved until the text responsible is
+    alone.
     """
 
     def __init__(
@@ -148,7 +149,7 @@ class Packer:
         self._sending: set[asyncio.Task[None]] = set()
 
     async def add(self, request: EmbeddingRequest, stage: str) -> CallResult[EmbeddingReply]:
-        """The reply to a request, with its share of the pack's usage."""
+        """Embed a text, and return its reply with its share of the pack's usage."""
         loop = asyncio.get_running_loop()
         key = (stage, request.dimensions)
         tokens = self._size(request.text)
@@ -166,7 +167,7 @@ class Packer:
         return await answer
 
     async def finish(self) -> None:
-        """Cancel what is open or in progress."""
+        """Cancel all open packs and calls."""
         while self._open:
             pack = self._open.popitem()[1]
             pack.timer.cancel()
@@ -186,9 +187,9 @@ class Packer:
             task.add_done_callback(self._sending.discard)
 
     async def _deliver(self, items: list[tuple[EmbeddingRequest, _Answer]], stage: str) -> None:
-        """Send a pack and hand out the replies, or the error."""
+        """Send a pack, and deliver the replies or the error to the callers."""
         try:
-            called = await self._send([request for request, _ in items], stage)
+            result = await self._send([request for request, _ in items], stage)
         except Exception as e:  # noqa: BLE001 - handed to the callers, with its type
             if isinstance(e, PermanentCallError) and len(items) > 1:
                 middle = len(items) // 2
@@ -203,16 +204,16 @@ class Packer:
                 answer.cancel()
             raise
         else:
-            for (_, answer), reply in zip(items, called.reply, strict=True):
+            for (_, answer), reply in zip(items, result.reply, strict=True):
                 if not answer.done():
-                    answer.set_result(CallResult(reply, called.endpoint, called.latency_s, called.attempts))
+                    answer.set_result(CallResult(reply, result.endpoint, result.latency_s, result.attempts))
 
 
 class LocalModelClient:
-    """Calls a model in this process.
+    """Calls a local model, in this process or in a pool.
 
-    Calls are short, so they run in the event loop, which gets a turn after each, or where `Runtime` says.
-    Other processes receive batches, since a message takes as long as a short call. Tokens are counted by us.
+    Calls are short. They run in the event loop, which gets a turn after each call, or in the threads or
+    processes of `Runtime`. Processes receive batches, because a message takes as long as a short call.
     """
 
     def __init__(self, provider: LocalProvider, runtime: Runtime) -> None:
@@ -224,17 +225,17 @@ class LocalModelClient:
     async def chat(
         self, request: ChatRequest, stage: str, listener: StreamListener | None = None
     ) -> CallResult[ChatReply]:
-        """A `listener` receives the reply in one piece."""
+        """Make a chat call. A `listener` receives the reply in one piece."""
         started = self._runtime.clock()
         counted = await self._in_pool(request) if self._pool and self._pool.is_up() else None
         if counted is None:
-            work = partial(_chat, self._provider, request)
-            counted = self._pool.run_here(work) if self._pool else await self._run(work)
+            call = partial(_chat, self._provider, request)
+            counted = self._pool.run_here(call) if self._pool else await self._run(call)
         reply, usage = counted
         if listener is not None:
             listener.on_start()
             listener.on_text(reply.text)
-        return await self._called(replace(reply, usage=usage), request, stage, usage, started)
+        return await self._account(replace(reply, usage=usage), request, stage, usage, started)
 
     async def embed(
         self, requests: Sequence[EmbeddingRequest], stage: str
@@ -243,12 +244,12 @@ class LocalModelClient:
         replies = await self._run(partial(self._provider.embed, requests))
         usages = [Usage(count_text_tokens(r.text, _MODEL), reported=False) for r in requests]
         counted = [replace(reply, usage=u) for reply, u in zip(replies, usages, strict=True)]
-        return await self._called(counted, requests[0], stage, sum_usage(usages), started)
+        return await self._account(counted, requests[0], stage, sum_usage(usages), started)
 
-    async def _called(
+    async def _account(
         self, reply: T, request: Request, stage: str, usage: Usage, started: float
     ) -> CallResult[T]:
-        """Account for a call, and give the event loop a turn."""
+        """Account for a call, and yield to the event loop."""
         latency_s = self._runtime.clock() - started
         record = CallRecord(stage, request.prompt, request.call.model_id, "", "ok", usage, 0, latency_s)
         record.attempts, record.busy_s = 1, latency_s
@@ -256,12 +257,12 @@ class LocalModelClient:
         await asyncio.sleep(0)
         return CallResult(reply, latency_s=latency_s)
 
-    async def _run(self, work: Callable[[], T]) -> T:
+    async def _run(self, call: Callable[[], T]) -> T:
         threads = self._runtime.thread_pool
-        return work() if threads is None else await asyncio.get_running_loop().run_in_executor(threads, work)
+        return call() if threads is None else await asyncio.get_running_loop().run_in_executor(threads, call)
 
     async def _in_pool(self, request: ChatRequest) -> _CountedReply | None:
-        """The pool's reply, batched with other requests of this moment; None if it failed."""
+        """Call the pool, batched with other requests of this event loop cycle. Returns None on failure."""
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[_CountedReply | None] = loop.create_future()
         self._waiting.append((request, answer))
@@ -281,15 +282,13 @@ class LocalModelClient:
     ) -> None:
         assert self._pool is not None
         replies: list[_CountedReply | None] = [None] * len(batch)
-        sent = self._pool.submit(_chat_batch, self._provider, [request for request, _ in batch])
-        if sent is not None:
-            done = asyncio.wrap_future(sent)
+        future = self._pool.submit(_chat_batch, self._provider, [request for request, _ in batch])
+        if future is not None:
+            done = asyncio.wrap_future(future)
             await asyncio.wait([done])
-            done.exception()  # Retrieve it, or asyncio logs it.
-            with suppress(
-                Exception
-            ):  # The caller answers the request itself and sees the error where it arises.
-                replies = self._pool.result(sent)
+            done.exception()  # Mark it as retrieved, or asyncio logs it.
+            with suppress(Exception):  # The caller repeats the request in this process and sees the error.
+                replies = self._pool.result(future)
         for (_, answer), counted in zip(batch, replies, strict=True):
             if not answer.done():
                 answer.set_result(counted)
@@ -308,9 +307,9 @@ def _chat(provider: LocalProvider, request: ChatRequest) -> _CountedReply:
 
 
 def _chat_batch(provider: LocalProvider, requests: Sequence[ChatRequest]) -> list[_CountedReply | None]:
-    """Replies, with None for a request that failed. Its caller repeats it and sees where it fails."""
+    """Answer requests, with None for each that failed. The caller repeats these and sees the error."""
     replies: list[_CountedReply | None] = [None] * len(requests)
     for n, request in enumerate(requests):
-        with suppress(BaseException):  # A panic of a Rust library is not an Exception.
+        with suppress(BaseException):  # a panic in a Rust library is not an Exception
             replies[n] = _chat(provider, request)
     return replies

@@ -1,4 +1,4 @@
-"""One logical model: its endpoints, and the one place where a call is made, paid for and retried."""
+"""The client for one logical model: chooses endpoints, makes calls, retries them and accounts for them."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from graphrag_ray.base.messages import (
 from graphrag_ray.base.providers import Client
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord, InFlight, sum_usage
-from graphrag_ray.llm.call_failures import Paid, ParameterRefused, RetriesExhausted, Unanswered
+from graphrag_ray.llm.call_failures import BilledFailure, ParameterRefused, RetriesExhausted, Unanswered
 from graphrag_ray.llm.hedging import CallDurations, race
-from graphrag_ray.llm.limiter import Limiter, PermitQueue, Place
+from graphrag_ray.llm.limiter import Limiter, Permit, PermitQueue
 from graphrag_ray.llm.limits import CallOutcome
 from graphrag_ray.llm.request_sizes import count_prompt_tokens, count_text_tokens, output_limit
 from graphrag_ray.llm.token_bucket import check_within_limit
@@ -35,17 +35,17 @@ from graphrag_ray.llm.token_bucket import check_within_limit
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
 
-REST_AFTER_FAILURES = 3  # consecutive failures before an endpoint rests
-FIRST_REST_S, LONGEST_REST_S = 1.0, 60.0
-FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 0.5, 60.0
-FIRST_GUESS_TOKENS = 500  # assumed length of a reply before the first was seen
-REMEMBERED_REPLIES = 200  # window of the mean reply length, so that it follows changes
+REST_AFTER_FAILURES = 3  # consecutive failures after which an endpoint is not used for a while
+FIRST_REST_S, MAX_REST_S = 1.0, 60.0
+FIRST_BACK_OFF_S, MAX_BACK_OFF_S = 0.5, 60.0
+FIRST_GUESS_TOKENS = 500  # assumed length of the first reply
+REMEMBERED_REPLIES = 200  # window of the mean reply length, so that it adapts to changes
 
 
 class EndpointPool:
-    """The endpoints of a model that can be used: not dropped after fatal errors, not resting after failures.
+    """Tracks which endpoints of a model are usable: neither dropped after fatal errors nor resting.
 
-    `limits` are their tokens per minute.
+    `limits` contains their tokens per minute.
     """
 
     def __init__(
@@ -53,51 +53,51 @@ class EndpointPool:
     ) -> None:
         self._names = names
         self._limits = limits
-        self._in_a_row = [0] * len(names)
+        self._failures = [0] * len(names)
         self._rests = [0] * len(names)
         self._resting_until = [0.0] * len(names)
         self._dropped_for_s = dropped_for_s
         self._dropped: dict[int, tuple[FatalCallError, float]] = {}
 
     def usable(self, now: float, tokens: int, other_than: int | None = None) -> list[int]:
-        """Endpoints to choose from, never empty. Raises FatalCallError if all were dropped.
+        """Return endpoints to choose from, at least one. Raises FatalCallError if all were dropped.
 
-        Prefers those that are not resting and not `other_than`, if one may take a request of this size; then
-        all that are not resting.
+        Prefers endpoints that are not resting and differ from `other_than`, if one of them accepts a request
+        of this size. The second choice is all endpoints that are not resting.
         """
-        left = self.left(now)
-        awake = [i for i in left if self._resting_until[i] <= now]
+        remaining = self.remaining(now)
+        awake = [i for i in remaining if self._resting_until[i] <= now]
         others = [i for i in awake if i != other_than]
         for candidates in (others, awake):
             if any((limit := self._limits[i]) is None or tokens <= limit for i in candidates):
                 return candidates
-        return left
+        return remaining
 
-    def left(self, now: float) -> list[int]:
-        """Endpoints that were not dropped, never empty. Raises FatalCallError if all were."""
+    def remaining(self, now: float) -> list[int]:
+        """Return the endpoints that were not dropped. Raises FatalCallError if all were."""
         self._dropped = {i: (error, until) for i, (error, until) in self._dropped.items() if until > now}
-        left = [i for i in range(len(self._names)) if i not in self._dropped]
-        if not left:
+        remaining = [i for i in range(len(self._names)) if i not in self._dropped]
+        if not remaining:
             last, _ = list(self._dropped.values())[-1]
             raise type(last)(str(last), status=last.status)
-        return left
+        return remaining
 
     def has(self, endpoint: int) -> bool:
         return endpoint not in self._dropped
 
-    def largest(self, now: float) -> float | None:
-        """Most tokens of a request at any endpoint that is left; None for no limit."""
-        limits = [self._limits[i] for i in self.left(now)]
+    def max_tokens(self, now: float) -> float | None:
+        """Return the maximum request size in tokens at the remaining endpoints, or None if unlimited."""
+        limits = [self._limits[i] for i in self.remaining(now)]
         return None if None in limits else max(limit for limit in limits if limit is not None)
 
-    def worked(self, endpoint: int) -> None:
-        self._in_a_row[endpoint] = self._rests[endpoint] = 0
+    def record_success(self, endpoint: int) -> None:
+        self._failures[endpoint] = self._rests[endpoint] = 0
 
-    def failed(self, endpoint: int, now: float) -> None:
-        """Record a transient failure other than a 429, which the limiter handles for all callers."""
-        self._in_a_row[endpoint] += 1
-        if self._in_a_row[endpoint] >= REST_AFTER_FAILURES and self._resting_until[endpoint] <= now:
-            rest_s = min(LONGEST_REST_S, FIRST_REST_S * 2.0 ** self._rests[endpoint])
+    def record_failure(self, endpoint: int, now: float) -> None:
+        """Record a transient failure. Not for 429s, which the limiter handles for all callers."""
+        self._failures[endpoint] += 1
+        if self._failures[endpoint] >= REST_AFTER_FAILURES and self._resting_until[endpoint] <= now:
+            rest_s = min(MAX_REST_S, FIRST_REST_S * 2.0 ** self._rests[endpoint])
             self._rests[endpoint] += 1
             self._resting_until[endpoint] = now + rest_s
             if len(self._names) - len(self._dropped) > 1:
@@ -108,17 +108,17 @@ class EndpointPool:
         if endpoint in self._dropped:
             return
         self._dropped[endpoint] = error, now + self._dropped_for_s
-        left = len(self._names) - len(self._dropped)
-        if left:
-            # An endpoint's message may quote the request.
+        n_left = len(self._names) - len(self._dropped)
+        if n_left:
+            # Do not log the endpoint's message, which may quote the request.
             why = str(error) if error.status is None else f"it answered {error.status}"
             until = "any more" if math.isinf(self._dropped_for_s) else f"for {self._dropped_for_s:.0f} s"
-            logger.warning("Not using %s %s: %s (%d left)", self._names[endpoint], until, why, left)
+            logger.warning("Not using %s %s: %s (%d left)", self._names[endpoint], until, why, n_left)
             logger.debug("%s said: %s", self._names[endpoint], error)
 
 
 class Processes(Protocol):
-    """A pool of processes that compute for this one once they are up."""
+    """The interface of a pool of processes that compute for this one once they are up."""
 
     def is_up(self) -> bool: ...
 
@@ -131,15 +131,15 @@ class Processes(Protocol):
 
 @dataclass(frozen=True)
 class Runtime:
-    """What calls need besides models and clients.
+    """The environment of calls, in addition to models and clients.
 
     Attributes:
-        on_call: Receives every logical call when it has ended, for example `Accounts.add`.
-        nothing_queued: Whether nothing is left to send besides what is in flight.
-        attempts_before: Attempts of each call by an earlier process. They count, and waits keep growing.
+        on_call: Receives every finished logical call, for example `Accounts.add`.
+        nothing_queued: Returns whether every remaining request is already in flight.
+        attempts_before: Attempts of each call by an earlier process, which count towards `max_attempts`.
         dropped_for_s: Seconds until an endpoint that failed fatally is tried again.
-        thread_pool: Threads in which local models answer; None: the event loop, if it has nothing else to do.
-        pool: Processes in which they answer once these are up.
+        thread_pool: Threads in which local models answer. None uses the event loop.
+        pool: Processes in which local models answer once the processes are up.
     """
 
     limiter: Limiter
@@ -159,7 +159,7 @@ class Runtime:
 
 @dataclass(frozen=True)
 class CallResult(Generic[T]):
-    """A reply, its endpoint's address, and the latency of the attempt that succeeded, including hedges."""
+    """A reply with its endpoint's address and the latency of the successful attempt, including hedges."""
 
     reply: T
     endpoint: str = ""
@@ -169,7 +169,7 @@ class CallResult(Generic[T]):
 
 @dataclass(frozen=True)
 class _Call(Generic[T]):
-    """One logical call. `tokens` returns how many to reserve now, `usage` those that a result used."""
+    """One logical call. `tokens` returns how many tokens to reserve; `usage`, the usage of a result."""
 
     stage: str
     prompt: str
@@ -203,21 +203,21 @@ class ModelClient:
         for i, client in enumerate(clients):
             if isinstance(client, FatalCallError):
                 self._pool.drop(i, client)
-        count_text_tokens("", model)  # Loads the vocabulary now rather than between two calls.
+        count_text_tokens("", model)  # load the vocabulary now rather than during a call
 
     def chat(
         self, request: ChatRequest, stage: str, listener: StreamListener | None = None
     ) -> Awaitable[CallResult[ChatReply]]:
-        """Make a chat call. A `listener` receives each attempt while it is generated and prevents hedging."""
+        """Make a chat call. A `listener` receives each attempt as it is generated, and prevents hedging."""
         size = count_prompt_tokens(request, self.model)
         yes_no = request.response == "yes_no"
         guess = 1 if yes_no else min(FIRST_GUESS_TOKENS, output_limit(request, self.model))
 
         def tokens() -> int:
-            """The reply is expected to be as long as earlier ones, including reasoning."""
+            """Estimate the size. Replies are expected to be as long as earlier ones, including reasoning."""
             expected = size + round(self._reply_tokens.get(request.prompt, (0, guess))[1])
-            largest = self._pool.largest(self._runtime.clock())
-            return expected if largest is None else min(expected, int(largest))
+            max_tokens = self._pool.max_tokens(self._runtime.clock())
+            return expected if max_tokens is None else min(expected, int(max_tokens))
 
         call = _Call[ChatReply](
             stage,
@@ -253,18 +253,18 @@ class ModelClient:
                 await client.close()
 
     async def _run(self, call: _Call[T]) -> CallResult[T]:
-        """Attempt a call until it succeeds or another attempt is pointless. Accounts for it as one call."""
+        """Make a call, with retries as long as they may help. Accounts for it as one call."""
         runtime, permits = self._runtime, self._permits
-        check_within_limit(call.prompt_tokens, self._pool.largest(runtime.clock()))
+        check_within_limit(call.prompt_tokens, self._pool.max_tokens(runtime.clock()))
         record = CallRecord(call.stage, call.prompt, self.model.model_id)
         try:
             while True:
-                place = await permits.place(call.tokens)
-                if not self._pool.has(place.endpoint):  # dropped while we waited
-                    permits.give_back(place)
+                permit = await permits.acquire(call.tokens)
+                if not self._pool.has(permit.endpoint):  # dropped in the meantime
+                    permits.give_back(permit)
                     continue
                 attempt = self._hedged if runtime.hedge and call.hedge else self._attempt
-                result = await attempt(place, call, record)
+                result = await attempt(permit, call, record)
                 attempts = runtime.attempts_before + record.attempts
                 if not isinstance(result, CallError):
                     self._durations.note(call.prompt, record.latency_s)
@@ -280,7 +280,7 @@ class ModelClient:
                     raise result
                 if isinstance(result, FatalCallError):
                     record.status = "fatal"
-                    self._pool.left(runtime.clock())  # raises if no endpoint is left
+                    self._pool.remaining(runtime.clock())  # raises if no endpoint is left
                 if isinstance(result, FatalCallError | ParameterRefused):
                     record.excused += 1
                     continue
@@ -288,15 +288,15 @@ class ModelClient:
                 record.status = "transient"
                 attempts -= record.excused
                 if attempts >= runtime.max_attempts:
-                    message = f"{result} (attempt {attempts}, the last)"
+                    message = f"{result} (attempt {attempts} of {runtime.max_attempts})"
                     raise RetriesExhausted(message, status=result.status, attempts=attempts)
-                if result.status != 429 or result.retry_after_s is None:  # else the limiter makes us wait
-                    longest_s = min(LONGEST_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
-                    await runtime.sleep(runtime.rng.uniform(0.0, longest_s))  # full jitter
-                # Prefer another endpoint, or a call could spend all its attempts at one that is down. The
+                if result.status != 429 or result.retry_after_s is None:  # otherwise the limiter waits
+                    max_wait_s = min(MAX_BACK_OFF_S, FIRST_BACK_OFF_S * 2.0 ** (attempts - 1))
+                    await runtime.sleep(runtime.rng.uniform(0.0, max_wait_s))  # full jitter
+                # Prefer another endpoint, or a call could spend all its attempts on one that is down. The
                 # limiter already avoids endpoints that answered 429.
                 if result.status != 429 and len(self._clients) > 1:
-                    permits = self._elsewhere(place.endpoint)
+                    permits = self._elsewhere(permit.endpoint)
         except asyncio.CancelledError:
             runtime.in_flight.add(record.abandon())
             raise
@@ -305,17 +305,17 @@ class ModelClient:
             if record.attempts:
                 runtime.on_call(record)
 
-    async def _attempt(self, place: Place, call: _Call[T], record: CallRecord) -> T | CallError:
-        """Call an endpoint for which the limiter gave a place; then settle and account for the attempt."""
+    async def _attempt(self, permit: Permit, call: _Call[T], record: CallRecord) -> T | CallError:
+        """Call the permit's endpoint, settle, and account for the attempt. Returns a CallError on failure."""
         runtime, limiter, in_flight = self._runtime, self._runtime.limiter, self._runtime.in_flight
-        endpoint, started = place.endpoint, self._runtime.clock()
+        endpoint, started = permit.endpoint, self._runtime.clock()
         client = self._clients[endpoint]
-        assert not isinstance(client, FatalCallError)  # These were dropped from the pool at the start.
-        used = place.tokens  # the best estimate for a call without an answer
+        assert not isinstance(client, FatalCallError)  # the pool never uses these
+        used = permit.tokens  # the best estimate if the call is not answered
         outcome: tuple[int, bool] | None = None
-        expected = Usage(call.prompt_tokens, max(0, place.tokens - call.prompt_tokens))
-        flying = record.begin(client.display_address, expected, client.price)
-        in_flight.add(flying)
+        expected = Usage(call.prompt_tokens, max(0, permit.tokens - call.prompt_tokens))
+        expected_cost = record.begin(client.display_address, expected, client.price)
+        in_flight.add(expected_cost)
         client.add_quirks(limiter.quirks(self._name, endpoint))
         try:
             reply = await call.send(client)
@@ -324,21 +324,21 @@ class ModelClient:
             used = usage.prompt_tokens + usage.completion_tokens
             outcome = usage.completion_tokens or usage.prompt_tokens, True
             record.pay(usage, client.price)
-            self._pool.worked(endpoint)
+            self._pool.record_success(endpoint)
             return reply
         except CallError as e:
             if isinstance(e, Unanswered):
                 in_flight.add(record.abandon())
-            elif isinstance(e, Paid):
+            elif isinstance(e, BilledFailure):
                 in_flight.add(record.owe(e.usage, client.price))
             elif e.status is not None and e.status < 500:
                 used = 0  # refused before it was processed
             record.sent = None
-            # Update the endpoint's state before the place is free for another call.
+            # Update the endpoint's state before the permit is released for another call.
             if isinstance(e, FatalCallError):
                 self._pool.drop(endpoint, e, runtime.clock())
             elif isinstance(e, ParameterRefused | PermanentCallError):
-                self._pool.worked(endpoint)
+                self._pool.record_success(endpoint)
             elif isinstance(e, TransientCallError):
                 outcome = 0, False
                 limited = e.status == 429
@@ -346,43 +346,43 @@ class ModelClient:
                 if limited or e.retry_after_s is not None:
                     limiter.penalise(self._name, endpoint, e.retry_after_s)
                 if not limited:
-                    self._pool.failed(endpoint, runtime.clock())
+                    self._pool.record_failure(endpoint, runtime.clock())
             return e
         finally:
             record.latency_s = runtime.clock() - started
             record.busy_s += record.latency_s
-            in_flight.add(flying, -1)
+            in_flight.add(expected_cost, -1)
             if news := client.quirks - limiter.quirks(self._name, endpoint):
                 record.learned |= news
                 limiter.learn(self._name, endpoint, news)
             limits = client.limits.news(runtime.clock()) if outcome and client.limits else None
             ended = CallOutcome(record.latency_s, *outcome, limits) if outcome else None
-            limiter.settle(self._name, endpoint, used - place.tokens, ended)
+            limiter.settle(self._name, endpoint, used - permit.tokens, ended)
 
-    async def _hedged(self, place: Place, call: _Call[T], record: CallRecord) -> T | CallError:
-        """`_attempt` with further requests, elsewhere if possible, once it is slow for its prompt."""
+    async def _hedged(self, permit: Permit, call: _Call[T], record: CallRecord) -> T | CallError:
+        """Like `_attempt`, but hedge a request that is slow for its prompt, elsewhere if possible."""
         runtime = self._runtime
         hedges: list[CallRecord] = []
         started = runtime.clock()
 
-        async def send(p: Place) -> T | CallError:
-            if p is place:
+        async def send(p: Permit) -> T | CallError:
+            if p is permit:
                 return await self._attempt(p, call, record)
-            self._durations.hedged(call.prompt)
+            self._durations.count_hedge(call.prompt)
             hedges.append(CallRecord(call.stage, call.prompt, self.model.model_id))
             return await self._attempt(p, call, hedges[-1])
 
         try:
             result, winner, lost = await race(
-                place,
+                permit,
                 lambda: self._durations.slow_s(call.prompt, self._runtime.nothing_queued()),
                 send,
-                lambda: self._elsewhere(place.endpoint).place(call.tokens),
+                lambda: self._elsewhere(permit.endpoint).acquire(call.tokens),
                 self._permits.give_back,
                 lambda result: not isinstance(result, CallError),
                 runtime.sleep,
             )
-            record.sent = None  # If it lost, it is paid for like the winner.
+            record.sent = None  # if it lost, it is accounted for below
         except asyncio.CancelledError:
             for hedge in hedges:
                 runtime.in_flight.add(hedge.abandon())
@@ -400,7 +400,7 @@ class ModelClient:
         return result
 
     def _elsewhere(self, endpoint: int) -> PermitQueue:
-        """Permits for other endpoints than this one, if any is usable."""
+        """Return a queue for permits of other endpoints than this one, if any is usable."""
         if endpoint not in self._permits_elsewhere:
             self._permits_elsewhere[endpoint] = PermitQueue(
                 self._name,

@@ -1,4 +1,4 @@
-"""The provider `openai`: any endpoint with OpenAI's API."""
+"""The `openai` model provider, for any endpoint with an OpenAI-compatible API."""
 
 from __future__ import annotations
 
@@ -19,10 +19,8 @@ class OpenAIProvider(RemoteProvider):
         force_yes_no: bool | None = None,
         quirks: Mapping[str, Collection[str]] | None = None,
     ) -> Sequence[Client | FatalCallError]:
-        """Blocks: reads key files and may wait for `ask_key`. Do not call it in an event loop."""
-        from graphrag_ray.llm.client import (
-            EndpointClient,
-        )  # Importing the client library takes half a second.
+        """Create the clients. Blocks, because it reads key files and may call `ask_key`."""
+        from graphrag_ray.llm.client import EndpointClient  # imports the client library, which is slow
 
         def connect_one(endpoint: Endpoint) -> Client | FatalCallError:
             try:

@@ -1,4 +1,4 @@
-"""The cost of a call, from the settings or the price table bundled with `genai-prices`."""
+"""The cost of calls, from prices in the settings or the table of the `genai-prices` package."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
 
-# Picodollars per dollar. A token at 1 USD per million costs a million picodollars, so costs are integers and
-# their sums do not depend on the order of addition.
+# Picodollars per dollar. At 1 USD per million tokens, a token costs a million picodollars, so costs are
+# integers, and their sums do not depend on the order of addition.
 PICO_USD = 1_000_000_000_000
 
 # Models sold only by their makers: the name determines the price at any address.
@@ -19,12 +19,12 @@ _SOLD_BY_MAKER = re.compile(r"(gpt-(?!oss)|chatgpt-|o\d|text-embedding-|claude|g
 
 
 def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
-    """The price of a model at an endpoint; None if it is unknown, which does not mean free.
+    """Return the price of a model at an endpoint, or None if it is unknown (which does not mean free).
 
-    A price in the settings wins, the endpoint's before the model's; then the table's price for the seller
-    with that address. At an unknown address the name decides if only the model's maker sells it; open
-    weights, which anybody may serve at any price, have none. Prices that rise with prompt length count at
-    their lowest tier, since our contexts do not reach the next one.
+    The order is: the endpoint's price in the settings, the model's price in the settings, and the table's
+    price for the provider with the endpoint's address. At an unknown address, the table is used for models
+    that only their maker sells, but not for open weights, which anybody may serve at any price. If prices
+    rise with prompt length, the lowest tier counts because our contexts are shorter than the next one.
     """
     if model.is_local:
         return Price(input_usd_per_mtok=0.0, cached_usd_per_mtok=0.0)
@@ -37,19 +37,19 @@ def price_of(model: Model, endpoint: Endpoint | None = None) -> Price | None:
 
 
 def highest_price(model: Model) -> Price | None:
-    """The highest price of a token at any endpoint of a model; None if one of the prices is unknown."""
+    """Return the highest prices at any endpoint of a model, or None if one of the prices is unknown."""
     prices = [price_of(model, endpoint) for endpoint in model.endpoints] or [price_of(model)]
-    known = [p for p in prices if p is not None]
-    if len(known) < len(prices):
+    known_prices = [p for p in prices if p is not None]
+    if len(known_prices) < len(prices):
         return None
     return Price(
-        input_usd_per_mtok=max(p.input_usd_per_mtok for p in known),
-        output_usd_per_mtok=max(p.output_usd_per_mtok for p in known),
+        input_usd_per_mtok=max(p.input_usd_per_mtok for p in known_prices),
+        output_usd_per_mtok=max(p.output_usd_per_mtok for p in known_prices),
     )
 
 
 def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
-    """The cost of a call in picodollars; None if unknown. Cached tokens are part of the prompt."""
+    """Return the cost of a call in picodollars, or None if unknown. Cached tokens are part of the prompt."""
     if price is None:
         return None
     cached = min(usage.cached_tokens, usage.prompt_tokens)
@@ -63,7 +63,7 @@ def cost_pico_usd(usage: Usage, price: Price | None) -> int | None:
 
 
 def cost_usd(usage: Usage, price: Price | None) -> float | None:
-    """The cost of a call in US dollars; None if the price is unknown."""
+    """Return the cost of a call in US dollars, or None if the price is unknown."""
     pico = cost_pico_usd(usage, price)
     return None if pico is None else pico / PICO_USD
 

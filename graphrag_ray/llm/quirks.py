@@ -1,8 +1,8 @@
-"""What one endpoint's model does not accept: known by model family, learned from its answers, and remembered.
+"""Endpoint quirks: parameters and behaviour that differ from the OpenAI API.
 
-A logical request says what we want (`messages.ChatRequest`); endpoints differ in what they accept. A refused
-parameter is dropped, renamed or weakened. Quirks have names, so that other callers of the endpoint, in this
-run or a later one, need not learn them again (`Accounts.quirks`).
+They are known for a model family, or learned from an endpoint's responses. A parameter that an endpoint
+refuses is dropped, renamed or weakened. Quirks have names and are shared with other callers of the endpoint
+and with later runs (`Accounts.quirks`).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from graphrag_ray.base.messages import ChatRequest, Message
 from graphrag_ray.base.reasoning import ModelFamily
 from graphrag_ray.llm.call_failures import HttpRefusal
 
-YES_NO_TOKENS = 8  # room for a one-word answer that is not forced to one token
-YES, NO = "Y", "N"  # the answers to a yes_no request; a test compares them with the prompt
+YES_NO_TOKENS = 8  # limit for a one-word answer that is not forced to one token
+YES, NO = "Y", "N"  # the answers to a yes_no request, which its prompt also names
 
 _REFUSED = re.compile(
     r"unsupported|not support|n't support|unrecogni[sz]ed|unknown|unexpected|not permitted|not allowed"
@@ -32,10 +32,10 @@ _OPTIONAL = ("logit_bias", "temperature", "response_format", "max_tokens", "max_
              "encoding_format", "stream_options", "stream", "reasoning_effort")  # fmt: skip
 _FORMATS = ("json_schema", "json_object")
 
-THINKS, OPENED, NO_SYSTEM, USAGE = "thinks", "opened", "system", "usage"
+REASONS, IMPLICIT_REASONING, NO_SYSTEM, USAGE = "thinks", "opened", "system", "usage"
 _DESCRIPTIONS = {
-    THINKS: "the model reasons before it replies, so its replies get extra tokens",
-    OPENED: "replies begin with reasoning without an opening tag, so streaming waits for its end",
+    REASONS: "the model reasons before it replies, so its replies get extra tokens",
+    IMPLICIT_REASONING: "replies begin with reasoning without an opening tag, so streaming waits for its end",
     NO_SYSTEM: "does not accept system messages, so they are sent as part of the user message",
     USAGE: "reports implausible token counts, so our own counts are used",
     "max_tokens": "does not accept max_tokens, so max_completion_tokens is sent",
@@ -46,13 +46,13 @@ NAMES = frozenset((*_DESCRIPTIONS, *_OPTIONAL))
 
 
 def describe_quirks(where: str, quirks: Iterable[str]) -> str:
-    """A sentence about the quirks of an endpoint."""
+    """Describe the quirks of an endpoint in a sentence."""
     described = (_DESCRIPTIONS.get(q, f"does not accept {q}, so it is left out") for q in sorted(quirks))
     return f"{where}: {'; '.join(described)}"
 
 
 class EndpointQuirks:
-    """The quirks of one endpoint. `learned` holds those (of NAMES) that its model family is not known for."""
+    """The quirks of one endpoint. `learned` contains quirks (of NAMES) beyond those of its model family."""
 
     def __init__(self, family: ModelFamily | None = None) -> None:
         self._family = family or ModelFamily()
@@ -60,12 +60,12 @@ class EndpointQuirks:
         self._dropped = set(self._family.unsupported_parameters)
 
     @property
-    def thinks(self) -> bool:
-        return self._family.is_reasoning or THINKS in self.learned
+    def reasons(self) -> bool:
+        return self._family.is_reasoning or REASONS in self.learned
 
     @property
-    def opened(self) -> bool:
-        return self._family.starts_inside_reasoning or OPENED in self.learned
+    def starts_with_reasoning(self) -> bool:
+        return self._family.starts_inside_reasoning or IMPLICIT_REASONING in self.learned
 
     def add(self, quirks: Iterable[str]) -> bool:
         """Add quirks, and return whether any of them is new."""
@@ -83,11 +83,11 @@ class EndpointQuirks:
         stream: bool = False,
         room: int = 0,
     ) -> dict[str, Any]:
-        """The body of a chat call in a form that this endpoint accepts.
+        """Create the body of a chat call in a form that this endpoint accepts.
 
         Args:
-            max_tokens: Limit of the reply, without reasoning.
-            bias: Logit bias that forces the reply of a yes_no request; None to not force it.
+            max_tokens: Maximum number of tokens in the reply, excluding reasoning.
+            bias: Logit bias that forces the reply to a yes_no request. None does not force it.
             room: Additional tokens for reasoning.
         """
         messages = request.messages
@@ -109,7 +109,7 @@ class EndpointQuirks:
             max_tokens = min(max_tokens, YES_NO_TOKENS)
             if bias is not None and "logit_bias" not in self._dropped:
                 body["logit_bias"] = dict(bias)
-                max_tokens, room = 1, 0  # the first token is the word
+                max_tokens, room = 1, 0  # the first token is the answer
         renamed = "max_tokens" in self._dropped
         body["max_completion_tokens" if renamed else "max_tokens"] = max_tokens + room
         if (
@@ -133,7 +133,7 @@ class EndpointQuirks:
         return {k: v for k, v in body.items() if k not in self._dropped}
 
     def learn(self, body: Mapping[str, Any], refusal: HttpRefusal) -> bool:
-        """Learn from a refusal, and return whether `chat_body` now leaves out what was refused."""
+        """Learn from a refusal. Returns whether `chat_body` now omits the refused parameter."""
         message = refusal.message
         if refusal.status not in (400, 422):
             return False
@@ -142,22 +142,22 @@ class EndpointQuirks:
         about_size = _TOO_MUCH.search(message) or refusal.code == "context_length_exceeded"
         if about_size or not (_REFUSED.search(message) or refusal.code.startswith("unsupported")):
             return False
-        sent = [name for name in _OPTIONAL if name in body]
+        parameters = [name for name in _OPTIONAL if name in body]
         name: str | None = re.split(r"[.\[]", refusal.param, maxsplit=1)[0]
-        if name not in sent:
-            name = next((name for name in sent if re.search(rf"\b{name}\b", message)), None)
+        if name not in parameters:
+            name = next((name for name in parameters if re.search(rf"\b{name}\b", message)), None)
         if name is None:
             return False
-        form = str((body.get("response_format") or {}).get("type"))
+        format_type = str((body.get("response_format") or {}).get("type"))
         # An endpoint that wants max_completion_tokens counts reasoning as output.
-        learned = {"response_format": (form,), "max_tokens": (name, THINKS)}
+        learned = {"response_format": (format_type,), "max_tokens": (name, REASONS)}
         self.add(learned.get(name, (name,)))
         return True
 
 
 @lru_cache(maxsize=8)
 def yes_no_bias(vocabulary: str) -> dict[str, int]:
-    """A logit_bias of 100 for every spelling of YES and NO that is a single token (paper, appendix A.2)."""
+    """Create a logit_bias of 100 for every single-token spelling of YES and NO (paper, appendix A.2)."""
     import quicktok
 
     encoding = quicktok.get_encoding(vocabulary)

@@ -1,4 +1,4 @@
-"""How many tokens a request has by our own count, and whether it fits its model."""
+"""Our own token counts of requests, and whether requests fit a model's context window."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from graphrag_ray.base.messages import ChatRequest
 from graphrag_ray.corpus.tokens import Vocabulary, count_tokens, vocabulary_for
 
 TOKENS_PER_MESSAGE = 4  # approximate overhead of a chat template per message
-PACK_TOKENS = 100_000  # largest pack of texts to embed; endpoints refuse calls of about 300,000 tokens
-_CACHED_CHARACTERS = 20_000  # Counts of longer texts are not cached, so that the cache takes a few megabytes.
+PACK_TOKENS = 100_000  # maximum size of an embedding call; endpoints refuse about 300,000 tokens
+_MAX_CACHED_CHARS = 20_000  # Counts of longer texts are not cached, to limit the cache to a few megabytes.
 
 
 @lru_cache(maxsize=64)
@@ -21,7 +21,7 @@ def vocabulary_of(model: str, tokenizer: str | None) -> Vocabulary:
 
 
 def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
-    """A message for each model whose vocabulary is not known for certain."""
+    """Return a message for each model without a known vocabulary."""
     return [
         f"Unknown vocabulary of {m.model!r}: counting tokens with "
         f"{vocabulary_of(m.model, m.tokenizer).name}. If you know the right one, set models.{name}.tokenizer."
@@ -31,19 +31,19 @@ def guessed_vocabularies(models: Mapping[str, Model]) -> list[str]:
 
 
 def count_text_tokens(text: str, model: Model) -> int:
-    """Tokens of a text, at least 1, since endpoints bill at least one."""
-    count_text = _cached_count if len(text) < _CACHED_CHARACTERS else count_tokens
+    """Count the tokens of a text. At least 1, because endpoints bill at least one."""
+    count_text = _cached_count if len(text) < _MAX_CACHED_CHARS else count_tokens
     return max(1, count_text(text, vocabulary_of(model.model, model.tokenizer).name))
 
 
 @lru_cache(maxsize=512)
 def _cached_count(text: str, vocabulary: str) -> int:
-    """Cached because fixed parts of prompts and the first turns of a dialogue recur in every call."""
+    """Count tokens with a cache, because fixed parts of prompts and earlier turns recur in many calls."""
     return count_tokens(text, vocabulary)
 
 
 def count_prompt_tokens(request: ChatRequest, model: Model) -> int:
-    """Tokens of a chat request. Raises RequestTooLarge if they and the reply exceed the context window."""
+    """Count the tokens of a chat request. Raises RequestTooLarge if the context window is too small."""
     size = sum(count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE for m in request.messages)
     limit = output_limit(request, model)
     if size + limit > model.context_window:
@@ -55,10 +55,10 @@ def count_prompt_tokens(request: ChatRequest, model: Model) -> int:
 
 
 def reasoning_room(request: ChatRequest, model: Model, prompt_tokens: int, room: int) -> int:
-    """How many of `room` tokens for reasoning fit the context window besides prompt and reply."""
+    """Return how many of `room` reasoning tokens fit the context window in addition to prompt and reply."""
     return max(0, min(room, model.context_window - prompt_tokens - output_limit(request, model)))
 
 
 def output_limit(request: ChatRequest, model: Model) -> int:
-    """The most tokens that the reply may have."""
+    """Return the maximum number of tokens in the reply."""
     return request.call.max_output_tokens or model.max_output_tokens

@@ -210,7 +210,7 @@ def test_an_exhausted_budget_returns_4_and_the_next_run_resumes(
     command = index_command(world, "--max-in-flight", "4")
     result = run(*command, "--set", f"budget.{limit}")
     assert result.exit_code == 4
-    assert f"budget.{limit.partition('=')[0]}" in result.stderr and "kept" in result.stderr
+    assert f"budget.{limit.partition('=')[0]}" in result.stderr and "stored" in result.stderr
     asked, at_once = world.asked(), 4
     assert 8 <= asked < 2 * n - 20 and world.snapshots() == []
     world.endpoint.respond = toy_model.respond

@@ -200,4 +200,4 @@ def test_a_node_without_a_package_is_named(
         assert run.wait() == 2
     finally:
         cluster.kill_node(session)
-    assert "ode poor" in run.printed[-1] and "it lacks quicktok-v1" in run.printed[-1]
+    assert "ode poor" in run.printed[-1] and "quicktok-v1 not installed" in run.printed[-1]

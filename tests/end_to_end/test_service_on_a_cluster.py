@@ -123,7 +123,7 @@ def _kill_the_command(site: Site, service: Running) -> None:
     assert {service.ask(THEMES).status_code for _ in range(10)} == {200}
     again = site.serve()
     try:
-        assert "taking over" in "".join(again.said)
+        assert "replacing its application" in "".join(again.said)
         assert {service.ask(THEMES).status_code for _ in range(10)} == {200}
         # While the command runs, one service is left that nobody takes over.
         with pytest.raises(AssertionError, match="already serves 'graphrag'"):

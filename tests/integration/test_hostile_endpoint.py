@@ -26,7 +26,7 @@ from graphrag_ray.base.messages import (
     Request,
 )
 from graphrag_ray.llm.accounting import Accounts
-from graphrag_ray.llm.call_failures import OnlyThoughts, RetriesExhausted
+from graphrag_ray.llm.call_failures import OnlyReasoning, RetriesExhausted
 from graphrag_ray.llm.gateway import Gateway
 from graphrag_ray.llm.limiter import LocalLimiter
 from graphrag_ray.llm.openai_provider import PROVIDER
@@ -114,7 +114,7 @@ def test_compression_bomb_is_not_decompressed():
     packed = gzip.compress(b" " * (1 << 24))
     for encoding in ("gzip", "br", "nonsense"):
         asked = Requested(lambda body, named=encoding: answer(packed, Content_Encoding=named))
-        assert isinstance(asked.result, RetriesExhausted) and "which was not asked for" in str(asked.result)
+        assert isinstance(asked.result, RetriesExhausted) and "which was not requested" in str(asked.result)
 
 
 @pytest.mark.parametrize("status", ["200 OK", "400 Bad Request", "503 Busy", "307 Elsewhere"])
@@ -122,7 +122,9 @@ def test_compression_bomb_is_not_decompressed():
 def test_endless_body_is_read_up_to_the_maximum_size_of_a_reply(status, length):
     head = f"HTTP/1.1 {status}\r\n" + (f"Content-Length: {length}\r\n" if length else "") + "\r\n"
     asked = Requested(lambda body: (piece for part in ([head.encode()], forever(b"[")) for piece in part))
-    assert isinstance(asked.result, RetriesExhausted) and "that a reply can have" in str(asked.result)
+    assert isinstance(asked.result, RetriesExhausted) and "the maximum size of this reply" in str(
+        asked.result
+    )
     assert asked.sent < MOST_SENT
 
 
@@ -238,11 +240,11 @@ def test_reasoning_that_uses_up_the_limit_gets_a_higher_one_once(message):
     text = message.pop("content")
     asked = Requested(lambda body: answer(chat(text, "length", **message)), max_attempts=3)
     assert [body["max_tokens"] for body in asked.bodies] == [200, 200 + 8192]
-    assert isinstance(asked.result, OnlyThoughts) and asked.result.retry_next_run
+    assert isinstance(asked.result, OnlyReasoning) and asked.result.retry_next_run
     assert "models.default.reasoning_tokens" in str(asked.result)
     assert asked.accounts.total.prompt_tokens > 10, "both were paid for"
     fixed = Requested(lambda body: answer(chat(text, "length", **message)), reasoning_tokens=0)
-    assert isinstance(fixed.result, OnlyThoughts) and len(fixed.bodies) == 1
+    assert isinstance(fixed.result, OnlyReasoning) and len(fixed.bodies) == 1
 
 
 def test_one_word_reply_gets_a_higher_limit_if_the_model_reasons():

@@ -168,7 +168,7 @@ def test_workers_disconnected_for_long_are_restarted(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
     """Calls to one worker seem to get lost. Its replies journalled meanwhile are not paid for twice."""
-    monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.5)
+    monkeypatch.setattr(ray_executor, "UNREACHABLE_S", 0.5)
     get, until = ray.get, [0.0]
 
     def unreached(ref: Any, **given: Any) -> Any:
@@ -190,7 +190,7 @@ def test_workers_disconnected_for_long_are_restarted(
 def test_run_continues_without_a_worker_that_never_connects(
     executor: RayExecutor, endpoint: Endpoint, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(ray_executor, "UNREACHED_S", 0.0)
+    monkeypatch.setattr(ray_executor, "UNREACHABLE_S", 0.0)
     get, asked_first = ray.get, list[Any]()
     ask = ray_executor.WorkerConnection.ask
 

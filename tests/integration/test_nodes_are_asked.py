@@ -47,7 +47,7 @@ def this_node() -> str:
 
 
 def answered(asked: WorkerPool) -> None:
-    for _, answer in asked._asking:
+    for _, answer in asked._checks:
         answer.exception(60)
 
 
@@ -103,10 +103,10 @@ def test_check_of_an_unresponsive_node_is_repeated(
 def test_unfit_node_gets_no_workers_and_no_second_check(
     make: Callable[[Collection[str]], WorkerPool], monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(cluster, "IMPORTED", ("no_such_module",))
+    monkeypatch.setattr(cluster, "REQUIRED", ("no_such_module",))
     made = make(set())
     answered(made)
-    assert made.poll_now()[0] == [] and made._asking == []
+    assert made.poll_now()[0] == [] and made._checks == []
 
 
 def test_node_with_another_version_is_reported_with_both_versions(
@@ -120,7 +120,7 @@ def test_node_with_another_version_is_reported_with_both_versions(
     monkeypatch.setattr(cluster, "__version__", "9.9")
     with pytest.raises(UsageError) as told:
         check_nodes(store, [])
-    assert f"another graphrag_ray ({there}, version {__version__}) than" in str(told.value)
+    assert f"would use {there}, version {__version__} instead of" in str(told.value)
     assert f"({ours}, version 9.9)" in str(told.value)
 
 
@@ -136,7 +136,7 @@ def test_checks_end_with_the_workers(
         running.touch()
         time.sleep(600)
 
-    monkeypatch.setattr(cluster, "_look_at_node", busy)
+    monkeypatch.setattr(cluster, "_inspect_node", busy)
     made = make(set())
     until = time.monotonic() + 60
     while not running.exists() and time.monotonic() < until:

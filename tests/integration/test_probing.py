@@ -88,7 +88,7 @@ def test_run_without_working_endpoints_or_journal_ends_immediately(nobody):
     models = check_endpoints(
         Models.from_settings(settings), settings, STAGES, may_reuse=True, say=said.append
     )
-    assert nobody in said[0] and "first new request ends the run" in said[1]
+    assert nobody in said[0] and "stops at the first request that needs this model" in said[1]
     (unusable,) = connect_clients(models, "default")
     assert isinstance(unusable, FatalCallError), "the first request that is needed ends the run"
 

@@ -9,7 +9,7 @@ import pytest
 
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.ray.limiter_actors import ModelLimiter, RayLimiter, SeenCalls
-from graphrag_ray.llm.limits import CallOutcome, FreedPlace
+from graphrag_ray.llm.limits import CallOutcome, FreedPermit
 
 
 def test_repeated_call_is_executed_once_even_while_it_runs() -> None:
@@ -49,7 +49,7 @@ def test_slot_with_a_lost_response_is_granted_and_freed_once():
         assert again == lost and limiter._limiter.in_flight("m") == (1,)
         await limiter.acquire("w-2", "m", [1], [0], "w", {})
         for _ in range(2):
-            await limiter.settle("o-1", "m", {lost.life: [FreedPlace(0, 0, None)]}, "w")
+            await limiter.settle("o-1", "m", {lost.life: [FreedPermit(0, 0, None)]}, "w")
         assert limiter._limiter.in_flight("m") == (1,)
         await limiter.forget("w", "o-2")
         await limiter.acquire("w-3", "m", [1], [0], "w", {})

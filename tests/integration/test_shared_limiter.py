@@ -233,7 +233,7 @@ def test_replica_logs_contain_neither_keys_nor_exception_messages(on_ray: None):
         .options(name=f"{name}-keys", namespace=serving.NAMESPACE)
         .remote()
     )
-    ray.get(keys.hold.remote("SOME_VARIABLE", "correct-horse"))
+    ray.get(keys.put.remote("SOME_VARIABLE", "correct-horse"))
     assert serving.Replica(name, "one", has_peers=True).fetch_key("SOME_VARIABLE") == "correct-horse"
     ours, theirs = logging.getLogger("graphrag_ray"), logging.getLogger("ray.serve")
     before = ours.handlers, ours.propagate, ours.level

@@ -99,7 +99,7 @@ def test_long_outage_stops_spending_and_then_the_run(make: Callable[[], Executor
         executor.sweep(WORK, Listed(TEXTS), JournalIndex.load(executor.store, "echo"))
     told, ended = str(raised.value), time.monotonic()
     assert "Cannot write outage://" in told and "after 8 attempts: the storage is out of reach" in told
-    assert "run the same command again" in told and "rows of the journal) could not be kept" in told
+    assert "run the same command again" in told and "journal rows) could not be stored" in told
     assert "Traceback" not in told
     assert ended - model.asked[-1][0] > 1.0, "nothing was asked while nothing could be kept"
     paid = len(model.asked)

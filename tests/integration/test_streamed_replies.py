@@ -135,7 +135,7 @@ def test_broken_stream_is_retried_and_restarted(how):
 def test_endpoint_that_always_breaks_off_is_abandoned_and_named():
     heard, got, accounts, bodies = ask(Broken(TEXT, 2), max_attempts=3)
     assert isinstance(got, RetriesExhausted) and "The reply broke off" in str(got)
-    assert "http://127.0.0.1" in str(got) and "attempt 3, the last" in str(got)
+    assert "http://127.0.0.1" in str(got) and "attempt 3 of 3" in str(got)
     assert len(heard.replies) == len(bodies) == 3 and accounts.total.failed == 1
 
 

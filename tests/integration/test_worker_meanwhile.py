@@ -178,10 +178,10 @@ def test_leaving_worker_returns_unstarted_items_and_finishes_others(
         await began(own, store)
         await own.ask(2, 1, "exchange", rows(*range(12)), {}, 1)
         left = await own.ask(3, 1, "leave")
-        assert left is not None and len(left.unasked) == 4
+        assert left is not None and len(left.not_begun) == 4
         last = await own.ask(4, 1, "end", 10.0)
         assert last is not None
-        assert {number for number, _ in last.finished} == set(range(12)) - set(left.unasked)
+        assert {number for number, _ in last.finished} == set(range(12)) - set(left.not_begun)
 
     run_scenario(scenario())
     assert len(endpoint.requests) == 8

@@ -2,8 +2,8 @@ PINNED = "graphrag_ray.engine.ray.pin_package"
 
 
 def pin_package() -> None:
-    """Runs when a Ray worker process starts, and does nothing but load this very package.
+    """Load this package when a Ray worker process starts.
 
-    Ray finds it by name. Later Ray puts the driver's working directory first on `sys.path`, which may be a
-    checkout of another version.
+    Ray calls this function by name, before it puts the driver's working directory first on `sys.path`. That
+    directory may contain a checkout of another version.
     """

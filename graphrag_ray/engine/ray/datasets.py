@@ -34,7 +34,7 @@ from graphrag_ray.engine.input_rows import after_rows, reading_failed
 from graphrag_ray.engine.ray.table_tasks import (
     Attempts,
     TableParts,
-    find_own_error,
+    find_graphrag_error,
     process_died,
     reduce_partitions,
     stream_one,
@@ -42,8 +42,8 @@ from graphrag_ray.engine.ray.table_tasks import (
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
 
-UNPACKED = 3
-"""Approximate ratio of bytes in memory to bytes stored."""
+EXPANSION_RATIO = 3
+"""Approximate ratio of bytes in memory to stored bytes."""
 
 
 def map_dataset(
@@ -52,18 +52,18 @@ def map_dataset(
     fn: TableFunction[Any],
     dataset: Any,
     attempts: Attempts,
-    parted: InputSplitter[Any] | None,
-    ended: Callable[[int], None],
+    splitter: InputSplitter[Any] | None,
+    on_done: Callable[[int], None],
 ) -> WrittenParts:
     """`Executor.map` over the blocks of a dataset, in any order.
 
-    Ray Data reads blocks and runs `fn` in its own tasks, as many as cores and object store allow. Only the
-    names of the parts reach the driver.
+    Ray Data reads blocks and runs `fn` in its own tasks, as many as cores and object store allow. The driver
+    receives only the names of the parts.
 
     Raises:
         InputError: The dataset cannot be read.
     """
-    block = partial(_write_block, store, fn, attempts, parted)
+    block = partial(_write_block, store, fn, attempts, splitter)
     blocks = dataset.map_batches(block, batch_size=None, batch_format="pyarrow")
     written: WrittenParts = []
     n_rows = 0
@@ -73,10 +73,10 @@ def map_dataset(
                 for row in batch.to_pylist():
                     written.append(cloudpickle.loads(row["written"]))
                     n_rows += row["rows"]
-                    ended(len(written) - 1)
+                    on_done(len(written) - 1)
     except Exception as e:
-        if (own := find_own_error(e)) is not None:
-            raise own from None
+        if (original := find_graphrag_error(e)) is not None:
+            raise original from None
         error = f"{type(e).__name__}: {e}"
         if isinstance(e, RayError):  # the reader's error is the last line of the first traceback
             first, *_ = strip_ansi(str(e)).split("\n\nThe above exception was the direct cause")
@@ -89,13 +89,13 @@ def _write_block(
     store: Store,
     fn: TableFunction[Any],
     attempts: Attempts,
-    parted: InputSplitter[Any] | None,
+    splitter: InputSplitter[Any] | None,
     block: pa.Table,
 ) -> Iterator[pa.Table]:
-    """Write the parts of a block, row by row if processes died of it."""
-    if not block.num_rows:  # Ray tries functions on empty blocks
+    """Write the parts of a block, row by row if it crashed processes."""
+    if not block.num_rows:  # Ray Data also calls functions with empty blocks
         return
-    # Stable when Ray restarts the task, which works on one block at a time.
+    # The number must be the same when Ray restarts the task, which processes one block at a time.
     first = repr(block.slice(0, 1).to_pylist()).encode("utf-8", "replace")
     digest = hashlib.sha256(f"{ray.get_runtime_context().get_task_id()}".encode() + first).digest()
     number = int.from_bytes(digest[:6], "big") << 24
@@ -103,13 +103,13 @@ def _write_block(
         tables: Iterable[Tables]
         if (why := attempts.begin(number)) is None:
             tables = fn(store, block)
-        elif parted is None:
+        elif splitter is None:
             raise process_died(attempts.step, block, why)
         else:
             tables = []
-            for n, part in enumerate(parted.split(block), number + 1):
+            for n, part in enumerate(splitter.split(block), number + 1):
                 part_why = attempts.begin(n)
-                tables += [parted.failure_tables(part, part_why)] if part_why else fn(store, part)
+                tables += [splitter.failure_tables(part, part_why)] if part_why else fn(store, part)
                 attempts.end(n)
         written = write_all(store, tables)
         if why is None:
@@ -117,7 +117,7 @@ def _write_block(
     except Exception as e:
         if not is_unexpected(e):
             raise
-        # The error is ours and not one of reading the dataset.
+        # Not an error of reading the dataset, so do not let `map_dataset` report it as one.
         raise GraphRagError(f"Step {attempts.step}: {record_bug(e)}") from None
     yield pa.table({"written": [cloudpickle.dumps(written)], "rows": [block.num_rows]})
 
@@ -132,7 +132,7 @@ def shuffle_dataset(
     blocks: int,
     bundles: int,
 ) -> dict[int, TableParts | str]:
-    """`Executor.shuffle` through Ray Data. Returns the parts of each partition, or why it was not tried."""
+    """`Executor.shuffle` with Ray Data. Returns the parts of each partition, or why it was skipped."""
     numbered = [{"number": i, "input": cloudpickle.dumps(x)} for i, x in enumerate(inputs)]
     with _quiet(ray.data.DataContext.get_current()):
         reduced = (
@@ -151,7 +151,7 @@ def shuffle_dataset(
 
 
 def _rows_of_block(store: Store, fn: Any, attempts: Attempts, block: pa.Table) -> Iterator[pa.Table]:
-    if "input" not in block.column_names:  # Ray tries functions on empty blocks
+    if "input" not in block.column_names:  # Ray Data also calls functions with empty blocks
         return
     for number, x in zip(block["number"], block["input"], strict=True):
         yield from stream_one(store, fn, attempts, number.as_py(), cloudpickle.loads(x.as_buffer()))
@@ -160,7 +160,7 @@ def _rows_of_block(store: Store, fn: Any, attempts: Attempts, block: pa.Table) -
 def _reduce_block(
     store: Store, reduce: Callable[[pa.Table], Tables], attempts: Attempts, rows: pa.Table
 ) -> Iterator[pa.Table]:
-    """Reduce the partitions of a block, which are complete."""
+    """Reduce the partitions of a block, which contains all their rows."""
     if PARTITION not in rows.column_names:
         return
     for partition, written in reduce_partitions(store, reduce, attempts, rows):
@@ -168,7 +168,7 @@ def _reduce_block(
 
 
 def dataset_of_parts(store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> ray.data.Dataset:
-    """A dataset of the stored parts, restricted to the schema's columns, which nodes read by themselves."""
+    """Create a dataset of stored parts that nodes read directly. Contains only the schema's columns."""
     return ray.data.read_datasource(_StoredParts(store, name, parts, schema))
 
 
@@ -177,7 +177,7 @@ def dataset_of_table(table: pa.Table) -> ray.data.Dataset:
 
 
 class _StoredParts(Datasource):  # type: ignore[misc]
-    """Knows row counts and schema without reading the parts."""
+    """A data source that knows row counts and schema without reading the parts."""
 
     def __init__(self, store: Store, name: str, parts: Sequence[Part], schema: pa.Schema) -> None:
         super().__init__()
@@ -187,7 +187,7 @@ class _StoredParts(Datasource):  # type: ignore[misc]
         return self._name
 
     def estimate_inmemory_data_size(self) -> int:
-        return UNPACKED * sum(part.bytes for part in self._parts)
+        return EXPANSION_RATIO * sum(part.bytes for part in self._parts)
 
     def get_read_tasks(
         self, parallelism: int, per_task_row_limit: int | None = None, data_context: Any = None
@@ -196,7 +196,7 @@ class _StoredParts(Datasource):  # type: ignore[misc]
         ends = [len(self._parts) * i // n for i in range(n + 1)]
         tasks = []
         for parts in (self._parts[start:end] for start, end in pairwise(ends)):
-            size = UNPACKED * sum(part.bytes for part in parts)
+            size = EXPANSION_RATIO * sum(part.bytes for part in parts)
             metadata = BlockMetadata(sum(part.rows for part in parts), size, None, None)
             read = partial(_read, self._store, parts, self._schema)
             tasks.append(ReadTask(read, metadata, self._schema, per_task_row_limit))
@@ -212,16 +212,16 @@ def _read(store: Store, parts: Sequence[Part], schema: pa.Schema) -> Iterator[pa
 
 @contextmanager
 def _quiet(context: Any) -> Iterator[None]:
-    """Silence Ray Data, since runs report their own progress and errors are raised as well."""
-    before = {name: getattr(context, name) for name in ("enable_progress_bars", "print_on_execution_start")}
+    """Silence Ray Data, because runs report their own progress and errors are raised anyway."""
+    previous = {name: getattr(context, name) for name in ("enable_progress_bars", "print_on_execution_start")}
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
-    for name in before:
+    for name in previous:
         setattr(context, name, False)
     try:
         yield
     finally:
         logger.setLevel(level)
-        for name, value in before.items():
+        for name, value in previous.items():
             setattr(context, name, value)

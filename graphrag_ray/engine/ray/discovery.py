@@ -1,6 +1,6 @@
 """Finds out which Ray to use, and whether this process is a submitted job.
 
-Does not import Ray, which takes a second that small runs without Ray save.
+Does not import Ray, because that takes a second.
 """
 
 from __future__ import annotations
@@ -13,22 +13,22 @@ from pathlib import Path
 
 CONNECT_TIMEOUT_S = 3.0
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-"""Set by Ray for submitted jobs; holds their configuration."""
+"""Environment variable that Ray sets for submitted jobs, with their configuration."""
 
 
 def starts_private_ray(address: str | None = None) -> bool:
-    """Whether `cluster.connect` would start a private Ray, whose workers have this process's environment.
+    """Whether `cluster.connect` would start a private Ray, whose workers inherit this process's environment.
 
-    It does if no cluster is named, this process is not connected to one, and none was started on this
+    It does if no address is given, this process is not connected to Ray, and no Ray was started on this
     machine.
     """
     if address is not None or "RAY_ADDRESS" in os.environ or _is_connected():
         return False
-    # Without a `ray start`, `address="auto"` would join the private cluster of any other program, such as
-    # another index run, and lose it when that program ends. So check the address file ourselves.
+    # Without `ray start`, `address="auto"` would join the private cluster of any other program, such as
+    # another index run, and lose it when that program ends. So check the address file here.
     try:
         host, _, port = address_file().read_text("utf-8").strip().rpartition(":")
-        # The file outlives a killed cluster, which Ray would look for during minutes.
+        # The file remains after a cluster is killed, and Ray would try to connect to it for minutes.
         with socket.create_connection((host, int(port)), timeout=CONNECT_TIMEOUT_S):
             return False
     except (OSError, ValueError):
@@ -41,7 +41,7 @@ def _is_connected() -> bool:
 
 
 def address_file() -> Path:
-    """The file to which `ray start` writes the cluster's address, as in Ray's `get_ray_address_file`."""
+    """The file to which `ray start` writes the cluster's address (Ray's `get_ray_address_file`)."""
     linux, darwin = sys.platform.startswith("linux"), sys.platform.startswith("darwin")
     folder = os.environ.get("RAY_TMPDIR") or (os.environ.get("TMPDIR") if linux else None)
     return Path(
@@ -50,5 +50,5 @@ def address_file() -> Path:
 
 
 def is_submitted_job() -> bool:
-    """Whether this process is a submitted job: few people see its output or exit code."""
+    """Whether this process is a submitted job, whose output and exit code are less visible."""
     return JOB_CONFIG in os.environ

@@ -1,4 +1,4 @@
-"""Cluster-wide rate limits: one actor per model, wrapped around the in-process limiter."""
+"""Cluster-wide rate limits: one actor per model, which wraps the in-process limiter."""
 
 from __future__ import annotations
 
@@ -27,42 +27,42 @@ from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder
 from graphrag_ray.llm.call_metrics import ENDPOINT_METRICS, SERVICE_STAGE, CallMeter, WatchedEndpoints
 from graphrag_ray.llm.limiter import LocalLimiter
-from graphrag_ray.llm.limits import CallOutcome, FreedPlace
+from graphrag_ray.llm.limits import CallOutcome, FreedPermit
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
 HOLDER_TIMEOUT_S = 30.0
-"""A holder whose heartbeats stop for this long is dead."""
+"""A holder without a heartbeat for this long is considered dead."""
 HEARTBEAT_S = 5.0
 UNUSED_S = 300.0
-"""A detached limiter without any heartbeat for this long exits."""
-RECORD_S = 0.9 * HEARTBEAT_S
-"""Minimum time between two recordings of endpoint metrics by a detached limiter."""
+"""A detached limiter exits after this long without a heartbeat from any holder."""
+RECORD_INTERVAL_S = 0.9 * HEARTBEAT_S
+"""Minimum time between recordings of endpoint metrics by a detached limiter."""
 REMEMBERED_CALLS = 300
-"""Answers kept per holder. A holder whose connection is broken makes no other calls."""
+"""Answers stored per holder. A holder with a broken connection makes no further calls."""
 RESTART_S = 1.0
-"""Delay before a lost limiter is started again."""
+"""Delay before a lost limiter is restarted."""
 
 LINGER_S = 0.05
-"""Maximum delay before a released permit is reported, unless the next request takes it along. A call costs
-the actor as much as a hundred settlements."""
+"""Default maximum delay before a released permit is reported, unless the next request includes it. A call
+costs the actor as much as a hundred settlements."""
 MAX_LINGER_S = 0.1
 BATCHES_PER_S = 640
-"""Settlement calls a second from all workers together. With many workers, each lingers longer."""
+"""Target for settlement calls a second from all workers. With many workers, each lingers longer."""
 LINGER_SHARE = 0.05
-"""Maximum delay as a share of the call's duration, since others may wait for its permit."""
+"""Maximum delay as a share of the call's duration, because others may wait for its permit."""
 MIN_LINGER_S = 0.002
-"""For an unused permit, and after the shortest calls."""
+"""Maximum delay for an unused permit, and after very short calls."""
 
-Batch: TypeAlias = Mapping[str, Sequence[FreedPlace]]
-"""Released permits by the incarnation of the limiter that granted them."""
+Batch: TypeAlias = Mapping[str, Sequence[FreedPermit]]
+"""Released permits by limiter incarnation, that is, by the actor process that granted them."""
 
 
 @dataclass(frozen=True)
 class GrantedPermits:
-    """Endpoints for the first waiters, granted by incarnation `life` of the limiter."""
+    """Endpoints for the first waiters, granted by the limiter incarnation `life`."""
 
     life: str
     endpoints: Sequence[int]
@@ -72,8 +72,8 @@ class GrantedPermits:
 class SeenCalls:
     """An actor's answers to the latest calls of one holder, by unique call name.
 
-    When a connection between two living processes breaks, Ray raises `ActorUnavailableError` or repeats the
-    call. Either way the call may already have been carried out.
+    Makes calls idempotent: when a connection between two living processes breaks, Ray raises
+    `ActorUnavailableError` or repeats the call, which may already have been executed.
     """
 
     def __init__(self, remembered: int = REMEMBERED_CALLS) -> None:
@@ -86,8 +86,8 @@ class SeenCalls:
             self._answers[call] = asyncio.ensure_future(answer())
             if len(self._answers) > self._remembered:
                 oldest = next(iter(self._answers))
-                if not (answered := self._answers.pop(oldest)).done():
-                    self._answers[oldest] = answered
+                if not (evicted := self._answers.pop(oldest)).done():
+                    self._answers[oldest] = evicted
         result: T = await asyncio.shield(self._answers[call])
         return result
 
@@ -95,9 +95,9 @@ class SeenCalls:
 class ModelLimiter:
     """The limiter of one model, run as an actor.
 
-    A restarted limiter begins with empty buckets, so no burst follows. It does not know the calls granted by
-    its earlier incarnation; while these last, twice as many calls may be in flight. Ray repeats calls whose
-    answers are lost, and a permit granted twice would never be released.
+    A restarted limiter starts with empty buckets, which prevents a burst. It does not know the calls granted
+    by its earlier incarnation, so up to twice as many calls may be in flight until these end. Ray repeats a
+    call if its answer was lost; `SeenCalls` prevents a second grant, which would never be released.
     """
 
     def __init__(
@@ -109,14 +109,14 @@ class ModelLimiter:
         unused_s: float | None = None,
         run: str = "",
     ) -> None:
-        # Exits after `unused_s` without a heartbeat, and records endpoint metrics only if `run` labels them.
+        # Exits after `unused_s` without a heartbeat. Records endpoint metrics only if `run` is set.
         logs.follow_driver(logging)
         self._limiter = LocalLimiter({name: model}, initial_in_flight)
         self._life = uuid.uuid4().hex
         self._seen_calls: defaultdict[str, SeenCalls] = defaultdict(SeenCalls)
         self._name = name
         self._seen_at: dict[str, float] = {}
-        self._beaten_at = time.monotonic()
+        self._last_beat_at = time.monotonic()
         self._meter = CallMeter(RayRecorder((ENDPOINT_METRICS, {"run": run})), {name: model}) if run else None
         self._recorded_at = -math.inf
         if unused_s is not None:
@@ -139,9 +139,9 @@ class ModelLimiter:
 
     async def _settle(self, model: str, batch: Batch, holder: str) -> None:
         for life, settled in batch.items():
-            # A permit granted by an earlier incarnation releases none of ours.
-            known = holder if life == self._life else f"{holder} in another life"
-            self._limiter.settle_all(model, settled, known)
+            # Do not let a permit of an earlier incarnation release one of this incarnation.
+            permit_holder = holder if life == self._life else f"{holder} of another incarnation"
+            self._limiter.settle_all(model, settled, permit_holder)
 
     async def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
         self._limiter.penalise(model, endpoint, retry_after_s)
@@ -150,9 +150,9 @@ class ModelLimiter:
         self._limiter.learn(model, endpoint, quirks)
 
     async def forget(self, holder: str, call: str | None = None) -> None:
-        """Release everything that a holder has.
+        """Release all permits of a holder, and drop its requests.
 
-        A holder that continues names its `call`, so that a repeated one releases nothing acquired since.
+        A holder that continues passes `call`, so that a repetition does not release newer permits.
         """
 
         async def answer() -> None:
@@ -163,13 +163,13 @@ class ModelLimiter:
             self._seen_calls.pop(holder, None)
 
     async def beat(self, holder: str) -> None:
-        """Record a heartbeat of a holder, and forget holders that have been silent for too long."""
+        """Record a heartbeat of a holder, and forget dead holders."""
         now = time.monotonic()
-        self._seen_at[holder] = self._beaten_at = now
+        self._seen_at[holder] = self._last_beat_at = now
         for silent in [h for h, seen_at in self._seen_at.items() if now - seen_at > HOLDER_TIMEOUT_S]:
             del self._seen_at[silent]
             await self.forget(silent)
-        if self._meter is not None and now - self._recorded_at >= RECORD_S:
+        if self._meter is not None and now - self._recorded_at >= RECORD_INTERVAL_S:
             self._recorded_at = now
             self._meter.endpoints(SERVICE_STAGE, await self.watched())
 
@@ -180,16 +180,16 @@ class ModelLimiter:
         return WatchedEndpoints(self._name, self._life, self._limiter.endpoint_states(self._name))
 
     def _exit_when_unused(self, unused_s: float) -> None:
-        """Runs in a thread because an actor that was just restarted may never be called again."""
-        while (left := self._beaten_at + unused_s - time.monotonic()) > 0:
+        """Exit without heartbeats. Runs in a thread because a restarted actor may never be called."""
+        while (left := self._last_beat_at + unused_s - time.monotonic()) > 0:
             time.sleep(left)
         ray.kill(ray.get_runtime_context().current_actor)
 
 
-def beside_driver() -> NodeAffinitySchedulingStrategy:
-    """Pin actors that a run depends on to the driver's node, whose loss ends the run anyway.
+def on_driver_node() -> NodeAffinitySchedulingStrategy:
+    """Pin actors that a run depends on to the driver's node, because its loss ends the run anyway.
 
-    Ray ignores soft affinity for actors without CPUs.
+    The affinity is hard because Ray ignores soft affinity for actors without CPUs.
     """
     return NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
 
@@ -202,13 +202,12 @@ def start_limiters(
 ) -> list[Any]:
     """Start one limiter actor, named `<prefix>-<model>`, for each model with endpoints.
 
-    With a namespace they are detached: they outlive this process, are shared with the process that started
-    them first, record their metrics under `run`, and exit when heartbeats stop. Without one they are ours
-    alone.
+    With a namespace they are detached: they outlive this process, may already exist (in which case they are
+    shared), record their metrics under `run`, and exit when heartbeats stop. Without one they are private.
     """
-    options: dict[str, Any] = {"scheduling_strategy": beside_driver()}
+    options: dict[str, Any] = {"scheduling_strategy": on_driver_node()}
     unused_s = None
-    if namespace:  # detached actors outlive our node too, so Ray may restart them on another one
+    if namespace:  # detached actors may outlive this node, so do not pin them to it
         options = {"namespace": namespace, "lifetime": "detached", "get_if_exists": True}
         unused_s = UNUSED_S
     return [
@@ -220,12 +219,12 @@ def start_limiters(
 
 
 class RayLimiter:
-    """A worker's `Limiter`, which asks the model's actor.
+    """A worker's `Limiter`, which calls the model's actor.
 
-    Settlements are not awaited. They go to the actor in batches, by themselves or with the next request, and
-    Ray repeats each call until it succeeds. If the process dies, unsent settlements are lost; `reset`, or the
-    process that notices the death, releases their permits. `holders` is the number of workers that share the
-    limiter.
+    Settlements are not awaited. They go to the actor in batches, alone or with the next request, and Ray
+    repeats each call until it succeeds. If this process dies, unsent settlements are lost. Then `reset`, or
+    the process that notices the death, releases their permits. `holders` is the number of workers that share
+    the limiter.
     """
 
     def __init__(self, prefix: str, holder: str, models: Iterable[str], namespace: str | None = None) -> None:
@@ -233,7 +232,7 @@ class RayLimiter:
         self._lives: defaultdict[tuple[str, int], deque[str]] = defaultdict(deque)
         self._actors = {name: ray.get_actor(f"{prefix}-{name}", namespace) for name in models}
         # Unsent settlements with their times, by model and by the incarnation that granted the permit.
-        self._unsent: dict[str, dict[str, list[tuple[float, FreedPlace]]]] = {
+        self._unsent: dict[str, dict[str, list[tuple[float, FreedPermit]]]] = {
             name: {} for name in self._actors
         }
         self._timers: dict[str, asyncio.TimerHandle] = {}
@@ -241,9 +240,9 @@ class RayLimiter:
         self._quirks: dict[tuple[str, int], frozenset[str]] = {}
 
     async def reset(self) -> None:
-        """Release whatever an earlier incarnation of this worker or an aborted sweep held or waited for.
+        """Release permits and drop requests of an aborted sweep or an earlier incarnation of this worker.
 
-        Without this, other workers might wait for these permits forever. It is awaited because a late release
+        Otherwise other workers might wait for these permits forever. It is awaited because a late release
         would cancel the first requests of this incarnation.
         """
         await asyncio.gather(*self._forget())
@@ -264,15 +263,15 @@ class RayLimiter:
         return permits.endpoints
 
     def settle(self, model: str, endpoint: int, delta_tokens: int, ended: CallOutcome | None = None) -> None:
-        # Permits of an endpoint are interchangeable, so release the oldest.
+        # Permits of an endpoint are interchangeable, so release the oldest one.
         lives = self._lives[model, endpoint]
         life = lives.popleft() if lives else ""
-        settled = FreedPlace(endpoint, delta_tokens, ended)
+        settled = FreedPermit(endpoint, delta_tokens, ended)
         self._unsent[model].setdefault(life, []).append((time.monotonic(), settled))
         linger_s = MIN_LINGER_S
         if ended is not None:
             linger_s = max(linger_s, LINGER_SHARE * ended.latency_s)
-            if ended.rate_limits is not None:  # a rate limit, which concerns all workers
+            if ended.rate_limits is not None:  # other workers need news about limits immediately
                 linger_s = 0.0
         loop, timer = asyncio.get_running_loop(), self._timers.get(model)
         max_linger_s = max(LINGER_S, min(MAX_LINGER_S, self.holders / BATCHES_PER_S))
@@ -283,7 +282,7 @@ class RayLimiter:
             self._timers[model] = loop.call_at(due, self._send, model)
 
     def penalise(self, model: str, endpoint: int, retry_after_s: float | None) -> None:
-        """Report a rate limit at once, since it concerns all workers."""
+        """Report a rate limit immediately, because it affects all workers."""
         self._actors[model].penalise.remote(model, endpoint, retry_after_s)
 
     def learn(self, model: str, endpoint: int, quirks: Iterable[str]) -> None:
@@ -295,7 +294,7 @@ class RayLimiter:
         return self._quirks.get((model, endpoint), frozenset())
 
     def send(self) -> None:
-        """Send all settlements now, since no further request may take them along."""
+        """Send all settlements now, because there may be no further request to include them."""
         for model in self._unsent:
             self._send(model)
 
@@ -311,18 +310,19 @@ class RayLimiter:
         now = time.monotonic()
         return {
             life: [
-                one._replace(ended=one.ended._replace(ago_s=now - settled_at)) if one.ended else one
-                for settled_at, one in settled
+                permit._replace(ended=permit.ended._replace(ago_s=now - settled_at))
+                if permit.ended
+                else permit
+                for settled_at, permit in settled
             ]
             for life, settled in unsent.items()
         }
 
 
 class SharedLimiter(RayLimiter):
-    """The limiter of one of several holders that come and go unsupervised, such as replicas of a service.
+    """A `RayLimiter` for holders that come and go unsupervised, such as replicas of a service.
 
-    It sends heartbeats and restarts an actor that is gone for good. Belongs to the event loop that creates
-    it.
+    Sends heartbeats, and restarts an actor that died permanently. Bound to the event loop that creates it.
     """
 
     def __init__(
@@ -336,7 +336,7 @@ class SharedLimiter(RayLimiter):
     ) -> None:
         self._start = partial(start_limiters, prefix, models, namespace, run, logging)
         self._start()
-        # A unique name, so that closing an earlier limiter of this holder does not release our permits.
+        # The name is unique, so closing an earlier limiter of this holder does not release these permits.
         super().__init__(prefix, f"{holder}/{uuid.uuid4().hex[:8]}", models.online, namespace)
         self._models = models.online
         self._beating = asyncio.ensure_future(self._beat())
@@ -346,9 +346,9 @@ class SharedLimiter(RayLimiter):
             try:
                 return await super().acquire(model, wants, usable)
             except (RayActorError, ActorUnschedulableError):
-                _log.warning("Lost the rate limiter of model %s; starting it again", model)
-                await asyncio.sleep(RESTART_S)  # until its name is free
-                with suppress(RayError, ValueError):  # otherwise the next attempt fails with it
+                _log.warning("Lost the rate limiter of model %s; restarting it", model)
+                await asyncio.sleep(RESTART_S)  # Ray must free its name first
+                with suppress(RayError, ValueError):  # try again if this fails
                     actors = await asyncio.to_thread(self._start)
                     self._actors.update(zip(self._models, actors, strict=True))
             except TaskCancelledError:

@@ -1,15 +1,15 @@
 """Metrics through Ray's metrics API.
 
-The agent of a process's node serves them to Prometheus as `ray_graphrag_ray_<name>`; counters end in
-`_total`. Gauges that are not set disappear after 20 s.
+The Ray agent on each node serves them to Prometheus as `ray_graphrag_ray_<name>`; counters end in `_total`.
+Gauges disappear if they are not set for 20 s.
 
-The driver of a run records the run's metrics: merged accounts of a sweep, its queue, and what the limiters
-see of the endpoints. So restarts of workers or limiters count nothing twice, workers spend nothing on
-metrics, and a run leaves one set of counters with the agent, which keeps them.
+The driver of a run records all metrics of the run: the merged accounts of a sweep, its queue, and the state
+of the endpoints according to the limiters. Restarted workers or limiters therefore count nothing twice, and
+workers spend no time on metrics.
 
-Each replica of a service records its questions and their calls under the same names, with the application in
-place of the run. Endpoint metrics come from the holder of the limits: a single replica, or the limiter that
-all replicas share (`limiter_actors.py`). Sums over replicas are therefore correct.
+Each replica of a service records its questions and their calls under the same names, with the application
+instead of the run. Endpoint metrics come from the process that applies the limits: a single replica, or the
+limiter that all replicas share (`limiter_actors.py`). Sums over replicas are therefore correct.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from graphrag_ray.engine.executor import SweepResult
 from graphrag_ray.llm.call_metrics import CALL_METRICS, ENDPOINT_METRICS, CallMeter, metric_values
 
 UPDATE_S = 2.0
-"""Minimum time between updates. Ray's processes hand metrics to their agent every ten seconds."""
+"""Minimum time between updates. Ray sends metrics to the agent every ten seconds."""
 LIMITER_TIMEOUT_S = 5.0
 """How long to wait for the limiters at the end of a sweep."""
 FIRST_VALUE = sys.float_info.min
-"""First value of a counter, so that Prometheus, which takes a first value for no increase, sees it rise. Ray
-accepts no zero, and this vanishes in any sum."""
+"""Initial value of a counter. Prometheus does not count a series' first value as an increase, so a counter
+must exist before its first count. Ray does not accept zero, and this value is negligible in any sum."""
 
 _STAGE = ("stage",)
 
@@ -54,46 +54,46 @@ DECLARED = (
 
 
 class RunMetrics:
-    """The metrics of one run. `models` are those with endpoints, by logical name."""
+    """The metrics of one run. `models` contains the models with endpoints, by logical name."""
 
     def __init__(self, run: str, models: Mapping[str, Model]) -> None:
         self._meter = CallMeter(RayRecorder((DECLARED, {"run": run})), models)
-        self._ended = Counter[str]()  # items in earlier sweeps of each stage
+        self._ended = Counter[str]()  # finished items of earlier sweeps, by stage
 
     def begin(self, stage: str, limiters: Sequence[Any]) -> None:
-        """Begin a sweep; a stage may have several."""
+        """Begin a sweep. A stage may have several."""
         self._stage, self._limiters = stage, limiters
-        self._asked: list[Any] = []
+        self._pending: list[Any] = []
         self._updated_at, self._sweep = -math.inf, object()
         self._total: int | None = None
 
     def update(
         self, sweep: SweepResult, total: int | None, waiting: int, leased: int, lag_s: float, workers: int
     ) -> None:
-        """Record the state of a sweep with `total` items, unless that was done less than UPDATE_S ago."""
+        """Record the state of a sweep with `total` items, at most once every UPDATE_S."""
         now = time.monotonic()
         if now - self._updated_at < UPDATE_S:
             return
         self._updated_at, self._total = now, total
         self._record(sweep, waiting, leased, lag_s, workers)
-        if self._asked and not ray.wait(self._asked, num_returns=len(self._asked), timeout=0)[1]:
+        if self._pending and not ray.wait(self._pending, num_returns=len(self._pending), timeout=0)[1]:
             self._record_endpoints()
-        if not self._asked:
-            self._asked = [limiter.watched.remote() for limiter in self._limiters]
+        if not self._pending:
+            self._pending = [limiter.watched.remote() for limiter in self._limiters]
 
     def end(self, sweep: SweepResult) -> None:
         """Record the result of a sweep."""
         self._record(sweep, 0, 0, 0.0, 0)
         self._ended[self._stage] += sweep.finished
         with suppress(RayError):
-            self._asked = [limiter.watched.remote() for limiter in self._limiters]
-            self._record_endpoints(over=True)
+            self._pending = [limiter.watched.remote() for limiter in self._limiters]
+            self._record_endpoints(finished=True)
 
-    def _record_endpoints(self, over: bool = False) -> None:
-        asked, self._asked = self._asked, []
-        with suppress(RayError):  # a limiter is gone; the next update asks again
-            for watched in ray.get(asked, timeout=LIMITER_TIMEOUT_S):
-                self._meter.endpoints(self._stage, watched, over)
+    def _record_endpoints(self, finished: bool = False) -> None:
+        pending, self._pending = self._pending, []
+        with suppress(RayError):  # a limiter is gone; the next update tries again
+            for watched in ray.get(pending, timeout=LIMITER_TIMEOUT_S):
+                self._meter.endpoints(self._stage, watched, finished)
 
     def _record(self, sweep: SweepResult, waiting: int, leased: int, lag_s: float, workers: int) -> None:
         meter, labels = self._meter, {"stage": self._stage}
@@ -112,9 +112,9 @@ class RunMetrics:
 
 
 class RayRecorder:
-    """A recorder for Ray's agent. Must be created in a Ray process.
+    """A recorder that uses Ray's metrics API. Must be created in a process connected to Ray.
 
-    Each group of `declared` instruments comes with their common labels: the run or the replica.
+    Each group of `declared` instruments comes with its common labels, such as the run or the replica.
     """
 
     def __init__(self, *declared: tuple[Iterable[Instrument], Mapping[str, str]]) -> None:
@@ -131,7 +131,7 @@ class RayRecorder:
                 self._metrics[d.name] = metric, common
 
     def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:
-        """Increase a counter. An increase by zero creates its series."""
+        """Increase a counter. An increase by zero creates the series."""
         metric, common = self._metrics[name]
         tags = {**common, **labels}
         if (series := (name, *tags.values())) not in self._begun:

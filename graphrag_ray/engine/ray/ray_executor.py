@@ -1,9 +1,9 @@
-"""The Ray executor: tables through tasks (`table_tasks.py`), dialogues through a pool of worker actors.
+"""The Ray executor: tables run in tasks (`table_tasks.py`), dialogues in a pool of worker actors.
 
-During a sweep the driver hands items to workers and collects the outcomes. It keeps one call open at each
-worker that has work. Only the driver knows which items are open, so a dead worker loses nothing but its calls
-in flight. An item is finished when its turns are journalled. What a lost worker journalled is read before its
-items start again.
+During a sweep the driver leases items to workers and collects their outcomes, with one open call to each
+worker that has items. Only the driver knows which items are open, so the death of a worker loses only its
+calls in flight. An item is finished when its turns are journalled. Before the items of a lost worker restart,
+the journal is read again for the replies that it stored.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.02
-"""How long to wait for answers before looking for workers without an open call."""
+"""How long to wait for answers before calling idle workers."""
 MIN_ITEMS = 16
-"""A worker with room for it gets at least this many items at once, if there are as many."""
-SHOW_EVERY_S = 0.1
+"""Minimum number of items to lease to a worker together, if it has room and the queue has as many."""
+SHOW_INTERVAL_S = 0.1
 ANSWER_TIMEOUT_S = 2.0
-"""For open calls of a sweep that ends early, whose answers count too."""
+"""How long a sweep that ends early waits for answers to open calls, because they count too."""
 FLUSH_TIMEOUT_S = 10.0
-"""Time beyond the drain in which workers of a sweep that ends early journal their replies."""
-UNREACHED_S = 30.0
-"""A worker that cannot be reached for this long is restarted, even if it is alive."""
+"""Time after draining for workers to journal their replies when a sweep ends early."""
+UNREACHABLE_S = 30.0
+"""A worker that is unreachable for this long is restarted, even if it is alive."""
 MAX_RESTARTS = 3
-"""Restarts of an unreachable worker in a row, without an item finishing in between."""
+"""Maximum consecutive restarts of an unreachable worker without a finished item in between."""
 WORKER_DIED = (RayActorError, ActorUnschedulableError)
-"""For good: the worker's node is gone, or the worker cannot start there."""
+"""Errors for a permanent death: the worker's node is gone, or the worker cannot start there."""
 
 _call_numbers = count(1)
-"""Numbers of all calls to workers, across sweeps."""
+"""Numbers the calls to all workers, across sweeps."""
 
 
 @dataclass
@@ -65,10 +65,10 @@ class WorkerConnection:
     """The driver's connection to a worker during one sweep.
 
     Attributes:
-        session: Number of the call that began the worker's session. A restarted process does not know it.
-        ref: Awaited answer to the last call, which called `method`.
-        restarts: Restarts because it was unreachable, since an item last finished.
-        leave_at: Deadline of a worker that must leave.
+        session: Number of the call that began the session. A restarted worker does not know this session.
+        ref: Reference to the pending answer of the last call, which was to `method`.
+        restarts: Restarts of an unreachable worker since its last finished item.
+        leave_at: When a worker that must leave has to be gone, on the monotonic clock.
     """
 
     member: Member
@@ -76,7 +76,7 @@ class WorkerConnection:
     method: str = ""
     ref: Any = None
     report: WorkerReport = field(default_factory=WorkerReport)
-    unreached_at: float | None = None
+    unreachable_since: float | None = None
     restarts: int = 0
     leave_at: float | None = None
     repeat: Callable[[], Any] = lambda: None
@@ -85,7 +85,7 @@ class WorkerConnection:
         number, self.method = next(_call_numbers), method
         if method == "begin":
             self.session, self.report = number, WorkerReport()
-        # After a broken connection the call is repeated, and the worker repeats a lost answer.
+        # If the connection breaks, the call is repeated with the same number, so the worker executes it once.
         self.repeat = partial(self.member.actor.ask.remote, number, self.session, method, *args)
         self.ref = self.repeat()
 
@@ -95,9 +95,9 @@ class RayExecutor(RayTables):
     """Runs on the connected Ray cluster (see `cluster.connect`).
 
     Attributes:
-        workers_per_node: LLM workers per node; None lets `worker_pool.workers_on` decide.
-        run: Name of the run in metrics, logs and actor names.
-        checked_nodes: Ids of nodes, besides our own, that passed `cluster.check_nodes`.
+        workers_per_node: LLM workers per node. None lets `worker_pool.workers_on` decide.
+        run: Id of the run in metrics, logs and actor names.
+        checked_nodes: Ids of the nodes that passed `cluster.check_nodes`. The driver's node needs no check.
     """
 
     workers_per_node: int | None = None
@@ -115,7 +115,7 @@ class RayExecutor(RayTables):
             return RaySweep(self, work, source, index).run()
 
     def put(self, value: Any) -> Any:
-        """Put a value into the object store. A journal index that a stream and a sweep share is put once."""
+        """Put a value into the object store. A stream and a sweep share one copy of a journal index."""
         if not isinstance(value, JournalIndex):
             return ray.put(value)
         if self._index is None or self._index[0] is not value:
@@ -123,12 +123,12 @@ class RayExecutor(RayTables):
         return self._index[1]
 
     def start(self) -> WorkerPool:
-        """Start the worker pool if necessary. Does not wait until the workers are up, which takes seconds."""
+        """Start the worker pool if necessary, without waiting until the workers are up."""
         if self._pool is None:
             logs.set_run(self.run)
-            fit = {ray.get_runtime_context().get_node_id(), *self.checked_nodes}
+            checked = {ray.get_runtime_context().get_node_id(), *self.checked_nodes}
             self._pool = WorkerPool(
-                self.store, self.models, self.journal_flush_s, self.workers_per_node, fit, self.run
+                self.store, self.models, self.journal_flush_s, self.workers_per_node, checked, self.run
             )
         return self._pool
 
@@ -158,7 +158,7 @@ class RaySweep(RunningSweep[T]):
         self._last_death: RayError | None = None
 
     def run(self) -> SweepResult:
-        """Run every item to its end. Raises what `Executor.sweep` does."""
+        """Run every item to its end. Raises the errors of `Executor.sweep`."""
         self._peak_in_flight()  # discards the peak of earlier sweeps
         with self.stop.polling():
             try:
@@ -174,19 +174,19 @@ class RaySweep(RunningSweep[T]):
                     self._call_workers()
                     self._collect_answers()
                     self._show()
-                self.check_end()
+                self.check_failures()
                 self._end(0.0)
-                self._show(at_once=True)
+                self._show(force=True)
             except BaseException as e:
-                with suppress(RayError, GraphRagError):  # raise what stopped the sweep
+                with suppress(RayError, GraphRagError):  # the original error matters more
                     self._end(0.0 if self.stop.repeated else self.stop.grace_s)
                     if isinstance(e, RunStopped):
-                        self._show(at_once=True)
+                        self._show(force=True)
                 raise
             finally:
                 with suppress(RayError):
                     self.sweep.peak_in_flight = self._peak_in_flight()
-                self.ended()
+                self.record_timing()
                 self._metrics.end(self.sweep)
         return self.sweep
 
@@ -197,7 +197,7 @@ class RaySweep(RunningSweep[T]):
         return InFlight.sum(connection.report.in_flight for connection in self._connections.values())
 
     def _take(self) -> None:
-        """Take about as many items as workers may want next; a source may still reorder those it keeps."""
+        """Take about as many items as workers may want next. The source can still reorder the others."""
         workers = max(1, len(self._connections))
         wanted = (
             64 if self.work.needs_results else max(64, workers * self.models.slots(self.work.name, workers))
@@ -218,12 +218,12 @@ class RaySweep(RunningSweep[T]):
             connection.ask("begin", self.work, index, keys)
 
     def _call_workers(self) -> None:
-        """Call each idle worker that has items, gets some, or is to leave."""
+        """Call each idle worker that has items, gets new ones, or must leave."""
         affordable = self._affordable()
         for name, connection in self._connections.items():
             if connection.ref is not None:
                 continue
-            if connection.unreached_at is not None:
+            if connection.unreachable_since is not None:
                 connection.ref = connection.repeat()
             elif connection.leave_at is not None:
                 if connection.method == "leave":
@@ -231,18 +231,18 @@ class RaySweep(RunningSweep[T]):
                 else:
                     connection.ask("leave")
             else:
-                # Split evenly, so that the first worker to come up does not take everything.
+                # Split evenly, so that the first worker that is up does not take everything.
                 share = max(MIN_ITEMS, math.ceil(self._book.waiting / len(self._connections)))
                 free = min(connection.report.free, share if affordable is None else min(share, affordable))
                 items = self._book.lease(name, free)
                 if affordable is not None:
                     affordable -= len(items)
-                if items or self._book.held(name):
+                if items or self._book.leases_of(name):
                     losses = self._book.losses_of(number for number, _ in items)
                     connection.ask("exchange", items, losses, len(self._connections))
 
     def _collect_answers(self) -> None:
-        """Process the answers that workers give within POLL_S."""
+        """Process the answers that arrive within POLL_S."""
         pending = {c.ref: c for c in self._connections.values() if c.ref is not None}
         if not pending:
             time.sleep(POLL_S)
@@ -253,30 +253,30 @@ class RaySweep(RunningSweep[T]):
             try:
                 report: WorkerReport | None = ray.get(ref)
             except ActorUnavailableError as e:
-                self._unreached(connection, e)
+                self._handle_unreachable(connection, e)
             except WORKER_DIED as e:
-                self._lost(connection, e)
+                self._handle_lost(connection, e)
             else:
-                connection.unreached_at = None
-                self._answered(connection, report)
+                connection.unreachable_since = None
+                self._handle_answer(connection, report)
 
-    def _answered(self, connection: WorkerConnection, report: WorkerReport | None) -> None:
+    def _handle_answer(self, connection: WorkerConnection, report: WorkerReport | None) -> None:
         name = connection.member.name
-        if report is None:  # its process died, and Ray started another
-            self._note_loss(name)
+        if report is None:  # its process died, and Ray restarted it
+            self._requeue(name)
             self._begin([connection.member])
             return
-        self._note(connection, report)
+        self._record(connection, report)
         if report.fatal:
             raise report.fatal.as_run_error()
         if connection.method == "leave":
-            self._book.hand_back(name, report.unasked, begun=False)
+            self._book.hand_back(name, report.not_begun, begun=False)
         elif connection.method == "end":
-            self._book.hand_back(name, self._book.held(name), begun=True)
+            self._book.hand_back(name, self._book.leases_of(name), begun=True)
             logs.log_event(_log, "worker left", stage=self.work.name, worker=name)
             self._remove(connection, None)
 
-    def _note(self, connection: WorkerConnection, report: WorkerReport) -> None:
+    def _record(self, connection: WorkerConnection, report: WorkerReport) -> None:
         connection.report = report
         self.sweep.accounts.absorb(report.accounts)
         for number, outcome in report.finished:
@@ -285,33 +285,32 @@ class RaySweep(RunningSweep[T]):
                 self.count(outcome)
                 self.source.on_finished(number, outcome)
 
-    def _unreached(self, connection: WorkerConnection, error: ActorUnavailableError) -> None:
-        """Repeat the call to a worker, restart it after UNREACHED_S, and give it up after MAX_RESTARTS."""
+    def _handle_unreachable(self, connection: WorkerConnection, error: ActorUnavailableError) -> None:
+        """Repeat the call to a worker. Restart it after UNREACHABLE_S; give it up after MAX_RESTARTS."""
         now = time.monotonic()
-        connection.unreached_at = connection.unreached_at or now
-        if now - connection.unreached_at < UNREACHED_S:
+        connection.unreachable_since = connection.unreachable_since or now
+        if now - connection.unreachable_since < UNREACHABLE_S:
             return
         name = connection.member.name
         logs.log_event(_log, "worker cut off", logging.WARNING, stage=self.work.name, worker=name)
         connection.restarts += 1
         given_up = connection.restarts >= MAX_RESTARTS
         ray.kill(connection.member.actor, no_restart=given_up)
-        self._book.hand_back(name, self._book.held(name), begun=True)
+        self._book.hand_back(name, self._book.leases_of(name), begun=True)
         if given_up:
-            self._lost(connection, error)
+            self._handle_lost(connection, error)
         else:
-            connection.unreached_at = None
+            connection.unreachable_since = None
             self._begin([connection.member])
 
-    def _lost(self, connection: WorkerConnection, error: RayError) -> None:
-        """Handle a worker that died for good."""
+    def _handle_lost(self, connection: WorkerConnection, error: RayError) -> None:
         name = connection.member.name
         logs.log_event(_log, "worker lost", logging.WARNING, stage=self.work.name, worker=name)
-        self._note_loss(name)
+        self._requeue(name)
         self._remove(connection, error)
 
-    def _note_loss(self, name: str) -> None:
-        """Requeue the items of a dead worker, and journal those that kill their workers as failures."""
+    def _requeue(self, name: str) -> None:
+        """Requeue the items of a dead worker. Journal items that crash their workers as failures."""
         self._book.lose(name)
         if (reissued := self._book.reissued - self.sweep.reissued) > 0:
             logs.log_event(
@@ -333,7 +332,7 @@ class RaySweep(RunningSweep[T]):
             self.source.on_finished(number, outcome)
 
     def _remove(self, connection: WorkerConnection, why: RayError | None) -> None:
-        """Remove a worker that left, or died of `why`."""
+        """Remove a worker that left (`why` is None) or died."""
         del self._connections[connection.member.name]
         self.pool.remove(connection.member.name, died=why is not None)
         self._last_death = why or self._last_death
@@ -355,21 +354,21 @@ class RaySweep(RunningSweep[T]):
         if (why := self._last_death) is None:
             raise GraphRagError(
                 "All LLM workers left because their nodes are being drained. Add nodes and run the same "
-                "command again; finished work is kept."
+                "command again; finished work is reused."
             )
-        error = strip_ansi(str(why)).splitlines()[0]  # without Ray's ids
+        error = strip_ansi(str(why)).splitlines()[0]  # later lines contain Ray's ids
         raise GraphRagError(f"All LLM workers died. The last error was: {error}") from why
 
     def _end(self, drain_s: float) -> None:
-        """End every worker's session: drain and journal calls in flight, and count the results."""
+        """End the session of every worker: drain and journal calls in flight, and count the results."""
         self._collect_remaining(ANSWER_TIMEOUT_S)
         for connection in self._connections.values():
-            if connection.method != "begin" or connection.ref is None:  # otherwise it has no items yet
+            if connection.method != "begin" or connection.ref is None:  # a starting worker has no items
                 connection.ask("end", drain_s)
         self._collect_remaining(drain_s + FLUSH_TIMEOUT_S)
 
     def _collect_remaining(self, timeout_s: float) -> None:
-        """Process answers to open calls that arrive in time, and ignore workers that die now."""
+        """Process answers to open calls that arrive in time. Ignores workers that die now."""
         open_ = [c for c in self._connections.values() if c.ref is not None and c.method != "begin"]
         pending = {connection.ref: connection for connection in open_}
         if not pending:
@@ -378,18 +377,18 @@ class RaySweep(RunningSweep[T]):
             pending[ref].ref = None
             with suppress(*WORKER_DIED):
                 if (report := ray.get(ref)) is not None:
-                    self._note(pending[ref], report)
+                    self._record(pending[ref], report)
 
-    def _show(self, at_once: bool = False) -> None:
-        """Report progress a few times a second."""
+    def _show(self, force: bool = False) -> None:
+        """Report progress, but not more often than every SHOW_INTERVAL_S unless forced."""
         now = time.monotonic()
-        if not at_once and now - self._shown_at < SHOW_EVERY_S:
+        if not force and now - self._shown_at < SHOW_INTERVAL_S:
             return
         self._shown_at = now
         lag_s = max((connection.report.lag_s for connection in self._connections.values()), default=0.0)
         waiting, leased = self._book.waiting, self._book.leased
         self._metrics.update(self.sweep, self.source.total, waiting, leased, lag_s, len(self._connections))
-        self.show(self._in_flight())
+        self.report_progress(self._in_flight())
 
     def _peak_in_flight(self) -> int:
         return max(ray.get([limiter.take_peak.remote() for limiter in self.pool.limiters]), default=0)

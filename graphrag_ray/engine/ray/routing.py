@@ -1,6 +1,6 @@
-"""Chooses the replica of a service that gets a request.
+"""Routes requests to the replicas of a service.
 
-Serve sends this module to its proxies, which may lack our package, so it imports nothing from it.
+Serve sends this module to its proxies, which may not have this package, so it imports nothing from it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 from ray.serve._private.request_router.pow_2_router import PowerOfTwoChoicesRequestRouter
 
 
-class ByLoadAlone(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
-    """Chooses the less busy of two replicas on any node.
+class LoadOnlyRouter(PowerOfTwoChoicesRequestRouter):  # type: ignore[misc]
+    """Chooses the less busy of two random replicas, regardless of their nodes.
 
-    Serve prefers replicas on the node of its only proxy while they accept requests. Our replicas refuse
-    excess requests themselves, so those on other nodes would get none.
+    By default, Serve prefers replicas on the proxy's node as long as they accept requests. Our replicas
+    accept every request and refuse excess ones themselves, so replicas on other nodes would get none.
     """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

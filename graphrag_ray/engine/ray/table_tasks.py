@@ -1,7 +1,7 @@
-"""Table functions on Ray: one task per input, results as they complete.
+"""Table functions on Ray: one task per input, with results as tasks complete.
 
-These are plain tasks because a block of Ray Data costs 17 ms where a task costs 0.7 (200 inputs: 3.7 s
-against 0.14 s). Ray Data only does large shuffles and reads datasets (`datasets.py`).
+These are plain tasks because a task costs 0.7 ms, but a block of Ray Data 17 ms (200 inputs: 0.14 s and
+3.7 s). Ray Data is used only for large shuffles and to read datasets (`datasets.py`).
 """
 
 from __future__ import annotations
@@ -36,49 +36,50 @@ from graphrag_ray.engine.executor import (
     by_partition,
     write_all,
 )
-from graphrag_ray.engine.ray.limiter_actors import beside_driver
+from graphrag_ray.engine.ray.limiter_actors import on_driver_node
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part
 
 X = TypeVar("X")
 
 TableParts: TypeAlias = dict[str, list[Part]]
-"""The parts written under each table's name."""
+"""Written parts by table name."""
 
 TASKS_PER_CORE = 4
-"""Unfinished tasks per core of the cluster, enough that no core waits for the driver."""
+"""Unfinished tasks per core of the cluster, so that no core waits for the driver."""
 CORES_CACHED_S = 2.0
+"""How long the number of cores is cached."""
 MAPS_PER_CORE = 16
-"""Input blocks of a shuffle per core, enough that a slow one delays nothing."""
-SMALL_SHUFFLE = 16
-"""Maximum number of bundles for a shuffle by plain tasks, each of which returns one object per bundle. Ray
+"""Input blocks of a Ray Data shuffle per core, so that a slow one delays little."""
+SMALL_SHUFFLE_BUNDLES = 16
+"""Maximum number of bundles for a shuffle with plain tasks, each of which returns one object per bundle. Ray
 Data bounds the number of objects but takes seconds to start."""
 SMALL_SHUFFLE_TASKS = 64
-"""Tasks among which a small shuffle divides its inputs. Ray keeps objects below 100 kB in this process: with
-one task per input that was 630 MB at 100M tokens."""
+"""Maximum number of tasks that split the inputs of a small shuffle. The driver stores objects below 100 kB
+in its own memory: with one task per input, this took 630 MB at 100M tokens."""
 TABLES_AHEAD = 4
-"""Tables that a streaming task may be ahead of its reader."""
+"""Maximum number of tables that a streaming task may be ahead of its reader."""
 STREAMED_ROWS = 512
-"""Rows handed to the driver at a time, since it makes Python objects of them."""
+"""Maximum number of rows per streamed table, because the driver converts them to Python objects."""
 RETRIES = -1
-"""Unlimited retries of a task whose process or node died, since AttemptCounter decides when to stop."""
+"""Unlimited retries of a task whose process or node died, because AttemptCounter decides when to stop."""
 MAX_PARTS_NAMED = 3
-"""Stored parts of an input that a message names."""
+"""Maximum number of stored parts to name in a message."""
 MAX_DEATHS = 3
 """Process deaths after which an input is not tried again."""
 
 
 class AttemptCounter:
-    """Counts the unfinished attempts at inputs of table steps, in one actor beside the driver.
+    """Counts the unfinished attempts at inputs of table steps, in an actor on the driver's node.
 
-    Ray restarts a task that ran out of memory without limit.
+    It is needed because Ray would restart a task that runs out of memory without limit.
     """
 
     def __init__(self) -> None:
         self._attempts: Counter[tuple[str, int]] = Counter()
 
     def begin(self, step: str, number: int) -> int:
-        """Begin an attempt and return how many earlier ones did not end."""
+        """Begin an attempt, and return how many earlier attempts did not end."""
         self._attempts[step, number] += 1
         return self._attempts[step, number] - 1
 
@@ -91,9 +92,9 @@ AttemptCounterActor = ray.remote(num_cpus=0, max_restarts=-1)(AttemptCounter)
 
 @dataclass(frozen=True)
 class Attempts:
-    """Attempts at the inputs of one step, whose `name` is unique within the run.
+    """Attempts at the inputs of one step. `name` distinguishes steps that run twice.
 
-    The processes that work on inputs adopt the driver's `logging`.
+    Processes that work on inputs adopt the driver's `logging` configuration.
     """
 
     step: str
@@ -102,11 +103,11 @@ class Attempts:
     logging: LogConfig | None = field(default_factory=logs.current_config)
 
     def begin(self, number: int) -> str | None:
-        """Begin an attempt. Returns why the input must not be tried if too many processes died of it."""
+        """Begin an attempt. Returns a reason to skip the input if it crashed too many processes."""
         logs.follow_driver(self.logging)
         try:
             deaths = ray.get(self.counter.begin.remote(self.name, number))
-        except RayActorError:  # it restarts and counts from zero
+        except RayActorError:  # the counter restarts from zero
             deaths = 0
         if deaths < MAX_DEATHS:
             return None
@@ -117,18 +118,18 @@ class Attempts:
 
 
 def process_died(step: str, x: Any, why: str, what: str = "") -> ProcessDied:
-    """The error for an input that kills its processes; `what` describes it unless stored parts do."""
+    """Create an error for an input that crashes processes. `what` defaults to its stored parts."""
     if not what and (paths := list(_paths(x))):
-        more = f" and {len(paths) - MAX_PARTS_NAMED} more" if len(paths) > MAX_PARTS_NAMED else ""
-        what = f"{', '.join(paths[:MAX_PARTS_NAMED])}{more}"
+        others = f" and {len(paths) - MAX_PARTS_NAMED} more" if len(paths) > MAX_PARTS_NAMED else ""
+        what = f"{', '.join(paths[:MAX_PARTS_NAMED])}{others}"
     return ProcessDied(
-        f"Step {step} cannot process {what or 'an input'}: {why}. Finished work is kept. Give the processes "
-        "more memory, or run fewer of them per node, and run the same command again."
+        f"Step {step} cannot process {what or 'an input'}: {why}. Finished work is reused. Give the "
+        "processes more memory, or run fewer of them per node, and run the same command again."
     )
 
 
 def _paths(x: Any) -> Iterator[str]:
-    """Paths of the stored parts and files in an input."""
+    """Yield the paths of the stored parts and files in an input."""
     if isinstance(path := getattr(x, "path", None), str):
         yield path
     elif isinstance(x, list | tuple):
@@ -136,8 +137,8 @@ def _paths(x: Any) -> Iterator[str]:
             yield from _paths(inner)
 
 
-def find_own_error(error: BaseException | None) -> GraphRagError | None:
-    """The GraphRagError that Ray's wrappers hide, if there is one."""
+def find_graphrag_error(error: BaseException | None) -> GraphRagError | None:
+    """Find the GraphRagError within Ray's wrappers, if any."""
     while error is not None:
         if isinstance(error, GraphRagError) and not isinstance(error, RayTaskError):
             return error
@@ -153,7 +154,7 @@ class RayTables(Executor):
 
     def _attempts(self, step: str) -> Attempts:
         if self._attempt_counter is None:
-            options = AttemptCounterActor.options(scheduling_strategy=beside_driver())
+            options = AttemptCounterActor.options(scheduling_strategy=on_driver_node())
             self._attempt_counter = options.remote()
         return Attempts(step, self._attempt_counter)
 
@@ -162,14 +163,14 @@ class RayTables(Executor):
         step: str,
         fn: TableFunction[X],
         inputs: Iterable[X],
-        parted: InputSplitter[X] | None = None,
-        ended: Callable[[int], None] = lambda number: None,
+        splitter: InputSplitter[X] | None = None,
+        on_done: Callable[[int], None] = lambda number: None,
         one_by_one: bool = False,
     ) -> WrittenParts:
         if (dataset := getattr(inputs, "dataset", None)) is not None:
             from graphrag_ray.engine.ray.datasets import map_dataset  # Ray Data takes a second to import
 
-            return map_dataset(self.store, step, fn, dataset, self._attempts(step), parted, ended)
+            return map_dataset(self.store, step, fn, dataset, self._attempts(step), splitter, on_done)
         function, attempts = ray.put(fn), self._attempts(step)
         written: dict[int, TableParts] = {}
         died: dict[int, tuple[X, str]] = {}
@@ -180,29 +181,29 @@ class RayTables(Executor):
             return _map_task.remote(self.store, function, attempts, number, x)
 
         with unwrap_errors(step):
-            for number, result in _as_completed(submit, inputs, at_once=1 if one_by_one else None):
+            for number, result in _as_completed(submit, inputs, max_open=1 if one_by_one else None):
                 x = open_.pop(number)
                 if isinstance(result, str):
                     died[number] = x, result
                 else:
                     written[number] = result
-                    ended(number)
+                    on_done(number)
         for number, (x, why) in died.items():
-            if parted is None:
+            if splitter is None:
                 raise process_died(step, x, why)
-            written[number] = self._map_parts(step, fn, x, parted, why)
+            written[number] = self._map_pieces(step, fn, x, splitter, why)
         return [written[number] for number in sorted(written)]
 
-    def _map_parts(
-        self, step: str, fn: TableFunction[X], x: X, parted: InputSplitter[X], why: str
+    def _map_pieces(
+        self, step: str, fn: TableFunction[X], x: X, splitter: InputSplitter[X], why: str
     ) -> TableParts:
-        """Process one input part by part, alone on the cluster, so that no part is blamed for another."""
-        parts = list(parted.split(x))
-        if len(parts) < 2:
-            return self.map(step, lambda store, x: [parted.failure_tables(x, why)], [x], one_by_one=True)[0]
+        """Process an input piece by piece, one at a time, to identify the piece that crashes its process."""
+        pieces = list(splitter.split(x))
+        if len(pieces) < 2:
+            return self.map(step, lambda store, x: [splitter.failure_tables(x, why)], [x], one_by_one=True)[0]
         merged: TableParts = {}
         for written in self.map(
-            step, fn, parts, InputSplitter(lambda part: [part], parted.failure_tables), one_by_one=True
+            step, fn, pieces, InputSplitter(lambda piece: [piece], splitter.failure_tables), one_by_one=True
         ):
             for name, table_parts in written.items():
                 merged.setdefault(name, []).extend(table_parts)
@@ -247,7 +248,7 @@ class RayTables(Executor):
         mapping, reducing = self._attempts(step), self._attempts(step)
         results: dict[int, TableParts | str] = {}
         with unwrap_errors(step):
-            if bundles > SMALL_SHUFFLE:
+            if bundles > SMALL_SHUFFLE_BUNDLES:
                 from graphrag_ray.engine.ray.datasets import shuffle_dataset  # takes a second to import
 
                 blocks = min(len(inputs), MAPS_PER_CORE * _cores())
@@ -282,15 +283,15 @@ class RayTables(Executor):
 
 
 def _as_completed(
-    submit: Callable[[int, X], Any], inputs: Iterable[X], at_once: int | None = None
+    submit: Callable[[int, X], Any], inputs: Iterable[X], max_open: int | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield input numbers and task results as tasks complete. Raises the first error and cancels the rest."""
+    """Yield input numbers and results as tasks complete. Raises the first error and cancels other tasks."""
     waiting = enumerate(inputs)
     open_: dict[Any, int] = {}
     try:
         while True:
-            # Recomputed each time: new nodes help, and waiting tasks make an autoscaler add nodes.
-            limit = at_once or TASKS_PER_CORE * _cores()
+            # Recompute the limit each time, to use new nodes. Waiting tasks make an autoscaler add nodes.
+            limit = max_open or TASKS_PER_CORE * _cores()
             open_ |= {submit(number, x): number for number, x in islice(waiting, max(0, limit - len(open_)))}
             if not open_:
                 return
@@ -308,7 +309,7 @@ def _cancel(refs: Iterable[Any]) -> None:
 
 
 def _cores() -> int:
-    """Cores of the cluster, cached for CORES_CACHED_S."""
+    """Return the number of cores in the cluster, cached for CORES_CACHED_S."""
     return _cores_in(int(time.monotonic() / CORES_CACHED_S))
 
 
@@ -318,7 +319,7 @@ def _cores_in(period: int) -> int:
 
 
 def _map_one(store: Store, fn: Any, attempts: Attempts, number: int, x: Any) -> TableParts | str:
-    """The parts written, or why the input was not tried."""
+    """Return the written parts, or why the input was skipped."""
     if why := attempts.begin(number):
         return why
     written = write_all(store, fn(store, x))
@@ -344,7 +345,7 @@ def _split_one(
     number: int,
     inputs: Sequence[Any],
 ) -> list[pa.Table | None]:
-    """None, to wait for; then the rows of each bundle, or None for a bundle without rows."""
+    """Return None, for callers to wait for, and the rows of each bundle (None for an empty bundle)."""
     if why := attempts.begin(number):
         raise process_died(attempts.step, inputs, why)
     tables = [table for x in inputs for table in fn(store, x) if table.num_rows]
@@ -368,7 +369,7 @@ def _reduce_one(
 def reduce_partitions(
     store: Store, reduce: Callable[[pa.Table], Tables], attempts: Attempts, rows: pa.Table
 ) -> Iterator[tuple[int, TableParts | str]]:
-    """Yield each partition in `rows` with the parts written, or with why it was not tried."""
+    """Yield each partition in `rows` with its written parts, or with the reason why it was skipped."""
     for partition, table in by_partition(rows):
         if why := attempts.begin(partition):
             yield partition, why
@@ -387,22 +388,22 @@ _reduce_task = _remote()(_reduce_one)
 
 @contextmanager
 def unwrap_errors(step: str) -> Iterator[None]:
-    """Raise what a function raised in another process as itself instead of in Ray's wrapper.
+    """Replace Ray's wrapper by the original error of a function in another process.
 
-    Ray's text begins with the call path. If the process died, the error names the step.
+    If the process died, the error names the step.
     """
     try:
         yield
     except (WorkerCrashedError, RaySystemError) as e:
-        # If a task could not even be unpickled, Ray's own text begins with the task's name.
+        # If a task cannot be unpickled, Ray's text begins with the task's name; the cause is clearer.
         why = strip_ansi(str(getattr(e, "cause", None) or e)).splitlines()[0].rstrip(".")
         hint = " (out of memory?)" if isinstance(e, WorkerCrashedError) else ""
         raise GraphRagError(
-            f"Ray could not run step {step}: {why}{hint}. Finished work is kept; run the same command again."
+            f"Ray could not run step {step}: {why}{hint}. Run the command again; finished work is reused."
         ) from e
     except RayError as e:
-        if (own := find_own_error(e)) is not None:
-            raise own from None
+        if (original := find_graphrag_error(e)) is not None:
+            raise original from None
         if isinstance(e, RayTaskError) and isinstance(e.cause, Exception):
             attach_place(e.cause, str(e))
             raise e.cause from e

@@ -1,7 +1,7 @@
-"""The worker actor: runs many dialogues at once and journals every turn within seconds.
+"""The worker actor: runs many dialogues concurrently and journals every turn within seconds.
 
-The driver (`ray_executor.py`) makes one call at a time, which hands over items and collects journalled
-results. Between calls a worker continues with the items it has.
+The driver (`ray_executor.py`) makes one call at a time, which delivers items and collects journalled results.
+Between calls a worker continues with the items it has.
 """
 
 from __future__ import annotations
@@ -45,25 +45,25 @@ from graphrag_ray.store.journal import JournalIndex, JournalWriter
 _log = logging.getLogger(__name__)
 
 POLL_S = 0.05
-"""How long a call waits for news, and how often the journal is checked."""
+"""How long a call waits for results, and the interval between checks whether to write the journal."""
 DRIVER_CALLS_PER_S = 400
-"""Calls a second that the driver can make to all workers together; with many, each is called less often."""
+"""Calls a second that the driver can make to all workers. With many workers, each is called less often."""
 MAX_POLL_S = 0.5
 IDLE_POLL_S = 0.2
 """Replaces POLL_S while the driver has no more items and none has finished."""
 DRIVER_TIMEOUT_S = 5.0
-"""A worker that has not been called for this long sends no requests until it is. The driver eventually
-restarts a worker that it cannot reach; by then most calls in flight are answered and journalled."""
+"""A worker that has not been called for this long pauses its requests until the next call. The driver
+eventually restarts an unreachable worker; by then most calls in flight are answered and journalled."""
 MAX_WAITING = 32
-"""Items of a worker that wait for a call, where the order of items matters."""
+"""Maximum number of a worker's items without a call in flight, if the order of items matters."""
 
 current_item: ContextVar[int] = ContextVar("current_item")
-"""Number of the item that the current task, or a task that it started, works on."""
+"""Number of the item that the current asyncio task works on. Inherited by tasks that it starts."""
 
 
 @dataclass(frozen=True)
 class WorkerSettings:
-    """Plain values without secrets: Ray keeps constructor arguments across restarts."""
+    """A worker's settings. They contain no secrets because Ray stores constructor arguments for restarts."""
 
     name: str
     store: Store
@@ -78,17 +78,17 @@ class WorkerReport:
     """A worker's answer to a call of the driver.
 
     Attributes:
-        finished: Items whose turns are journalled.
+        finished: Journalled items, with their outcomes.
         accounts: Calls made since the last report.
-        free: Number of items that the worker can take.
-        unasked: Items that a leaving worker hands back; no request was sent for them.
-        lag_s: Age of the oldest result that is not journalled.
+        free: Number of items that the worker can accept.
+        not_begun: Items that a leaving worker hands back, because no request was sent for them.
+        lag_s: Age of the oldest reply that is not journalled yet.
     """
 
     finished: list[tuple[int, Outcome[Any]]] = field(default_factory=list)
     accounts: Accounts = field(default_factory=Accounts)
     free: int = 0
-    unasked: list[int] = field(default_factory=list)
+    not_begun: list[int] = field(default_factory=list)
     in_flight: InFlight = field(default_factory=InFlight)
     fatal: FatalCallError | None = None
     lag_s: float = 0.0
@@ -96,7 +96,7 @@ class WorkerReport:
 
 @dataclass
 class InFlightItems(InFlight):
-    """Calls in flight by item, and the items that ever had one. An embedding call counts for one item."""
+    """Calls in flight by item, and items that ever had one. An embedding call counts for one of its items."""
 
     items: Counter[int] = field(default_factory=Counter)
     begun: set[int] = field(default_factory=set)
@@ -121,10 +121,10 @@ class Worker:
         self._session: WorkerSession | None = None
 
     async def ask(self, number: int, session: int, method: str, *args: Any) -> WorkerReport | None:
-        """Carry out a numbered call of the driver once, and repeat a lost answer if the call comes again.
+        """Execute a numbered call of the driver once. If the same call comes again, return the same answer.
 
-        `session` is the number of the call that began the session. Returns None if that is unknown because
-        the worker's process has died since.
+        `session` is the number of the call that began the session. Returns None if this process does not know
+        the session because it was restarted.
         """
         if self._last is None or number > self._last[0]:
             self._last = number, asyncio.ensure_future(self._execute(session, method, args))
@@ -145,7 +145,7 @@ class Worker:
 
 
 class WorkerSession:
-    """One worker's share of one sweep. `keys` holds environment variables that this node may lack."""
+    """A worker's part in one sweep. `keys` contains environment variables that this node may lack."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class WorkerSession:
     ) -> None:
         self.number, self.settings, self.limiter = number, settings, limiter
         self.work, self.index, self.keys = work, index, keys
-        # A restarted worker must not write under its earlier name.
+        # The suffix is random because a restarted worker must not overwrite its earlier parts.
         self.writer = JournalWriter(settings.store, work.name, f"{settings.name}-{uuid.uuid4().hex[:8]}")
         self.gate = Gate(limiter)
         self.guard = JournalGuard(self.writer, self.gate)
@@ -167,7 +167,7 @@ class WorkerSession:
         self.running: dict[int, asyncio.Task[None]] = {}
         self.unflushed: list[tuple[int, Outcome[Any]]] = []
         self.journalled: list[tuple[int, Outcome[Any]]] = []
-        self.news = asyncio.Event()
+        self.results_ready = asyncio.Event()
         self.fatal: FatalCallError | None = None
         self.error: Exception | None = None
         self.last_loss = 0
@@ -187,37 +187,37 @@ class WorkerSession:
             self.accounts.add,
             self.keys.get,
             in_flight=self.in_flight,
-            # The driver has no more items, and every item that we have is in flight.
+            # True if the driver has no more items, and every item of this worker is in flight.
             nothing_queued=lambda: self.starved and len(self.running) <= len(self.in_flight.items),
         )
         ask = await self.gateway.enter_async_context(gateway)
 
-        async def ask_and_mark(request: Request, stage: str) -> CallResult[Reply]:
-            # Embeddings share calls, so the item may be in flight in a call of another item.
+        async def ask_and_mark_begun(request: Request, stage: str) -> CallResult[Reply]:
+            # Embeddings share calls, so this item may be in flight in a call that counts for another item.
             if isinstance(request, EmbeddingRequest):
                 self.in_flight.begun.add(current_item.get())
             return await ask(request, stage)
 
-        self.io = DialogueIO(ask_and_mark, self.writer.append, self.index.next_time)
+        self.io = DialogueIO(ask_and_mark_begun, self.writer.append, self.index.next_time)
         self.journalling = asyncio.ensure_future(self._journal())
         return self._report()
 
     async def exchange(
         self, items: list[tuple[int, Row]], losses: Mapping[int, int], workers: int
     ) -> WorkerReport:
-        """Take items and report as soon as there is news, or after a short wait.
+        """Accept items, and report as soon as items finish, or after a short wait.
 
-        `losses` holds the number of the last loss of each item that a lost worker had. That worker's results
-        may be missing from a journal index that was loaded before.
+        `losses` contains the number of the last loss of each item that a lost worker had. A journal index
+        that was loaded before that loss may lack that worker's replies.
         """
         if self.error is not None:
             await self.end(DRAIN_S)
             raise self.error
         self.called_at = time.monotonic()
-        self.gate.resume("the driver")
+        self.gate.resume("driver")
         self.starved, self.workers = not items, workers
         self.limiter.holders = workers
-        # Items of a lost worker wait until the journal is reloaded; all others begin now.
+        # Items of a lost worker wait until the journal is reloaded. All others begin now.
         reissued = [item for item in items if losses.get(item[0], 0) > self.last_loss]
         others = [item for item in items if losses.get(item[0], 0) <= self.last_loss]
         for group in (others, reissued):
@@ -225,19 +225,19 @@ class WorkerSession:
                 batch = group[start : start + BEGIN_BATCH]
                 self._begin(batch, max(losses.get(number, 0) for number, _ in batch))
         if (self.running or self.unflushed) and not self.journalled:
-            self.news.clear()
+            self.results_ready.clear()
             poll_s = IDLE_POLL_S if self.starved and not self.unflushed else POLL_S
             with suppress(TimeoutError):
                 poll_s = max(poll_s, min(MAX_POLL_S, workers / DRIVER_CALLS_PER_S))
-                await asyncio.wait_for(self.news.wait(), poll_s)
+                await asyncio.wait_for(self.results_ready.wait(), poll_s)
         return self._report()
 
     async def leave(self) -> WorkerReport:
-        """Stop sending requests, and hand back items that have not begun so that others can run them."""
+        """Stop sending requests, and hand back items that have not begun, for other workers."""
         self.gate.shut()
-        unasked = [number for number in self.running if number not in self.in_flight.begun]
-        await self._cancel(unasked)
-        return self._report(unasked)
+        not_begun = [number for number in self.running if number not in self.in_flight.begun]
+        await self._cancel(not_begun)
+        return self._report(not_begun)
 
     async def end(self, drain_s: float) -> WorkerReport:
         """Stop sending requests, wait up to `drain_s` for calls in flight, and journal every reply."""
@@ -253,7 +253,7 @@ class WorkerSession:
             await asyncio.gather(self.journalling, return_exceptions=True)
             await self._cancel(list(self.running))
             self.limiter.send()
-            await self.gateway.aclose()  # calls abandoned here may be billed too
+            await self.gateway.aclose()  # before the report, because calls abandoned here may be billed
             await self.guard.close()
         self.journalled += self.unflushed
         return self._report()
@@ -269,7 +269,7 @@ class WorkerSession:
         while self.error is None:
             await asyncio.sleep(POLL_S)
             if time.monotonic() - self.called_at > DRIVER_TIMEOUT_S:
-                self.gate.hold("the driver")
+                self.gate.pause("driver")
             due_s = self.settings.journal_flush_s
             if self.unflushed and self.starved:  # the next items may depend on these results
                 due_s = min(due_s, URGENT_FLUSH_S) if self.work.needs_results else due_s
@@ -285,22 +285,22 @@ class WorkerSession:
                 self.journalled += finished
                 self.flushed_at = time.monotonic()
             if finished or self.error:
-                self.news.set()
+                self.results_ready.set()
 
-    def _report(self, unasked: Iterable[int] = ()) -> WorkerReport:
+    def _report(self, not_begun: Iterable[int] = ()) -> WorkerReport:
         slots = self.settings.models.slots(self.work.name, self.workers)
         free = 0 if self.fatal else max(0, slots - len(self.running))
         if self.work.needs_results:
-            # Urgent items can overtake others in the source's queue but not in ours, so keep ours short.
+            # Urgent items can overtake others in the source's queue but not in this one, so keep it short.
             waiting = len(self.running) - len(self.in_flight.items)
             free = min(free, max(0, MAX_WAITING - waiting))
         in_flight = InFlight.sum([self.in_flight])
         journalled, self.journalled = self.journalled, []
         accounts, lag_s = self.accounts.take(), self.guard.lag_s
-        return WorkerReport(journalled, accounts, free, list(unasked), in_flight, self.fatal, lag_s)
+        return WorkerReport(journalled, accounts, free, list(not_begun), in_flight, self.fatal, lag_s)
 
     def _begin(self, items: list[tuple[int, Row]], loss: int) -> None:
-        started = asyncio.ensure_future(self._start([row for _, row in items], loss))  # noqa: RUF006 - held below
+        started = asyncio.ensure_future(self._start([row for _, row in items], loss))  # noqa: RUF006 - the tasks below refer to it
         for position, (number, _) in enumerate(items):
             task = asyncio.ensure_future(self._run_item(number, started, position))
             self.running[number] = task
@@ -309,7 +309,7 @@ class WorkerSession:
     async def _start(self, rows: list[Row], loss: int) -> StartedItems[Any]:
         """Start the dialogues of `rows`.
 
-        The journal is reloaded first if a worker was lost after we loaded it: its results are paid for.
+        If a worker was lost since the journal was loaded, reload it first to reuse that worker's replies.
         """
         index = self.index
         if loss > self.last_loss:
@@ -325,23 +325,23 @@ class WorkerSession:
         del self.running[number]
         self.in_flight.begun.discard(number)
         if not self.running:
-            self.news.set()
+            self.results_ready.set()
 
     async def _run_item(self, number: int, started: asyncio.Future[StartedItems[Any]], position: int) -> None:
         current_item.set(number)
         try:
-            driver, rows = (await started)[position]
-            outcome = await run_item(self.work.name, driver, rows, self.io)
+            runner, rows = (await started)[position]
+            outcome = await run_item(self.work.name, runner, rows, self.io)
         except FatalCallError as e:
             self.fatal = self.fatal or e
-        except Exception as e:  # noqa: BLE001 - raised by the next call, since a lease must not hang forever
+        except Exception as e:  # noqa: BLE001 - raised by the next call
             self.error = self.error or e
         else:
             if not self.work.needs_results and outcome.status == "complete":
                 outcome = Outcome(outcome.key, "complete", turns=outcome.turns)
             self.unflushed.append((number, outcome))
             return
-        self.news.set()
+        self.results_ready.set()
 
 
 WorkerActor = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Worker)

@@ -1,12 +1,12 @@
-"""The pool of LLM workers of a run: how many there are, and on which nodes.
+"""The LLM workers of a run: how many there are, and on which nodes.
 
-A worker is pinned to its node. If only its process dies, Ray restarts it there. If the node is gone, so is
-the worker, and the pool starts others where there is room, so no node accumulates the workers of lost ones.
-Hard affinity is also needed because Ray ignores soft affinity for actors without CPUs.
+A worker is pinned to its node. If only its process dies, Ray restarts it there. If the node is lost, so is
+the worker, and the pool starts another where there is room. Hard affinity prevents Ray from moving workers,
+which could pile up on a few nodes; besides, Ray ignores soft affinity for actors without CPUs.
 
-One limiter serves all workers of a model. With 8 workers on two busy cores it took 26% of a core at 385 calls
-a second, 56% at 1,585 and 28% at 3,771, since more calls share each request and batch; at a fully used limit
-of 1,667 a second, 16%. Settlements alone take 0.13 ms each at 1,600 a second and 0.02 ms at 6,000.
+One limiter serves all workers of a model. With 8 workers on two busy cores it used 26% of a core at 385 calls
+a second, 56% at 1,585 and 28% at 3,771, because more calls share each request and batch. At a fully used
+limit of 1,667 a second it used 16%. A settlement takes 0.13 ms at 1,600 a second and 0.02 ms at 6,000.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.base import logs
 from graphrag_ray.engine.model_access import Models
-from graphrag_ray.engine.ray.cluster import ask_nodes
+from graphrag_ray.engine.ray.cluster import inspect_nodes
 from graphrag_ray.engine.ray.limiter_actors import start_limiters
 from graphrag_ray.engine.ray.worker import WorkerActor, WorkerSettings
 from graphrag_ray.store.files import Store
@@ -36,26 +36,26 @@ from graphrag_ray.store.files import Store
 logger = logging.getLogger(__name__)
 
 CALLS_PER_WORKER_S = 225.0
-"""Calls a second that one worker is expected to make: half of what was measured."""
+"""Expected calls a second per worker: half of the measured maximum."""
 QUICK_CALL_S = 0.5
-"""Minimum duration of a call, which turns a bound on calls in flight into calls a second."""
+"""Assumed minimum duration of a call, to convert a bound on calls in flight to calls a second."""
 MIN_WORKERS = 8
-"""However low the limits, if there are nodes for them, so that losing a node loses few calls in flight."""
+"""Minimum number of workers if there are enough nodes, so that losing a node loses few calls in flight."""
 MAX_WORKERS = 64
-"""If no limit is known, since one driver and one limiter serve them all."""
+"""Maximum number of workers, because one driver and one limiter serve all of them."""
 POLL_S = 2.0
-"""Time between two looks at the nodes."""
-JOURNAL_S = 3.0
-"""Part of a draining node's remaining time that is kept for journalling replies."""
+"""Seconds between checks for new, draining and lost nodes."""
+JOURNAL_RESERVE_S = 3.0
+"""Time reserved for journalling replies before a draining node ends."""
 CLOSE_TIMEOUT_S = 5.0
-"""How long to wait at the end for questions to nodes, which may hang with the storage."""
+"""How long to wait at the end for pending node checks, which may hang if the storage does."""
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node that may run workers. `cpus` are those that Ray may use; 0 for a head that shall not work."""
+    """A node that may run workers. `cpus` is the number that Ray may use; 0 for a head node without work."""
 
     id: str
     cpus: float
@@ -63,7 +63,7 @@ class Node:
 
 @dataclass
 class Member:
-    """A worker. If `leaving`, it gets no more items and ends after its calls in flight."""
+    """A worker. If `leaving`, it gets no more items and ends once its calls in flight have."""
 
     name: str
     actor: Any
@@ -72,15 +72,15 @@ class Member:
 
 
 NodeView: TypeAlias = tuple[list[Node], dict[str, float]]
-"""Nodes that stay; and draining nodes by id, with their deadlines (Unix seconds; inf if unknown)."""
+"""Nodes that stay, and the deadline (Unix time, inf if unknown) of each draining node by id."""
 Changes: TypeAlias = tuple[list[Member], dict[str, float]]
-"""New workers; and workers that must leave, by name, with the seconds that they have."""
+"""New workers, and the remaining seconds of each worker that must leave, by name."""
 
 
 class WorkerPool:
     """Starts and removes workers as nodes come and go.
 
-    Nodes that are not among `fit`, which passed `cluster.check_nodes`, are checked before they get workers.
+    Nodes other than the `fit` ones, which passed `cluster.check_nodes`, are checked before they get workers.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class WorkerPool:
         self._limiter_prefix = f"graphrag-limiter-{self._run}"
         self.limiters = start_limiters(self._limiter_prefix, models)
         self._fit, self._unfit = set(fit), set[str]()
-        self._asking: list[tuple[set[str], Future[dict[str, str]]]] = []
+        self._checks: list[tuple[set[str], Future[dict[str, str]]]] = []
         self.follow(view_nodes())
 
     @property
@@ -112,7 +112,7 @@ class WorkerPool:
         return [member for member in self.members.values() if not member.leaving]
 
     def poll(self) -> Changes:
-        """Return what changed, asking for the nodes in a thread so that a slow cluster delays nothing."""
+        """Return the latest changes. Lists the nodes in a thread, so that a slow cluster delays nothing."""
         due = time.monotonic() - self._polled_at >= POLL_S and not self._closed.is_set()
         if self._polling is None and due:
             self._polled_at = time.monotonic()
@@ -126,32 +126,34 @@ class WorkerPool:
         return self.follow(polled.result())
 
     def poll_now(self) -> Changes:
-        """Ask for the nodes and wait for the answer."""
+        """List the nodes now, and return the changes."""
         return self.follow(view_nodes()) if not self._closed.is_set() else ([], {})
 
     def follow(self, view: NodeView) -> Changes:
-        """Start the workers that are missing, and choose those that must leave."""
+        """Start missing workers, and choose workers that must leave."""
         if self._closed.is_set():
             return [], {}
         (nodes, draining), joined, leaving = view, list[Member](), dict[str, float]()
-        # New nodes are checked in a thread before they get workers: anything journalled into a folder that is
-        # not the index would be lost. Nodes that did not answer are asked again.
+        # Check new nodes in a thread before they get workers: replies journalled to a folder that is not the
+        # index would be lost. Nodes that did not answer are checked again.
         staying = {node.id for node in nodes}
-        for asking in [a for a in self._asking if a[1].done()]:
-            self._asking.remove(asking)
-            asked, answered = asking
-            if (error := answered.exception()) is not None:
+        for check in [c for c in self._checks if c[1].done()]:
+            self._checks.remove(check)
+            checked, future = check
+            if (error := future.exception()) is not None:
                 logger.warning("New nodes get no LLM workers until they can be checked: %s", error)
                 continue
-            answers = answered.result()
-            if silent := staying & asked - answers.keys():
-                logger.warning("Nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent)))
+            answers = future.result()
+            if silent := staying & checked - answers.keys():
+                logger.warning(
+                    "These nodes get no LLM workers until they answer: %s", ", ".join(sorted(silent))
+                )
             for node, why in answers.items():
                 if why:
-                    logger.warning("%s It gets no LLM workers", why)
+                    logger.warning("%s The node gets no LLM workers", why)
                 (self._unfit if why else self._fit).add(node)
-        if new := staying.difference(self._fit, self._unfit, *(asked for asked, _ in self._asking)):
-            self._asking.append((new, _in_thread(ask_nodes, self._store, [], new, self._closed)))
+        if new := staying.difference(self._fit, self._unfit, *(checked for checked, _ in self._checks)):
+            self._checks.append((new, _in_thread(inspect_nodes, self._store, [], new, self._closed)))
         fit = [node for node in nodes if node.id in self._fit]
         existing = Counter(member.node for member in self.working)
         wanted = workers_on(fit, self._models, self._per_node, existing + self._died)
@@ -161,7 +163,7 @@ class WorkerPool:
                 self._drop(member)
             elif not member.leaving and not wanted.get(member.node):
                 member.leaving = True
-                left_s = draining.get(member.node, math.inf) - time.time() - JOURNAL_S
+                left_s = draining.get(member.node, math.inf) - time.time() - JOURNAL_RESERVE_S
                 leaving[member.name] = max(0.0, left_s)
         for node, number in wanted.items():
             missing = number - existing[node] - self._died[node]
@@ -169,9 +171,9 @@ class WorkerPool:
         return joined, leaving
 
     def remove(self, name: str, died: bool) -> None:
-        """Remove a worker that left, or died for good.
+        """Remove a worker that left or died permanently.
 
-        A dead worker is not replaced on its node, where its successor would probably die too.
+        A dead worker is not replaced on its node, because its successor would probably die, too.
         """
         member = self.members.get(name)
         if member is None:
@@ -183,7 +185,7 @@ class WorkerPool:
             ray.kill(member.actor)
 
     def _drop(self, member: Member) -> None:
-        """Remove a worker and release its permits, which it can no longer release itself."""
+        """Remove a worker, and release the permits that it can no longer release itself."""
         del self.members[member.name]
         for limiter in self.limiters:
             limiter.forget.remote(member.name)
@@ -195,12 +197,12 @@ class WorkerPool:
                 self.remove(member.name, died=False)
 
     def close(self) -> None:
-        """End all workers, limiters and questions to nodes, so that Ray can be shut down."""
+        """End all workers, limiters and node checks, so that Ray can be shut down."""
         self._closed.set()
         for actor in [*(member.actor for member in self.members.values()), *self.limiters]:
             ray.kill(actor)
         self.members, self.limiters = {}, []
-        pending: list[Future[Any]] = [answer for _, answer in self._asking]
+        pending: list[Future[Any]] = [future for _, future in self._checks]
         wait([*pending, self._polling] if self._polling else pending, CLOSE_TIMEOUT_S)
 
     def _start(self, node: str) -> Member:
@@ -216,7 +218,7 @@ class WorkerPool:
 
 
 def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
-    """Run `call` in a daemon thread, which unlike a pool's keeps no process from exiting."""
+    """Run `call` in a daemon thread, which does not prevent the process from exiting."""
     future: Future[T] = Future()
 
     def run() -> None:
@@ -230,14 +232,14 @@ def _in_thread(call: Callable[..., T], *args: Any) -> Future[T]:
 
 
 def view_nodes() -> NodeView:
-    """The living nodes, with the driver's last because it has other work."""
-    here = ray.get_runtime_context().get_node_id()
+    """List the living nodes. The driver's comes last because it has other work."""
+    own_node = ray.get_runtime_context().get_node_id()
     deadlines = {id_: ms / 1000 if ms else math.inf for id_, ms in state.get_draining_nodes().items()}
-    # Unlike `ray.nodes()`, this does not start another Ray if ours is gone.
+    # Unlike `ray.nodes()`, this does not start another Ray if this one is gone.
     nodes = [Node(n["NodeID"], n["Resources"].get("CPU", 0.0)) for n in state.node_table() if n["Alive"]]
     staying = [node for node in nodes if node.id not in deadlines]
     draining = {node.id: deadlines[node.id] for node in nodes if node.id in deadlines}
-    return sorted(staying, key=lambda node: node.id == here), draining
+    return sorted(staying, key=lambda node: node.id == own_node), draining
 
 
 def workers_on(
@@ -248,12 +250,13 @@ def workers_on(
 ) -> dict[str, int]:
     """Decide how many workers each node should have.
 
-    Each node gets `per_node`, else `Models.workers_per_node`; the total is bounded by what the limits of the
-    models' endpoints can keep busy unless the user chose `per_node`. A node without CPUs gets none, unless no
-    node has any. Existing workers stay; new ones go where there are fewest, then to the first of `nodes`.
+    Each node gets `per_node` workers if the user chose a number. Otherwise it gets up to
+    `Models.workers_per_node`, and in total no more than the rate limits can keep busy. A node without CPUs
+    gets none, unless no node has any. Existing workers stay. New ones go to the nodes with the fewest
+    workers, in the order of `nodes`.
     """
-    able = [node for node in nodes if node.cpus > 0] or nodes
-    room = {node.id: per_node or models.workers_per_node(int(node.cpus)) for node in able}
+    usable = [node for node in nodes if node.cpus > 0] or nodes
+    room = {node.id: per_node or models.workers_per_node(int(node.cpus)) for node in usable}
     total = sum(room.values())
     if per_node is None and models.online:
         calls_s = max(models.calls_per_second(model, QUICK_CALL_S) for model in models.online.values())
@@ -261,7 +264,7 @@ def workers_on(
             MAX_WORKERS if math.isinf(calls_s) else min(MAX_WORKERS, math.ceil(calls_s / CALLS_PER_WORKER_S))
         )
         total = min(total, max(MIN_WORKERS, busy))
-    wanted = {id_: min((existing or {}).get(id_, 0), most) for id_, most in room.items()}
+    wanted = {id_: min((existing or {}).get(id_, 0), limit) for id_, limit in room.items()}
     free = [(n, position, id_) for position, id_ in enumerate(room) for n in range(wanted[id_], room[id_])]
     for _, _, id_ in sorted(free)[: max(0, total - sum(wanted.values()))]:
         wanted[id_] += 1

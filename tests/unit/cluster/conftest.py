@@ -1,4 +1,4 @@
-"""Fresh copies of what stands in cluster/."""
+"""Fixtures for the files in cluster/."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOP = Path(__file__).parents[3]
 
 
 class Cluster:
-    """The files of cluster/, parsed."""
+    """Parses the files in cluster/."""
 
     def yaml(self, name: str) -> Any:
         return yaml.safe_load(self.text(name))
@@ -29,7 +29,7 @@ class Cluster:
         return found
 
     def ray_clusters(self) -> dict[str, dict[str, Any]]:
-        """The Ray clusters among them, by kind."""
+        """The Ray clusters, by the kind of their manifest."""
         objects = {o["kind"]: o["spec"] for o in self.manifests().values() if o["apiVersion"] == "ray.io/v1"}
         return {
             "RayCluster": objects["RayCluster"],
@@ -38,7 +38,7 @@ class Cluster:
         }
 
     def pods(self) -> dict[str, dict[str, Any]]:
-        """Every pod template's spec, by where it stands."""
+        """The spec of every pod template, by its location."""
         found = {}
         for kind, spec in self.ray_clusters().items():
             found[f"{kind} head"] = spec["headGroupSpec"]["template"]["spec"]
@@ -57,6 +57,6 @@ def cluster() -> Cluster:
 
 @pytest.fixture
 def pinned() -> dict[str, str]:
-    """The versions of constraints.txt."""
+    """The pinned versions in constraints.txt."""
     lines = (TOP / "constraints.txt").read_text("utf-8").split()
     return dict(line.split("==") for line in lines)

@@ -1,4 +1,4 @@
-"""The Grafana dashboard and the metrics that the code declares know each other."""
+"""The Grafana dashboard matches the metrics that the code declares."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ OF_RUNS_NOW = {series(d) for d in OF_RUNS if d.kind == "gauge"}
 
 
 def parsed(expression: str) -> Any:
-    """As Prometheus parses it, with Grafana's words replaced."""
+    """Parse an expression like Prometheus, after replacing Grafana's variables."""
     return promql.parse(expression.replace("$__rate_interval", "1m").replace("$__range", "1h"))
 
 
 def nodes(node: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """All of an expression, each with what stands above it."""
+    """Yield all nodes of an expression, each with its ancestors."""
     yield node, above
     parts = ("expr", "lhs", "rhs", "vector_selector")
     below = [getattr(node, p) for p in parts if hasattr(node, p)] + list(getattr(node, "args", ()))
@@ -52,24 +52,24 @@ def selectors(expression: str) -> list[tuple[Any, tuple[Any, ...]]]:
 
 
 def targets(panel: dict[str, Any]) -> list[tuple[str, set[str]]]:
-    """Expressions, and the labels that their legends name."""
+    """Return the expressions, and the labels in their legends."""
     return [(t["expr"], set(re.findall(r"{{(\w+)}}", t["legendFormat"]))) for t in panel["targets"]]
 
 
 def of_variables() -> list[tuple[str, str]]:
-    """What is selected, and of which label the values are taken."""
+    """Return the selected series of each variable, and the label that provides its values."""
     queries = [v["definition"] for v in DASHBOARD["templating"]["list"] if v["type"] == "query"]
     found = [re.fullmatch(r"label_values\((.*), (\w+)\)", query) for query in queries]
     return [(match[1], match[2]) for match in found if match]
 
 
-def test_every_series_that_a_panel_asks_for_is_declared_and_every_declared_one_is_shown():
+def test_panels_use_only_declared_series_and_all_of_them():
     shown = {s.name for panel in PANELS for e, _ in targets(panel) for s, _ in selectors(e)}
     assert shown == set(LABELS)
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])
-def test_a_panel_groups_and_names_by_labels_that_its_metrics_have(panel: dict[str, Any]):
+def test_panels_use_only_labels_of_their_metrics(panel: dict[str, Any]):
     for expression, legend in targets(panel):
         for selector, above in selectors(expression):
             has = LABELS[selector.name]
@@ -78,11 +78,13 @@ def test_a_panel_groups_and_names_by_labels_that_its_metrics_have(panel: dict[st
                 set(a.modifier.labels) for a in above if isinstance(a, promql.AggregateExpr) and a.modifier
             ]
             assert all(group <= has for group in groups)
-            assert legend <= (groups[0] if groups else set()), "what is left is what is grouped by, outside"
+            assert legend <= (groups[0] if groups else set()), (
+                "the remaining labels are those of the outer grouping"
+            )
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])
-def test_a_counter_is_shown_by_how_it_rises_and_a_gauge_as_it_is(panel: dict[str, Any]):
+def test_counters_are_shown_as_rates_and_gauges_as_values(panel: dict[str, Any]):
     for expression, _ in targets(panel):
         for selector, above in selectors(expression):
             functions = {a.func.name for a in above if isinstance(a, promql.Call)}
@@ -92,7 +94,7 @@ def test_a_counter_is_shown_by_how_it_rises_and_a_gauge_as_it_is(panel: dict[str
 
 
 @pytest.mark.parametrize("panel", PANELS, ids=lambda p: p["title"])
-def test_a_limit_that_several_stages_tell_of_is_not_added_up(panel: dict[str, Any]):
+def test_limits_are_not_summed_over_stages(panel: dict[str, Any]):
     for expression, _ in targets(panel):
         for selector, above in selectors(expression):
             if selector.name.partition("llm_")[2].startswith(("limit", "max")):
@@ -108,7 +110,7 @@ def test_the_operating_guide_names_every_metric_with_its_labels():
     assert all(set(re.findall(r"`(\w+)`", by)) >= {*declared[name].labels} for name, by in told.items())
 
 
-def test_variables_are_values_of_labels_that_there_are():
+def test_variables_use_existing_labels():
     for selected, label in of_variables():
         ((selector, _),) = selectors(selected)
         (named,) = [m.value for m in selector.matchers.matchers if m.name == "__name__"]
@@ -117,7 +119,7 @@ def test_variables_are_values_of_labels_that_there_are():
     assert [label for _, label in of_variables()] == ["run", "stage"]
 
 
-def test_the_dashboard_is_one_that_grafana_imports():
+def test_grafana_can_import_the_dashboard():
     assert DASHBOARD["id"] is None and DASHBOARD["uid"] == "graphrag-ray" and DASHBOARD["schemaVersion"] >= 36
     everything = DASHBOARD["panels"]
     assert len({p["id"] for p in everything}) == len(everything)
@@ -132,7 +134,7 @@ def test_the_dashboard_is_one_that_grafana_imports():
         assert len(set(refs)) == len(refs)
 
 
-def test_no_two_panels_lie_over_each_other():
+def test_panels_do_not_overlap():
     taken: set[tuple[int, int]] = set()
     for panel in DASHBOARD["panels"]:
         at = panel["gridPos"]

@@ -1,4 +1,4 @@
-"""The manifests for KubeRay: what can be known of them without a Kubernetes."""
+"""Checks of the manifests for KubeRay that need no Kubernetes cluster."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OF_KUBERNETES: dict[str, Any] = {}
 
 
 def fields(*needed: str, **known: Any) -> dict[str, Any]:
-    """Of an object, and no others."""
+    """A schema of an object that has these fields and no others."""
     return {"type": "object", "properties": known, "required": list(needed), "additionalProperties": False}
 
 
@@ -109,7 +109,7 @@ EVERYWHERE = [
 ]  # fmt: skip
 
 
-def test_what_is_of_kuberay_has_its_fields_and_types(cluster):
+def test_kuberay_objects_match_its_schema(cluster):
     kinds = set()
     for one in cluster.manifests().values():
         if one["apiVersion"] == "ray.io/v1":
@@ -125,9 +125,7 @@ def test_what_is_of_kuberay_has_its_fields_and_types(cluster):
     ("section", "field", "value"),
     [("headGroupSpec", "rayStartParams", {"num-cpus": 0}), ("autoscalerOptions", "verion", "v2")],
 )
-def test_a_number_where_kuberay_has_text_and_a_field_that_it_does_not_know_are_found(
-    cluster, section: str, field: str, value: object
-):
+def test_wrong_types_and_unknown_fields_are_detected(cluster, section: str, field: str, value: object):
     spec = cluster.ray_clusters()["RayCluster"]
     spec[section][field] = value
     with pytest.raises(jsonschema.ValidationError):
@@ -135,7 +133,7 @@ def test_a_number_where_kuberay_has_text_and_a_field_that_it_does_not_know_are_f
 
 
 @pytest.mark.parametrize("where", EVERYWHERE)
-def test_a_pod_is_one_that_kubernetes_takes(cluster, where: str):
+def test_pods_match_the_kubernetes_schema(cluster, where: str):
     assert set(cluster.pods()) == set(EVERYWHERE)
     pod = {
         "apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": cluster.pods()[where],
@@ -143,7 +141,7 @@ def test_a_pod_is_one_that_kubernetes_takes(cluster, where: str):
     kubernetes_validate.validate(pod, KUBERNETES, strict=True)
 
 
-def test_what_is_not_of_kuberay_is_what_kubernetes_takes(cluster):
+def test_other_objects_match_the_kubernetes_schema(cluster):
     own = [o for o in cluster.manifests().values() if o["apiVersion"] != "ray.io/v1"]
     assert len(own) == 6
     for one in own:
@@ -151,7 +149,7 @@ def test_what_is_not_of_kuberay_is_what_kubernetes_takes(cluster):
 
 
 @pytest.mark.parametrize("where", EVERYWHERE)
-def test_a_pod_is_not_root_and_has_resources(cluster, where: str):
+def test_pods_do_not_run_as_root_and_have_resources(cluster, where: str):
     pod = cluster.pods()[where]
     assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -163,19 +161,19 @@ def test_a_pod_is_not_root_and_has_resources(cluster, where: str):
 
 
 @pytest.mark.parametrize("where", [w for w in EVERYWHERE if w != "submitter"])
-def test_a_pod_that_stays_says_whether_it_is_well(cluster, where: str):
+def test_long_running_pods_have_probes(cluster, where: str):
     for container in cluster.pods()[where]["containers"]:
         assert {"readinessProbe", "livenessProbe"} <= set(container)
 
 
-def test_containers_have_the_names_that_kuberay_looks_for(cluster):
+def test_containers_have_the_names_that_kuberay_expects(cluster):
     for where, pod in cluster.pods().items():
         if where.startswith("Ray"):
             wanted = "ray-head" if where.endswith("head") else "ray-worker"
             assert pod["containers"][0]["name"] == wanted
 
 
-def test_ray_and_image_are_the_same_everywhere(cluster, pinned):
+def test_ray_version_and_image_are_the_same_everywhere(cluster, pinned):
     assert {s["rayVersion"] for s in cluster.ray_clusters().values()} == {pinned["ray"]}
     images = {
         container["image"]
@@ -188,7 +186,7 @@ def test_ray_and_image_are_the_same_everywhere(cluster, pinned):
     assert cluster.yaml("aws.yaml")["docker"]["image"] in images
 
 
-def test_a_head_is_not_on_a_machine_that_is_taken_back_and_its_workers_say_when_they_go(cluster):
+def test_heads_avoid_spot_machines_and_workers_announce_their_end(cluster):
     for where, pod in cluster.pods().items():
         if where.endswith(" head"):
             assert "requiredDuringSchedulingIgnoredDuringExecution" in pod["affinity"]["nodeAffinity"]
@@ -202,7 +200,7 @@ def test_a_head_is_not_on_a_machine_that_is_taken_back_and_its_workers_say_when_
 SECRET = re.compile(r"(sk-[A-Za-z0-9]|AKIA[0-9A-Z]{16}|-----BEGIN|password:\s*[\"']?\w{6,}$)", re.MULTILINE)
 
 
-def test_no_secret_stands_in_a_file(cluster):
+def test_manifests_contain_no_secrets(cluster):
     objects = cluster.manifests()
     assert not [name for name in objects if name.startswith("Secret/")]
     for path in sorted((TOP / "cluster").rglob("*")):
@@ -216,7 +214,7 @@ def test_no_secret_stands_in_a_file(cluster):
                     assert "secretKeyRef" in variable["valueFrom"]
 
 
-def test_secrets_that_are_named_are_those_that_the_page_makes(cluster):
+def test_the_secrets_in_use_are_created_in_the_guide(cluster):
     named = set(
         re.findall(r"secretRef.*?'name': '([\w-]+)'|secretKeyRef.*?'name': '([\w-]+)'", str(cluster.pods()))
     )
@@ -225,9 +223,9 @@ def test_secrets_that_are_named_are_those_that_the_page_makes(cluster):
     assert names and names <= made
 
 
-def test_no_secret_or_service_of_ours_has_a_name_that_the_operator_gives_to_its_own(cluster):
-    """KubeRay keeps Ray's token in a secret of the cluster's name, and calls the head's service by that name,
-    a RayService's too. The clusters of a RayJob and a RayService have a suffix of their own."""
+def test_names_do_not_collide_with_those_of_the_operator(cluster):
+    """KubeRay stores Ray's token in a secret with the cluster's name, and derives the names of head services
+    from it, too. The clusters of a RayJob or RayService have a suffix."""
     made = set(re.findall(r"create secret generic ([\w-]+)", cluster.text("README.md")))
     ray = [
         one
@@ -241,7 +239,7 @@ def test_no_secret_or_service_of_ours_has_a_name_that_the_operator_gives_to_its_
     assert f"service/{cluster_name}-head-svc 8265" in page and f"get secret {cluster_name} " in page
 
 
-def test_the_job_is_a_command_that_can_be_typed(cluster):
+def test_the_job_runs_a_valid_command(cluster):
     job = cluster.manifests()["RayJob/graphrag-ray-index"]["spec"]
     program, script, *arguments = shlex.split(job["entrypoint"])
     assert program == "python"
@@ -252,7 +250,7 @@ def test_the_job_is_a_command_that_can_be_typed(cluster):
     assert given["config"] == "s3://BUCKET/settings.yaml" and given["root"] == "s3://BUCKET/index"
 
 
-def test_a_job_that_spent_its_budget_is_not_tried_again_by_itself(cluster):
+def test_a_job_that_spent_its_budget_is_not_retried(cluster):
     assert cluster.manifests()["RayJob/graphrag-ray-index"]["spec"]["backoffLimit"] == 0
 
 
@@ -260,7 +258,7 @@ def serve_config(cluster) -> dict[str, Any]:
     return yaml.safe_load(cluster.manifests()["RayService/graphrag-ray"]["spec"]["serveConfigV2"])
 
 
-def test_the_service_is_an_application_of_ours_with_arguments_that_it_takes(cluster):
+def test_the_service_runs_our_application_with_valid_arguments(cluster):
     from graphrag_ray.base.settings_file import load_settings
     from graphrag_ray.service.service_options import ServiceOptions
 
@@ -274,7 +272,7 @@ def test_the_service_is_an_application_of_ours_with_arguments_that_it_takes(clus
     assert deployment.autoscaling_config["max_replicas"] == options.replicas
 
 
-def test_prometheus_finds_the_port_of_the_metrics_and_may_reach_it(cluster):
+def test_prometheus_can_connect_to_the_metrics_port(cluster):
     (job,) = cluster.yaml("prometheus-kubernetes.yaml")["scrape_configs"]
     kept = {r["source_labels"][0]: r["regex"] for r in job["relabel_configs"] if r.get("action") == "keep"}
     name = kept["__meta_kubernetes_pod_container_port_name"]
@@ -290,13 +288,13 @@ def test_prometheus_finds_the_port_of_the_metrics_and_may_reach_it(cluster):
     assert reached == [[{"namespaceSelector": {"matchLabels": {"graphrag-ray/scrapes": "yes"}}}]]
 
 
-def test_the_file_of_addresses_is_the_one_that_ray_writes(cluster):
+def test_the_service_discovery_file_is_the_one_that_ray_writes(cluster):
     (job,) = cluster.yaml("prometheus.yaml")["scrape_configs"]
     (path,) = job["file_sd_configs"][0]["files"]
     assert Path(path).name == ray_constants.PROMETHEUS_SERVICE_DISCOVERY_FILE
 
 
-def test_ports_of_probes_and_services_are_those_of_the_containers(cluster):
+def test_probes_and_services_use_ports_of_the_containers(cluster):
     ports = {
         p["name"]: p["containerPort"] for p in cluster.pods()["RayService workers"]["containers"][0]["ports"]
     }

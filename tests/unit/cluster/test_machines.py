@@ -1,4 +1,4 @@
-"""The image, the cluster on EC2, and models on Ray Serve LLM, by the schemas of those who read them."""
+"""The image, the EC2 cluster and Ray Serve LLM models match the schemas of the programs that read them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from graphrag_ray.base.settings_file import load_settings
 TOP = Path(__file__).parents[3]
 
 
-def test_ray_takes_the_cluster_on_ec2(cluster):
+def test_the_ec2_cluster_matches_the_schema_of_ray(cluster):
     config = prepare_config(cluster.yaml("aws.yaml"))
     validate_config(config)
     types = config["available_node_types"]
@@ -43,8 +43,8 @@ def test_ray_takes_the_cluster_on_ec2(cluster):
     assert "ray-token" in secrets
 
 
-def test_ec2_takes_its_machines(cluster):
-    """By the EC2 API's own description, which botocore carries."""
+def test_the_machines_match_the_ec2_api(cluster):
+    """Uses the description of the EC2 API in botocore."""
     shape = (
         botocore.session.get_session().get_service_model("ec2").operation_model("RunInstances").input_shape
     )
@@ -59,7 +59,7 @@ def test_ec2_takes_its_machines(cluster):
 
 
 @pytest.mark.parametrize("which", ["head_start_ray_commands", "worker_start_ray_commands"])
-def test_the_commands_that_start_ray_can_be_typed(cluster, which: str):
+def test_the_commands_that_start_ray_are_valid(cluster, which: str):
     lines = [line for line in cluster.yaml("aws.yaml")[which] if line.startswith("ray ")]
     assert len(lines) == 2
     for line in lines:
@@ -70,12 +70,12 @@ def test_the_commands_that_start_ray_can_be_typed(cluster, which: str):
         assert {a.partition("=")[0] for a in arguments if a.startswith("--")} <= options
 
 
-def test_the_dashboard_of_the_head_listens_on_its_loopback_alone(cluster):
+def test_the_dashboard_of_the_head_listens_on_loopback_only(cluster):
     assert "--dashboard-host=127.0.0.1" in cluster.yaml("aws.yaml")["head_start_ray_commands"][-1]
 
 
 class Metadata(BaseHTTPRequestHandler):
-    """EC2's metadata service (IMDSv2): a notice for those who show the token, from the third look on."""
+    """EC2's metadata service (IMDSv2). Requires a token; sends a spot notice from the third request on."""
 
     looks = 0
 
@@ -98,7 +98,7 @@ class Metadata(BaseHTTPRequestHandler):
 
 
 @pytest.mark.skipif(shutil.which("wget") is None, reason="needs wget, as the image has it")
-def test_a_spot_machine_is_drained_when_its_notice_comes(tmp_path: Path):
+def test_a_spot_machine_is_drained_after_its_notice(tmp_path: Path):
     told = tmp_path / "told"
     (tmp_path / "ray").write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {told}\n')
     (tmp_path / "ray").chmod(0o755)
@@ -120,13 +120,13 @@ def test_a_spot_machine_is_drained_when_its_notice_comes(tmp_path: Path):
 
 
 def instructions(text: str) -> list[tuple[str, str]]:
-    """(instruction, arguments) of a Dockerfile."""
+    """Return the (instruction, arguments) pairs of a Dockerfile."""
     lines = [line for line in text.splitlines() if line and not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     return [tuple(line.split(None, 1)) for line in joined.splitlines()]  # type: ignore[misc]
 
 
-def test_the_image_has_the_python_that_is_tested_and_its_user_is_not_root(cluster):
+def test_the_image_has_a_tested_python_version_and_a_user_other_than_root(cluster):
     found = instructions(cluster.text("Dockerfile"))
     base = next(words for name, words in found if name == "ARG" and words.startswith("BASE="))
     version = re.search(r"python:(\d+\.\d+)", base).group(1)
@@ -136,7 +136,7 @@ def test_the_image_has_the_python_that_is_tested_and_its_user_is_not_root(cluste
     assert [words for name, words in found if name == "USER"] == ["1000:1000"]
 
 
-def test_what_the_image_copies_is_there_and_not_ignored(cluster):
+def test_files_that_the_image_copies_exist_and_are_not_ignored(cluster):
     ignored = (TOP / ".dockerignore").read_text("utf-8").split("\n")
     assert "*" in ignored
     for name, words in instructions(cluster.text("Dockerfile")):
@@ -145,7 +145,7 @@ def test_what_the_image_copies_is_there_and_not_ignored(cluster):
                 assert (TOP / source).exists() and f"!{source}" in ignored, source
 
 
-def test_what_is_installed_in_the_image_is_pinned(cluster, pinned):
+def test_packages_in_the_image_are_pinned(cluster, pinned):
     found = instructions(cluster.text("Dockerfile"))
     (install,) = (words for name, words in found if "pip install" in words)
     assert "--constraint constraints.txt" in install and "--no-cache-dir" in install
@@ -161,8 +161,8 @@ def llm_application(cluster) -> Any:
     return application
 
 
-def test_ray_serve_llm_takes_the_model(cluster):
-    """By the schema of one model; that of all of them, LLMServingArgs, can be imported only beside vLLM."""
+def test_the_model_matches_the_schema_of_ray_serve_llm(cluster):
+    """Checks one model only, because the schema for all of them, LLMServingArgs, requires vLLM."""
     application = llm_application(cluster)
     assert application.import_path == "ray.serve.llm:build_openai_app"
     assert set(application.args) == {"llm_configs"}
@@ -171,7 +171,7 @@ def test_ray_serve_llm_takes_the_model(cluster):
         LLMConfig.model_validate(given)
 
 
-def test_the_settings_for_a_model_of_ones_own_are_those_of_its_endpoint(cluster):
+def test_the_self_hosted_settings_match_the_endpoint(cluster):
     settings = load_settings(TOP / "cluster" / "settings-self-hosted.yaml")
     model, (endpoint,) = settings.model("default"), settings.model("default").endpoints
     application = llm_application(cluster)

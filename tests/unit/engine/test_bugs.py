@@ -31,7 +31,7 @@ def request(text: str) -> ChatRequest:
 
 
 def dialogue(read: Callable[[str], Any] = str.upper) -> Callable[[Store, Row], Generator[Any, Any, Any]]:
-    """Asks for the text and reads the reply."""
+    """Sends the text and parses the reply."""
 
     def start(store: Store, row: Row) -> Generator[Any, Any, Any]:
         reply = yield request(row["text"])
@@ -41,28 +41,28 @@ def dialogue(read: Callable[[str], Any] = str.upper) -> Callable[[Store, Row], G
 
 
 def fails(error: BaseException) -> Callable[..., Any]:
-    def do(*given: Any) -> Any:
+    def do(*args: Any) -> Any:
         raise error
 
     return do
 
 
 class Bench:
-    """Runs items on a store, and records the requests in `asked`."""
+    """Runs items on a store, and records the requests in `requests`."""
 
     def __init__(self, folder: Path) -> None:
         self.store = Store(str(folder))
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.answer: Callable[[str], str] = lambda text: f"re: {text}"
 
     def run(self, start: Callable[..., Any], *texts: str) -> list[Outcome[Any]]:
         work: Work[Any] = Work("echo", start, lambda row: (row["text"], ""))
         index = JournalIndex.load(self.store, "echo")
-        writer = JournalWriter(self.store, "echo", f"w{len(self.asked)}-{id(start)}")
+        writer = JournalWriter(self.store, "echo", f"w{len(self.requests)}-{id(start)}")
 
         async def ask(request: Any, stage: str) -> CallResult[Reply]:
-            self.asked.append(request.messages[0].content)
-            return CallResult(ChatReply(self.answer(self.asked[-1])))
+            self.requests.append(request.messages[0].content)
+            return CallResult(ChatReply(self.answer(self.requests[-1])))
 
         async def run_all() -> list[Outcome[Any]]:
             asking = DialogueIO(ask, writer.append, index.next_time)
@@ -97,13 +97,13 @@ def test_an_item_that_cannot_be_started_fails_alone(bench: Bench, error: BaseExc
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_replies_survive_a_bug_in_reading_them_and_a_fixed_version_reads_them_for_free(
+def test_replies_survive_a_bug_in_their_parser_and_a_fixed_version_reuses_them(
     bench: Bench, error: BaseException
 ):
     (failed,) = bench.run(dialogue(fails(error)), "a")
     assert failed.status == "retry" and type(error).__name__ in failed.error
     (repaired,) = bench.replayed(dialogue(), "a")
-    assert (repaired.status, repaired.result) == ("complete", "RE: A") and bench.asked == ["a"]
+    assert (repaired.status, repaired.result) == ("complete", "RE: A") and bench.requests == ["a"]
 
 
 def test_a_bug_that_recurs_is_not_journalled_again(bench: Bench):
@@ -117,7 +117,7 @@ def test_a_bug_that_recurs_is_not_journalled_again(bench: Bench):
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_an_unexpected_error_of_a_call_is_retried_by_the_next_run(bench: Bench, error: BaseException):
+def test_an_unexpected_error_in_a_call_is_retried_by_the_next_run(bench: Bench, error: BaseException):
     bench.answer = fails(error)
     (failed,) = bench.run(dialogue(), "a")
     assert failed.status == "retry" and type(error).__name__ in failed.error
@@ -138,7 +138,7 @@ def test_a_reply_with_lone_surrogates_is_read_as_it_is_stored(bench: Bench):
     (done,) = bench.run(dialogue(read.append), "a")
     assert done.status == "complete" and read == ["half \ufffd of a pair"]
     bench.replayed(dialogue(read.append), "a")
-    assert read[0] == read[1] and bench.asked == ["a"]
+    assert read[0] == read[1] and bench.requests == ["a"]
 
 
 def test_a_storage_error_is_not_a_failure_of_the_item(bench: Bench):
@@ -171,8 +171,8 @@ def test_dialogues_that_fail_before_their_first_request_get_different_keys(tmp_p
         raise ValueError(name)
         yield
 
-    found = asyncio.run(feed.ask(0, "question 1", [lambda: broken("one"), lambda: broken("two")]))
-    assert [("one" in o.error, "two" in o.error) for o in found] == [(True, False), (False, True)]
+    outcomes = asyncio.run(feed.ask(0, "question 1", [lambda: broken("one"), lambda: broken("two")]))
+    assert [("one" in o.error, "two" in o.error) for o in outcomes] == [(True, False), (False, True)]
     assert feed.waiting == 0
 
 

@@ -1,4 +1,4 @@
-"""A sweep whose items come from coroutines, which await the outcomes."""
+"""A feed, through which coroutines submit items to a sweep and await their outcomes."""
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
@@ -61,23 +61,23 @@ async def taken(feed, n):
 
 def test_outcomes_come_in_the_order_of_the_dialogues(feed):
     async def scenario():
-        asked = asyncio.ensure_future(feed.ask(0, "q", starts("a", "b")))
+        pending = asyncio.ensure_future(feed.ask(0, "q", starts("a", "b")))
         rows = await taken(feed, 2)
         for number in (1, 0):
             outcome = Outcome(rows[number]["item"].key, "complete", number)
             await asyncio.to_thread(feed.on_finished, number, outcome)
-        return [o.result for o in await asked]
+        return [o.result for o in await pending]
 
     assert asyncio.run(scenario()) == [0, 1]
 
 
 def test_earlier_questions_come_first(feed):
     async def scenario():
-        asked = [asyncio.ensure_future(feed.ask(i, f"q{i}", starts(f"{i}"))) for i in (5, 1, 3)]
+        pending = [asyncio.ensure_future(feed.ask(i, f"q{i}", starts(f"{i}"))) for i in (5, 1, 3)]
         while feed.waiting < 3:
             await asyncio.sleep(0.001)
         labels = [r[LABEL] for r in await taken(feed, 3)]
-        for a in asked:
+        for a in pending:
             a.cancel()
         return labels
 
@@ -86,13 +86,13 @@ def test_earlier_questions_come_first(feed):
 
 def test_equal_dialogues_run_once(feed):
     async def scenario():
-        asked = asyncio.gather(*(feed.ask(i, f"q{i}", starts("same")) for i in range(3)))
+        pending = asyncio.gather(*(feed.ask(i, f"q{i}", starts("same")) for i in range(3)))
         while feed.waiting < 1:
             await asyncio.sleep(0.001)
         await asyncio.sleep(0.05)
         (row,) = await taken(feed, 1)
         feed.on_finished(0, done(row))
-        return {o[0].result for o in await asked}
+        return {o[0].result for o in await pending}
 
     assert len(asyncio.run(scenario())) == 1
 
@@ -106,23 +106,23 @@ def test_journalled_replies_are_reused(store):
     feed = Feed(WORK, store, JournalIndex.load(store, "answer"))
     (outcome,) = asyncio.run(feed.ask(0, "q", starts("known")))
     assert outcome.result == "YES" and feed.waiting == 0
-    (told,) = outcome.replies
-    assert (told.model_id, told.usage.prompt_tokens, told.prompt) == ("m", 7, "map")
+    (reply,) = outcome.replies
+    assert (reply.model_id, reply.usage.prompt_tokens, reply.prompt) == ("m", 7, "map")
 
 
-def test_a_dialogue_without_requests_is_answered_at_once(feed):
+def test_a_dialogue_without_requests_is_answered_immediately(feed):
     (outcome,) = asyncio.run(feed.ask(0, "q", [partial(silent, "done")]))
     assert (outcome.status, outcome.result) == ("complete", "done")
 
 
 def test_a_feed_ends_when_it_is_closed_and_empty(feed):
     async def scenario():
-        asked = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
+        pending = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
         while not feed.waiting:
             await asyncio.sleep(0.001)
         feed.close()
         rows, end = feed.take(), feed.take()
-        asked.cancel()
+        pending.cancel()
         return len(rows), end
 
     assert feed.take() == []
@@ -137,9 +137,9 @@ def test_a_failure_ends_the_sweep(feed):
 
 def test_an_outcome_that_nobody_awaits_is_dropped(feed):
     async def scenario():
-        asked = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
+        pending = asyncio.ensure_future(feed.ask(0, "q", starts("a")))
         rows = await taken(feed, 1)
-        asked.cancel()
+        pending.cancel()
         return rows
 
     rows = asyncio.run(scenario())
@@ -148,7 +148,7 @@ def test_an_outcome_that_nobody_awaits_is_dropped(feed):
 
 
 def test_an_item_has_the_same_identity_in_every_run():
-    """An item that killed its workers is recognized by it."""
+    """Items that crashed their workers are recognised by this identity."""
 
     names = set()
     for _ in range(2):

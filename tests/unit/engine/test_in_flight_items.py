@@ -1,4 +1,4 @@
-"""The items that calls in flight are for."""
+"""Tracking which items have calls in flight."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""INPUT as rows: what counts as rows, how they are batched, and what is refused."""
+"""INPUT as rows: supported types, batches, and errors."""
 
 from __future__ import annotations
 

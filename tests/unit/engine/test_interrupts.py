@@ -1,4 +1,4 @@
-"""A first signal waits for calls in flight, a second one does not; without calls one is enough."""
+"""The first signal waits for calls in flight. A second one, or one without calls, stops immediately."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from graphrag_ray.llm.accounting import InFlight
 
 
 def test_a_first_signal_during_a_sweep_ends_the_run_at_its_next_check():
-    said: list[str] = []
-    stop = Stop(polled=True, notify=said.append)
+    messages: list[str] = []
+    stop = Stop(polled=True, notify=messages.append)
     stop.check(InFlight(3))
     stop.handle(signal.SIGINT)
-    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as told:
+    with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as raised:
         stop.check(InFlight(3))
-    assert told.value.exit_code == 130 and "3 calls in flight" in said[0]
+    assert raised.value.exit_code == 130 and "3 calls in flight" in messages[0]
 
 
 def test_a_signal_after_the_last_check_ends_the_run_with_the_sweep():
@@ -36,13 +36,13 @@ def test_sigterm_waits_less_and_has_its_own_exit_code():
     patient = stop.grace_s
     stop.handle(signal.SIGTERM)
     assert stop.grace_s < patient
-    with pytest.raises(Terminated) as told:
+    with pytest.raises(Terminated) as raised:
         stop.check(InFlight())
-    assert told.value.exit_code == 143
+    assert raised.value.exit_code == 143
 
 
 @pytest.mark.parametrize("asking", [True, False])
-def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_at_once(asking: bool):
+def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_immediately(asking: bool):
     stop = Stop(polled=asking)
     if asking:
         stop.handle(signal.SIGINT)
@@ -52,16 +52,16 @@ def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_at_once(asking: boo
     assert ("second Ctrl-C" in str(stop.error())) == asking
 
 
-def _told_by_a_signal() -> None:
+def _received_signal() -> None:
     with handle_signals(Stop()):
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(10)
 
 
-def test_a_signal_becomes_our_error_and_the_handlers_are_restored():
+def test_a_signal_raises_interrupted_and_restores_the_handlers():
     before = [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)]
     with pytest.raises(Terminated):
-        _told_by_a_signal()
+        _received_signal()
     assert [signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)] == before
 
 
@@ -87,7 +87,7 @@ def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_
     class Dropped:
         def __del__(self) -> None:
             os.kill(os.getpid(), signal.SIGINT)
-            sum(range(10_000))  # the handler runs before this has ended
+            sum(range(10_000))  # the handler runs before the finalizer ends
 
     stop = Stop()
     with handle_signals(stop):

@@ -1,4 +1,4 @@
-"""How many items run at once: enough that only the models' limits bind."""
+"""The number of concurrent items: enough that only the models' limits restrict throughput."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_without_known_limits_there_are_slots_to_discover_them():
     ("rpm", "tpm", "call_s", "call_tokens"),
     [(30_000, None, 10.0, 2_000), (None, 6_000_000, 20.0, 1_500), (10_000, 2_000_000, 10.0, 2_000)],
 )
-def test_known_limits_can_be_used_up_whatever_a_call_takes(rpm, tpm, call_s, call_tokens):
+def test_slots_suffice_for_slow_calls_at_known_limits(rpm, tpm, call_s, call_tokens):
     by_limits = min((rpm or 1e9), (tpm or 1e12) / call_tokens) / 60 * call_s
     found = models(requests_per_minute=rpm, tokens_per_minute=tpm)
     assert found.slots("extract", 1) >= by_limits
@@ -44,6 +44,6 @@ def test_slots_are_bounded_even_for_huge_limits():
     assert models(requests_per_minute=1e9).slots("extract", 1) == MAX_SLOTS
 
 
-def test_the_in_process_executor_has_no_bound_of_its_own(tmp_path):
+def test_the_in_process_executor_uses_the_slots_of_the_models(tmp_path):
     executor = LocalExecutor(Store(str(tmp_path)), models(requests_per_minute=10_000))
     assert executor.in_flight is None

@@ -1,4 +1,4 @@
-"""The age of the oldest row that is not journalled."""
+"""The journal lag: the age of the oldest row that is not journalled."""
 
 from __future__ import annotations
 

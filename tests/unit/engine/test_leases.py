@@ -1,11 +1,11 @@
-"""Every item is handed out until it is finished, whichever workers die."""
+"""Every item is leased until it is finished, even if workers die."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.engine.leases import GROUP, FailureWatch, LeaseBook
+from graphrag_ray.engine.leases import SUSPECT_GROUP, FailureWatch, LeaseBook
 
 
 def book(n: int) -> LeaseBook[str]:
@@ -20,7 +20,7 @@ def test_a_worker_gets_as_many_items_as_it_has_slots():
     assert (b.open, b.leased, b.waiting) == (5, 3, 2)
 
 
-def test_items_of_a_dead_worker_are_handed_out_again_before_others():
+def test_items_of_a_dead_worker_are_leased_again_before_others():
     b = book(4)
     b.lease("w", 2)
     b.lose("w")
@@ -39,7 +39,7 @@ def test_a_lost_item_reports_its_latest_loss():
     assert (b.losses, b.losses_of([0, 1, 2])) == (2, {0: 2, 1: 2})
 
 
-def test_an_item_finishes_once_whichever_worker_reports_it():
+def test_an_item_finishes_only_once():
     b = book(1)
     b.lease("w", 1)
     b.lose("w")
@@ -48,7 +48,7 @@ def test_an_item_finishes_once_whichever_worker_reports_it():
     assert b.open == 0
 
 
-def test_an_item_finished_by_a_dead_worker_is_not_handed_out_again():
+def test_an_item_finished_by_a_dead_worker_is_not_leased_again():
     b = book(1)
     b.lease("w", 1)
     b.lose("w")
@@ -60,9 +60,9 @@ def test_items_handed_back_go_first_and_are_not_suspects():
     b = book(6)
     b.lease("w", 4)
     b.hand_back("w", [2, 3, 5], begun=False)
-    assert b.leased == 2 and b.losses_of(range(6)) == {}, "nothing of them can be in a journal"
+    assert b.leased == 2 and b.losses_of(range(6)) == {}, "they cannot have journal rows"
     assert [i for i, _ in b.lease("v", 2)] == [2, 3]
-    b.hand_back("w", b.held("w"), begun=True)
+    b.hand_back("w", b.leases_of("w"), begun=True)
     assert [i for i, _ in b.lease("v", 6)] == [0, 1, 4, 5]
     assert b.losses_of([0, 1, 2, 4]) == {0: 1, 1: 1}
     assert b.reissued == 0 and b.lease("w", 1) == []
@@ -72,8 +72,8 @@ def test_an_item_of_leaving_workers_is_never_a_suspect():
     b = book(1)
     for i in range(10):
         assert b.lease(f"w{i}", 1)
-        b.hand_back(f"w{i}", b.held(f"w{i}"), begun=True)
-    assert b.open == 1 and not b.condemned
+        b.hand_back(f"w{i}", b.leases_of(f"w{i}"), begun=True)
+    assert b.open == 1 and not b.fatal
 
 
 def test_a_suspect_that_is_handed_back_stays_a_suspect():
@@ -84,9 +84,9 @@ def test_a_suspect_that_is_handed_back_stays_a_suspect():
     assert [i for i, _ in b.lease("v", 1)] == [1]
     b.finish(1)
     assert [i for i, _ in b.lease("v", 1)] == [0]
-    b.hand_back("v", b.held("v"), begun=True)
+    b.hand_back("v", b.leases_of("v"), begun=True)
     b.add([(2, "item 2")])
-    assert [i for i, _ in b.lease("u", 2)] == [2], "suspects are handed out alone"
+    assert [i for i, _ in b.lease("u", 2)] == [2], "suspects are leased alone"
 
 
 @given(
@@ -95,7 +95,7 @@ def test_a_suspect_that_is_handed_back_stays_a_suspect():
         max_size=60,
     )
 )
-def test_no_item_is_lost_whatever_workers_do(steps):
+def test_no_item_is_ever_lost(steps):
     b = book(10)
     held: dict[str, list[int]] = {w: [] for w in "abc"}
     finished = set()
@@ -106,7 +106,7 @@ def test_no_item_is_lost_whatever_workers_do(steps):
             b.lose(worker)
             held[worker] = []
         elif what == "leave":
-            b.hand_back(worker, b.held(worker), begun=True)
+            b.hand_back(worker, b.leases_of(worker), begun=True)
             held[worker] = []
         elif what == "hand back":
             b.hand_back(worker, held[worker][:1], begun=False)
@@ -118,7 +118,7 @@ def test_no_item_is_lost_whatever_workers_do(steps):
     assert b.open == 10 - len(finished)
     for w in "abc":
         b.lose(w)
-    rest = set(b.condemned)
+    rest = set(b.fatal)
     while given := [i for i, _ in b.lease("z", 100)]:
         rest |= set(given)
         for item in given:
@@ -133,20 +133,20 @@ def test_no_item_is_lost_whatever_workers_do(steps):
     st.integers(1, 40),
     st.randoms(use_true_random=False),
 )
-def test_an_item_that_kills_its_workers_is_found_and_no_other_is_blamed(n, guilty, outages, places, rng):
-    """Workers finish what they have in any order; one that has a guilty item dies of it at any moment; one
-    may die of something else."""
+def test_only_items_that_crash_their_workers_are_given_up(n, fatal, outages, places, rng):
+    """Workers finish their items in any order. A worker with a fatal item may die at any moment, and one
+    worker may die for another reason."""
     b = book(n)
-    guilty = {g for g in guilty if g < n}
+    fatal = {g for g in fatal if g < n}
     held: list[list[int]] = [[] for _ in range(3)]
     outages = list(outages)
     for _ in range(5_000):
-        if len(b.condemned) == b.open:
+        if len(b.fatal) == b.open:
             break
         w = rng.randrange(3)
         given = [i for i, _ in b.lease(str(w), places - len(held[w]))]
         held[w] += given
-        deadly = guilty.intersection(held[w])
+        deadly = fatal.intersection(held[w])
         if (deadly and rng.random() < 0.5) or (w in outages and held[w] and rng.random() < 0.1):
             if not deadly:
                 outages.remove(w)
@@ -154,11 +154,11 @@ def test_an_item_that_kills_its_workers_is_found_and_no_other_is_blamed(n, guilt
             held[w] = []
         elif held[w]:
             item = held[w].pop(rng.randrange(len(held[w])))
-            if item in guilty:
+            if item in fatal:
                 held[w].append(item)
             else:
                 b.finish(item)
-    assert {i for i, _, _ in b.give_up()} == guilty
+    assert {i for i, _, _ in b.give_up()} == fatal
     assert b.open == 0
 
 
@@ -168,30 +168,30 @@ def test_suspects_wait_for_an_idle_worker_and_for_ordinary_items():
         b.lease("w", 30)
         b.lose("w")
     assert [i for i, _ in b.lease("w", 100)] == list(range(30, 40)), "lost twice: the first thirty"
-    assert b.lease("w", 100) == [], "it has ordinary items"
+    assert b.lease("w", 100) == [], "it has other items"
     for i in range(30, 40):
         b.finish(i)
-    assert len(b.lease("w", 100)) == GROUP and b.lease("w", 100) == []
+    assert len(b.lease("w", 100)) == SUSPECT_GROUP and b.lease("w", 100) == []
     b.add([(40, "item 40")])
-    assert b.lease("w", 100) == [], "what came meanwhile is not to be suspected with them"
+    assert b.lease("w", 100) == [], "other items must not become suspects with them"
     b.lose("w")
     assert [i for i, _ in b.lease("w", 100)] == [40]
 
 
-def test_an_item_is_condemned_only_after_being_lost_alone_more_than_once():
+def test_an_item_is_given_up_only_after_being_lost_alone_more_than_once():
     b = book(2)
     for _ in range(3):
         assert len(b.lease("w", 5)) == 2
         b.lose("w")
     ((suspect, _),) = b.lease("w", 5)
     b.lose("w")
-    assert b.condemned == {}
+    assert b.fatal == {}
     ((other, _),) = b.lease("w", 5)
     assert other == 1 - suspect and b.finish(other)
     assert len(b.lease("w", 5)) == 1
     b.lose("w")
-    assert b.condemned == {suspect: 5}
-    assert [(i, times) for i, _, times in b.give_up()] == [(suspect, 5)] and b.condemned == {}
+    assert b.fatal == {suspect: 5}
+    assert [(i, times) for i, _, times in b.give_up()] == [(suspect, 5)] and b.fatal == {}
     assert b.open == 0 and b.lease("w", 5) == []
 
 
@@ -212,7 +212,7 @@ def test_a_run_stops_when_most_of_the_first_items_fail():
     assert "20 of the first 20" in watch.message("extract") and "garbage" in watch.message("extract")
 
 
-def test_a_first_sweep_that_failed_transiently_stops_the_run_however_small():
+def test_even_a_small_first_sweep_with_transient_failures_stops_the_run():
     watch = FailureWatch(0.5)
     watch.note("retry", "connection refused")
     assert not watch.tripped() and watch.mostly_transient
@@ -222,7 +222,7 @@ def test_a_first_sweep_that_failed_transiently_stops_the_run_however_small():
     assert not before.mostly_transient
 
 
-def test_if_bad_replies_do_not_count_missing_answers_stop_a_run():
+def test_missing_answers_stop_a_run_even_if_bad_replies_do_not_count():
     watch = FailureWatch(0.5, count_bad_replies=False)
     for _ in range(50):
         watch.note("failed", "nonsense")

@@ -1,4 +1,4 @@
-"""The pool of processes for computations."""
+"""The pool of worker processes for computations."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ def refusing(x: int) -> None:
     raise ValueError(f"{x} is odd")
 
 
-def test_small_work_is_done_in_this_process(pool: ProcessPool):
+def test_small_runs_use_only_this_process(pool: ProcessPool):
     assert list(pool.map(where, range(3))) == [(x, os.getpid()) for x in range(3)]
     assert list(ProcessPool(1, after_s=0).map(where, [1, 2])) == [(1, os.getpid()), (2, os.getpid())]
 
 
-def test_processes_that_are_up_work_and_results_come_in_order(pool: ProcessPool):
+def test_processes_compute_and_results_come_in_order(pool: ProcessPool):
     pool.wait()
     found = list(pool.map(where, range(40)))
     assert [x for x, _ in found] == list(range(40)) and os.getpid() not in {p for _, p in found}
-    assert list(pool.map(where, [7])) == [(7, os.getpid())]  # which nobody else could do sooner
+    assert list(pool.map(where, [7])) == [(7, os.getpid())]  # which no other process could do earlier
     with pytest.raises(ValueError, match="1 is odd"):
         list(pool.map(refusing, [1, 2]))
 
@@ -72,14 +72,14 @@ def test_an_unpicklable_error_is_replaced(pool: ProcessPool):
     assert list(pool.map(str, [1, 2])) == ["1", "2"]  # no process has died of it
 
 
-def test_an_error_of_another_process_names_its_place(pool: ProcessPool):
+def test_an_error_from_another_process_says_where_it_occurred(pool: ProcessPool):
     pool.wait()
     with pytest.raises(UsageError) as raised:
         list(pool.map(logs.from_environment, [{logs.VARIABLE: "loud"}] * 2))
     assert re.search(r"\(base/logs.py:\d+\)$", describe_error(raised.value))
 
 
-def test_a_shared_value_is_sent_with_each_input_if_no_file_can_be_written(
+def test_a_shared_value_is_sent_with_each_input_if_the_file_cannot_be_written(
     pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     pool.wait()
@@ -103,7 +103,7 @@ def test_a_shared_value_is_written_once(pool: ProcessPool):
     assert pool.spill(None).endswith("1.pickle")
 
 
-def test_after_a_process_died_this_process_does_everything(
+def test_after_a_process_died_this_process_does_all_the_work(
     pool: ProcessPool, caplog: pytest.LogCaptureFixture
 ):
     pool.wait()

@@ -1,4 +1,4 @@
-"""Cached replies are found at once, written soon in few parts, and then leave the memory."""
+"""Cached replies are found immediately, soon written in few parts, and then removed from memory."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def ended(what: Callable[[], object], within_s: float = 20.0) -> bool:
     return bool(what())
 
 
-def test_written_rows_are_found_and_no_longer_in_memory(store: Store):
+def test_written_rows_are_found_but_not_in_memory(store: Store):
     replies = ReplyCache(store)
     assert replies.lookup([key(0)]) == {key(0): []}
     for i in range(5):
@@ -65,13 +65,13 @@ def test_answers_in_quick_succession_share_a_part(store: Store):
     for i in range(20):
         replies.append(row(i))
         replies.flush_if_due()
-    assert parts(store) == 1, "of the first, which nobody had written just before"
+    assert parts(store) == 1, "only the first, because no write preceded it"
     replies.flush()
     assert parts(store) == 2
     assert set(ReplyCache(store).lookup([key(i) for i in range(20)])) == {key(i) for i in range(20)}
 
 
-def test_many_pending_rows_are_written_at_once(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_many_pending_rows_are_written_immediately(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "FLUSH_ROWS", 4)
     replies = ReplyCache(store)
     for i in range(9):
@@ -88,7 +88,7 @@ def test_a_timer_writes_pending_rows(store: Store, monkeypatch: pytest.MonkeyPat
 
 def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "MERGE_FROM_PARTS", 8)
-    monkeypatch.setattr(reply_cache, "CHECK_EVERY", 4)
+    monkeypatch.setattr(reply_cache, "CHECK_AFTER_PARTS", 4)
     replies = ReplyCache(store)
     for i in range(40):
         replies.lookup([key(i)])
@@ -125,11 +125,11 @@ def test_rows_of_other_processes_are_found_after_a_refresh(store: Store):
     assert two.lookup([key(1), key(2)]) == {key(1): [row(1)], key(2): [row(2)]}
 
 
-def test_parts_are_not_merged_while_another_writer_holds_the_lock(
+def test_parts_are_not_merged_while_another_writer_has_the_lock(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(reply_cache, "MERGE_FROM_PARTS", 2)
-    monkeypatch.setattr(reply_cache, "CHECK_EVERY", 1)
+    monkeypatch.setattr(reply_cache, "CHECK_AFTER_PARTS", 1)
     replies = ReplyCache(store)
     with locks.acquire(store, "a batch"):
         for i in range(4):
@@ -139,7 +139,9 @@ def test_parts_are_not_merged_while_another_writer_holds_the_lock(
         assert parts(store) == 4 and not replies.failure
 
 
-def test_rows_that_cannot_be_written_are_kept_and_reported(store: Store, monkeypatch: pytest.MonkeyPatch):
+def test_rows_that_cannot_be_written_stay_pending_and_are_reported(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+):
     def full(self: Store, path: str, data: bytes) -> None:
         raise StoreError("no space left")
 

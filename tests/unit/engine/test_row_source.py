@@ -1,4 +1,4 @@
-"""A sweep's items from a stream that a thread reads."""
+"""RowSource: items from a stream of tables that a thread reads."""
 
 from __future__ import annotations
 

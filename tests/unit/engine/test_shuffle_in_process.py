@@ -1,4 +1,4 @@
-"""What the in-process shuffle sends to other processes."""
+"""The data that the in-process shuffle sends to other processes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_each_partition_is_pickled_without_the_rows_of_others(
     def noted(fn: Callable[[pa.Table], object], inputs: Iterable[pa.Table]) -> Iterator[object]:
         held = pa.total_allocated_bytes()
         for table in inputs:
-            assert held < pa.total_allocated_bytes() < held + whole / 2, "one after another"
+            assert held < pa.total_allocated_bytes() < held + whole / 2, "one by one"
             sent.append(len(pickle.dumps(table)))
             yield fn(table)
 

@@ -29,7 +29,7 @@ def test_tokens_of_earlier_sweeps_count():
         spending.check(spent(40), InFlight(), 0.0)
 
 
-def test_a_cost_limit_stops_at_the_dollar():
+def test_a_run_stops_at_its_cost_limit():
     spending = Spending(Budget(max_cost_usd=0.5))
     spending.check(spent(1, 499_999_999_999), InFlight(), 0.0)
     with pytest.raises(BudgetSpent, match="max_cost_usd"):
@@ -46,10 +46,10 @@ def test_time_counts_from_the_start_of_the_run():
 def test_calls_in_flight_count_as_spent():
     spending = Spending(Budget(max_total_tokens=100))
     spending.check(spent(60), InFlight(2, 39), 0.0)
-    with pytest.raises(BudgetSpent, match=r"60 tokens spent and 2 calls in flight"):
+    with pytest.raises(BudgetSpent, match=r"60 tokens spent, plus 2 calls in flight"):
         spending.check(spent(60), InFlight(2, 40), 0.0)
     dollars = Spending(Budget(max_cost_usd=1))
-    with pytest.raises(BudgetSpent, match=r"\$0\.9000 spent and 1 calls in flight"):
+    with pytest.raises(BudgetSpent, match=r"\$0\.9000 spent, plus 1 call in flight"):
         dollars.check(spent(1, 9 * 10**11), InFlight(1, 5, 10**11), 0.0)
 
 
@@ -78,7 +78,7 @@ def test_only_items_that_can_finish_within_the_budget_are_started():
     assert Spending().affordable_items(spent(8_000), 4, offline) is None
 
 
-def test_before_an_item_has_finished_it_costs_what_its_calls_are_expected_to_cost():
+def test_the_first_items_are_estimated_by_the_expected_cost_of_their_calls():
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
     assert spending.affordable_items(Accounts(), 0, models, InFlight(), 2.0) == FIRST_ITEMS, (
         "nothing is known of them"
@@ -91,7 +91,9 @@ def test_before_an_item_has_finished_it_costs_what_its_calls_are_expected_to_cos
     assert spending.affordable_items(spent(20_000), 0, models, InFlight(3, 20_000), 2.0) == 5, (
         "those that were answered"
     )
-    assert spending.affordable_items(spent(8_000), 4, models, reports, 2.0) == 50, "finished ones know better"
+    assert spending.affordable_items(spent(8_000), 4, models, reports, 2.0) == 50, (
+        "finished items give a better estimate"
+    )
     assert spending.affordable_items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, (
         "a call of many items"
     )
@@ -100,7 +102,7 @@ def test_before_an_item_has_finished_it_costs_what_its_calls_are_expected_to_cos
 
 
 def test_items_without_usage_do_not_lower_the_expected_cost():
-    """Others may start in place of items that fit no model or reached no endpoint, but no more than that."""
+    """Items that did not fit a model or found no endpoint may be replaced by as many others, but not more."""
     spending, models = Spending(Budget(max_total_tokens=100_000)), Models({"default": Model()})
     assert spending.affordable_items(Accounts(), 3, models, InFlight(), 2.0) == 3 + FIRST_ITEMS
     assert spending.affordable_items(Accounts(), 3, models, InFlight(4, 4 * 10_000), 2.0) == 3 + 5

@@ -1,4 +1,4 @@
-"""How many LLM workers there are and on which nodes."""
+"""The number of LLM workers, and their nodes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def nodes(n: int, cpus: float = 16.0) -> list[Node]:
     return [Node(f"n{i}", cpus) for i in range(n)]
 
 
-def test_few_nodes_have_two_workers_each_whatever_the_limits():
+def test_few_nodes_have_two_workers_each_regardless_of_the_limits():
     for limited in (models(), models(Endpoint(max_in_flight=1)), models(Endpoint(requests_per_minute=10))):
         assert workers_on(nodes(1), limited) == {"n0": 2}
         assert workers_on(nodes(4), limited) == {f"n{i}": 2 for i in range(4)}
@@ -67,7 +67,7 @@ def test_a_node_without_cpus_has_no_workers_unless_all_nodes_lack_them(some):
     assert workers_on([], some) == {}
 
 
-def test_existing_workers_stay_and_new_ones_go_where_there_are_fewest():
+def test_existing_workers_stay_and_new_ones_go_to_the_nodes_with_the_fewest():
     limited = models(Endpoint(max_in_flight=1))
     assert workers_on(nodes(3), limited, existing={"n1": 2}) == {"n0": 2, "n1": 2, "n2": 2}
     before = workers_on(nodes(4), limited)

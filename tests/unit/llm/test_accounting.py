@@ -76,7 +76,7 @@ def test_accounts_survive_json(a, mine, others):
     assert Accounts.from_dict(json.loads(json.dumps(before.to_dict()))) == before
 
 
-def test_merging_leaves_what_was_merged_alone():
+def test_merging_does_not_change_its_inputs():
     x = accounts([record()])
     Accounts.merged([x, x]).add(record())
     assert x.total.calls == 1
@@ -91,13 +91,13 @@ def test_each_stage_and_model_has_its_own_row():
     ]
 
 
-def test_one_unknown_price_makes_the_cost_unknown_not_smaller():
+def test_one_unknown_price_makes_the_cost_unknown():
     total = accounts([record(cost_pico_usd=2_000_000_000_000), record()]).total
     assert total.cost_usd == 2.000000000005
     assert accounts([record(), record(cost_pico_usd=None), record()]).total.cost_usd is None
 
 
-def test_retries_429s_failures_and_guesses_are_counted():
+def test_retries_429s_failures_and_estimates_are_counted():
     total = accounts(
         [
             record(attempts=4, rate_limited=2),
@@ -110,14 +110,14 @@ def test_retries_429s_failures_and_guesses_are_counted():
     assert total.total_tokens == 122
 
 
-def test_taking_leaves_nothing_behind():
+def test_take_empties_the_accounts():
     x = accounts([record()])
     assert x.take().total.calls == 1
     assert x.take().total.calls == 0
 
 
 @given(st.lists(st.floats(0.001, 500.0), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
-def test_a_quantile_is_within_a_tenth_of_the_true_one(seconds, share):
+def test_quantiles_are_accurate_to_ten_percent(seconds, share):
     latencies = Latencies()
     for s in seconds:
         latencies.add(s)
@@ -131,17 +131,17 @@ def test_without_calls_there_is_no_quantile():
     assert Latencies().quantile(0.5) is None
 
 
-def test_a_stage_says_how_many_calls_were_in_flight_and_how_much_of_the_limit_was_used():
+def test_rows_contain_calls_in_flight_and_the_share_of_the_limit():
     endpoints = [Endpoint(requests_per_minute=60, tokens_per_minute=6_000)] * 2
     model = Model(provider="openai", model="m", endpoints=tuple(endpoints))
     one = accounts([record(usage=Usage(500, 100), busy_s=12.0) for _ in range(10)])
     one.absorb(Accounts(spans={"extract": StageTiming(30_000, 7)}, limits={"m": CombinedLimits.of(model)}))
     (row,) = one.rows()
     assert (row["seconds"], row["mean_in_flight"], row["peak_in_flight"]) == (30.0, 4.0, 7)
-    assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, of 12,000 in a whole one"
+    assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, with a limit of 12,000 per minute"
 
 
-def test_the_tighter_limit_is_the_one_that_is_used():
+def test_the_share_refers_to_the_tighter_limit():
     used = CallTotals(requests=30, prompt_tokens=100)
     assert CombinedLimits(60, 6_000).share(used, 60.0) == 0.5
     assert CombinedLimits(None, 1_000).share(used, 60.0) == 0.1
@@ -149,7 +149,7 @@ def test_the_tighter_limit_is_the_one_that_is_used():
     assert CombinedLimits(60, 60).share(used, 0.0) is None
 
 
-def test_an_endpoint_without_a_limit_leaves_the_model_without_one():
+def test_a_model_is_unlimited_if_one_endpoint_is():
     endpoints = (Endpoint(requests_per_minute=60, tokens_per_minute=6_000), Endpoint(tokens_per_minute=1_000))
     assert CombinedLimits.of(Model(provider="openai", model="m", endpoints=endpoints)) == CombinedLimits(
         None, 7_000
@@ -157,7 +157,7 @@ def test_an_endpoint_without_a_limit_leaves_the_model_without_one():
     assert CombinedLimits.of(Model()) == CombinedLimits(None, None)
 
 
-def test_two_sweeps_of_a_stage_add_their_time_and_keep_the_higher_peak():
+def test_two_sweeps_of_a_stage_sum_their_time_and_keep_the_higher_peak():
     both = Accounts.merged(
         [Accounts(spans={"report": StageTiming(5, 9)}), Accounts(spans={"report": StageTiming(7, 3)})]
     )
@@ -171,7 +171,7 @@ def test_accounts_of_an_earlier_version_are_read():
     assert row["calls"] == 1 and row["seconds"] is None and row["mean_in_flight"] is None
 
 
-def test_what_is_in_flight_adds_up_and_is_taken_off_again():
+def test_calls_in_flight_are_added_and_subtracted():
     here = InFlight()
     here.add(InFlight(1, 100, 7))
     here.add(InFlight(1, 50, 1))

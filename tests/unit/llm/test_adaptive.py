@@ -5,7 +5,7 @@ from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, shari
 
 from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.engine.ray.limiter_actors import MAX_LINGER_S
-from graphrag_ray.llm.adaptive import LARGEST, AdaptiveBound
+from graphrag_ray.llm.adaptive import MAX_BOUND, AdaptiveBound
 from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 SERVERS = {
@@ -27,8 +27,8 @@ def short(rng):
 SHORT_MEAN = 85.0
 
 
-def judged(world, mean_tokens, start, end):
-    """(share of the server's best throughput, calls in flight by those that 90% of it needs)."""
+def measure(world, mean_tokens, start, end):
+    """Return the share of the best throughput, and calls in flight relative to those needed for 90% of it."""
     best = world.server.best(mean_tokens) * (1.0 - world.fails) / (1.0 + 7.0 * world.tail)
     return (
         world.throughput(start, end) / best,
@@ -38,34 +38,34 @@ def judged(world, mean_tokens, start, end):
 
 @pytest.mark.parametrize("name", SERVERS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_within_a_minute_the_best_throughput_is_reached_without_a_queue(name, seed):
+def test_the_best_throughput_is_found_within_a_minute_and_without_a_queue(name, seed):
     world = World(SERVERS[name], short, seed=seed).run(120.0)
-    share, in_flight = judged(world, SHORT_MEAN, 60.0, 120.0)
+    share, in_flight = measure(world, SHORT_MEAN, 60.0, 120.0)
     assert share >= 0.9
     assert in_flight <= 2.0
 
 
 @pytest.mark.parametrize("name", ["16 slots", "200 slots", "200 shares", "batches of 256"])
-def test_calls_that_are_told_of_in_batches_do_not_mislead(name):
+def test_calls_that_are_reported_in_batches_do_not_mislead(name):
     world = World(SERVERS[name], short, lag_s=MAX_LINGER_S).run(120.0)
-    share, in_flight = judged(world, SHORT_MEAN, 60.0, 120.0)
+    share, in_flight = measure(world, SHORT_MEAN, 60.0, 120.0)
     assert share >= 0.88
     assert in_flight <= 2.0
 
 
-def test_a_change_of_the_server_is_followed_though_calls_are_told_of_in_batches():
+def test_the_bound_follows_the_server_if_calls_are_reported_in_batches():
     world = World(fixed(40), short, seed=2, lag_s=MAX_LINGER_S).run(90.0)
     world.server = fixed(80)
     world.run(210.0)
-    share, in_flight = judged(world, SHORT_MEAN, 150.0, 210.0)
+    share, in_flight = measure(world, SHORT_MEAN, 150.0, 210.0)
     assert share >= 0.88
     assert in_flight <= 2.0
 
 
 @pytest.mark.parametrize("name", SERVERS)
-def test_yes_and_no_among_long_replies_do_not_mislead(name):
+def test_short_replies_among_long_ones_do_not_mislead(name):
     world = World(SERVERS[name], seed=3).run(150.0)
-    share, in_flight = judged(world, MIXTURE_MEAN, 75.0, 150.0)
+    share, in_flight = measure(world, MIXTURE_MEAN, 75.0, 150.0)
     assert share >= 0.88
     assert in_flight <= 2.0
 
@@ -78,26 +78,26 @@ TEN_SECONDS_MEAN = 570.0
 
 
 @pytest.mark.parametrize("slots", [64, 256])
-def test_calls_of_ten_seconds_reach_the_best_throughput_in_their_second_minute(slots):
+def test_ten_second_calls_have_the_best_throughput_in_the_second_minute(slots):
     world = World(fixed(slots), of_ten_seconds).run(120.0)
-    first, _ = judged(world, TEN_SECONDS_MEAN, 0.0, 60.0)
-    second, in_flight = judged(world, TEN_SECONDS_MEAN, 60.0, 120.0)
+    first, _ = measure(world, TEN_SECONDS_MEAN, 0.0, 60.0)
+    second, in_flight = measure(world, TEN_SECONDS_MEAN, 60.0, 120.0)
     assert first >= 0.5
     assert second >= 0.85
     assert in_flight <= 2.0
 
 
 @pytest.mark.parametrize("slots", [4, 16])
-def test_a_start_that_is_far_too_high_is_seen_by_the_first_calls_waiting_for_each_other(slots):
+def test_a_start_that_is_far_too_high_is_detected_from_the_first_calls(slots):
     world = World(fixed(slots), of_ten_seconds).run(300.0)
     assert max(n for _, n, _ in world.samples) <= 64
-    assert judged(world, TEN_SECONDS_MEAN, 60.0, 300.0)[0] >= 0.85
+    assert measure(world, TEN_SECONDS_MEAN, 60.0, 300.0)[0] >= 0.85
     assert world.samples[-1][1] <= 32
 
 
-def test_a_few_slow_calls_and_a_few_lost_ones_do_not_mislead():
+def test_a_few_slow_and_lost_calls_do_not_mislead():
     world = World(fixed(100), short, tail=0.01, fails=0.03).run(150.0)
-    share, in_flight = judged(world, SHORT_MEAN, 60.0, 150.0)
+    share, in_flight = measure(world, SHORT_MEAN, 60.0, 150.0)
     assert share >= 0.88
     assert in_flight <= 2.0
 
@@ -114,25 +114,25 @@ def test_a_few_slow_calls_and_a_few_lost_ones_do_not_mislead():
     ],
     ids=["slots x2", "slots /2", "shares x2", "shares /2", "batches x2", "batches /2"],
 )
-def test_a_change_of_the_server_is_followed_within_a_minute(before, after):
+def test_the_bound_follows_the_server_within_a_minute(before, after):
     world = World(before, short, seed=2).run(90.0)
     world.server = after
     world.run(210.0)
-    share, in_flight = judged(world, SHORT_MEAN, 150.0, 210.0)
+    share, in_flight = measure(world, SHORT_MEAN, 150.0, 210.0)
     assert share >= 0.9
     assert in_flight <= 2.0
 
 
-def test_a_server_that_bounces_calls_is_kept_just_below_that():
+def test_the_bound_stays_just_below_the_load_at_which_calls_are_refused():
     server = Server(50, lambda n: 60.0, bounces_at=60)
     world = World(server, short).run(150.0)
-    share, in_flight = judged(world, SHORT_MEAN, 60.0, 150.0)
+    share, in_flight = measure(world, SHORT_MEAN, 60.0, 150.0)
     assert share >= 0.85
     assert in_flight <= 60 / server.needed()
 
 
 def bound_after(limits, now, n=400):
-    """How many places there are."""
+    """Return the bound after these events."""
     ticket = limits.ask("w", [1] * n, [0])
     got = 0
     while granted := limits.grants(now)[0]:
@@ -142,7 +142,7 @@ def bound_after(limits, now, n=400):
     return got
 
 
-def test_a_429_takes_a_share_off_once_for_all_calls_that_were_on_their_way():
+def test_a_429_lowers_the_bound_once_for_all_calls_in_flight():
     limits = LimiterState([Endpoint()], 50, 0.0)
     assert bound_after(limits, 0.0) == 50
     for _ in range(20):
@@ -159,21 +159,21 @@ def test_without_demand_the_bound_does_not_grow():
     assert world.in_flight <= 64
 
 
-def test_a_few_failures_do_not_lower_a_bound_that_is_not_reached():
+def test_a_few_failures_do_not_lower_an_unused_bound():
     bound = AdaptiveBound(64, 0.0)
     for i in range(5_000):
         bound.ended(i * 0.1, 10, 1.0, 100, i % 30 != 0)
     assert bound.bound == 64
 
 
-def test_when_many_calls_fail_a_share_is_taken_off():
+def test_many_failures_lower_the_bound():
     bound = AdaptiveBound(64, 0.0)
     for i in range(40):
         bound.ended(10.0 + i * 0.1, 64, 1.0, 100, i % 2 == 0)
     assert bound.bound == round(64 * 0.8)
 
 
-def test_a_bound_of_the_users_is_not_touched():
+def test_a_configured_bound_does_not_change():
     limits = LimiterState([Endpoint(max_in_flight=8)], 64, 0.0)
     for i in range(400):
         bound_after(limits, i * 0.01)
@@ -216,7 +216,7 @@ def test_two_endpoints_without_limits_each_find_their_own_bound():
     ),
     st.integers(1, 100),
 )
-def test_whatever_the_clock_and_the_replies_do_there_is_a_bound_of_at_least_one(calls, start):
+def test_the_bound_is_always_at_least_one(calls, start):
     bound = AdaptiveBound(start, 0.0)
     now = 0.0
     for jump, latency_s, tokens, ok in calls:
@@ -224,4 +224,4 @@ def test_whatever_the_clock_and_the_replies_do_there_is_a_bound_of_at_least_one(
         bound.ended(now, bound.bound, latency_s, tokens, ok)
         if not ok and tokens % 3 == 0:
             bound.refused(now, bound.bound)
-        assert 1 <= bound.bound <= LARGEST
+        assert 1 <= bound.bound <= MAX_BOUND

@@ -31,7 +31,7 @@ def kind(status, message="no", code=None):
         (400, "invalid model", "model_not_found"),
     ],
 )
-def test_what_no_request_survives_is_fatal(status, message, code):
+def test_failures_of_all_requests_are_fatal(status, message, code):
     assert kind(status, message, code) is FatalCallError
 
 
@@ -46,12 +46,12 @@ def test_what_no_request_survives_is_fatal(status, message, code):
         (429, "Request too large for gpt-4o on tokens per min (TPM): Limit 30000, Requested 40000", None),
     ],
 )
-def test_what_this_request_never_survives_is_permanent(status, message, code):
+def test_failures_of_this_request_only_are_permanent(status, message, code):
     assert kind(status, message, code) is PermanentCallError
 
 
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 529])
-def test_what_may_pass_is_transient(status):
+def test_failures_that_may_pass_are_transient(status):
     assert kind(status) is TransientCallError
 
 
@@ -66,14 +66,14 @@ def test_what_may_pass_is_transient(status):
         {"detail": [{"msg": "the reason"}]},
     ],
 )
-def test_the_reason_is_found_in_any_shape_of_body(body):
+def test_the_reason_is_found_in_every_body_format(body):
     error = failure_of(HttpRefusal.read(400, body), "http://host/v1")
     assert "http://host/v1 answered 400" in str(error)
     assert "the reason" in str(error)
 
 
 @pytest.mark.parametrize("body", [None, "", [], {}, {"error": None}, {"error": {}}])
-def test_an_empty_body_still_makes_a_message(body):
+def test_an_empty_body_still_gives_a_message(body):
     assert "503" in str(failure_of(HttpRefusal.read(503, body), "http://host"))
 
 
@@ -107,23 +107,23 @@ def test_an_empty_body_still_makes_a_message(body):
         ({}, None),
     ],
 )
-def test_how_long_to_wait_is_read_from_every_header_that_says_it(headers, seconds):
-    found = retry_after_s(headers, NOW)
-    assert found == (None if seconds is None else pytest.approx(seconds))
+def test_the_waiting_time_is_read_from_every_header(headers, seconds):
+    waiting_s = retry_after_s(headers, NOW)
+    assert waiting_s == (None if seconds is None else pytest.approx(seconds))
 
 
 @pytest.mark.parametrize("status", [408, 429, 503])
-def test_an_endpoint_that_asks_for_a_long_wait_is_as_good_as_gone(status):
+def test_an_endpoint_that_asks_for_a_long_wait_is_unavailable(status):
     error = failure_of(HttpRefusal.read(status, "maintenance"), "http://host/v1", 86400.0)
     assert isinstance(error, FatalCallError) and "asks to wait 24 h" in str(error)
     assert failure_of(HttpRefusal.read(status, "busy"), "http://host/v1", 590.0).retry_after_s == 590.0
 
 
-def test_an_endpoint_that_sends_us_elsewhere_is_not_followed():
+def test_redirects_are_not_followed():
     assert isinstance(failure_of(HttpRefusal(307, "http://other/v1"), "http://host/v1"), FatalCallError)
 
 
-def test_errors_keep_what_they_know_through_pickling():
+def test_errors_keep_their_attributes_when_pickled():
     gave_up = pickle.loads(pickle.dumps(RetriesExhausted("again", status=503, attempts=8)))
     assert (str(gave_up), gave_up.status, gave_up.attempts) == ("again", 503, 8)
     truncated = pickle.loads(pickle.dumps(PromptTruncated("cut", usage=Usage(5))))

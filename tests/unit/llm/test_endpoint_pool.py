@@ -3,7 +3,7 @@ import logging
 import pytest
 
 from graphrag_ray.base.errors import FatalCallError, NoEndpoint
-from graphrag_ray.llm.model_client import LONGEST_REST_S, REST_AFTER_FAILURES, EndpointPool
+from graphrag_ray.llm.model_client import MAX_REST_S, REST_AFTER_FAILURES, EndpointPool
 
 
 def pool(n=2, limits=None):
@@ -12,26 +12,26 @@ def pool(n=2, limits=None):
 
 def fail(endpoints, endpoint, now, times=REST_AFTER_FAILURES):
     for _ in range(times):
-        endpoints.failed(endpoint, now)
+        endpoints.record_failure(endpoint, now)
 
 
-def test_an_endpoint_that_keeps_failing_is_left_alone_for_a_while_and_tried_again():
+def test_an_endpoint_that_keeps_failing_rests_and_is_tried_again():
     endpoints = pool()
     fail(endpoints, 0, 10.0)
     assert endpoints.usable(10.0, 1) == [1]
-    assert endpoints.usable(10.0 + LONGEST_REST_S, 1) == [0, 1]
+    assert endpoints.usable(10.0 + MAX_REST_S, 1) == [0, 1]
 
 
-def test_a_few_failures_among_successes_do_no_harm():
+def test_a_few_failures_among_successes_are_ignored():
     endpoints = pool()
     for now in range(20):
-        endpoints.failed(0, now)
-        endpoints.failed(0, now)
-        endpoints.worked(0)
+        endpoints.record_failure(0, now)
+        endpoints.record_failure(0, now)
+        endpoints.record_success(0)
     assert endpoints.usable(20.0, 1) == [0, 1]
 
 
-def test_rests_grow_longer_until_a_call_works():
+def test_rests_grow_until_a_call_succeeds():
     endpoints = pool()
     rests, now = [], 0.0
     for _ in range(4):
@@ -42,7 +42,7 @@ def test_rests_grow_longer_until_a_call_works():
         rests.append(now - start)
     assert rests == sorted(rests)
     assert rests[-1] >= 4 * rests[0]
-    endpoints.worked(0)
+    endpoints.record_success(0)
     fail(endpoints, 0, now)
     assert endpoints.usable(now + rests[0], 1) == [0, 1]
 
@@ -53,21 +53,21 @@ def test_the_only_endpoint_is_used_even_while_it_rests():
     assert endpoints.usable(0.0, 1) == [0]
 
 
-def test_a_resting_endpoint_is_used_for_what_no_other_takes():
+def test_a_resting_endpoint_is_used_for_requests_that_no_other_accepts():
     endpoints = pool(2, [None, 1000])
     fail(endpoints, 0, 0.0)
     assert endpoints.usable(0.0, 900) == [1]
     assert endpoints.usable(0.0, 5000) == [0, 1]
 
 
-def test_the_endpoint_where_a_call_failed_is_used_only_where_no_other_takes_it():
+def test_another_endpoint_than_that_of_the_failed_call_is_preferred():
     endpoints = pool(2, [None, 1000])
     assert endpoints.usable(0.0, 900, other_than=0) == [1]
     assert endpoints.usable(0.0, 5000, other_than=0) == [0, 1]
     assert pool(1).usable(0.0, 1, other_than=0) == [0]
 
 
-def test_an_endpoint_that_refuses_us_is_dropped_with_one_warning_as_long_as_another_remains(caplog):
+def test_an_endpoint_that_refuses_requests_is_dropped_with_one_warning(caplog):
     endpoints = pool()
     with caplog.at_level(logging.WARNING):
         endpoints.drop(0, FatalCallError("wrong key", status=401))
@@ -76,10 +76,10 @@ def test_an_endpoint_that_refuses_us_is_dropped_with_one_warning_as_long_as_anot
     assert len(caplog.records) == 1
     assert "http://host0" in caplog.text
     assert "answered 401" in caplog.text
-    assert "wrong key" not in caplog.text, "it may quote what was asked"
+    assert "wrong key" not in caplog.text, "the message may quote the request"
 
 
-def test_when_the_last_one_is_dropped_the_run_ends_with_its_reason():
+def test_dropping_the_last_endpoint_ends_the_run_with_its_reason():
     endpoints = pool()
     endpoints.drop(0, FatalCallError("wrong key", status=401))
     endpoints.drop(1, FatalCallError("no quota", status=429))
@@ -88,7 +88,7 @@ def test_when_the_last_one_is_dropped_the_run_ends_with_its_reason():
     assert caught.value.status == 429
 
 
-def test_that_there_was_no_way_at_all_is_told_from_a_refusal():
+def test_a_missing_endpoint_is_distinguished_from_a_refusal():
     endpoints = pool()
     endpoints.drop(0, NoEndpoint("no key"))
     endpoints.drop(1, NoEndpoint("no key either"))
@@ -96,16 +96,16 @@ def test_that_there_was_no_way_at_all_is_told_from_a_refusal():
         endpoints.usable(0.0, 1)
 
 
-def test_whoever_lives_longer_than_a_refusal_tries_again():
+def test_a_dropped_endpoint_is_tried_again_after_a_while():
     endpoints = EndpointPool(["http://host0"], [None], dropped_for_s=30.0)
     endpoints.drop(0, FatalCallError("no quota", status=429), 10.0)
     with pytest.raises(FatalCallError, match="no quota"):
         endpoints.usable(39.9, 1)
     assert endpoints.usable(40.0, 1) == [0]
-    assert endpoints.largest(40.0) is None
+    assert endpoints.max_tokens(40.0) is None
 
 
-def test_what_there_is_no_way_to_stays_dropped():
+def test_an_unusable_endpoint_stays_dropped():
     endpoints = EndpointPool(["http://host0"], [None], dropped_for_s=30.0)
     endpoints.drop(0, FatalCallError("no key"))
     with pytest.raises(FatalCallError, match="no key"):

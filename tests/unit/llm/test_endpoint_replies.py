@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import CallParameters, ChatRequest, EmbeddingRequest, Message, Usage
 from graphrag_ray.llm.call_failures import PromptTruncated
-from graphrag_ray.llm.endpoint_replies import decoded, read_chat, read_embeddings, split_proportionally
+from graphrag_ray.llm.endpoint_replies import decode_object, read_chat, read_embeddings, split_proportionally
 
 CALL = CallParameters("default", "m")
 REQUEST = ChatRequest("map", (Message("user", "Hello"),), CALL)
@@ -24,7 +24,7 @@ def read(what, request=REQUEST, counted=10):
     return read_chat(what, request, counted, lambda text: len(text.split()), "host")
 
 
-def test_text_reason_and_tokens_are_read():
+def test_text_finish_reason_and_tokens_are_parsed():
     usage = {
         "prompt_tokens": 120,
         "completion_tokens": 30,
@@ -49,12 +49,12 @@ def test_text_reason_and_tokens_are_read():
         {"prompt_tokens": 5, "completion_tokens": 2**70},
     ],
 )
-def test_where_no_usage_is_reported_our_own_counts_stand(usage):
+def test_our_own_counts_are_used_if_no_usage_is_reported(usage):
     reply = read(body("one two three", usage=usage))
     assert reply.usage == Usage(10, 3, 0, reported=False)
 
 
-def test_a_content_of_parts_is_joined():
+def test_content_parts_are_joined():
     parts = [
         {"type": "text", "text": "a"},
         {"type": "thinking", "thinking": "x"},
@@ -66,19 +66,19 @@ def test_a_content_of_parts_is_joined():
 @pytest.mark.parametrize(
     "nonsense", [{}, {"choices": []}, {"choices": [{}]}, {"choices": None}, {"choices": [{"message": "x"}]}]
 )
-def test_an_answer_without_a_message_may_be_better_next_time(nonsense):
+def test_a_reply_without_a_message_is_a_transient_failure(nonsense):
     with pytest.raises(TransientCallError, match="host"):
         read(nonsense)
 
 
-def test_an_empty_answer_of_a_content_filter_is_permanent():
+def test_an_empty_reply_due_to_a_content_filter_is_a_permanent_failure():
     with pytest.raises(PermanentCallError, match="content filter"):
         read(body(None, "content_filter"))
     with pytest.raises(PermanentCallError, match="I cannot help"):
         read(body(None, refusal="I cannot help with that"))
 
 
-def test_a_prompt_that_was_cut_by_the_endpoint_is_a_failure_with_its_price():
+def test_a_prompt_that_the_endpoint_truncated_is_a_billed_failure():
     usage = {"prompt_tokens": 2048, "completion_tokens": 5}
     with pytest.raises(PromptTruncated, match=r"2048.*7000") as caught:
         read(body(usage=usage), counted=7000)
@@ -86,28 +86,28 @@ def test_a_prompt_that_was_cut_by_the_endpoint_is_a_failure_with_its_price():
 
 
 @pytest.mark.parametrize(("reported", "counted"), [(100, 400), (3600, 7000), (9000, 7000)])
-def test_counts_that_differ_a_little_or_on_little_are_no_accusation(reported, counted):
+def test_small_differences_and_short_prompts_do_not_count_as_truncation(reported, counted):
     assert read(body(usage={"prompt_tokens": reported, "completion_tokens": 1}), counted=counted).text
 
 
-def test_a_yes_of_one_token_is_not_a_truncated_answer():
+def test_a_one_token_yes_is_not_truncated():
     assert read(body("Yes", "length"), YES_NO).finish_reason == "stop"
     assert read(body("", "length"), YES_NO).finish_reason == "length"
 
 
 @pytest.mark.parametrize("content", [b"", b"<html>", b"[1]", b"null", b'{"choices": [', b"\xff\xfe"])
-def test_what_is_not_json_may_be_better_next_time(content):
+def test_a_reply_that_is_not_json_is_a_transient_failure(content):
     with pytest.raises(TransientCallError, match="host"):
-        decoded(content, "host")
+        decode_object(content, "host")
 
 
-def test_an_error_inside_a_good_status_is_an_error():
+def test_an_error_with_status_200_is_an_error():
     with pytest.raises(TransientCallError):
-        decoded(b'{"error": {"message": "overloaded", "code": 429}}', "host")
+        decode_object(b'{"error": {"message": "overloaded", "code": 429}}', "host")
     with pytest.raises(TransientCallError):
-        decoded(b'{"error": "overloaded"}', "host")
+        decode_object(b'{"error": "overloaded"}', "host")
     with pytest.raises(FatalCallError):
-        decoded(b'{"error": {"message": "who are you", "code": 401}}', "host")
+        decode_object(b'{"error": {"message": "who are you", "code": 401}}', "host")
 
 
 def embedding_requests(*texts, dimensions=None):
@@ -119,7 +119,7 @@ def embedding_body(*vectors, usage=None):
     return {"data": data[::-1]} | ({"usage": {"prompt_tokens": usage}} if usage else {})
 
 
-def test_vectors_come_back_in_the_order_of_the_texts_whatever_their_encoding():
+def test_vectors_of_any_encoding_are_in_the_order_of_the_texts():
     as_text = base64.b64encode(np.array([3.0, 4.0], "<f4").tobytes()).decode()
     replies = read_embeddings(
         embedding_body([1.0, 2.0], as_text), embedding_requests("a", "b"), [1, 1], "host"
@@ -127,7 +127,7 @@ def test_vectors_come_back_in_the_order_of_the_texts_whatever_their_encoding():
     assert [np.frombuffer(r.vector, "<f4").tolist() for r in replies] == [[1.0, 2.0], [3.0, 4.0]]
 
 
-def test_the_usage_of_a_call_is_shared_out_exactly():
+def test_the_usage_of_a_call_is_divided_without_remainder():
     replies = read_embeddings(
         embedding_body([1.0], [1.0], [1.0], usage=100), embedding_requests("a", "b", "c"), [1, 1, 5], "host"
     )
@@ -154,18 +154,18 @@ def test_without_reported_usage_each_text_has_its_own_count():
         embedding_body(["x"], [1.0]),
     ],
 )
-def test_anything_but_one_vector_per_text_may_be_better_next_time(answer):
+def test_anything_but_one_vector_per_text_is_a_transient_failure(answer):
     with pytest.raises(TransientCallError):
         read_embeddings(answer, embedding_requests("a", "b"), [1, 1], "host")
 
 
-def test_vectors_of_another_length_than_asked_for_stop_the_run():
+def test_vectors_with_wrong_dimensions_stop_the_run():
     with pytest.raises(FatalCallError, match=r"2 dimensions instead of 512"):
         read_embeddings(embedding_body([1.0, 2.0]), embedding_requests("a", dimensions=512), [1], "host")
 
 
 @given(st.integers(0, 10**7), st.lists(st.integers(0, 10**4), min_size=1, max_size=50))
-def test_proportional_shares_add_up_and_are_off_by_less_than_one(total, weights):
+def test_proportional_shares_add_up_and_are_within_one_of_exact(total, weights):
     shares = split_proportionally(total, weights)
     assert sum(shares) == total
     assert min(shares) >= 0

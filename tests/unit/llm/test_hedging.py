@@ -6,16 +6,23 @@ from scripted import HELLO, PRICE, FakeClient, World, chat
 
 from graphrag_ray.base.errors import TransientCallError
 from graphrag_ray.base.messages import ChatReply, Usage
-from graphrag_ray.llm.hedging import ASK_AGAIN_S, FEWEST_SEEN, MOST_HEDGED, MOST_REQUESTS, CallDurations, race
-from graphrag_ray.llm.limiter import Place
+from graphrag_ray.llm.hedging import (
+    CHECK_INTERVAL_S,
+    MAX_HEDGED_SHARE,
+    MAX_REQUESTS,
+    MIN_SEEN,
+    CallDurations,
+    race,
+)
+from graphrag_ray.llm.limiter import Permit
 
 SECOND = ChatReply("Second.", usage=Usage(100, 50))
 
 
 class SlowOnce(FakeClient):
-    """Answers at once; from `slow_from` on, never."""
+    """Answers immediately, but from call number `slow_from` on, never."""
 
-    def __init__(self, *script, slow_from=FEWEST_SEEN, **more):
+    def __init__(self, *script, slow_from=MIN_SEEN, **more):
         super().__init__(*script, **more)
         self.slow_from = slow_from
         self.cancelled = 0
@@ -32,7 +39,7 @@ class SlowOnce(FakeClient):
 
 
 class Hedged(World):
-    """Sends a hedge as soon as the stage's pace is known: its sleeps are short."""
+    """Sends a hedge as soon as the usual duration is known, because its sleeps are short."""
 
     def __init__(self, *clients, hedge=True, **more):
         super().__init__(*clients, hedge=hedge, **more)
@@ -42,20 +49,20 @@ class Hedged(World):
         await asyncio.sleep(0.01)
 
     def answers(self, last="Last."):
-        return self.run_in_turn([*(chat(f"Say hello {i}.") for i in range(FEWEST_SEEN)), chat(last)])
+        return self.run_in_turn([*(chat(f"Say hello {i}.") for i in range(MIN_SEEN)), chat(last)])
 
     def run_in_turn(self, requests):
-        async def one_after_the_other():
+        async def run_each():
             try:
                 return [await asyncio.wait_for(self.gateway.ask(r, "stage"), 10) for r in requests]
             finally:
                 await self.gateway.close()
 
-        return asyncio.run(one_after_the_other())
+        return asyncio.run(run_each())
 
 
 def pair(second, **more):
-    """Two endpoints: the first gets all calls but hedges, and is slow after the start."""
+    """Two endpoints. The first gets all calls except hedges, and is slow after the start."""
     first = SlowOnce(HELLO, display_address="http://a/v1")
     world = Hedged(first, second, **more)
     world.gateway._models["default"]._pool.usable = usable_of(world)
@@ -64,33 +71,33 @@ def pair(second, **more):
 
 def usable_of(world):
     def usable(now, tokens, other_than=None):
-        found = [0] if len(world.limiter.asked) <= FEWEST_SEEN else [0, 1]
-        return [i for i in found if i != other_than] or found
+        endpoints = [0] if len(world.limiter.asked) <= MIN_SEEN else [0, 1]
+        return [i for i in endpoints if i != other_than] or endpoints
 
     return usable
 
 
-def test_a_slow_call_gets_a_second_request_elsewhere_and_the_first_answer_counts():
+def test_a_slow_call_is_hedged_elsewhere_and_the_first_answer_counts():
     other = FakeClient(SECOND, display_address="http://b/v1")
     first, world = pair(other)
     assert world.answers()[-1] == SECOND
-    assert (len(first.seen), len(other.seen), first.cancelled) == (FEWEST_SEEN + 1, 1, 1)
+    assert (len(first.seen), len(other.seen), first.cancelled) == (MIN_SEEN + 1, 1, 1)
     assert world.in_flight() == 0
     record = world.records[-1]
     assert (record.attempts, record.hedged, record.endpoint) == (1, 1, "http://b/v1")
     assert record.status == "ok"
 
 
-def test_the_request_that_lost_is_taken_to_have_cost_as_much():
+def test_the_cancelled_request_is_assumed_to_cost_as_much():
     _, world = pair(FakeClient(SECOND, price=PRICE))
     world.answers()
     record = world.records[-1]
     assert record.usage == Usage(200, 100, reported=False)
     assert record.cost_usd == pytest.approx(400e-6)
-    assert world.limiter.settled[-1] == 0, "its reservation stands"
+    assert world.limiter.settled[-1] == 0, "its reservation is not refunded"
 
 
-def test_hedges_are_counted_apart_from_retries():
+def test_hedges_are_counted_separately_from_retries():
     from graphrag_ray.llm.accounting import Accounts
 
     _, world = pair(FakeClient(SECOND))
@@ -99,7 +106,7 @@ def test_hedges_are_counted_apart_from_retries():
     for record in world.records:
         accounts.add(record)
     total = Accounts.from_dict(accounts.to_dict()).total
-    assert (total.requests, total.retries, total.hedged) == (FEWEST_SEEN + 2, 0, 1)
+    assert (total.requests, total.retries, total.hedged) == (MIN_SEEN + 2, 0, 1)
 
 
 def test_hedges_that_fail_change_nothing():
@@ -115,34 +122,34 @@ def test_hedges_that_fail_change_nothing():
     world = Hedged(first, other)
     world.gateway._models["default"]._pool.usable = usable_of(world)
     assert world.answers()[-1] == HELLO
-    assert len(other.seen) == MOST_REQUESTS - 1
+    assert len(other.seen) == MAX_REQUESTS - 1
     assert world.records[-1].endpoint == "http://a/v1"
     assert world.records[-1].usage == Usage(100, 50)
     assert world.in_flight() == 0
 
 
-def test_with_one_endpoint_the_second_request_goes_there_too():
+def test_with_one_endpoint_the_hedge_goes_there_too():
     class SlowThenQuick(SlowOnce):
         async def chat(self, request, prompt_tokens=None, listener=None):
-            self.slow_from = FEWEST_SEEN if len(self.seen) == FEWEST_SEEN else 10**9
+            self.slow_from = MIN_SEEN if len(self.seen) == MIN_SEEN else 10**9
             return await super().chat(request, prompt_tokens)
 
     client = SlowThenQuick(HELLO)
     world = Hedged(client)
     assert world.answers()[-1] == HELLO
-    assert len(client.seen) == FEWEST_SEEN + 2
+    assert len(client.seen) == MIN_SEEN + 2
     assert world.in_flight() == 0
 
 
-def test_nothing_is_hedged_unless_it_is_asked_for():
+def test_hedging_is_off_by_default():
     async def scenario():
         client = SlowOnce(HELLO)
         world = Hedged(client, hedge=False)
-        for i in range(FEWEST_SEEN):
+        for i in range(MIN_SEEN):
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         slow = asyncio.ensure_future(world.gateway.ask(chat(), "stage"))
         await asyncio.sleep(0.1)
-        assert len(client.seen) == FEWEST_SEEN + 1
+        assert len(client.seen) == MIN_SEEN + 1
         slow.cancel()
         await asyncio.gather(slow, return_exceptions=True)
         await world.gateway.close()
@@ -151,63 +158,63 @@ def test_nothing_is_hedged_unless_it_is_asked_for():
     asyncio.run(scenario())
 
 
-def test_a_cancelled_call_takes_its_hedge_along():
+def test_cancelling_a_call_cancels_its_hedge():
     async def scenario():
         first = SlowOnce(HELLO)
         other = SlowOnce(HELLO, slow_from=0)
         world = Hedged(first, other)
         world.gateway._models["default"]._pool.usable = usable_of(world)
-        for i in range(FEWEST_SEEN):
+        for i in range(MIN_SEEN):
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         slow = asyncio.ensure_future(world.gateway.ask(chat(), "stage"))
         await asyncio.sleep(0.2)
-        assert len(other.seen) == MOST_REQUESTS - 1
+        assert len(other.seen) == MAX_REQUESTS - 1
         slow.cancel()
         await asyncio.gather(slow, return_exceptions=True)
-        assert (first.cancelled, other.cancelled) == (1, MOST_REQUESTS - 1)
+        assert (first.cancelled, other.cancelled) == (1, MAX_REQUESTS - 1)
         assert world.in_flight() == 0
         await world.gateway.close()
 
     asyncio.run(scenario())
 
 
-def test_a_prompt_has_no_pace_before_enough_of_its_calls_were_seen():
-    pace = CallDurations()
-    for _ in range(FEWEST_SEEN - 1):
-        pace.note("extract", 1.0)
-    assert pace.slow_s("extract") is None
-    pace.note("extract", 1.0)
-    assert pace.slow_s("extract") == pytest.approx(1.0, rel=0.1)
-    assert pace.slow_s("report") is None
+def test_no_call_is_slow_before_enough_calls_were_seen():
+    durations = CallDurations()
+    for _ in range(MIN_SEEN - 1):
+        durations.note("extract", 1.0)
+    assert durations.slow_s("extract") is None
+    durations.note("extract", 1.0)
+    assert durations.slow_s("extract") == pytest.approx(1.0, rel=0.1)
+    assert durations.slow_s("report") is None
 
 
-def test_slow_is_what_one_in_a_hundred_exceeds():
-    pace = CallDurations()
+def test_one_call_in_a_hundred_is_slow():
+    durations = CallDurations()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 200 == 0 else 1.0 + i % 10 / 100)
-    assert 1.0 <= pace.slow_s("extract") <= 1.3
+        durations.note("extract", 8.0 if i % 200 == 0 else 1.0 + i % 10 / 100)
+    assert 1.0 <= durations.slow_s("extract") <= 1.3
 
 
-def test_where_nothing_is_left_to_send_one_in_four_is_slow():
-    pace = CallDurations()
+def test_one_call_in_four_is_slow_when_nothing_is_left_to_send():
+    durations = CallDurations()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
-    assert pace.slow_s("extract") == pytest.approx(8.0, rel=0.1)
-    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
+        durations.note("extract", 8.0 if i % 5 == 0 else 1.0)
+    assert durations.slow_s("extract") == pytest.approx(8.0, rel=0.1)
+    assert durations.slow_s("extract", finishing=True) == pytest.approx(1.0, rel=0.1)
 
 
-def test_with_many_hedges_only_the_slowest_of_a_hundred_is_slow_at_the_end_too():
-    pace = CallDurations()
+def test_after_many_hedges_one_call_in_a_hundred_is_slow_even_at_the_end():
+    durations = CallDurations()
     for i in range(1000):
-        pace.note("extract", 8.0 if i % 5 == 0 else 1.0)
-    for _ in range(round(1000 * MOST_HEDGED)):
-        assert pace.slow_s("extract", at_the_end=True) == pytest.approx(1.0, rel=0.1)
-        pace.hedged("extract")
-    assert pace.slow_s("extract", at_the_end=True) == pytest.approx(8.0, rel=0.1)
+        durations.note("extract", 8.0 if i % 5 == 0 else 1.0)
+    for _ in range(round(1000 * MAX_HEDGED_SHARE)):
+        assert durations.slow_s("extract", finishing=True) == pytest.approx(1.0, rel=0.1)
+        durations.count_hedge("extract")
+    assert durations.slow_s("extract", finishing=True) == pytest.approx(8.0, rel=0.1)
 
 
-def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
-    """100 calls of 1 s and some of 60 s; the sleeps tell what is taken for slow."""
+def test_a_running_call_is_hedged_sooner_once_nothing_is_left_to_send():
+    """100 calls take 1 s and some 60 s. The sleeps show after which time a call is slow."""
     ended = False
 
     async def scenario():
@@ -218,13 +225,13 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
         client = world.gateway._models["default"]
         client._pool.usable = usable_of(world)
         client._runtime = replace(client._runtime, nothing_queued=lambda: ended)
-        for i in range(FEWEST_SEEN):
+        for i in range(MIN_SEEN):
             await world.gateway.ask(chat(f"Say hello {i}."), "stage")
         for _ in range(5):
             client._durations.note("map", 3600.0)
         slow = asyncio.ensure_future(world.gateway.ask(chat("Last."), "stage"))
         await asyncio.sleep(0.1)
-        assert not other.seen, "an hour is not over"
+        assert not other.seen, "the pause of an hour is not over"
         ended = True
         assert await asyncio.wait_for(slow, 5) == SECOND
         await world.gateway.close()
@@ -233,23 +240,23 @@ def test_a_call_is_hedged_sooner_when_the_end_comes_while_it_is_waited_for():
 
 
 class Requests:
-    """Requests of a race: how long each takes (None: for ever) and what it comes to."""
+    """The requests of a race, each with its duration (None: forever) and its result."""
 
     def __init__(self, *requests):
-        self.requests, self.places, self.cancelled, self.back = list(requests), [], [], []
+        self.requests, self.permits, self.cancelled, self.back = list(requests), [], [], []
 
-    async def send(self, place):
-        self.places.append(place.endpoint)
-        seconds, result = self.requests[len(self.places) - 1]
+    async def send(self, permit):
+        self.permits.append(permit.endpoint)
+        seconds, result = self.requests[len(self.permits) - 1]
         try:
             await asyncio.sleep(60 if seconds is None else seconds)
         except asyncio.CancelledError:
-            self.cancelled.append(place.endpoint)
+            self.cancelled.append(permit.endpoint)
             raise
         return result
 
     async def another(self):
-        return Place(len(self.places), 100)
+        return Permit(len(self.permits), 100)
 
     def race(self, slow_s=lambda: 1.0, slept=None, another=None):
         async def sleep(seconds):
@@ -258,26 +265,26 @@ class Requests:
             await asyncio.sleep(0.001)
 
         racing = race(
-            Place(0, 100), slow_s, self.send, another or self.another, self.back.append, bool, sleep
+            Permit(0, 100), slow_s, self.send, another or self.another, self.back.append, bool, sleep
         )
         return asyncio.run(asyncio.wait_for(racing, 10))
 
 
-def test_a_call_sent_before_enough_were_seen_is_hedged_once_they_were():
+def test_a_call_is_hedged_once_enough_other_calls_were_seen():
     known, slept = iter([None, None]), []
     requests = Requests((None, ""), (0, "second"))
     raced = requests.race(lambda: next(known, 3.5), slept)
     assert raced == ("second", 1, (0,))
-    assert slept[:4] == [ASK_AGAIN_S] * 3 + [0.5]
+    assert slept[:4] == [CHECK_INTERVAL_S] * 3 + [0.5]
 
 
-def test_a_second_request_that_is_refused_is_followed_by_a_third():
+def test_a_refused_hedge_is_followed_by_a_third_request():
     requests = Requests((None, ""), (0, None), (0, "third"))
     raced = requests.race()
     assert raced == ("third", 2, (0,))
 
 
-def test_a_second_request_that_is_as_slow_is_followed_by_a_third_and_no_more():
+def test_a_slow_hedge_is_followed_by_a_third_request_but_no_fourth():
     requests = Requests((0.5, "first"), (None, ""), (None, ""), (0, "fourth"))
     raced = requests.race()
     assert raced == ("first", 0, (1, 2))
@@ -287,10 +294,10 @@ def test_a_second_request_that_is_as_slow_is_followed_by_a_third_and_no_more():
 def test_a_first_request_that_fails_is_not_hedged():
     requests = Requests((0, None))
     raced = requests.race(lambda: None)
-    assert (*raced[:2], requests.places) == (None, 0, [0])
+    assert (*raced[:2], requests.permits) == (None, 0, [0])
 
 
-def test_where_no_other_place_is_to_be_had_the_first_request_is_waited_for():
+def test_without_another_permit_the_first_request_is_awaited():
     async def none():
         raise RuntimeError("no endpoint is left")
 

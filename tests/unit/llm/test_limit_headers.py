@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Endpoint
-from graphrag_ray.llm.limit_headers import LONGEST_WAIT_S, LimitHeaders, RateLimitInfo, duration
+from graphrag_ray.llm.limit_headers import MAX_WAIT_S, LimitHeaders, RateLimitInfo, parse_duration
 from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 NOW = 1_800_000_000.0
@@ -19,8 +19,8 @@ def headers(kind, limit, remaining, reset):
     }
 
 
-def told_by(*answers, read=None):
-    """What is news after these answers."""
+def news_after(*answers, read=None):
+    """Return the news after these responses."""
     read = read or LimitHeaders()
     for answer in answers:
         read.note(answer, NOW)
@@ -46,16 +46,16 @@ def told_by(*answers, read=None):
         ("", None),
     ],
 )
-def test_a_duration_is_read_in_every_form_and_anything_else_says_nothing(text, seconds):
-    found = duration(text, NOW)
-    assert found == (None if seconds is None else pytest.approx(seconds))
+def test_durations_are_parsed_in_every_format(text, seconds):
+    parsed = parse_duration(text, NOW)
+    assert parsed == (None if seconds is None else pytest.approx(seconds))
 
 
-def test_a_limit_per_minute_that_refills_steadily_is_recognised_at_the_second_reading():
+def test_a_steadily_refilling_limit_per_minute_is_recognised_at_the_second_reading():
     first = headers("requests", 10_000, 9_999, "6ms") | headers("tokens", 2_000_000, 1_998_000, "60ms")
     second = headers("requests", 10_000, 9_990, "60ms") | headers("tokens", 2_000_000, 1_900_000, "3s")
-    assert told_by(first) is None
-    assert told_by(first, second) == RateLimitInfo(10_000, 2_000_000)
+    assert news_after(first) is None
+    assert news_after(first, second) == RateLimitInfo(10_000, 2_000_000)
 
 
 @pytest.mark.parametrize(
@@ -67,38 +67,38 @@ def test_a_limit_per_minute_that_refills_steadily_is_recognised_at_the_second_re
     ],
     ids=["a day", "a second", "a fixed window"],
 )
-def test_a_limit_per_anything_else_than_a_minute_is_not_taken_for_one(limit, readings):
-    assert told_by(*[headers("requests", limit, *r) for r in readings]) is None
+def test_limits_for_other_periods_are_ignored(limit, readings):
+    assert news_after(*[headers("requests", limit, *r) for r in readings]) is None
 
 
-def test_news_are_told_once_and_again_after_a_while_for_a_limiter_that_was_restarted():
+def test_news_is_repeated_after_a_while_for_restarted_limiters():
     read = LimitHeaders()
     answers = [headers("tokens", 60_000, 60_000 - n, f"{n}ms") for n in (300, 900, 1500)]
-    assert told_by(*answers, read=read) == RateLimitInfo(None, 60_000)
+    assert news_after(*answers, read=read) == RateLimitInfo(None, 60_000)
     read.note(headers("tokens", 60_000, 57_000, "3s"), NOW)
     assert read.news(1.0) is None
     assert read.news(100.0) == RateLimitInfo(None, 60_000)
 
 
-def test_a_limit_that_was_raised_is_told():
+def test_a_raised_limit_is_reported():
     read = LimitHeaders()
-    told_by(*[headers("requests", 600, 600 - n, f"{n * 0.1}s") for n in (1, 2)], read=read)
+    news_after(*[headers("requests", 600, 600 - n, f"{n * 0.1}s") for n in (1, 2)], read=read)
     raised = [headers("requests", 6000, 6000 - n, f"{n * 10}ms") for n in (1, 2)]
-    assert told_by(raised[0], read=read) is None
-    assert told_by(raised[1], read=read) == RateLimitInfo(6000, None)
+    assert news_after(raised[0], read=read) is None
+    assert news_after(raised[1], read=read) == RateLimitInfo(6000, None)
 
 
-def test_what_is_used_up_is_waited_for():
-    assert told_by(headers("requests", 50, 0, "12s")) == RateLimitInfo(wait_s=12.0)
-    assert told_by({"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "3h"}) == RateLimitInfo(
-        wait_s=LONGEST_WAIT_S
-    )
-    assert told_by(headers("requests", 0, 0, "12s")) is None
+def test_an_exhausted_limit_asks_to_wait():
+    assert news_after(headers("requests", 50, 0, "12s")) == RateLimitInfo(wait_s=12.0)
+    assert news_after(
+        {"x-ratelimit-remaining-tokens": "0", "x-ratelimit-reset-tokens": "3h"}
+    ) == RateLimitInfo(wait_s=MAX_WAIT_S)
+    assert news_after(headers("requests", 0, 0, "12s")) is None
 
 
-def test_what_refills_steadily_is_not_waited_for_until_it_is_full():
+def test_a_steadily_refilling_limit_asks_to_wait_only_briefly():
     used = [headers("tokens", 60_000, 60_000 - n, f"{n}ms") for n in (3000, 9000)]
-    assert told_by(*used, headers("tokens", 60_000, 0, "60s")).wait_s <= 1.0
+    assert news_after(*used, headers("tokens", 60_000, 0, "60s")).wait_s <= 1.0
 
 
 @given(
@@ -120,16 +120,16 @@ def test_what_refills_steadily_is_not_waited_for_until_it_is_full():
         max_size=12,
     )
 )
-def test_no_header_makes_it_fail_or_say_nonsense(answers):
-    told = told_by(*answers)
-    if told is not None:
-        assert 0.0 <= told.wait_s <= LONGEST_WAIT_S
-        for limit in (told.requests_per_minute, told.tokens_per_minute):
+def test_arbitrary_headers_are_harmless(answers):
+    news = news_after(*answers)
+    if news is not None:
+        assert 0.0 <= news.wait_s <= MAX_WAIT_S
+        for limit in (news.requests_per_minute, news.tokens_per_minute):
             assert limit is None or 1 <= limit <= 1e12
 
 
-def settle(limits, told, now=0.0):
-    limits.settle(now, "w", 0, 0, CallOutcome(1.0, 10, True, told))
+def settle(limits, rate_limits, now=0.0):
+    limits.settle(now, "w", 0, 0, CallOutcome(1.0, 10, True, rate_limits))
 
 
 def granted(limits, now, wants):
@@ -139,15 +139,15 @@ def granted(limits, now, wants):
     return sum(got)
 
 
-def test_limits_that_are_told_stand_where_the_settings_have_none():
+def test_reported_limits_are_used_if_the_settings_have_none():
     limits = LimiterState([Endpoint()], 4, 0.0)
     settle(limits, RateLimitInfo(6_000, 600_000))
-    assert granted(limits, 0.0, [10] * 100) == 0, "a limit that is new starts empty"
+    assert granted(limits, 0.0, [10] * 100) == 0, "a new limit starts empty"
     assert granted(limits, 100.0, [1] * 100) == 10, "a tenth of a second of requests"
     assert granted(limits, 200.0, [500] * 100) == 2, "a tenth of a second of tokens"
 
 
-def test_a_limit_that_is_told_is_used_where_it_is_lower_with_one_warning_of_both(caplog):
+def test_a_lower_reported_limit_is_used_with_one_warning(caplog):
     limits = LimiterState([Endpoint(requests_per_minute=60_000)], 4, 0.0)
     with caplog.at_level(logging.WARNING):
         settle(limits, RateLimitInfo(6_000, None))
@@ -158,14 +158,14 @@ def test_a_limit_that_is_told_is_used_where_it_is_lower_with_one_warning_of_both
     assert "60,000" in caplog.text
 
 
-def test_a_limit_that_is_told_is_ignored_where_the_settings_have_a_lower_one(caplog):
+def test_a_higher_reported_limit_is_ignored(caplog):
     limits = LimiterState([Endpoint(requests_per_minute=6_000)], 4, 0.0)
     settle(limits, RateLimitInfo(60_000, None))
     assert granted(limits, 100.0, [1] * 1000) == 10
     assert not caplog.records
 
 
-def test_a_limit_that_is_told_makes_no_request_an_error():
+def test_a_reported_limit_does_not_make_large_requests_fail():
     limits = LimiterState([Endpoint()], 4, 0.0)
     waiting = limits.ask("w", [5_000], [0])
     settle(limits, RateLimitInfo(None, 1_000))
@@ -173,7 +173,7 @@ def test_a_limit_that_is_told_makes_no_request_an_error():
     assert [g.ticket for g in limits.grants(200.0)[0]] == [waiting]
 
 
-def test_everyone_waits_for_what_is_used_up():
+def test_all_callers_wait_for_an_exhausted_limit():
     limits = LimiterState([Endpoint()], 4, 0.0)
     settle(limits, RateLimitInfo(wait_s=5.0))
     assert granted(limits, 4.9, [1]) == 0

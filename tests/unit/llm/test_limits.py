@@ -12,16 +12,16 @@ def state(*endpoints, initial_in_flight=64, now=0.0):
 
 
 def ask(limits, wants, now=0.0, holder="w", usable=(0,)):
-    """Ask and look: the endpoints granted at once."""
+    """Queue a ticket, and return the endpoints that are granted immediately."""
     ticket = limits.ask(holder, wants, usable)
     granted, _ = limits.grants(now)
-    found = [g.endpoints for g in granted if g.ticket == ticket]
-    if not found:
+    endpoints_of_ticket = [g.endpoints for g in granted if g.ticket == ticket]
+    if not endpoints_of_ticket:
         limits.withdraw(ticket)
-    return list(found[0]) if found else []
+    return list(endpoints_of_ticket[0]) if endpoints_of_ticket else []
 
 
-def test_without_any_limit_the_default_bounds_calls_in_flight():
+def test_the_default_bounds_calls_in_flight_without_limits():
     limits = state(Endpoint(), initial_in_flight=3)
     assert ask(limits, [10] * 5) == [0, 0, 0]
     assert ask(limits, [10]) == []
@@ -30,8 +30,8 @@ def test_without_any_limit_the_default_bounds_calls_in_flight():
     assert limits.in_flight == (3,)
 
 
-def test_a_limiter_that_is_restarted_lets_no_burst_follow():
-    """What the first one gave, and what a second one gives from its start on, stay below the rate."""
+def test_a_restarted_limiter_does_not_allow_a_burst():
+    """The grants of the first limiter and of its successor together stay below the rate."""
     limits = state(Endpoint(requests_per_minute=6_000))
     limits.grants(0.0)
     before = len(ask(limits, [1] * 1000, now=10.0))
@@ -41,7 +41,7 @@ def test_a_limiter_that_is_restarted_lets_no_burst_follow():
     assert len(ask(again, [1] * 1000, now=10.05)) <= 5
 
 
-def test_on_credit_one_request_goes_at_once_and_those_after_it_pay_for_it():
+def test_one_request_goes_immediately_on_credit_and_later_ones_pay_it_back():
     limits = state(Endpoint(tokens_per_minute=60_000))
     limits.lend(0.0, [0])
     assert len(ask(limits, [20_000, 100, 100])) == 1
@@ -67,7 +67,7 @@ def test_known_rates_alone_bound_calls_in_flight():
     assert len(ask(limits, [10] * 100, now=1.0)) == 100
 
 
-def test_one_answer_does_not_take_everything():
+def test_one_answer_does_not_grant_all_permits():
     limits = state(Endpoint(max_in_flight=10_000))
     assert len(ask(limits, [1] * 1000)) == MAX_GROUP
 
@@ -83,7 +83,7 @@ def test_holders_take_turns():
     assert order == [(first, 1), (second, 1)]
 
 
-def test_the_calls_of_a_dead_holder_are_over():
+def test_the_permits_of_a_dead_holder_are_released():
     limits = state(Endpoint(max_in_flight=4))
     ask(limits, [1] * 4, holder="dead")
     waiting = limits.ask("dead", [1], [0])
@@ -92,24 +92,24 @@ def test_the_calls_of_a_dead_holder_are_over():
     assert all(g.ticket != waiting for g in limits.grants(0.0)[0])
 
 
-def test_calls_that_a_restarted_limiter_never_granted_do_not_make_room():
+def test_permits_that_were_never_granted_are_not_released():
     limits = state(Endpoint(max_in_flight=2))
     for _ in range(5):
         limits.settle(0.0, "w", 0, 0)
     assert len(ask(limits, [1] * 9)) == 2
 
 
-def test_work_goes_where_there_is_room():
+def test_requests_go_to_endpoints_with_room():
     limits = state(Endpoint(max_in_flight=2), Endpoint(max_in_flight=6))
-    places = ask(limits, [1] * 10, usable=[0, 1])
-    assert places.count(0) == 2
-    assert places.count(1) == 6
+    endpoints = ask(limits, [1] * 10, usable=[0, 1])
+    assert endpoints.count(0) == 2
+    assert endpoints.count(1) == 6
 
 
 def test_the_least_loaded_endpoint_is_chosen():
     limits = state(Endpoint(max_in_flight=10), Endpoint(max_in_flight=10))
-    places = ask(limits, [1] * 10, usable=[0, 1])
-    assert places.count(0) == places.count(1) == 5
+    endpoints = ask(limits, [1] * 10, usable=[0, 1])
+    assert endpoints.count(0) == endpoints.count(1) == 5
 
 
 def test_only_usable_endpoints_are_granted():
@@ -143,25 +143,25 @@ def test_small_requests_behind_a_large_one_do_not_starve_it():
     assert now < 60
 
 
-def test_who_waits_for_another_endpoint_is_not_held_up():
+def test_a_ticket_for_another_endpoint_is_not_delayed():
     limits = state(Endpoint(max_in_flight=1), Endpoint(max_in_flight=1))
     assert ask(limits, [1], holder="a") == [0]
     limits.ask("a", [1], [0])
     assert ask(limits, [1], holder="b", usable=[1]) == [1]
 
 
-def test_a_429_holds_everyone_for_as_long_as_it_asked():
+def test_a_429_pauses_all_callers_for_the_requested_time():
     limits = state(Endpoint(max_in_flight=9))
     limits.penalise(0.0, 0, 7.0)
     limits.ask("a", [1], [0])
     limits.ask("b", [1], [0])
-    granted, look_again_at = limits.grants(6.9)
+    granted, check_again_at = limits.grants(6.9)
     assert granted == []
-    assert look_again_at == pytest.approx(7.0)
+    assert check_again_at == pytest.approx(7.0)
     assert len(limits.grants(7.0)[0]) == 2
 
 
-def test_a_429_at_one_endpoint_leaves_the_other_alone():
+def test_a_429_does_not_affect_other_endpoints():
     limits = state(Endpoint(max_in_flight=9), Endpoint(max_in_flight=9))
     limits.penalise(0.0, 0, 7.0)
     assert ask(limits, [1] * 3, now=1.0, usable=[0, 1]) == [1, 1, 1]
@@ -169,34 +169,34 @@ def test_a_429_at_one_endpoint_leaves_the_other_alone():
 
 def pause_of(limits, now):
     limits.ask("w", [1], [0])
-    _, look_again_at = limits.grants(now)
+    _, check_again_at = limits.grants(now)
     limits.forget("w")
-    return (look_again_at or now) - now
+    return (check_again_at or now) - now
 
 
 def pauses_of_429s(limits, gap_s, n):
-    """The pauses after n 429s without a time, each so long after the end of the pause before."""
+    """Return the pauses after n 429s without a time, each sent so long after the previous pause."""
     pauses, now = [], 0.0
     for _ in range(n):
         limits.penalise(now, 0, None)
-        limits.penalise(now, 0, None)  # of the same burst: no further strike
+        limits.penalise(now, 0, None)  # part of the same burst, so it does not count
         pauses.append(pause_of(limits, now))
         now += pauses[-1] + gap_s
     return pauses
 
 
-def test_429s_that_name_no_time_and_go_on_pause_longer_and_longer():
+def test_repeated_429s_without_a_time_cause_longer_pauses():
     pauses = pauses_of_429s(state(Endpoint(max_in_flight=9)), 0.1, 12)
     assert pauses[:4] == pytest.approx([0.5, 1.0, 2.0, 4.0])
     assert pauses[-1] == pytest.approx(60.0)
 
 
-def test_429s_now_and_then_do_not_pile_up():
+def test_occasional_429s_do_not_cause_longer_pauses():
     pauses = pauses_of_429s(state(Endpoint(max_in_flight=9)), 5.0, 50)
     assert max(pauses) <= 10.0
 
 
-def test_a_pause_of_days_is_shortened():
+def test_very_long_pauses_are_shortened():
     limits = state(Endpoint(max_in_flight=9))
     limits.penalise(0.0, 0, 1e9)
     assert pause_of(limits, 0.0) <= 600.0
@@ -211,7 +211,7 @@ STEPS = ["ask", "settle", "penalise", "look", "forget", "withdraw"]
         max_size=60,
     )
 )
-def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgotten(steps):
+def test_the_bound_always_holds_and_every_ticket_is_answered(steps):
     limits = state(Endpoint(max_in_flight=4), Endpoint(tokens_per_minute=60_000, max_in_flight=3))
     now, waiting, running = 0.0, {}, []
     for what, n in steps:
@@ -235,37 +235,40 @@ def test_whatever_happens_the_bound_on_calls_in_flight_holds_and_nobody_is_forgo
         for grant in limits.grants(now)[0]:
             owner = waiting.pop(grant.ticket)
             running += [(e, owner) for e in grant.endpoints]
-        for endpoint, gate in enumerate(limits._gates):
+        for endpoint, limits_of_endpoint in enumerate(limits._endpoints):
             wants = [t.wants for t in limits._queue if endpoint in t.usable]
-            assert (gate.waiting, gate.waiting_tokens) == (sum(map(len, wants)), sum(map(sum, wants)))
+            assert (limits_of_endpoint.waiting, limits_of_endpoint.waiting_tokens) == (
+                sum(map(len, wants)),
+                sum(map(sum, wants)),
+            )
         assert limits.in_flight == (sum(e == 0 for e, _ in running), sum(e == 1 for e, _ in running))
         assert limits.in_flight[0] <= 4
         assert limits.in_flight[1] <= 3
     for endpoint, owner in running:
         limits.settle(now, owner, endpoint, 0)
     for _ in range(200):
-        granted, look_again_at = limits.grants(now)
+        granted, check_again_at = limits.grants(now)
         for grant in granted:
             owner = waiting.pop(grant.ticket)
             for endpoint in grant.endpoints:
                 limits.settle(now, owner, endpoint, 0)
         if not waiting:
             break
-        now = look_again_at if look_again_at is not None else now
+        now = check_again_at if check_again_at is not None else now
     assert not waiting
 
 
-def test_whoever_watches_sees_what_came_of_each_endpoint_what_is_in_flight_and_its_limits():
+def test_endpoint_states_contain_counts_calls_in_flight_and_limits():
     limits = state(Endpoint(tokens_per_minute=6e6), Endpoint(max_in_flight=3), now=0.0)
     assert ask(limits, [100, 100, 100], usable=(1,)) == [1, 1, 1]
     limits.settle(1.0, "w", 1, 20, CallOutcome(1.0, 50))
     limits.penalise(1.0, 1, 7.0)
     limits.settle(1.0, "w", 1, -100, CallOutcome(0.1, 0, ok=False))
-    first, second = limits.seen(2.0)
+    first, second = limits.endpoint_states(2.0)
     assert (first.in_flight, first.tally.answered, first.tokens_per_minute) == (0, 0, 6e6)
     tally = second.tally
     assert (tally.answered, tally.failed, tally.rate_limited, tally.tokens) == (1, 1, 1, 220)
     assert (second.in_flight, second.max_in_flight, second.tokens_per_minute) == (1, 3, None)
     assert second.pause_s == 6.0 and sum(tally.latency.counts.values()) == 1
     limits.settle(3.0, "w", 1, 0, CallOutcome(1.0, 50))
-    assert tally.answered == 1, "what was seen stays as it was"
+    assert tally.answered == 1, "earlier states do not change"

@@ -34,28 +34,28 @@ def test_an_unknown_price_is_an_unknown_cost():
     assert world.records[0].cost_usd is None
 
 
-def test_all_waiters_are_asked_for_in_one_question():
+def test_all_waiters_share_one_request_for_permits():
     world = World(FakeClient(HELLO), endpoint=Endpoint(max_in_flight=1000))
     world.run(*[chat(f"Say hello {i}.") for i in range(40)])
     assert len(world.limiter.asked) <= 2
     assert sum(len(a) for a in world.limiter.asked) == 40
 
 
-def test_reservations_learn_how_long_replies_are():
+def test_reservations_adapt_to_the_length_of_replies():
     world = World(FakeClient(HELLO), endpoint=Endpoint(max_in_flight=1))
     world.run(*[chat() for _ in range(4)], chat(prompt="other"))
     firsts = [a[0] for a in world.limiter.asked]
-    assert firsts[0] - firsts[-2] == 450, "500 at first, 50 when it is known"
-    assert firsts[-1] == firsts[0], "another prompt has its own mean"
+    assert firsts[0] - firsts[-2] == 450, "500 at first, then 50"
+    assert firsts[-1] == firsts[0], "each prompt has its own mean"
 
 
-def test_reservations_are_never_the_limit_of_the_reply():
+def test_reservations_do_not_use_the_maximum_reply_length():
     world = World(FakeClient(HELLO))
     world.run(chat(max_output_tokens=4000))
     assert world.limiter.asked[0][0] < 600
 
 
-def test_a_transient_failure_is_tried_again_with_back_off():
+def test_transient_failures_are_retried_with_back_off():
     world = World(FakeClient(TransientCallError("down", status=503), TransientCallError("dropped"), HELLO))
     assert world.run(chat()) == [HELLO]
     assert world.records[0].attempts == 3
@@ -65,7 +65,7 @@ def test_a_transient_failure_is_tried_again_with_back_off():
     assert world.in_flight() == 0
 
 
-def test_back_offs_are_spread_at_random_but_repeat_with_the_seed():
+def test_back_offs_are_random_but_reproducible():
     def slept():
         world = World(FakeClient(TransientCallError("down")), max_attempts=6)
         world.run(chat(), chat())
@@ -75,7 +75,7 @@ def test_back_offs_are_spread_at_random_but_repeat_with_the_seed():
     assert len(set(slept())) == len(slept()) == 10
 
 
-def test_after_max_attempts_it_gives_up_and_says_how_often():
+def test_the_error_after_the_last_attempt_states_the_number_of_attempts():
     world = World(FakeClient(TransientCallError("down", status=503)), max_attempts=3)
     (error,) = world.run(chat())
     assert isinstance(error, RetriesExhausted)
@@ -85,23 +85,23 @@ def test_after_max_attempts_it_gives_up_and_says_how_often():
     assert world.in_flight() == 0
 
 
-def test_a_429_slows_everyone_through_the_limiter():
+def test_a_429_pauses_all_callers_through_the_limiter():
     world = World(FakeClient(TransientCallError("slow down", status=429, retry_after_s=0.05), HELLO))
     assert world.run(chat()) == [HELLO]
     assert world.limiter.penalties == [(0, 0.05)]
-    assert world.slept == [], "the limiter makes us wait, not a sleep of our own"
+    assert world.slept == [], "the limiter waits, so the client does not sleep"
     assert world.records[0].rate_limited == 1
-    assert world.limiter.settled[0] == -world.limiter.asked[0][0], "what was refused used no tokens"
+    assert world.limiter.settled[0] == -world.limiter.asked[0][0], "refused requests use no tokens"
 
 
-def test_a_retry_after_of_an_overloaded_endpoint_is_obeyed():
+def test_retry_after_of_an_overloaded_endpoint_is_respected():
     world = World(FakeClient(TransientCallError("busy", status=503, retry_after_s=0.05), HELLO))
     world.run(chat())
-    assert world.limiter.penalties == [(0, 0.05)], "everyone waits, under one cap, and people are told"
+    assert world.limiter.penalties == [(0, 0.05)], "the pause is capped, affects all callers and is logged"
     assert world.records[0].rate_limited == 0
 
 
-def test_a_permanent_failure_is_not_tried_again():
+def test_permanent_failures_are_not_retried():
     client = FakeClient(PermanentCallError("too long", status=400))
     world = World(client)
     (error,) = world.run(chat())
@@ -111,7 +111,7 @@ def test_a_permanent_failure_is_not_tried_again():
     assert world.in_flight() == 0
 
 
-def test_a_refused_parameter_costs_no_attempt_and_no_waiting():
+def test_a_refused_parameter_does_not_count_as_an_attempt():
     world = World(FakeClient(ParameterRefused("no temperature"), HELLO), max_attempts=1)
     assert world.run(chat()) == [HELLO]
     assert world.slept == []
@@ -124,18 +124,18 @@ def test_a_truncated_prompt_is_paid_for():
     assert world.records[0].cost_usd == pytest.approx(2020e-6)
 
 
-def test_a_request_that_was_never_answered_is_taken_to_be_billed():
+def test_an_unanswered_request_is_assumed_to_be_billed():
     world = World(FakeClient(Unanswered("too slow"), HELLO))
     assert world.run(chat()) == [HELLO]
     (record,) = world.records
     (lost,) = record.unanswered
-    assert lost.completion_tokens == 500 and not lost.reported, "nobody has seen a reply of this prompt"
+    assert lost.completion_tokens == 500 and not lost.reported, "no reply to this prompt was seen yet"
     assert record.usage == Usage(100 + lost.prompt_tokens, 50 + 500, reported=False)
     assert record.cost_usd == pytest.approx((lost.prompt_tokens + 2 * 500 + 100 + 2 * 50) / 1e6)
-    assert world.limiter.settled[0] == 0, "its reservation stands"
+    assert world.limiter.settled[0] == 0, "its reservation is not refunded"
 
 
-def test_what_was_never_answered_counts_for_budgets_before_the_last_attempt():
+def test_unanswered_attempts_count_towards_budgets_immediately():
     sent, seen = InFlight(), []
 
     class Silent(FakeClient):
@@ -147,12 +147,12 @@ def test_what_was_never_answered_counts_for_budgets_before_the_last_attempt():
     (error,) = world.run(chat())
     assert isinstance(error, RetriesExhausted)
     assert seen == [(1, 1, True), (1, 2, True), (1, 3, True)]
-    assert sent == InFlight(), "then the record says it"
+    assert sent == InFlight(), "the record contains it after that"
     (record,) = world.records
     assert len(record.unanswered) == 3 and record.usage.completion_tokens == 1500
 
 
-def test_a_call_that_nobody_waits_for_any_more_may_be_billed_all_the_same():
+def test_a_cancelled_call_is_assumed_to_be_billed():
     async def scenario():
         started, sent = asyncio.Event(), InFlight()
 
@@ -175,7 +175,7 @@ def test_a_call_that_nobody_waits_for_any_more_may_be_billed_all_the_same():
     asyncio.run(scenario())
 
 
-def test_a_fatal_failure_of_the_only_endpoint_ends_everything():
+def test_a_fatal_failure_of_the_only_endpoint_is_raised():
     client = FakeClient(FatalCallError("wrong key", status=401))
     world = World(client)
     errors = world.run(chat(), chat("Again."))
@@ -201,14 +201,14 @@ def test_an_endpoint_without_its_key_is_not_called():
     assert world.run(*[chat(f"Say hello {i}.") for i in range(6)]) == [HELLO] * 6
 
 
-def test_without_any_key_the_reason_is_told():
+def test_missing_keys_are_reported():
     world = World(FatalCallError("no key: A_KEY is not set"))
     (error,) = world.run(chat())
     assert isinstance(error, FatalCallError)
     assert "A_KEY" in str(error)
 
 
-def test_an_endpoint_that_keeps_failing_gets_no_more_work_for_a_while():
+def test_an_endpoint_that_keeps_failing_rests():
     failing = FakeClient(TransientCallError("down"), display_address="http://a/v1")
     working = FakeClient(HELLO, display_address="http://b/v1")
     world = World(failing, working, max_attempts=20, endpoint=Endpoint(max_in_flight=1))
@@ -235,7 +235,7 @@ def test_a_prompt_that_does_not_fit_the_window_is_not_sent():
     assert world.limiter.asked == []
 
 
-def test_a_prompt_larger_than_a_minutes_limit_is_an_error_of_its_own():
+def test_a_prompt_above_the_limit_per_minute_is_an_error():
     client = FakeClient(HELLO)
     world = World(client, endpoint=Endpoint(tokens_per_minute=1000))
     (error,) = world.run(chat("word " * 2000))
@@ -299,13 +299,13 @@ def test_one_bad_text_does_not_fail_its_pack():
     ]
 
 
-def test_an_error_of_a_pack_reaches_everyone_in_it():
+def test_an_error_of_a_pack_is_raised_for_all_its_texts():
     world = World(FakeClient(FatalCallError("wrong key", status=401)))
     errors = world.run(embedding("a"), embedding("b"))
     assert all(isinstance(e, FatalCallError) for e in errors)
 
 
-def test_the_offline_engine_is_called_at_once_and_counted_for_nothing():
+def test_the_offline_engine_is_called_immediately_and_free():
     world = World(offline=lambda request: ChatReply("An answer of five words."))
     (reply,) = world.run(chat(model="offline"))
     assert reply.text == "An answer of five words."
@@ -331,7 +331,7 @@ def test_offline_embeddings_are_embedded_together():
     assert sum(r.usage.prompt_tokens for r in world.records) == sum(r.usage.prompt_tokens for r in replies)
 
 
-def test_an_error_of_no_known_kind_is_not_asked_again_for_ever():
+def test_an_unexpected_error_is_not_retried_forever():
     client = FakeClient(CallError("a client of somebody else's raised what it may not"))
     (result,) = World(client).run(chat())
     assert isinstance(result, AssertionError) and len(client.seen) == 1

@@ -12,7 +12,7 @@ def limiter(**endpoint):
     return LocalLimiter({"m": model, "off": Model()}, initial_in_flight=2)
 
 
-def test_a_place_is_given_when_another_call_ends():
+def test_a_permit_is_granted_when_another_call_ends():
     async def scenario():
         limits = limiter(max_in_flight=1)
         assert list(await limits.acquire("m", [1, 1], [0])) == [0]
@@ -25,7 +25,7 @@ def test_a_place_is_given_when_another_call_ends():
     asyncio.run(scenario())
 
 
-def test_waiting_for_the_rate_takes_as_long_as_the_rate_says():
+def test_waiting_times_match_the_rate():
     async def scenario():
         limits = limiter(requests_per_minute=6000)
         started = time.monotonic()
@@ -37,7 +37,7 @@ def test_waiting_for_the_rate_takes_as_long_as_the_rate_says():
     assert 0.28 <= asyncio.run(scenario()) <= 2.0
 
 
-def test_the_event_loop_is_free_while_somebody_waits():
+def test_waiting_does_not_block_the_event_loop():
     async def scenario():
         limits = limiter(requests_per_minute=60)
         waiter = asyncio.ensure_future(limits.acquire("m", [1], [0]))
@@ -54,18 +54,18 @@ def test_the_event_loop_is_free_while_somebody_waits():
 
 
 @pytest.mark.parametrize("granted_first", [True, False])
-def test_a_cancelled_waiter_gives_its_place_back(granted_first):
+def test_a_cancelled_waiter_releases_its_permit(granted_first):
     async def scenario():
         limits = limiter(max_in_flight=1)
         await limits.acquire("m", [1], [0])
         waiter = asyncio.ensure_future(limits.acquire("m", [1], [0]))
         await asyncio.sleep(0)
         if granted_first:
-            limits.settle("m", 0, 0)  # its place is granted, and it is cancelled before it wakes
+            limits.settle("m", 0, 0)  # cancelled after its permit was granted, but before it wakes
             waiter.cancel()
         else:
             waiter.cancel()
-            limits.settle("m", 0, 0)  # it is cancelled, and still in the queue
+            limits.settle("m", 0, 0)  # cancelled while it is still in the queue
         await asyncio.gather(waiter, return_exceptions=True)
         assert list(await asyncio.wait_for(limits.acquire("m", [1], [0]), 1)) == [0]
         assert limits.in_flight("m") == (1,)
@@ -84,10 +84,10 @@ def test_a_429_makes_a_waiting_caller_wait():
     assert asyncio.run(scenario()) >= 0.14
 
 
-def test_it_serves_one_event_loop_after_another():
+def test_a_limiter_can_be_used_in_several_event_loops():
     limits = limiter(max_in_flight=1)
 
-    async def leave_somebody_waiting():
+    async def leave_a_waiter():
         await limits.acquire("m", [1], [0])
         waiter = asyncio.ensure_future(limits.acquire("m", [1], [0]))
         await asyncio.sleep(0.01)
@@ -97,11 +97,11 @@ def test_it_serves_one_event_loop_after_another():
         limits.settle("m", 0, 0)
         return await asyncio.wait_for(limits.acquire("m", [1], [0]), 1)
 
-    asyncio.run(leave_somebody_waiting())
+    asyncio.run(leave_a_waiter())
     assert list(asyncio.run(use())) == [0]
 
 
-def test_a_dead_holder_leaves_its_places_to_others():
+def test_others_get_the_permits_of_a_dead_holder():
     async def scenario():
         limits = limiter(max_in_flight=1)
         await limits.acquire("m", [1], [0], holder="dead")
@@ -113,7 +113,7 @@ def test_a_dead_holder_leaves_its_places_to_others():
     asyncio.run(scenario())
 
 
-def test_a_first_request_is_lent_once_in_a_process():
+def test_only_the_first_request_of_a_process_goes_on_credit():
     async def first_request(lend_first):
         model = Model(
             provider="openai",

@@ -13,19 +13,19 @@ def model(name, **more):
     return Model(provider="openai", model=name, **more)
 
 
-def test_the_settings_decide_over_the_table():
+def test_settings_override_the_price_table():
     price = Price(input_usd_per_mtok=7.0, output_usd_per_mtok=9.0)
     assert price_of(model("gpt-4o-mini", price=price), LOCAL) == price
 
 
-def test_an_endpoint_may_have_a_price_of_its_own():
+def test_an_endpoint_can_have_its_own_price():
     cheap, dear = Price(input_usd_per_mtok=1.0), Price(input_usd_per_mtok=7.0)
     both = model("gpt-4o-mini", price=dear)
     assert price_of(both, Endpoint(price=cheap)) == cheap
     assert price_of(both, LOCAL) == dear
 
 
-def test_the_dearest_price_is_the_most_that_any_endpoint_takes():
+def test_the_highest_price_of_all_endpoints_is_used():
     one = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=9.0)
     other = Price(input_usd_per_mtok=7.0, output_usd_per_mtok=2.0, cached_usd_per_mtok=1.0)
     both = model("m", endpoints=(Endpoint(price=one), Endpoint(price=other)))
@@ -48,7 +48,7 @@ def test_the_price_of_an_unknown_model_or_of_open_weights_is_unknown_not_zero(na
     assert cost_usd(Usage(1000, 1000), None) is None
 
 
-def test_the_endpoints_own_name_for_the_model_is_what_is_billed():
+def test_the_endpoints_model_name_determines_the_price():
     endpoint = Endpoint(model="gpt-4o-mini")
     assert price_of(model("cheap"), endpoint) == price_of(model("gpt-4o-mini"), Endpoint())
 
@@ -63,7 +63,7 @@ def test_cached_tokens_cost_their_own_price():
     assert cost_usd(usage, price) == pytest.approx(0.6 * 2 + 0.4 * 0.5 + 0.5 * 8)
 
 
-def test_cached_tokens_without_a_price_cost_the_prompts():
+def test_cached_tokens_without_a_price_cost_as_much_as_other_prompt_tokens():
     price = Price(input_usd_per_mtok=2.0)
     assert cost_usd(Usage(1_000_000, 0, 400_000), price) == pytest.approx(2.0)
 
@@ -72,7 +72,7 @@ def test_one_token_of_a_cheap_model_is_a_whole_number_of_picodollars():
     assert cost_pico_usd(Usage(1, 0), Price(input_usd_per_mtok=0.075)) == 75_000
 
 
-def test_the_table_is_the_packages_own_and_nothing_is_fetched(monkeypatch):
+def test_the_price_table_is_bundled_and_never_downloaded(monkeypatch):
     def refuse(*args, **kwargs):
         raise AssertionError("a price look-up opened a connection")
 

@@ -25,7 +25,7 @@ def body_of(quirks, what, bias=None):
     return quirks.chat_body(what, "m", 700, bias)
 
 
-def test_a_plain_request_says_what_it_says():
+def test_the_body_of_a_plain_request():
     assert body_of(EndpointQuirks(), request()) == {
         "model": "m",
         "messages": [
@@ -49,11 +49,11 @@ def test_a_plain_request_says_what_it_says():
         ("temperature", "extra fields not permitted: temperature", ""),
     ],
 )
-def test_a_refused_parameter_is_dropped_and_told_in_a_sentence_that_names_it(parameter, message, param):
+def test_a_refused_parameter_is_dropped_and_described(parameter, message, param):
     quirks = EndpointQuirks()
     body = body_of(quirks, request("yes_no"), {"1": 100})
     assert parameter in body
-    for _ in range(3):  # as many as were under way
+    for _ in range(3):  # as many refusals as requests were in flight
         assert refuse(quirks, body, message, param)
     assert parameter not in body_of(quirks, request("yes_no"), {"1": 100})
     assert quirks.learned == {parameter}
@@ -84,14 +84,14 @@ def test_a_model_that_wants_max_completion_tokens_gets_them():
         "no reason",
     ],
 )
-def test_a_refusal_about_something_else_teaches_nothing(message):
+def test_unrelated_refusals_are_ignored(message):
     quirks = EndpointQuirks()
     body = body_of(quirks, request())
     assert not refuse(quirks, body, message)
     assert body_of(quirks, request()) == body
 
 
-def test_only_client_errors_about_the_request_teach():
+def test_only_client_errors_reveal_quirks():
     quirks = EndpointQuirks()
     assert not refuse(quirks, body_of(quirks, request()), "temperature is not supported", status=500)
 
@@ -106,7 +106,7 @@ def test_the_response_format_is_weakened_step_by_step():
     assert seen == ["json_schema", "json_object", None]
 
 
-def test_json_without_a_schema_asks_for_an_object():
+def test_json_without_a_schema_requests_an_object():
     body = body_of(EndpointQuirks(), request("json"))
     assert body["response_format"] == {"type": "json_object"}
 
@@ -117,21 +117,21 @@ def test_a_forced_answer_is_one_token_of_yes_or_no():
     assert body["max_tokens"] == 1
 
 
-def test_an_answer_that_is_not_forced_is_short():
+def test_an_unforced_yes_no_answer_has_a_low_limit():
     body = body_of(EndpointQuirks(), request("yes_no"))
     assert "logit_bias" not in body
     assert body["max_tokens"] == YES_NO_TOKENS
 
 
-def test_a_model_that_thinks_gets_room_for_it_even_for_one_word():
+def test_a_reasoning_model_gets_extra_tokens_even_for_one_word():
     quirks = EndpointQuirks()
     refuse(quirks, body_of(quirks, request()), "max_tokens is not supported", "max_tokens")
     body = quirks.chat_body(request("yes_no"), "m", 700, None, room=2000)
     assert body["max_completion_tokens"] == 2000 + YES_NO_TOKENS
-    assert quirks.thinks, "whoever counts unseen thoughts wants the other name"
+    assert quirks.reasons, "endpoints that require max_completion_tokens count hidden reasoning"
 
 
-def test_a_known_family_is_not_asked_for_what_it_refuses():
+def test_parameters_that_a_known_family_refuses_are_omitted():
     quirks = EndpointQuirks(family_of("openai/gpt-5-mini"))
     body = quirks.chat_body(request("yes_no"), "gpt-5-mini", 700, {"1": 100}, room=2000)
     assert set(body) == {"model", "messages", "max_completion_tokens"}
@@ -139,7 +139,7 @@ def test_a_known_family_is_not_asked_for_what_it_refuses():
     assert "temperature" in EndpointQuirks(family_of("gpt-5-chat-latest")).chat_body(request(), "m", 9, None)
 
 
-def test_what_somebody_learned_need_not_be_learned_again():
+def test_quirks_can_be_shared():
     quirks, other = EndpointQuirks(), EndpointQuirks()
     refuse(quirks, body_of(quirks, request()), "temperature is not supported")
     refuse(quirks, body_of(quirks, request()), "System role not supported")
@@ -147,7 +147,7 @@ def test_what_somebody_learned_need_not_be_learned_again():
     assert body_of(other, request()) == body_of(quirks, request())
 
 
-def test_how_much_a_model_shall_think_is_said_where_it_is_set():
+def test_reasoning_effort_is_sent_if_set():
     call = CallParameters("default", "m", reasoning_effort="low")
     what = ChatRequest("map", (Message("user", "Hello"),), call)
     assert body_of(EndpointQuirks(), what)["reasoning_effort"] == "low"
@@ -170,7 +170,7 @@ def test_no_temperature_sends_none():
 
 
 @pytest.mark.parametrize("vocabulary", ["cl100k_base", "o200k_base"])
-def test_the_bias_is_on_single_tokens_that_the_prompt_asks_for(vocabulary):
+def test_the_bias_contains_the_single_tokens_of_the_answers(vocabulary):
     import quicktok
 
     bias = yes_no_bias(vocabulary)
@@ -181,7 +181,7 @@ def test_the_bias_is_on_single_tokens_that_the_prompt_asks_for(vocabulary):
     assert set(bias.values()) == {100}
 
 
-def test_what_is_forced_is_what_the_gleaning_question_asks_for():
+def test_forced_answers_match_the_gleaning_prompt():
     question = load_prompts()["glean_check"].user.splitlines()[-1]
     assert f"{YES} if any are missing, {NO} if none are" in question
     assert not re.search(r"\b(yes|no)\b", question, re.IGNORECASE)

@@ -1,4 +1,4 @@
-"""A streamed reply, put together piece by piece."""
+"""Assembling a streamed reply."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ def event(content: str) -> dict[str, object]:
     return {"choices": [{"delta": {"content": content}, "finish_reason": None}]}
 
 
-def test_a_character_that_comes_in_two_halves_is_one() -> None:
+def test_a_split_surrogate_pair_becomes_one_character() -> None:
     pieces = StreamedReply("http://a/v1")
-    said = [pieces.add(event(text)) for text in ("a \ud83d", "\ude00 b", " \udc00 c")]
-    assert said == ["a ", "\U0001f600 b", " \ufffd c"]
+    texts = [pieces.add(event(text)) for text in ("a \ud83d", "\ude00 b", " \udc00 c")]
+    assert texts == ["a ", "\U0001f600 b", " \ufffd c"]
     assert pieces.text == "a \U0001f600 b \ufffd c"

@@ -9,7 +9,7 @@ from graphrag_ray.llm.token_bucket import Bucket, check_within_limit
 
 
 def reserve(bucket, now, wants):
-    """How many of those who wait, in order, may go now; nobody overtakes."""
+    """Return how many waiters may go now, in order and without overtaking."""
     bucket.wait_for(now, wants[0])
     granted = 0
     if bucket.opens_in(now, wants[0], len(wants), sum(wants)) <= 0:
@@ -21,7 +21,7 @@ def reserve(bucket, now, wants):
 
 
 def run(bucket, wants, start=0.0, late=0.02, until=1e9):
-    """Serve all wants as fast as the bucket allows, always looking `late` seconds late:
+    """Serve all wants as fast as the bucket allows, but always `late` seconds late. Returns
     [(time, tokens)]."""
     now, served, left = start, [], list(wants)
     while left and now < until:
@@ -33,7 +33,7 @@ def run(bucket, wants, start=0.0, late=0.02, until=1e9):
 
 
 def busiest_window(served, amount, window_s=60.0):
-    """The most that any half-open window of 60 s holds."""
+    """Return the maximum of all half-open windows of 60 s."""
     times = [t for t, _ in served]
     best, low, total = 0.0, 0, 0.0
     for high, at in enumerate(times):
@@ -45,19 +45,19 @@ def busiest_window(served, amount, window_s=60.0):
     return best
 
 
-def test_it_starts_empty():
+def test_a_bucket_starts_empty():
     bucket = Bucket(6000, 600_000, now=100.0)
     assert reserve(bucket, 100.0, [10]) == 0
 
 
-def test_an_idle_bucket_holds_no_more_than_a_tenth_of_a_second():
+def test_an_idle_bucket_contains_at_most_a_tenth_of_a_second():
     bucket = Bucket(None, 600_000, now=0.0)
     reserve(bucket, 1000.0, [1])
     granted = reserve(bucket, 1000.0, [10] * 1000)
     assert 90 <= granted <= 100
 
 
-def test_requests_are_limited_beside_tokens():
+def test_requests_are_limited_in_addition_to_tokens():
     bucket = Bucket(600, 10_000_000, now=0.0)
     served = run(bucket, [1] * 2000, until=60.0)
     assert 570 <= len(served) <= 600
@@ -77,7 +77,7 @@ def test_nearly_all_of_the_limit_is_used(tpm):
     st.sampled_from([20_000, 60_000, 300_000]),
     st.floats(0.0, 0.3),
 )
-def test_no_window_of_a_minute_holds_more_tokens_than_the_limit(wants, tpm, late):
+def test_no_window_of_a_minute_exceeds_the_token_limit(wants, tpm, late):
     bucket = Bucket(None, tpm, now=0.0)
     served = run(bucket, wants * 3, late=late)
     assert len(served) == len(wants) * 3
@@ -85,7 +85,7 @@ def test_no_window_of_a_minute_holds_more_tokens_than_the_limit(wants, tpm, late
 
 
 @given(st.integers(1, 400), st.integers(10, 200))
-def test_no_window_of_a_minute_holds_more_requests_than_the_limit(rpm, n):
+def test_no_window_of_a_minute_exceeds_the_request_limit(rpm, n):
     served = run(Bucket(rpm, None, now=0.0), [1] * n, late=0.0)
     assert len(served) == n
     assert busiest_window(served, lambda s: 1) <= rpm
@@ -98,7 +98,7 @@ def test_waiters_are_served_in_order_and_a_small_one_does_not_overtake():
     assert served[0][0] == pytest.approx(5.0, abs=1.0)
 
 
-def test_a_call_that_used_more_than_it_reserved_makes_the_next_wait():
+def test_a_call_that_exceeds_its_reservation_delays_the_next():
     bucket = Bucket(None, 60_000, now=0.0)
     reserve(bucket, 0.0, [10])
     assert reserve(bucket, 1.0, [10]) == 1
@@ -116,13 +116,13 @@ def test_a_refund_above_the_burst_is_kept():
 def test_waiters_are_answered_in_groups():
     bucket = Bucket(None, 6_000_000, now=0.0)
     assert reserve(bucket, 0.0, [100] * 1000) == 0
-    assert reserve(bucket, 0.02, [100] * 1000) == 0, "half a burst has not gathered yet"
+    assert reserve(bucket, 0.02, [100] * 1000) == 0, "less than half a burst has accumulated"
     assert reserve(bucket, 0.06, [100] * 1000) >= 50
     assert reserve(bucket, 0.06, [200]) == 0
-    assert reserve(bucket, 0.07, [200]) == 1, "all who wait fit: no reason to hold"
+    assert reserve(bucket, 0.07, [200]) == 1, "all waiters fit, so there is no reason to wait"
 
 
-def test_it_says_exactly_when_to_look_again():
+def test_opens_in_is_exact():
     bucket = Bucket(1000, 100_000, now=0.0)
     assert reserve(bucket, 0.0, [3000]) == 0
     wait = bucket.opens_in(0.0, 3000, 1, 3000)
@@ -130,7 +130,7 @@ def test_it_says_exactly_when_to_look_again():
     assert reserve(bucket, wait + 1e-9, [3000]) == 1
 
 
-def test_nothing_goes_during_a_pause_and_nothing_bursts_after_it():
+def test_no_request_goes_during_a_pause_and_no_burst_follows():
     bucket = Bucket(60_000, 6_000_000, now=0.0)
     bucket.settle(0.0, -5000)
     bucket.pause_until(1.0, 31.0)
@@ -140,7 +140,7 @@ def test_nothing_goes_during_a_pause_and_nothing_bursts_after_it():
     assert reserve(bucket, 31.1, [10] * 500) > 0
 
 
-def test_a_pause_holds_where_no_limit_is_known():
+def test_pauses_work_without_a_known_limit():
     bucket = Bucket(None, None, now=0.0)
     assert reserve(bucket, 0.0, [10] * 5) == 5
     bucket.pause_until(0.0, 4.0)
@@ -148,13 +148,13 @@ def test_a_pause_holds_where_no_limit_is_known():
     assert reserve(bucket, 4.0, [10]) == 1
 
 
-def test_a_request_larger_than_a_minute_is_an_error_with_both_numbers():
+def test_a_request_above_the_limit_per_minute_is_an_error():
     with pytest.raises(RequestTooLarge, match=r"12345 tokens.*10000 tokens per minute") as caught:
         check_within_limit(12_345, 10_000)
     assert isinstance(pickle.loads(pickle.dumps(caught.value)), PermanentCallError)
 
 
-def test_a_request_as_large_as_a_minute_goes():
+def test_a_request_of_exactly_the_limit_per_minute_is_sent():
     served = run(Bucket(None, 10_000, now=0.0), [10_000])
     assert served
 
