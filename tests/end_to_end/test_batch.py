@@ -157,7 +157,7 @@ def test_a_batch_that_was_refused_is_not_taken_for_the_one_before_it(
 
     ways: list[tuple[dict[str, object], list[object], str]] = [
         ({"--batch": columns}, [], "has no column question"),
-        ({"--batch": other}, [], "there is no such file"),
+        ({"--batch": other}, [], "no such file"),
         ({"--root": tmp_path / "nowhere"}, [], "here is no index"),
         ({}, ["--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
         ({}, ["--config", tmp_path / "none.yaml"], "does not exist"),
@@ -197,7 +197,7 @@ def test_a_refusal_does_not_stand_for_the_batch_that_is_at_work_there(town: Worl
     command = ["query", "--root", town.root, "--out", out(town), "--batch"]
     with locks.acquire(Store(f"{out(town)}.work"), note="somebody else"):
         assert run(*command, questions(town)).exit_code == 2
-        assert "contains no question" not in str(outcome(town)["message"])
+        assert "contains no valid question" not in str(outcome(town)["message"])
         held = run(*command, questions(town, *about("DAVE")))
         assert held.exit_code == 1 and "somebody else" in held.stderr
     assert outcome(town) == before

@@ -141,12 +141,12 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search does not support conditions .*'path~\*'\).* --method text\. These methods do: "
+        match=r"global search does not support conditions .*'path~\*'\).* --method text\. All methods that do: "
         r"text, local, vector, hybrid, ppr, lightrag and auto",
     ):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(
-        UsageError, match=r"vector search has no levels\. These methods have: global, local and drift"
+        UsageError, match=r"vector search has no levels\. Methods with levels: global, local and drift"
     ):
         opened.ask("What?", "C0", method="vector")
     with pytest.raises(UsageError, match=r"Unknown search method 'psychic'\. Choose from: global, "):

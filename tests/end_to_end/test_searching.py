@@ -196,7 +196,7 @@ def test_a_model_that_changed_its_dimensions_under_the_same_name_is_refused(worl
     world.write(TOWN)
     world.index(models=models)
     world.endpoint.dimensions += 1
-    with pytest.raises(UsageError, match=r"dimensions.*Another model may now"):
+    with pytest.raises(UsageError, match=r"dimensions.*another model under the same name"):
         ids(world.open(), "entity", "vector", "Who?", 5)
 
 

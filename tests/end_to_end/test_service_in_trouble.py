@@ -53,7 +53,7 @@ def serve(town: World) -> Iterator[Start]:
 def test_a_model_that_refused_is_asked_again_after_a_while(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(model_calls, "REFUSED_FOR_S", 1.0)
+    monkeypatch.setattr(model_calls, "RETRY_REFUSED_AFTER_S", 1.0)
     served = serve()
     town.endpoint.respond = lambda body: NO_QUOTA
     asked = town.asked()
@@ -139,7 +139,7 @@ def test_a_key_that_comes_later_is_found(town: World, serve: Start, tmp_path: Pa
 def test_a_budget_in_dollars_without_a_price_is_a_fault_of_the_service_and_not_of_who_asks(
     town: World, serve: Start, run: Command
 ):
-    told = "query.budget_usd is set, but the price of a model is unknown"
+    told = "query.budget_usd is set, but a model has no known price"
     served = serve(overrides=("query.budget_usd=0.1",))
     assert served.client.get("/healthz").status_code == 503
     answer = served.ask(THEMES)

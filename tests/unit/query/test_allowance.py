@@ -32,7 +32,7 @@ def request(words: int, most: int) -> ChatRequest:
 
 
 def ask_all(
-    allowance: QuestionBudget, sizes: list[tuple[int, int, int]], last: bool = False
+    allowance: QuestionBudget, sizes: list[tuple[int, int, int]], is_answer: bool = False
 ) -> tuple[int, list[object]]:
     """Tokens that were taken, and what became of each call.
 
@@ -48,7 +48,7 @@ def ask_all(
         return CallResult(ChatReply("So.", usage=Usage(n + 5, reply)))
 
     async def run() -> list[object]:
-        within = allowance.around(ask, last)
+        within = allowance.wrap(ask, is_answer)
         calls = [within(request(n, m), "map") for n, m, _ in sizes]
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -94,8 +94,8 @@ def test_replies_shorter_than_they_might_be_leave_room_for_others():
 def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_question():
     within = allowance(CostBound(1, 150), budget_tokens=200)
     assert ask_all(within, [(90, 20, 1)])[0] == 0
-    assert ask_all(within, [(90, 20, 1)], last=True)[0] > 0
-    _, (ended,) = ask_all(within, [(90, 20, 1)], last=True)
+    assert ask_all(within, [(90, 20, 1)], is_answer=True)[0] > 0
+    _, (ended,) = ask_all(within, [(90, 20, 1)], is_answer=True)
     assert isinstance(ended, BudgetSpent)
 
 
@@ -107,7 +107,7 @@ def test_a_call_that_failed_takes_nothing():
 
     for _ in range(4):
         with pytest.raises(TransientCallError):
-            asyncio.run(within.around(broken, False)(request(90, 20), "map"))  # type: ignore[arg-type]
+            asyncio.run(within.wrap(broken, False)(request(90, 20), "map"))  # type: ignore[arg-type]
     assert ask_all(within, [(90, 20, 1)])[0] > 0
 
 
@@ -129,7 +129,7 @@ def test_embeddings_count_as_well():
     async def embed(asked: EmbeddingRequest, stage: str) -> CallResult:
         return CallResult(EmbeddingReply(b"", Usage(len(asked.text.split()))))
 
-    within = allowance(budget_tokens=100).around(embed, False)  # type: ignore[arg-type]
+    within = allowance(budget_tokens=100).wrap(embed, False)  # type: ignore[arg-type]
     text = EmbeddingRequest("word " * 60, CallParameters("default", "m"))
     asyncio.run(within(text, "embed"))
     with pytest.raises(BudgetSpent):  # what is not embedded finds nothing
@@ -142,19 +142,19 @@ def test_a_request_that_was_never_answered_is_taken_off_the_budget():
         "map", "map", PRICED.model_id, "http://a/v1", "transient", lost, 0, 1.0, 1, 0, unanswered=(lost,)
     )
     held = allowance(budget_tokens=1_000)
-    assert held.admit(request(100, 100), last=False)
+    assert held.admit(request(100, 100), is_answer=False)
     held.note(call)
     with pytest.raises(PermanentCallError, match="Not sent"):
-        held.admit(request(100, 100), last=False)
+        held.admit(request(100, 100), is_answer=False)
     dollars = allowance(budget_usd=0.003)
     dollars.note(call)
     with pytest.raises(PermanentCallError, match="Not sent"):
-        dollars.admit(request(100, 100), last=False)
+        dollars.admit(request(100, 100), is_answer=False)
 
 
 def test_a_call_may_come_to_its_thoughts_as_well():
     call = CallParameters("default", "m", 0.0, 100, reasoning_tokens=1000)
     asked = ChatRequest("map", (Message("user", "word"),), call)
-    assert allowance(budget_tokens=5000).admit(asked, last=False).tokens > 1100
+    assert allowance(budget_tokens=5000).admit(asked, is_answer=False).tokens > 1100
     narrow = PRICED.model_copy(update={"context_window": 500})
-    assert allowance(model=narrow, budget_tokens=5000).admit(asked, last=False).tokens == 500
+    assert allowance(model=narrow, budget_tokens=5000).admit(asked, is_answer=False).tokens == 500

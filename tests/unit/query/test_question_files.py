@@ -91,8 +91,8 @@ def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, conte
         ("q.txt", "Who?", "Unsupported format '.txt'. Choose from: .jsonl, .csv, .parquet"),
         ("q.csv", "n,text\n1,Who?\n", "has no column question or question_text; it has n, text"),
         ("q.csv", "", "has no column question or question_text; it has none"),
-        ("q.csv", "question\n \n", "contains no question: row 1: the question is empty"),
-        ("q.csv", "id,question\n", "contains no question"),
+        ("q.csv", "question\n \n", "contains no valid question: row 1: the question is empty"),
+        ("q.csv", "id,question\n", "contains no valid question"),
         ("q.csv", "id,question\n7,Who?\n8,Why?\n7,When?\n", "rows 1 and 3 have the same id '7'"),
         ("q.csv", 'question\nWho?\n"Why\n', "never closed"),
         ("q.csv", b"question\n\x00\x01", "binary"),
@@ -107,7 +107,7 @@ def test_a_file_that_holds_no_questions_is_refused(read, name, content, told):
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"Cannot read .*none.csv: there is no such file"):
+    with pytest.raises(UsageError, match=r"Cannot read .*none.csv: no such file"):
         read_questions(str(tmp_path / "none.csv"), {}, 100)
 
 

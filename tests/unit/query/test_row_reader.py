@@ -93,7 +93,7 @@ def test_a_table_too_large_to_be_kept_has_the_same_rows_and_is_not_kept(
     ]
     expected = [reader.rows(need) for need in needs]
     large = Reader(reader.store, reader.manifest)
-    monkeypatch.setattr(row_reader, "LARGE_BYTES", 0)
+    monkeypatch.setattr(row_reader, "MAX_CACHED_TABLE_BYTES", 0)
     assert [large.rows(need) for need in needs] == expected
     assert large.cache.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 

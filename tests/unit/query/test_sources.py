@@ -156,10 +156,10 @@ def test_cited_records_are_listed_section_by_section_and_those_that_are_gone_are
 
 
 def test_of_too_many_chunks_those_are_read_that_were_shown_or_hold_most(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "MAX_CHUNKS", 1)
+    monkeypatch.setattr(sources, "MAX_SOURCE_CHUNKS", 1)
     source = found("Reports", "r1")  # t1 holds three of what it cites, t2 one
     assert [c["human_readable_id"] for c in source.chunks] == [1] and source.chunks_left_out == 1
-    source = found("Entities", "eALICE", shown={"t3"})
+    source = found("Entities", "eALICE", in_context={"t3"})
     assert [c["human_readable_id"] for c in source.chunks] == [3] and source.chunks_left_out == 1
 
 

@@ -113,4 +113,4 @@ def test_the_hierarchy_by_meaning_is_read_unless_another_is_asked_for():
     with pytest.raises(UsageError, match="This index has no hierarchy 'attributed'"):
         ask(hierarchies=("leiden",), hierarchy="attributed")
     told = ask(hierarchies=("leiden",))[0].notes
-    assert any("--set hierarchies=leiden,attributed adds it" in note for note in told)
+    assert any("--set hierarchies=leiden,attributed." in note for note in told)

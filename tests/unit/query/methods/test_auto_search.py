@@ -15,7 +15,7 @@ from graphrag_ray.query.methods import auto_search, methods
 from graphrag_ray.query.methods.auto_search import (
     FEW_CHUNKS,
     RARE_SHARE,
-    asks_for_a_place,
+    asks_for_passage,
     route,
 )
 from graphrag_ray.query.methods.method import Question
@@ -38,7 +38,7 @@ from graphrag_ray.query.methods.method import Question
     ],
 )
 def test_a_passage_a_number_or_a_date_is_asked_for(question: str):
-    assert asks_for_a_place(question)
+    assert asks_for_passage(question)
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_passage_a_number_or_a_date_is_asked_for(question: str):
     ],
 )
 def test_what_is_asked_of_the_whole_asks_for_no_passage(question: str):
-    assert not asks_for_a_place(question)
+    assert not asks_for_passage(question)
 
 
 def test_a_rare_name_goes_before_all_and_one_that_is_everywhere_counts_for_nothing():

@@ -28,7 +28,7 @@ from graphrag_ray.query.methods.budget import (
     max_contexts,
     packed_bound,
 )
-from graphrag_ray.query.methods.dynamic_selection import RATED_TOGETHER, rate_spec
+from graphrag_ray.query.methods.dynamic_selection import MAX_REPORTS_PER_CALL, rate_spec
 from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.methods.method import SearchEnv
 
@@ -113,9 +113,9 @@ def test_reports_that_are_rated_stand_few_to_a_call():
     spec = rate_spec(GIVEN.settings, GIVEN.prompts)
     sizes = [20] * 95
     records = [report_record(f"id{i}", "T", "word " * 20) for i in range(95)]
-    packed = pack(records, 8_000, 7, COUNT, RATED_TOGETHER)
-    assert max(len(c.numbering) for c in packed) == RATED_TOGETHER
-    assert len(packed) == 10 <= packed_bound("Why?", GIVEN, "rate", spec, sizes, RATED_TOGETHER).calls
+    packed = pack(records, 8_000, 7, COUNT, MAX_REPORTS_PER_CALL)
+    assert max(len(c.numbering) for c in packed) == MAX_REPORTS_PER_CALL
+    assert len(packed) == 10 <= packed_bound("Why?", GIVEN, "rate", spec, sizes, MAX_REPORTS_PER_CALL).calls
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_every_budget_that_is_set_has_to_be_kept(query: dict[str, float], fits: 
 def test_dollars_without_a_price_cannot_be_counted():
     unknown = CostBound(1, 10) + CostBound(1, 10, None)
     assert unknown.cost_usd is None and unknown.within(Query(budget_tokens=20))
-    with pytest.raises(SettingsError, match=r"price of a model is unknown.*input_usd_per_mtok"):
+    with pytest.raises(SettingsError, match=r"a model has no known price.*input_usd_per_mtok"):
         unknown.within(Query(budget_usd=1))
 
 

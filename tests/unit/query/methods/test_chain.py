@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.methods.chain import (
-    MOST_CHARACTERS,
-    MOST_LINKS,
+    MAX_CHARACTERS,
+    MAX_LINKS,
     ChainLink,
     check_link,
     occurs_in,
@@ -71,8 +71,8 @@ def test_an_empty_chain_is_none() -> None:
 def test_a_chain_has_bounds() -> None:
     text = "x\n\nChain:\n" + "\n".join(f"- {'q' * 9_999} -> {'a' * 9_999}" for _ in range(99))
     links = split_chain(text)[1]
-    assert len(links) == MOST_LINKS
-    assert all(len(link.asked) <= MOST_CHARACTERS and len(link.found) <= MOST_CHARACTERS for link in links)
+    assert len(links) == MAX_LINKS
+    assert all(len(link.asked) <= MAX_CHARACTERS and len(link.found) <= MAX_CHARACTERS for link in links)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Record, entity_record, source_record, write_sections
-from graphrag_ray.query.methods.context_filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
 
 texts = st.text(alphabet="abc dé\n-\"',;.中文  \u200d🙂12", max_size=400) | st.text(max_size=60)
 long_texts = texts | st.builds(lambda t, n: t * n, texts, st.integers(1, 40))
@@ -71,7 +71,7 @@ def test_nothing_is_left_out_that_would_still_fit(asked, budget):
 @given(st.lists(long_texts, max_size=20), st.integers(0, 2000))
 def test_the_first_that_fit_are_a_table_within_its_tokens_that_a_larger_context_shows_as_it_is(told, budget):
     asked = [entity_record(f"{n}", "N", text) for n, text in enumerate(told)]
-    shown, cut = first_fitting(asked, budget, COUNT)
+    shown, cut = records_that_fit(asked, budget, COUNT)
     assert [r.id for r in shown] == [r.id for r in asked[: len(shown)]]
     assert not shown or COUNT(write_sections(shown)[0]) <= budget
     assert cut == sum(a is not b for a, b in zip(shown, asked, strict=False))

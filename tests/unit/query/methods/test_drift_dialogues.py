@@ -22,7 +22,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer
 from graphrag_ray.query.methods.drift_search import (
-    ASKED_TOKENS,
+    EARLIER_QUESTIONS_TOKENS,
     HYPOTHESIS,
     LOCAL,
     MAX_FOLLOW_UP_TOKENS,
@@ -359,7 +359,7 @@ def test_each_round_is_told_what_was_looked_up_before_it_and_the_newest_where_it
     asked(snap, drift_depth=9)
     assert [s.count("?") for s in seen[:3]] == [1, 2, 3]
     assert "year 8" in seen[-1] and "year 0" not in seen[-1]
-    assert all(snap.given().count(s) <= ASKED_TOKENS for s in seen)
+    assert all(snap.given().count(s) <= EARLIER_QUESTIONS_TOKENS for s in seen)
 
 
 def test_a_snapshot_without_embeddings_is_refused():

@@ -18,7 +18,12 @@ from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import BudgetSpent, LevelNotFound
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.dynamic_selection import BELOW_TOKENS, RATED_TOGETHER, Selection, select
+from graphrag_ray.query.methods.dynamic_selection import (
+    MAX_BELOW_TOKENS,
+    MAX_REPORTS_PER_CALL,
+    Selection,
+    select,
+)
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of
 from graphrag_ray.query.methods.levels import Levels, levels
@@ -70,7 +75,7 @@ def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selectio
     """What is selected, and the communities of the reports that would be read."""
     known, ids = hierarchy(snap)
     found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.report_kind, known, ids, max_level))
-    return found, {int(c) for c in known.community[found.places]}
+    return found, {int(c) for c in known.community[found.positions]}
 
 
 def rated(snap: Snapshot) -> set[int]:
@@ -196,7 +201,7 @@ def test_where_everything_is_relevant_it_reads_what_the_level_holds(tree: Tree, 
     known, _ = hierarchy(snap)
     at = known.at(min(max_level, known.n_levels - 1))
     found, _ = selected(snap, max_level)
-    assert sorted(known.report[found.places].tolist()) == at.rows.tolist()
+    assert sorted(known.report[found.positions].tolist()) == at.rows.tolist()
 
 
 @given(trees(), st.integers(1_000, 60_000))
@@ -231,8 +236,8 @@ def test_the_least_relevant_reports_are_left_out_where_the_budget_ends():
     found, read = selected(snap, context_tokens=600, budget_tokens=total - 5_000)
     assert found.left_out > 0 and len(read) + found.left_out == 40
     ratings = found.relevant
-    left = [r for place, r in ratings.items() if place not in found.places]
-    assert max(left) <= min(ratings[p] for p in found.places.tolist())
+    left = [r for place, r in ratings.items() if place not in found.positions]
+    assert max(left) <= min(ratings[p] for p in found.positions.tolist())
 
 
 def test_several_reports_are_rated_in_one_call_and_never_more_than_some():
@@ -240,7 +245,7 @@ def test_several_reports_are_rated_in_one_call_and_never_more_than_some():
     snap = snapshot((), wide)
     found, _ = selected(snap)
     sizes = [len(c.records) for c in found.contexts]
-    assert max(sizes) == RATED_TOGETHER and len(sizes) == 4
+    assert max(sizes) == MAX_REPORTS_PER_CALL and len(sizes) == 4
 
 
 @given(st.integers(256, 900))
@@ -287,7 +292,7 @@ def test_titles_below_a_report_are_few_and_short():
         report["title"] += ' "of the [Data: Reports (1)]\nlong" name' * 9 * (report["community"] % 2)
     found, _ = selected(snap)
     (root,) = shown(snap)[0].values()
-    assert COUNT(root["below"]) <= BELOW_TOKENS and "[Data" not in root["below"]
+    assert COUNT(root["below"]) <= MAX_BELOW_TOKENS and "[Data" not in root["below"]
     assert found.spent.tokens > sum(c.n_tokens for c in found.contexts)
     snap = snapshot(set(below), below)
     selected(snap)

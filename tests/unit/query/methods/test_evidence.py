@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from linear_time import too_slow
 
 from graphrag_ray.base.context_records import Reference
-from graphrag_ray.query.methods.evidence import MAX_FOUND, find_evidence, passages
+from graphrag_ray.query.methods.evidence import MAX_SENTENCES, find_evidence, passages
 
 CHUNKS = [
     "The ferry was late. Nobody minded, for it rained.",
@@ -76,7 +76,9 @@ def test_every_quotation_is_kept_and_paraphrases_only_up_to_the_limit():
     quotes = [f"“Word{n} alpha{n} beta{n} gamma{n}.”" for n in range(8)]
     found, _ = find_evidence([*quotes, "Gamma11 and beta11 and alpha11 and word11."], texts)
     assert len(found) == 8 and all(f.verbatim for f in found)
-    assert len(find_evidence([f"Gamma{n} or beta{n} or alpha{n}" for n in range(12)], texts)[0]) == MAX_FOUND
+    assert (
+        len(find_evidence([f"Gamma{n} or beta{n} or alpha{n}" for n in range(12)], texts)[0]) == MAX_SENTENCES
+    )
 
 
 @given(

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.query.methods.fgrag_search import (
-    MOST_HOPS,
-    MOST_IN_ALL,
-    MOST_LINKS,
-    MOST_WEAK,
-    Reached,
+    MAX_HOPS,
+    MAX_LINKS,
+    MAX_TOTAL,
+    MAX_WEAK,
+    Element,
     expand,
 )
 
@@ -45,7 +45,7 @@ def expanded(
     strong: Sequence[str] = (),
     order: Callable[[list[Row]], list[Row]] = list,
     asked: list[list[str]] | None = None,
-) -> list[Reached]:
+) -> list[Element]:
     """What is reached where relationships come in this order. asked: is told each step's entities."""
     expansion = expand(weak, strong)
     try:
@@ -56,7 +56,7 @@ def expanded(
             wanted = set(here)
             here = expansion.send(order([r for r in rows if wanted & {r["source_id"], r["target_id"]}]))
     except StopIteration as ended:
-        found: list[Reached] = ended.value
+        found: list[Element] = ended.value
         return found
 
 
@@ -70,9 +70,9 @@ def test_it_keeps_its_bounds_and_reaches_nothing_twice(
 ):
     asked: list[list[str]] = []
     found = expanded(links(of), weak, strong, asked=asked)
-    assert len(found) == len(set(found)) <= MOST_IN_ALL
-    assert len(expanded(links(of), weak)) <= MOST_WEAK
-    assert len(asked) <= 2 * MOST_HOPS and all(len(here) <= MOST_IN_ALL for here in asked)
+    assert len(found) == len(set(found)) <= MAX_TOTAL
+    assert len(expanded(links(of), weak)) <= MAX_WEAK
+    assert len(asked) <= 2 * MAX_HOPS and all(len(here) <= MAX_TOTAL for here in asked)
     assert all(len(here) == len(set(here)) for here in asked)
 
 
@@ -112,7 +112,7 @@ def test_nearer_entities_come_first():
 
 def test_it_ends_after_some_hops_however_long_a_chain_is():
     found = expanded(chain(30), ["e0"])
-    assert {id_ for kind, id_ in found if kind == "entity"} == {f"e{n}" for n in range(MOST_HOPS + 1)}
+    assert {id_ for kind, id_ in found if kind == "entity"} == {f"e{n}" for n in range(MAX_HOPS + 1)}
 
 
 def test_relationships_among_what_was_reached_come_first():
@@ -125,7 +125,7 @@ def test_entities_take_turns_so_that_a_hub_does_not_take_all_the_room():
     hub = [link("e0", f"far{n}", degree=1_000) for n in range(500)]
     found = expanded([*hub, link("e1", "e2")], ["e0", "e1"])
     assert ("relationship", "e1-e2") in found[:5] and ("entity", "e2") in expanded([link("e1", "e2")], ["e1"])
-    assert sum(id_.startswith("e0-") for _, id_ in found) <= MOST_LINKS
+    assert sum(id_.startswith("e0-") for _, id_ in found) <= MAX_LINKS
 
 
 def test_of_a_hub_those_with_the_best_connected_come():
@@ -137,10 +137,10 @@ def test_of_a_hub_those_with_the_best_connected_come():
 def test_the_strong_context_fills_what_the_weak_one_left_and_repeats_nothing():
     rows = [link(f"e{a}", f"e{b}") for a in range(20) for b in range(20) if a < b]
     weak, strong = [f"e{n}" for n in range(10)], [f"e{n}" for n in range(5, 15)]
-    assert len(expanded(rows, weak)) == MOST_WEAK
+    assert len(expanded(rows, weak)) == MAX_WEAK
     found = expanded(rows, weak, strong)
-    assert found[:MOST_WEAK] == expanded(rows, weak)
-    assert len(found) == MOST_IN_ALL and ("entity", "e14") in found
+    assert found[:MAX_WEAK] == expanded(rows, weak)
+    assert len(found) == MAX_TOTAL and ("entity", "e14") in found
 
 
 def test_nothing_is_looked_up_from_nowhere():

@@ -14,7 +14,7 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer
-from graphrag_ray.query.methods.fgrag_search import MOST_IN_ALL, MOST_LINKS, NEAREST, search
+from graphrag_ray.query.methods.fgrag_search import MAX_LINKS, MAX_TOTAL, NEAREST, search
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
@@ -133,7 +133,7 @@ def test_a_question_without_entities_is_looked_up_as_a_whole():
     assert shown["entity"] == shown["questions"] == "who is it then?"
     assert dialogues(snap) == [("fgrag", 1, False), ("fgrag", 1, False), ("reduce", 1, True)]
     notes = ask(snap, "who is it then?").notes
-    assert "Looked up: the question as a whole, since no subject was named." in notes
+    assert "Looked up: the question as a whole, because no subject was named." in notes
 
 
 def test_a_model_that_lists_a_hundred_things_is_asked_about_a_few():
@@ -165,9 +165,9 @@ def test_of_a_hub_few_relationships_are_asked_for_whatever_their_number():
     snap = snapshot(rows)
     answer = ask(snap, "What about ALICE ?", fgrag_context_tokens=100_000)
     asked = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
-    assert asked and all(n.limit_per_id == MOST_LINKS and n.ids is not None for n in asked)
+    assert asked and all(n.limit_per_id == MAX_LINKS and n.ids is not None for n in asked)
     assert all("description" not in n.columns for n in asked)
-    assert len(answer.contexts[0].records) <= MOST_IN_ALL
+    assert len(answer.contexts[0].records) <= MAX_TOTAL
 
 
 def test_all_expansions_take_a_step_together():

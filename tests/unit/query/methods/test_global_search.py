@@ -80,7 +80,7 @@ def test_a_budget_can_be_in_dollars():
 
 
 def test_a_budget_in_dollars_needs_prices():
-    with pytest.raises(SettingsError, match="price of a model is unknown"):
+    with pytest.raises(SettingsError, match="a model has no known price"):
         asked("auto", budget_usd=1.0)
 
 

@@ -13,8 +13,8 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.query.methods.lightrag_search import (
-    MOST_CHARACTERS,
-    MOST_KEYWORDS,
+    MAX_CHARACTERS,
+    MAX_KEYWORDS,
     DualKeywords,
     keywords_spec,
     list_keywords,
@@ -66,5 +66,5 @@ def test_keywords_are_few_short_and_distinct_whatever_a_reply_holds(said: list[s
     for reply in (json.dumps({"high_level": said, "low_level": [other]}), other):
         found = parse_keywords(reply)
         for listed in () if isinstance(found, ReplyProblem) else (found.high, found.low):
-            assert len(listed) == len(set(listed)) <= MOST_KEYWORDS
-            assert all(k.strip() == k and 0 < len(k) <= MOST_CHARACTERS for k in listed)
+            assert len(listed) == len(set(listed)) <= MAX_KEYWORDS
+            assert all(k.strip() == k and 0 < len(k) <= MAX_CHARACTERS for k in listed)

@@ -20,7 +20,7 @@ from graphrag_ray.base.messages import ChatReply, Reply, Request
 from graphrag_ray.query.methods import lightrag_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.lightrag_search import MIN_ELEMENT_TOKENS, TOP_K
-from graphrag_ray.query.methods.local_search import MOST_CHUNKS
+from graphrag_ray.query.methods.local_search import MAX_LISTED_CHUNKS
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 HIGH, LOW = "writing letters, friendship", "ALICE, BOB"
@@ -104,7 +104,7 @@ def shown(answer: Answer, section: str) -> list[str]:
 
 def searches(snap: Snapshot) -> dict[str, tuple[str, int]]:
     """What was looked up for itself; the last search of chunks only orders them."""
-    found = [n for n in snap.needs if isinstance(n, Search) and n.k < lightrag_search.MOST_NEAR]
+    found = [n for n in snap.needs if isinstance(n, Search) and n.k < lightrag_search.MAX_NEAR_CHUNKS]
     return {n.kind: (n.text, n.k) for n in found}
 
 
@@ -181,7 +181,7 @@ def test_a_list_that_is_empty_is_not_looked_up_unless_the_mode_has_no_other():
 def test_of_a_name_that_is_everywhere_no_long_list_is_read():
     town = tables()
     for row in town["entities"]:
-        row["frequency"] = MOST_CHUNKS + 1
+        row["frequency"] = MAX_LISTED_CHUNKS + 1
     answer, snap = ask("hybrid", town)
     lists = [n for n in snap.needs if isinstance(n, Rows) and "text_unit_ids" in n.columns]
     assert lists and not any(n.ids for n in lists)

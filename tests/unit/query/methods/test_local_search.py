@@ -16,8 +16,8 @@ from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import LevelNotFound, UsageError
 from graphrag_ray.base.ids import entity_id, report_id
 from graphrag_ray.query.methods.local_search import (
-    MOST_CHUNKS,
-    MOST_EDGES,
+    MAX_EDGES,
+    MAX_LISTED_CHUNKS,
     Membership,
     by_turns,
     chunks_in_order,
@@ -365,13 +365,13 @@ def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities():
 
 
 def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
-    snap = hub(MOST_CHUNKS + 1)
+    snap = hub(MAX_LISTED_CHUNKS + 1)
     for unit in snap.tables["text_units"]:
         unit["entity_ids"] = [e["id"] for e in snap.tables["entities"] if unit["id"] in e["text_unit_ids"]]
     sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=2000)
     assert [r["text"][:11] for r in sections["Sources"]] == [
-        f"Text x{MOST_CHUNKS - 2}.",
-        f"Text x{MOST_CHUNKS}.",
+        f"Text x{MAX_LISTED_CHUNKS - 2}.",
+        f"Text x{MAX_LISTED_CHUNKS}.",
     ]
     searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
     assert {n.only_ids for n in searches} == {None}
@@ -385,14 +385,14 @@ def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
 
 def test_of_relationships_and_claims_no_more_are_looked_at_than_are_worth_it():
     tables = town()
-    tables["relationships"] = [edge("ALICE", f"P{n}", n) for n in range(MOST_EDGES + 50)]
+    tables["relationships"] = [edge("ALICE", f"P{n}", n) for n in range(MAX_EDGES + 50)]
     tables["covariates"] = [claim("ALICE", f"c{n}", *["t1"] * n) for n in range(50)]
     snap = snapshot(tables, near=("ALICE",))
     sections = shown(snap, "?", local_relationships=3, local_claims=2)
-    assert [r["target"] for r in sections["Relationships"]] == [f"P{MOST_EDGES + n}" for n in (49, 48, 47)]
+    assert [r["target"] for r in sections["Relationships"]] == [f"P{MAX_EDGES + n}" for n in (49, 48, 47)]
     assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c49", "ALICE said so c48"]
     asked = {n.table: n.limit_per_id for n in snap.needs if isinstance(n, Rows) and n.by != "id"}
-    assert asked == {"relationships": MOST_EDGES, "covariates": 2, "communities": None}
+    assert asked == {"relationships": MAX_EDGES, "covariates": 2, "communities": None}
 
 
 def test_an_index_without_one_of_the_searches_is_asked_by_the_other():

@@ -249,11 +249,11 @@ def test_a_reduce_context_keeps_its_budget_its_order_and_its_references(
     context = reduce_context(given_, budget, count)
     assert context.n_tokens == count(context.text) <= budget
     helpful = [a for a in given_ if a.score > 0 and a.text]
-    assert len(context.shown) + context.left_out == len(helpful)
-    assert bool(context.shown) == bool(helpful), "at least one always"
+    assert len(context.answers) + context.left_out == len(helpful)
+    assert bool(context.answers) == bool(helpful), "at least one always"
     rows = context_records.parse_sections(context.text).get("Answers", [])
     assert [float(r["score"]) for r in rows] == sorted((a.score for a in helpful), reverse=True)[: len(rows)]
-    assert len(rows) == len(context.shown)
+    assert len(rows) == len(context.answers)
     _, cited, dropped = context_records.resolve_references(context.text, context.numbering)
     assert dropped == 0
     assert {r.id for r in cited} == set(context.numbering.values())
@@ -265,14 +265,14 @@ def test_a_reduce_context_keeps_its_budget_its_order_and_its_references(
 def test_an_answer_that_does_not_fit_ends_the_context_uncut() -> None:
     given_ = [MapAnswer("first " * 100, 90), MapAnswer("second " * 300, 80), MapAnswer("third", 70)]
     context = reduce_context(given_, 400, CL100K)
-    assert context.shown == (given_[0],)
+    assert context.answers == (given_[0],)
     assert (context.left_out, context.cut) == (2, 0)
 
 
 def test_a_single_answer_longer_than_the_context_is_cut_between_references() -> None:
     text = " ".join(f"point [Data: Reports ({i})]." for i in IDS * 8)
     context = reduce_context([MapAnswer(text, 50, tuple(Reference("Reports", i) for i in IDS))], 260, CL100K)
-    assert (len(context.shown), context.cut) == (1, 1)
+    assert (len(context.answers), context.cut) == (1, 1)
     assert 200 < context.n_tokens <= 260
     assert context_records.resolve_references(context.text, context.numbering)[2] == 0
     assert context.text.endswith("…\n")

@@ -70,7 +70,7 @@ def test_with_points_the_score_of_a_context_is_that_of_its_best_point():
     snap = Snapshot({"text_units": rows})
     said = snap.run(map_reduce("What about ALICE ?", snap.given(map_protocol="points"), to_read(rows)))
     assert [c.score for c in said.contexts] == [90.0]
-    assert [a.score for a in said.reduce_context.shown] == [90.0, 85.0, 80.0]
+    assert [a.score for a in said.reduce_context.answers] == [90.0, 85.0, 80.0]
 
 
 def test_a_context_in_which_no_point_helps_has_been_read_and_scores_zero():

@@ -53,7 +53,7 @@ def test_each_point_becomes_an_answer_with_its_own_score_and_references():
 
 def test_points_of_a_context_are_weighed_one_by_one_and_zeros_are_dropped():
     said, _ = drive(map_points("Why?", CONTEXT, SPEC), points(("A.", 80), ("B.", 0), ("C.", 90)))
-    assert [a.text for a in reduce_context(said, 1000, len).shown] == ["C.", "A."]
+    assert [a.text for a in reduce_context(said, 1000, len).answers] == ["C.", "A."]
 
 
 def test_an_empty_list_is_an_answer():

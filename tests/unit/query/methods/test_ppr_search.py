@@ -155,7 +155,9 @@ def test_no_step_pushes_out_what_the_first_walk_found() -> None:
     looked = ppr_search._Walks()
     for question, n in (("", 5), ("q1", 6), ("q2", 6)):
         looked.add(question, [WalkHit(f"{question or 'first'} {at}", 1.0) for at in range(n)])
-    assert looked.first(10) == [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")][:10]
+    assert (
+        looked.most_visited(10) == [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")][:10]
+    )
 
 
 def test_a_short_answer_without_a_chain_is_one() -> None:

@@ -6,7 +6,7 @@ import pytest
 from driving import COUNT, Snapshot
 
 from graphrag_ray.base.errors import BudgetSpent
-from graphrag_ray.query.methods.budget import SAMPLE, recount_tokens
+from graphrag_ray.query.methods.budget import SAMPLE_SIZE, recount_tokens
 from graphrag_ray.query.methods.global_search import search as search_reports
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows
 from graphrag_ray.query.methods.text_search import search as search_text
@@ -64,7 +64,7 @@ def test_no_more_than_a_sample_is_read_and_without_a_budget_nothing():
     assert sizes(snap) == {round(COUNT(TEXT) * 0.5)} and not snap.needs
     sizes(snap, budget_tokens=1)
     (need,) = snap.needs
-    assert isinstance(need, Rows) and need.ids is not None and len(need.ids) == SAMPLE
+    assert isinstance(need, Rows) and need.ids is not None and len(need.ids) == SAMPLE_SIZE
 
 
 def test_dollars_are_a_budget_as_well():

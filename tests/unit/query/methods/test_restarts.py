@@ -27,7 +27,7 @@ def test_a_rare_name_weighs_more_than_one_that_is_everywhere() -> None:
 
 def test_a_word_that_is_a_name_elsewhere_weighs_less_than_one_that_is_written_as_a_name() -> None:
     found = weights("Which church is in Bergen?", Church=2, Bergen=2)
-    assert found["Church"] == pytest.approx(restarts.UNSURE * found["Bergen"])
+    assert found["Church"] == pytest.approx(restarts.UNSURE_WEIGHT * found["Bergen"])
 
 
 def test_a_name_within_a_longer_one_is_not_meant() -> None:
@@ -46,7 +46,7 @@ def test_marks_and_case_do_not_part_a_name_from_itself() -> None:
 def test_of_fifty_names_and_more_the_rarest_count() -> None:
     counts = {f"Name{n}": n + 1 for n in range(80)}
     found = weights(f"Which of {' and '.join(counts)}?", **counts)
-    assert list(found) == list(counts)[: restarts.MOST_NAMES]
+    assert list(found) == list(counts)[: restarts.MAX_NAMES]
 
 
 def test_a_question_that_names_nothing_has_no_names() -> None:

@@ -17,10 +17,10 @@ from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.ppr_search import (
     FACTS,
-    MOST_CHARACTERS,
-    MOST_FACTS,
+    MAX_CHARACTERS,
+    MAX_FACTS,
+    MAX_NEXT_QUESTIONS,
     NEXT,
-    NEXT_QUESTIONS,
     NextStep,
     next_questions,
     parse_facts,
@@ -70,8 +70,8 @@ def test_a_model_that_breaks_a_question_into_itself_asks_nothing_new() -> None:
 
 def test_there_are_few_questions_and_none_is_long() -> None:
     asked = questions_of(json.dumps({"next": [f"{n} {'x' * 9_999}" for n in range(9)]}))
-    assert len(asked) == NEXT_QUESTIONS
-    assert all(len(question) <= MOST_CHARACTERS for question in asked)
+    assert len(asked) == MAX_NEXT_QUESTIONS
+    assert all(len(question) <= MAX_CHARACTERS for question in asked)
 
 
 @pytest.mark.parametrize("reply", ["", "none", "[]", '{"other": 1}', '{"known": 3, "next": null}'])
@@ -94,7 +94,7 @@ def test_numbers_of_facts_are_read(reply: str, facts: tuple[int, ...]) -> None:
 
 
 def test_no_more_facts_are_picked_than_may_be() -> None:
-    assert parse_facts(json.dumps({"facts": list(range(1, 50))}), 99) == tuple(range(1, MOST_FACTS + 1))
+    assert parse_facts(json.dumps({"facts": list(range(1, 50))}), 99) == tuple(range(1, MAX_FACTS + 1))
 
 
 @pytest.mark.parametrize("reply", ["", "1, 2", '{"facts": 3}', "[1]"])

@@ -26,7 +26,9 @@ def test_it_is_said_what_was_read_each_record_once_and_what_else_could_be():
     ]
     read, hint = no_answer_hints(nothing("global", *contexts, level=0), restricted=False)
     assert read == "Read by global search: 3 reports of C0."
-    assert hint.startswith("Try --method local (what stands around a name) or --method hybrid (")
+    assert hint.startswith(
+        "Try --method local (entities near the question and their neighbourhood) or --method hybrid ("
+    )
 
 
 def test_every_kind_of_record_is_named():
