@@ -141,8 +141,8 @@ def test_what_a_method_cannot_do_is_refused(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search does not support conditions .*'path~\*'\).* --method text\. All methods that do: "
-        r"text, local, vector, hybrid, ppr, lightrag and auto",
+        match=r"global search does not support conditions .*'path~\*'\).* --method text\. "
+        r"All methods that do: text, local, vector, hybrid, ppr, lightrag and auto",
     ):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(

@@ -246,9 +246,8 @@ def test_an_answer_tells_what_the_offline_engine_had_to_do_with_it(town: World):
     by_model, offline = town.open(), town.open(models={"default": {"provider": "offline"}})
     question = "What did DAVE do?"
     assert not any("offline" in note for note in by_model.ask(question).notes)
-    assert (
-        "The offline engine answered the question, without a language model." in offline.ask(question).notes
-    )
+    notes = offline.ask(question).notes
+    assert "The offline engine answered the question, without a language model." in notes
     built = replace(by_model.manifest, notes={"offline": "as it was"})
     notes = replace(by_model, manifest=built).ask(question).notes
     assert "The offline engine built the index, without a language model." in notes

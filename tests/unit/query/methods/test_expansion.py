@@ -1,4 +1,4 @@
-"""Breadth-first expansion: what is reached from some entities, and within which bounds."""
+"""Breadth-first expansion from entities, and its limits."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def expanded(
     order: Callable[[list[Row]], list[Row]] = list,
     asked: list[list[str]] | None = None,
 ) -> list[Element]:
-    """What is reached where relationships come in this order. asked: is told each step's entities."""
+    """Expand with relationships in this order. `asked` collects the entities of each step."""
     expansion = expand(weak, strong)
     try:
         here = next(expansion)
@@ -65,9 +65,7 @@ def chain(n: int) -> list[Row]:
 
 
 @given(pairs, starts, starts)
-def test_it_keeps_its_bounds_and_reaches_nothing_twice(
-    of: list[tuple[str, str]], weak: list[str], strong: list[str]
-):
+def test_expansion_is_bounded_and_distinct(of: list[tuple[str, str]], weak: list[str], strong: list[str]):
     asked: list[list[str]] = []
     found = expanded(links(of), weak, strong, asked=asked)
     assert len(found) == len(set(found)) <= MAX_TOTAL
@@ -77,7 +75,7 @@ def test_it_keeps_its_bounds_and_reaches_nothing_twice(
 
 
 @given(pairs, starts, starts, st.randoms(use_true_random=False))
-def test_it_reaches_the_same_in_whatever_order_relationships_come(
+def test_expansion_does_not_depend_on_row_order(
     of: list[tuple[str, str]], weak: list[str], strong: list[str], chance: random.Random
 ):
     def shuffled(rows: list[Row]) -> list[Row]:
@@ -89,10 +87,8 @@ def test_it_reaches_the_same_in_whatever_order_relationships_come(
 
 
 @given(pairs, starts, starts)
-def test_whatever_it_reaches_hangs_together_with_where_it_began(
-    of: list[tuple[str, str]], weak: list[str], strong: list[str]
-):
-    """The order shows it: an entity is one of the first, or a relationship before it led there."""
+def test_expansion_is_connected_to_its_start(of: list[tuple[str, str]], weak: list[str], strong: list[str]):
+    """Each entity is a start, or an end of an earlier relationship."""
     rows = {row["id"]: row for row in links(of)}
     begun = {*weak, *strong}
     led_to: set[str] = set()
@@ -110,31 +106,31 @@ def test_nearer_entities_come_first():
     assert [id_ for _, id_ in found[:6]] == ["e0", "e0-e1", "e1", "e1-e2", "e2", "e2-e3"]
 
 
-def test_it_ends_after_some_hops_however_long_a_chain_is():
+def test_number_of_hops_is_limited():
     found = expanded(chain(30), ["e0"])
     assert {id_ for kind, id_ in found if kind == "entity"} == {f"e{n}" for n in range(MAX_HOPS + 1)}
 
 
-def test_relationships_among_what_was_reached_come_first():
+def test_relationships_among_reached_entities_come_first():
     rows = [link("e0", "e9", degree=99), link("e0", "e1")]
     found = expanded(rows, ["e0", "e1"])
     assert [id_ for kind, id_ in found if kind == "relationship"] == ["e0-e1", "e0-e9"]
 
 
-def test_entities_take_turns_so_that_a_hub_does_not_take_all_the_room():
+def test_hub_does_not_displace_other_entities():
     hub = [link("e0", f"far{n}", degree=1_000) for n in range(500)]
     found = expanded([*hub, link("e1", "e2")], ["e0", "e1"])
     assert ("relationship", "e1-e2") in found[:5] and ("entity", "e2") in expanded([link("e1", "e2")], ["e1"])
     assert sum(id_.startswith("e0-") for _, id_ in found) <= MAX_LINKS
 
 
-def test_of_a_hub_those_with_the_best_connected_come():
+def test_most_important_relationships_of_hub_are_followed():
     hub = [link("e0", f"far{n}", degree=n) for n in range(500)]
     found = expanded(hub, ["e0"])
     assert ("relationship", "e0-far499") in found and ("relationship", "e0-far0") not in found
 
 
-def test_the_strong_context_fills_what_the_weak_one_left_and_repeats_nothing():
+def test_strong_context_fills_remaining_room():
     rows = [link(f"e{a}", f"e{b}") for a in range(20) for b in range(20) if a < b]
     weak, strong = [f"e{n}" for n in range(10)], [f"e{n}" for n in range(5, 15)]
     assert len(expanded(rows, weak)) == MAX_WEAK
@@ -143,7 +139,7 @@ def test_the_strong_context_fills_what_the_weak_one_left_and_repeats_nothing():
     assert len(found) == MAX_TOTAL and ("entity", "e14") in found
 
 
-def test_nothing_is_looked_up_from_nowhere():
+def test_empty_start_makes_no_requests():
     asked: list[list[str]] = []
     assert expanded(chain(3), [], [], asked=asked) == [] and asked == []
     assert expanded([], ["e0"]) == [("entity", "e0")]
