@@ -42,10 +42,9 @@ CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class ReplyStreamer:
-    """A `StreamListener` that streams the reply that becomes the answer, as far as its text is final.
+    """A `StreamListener` that streams the text of the answer as soon as it is final.
 
-    Attributes:
-        create_parser: Creates the parser of a reply, or returns None if the reply is not streamed.
+    `create_parser` returns the parser of a reply, or None if the reply is not streamed.
     """
 
     def __init__(self, emit: Emit) -> None:
@@ -95,10 +94,7 @@ class Background:
         self._loop, self._closed = started.result()
 
     def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine.
-
-        Cancelling the future takes effect immediately; the coroutine ends soon after.
-        """
+        """Start a coroutine. Cancelling the future takes effect immediately, before the coroutine ends."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:

@@ -277,10 +277,7 @@ class Index:
         return replace(answer, phases=phases, notes=notes)
 
     def _check_snapshot_exists(self) -> None:
-        """Raise SnapshotRemoved if it is gone.
-
-        If the storage fails, only log it: paid replies must not be lost.
-        """
+        """Raise SnapshotRemoved if it is gone. Only log storage errors, to keep replies that are paid for."""
         try:
             check_not_removed(self.store, self.manifest)
         except SnapshotRemoved:
@@ -453,10 +450,7 @@ class Index:
     def open_snapshot(
         self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
     ) -> Index:
-        """Open another snapshot of the same index.
-
-        Reuses cached rows and replies, and open search indexes.
-        """
+        """Open another snapshot of the same index, reusing its caches and open search indexes."""
         other = replace(
             self, manifest=manifest, settings=settings, prompts=prompts, row_cache=self.reader.cache
         )
@@ -475,10 +469,7 @@ class Index:
                 self.ask("What are the main themes?", level, method=method)
 
     def levels(self, hierarchy: str | None = None) -> list[Units]:
-        """Describe the levels of a hierarchy and the source text, as in Table 2 of the paper.
-
-        Raises UsageError.
-        """
+        """Describe the levels of a hierarchy and the source text (Table 2 of the paper). Raises UsageError."""
         from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
         from graphrag_ray.query.methods.levels import levels, units
 
@@ -552,11 +543,7 @@ _WITHOUT_EVIDENCE = ("rate", "reduce")
 def no_answer_hints(
     answer: Answer, restricted: bool, has_graph: bool = True, has_reports: bool = True
 ) -> tuple[str, ...]:
-    """Explain an answer that found nothing: what was read, and which methods to try.
-
-    Args:
-        restricted: Whether the question had conditions on documents.
-    """
+    """Explain an answer that found nothing (possibly under conditions): what was read, and what to try."""
     if answer.found or answer.unread:
         return ()
     kinds = methods.load_all()

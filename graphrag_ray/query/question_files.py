@@ -101,10 +101,7 @@ def read_questions(url: str, options: Mapping[str, Any], max_characters: int) ->
 def questions_of(
     rows: Iterable[TableRow], source: str, column: str, max_characters: int
 ) -> list[BatchQuestion]:
-    """Convert rows to questions.
-
-    Raises UsageError like `read_questions`; its message begins with `source`.
-    """
+    """Convert rows to questions. Raises UsageError like `read_questions`, naming `source`."""
     questions: list[BatchQuestion] = []
     number_of: dict[str, int] = {}
     for row in rows:

@@ -188,10 +188,7 @@ class QuestionSweep:
         prices = ReplyPrices(self._index.settings.models)
 
         def is_full() -> bool:
-            """Whether the next question has to wait.
-
-            Raises the error that stops the batch, if there is one.
-            """
+            """Whether the next question has to wait. Raises the error that stops the batch, if any."""
             if self._failure is not None:
                 raise self._failure
             too_many_starting = self._starting >= MAX_STARTING
@@ -257,10 +254,7 @@ class QuestionSweep:
 
 @dataclass
 class _FeedAsker(BaseAsker):
-    """Calls models for the question at position `order` through a feed.
-
-    The first call triggers a callback.
-    """
+    """Calls models for the question at position `order` through a feed."""
 
     feed: Feed
     order: int

@@ -41,10 +41,7 @@ _READ: dict[str, Callable[[ByteSource], Any]] = {
 
 @dataclass(frozen=True)
 class Searcher:
-    """Searches one snapshot with the settings of the caller.
-
-    Search indexes stay open for the next question.
-    """
+    """Searches one snapshot with the caller's settings. Search indexes stay open for later questions."""
 
     reader: Reader
     settings: Settings
@@ -81,10 +78,7 @@ class Searcher:
         return self._levels[kind.name]
 
     def embedder(self) -> Embedder:
-        """Return the embedder for questions.
-
-        Raises UsageError if the index has no embeddings or other ones.
-        """
+        """Return the embedder for questions. Raises UsageError if the index has none or other embeddings."""
         number = self.reader.manifest.number
         index_settings = parse_settings(without_machine_settings(self.reader.manifest.settings))
         of_index, of_questions = Embedder.of(index_settings), Embedder.of(self.settings)

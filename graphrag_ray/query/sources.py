@@ -57,8 +57,7 @@ class Source:
             also has the title and date of its document.
         entities: Entities that the record is based on: the inputs of a report, the ends of a relationship,
             the subject of a claim, or the record itself.
-        relationships: Relationships that the record is based on, like `entities`.
-        claims: Claims that the record is based on, like `entities`.
+        relationships, claims: Relationships and claims that the record is based on.
         chunks: document, row, place ("file" or "file, row 3", with the row's id or number), title, date and
             metadata of the document; start, end and text of the chunk; quote and quote_start of the sentence
             to read first.
@@ -113,10 +112,7 @@ def sources_of(
     in_context: Collection[str] = (),
     columns: Sequence[str] = (),
 ) -> list[Source]:
-    """Build a Source for each existing record.
-
-    Chunks in `in_context`, which the model has seen, come first.
-    """
+    """Build a Source for each existing record. Chunks in `in_context`, those of contexts, come first."""
     wanted = list(references)
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
     bases = {r: _basis_of(r, rows.get(r.section, {})) for r in wanted}
@@ -229,10 +225,7 @@ def _reports(section: str, ids: Iterable[str], read: Read) -> RowsById:
 
 
 def _basis_of(reference: Reference, reports: RowsById) -> _Basis:
-    """Collect the ids that a report cites, directly or through other reports.
-
-    Other records are their own basis.
-    """
+    """Collect the ids that a report cites, directly or indirectly. Any other record is its own basis."""
     if reference.section not in REPORT_SECTIONS:
         return {reference.section: {reference.id: None}}
     cited: _Basis = {}

@@ -152,10 +152,7 @@ def _tracer() -> Any:
 
 @contextmanager
 def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-    """Open a span, or yield None if there is no tracer.
-
-    Errors are recorded by type only, because messages may quote text.
-    """
+    """Open a span, or yield None without a tracer. Record errors by type only: messages may quote text."""
     tracer = _tracer()
     if tracer is None:
         yield None

@@ -85,9 +85,9 @@ def route(
 ) -> tuple[str, str]:
     """Choose the method for a question by the first rule that applies.
 
-    1. It mentions a rare entity, in at most FEW_CHUNKS chunks or RARE_SHARE of all chunks: local. 2. It asks
-    for a passage, a number or a date, or mentions a month or quarter: hybrid. This is recognised by
-       English words, a quotation of MIN_QUOTED_WORDS words, or a code of letters and digits.
+    1. It mentions a rare entity, in at most FEW_CHUNKS chunks or RARE_SHARE of all chunks: local.
+    2. It asks for a passage, a number or a date, or mentions a month or quarter: hybrid. This is recognised
+       by English words, a quotation of MIN_QUOTED_WORDS words, or a code of letters and digits.
     3. It is restricted to some documents, which reports do not support: hybrid.
     4. Otherwise: global.
 
@@ -95,8 +95,7 @@ def route(
         named: Title and number of chunks of each entity that the question certainly mentions
             (`Mentions.as_names`), by ascending number.
         restricted: Whether the question has conditions on documents.
-        local: Whether the index supports local search.
-        hybrid: Whether the index supports hybrid search.
+        local, hybrid: Whether the index supports this method.
         reports: Whether the index has reports. Without them, ppr replaces local and global.
 
     Returns:

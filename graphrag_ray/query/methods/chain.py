@@ -50,10 +50,7 @@ class ChainLink:
 
 
 def split_chain(text: str) -> tuple[str, list[ChainLink]]:
-    """Split the chain off the end of an answer.
-
-    Links are not verified yet, and references have string ids.
-    """
+    """Split the unverified chain off the end of an answer. References have string ids."""
     lines = text.strip().split("\n")
     if _FENCE.fullmatch(lines[0]):  # a code fence around the reply
         lines = lines[1:-1] if _FENCE.fullmatch(lines[-1]) else lines[1:]

@@ -44,12 +44,7 @@ def walk_chunks(
     chunks: Collection[str] | None = None,
     extra_names: Mapping[str, float] | None = None,
 ) -> Steps[list[list[WalkHit]]]:
-    """For each text, find the k chunks that a walk from it visits most often.
-
-    Args:
-        chunks: Restrict the walk's results to these chunks. None allows all.
-        extra_names: Weights of names at which every walk starts in addition to the names of its text.
-    """
+    """Find the k chunks (of `chunks`) that a walk from each text and `extra_names` visits most often."""
     only_ids = None if chunks is None else sorted(chunks)
     mentions = [find_mentions(text, name_id) for text in texts]
     counts: list[dict[str, int]] = yield tuple(

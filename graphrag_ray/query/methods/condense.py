@@ -70,10 +70,7 @@ def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
 
 
 def condense(question: str, history: str, prompt: Prompt, call: CallParameters) -> Dialogue[str | None]:
-    """Ask the model to rewrite a question so that it stands alone.
-
-    Returns None if the reply is not usable.
-    """
+    """Ask for a rewritten question that stands alone. Returns None if the reply is not usable."""
     variables = {"question": question, "history": history}
     reply: ChatReply = yield ChatRequest(STAGE, prompt.fill(variables), call, variables)
     text = reply.text.strip().strip('"“”')

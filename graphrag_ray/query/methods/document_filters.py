@@ -63,10 +63,7 @@ class Condition:
 
 
 def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
-    """Find the chunks of documents that satisfy all conditions.
-
-    Returns None if every document does. Raises UsageError.
-    """
+    """Find the chunks of documents that satisfy all conditions, or None if all do. Raises UsageError."""
     if not conditions:
         return None
     if len(conditions) > MAX_CONDITIONS:
@@ -81,10 +78,7 @@ def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
 
 
 def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] | None]:
-    """Find the ids of records of a kind that chunks contain. None means all.
-
-    Raises UsageError for reports.
-    """
+    """Find the ids of a kind's records in chunks. None means all. Raises UsageError for reports."""
     if chunks is None or kind == "text_unit":
         return None if chunks is None else sorted(chunks)
     if kind in REPORT_KINDS:
@@ -180,10 +174,7 @@ def _satisfies(condition: Condition, values: list[str]) -> bool:
 
 
 def _compare(condition: Condition, value: str) -> bool:
-    """Compare a value as a number, or as a date with the precision that both dates have.
-
-    For example, 2023 is not before 2023-05.
-    """
+    """Compare a value as a number, or as a date to their common precision: 2023 is not before 2023-05."""
     a: Any = _number(value)
     b: Any = _number(condition.value)
     if a is None or b is None or not condition.metadata:

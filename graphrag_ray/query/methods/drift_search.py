@@ -70,13 +70,7 @@ ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 @dataclass
 class _State(PartialAnswers):
-    """The partial answers and follow-up questions so far.
-
-    Attributes:
-        looked_up: Follow-up questions that were asked, in order.
-        asked: Normalised texts of all questions asked, including the original one.
-        open: Normalised text -> follow-up question that was not asked yet.
-    """
+    """Partial answers, follow-up questions looked up, and normalised texts of asked and open questions."""
 
     looked_up: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
@@ -158,9 +152,7 @@ METHOD = MethodKind(
 
 
 def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tuple[int, list[str]]]:
-    """Return the requested or default level, and the ids of its reports, or of the finest level's if it is
-    finer.
-    """
+    """Return the requested or default level, and the ids of its reports (at most the finest level's)."""
     reports, communities = yield reports_of(kind), communities_of(kind)
     known = levels(communities, reports, kind.name)
     finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)

@@ -100,8 +100,7 @@ class Selection:
 def select(
     question: str, env: SearchEnv, kind: Kind, known: Levels, ids: Sequence[str], max_level: int
 ) -> Steps[Selection]:
-    """Rate reports from the top down to `max_level`, and choose the reports to read. `ids` are those of all
-    reports.
+    """Rate reports from the top down to `max_level`, and choose which to read. `ids` are all report ids.
 
     Raises:
         BudgetSpent: Rating the first level and reading one context could exceed the budget.
@@ -195,8 +194,7 @@ def _rate_level(
 
 
 def select_reports(state: Selection, known: Levels) -> tuple[Ints, int]:
-    """Find the positions of relevant reports without relevant reports below them, and count uncovered
-    communities.
+    """Find the positions of the most specific relevant reports, and count uncovered communities.
 
     A community is uncovered if it has no report, nothing below it was considered, and it is not below a
     selected report.
@@ -271,10 +269,7 @@ def rate_reports(question: str, context: Context, spec: AnswerSpec) -> Dialogue[
 
 
 def parse_ratings(reply: str, known: Collection[int], finish_reason: str = "stop") -> dict[int, float]:
-    """Parse ratings by number.
-
-    The highest of several counts, because missing a branch is worse than reading it.
-    """
+    """Parse ratings by number. If a report has several, the highest wins, so that no branch is missed."""
     parsed = parse_reply(reply, RatingsReply, finish_reason)
     ratings: dict[int, float] = {}
     for reply_rating in [] if isinstance(parsed, ReplyProblem) else parsed.ratings:

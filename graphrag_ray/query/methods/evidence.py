@@ -44,11 +44,9 @@ _QUOTE_VARIANTS = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"'
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A span of a chunk that supports a passage of the answer, or that the passage quotes verbatim.
+    """A span of the chunk at position `text` that supports a passage of the answer or is quoted in it.
 
-    Attributes:
-        text: Position of the chunk.
-        share: Weighted share of the passage's words that the span contains, or 1 for a quotation.
+    `share` is the weighted share of the passage's words that the span contains, or 1 for a quotation.
     """
 
     text: int

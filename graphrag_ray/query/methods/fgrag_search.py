@@ -275,10 +275,7 @@ def entity_questions(
 def entity_summary(
     question: str, entity: str, questions: Sequence[str], context: Context, spec: AnswerSpec
 ) -> Dialogue[MapAnswer]:
-    """Ask for a summary that answers the questions about an entity.
-
-    The score is 0 if the context is irrelevant.
-    """
+    """Ask for a summary that answers the questions. The score is 0 if the context is irrelevant."""
     variables = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
     summary, reply = yield from ask_for_reply(SUMMARY, question, spec, parse_text, None, **variables)
     if _NOTHING.match(first_line(summary)):
@@ -323,10 +320,7 @@ def parse_names(reply: str, limit: int, question: str = "") -> list[str]:
 
 
 def parse_questions(reply: str, limit: int) -> list[str]:
-    """Parse the first distinct questions of a reply, one per line.
-
-    If no line ends like a question, use all.
-    """
+    """Parse the first distinct questions of a reply: lines that end like one or, without any, all lines."""
     lines = [line.strip(_MARKS + " ") for line in _lines(reply)]
     lines = [
         line

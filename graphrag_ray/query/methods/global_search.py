@@ -76,11 +76,7 @@ METHOD = MethodKind(
 def choose_level(
     question: Question, env: SearchEnv, known: Levels, reports: pa.Table
 ) -> tuple[LevelReports, tuple[str, ...]]:
-    """Choose the requested level or, if none is, the finest within the budget or the default.
-
-    Returns:
-        The level, and notes that explain the choice.
-    """
+    """Choose the requested level, the finest within the budget, or the default. Also returns notes."""
     query = env.settings.query
 
     def bound(level: LevelReports) -> CostBound:

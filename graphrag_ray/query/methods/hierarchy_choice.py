@@ -36,22 +36,16 @@ def find_hierarchy(names: Sequence[str], name: str | None = None) -> HierarchyKi
 
 
 def find_hierarchy_or_empty(names: Sequence[str], name: str | None = None) -> HierarchyKind:
-    """Like `find_hierarchy`, but treat an index made with --build names as one with an empty Leiden
-    hierarchy.
-    """
+    """Like `find_hierarchy`, but an index made with --build names has an empty Leiden hierarchy."""
     return HIERARCHIES["leiden"] if not names and name is None else find_hierarchy(names, name)
 
 
 def resolve_hierarchy(env: SearchEnv, name: str | None = None, *, over: str = "") -> HierarchyKind:
-    """Choose the hierarchy for a question: `name`, `query.hierarchy` or, without these, the first suitable
-    one.
-
-    Args:
-        over: Kind of records that the hierarchy must be built over. "" allows any.
+    """Choose the hierarchy for a question: `name`, `query.hierarchy` or the first suitable one.
 
     Raises:
         ReportsMissing: The index has no hierarchies.
-        UsageError: The index lacks the hierarchy, or it is built over another kind of records.
+        UsageError: The index lacks the hierarchy, or it is not built over records of the kind `over`.
     """
     names = env.settings.hierarchies
     name = name or env.settings.query.hierarchy

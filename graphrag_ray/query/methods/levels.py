@@ -49,9 +49,7 @@ class Levels:
     """The C communities of one hierarchy, and their reports.
 
     Attributes:
-        community: [C] Column of the communities table.
-        level: [C] Column of the communities table.
-        parent: [C] Column of the communities table.
+        community, level, parent: [C] Columns of the communities table.
         report: [C] Position in the reports table, or -1 if there is no report.
         n_tokens: [C] Size of the report, or 0 if there is none.
     """
@@ -76,10 +74,7 @@ class Levels:
         raise LevelNotFound(f"There is no level {str(text)!r}: {self._describe_levels()}")
 
     def default(self, context_tokens: int) -> int:
-        """Choose the coarsest level that fills a context or, if none does, the largest.
-
-        Raises LevelNotFound.
-        """
+        """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
         tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.empty()

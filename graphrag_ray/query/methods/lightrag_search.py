@@ -178,10 +178,8 @@ def _chunks_stating(
 ) -> Steps[tuple[list[str], int]]:
     """Find the chunks that mention most of the elements, the nearest first among equals.
 
-    For elements in more than MAX_LISTED_CHUNKS chunks, only chunks near the question are considered.
-
-    Returns:
-        The first `query.lightrag_chunks` chunks, and the number of all chunks that mention an element.
+    Also counts all chunks that mention one. For elements in more than MAX_LISTED_CHUNKS chunks, only chunks
+    near the question are considered.
     """
     near, related = [r.id for r in entities], [r.id for r in relationships]
     ends = {id_: ends_of[id_] for id_ in related}
@@ -243,10 +241,7 @@ _SEPARATORS = re.compile(r"[,;\n]")
 
 @dataclass(frozen=True, slots=True)
 class DualKeywords:
-    """Keywords of a question.
-
-    High-level ones name subjects and connections, low-level ones particular things.
-    """
+    """High-level keywords name subjects and connections, low-level ones particular things."""
 
     high: tuple[str, ...] = ()
     low: tuple[str, ...] = ()
@@ -262,10 +257,7 @@ def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | No
 
 
 def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:
-    """Parse the keywords of a reply. A missing list counts as empty.
-
-    A list of one string is split at commas.
-    """
+    """Parse keywords. A missing list counts as empty. A single string is split at commas."""
     parsed = parse_reply(reply, KeywordsReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_LISTS)

@@ -83,9 +83,7 @@ def context_for(
 ) -> Steps[Context]:
     """Fill a context of at most `query.context_tokens`. It is empty if no entity is near the question.
 
-    Args:
-        finest: Finest level of the reports.
-        chunks: Chunks to which the question is restricted. The context then has no reports.
+    It has reports down to level `finest`, or none if the question is restricted to `chunks`.
     """
     resolve_hierarchy(env, over="entity")
     check_embedded(env, NAME, ["entity"])
@@ -135,11 +133,7 @@ def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
 def _near(
     text: str, env: SearchEnv, chunks: Collection[str] | None
 ) -> Steps[tuple[dict[str, int], list[str]]]:
-    """Find entities: mentioned ones, then the nearest.
-
-    Returns:
-        Id -> number of chunks, in this order; and the ids of mentioned entities.
-    """
+    """Find mentioned, then nearest entities with their chunk counts. Also returns the mentioned ids."""
     possible = yield from matching_ids("entity", chunks)
     mentioned = find_mentions(text)
     k, columns = env.settings.query.local_entities, ["id", "frequency"]
@@ -191,11 +185,7 @@ def _chunks_around(
     chunks: Collection[str] | None,
     limit: int,
 ) -> Steps[tuple[list[str], int]]:
-    """Rank the chunks that contain any of the entities, without a walk.
-
-    Returns:
-        The first `limit` chunks, and the number of all of them.
-    """
+    """Without a walk, find the first `limit` chunks that contain any of the entities, and count them all."""
     search_types: list[By] = ["vector"] if env.n_rows.get("embeddings_text_unit") else []
     if search_index_table("text_unit", "keyword") in env.n_rows:
         search_types.append("keyword")

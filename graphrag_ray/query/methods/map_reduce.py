@@ -174,9 +174,7 @@ class Reduced:
 
 
 def shuffled(ids: Iterable[str], seed: int) -> list[str]:
-    """Shuffle ids by a hash of seed and id, so that the order does not depend on tables, libraries or other
-    ids.
-    """
+    """Shuffle ids by a hash of seed and id, independently of table order, libraries and other ids."""
     return sorted(ids, key=lambda id_: (hashlib.sha256(f"{seed}:{id_}".encode()).digest(), id_))
 
 
@@ -360,8 +358,7 @@ def parsed_or_none(
 def reply_or_correction(
     request: ChatRequest, parse: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Send a request, and ask for a correction if `parse` rejects the reply. Returns the result and the
-    reply.
+    """Send a request, and ask for a correction if `parse` rejects the reply. Returns result and reply.
 
     Raises:
         DialogueFailed: The corrected reply is not usable either. The message starts with `name`.
@@ -437,10 +434,7 @@ class Scored:
 
 
 def parse_scored(reply: str) -> Scored | ReplyProblem:
-    """Split a map reply into text and score.
-
-    A missing score is a problem, because a zero drops the answer.
-    """
+    """Split a map reply into text and score. A missing score is a problem: 0 would drop the answer."""
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
         return ReplyProblem(
@@ -461,10 +455,7 @@ def without_scores(reply: str) -> str:
 
 
 def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
-    """Parse the points of a reply. Points without text are ignored.
-
-    A missing score is a problem and not 0.
-    """
+    """Parse the points of a reply that have a text. A missing score is a problem and not 0."""
     parsed = parse_reply(reply, PointsReply, finish_reason)
     if isinstance(parsed, ReplyProblem):
         return parsed

@@ -192,13 +192,7 @@ class AskRequest(Question):
 
 @dataclass(frozen=True)
 class SearchEnv:
-    """The environment of a search method.
-
-    Attributes:
-        count: Counts the tokens of a text.
-        n_rows: Number of rows of each table.
-        prices: Highest price of each stage's model, or None if it is unknown.
-    """
+    """What a search method knows: token counter, rows per table, highest price of each stage's model, …"""
 
     settings: Settings
     prompts: Mapping[str, Prompt]

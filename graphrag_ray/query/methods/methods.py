@@ -99,9 +99,7 @@ def stages(name: str, dynamic: bool = False, is_follow_up: bool = False) -> list
 
 
 def check_method(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
-    """Raise UsageError if a method is unknown, is not allowed, or does not support the level or the
-    conditions.
-    """
+    """Raise UsageError if a method is unknown, not allowed, or lacks support for level or conditions."""
 
     def enumerate_names(names: Sequence[str]) -> str:
         return f"{', '.join(names[:-1])} and {names[-1]}"
@@ -126,10 +124,7 @@ def check_method(name: str, level: str | int | None, where: Sequence[str], basel
 
 
 def check_options(name: str, options: Mapping[str, object]) -> None:
-    """Raise UsageError if a question sets an option of another method.
-
-    `options` maps options to values or None.
-    """
+    """Raise UsageError if a question sets an option (one that is not None) of another method."""
     present = {option for option, value in options.items() if value is not None}
     for other, kind in load_all().items() if present else ():
         option, setting = kind.option

@@ -39,8 +39,7 @@ def default_k(env: SearchEnv) -> int:
 def nearest_context(
     searches: Sequence[Search], env: SearchEnv, chunks: Collection[str] | None = None
 ) -> Steps[Context]:
-    """Fill a context of `query.context_tokens` with the results of searches (see `rank`) and neighbour
-    chunks.
+    """Fill a context with the results of searches (see `rank`) and neighbour chunks.
 
     Args:
         chunks: Ids of the chunks to which the question is restricted. None allows all.

@@ -48,9 +48,7 @@ class RecordsToRead:
 
 @dataclass
 class PartialAnswers:
-    """The contexts of a question (each with its highest score), their answers and errors, and the combined
-    answer.
-    """
+    """The contexts (with their highest scores), answers and errors, and finally the combined answer."""
 
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
@@ -111,9 +109,7 @@ def reduce_answers(
 
 
 def batches(wanted: RecordsToRead, seed: int, tokens: int) -> Iterator[list[str]]:
-    """Yield batches of the ids in shuffled order, each of at most `tokens` tokens unless it has a single
-    record.
-    """
+    """Yield batches of shuffled ids with at most `tokens` tokens, or a single larger record."""
     size = dict(zip(wanted.ids, wanted.n_tokens, strict=True))
     batch: list[str] = []
     n_tokens = 0
@@ -136,11 +132,7 @@ def combined_answer(
     level: int | None = None,
     notes: Sequence[str] = (),
 ) -> Steps[Answer]:
-    """Build the answer. The caller fills in costs and time.
-
-    Args:
-        what: The records that were read, as notes call them, such as "reports".
-    """
+    """Build the answer, without costs and time. `what` is the noun for records in notes, like "reports"."""
     number = yield from short_numbers(parts.reduced.references)
     reduced, to_reduce, failed = parts.reduced, parts.reduce_context, len(parts.errors)
     all_failed = bool(parts.contexts) and failed == len(parts.contexts)

@@ -151,14 +151,7 @@ METHOD = MethodKind(
 
 @dataclass
 class _Walks:
-    """The walks of a question.
-
-    Attributes:
-        walks: Chunks that each walk visited, best first.
-        paths: Chunk -> the question that first led to it, "" for the original one, and the path of its walk.
-        asked: Further questions that were looked up.
-        contexts: Contexts that did not suffice.
-    """
+    """The walks of a question: their chunks, the first path to each chunk, and insufficient contexts."""
 
     walks: list[list[str]] = field(default_factory=list)
     paths: dict[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)

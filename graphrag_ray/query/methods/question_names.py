@@ -88,9 +88,7 @@ def _entity_id_of(name: str) -> str:
 
 
 def find_mentions(question: str, id_of: Callable[[str], str] = _entity_id_of) -> Mentions:
-    """Find spans of up to MAX_NAME_WORDS words that have an id, including punctuation around them (C++,
-    .NET).
-    """
+    """Find spans of up to MAX_NAME_WORDS words that have an id, also with punctuation (C++, .NET)."""
     words = [m.span() for m in WORD_PATTERN.finditer(question)][:MAX_WORDS]
     spans: dict[str, list[tuple[int, int]]] = {}
     for first, (start, _) in enumerate(words):

@@ -28,9 +28,7 @@ WITHOUT_TREE = "Only chunks were read: the index was made with --build names and
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from the first `query.trex_k` chunks and summaries, or only chunks if the index has no
-    hierarchies.
-    """
+    """Answer from the first `query.trex_k` chunks and summaries (chunks, if there are no hierarchies)."""
     kinds: list[Kind] = ["text_unit"]
     if env.settings.hierarchies:
         kinds = node_kinds(env, NAME)
@@ -63,10 +61,7 @@ METHOD = MethodKind(
 
 
 def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
-    """Look up the tree of an index.
-
-    Raises ReportsMissing, or UsageError if it lacks a tree or its embeddings.
-    """
+    """Look up the tree. Raises ReportsMissing, or UsageError without a tree or its embeddings."""
     other = env.settings.query.hierarchy
     if other not in (None, TREE):
         raise UsageError(f"{method} search reads only the hierarchy {TREE!r}, not {other!r}")
