@@ -82,14 +82,12 @@ class Background:
     def __init__(self) -> None:
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-        async def run_until_closed() -> None:
+        async def serve() -> None:
             closed = asyncio.Event()
             started.set_result((asyncio.get_running_loop(), closed))
             await closed.wait()
 
-        self._thread = threading.Thread(
-            target=lambda: asyncio.run(run_until_closed()), name="ask", daemon=True
-        )
+        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name="ask", daemon=True)
         self._thread.start()
         self._loop, self._closed = started.result()
 
@@ -111,9 +109,8 @@ CANCEL_TIMEOUT_S = 10.0
 class AnswerStream:
     """The text of an answer in pieces, for a caller without an event loop.
 
-    The pieces after the last StartsAgain (all pieces, if there is none) add up to `answer.text`. Iteration
-    raises the error if answering fails. To stop early, leave the `with` block or call `close`, which cancels
-    calls in flight.
+    The pieces after the last StartsAgain, if there is one, add up to `answer.text`. Iteration raises the
+    error if answering fails. To stop early, leave the `with` block or call `close`, which cancels calls.
     """
 
     def __init__(self, answer_fn: AnswerFunction, background: Background | None = None) -> None:
@@ -200,8 +197,7 @@ _MAX_SCORE_LENGTH = 48
 _EMPHASIS = "*`"
 """Markdown characters that may surround a score."""
 _MAX_REFERENCE_LENGTH = 1_000
-"""A bracket left open for longer counts as text. If it is a reference after all, the final text corrects
-it."""
+"""A bracket left open for longer counts as text. If it is a reference, the final text corrects it."""
 _BLANK = re.compile(rf"[\s{_EMPHASIS}]*")
 
 

@@ -407,8 +407,7 @@ class Index:
             questions: Texts, or rows with a column `question` and optionally `id`: dictionaries, a pandas or
                 Arrow table, or a `ray.data.Dataset`.
             out: A .parquet file for the answers. The replies of models are stored next to it, and repeating
-                the call with the same `out` reuses them. Every machine of a cluster needs access to it. With
-                None, nothing is stored.
+                the call with the same `out` reuses them. All machines need access to it. None stores nothing.
             on_ray: Run on Ray at `address`, which is found or started as by `build_index`. None runs on Ray
                 if `questions` is a dataset, and in this process otherwise.
 
@@ -469,7 +468,7 @@ class Index:
                 self.ask("What are the main themes?", level, method=method)
 
     def levels(self, hierarchy: str | None = None) -> list[Units]:
-        """Describe the levels of a hierarchy and the source text (Table 2 of the paper). Raises UsageError."""
+        """Describe the levels of a hierarchy and the source text (the paper's Table 2). Raises UsageError."""
         from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
         from graphrag_ray.query.methods.levels import levels, units
 
@@ -491,8 +490,7 @@ class Index:
         """Trace cited records of any section to entities, relationships, and chunks with their positions.
 
         Args:
-            answer: The answer that cites them. Chunks and elements that support it come first (see
-                sources.rank_by_answer).
+            answer: The answer that cites them. Its evidence comes first (see sources.rank_by_answer).
 
         Raises:
             SnapshotRemoved: `gc` has removed the snapshot.
@@ -502,7 +500,7 @@ class Index:
         contexts = answer.contexts if answer else ()
         in_context = {r.id for used in contexts for r in used.records if r.section == "Sources"}
         columns = self.env.settings.chunking.prepended_metadata
-        sources = sources_of(references, self._rows, in_context=in_context, columns=columns)
+        sources = sources_of(references, self._rows, used=in_context, columns=columns)
         return rank_by_answer(sources, answer) if answer else sources
 
 
@@ -518,7 +516,7 @@ async def _run_method(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, 
         except StopIteration as ended:  # a future cannot raise StopIteration
             return None, ended
 
-    async def fulfil_in_span(need: Need) -> Any:
+    async def traced(need: Need) -> Any:
         with traces.need_span(need):
             return await fulfil(need)
 
@@ -531,9 +529,7 @@ async def _run_method(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, 
         for item in need if isinstance(need, tuple) else (need,):
             if not isinstance(item, _NEEDS):
                 raise TypeError(f"it yielded {item!r:.80}, which is not a request of a search method")
-        sent = await (
-            gather_all(map(fulfil_in_span, need)) if isinstance(need, tuple) else fulfil_in_span(need)
-        )
+        sent = await (gather_all(map(traced, need)) if isinstance(need, tuple) else traced(need))
 
 
 _WITHOUT_EVIDENCE = ("rate", "reduce")

@@ -55,8 +55,7 @@ OUTCOME = "outcome.json"
 """File next to the answers that records how the last batch, or attempt at one, ended, because the exit code
 of a job is not always visible. `_outcome` lists its keys."""
 LOCK_WAIT_S = 10.0
-"""Maximum time to wait for the lock of a cache, which a service that shares it holds while it merges
-parts."""
+"""Maximum wait for the lock of a cache. A service that shares it holds the lock while it merges parts."""
 POLL_INTERVAL_S = 0.2
 
 
@@ -78,8 +77,7 @@ def answer_batch(
         out: A .parquet file. The folder `<out>.work` holds the outcome of the batch (`outcome.json`) and, if
             the index has no cache, the journal.
         ask: How to ask each question.
-        on_ray: Run on Ray instead of in this process, at `address` or on a cluster that is found or started
-            as by `index`.
+        on_ray: Run on Ray (at `address`, or found or started as by `index`) instead of in this process.
         observer: Receives progress.
 
     Raises:
@@ -99,9 +97,8 @@ def answer_batch(
             methods.check_method(ask.method, ask.level, ask.where)
             batch_questions = questions
             if isinstance(batch_questions, str):
-                batch_questions = read_questions(
-                    batch_questions, settings.storage.fsspec_options(batch_questions), MAX_QUESTION_CHARACTERS
-                )
+                options = settings.storage.fsspec_options(batch_questions)
+                batch_questions = read_questions(batch_questions, options, MAX_QUESTION_CHARACTERS)
             if uses_local_keys(on_ray, address):
                 models = check_endpoints(
                     models, settings, _ANSWER_STAGES, bool(work.list("work")), observer.message

@@ -190,16 +190,15 @@ class Connections:
     async def gateway(self, attempts_before: int) -> StreamingAsk:
         """Return the gateway for the first FIRST_ATTEMPTS of a call, or for attempts after `attempts_before`.
 
-        Usage is reported to the question that makes the call. If questions share an embedding call, it is
-        reported to the first of them.
+        Usage is reported to the question that makes the call, or the first that shares an embedding call.
         """
         async with self._opening:
             if attempts_before not in self._gateways:
                 limit = self.models.max_attempts
+                if not attempts_before:
+                    limit = min(FIRST_ATTEMPTS, limit)
                 opened = open_gateway(
-                    replace(
-                        self.models, max_attempts=limit if attempts_before else min(FIRST_ATTEMPTS, limit)
-                    ),
+                    replace(self.models, max_attempts=limit),
                     self.limiter,
                     _note,
                     self.ask_key,

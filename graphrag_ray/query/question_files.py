@@ -98,20 +98,16 @@ def read_questions(url: str, options: Mapping[str, Any], max_characters: int) ->
     raise UsageError(f"{source} has no column {wanted}; it has {', '.join(columns) or 'none'}")
 
 
-def questions_of(
-    rows: Iterable[TableRow], source: str, column: str, max_characters: int
-) -> list[BatchQuestion]:
+def questions_of(rows: Iterable[TableRow], source: str, column: str, max_length: int) -> list[BatchQuestion]:
     """Convert rows to questions. Raises UsageError like `read_questions`, naming `source`."""
     questions: list[BatchQuestion] = []
     number_of: dict[str, int] = {}
     for row in rows:
         if row.number == WHOLE_FILE:
             raise UsageError(f"{source}: {row.error}")
-        question = _to_question(row, column, max_characters)
-        if question.id in number_of:
-            raise UsageError(
-                f"{source}: rows {number_of[question.id]} and {row.number} have the same id {question.id!r}"
-            )
+        question = _to_question(row, column, max_length)
+        if earlier := number_of.get(question.id):
+            raise UsageError(f"{source}: rows {earlier} and {row.number} have the same id {question.id!r}")
         number_of[question.id] = row.number
         questions.append(question)
     if all(q.fault for q in questions):
@@ -152,10 +148,8 @@ def _to_question(row: TableRow, column: str, most_characters: int) -> BatchQuest
     return BatchQuestion(id_, join_surrogates(text), fault)
 
 
-def answer_row(
-    question: BatchQuestion, answer: Answer, short_numbers: Mapping[Reference, int]
-) -> dict[str, Any]:
-    """Build a row of ANSWERS. `short_numbers` has the human_readable_ids of the cited records."""
+def answer_row(question: BatchQuestion, answer: Answer, numbers: Mapping[Reference, int]) -> dict[str, Any]:
+    """Build a row of ANSWERS. `numbers` has the human_readable_ids of the cited records."""
     phases = answer.phases.values()
     fields = ("method", "level", "text", "found", "failed_parts", "dropped_references", "cost_usd", "seconds")
     return {
@@ -163,8 +157,7 @@ def answer_row(
         "question": question.text,
         **{name: getattr(answer, name) for name in fields},
         "references": [
-            {"section": r.section, "id": r.id, "human_readable_id": short_numbers.get(r)}
-            for r in answer.references
+            {"section": r.section, "id": r.id, "human_readable_id": numbers.get(r)} for r in answer.references
         ],
         "contexts": [
             {name: getattr(c, name) for name in ("phase", "n_tokens", "left_out", "cut", "score")}

@@ -34,7 +34,7 @@ from graphrag_ray.store.search.mapped_arrays import Ints, id_halves, join_halves
 from graphrag_ray.store.search.row_index import RowEntries, RowIndex, group_name
 from graphrag_ray.store.snapshots import Manifest, detect_removal
 
-MAX_PARALLEL_PARTS = 8
+N_THREADS = 8
 CACHE_BYTES = 256 << 20
 """Default size of the cache (`query.cache_mb`)."""
 MAX_CACHED_TABLE_BYTES = 64 << 20
@@ -171,9 +171,7 @@ class Reader:
             stored = self.manifest.parts(schema.row_index_table(table))
             remaining = deque(self.manifest.parts(table))
             indexes = []
-            for part, index in zip(
-                stored, map_in_threads(open_index, stored, MAX_PARALLEL_PARTS), strict=True
-            ):
+            for part, index in zip(stored, map_in_threads(open_index, stored, N_THREADS), strict=True):
                 covered = [remaining.popleft() for _ in index.ends if remaining]
                 if np.cumsum([p.rows for p in covered]).tolist() != index.ends.tolist():
                     raise index.source.invalid("it does not match the parts of the table")
@@ -198,7 +196,7 @@ class Reader:
             if len(entries.rows)
         ]
         is_remote = self.store.local_path(indexes[0].path) is None
-        read = partial(map_in_threads, threads=MAX_PARALLEL_PARTS) if is_remote else map
+        read = partial(map_in_threads, threads=N_THREADS) if is_remote else map
         wanted = [(name, *entries) for entries in nonempty for name in need.columns]
         arrays = list(read(lambda column: self._column(need, ids, *column), wanted))
         columns, n = schema_of(need.table, need.columns), len(need.columns)
@@ -266,10 +264,8 @@ class Reader:
             by_part.setdefault(int(locations.part[n]), []).append(n)
         if missing:
             requests = [
-                PageRequest(
-                    indexed.parts[part], locations.rows[pages].tolist(), locations.page[pages].tolist()
-                )
-                for part, pages in by_part.items()
+                PageRequest(indexed.parts[part], locations.rows[ns].tolist(), locations.page[ns].tolist())
+                for part, ns in by_part.items()
             ]
             read = read_pages(self.store, column, requests)
             new = {names[n]: pa.chunked_array([array]) for n, array in zip(missing, read, strict=True)}
@@ -296,7 +292,7 @@ class Reader:
 
     def _concat(self, table: str, empty: pa.Table, read: Callable[[Part], pa.Table]) -> pa.Table:
         """Read all parts in threads, and concatenate the results in order."""
-        with ThreadPoolExecutor(MAX_PARALLEL_PARTS, thread_name_prefix="parts") as pool:
+        with ThreadPoolExecutor(N_THREADS, thread_name_prefix="parts") as pool:
             tables = [empty, *pool.map(read, self.manifest.parts(table))]
         return pa.concat_tables(tables, promote_options="default")
 

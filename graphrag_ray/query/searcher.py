@@ -29,7 +29,7 @@ from graphrag_ray.store.search.pagerank import count_holders, walk
 from graphrag_ray.store.search.vector_index import Floats, ScoredId
 from graphrag_ray.store.snapshots import detect_removal
 
-MAX_PARALLEL_SHARDS = 8
+N_THREADS = 8
 _READ: dict[str, Callable[[ByteSource], Any]] = {
     "vector": vector_index.read,
     "keyword": keyword_index.read,
@@ -58,7 +58,7 @@ class Searcher:
                 if table not in self._opened:
                     parts = manifest.parts(table)
                     opened = map_in_threads(
-                        lambda part: read(index_files.open_part(store, part)), parts, MAX_PARALLEL_SHARDS
+                        lambda part: read(index_files.open_part(store, part)), parts, N_THREADS
                     )
                     self._opened[table] = list(opened)
         return self._opened[table]

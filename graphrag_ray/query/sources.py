@@ -59,8 +59,7 @@ class Source:
             the subject of a claim, or the record itself.
         relationships, claims: Relationships and claims that the record is based on.
         chunks: document, row, place ("file" or "file, row 3", with the row's id or number), title, date and
-            metadata of the document; start, end and text of the chunk; quote and quote_start of the sentence
-            to read first.
+            metadata of the document; start, end, text; quote and quote_start of the sentence to read first.
         chunks_left_out: Number of further chunks, which were not read.
         evidence: Sentences that support the answer's statements about the record, best first: passage (of the
             answer), quote, start and end in the document's text, verbatim, share (see evidence.py), chunk,
@@ -106,13 +105,9 @@ def cited_records(references: Iterable[Reference], read: Read, columns: Sequence
 
 
 def sources_of(
-    references: Iterable[Reference],
-    read: Read,
-    *,
-    in_context: Collection[str] = (),
-    columns: Sequence[str] = (),
+    references: Iterable[Reference], read: Read, *, used: Collection[str] = (), columns: Sequence[str] = ()
 ) -> list[Source]:
-    """Build a Source for each existing record. Chunks in `in_context`, those of contexts, come first."""
+    """Build a Source for each existing record. Chunks in `used`, those of contexts, come first."""
     wanted = list(references)
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
     bases = {r: _basis_of(r, rows.get(r.section, {})) for r in wanted}
@@ -133,7 +128,7 @@ def sources_of(
             for id_, row in rows.get(section, {}).items():
                 if id_ in basis.get(section, ()):
                     n_evidence.update(row["text_unit_ids"])
-        order = {chunk: (chunk not in in_context, -n) for chunk, n in n_evidence.items()}
+        order = {chunk: (chunk not in used, -n) for chunk, n in n_evidence.items()}
         selected = sorted(order, key=order.__getitem__)[:MAX_SOURCE_CHUNKS]
         chunks[reference] = {chunk: order[chunk] for chunk in selected}, len(order) - len(selected)
     units = rows["Sources"] = _read("Sources", (c for order, _ in chunks.values() for c in order), read)
@@ -167,12 +162,9 @@ def sources_of(
 def rank_by_answer(sources: Sequence[Source], answer: Answer) -> list[Source]:
     """Order chunks and elements by how well they support the answer, and fill in `evidence`."""
     links = (f"{link.asked} {link.found}" for link in answer.chain)
-    passages_by_reference = passages("\n\n".join([answer.text, *links]))
+    passages_of = passages("\n\n".join([answer.text, *links]))
     return [
-        _ranked(
-            s,
-            passages_by_reference.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []),
-        )
+        _ranked(s, passages_of.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
         for s in sources
     ]
 

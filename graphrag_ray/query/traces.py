@@ -131,10 +131,8 @@ def export_traces(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
         exporter = OTLPSpanExporter()
     else:
         raise UsageError(f"Unknown OTEL_TRACES_EXPORTER {kind!r}. Choose from: otlp, console, none.")
-    has_name = "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "") or environ.get(
-        "OTEL_SERVICE_NAME"
-    )
-    resource = Resource.create({} if has_name else {"service.name": "graphrag-ray"})
+    named = "service.name" in environ.get("OTEL_RESOURCE_ATTRIBUTES", "") or environ.get("OTEL_SERVICE_NAME")
+    resource = Resource.create({} if named else {"service.name": "graphrag-ray"})
     provider = TracerProvider(resource=resource)
     provider.add_span_processor(BatchSpanProcessor(exporter))
     trace.set_tracer_provider(provider)

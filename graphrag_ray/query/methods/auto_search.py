@@ -37,8 +37,7 @@ _PERIOD = re.compile(
     r"\b(?:January|February|April|June|July|August|September|October|November|December|Q[1-4])\b"
     r"|(?<=[a-z,] )(?:March|May)\b"
 )
-"""A month or quarter, which distinguishes documents, but not reports, which are written from all
-documents."""
+"""A month or quarter, which distinguishes documents, but not reports (written from all documents)."""
 
 
 def search(question: Question, env: SearchEnv) -> Method:
@@ -56,8 +55,8 @@ def search(question: Question, env: SearchEnv) -> Method:
         n_rows.get("text_units", 0),
         restricted=bool(question.where),
         local=bool(n_rows.get("embeddings_entity")),
-        hybrid=bool(n_rows.get("embeddings_text_unit"))
-        and search_index_table("text_unit", "keyword") in n_rows,
+        hybrid=search_index_table("text_unit", "keyword") in n_rows
+        and n_rows.get("embeddings_text_unit", 0) > 0,
         reports=bool(env.settings.hierarchies),
     )
     answer: Answer = yield from METHODS[method].search(question, env)

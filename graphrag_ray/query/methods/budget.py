@@ -32,8 +32,7 @@ LINE_TOKENS = 32
 LINE_SHARE = 0.05
 """Relative overhead of CSV escaping."""
 SAMPLE_SIZE = 50
-"""Number of rows that `recount_tokens` counts. They are evenly spaced to represent all documents or
-levels."""
+"""Number of rows that `recount_tokens` counts, evenly spaced to represent all documents or levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +152,8 @@ def max_contexts(lines: Ints, room: int, max_records: int | None = None) -> int:
     """Bound the number of contexts of `room` tokens into which `map_reduce.pack` divides lines.
 
     Every context but the last, together with the first line of the next one, exceeds `room`, and each line is
-    the first at most once. So twice the total exceeds `room` times the number of full contexts. Besides, each
-    of these is filled at least up to `room` minus the longest line.
+    the first at most once. So twice the total exceeds `room` times the number of these contexts. Each is also
+    filled at least up to `room` minus the longest line.
     """
     if not len(lines):
         return 0
@@ -199,8 +198,7 @@ def check_room(
             continue
         left = model.context_window - prompt - reply
         lower = f"Set query.{setting} to {left:,} or less."
-        shorten = "Shorten the question, or use a model with a larger context window."
-        advice = lower if left >= MIN_CONTEXT_TOKENS else shorten
+        advice = lower if left >= MIN_CONTEXT_TOKENS else "Shorten it, or use a model with a larger window."
         raise UsageError(
             f"The question does not fit: the {spec.prompt.name!r} prompt has {prompt:,} tokens (the question "
             f"has {env.count(question):,} and appears twice), its data may have {data:,} and its reply "

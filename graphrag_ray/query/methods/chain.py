@@ -29,8 +29,7 @@ MAX_LINES_BELOW = 2
 """Maximum number of lines after a chain."""
 MIN_SHARE = 0.5
 
-# Possessive, because \w and [\s*_] both match an underscore: a long run of underscores would take exponential
-# time.
+# Possessive, because both \w and [\s*_] match underscores: a long run of them would take exponential time.
 _HEADING = re.compile(r"[\s*_#>]*+chain(?:\s\w++){0,3}+[\s*_]*+:?[\s*_]*+", re.IGNORECASE)
 _LABEL = re.compile(r"[\s*_#>]*chain\s*:[\s*_]*", re.IGNORECASE)
 _BULLET = re.compile(r"\s*(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
@@ -107,6 +106,5 @@ def _link(line: str) -> ChainLink | None:
     question, answer = parts[0].strip(" *_"), " → ".join(part.strip() for part in parts[1:]).strip()
     if len(parts) < 2 or not question or not answer:
         return None
-    is_long = len(answer) > MAX_CHARACTERS
-    shortened = drop_unclosed_reference(answer[:MAX_CHARACTERS]) if is_long else answer
-    return ChainLink(question[:MAX_CHARACTERS], shortened, tuple(references_in(answer)))
+    cut = drop_unclosed_reference(answer[:MAX_CHARACTERS]) if len(answer) > MAX_CHARACTERS else answer
+    return ChainLink(question[:MAX_CHARACTERS], cut, tuple(references_in(answer)))

@@ -92,9 +92,8 @@ def rarity(n_chunks: int) -> float:
 def name_weights(mentioned: Mentions, counts: Mapping[str, int]) -> dict[str, float]:
     """Weight the names that a question mentions. `counts` has the number of chunks of each known name."""
     sure = set(mentioned.as_names(counts))
-    weights = {
-        id_: rarity(counts[id_]) * (1 if id_ in sure else UNSURE_WEIGHT) for id_ in mentioned.named(counts)
-    }
+    named = mentioned.named(counts)
+    weights = {id_: rarity(counts[id_]) * (1 if id_ in sure else UNSURE_WEIGHT) for id_ in named}
     return {id_: weights[id_] for id_ in sorted(weights, key=lambda id_: -weights[id_])[:MAX_NAMES]}
 
 

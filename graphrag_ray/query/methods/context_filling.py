@@ -134,8 +134,7 @@ class _ContextBuilder:
             self.records.pop()
         n_shown = len(self.records)
         for neighbour in neighbours:
-            # Insert in reading order. A following chunk may be truncated, but a preceding one must fit
-            # completely.
+            # Insert in reading order. A following chunk may be truncated, a preceding one must fit whole.
             record = neighbour.record
             sources = {r.id: n for n, r in enumerate(self.records) if r.section == "Sources"}
             if record.id in sources or neighbour.of not in sources:
@@ -153,7 +152,5 @@ class _ContextBuilder:
 
     def _tokens(self, inserted: Record | None = None, position: int = 0) -> int:
         """Count the tokens of the context, optionally with another record at `position`."""
-        records = [*self.records]
-        if inserted is not None:
-            records.insert(position, inserted)
-        return self._count(write_sections(records)[0])
+        new = [] if inserted is None else [inserted]
+        return self._count(write_sections([*self.records[:position], *new, *self.records[position:]])[0])

@@ -125,8 +125,7 @@ def satisfied(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
     """For each document, given with `columns(conditions)`, evaluate whether it satisfies all conditions.
 
     Raises:
-        UsageError: No document satisfies a condition, or none satisfies all of them. The message lists the
-            existing names or values.
+        UsageError: No document satisfies one or all of the conditions. The message lists what exists.
     """
     n = documents.num_rows
     mask = [True] * n

@@ -161,8 +161,7 @@ def _rate_level(
     with_report = frontier[known.report[frontier] >= 0]
     position_of = {ids[known.report[position]]: int(position) for position in with_report}
     records = yield from load_records(((kind, id_) for id_ in position_of), env)
-    # For each report, list the titles of reports directly below it that may be rated next, highest rank
-    # first.
+    # For each report, list the titles of reports directly below that may be rated next, by descending rank.
     by_community = {int(known.community[position]): int(position) for position in with_report}
     inside = np.isin(known.parent, list(by_community)) & (known.report >= 0) & (known.level <= max_level)
     parent_of = {
@@ -180,9 +179,7 @@ def _rate_level(
     )
     ratings = {id_: r for outcome in outcomes if outcome.result for id_, r in outcome.result.items()}
     rated = {position: ratings.get(id_, MIN_RELEVANT_RATING) for id_, position in position_of.items()}
-    state.relevant |= {
-        position: rating for position, rating in rated.items() if rating >= MIN_RELEVANT_RATING
-    }
+    state.relevant |= {position: r for position, r in rated.items() if r >= MIN_RELEVANT_RATING}
     state.passed |= set(frontier[known.report[frontier] < 0].tolist())
     state.seen |= set(frontier.tolist())
     state.n_rated += len(position_of)

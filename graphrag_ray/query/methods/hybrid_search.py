@@ -32,6 +32,6 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="passages, found by keywords and embedding",
+    description="passages by keywords and embedding",
     suggestions=("local", "global"),
 )

@@ -57,8 +57,7 @@ _SCORE = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(rf"<\s*+(?:/\s*+)?{_NAME}\s*>", re.IGNORECASE)
-"""Text of the corpus cannot be mistaken for a score: `report_context.sanitize` removes the bracket of its
-tags."""
+"""Corpus text cannot be mistaken for a score: `report_context.sanitize` removes the bracket of its tags."""
 
 
 class PointReply(JsonReply):
@@ -207,8 +206,7 @@ def pack(
             if used > context_tokens:
                 break
             page.append(remaining.popleft())
-        # The exact count nearly always fits. If not, leave the last records to the next context, or truncate
-        # a single record.
+        # The exact count nearly always fits. If not, move the last records on, or truncate a single record.
         first, limit = page[0], context_tokens
         text, numbering = write_sections(page)
         while (n_tokens := count(text)) > context_tokens and limit > 0:
@@ -245,10 +243,9 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
     """Pack answers with a positive score, by descending score, into one context of at most `context_tokens`.
 
-    Equal scores are ordered by position, then by text, so that the order in which calls return does not
-    matter. The first answer that does not fit ends the context: a shorter but less helpful answer must not
-    replace it. Only the most helpful answer is truncated if it is too long, because an empty context would be
-    useless.
+    Equal scores are ordered by position, then by text, so that the order of replies does not matter. The
+    first answer that does not fit ends the context: a shorter but less helpful answer must not replace it.
+    Only the most helpful answer is truncated if it is too long, because an empty context would be useless.
     """
     helpful = sorted(
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.position, a.text)
@@ -269,8 +266,7 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
             return new_numbers.setdefault(reference, n)
 
         rendered = context_records.render_references(fold_control_characters(answer.text), number)
-        line = context_records.csv_line([n_included + 1, f"{answer.score:g}", rendered])
-        return text + line, new_numbers
+        return text + context_records.csv_line([n_included + 1, f"{answer.score:g}", rendered]), new_numbers
 
     first, cut = helpful[:1], 0
     if first and count(append(first[0])[0]) > context_tokens:

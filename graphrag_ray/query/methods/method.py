@@ -1,5 +1,4 @@
-"""The contract of a search method: a generator that yields requests, is sent the results, and returns the
-answer.
+"""The contract of a search method: a generator that yields requests, receives results, returns the answer.
 
 A method performs no I/O, so it fits into one file and can be tested with in-memory tables and replies. It
 yields one of the types of `Need`, or a tuple of them, which are resolved together and sent back as a list.

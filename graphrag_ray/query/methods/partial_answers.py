@@ -33,8 +33,7 @@ from graphrag_ray.query.methods.record_loading import load_records
 from graphrag_ray.query.methods.single_context import ENDED_AT_LIMIT, context_used, short_numbers
 
 BATCH_TOKENS = 16_000_000
-"""Size of the records that are read and sent together: about 70 MB of text, 2,000 contexts of the default
-size."""
+"""Size of the records that are read and sent together: about 70 MB of text, 2,000 default contexts."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +69,7 @@ class PartialAnswers:
 def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Steps[PartialAnswers]:
     """Shuffle records, pack them into contexts, ask each, and combine the answers. Raises UsageError.
 
-    Records are read in batches of BATCH_TOKENS. Memory grows only with ids (about 500 bytes per record) and
-    helpful answers.
+    Reads batches of BATCH_TOKENS. Memory grows only with ids (about 500 bytes each) and helpful answers.
     """
     query = env.settings.query
     spec, dialogue = mapper(env.settings, env.prompts)

@@ -4,9 +4,8 @@ After HippoRAG 2 (Gutierrez et al. 2025).
 
 A walk starts at the names that the question mentions and at the chunks that match its keywords
 (`chunk_walk.py`), and moves from names to the chunks that mention them and back (`pagerank.py`). So it finds
-passages that share no word with the question, such as a passage about the husband of a person in the
-question. The most visited chunks fill one context, and the answer ends with the chain of links that leads to
-it.
+passages that share no word with the question, such as one about the husband of a person in the question. The
+most visited chunks fill one context, and the answer ends with the chain of links that leads to it.
 
 Steps: if the chunks do not suffice, one call lists what is known and which questions to look up next ("Who
 was her husband?"). A walk from each of them adds chunks to the context, and the original question is asked
@@ -99,7 +98,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         )
     text, query = question.text, env.settings.query
     answer, next_, facts = (step_spec(p, env.settings, env.prompts) for p in (ANSWER, NEXT, FACTS))
-    _check_limits(text, env, answer, next_, facts)
+    _check_room(text, env, answer, next_, facts)
     chunks = yield from matching_chunks(question.where)
     state = _Walks()
     names = (yield from _fact_names(text, env, facts, state)) if query.ppr_candidate_facts else {}
@@ -181,9 +180,7 @@ class _Walks:
         return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:limit]
 
 
-def _check_limits(
-    text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpec, facts: AnswerSpec
-) -> None:
+def _check_room(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpec, facts: AnswerSpec) -> None:
     """Check context windows and budget before the first call."""
     query = env.settings.query
     n = 1 + query.ppr_steps
@@ -222,8 +219,7 @@ def _build_answer(text: str, reduced: Reduced, context: Context, state: _Walks) 
     )
     paths = {}
     for reference, (asked, path) in path_of.items():
-        # Example: `“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`, names with chunks
-        # between them.
+        # Names with chunks between them: `“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`
         steps = list(path)
         for position in range(len(steps) - 2, -1, -2):
             n = number.get(Reference("Sources", steps[position]))

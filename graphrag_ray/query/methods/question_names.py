@@ -16,7 +16,7 @@ MAX_WORDS = 500
 """Maximum number of words of a question that are searched for names."""
 MAX_NAME_WORDS = 10
 """Maximum number of words of a name or, in scripts without spaces, of characters."""
-MIN_LOWERCASE_LETTERS = 4
+MIN_LOWERCASE = 4
 """Minimum length of a lower-case word that may be a name. Shorter ones are mostly ordinary words, such as
 who, may or will, that also spell WHO, May or Will."""
 
@@ -41,12 +41,9 @@ class Mentions:
             if span[1] > end:
                 outer.add(span)
                 end = span[1]
+        named = [(s, id_) for s, id_ in mentions if s in outer]
         return list(
-            dict.fromkeys(
-                id_
-                for s, id_ in mentions
-                if s in outer and (self._looks_like_name(*s) or s[1] - s[0] >= MIN_LOWERCASE_LETTERS)
-            )
+            dict.fromkeys(id_ for s, id_ in named if self._is_cased(*s) or s[1] - s[0] >= MIN_LOWERCASE)
         )
 
     def as_names(self, known: Collection[str]) -> list[str]:
@@ -59,7 +56,7 @@ class Mentions:
             id_
             for id_ in self.named(known)
             if any(
-                len(WORD_PATTERN.findall(self.question[slice(*s)])) > 1 or self._looks_like_name(*s)
+                len(WORD_PATTERN.findall(self.question[slice(*s)])) > 1 or self._is_cased(*s)
                 for s in self.spans[id_]
             )
         ]
@@ -68,7 +65,7 @@ class Mentions:
         """Return the text of the first span that spells this name."""
         return self.question[slice(*self.spans[id_][0])]
 
-    def _looks_like_name(self, start: int, end: int) -> bool:
+    def _is_cased(self, start: int, end: int) -> bool:
         """Whether a span has a digit or capital letter, or is in a script without capital letters."""
         text = self.question[start:end]
         capital = any(c.isdigit() or c != c.lower() for c in text) and self.question[:start].strip()

@@ -40,7 +40,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="passages and summaries, found by embedding",
+    description="passages and summaries by embedding",
     hierarchy="tree",
     alternative="vector",
     suggestions=("trex", "hybrid"),

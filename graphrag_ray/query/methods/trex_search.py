@@ -2,9 +2,8 @@
 
 Two lists of chunks and summaries are fused, the nearest by cosine similarity and by BM25. TREX has one index.
 Here, chunks and summaries have separate indexes with separate word statistics. (Scaling their scores to 0–1
-separately gives worse results.) TREX fuses by reciprocal rank with equal weights. We fuse by score like
-hybrid search, which loses fewer records that only keywords find: see "Trees of summaries" in
-benchmarks/RESULTS.md.
+separately gives worse results.) TREX fuses by reciprocal rank with equal weights. We fuse by score, which
+loses fewer records that only keywords find: see "Trees of summaries" in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="passages and summaries, found by keywords and embedding",
+    description="passages and summaries by keywords and embedding",
     hierarchy="tree",
     alternative="hybrid",
     suggestions=("hybrid", "global"),

@@ -23,8 +23,5 @@ def search(question: Question, env: SearchEnv) -> Method:
 
 
 METHOD = MethodKind(
-    search,
-    stages=("embed", "answer"),
-    description="passages, found by embedding",
-    suggestions=("hybrid", "local"),
+    search, stages=("embed", "answer"), description="passages by embedding", suggestions=("hybrid", "local")
 )

@@ -159,7 +159,7 @@ def test_chunks_in_context_and_with_most_evidence_are_read_first(monkeypatch: py
     monkeypatch.setattr(sources, "MAX_SOURCE_CHUNKS", 1)
     source = found("Reports", "r1")  # t1 contains three of the cited records, t2 one
     assert [c["human_readable_id"] for c in source.chunks] == [1] and source.chunks_left_out == 1
-    source = found("Entities", "eALICE", in_context={"t3"})
+    source = found("Entities", "eALICE", used={"t3"})
     assert [c["human_readable_id"] for c in source.chunks] == [3] and source.chunks_left_out == 1
 
 
