@@ -42,10 +42,7 @@ CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class ReplyStreamer:
-    """A `StreamListener` that streams the text of the answer as soon as it is final.
-
-    `create_parser` returns the parser of a reply, or None if the reply is not streamed.
-    """
+    """A `StreamListener` that streams the answer. `create_parser` returns None if a reply is not streamed."""
 
     def __init__(self, emit: Emit) -> None:
         self._emit = emit

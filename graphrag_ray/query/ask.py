@@ -138,7 +138,6 @@ class Index:
 
     @cached_property
     def env(self) -> SearchEnv:
-        """The environment of search methods."""
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         settings = self.settings.with_kept_settings(self.manifest.settings)
@@ -156,7 +155,6 @@ class Index:
         return Asker(connections, self._replies)
 
     def flush_cache(self) -> None:
-        """Flush the reply cache."""
         if self._replies:
             self._replies.flush()
 

@@ -91,8 +91,7 @@ def route(
     4. Otherwise: global.
 
     Args:
-        named: Title and number of chunks of each entity that the question certainly mentions
-            (`Mentions.as_names`), by ascending number.
+        named: Titles and numbers of chunks of certain mentions (`Mentions.as_names`), rarest first.
         restricted: Whether the question has conditions on documents.
         local, hybrid: Whether the index supports this method.
         reports: Whether the index has reports. Without them, ppr replaces local and global.

@@ -185,9 +185,7 @@ def check_room(
 ) -> None:
     """Raise UsageError if a prompt with a full context would not fit into its model's context window.
 
-    Args:
-        extra_tokens: Size of the prompt apart from instructions, question and context.
-        setting: Key under `query` that limits the context.
+    `query.<setting>` limits the context. `extra_tokens` adds to instructions, question and context.
     """
     data = getattr(env.settings.query, setting)
     for spec in specs:

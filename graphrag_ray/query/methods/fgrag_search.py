@@ -2,10 +2,9 @@
 
 Query entities: one call lists the subjects of the question. Questions: one call per query entity lists the
 questions that a user would ask about it. Context-aware expansion: a breadth-first search over the graph
-starts at the entities nearest to the query entity (weak context) and the entities nearest to these (strong
-context). Query-level summary: one call per query entity answers its questions from its entities and
-relationships. Answer: one call combines the summaries like the reduce call of global search. So n query
-entities take at most 2 + 2n calls. The calls of one step run concurrently.
+starts at the entities nearest to the query entity (weak context) and to these (strong context). Query-level
+summary: one call per query entity answers its questions from its entities and relationships. Answer: one call
+combines the summaries. So n query entities take at most 2 + 2n calls; the calls of a step run concurrently.
 
 Where we differ: entities that a query entity mentions literally come first in its weak context, because the
 embeddings of their names and descriptions need not be the nearest. A summary may say that its records are
@@ -364,8 +363,7 @@ MAX_WEAK = 75
 MAX_TOTAL = 150
 """Maximum number of entities and relationships from both contexts together, as in the paper."""
 MAX_HOPS = 4
-"""Maximum number of hops: each hop is a read, and more distant entities are rarely related. Not in the
-paper."""
+"""Maximum number of hops. Each is a read, and distant entities are rarely related. Not in the paper."""
 MAX_LINKS = 50
 """Maximum number of relationships followed per entity, which may have a million. Not in the paper."""
 
@@ -379,8 +377,7 @@ def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
     """Expand breadth-first from the weak context up to MAX_WEAK, then from the strong one up to MAX_TOTAL.
 
     Args:
-        weak: Ids of the entities of the weak context, nearest first.
-        strong: Ids of the entities of the strong context, nearest first.
+        weak, strong: Ids of the entities of each context, nearest first.
 
     Yields:
         Ids of entities, at most as many as may still be added. Expects their relationships (EDGES) in any

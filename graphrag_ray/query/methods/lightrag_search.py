@@ -178,8 +178,7 @@ def _chunks_stating(
 ) -> Steps[tuple[list[str], int]]:
     """Find the chunks that mention most of the elements, the nearest first among equals.
 
-    Also counts all chunks that mention one. For elements in more than MAX_LISTED_CHUNKS chunks, only chunks
-    near the question are considered.
+    Also counts the chunks. Only chunks near the question are checked for frequent elements.
     """
     near, related = [r.id for r in entities], [r.id for r in relationships]
     ends = {id_: ends_of[id_] for id_ in related}

@@ -46,8 +46,7 @@ DEFAULT_LEVEL = 2
 MIN_CHUNK_TOKENS = 32
 """Assumed minimum size of a chunk, which limits how many are considered. Others count as left out."""
 MAX_LISTED_CHUNKS = 2_000
-"""Maximum number of chunks of an entity that are listed. For a more frequent one, chunks near the question
-are searched for it."""
+"""The chunks of a more frequent entity are not listed. Instead, chunks near the question are checked."""
 MAX_EDGES = 1_000
 """Maximum number of relationships per entity, most important first. A frequent name may have a million."""
 
@@ -272,8 +271,7 @@ def chunks_in_order(
     """Choose the first `limit` chunks that contain any of the entities.
 
     Chunks with the most mentioned entities come first. Among equals, the entities take turns, each with its
-    chunk nearest to the question, then the chunk with most of its relationships, then the first in the
-    corpus.
+    chunk nearest to the question, then with most of its relationships, then first in the corpus.
 
     Args:
         entities: Rows with id and text_unit_ids, by descending priority.

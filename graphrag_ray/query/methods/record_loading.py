@@ -132,7 +132,6 @@ def prefix_that_fits(
 
 
 def label_tokens(env: SearchEnv) -> int:
-    """Compute the maximum size of a chunk's label."""
     return LABEL_TOKENS * (1 + len(env.settings.chunking.prepended_metadata))
 
 

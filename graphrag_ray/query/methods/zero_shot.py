@@ -25,7 +25,6 @@ def zero_shot_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerS
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer without any data."""
     settings = env.settings
     spec = zero_shot_spec(settings, env.prompts)
     check_budget(calls_bound(question.text, env, PHASE, spec, 1, 0), settings.query, "Raise the budget.")
