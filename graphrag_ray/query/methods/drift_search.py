@@ -63,7 +63,7 @@ from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150
 """Longer follow-up questions are ignored."""
-EARLIER_QUESTIONS_TOKENS = 600
+LISTED_TOKENS = 600
 """Maximum size of the list of earlier questions in a prompt. The newest are listed."""
 ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
@@ -86,7 +86,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     # The offline engine cannot write a hypothetical answer.
     offline = settings.model(settings.model_name("drift")).provider == "offline"
     has_hypothesis = query.drift_hypothesis and not offline
-    extra = 2 * MAX_FOLLOW_UP_TOKENS + EARLIER_QUESTIONS_TOKENS
+    extra = 2 * MAX_FOLLOW_UP_TOKENS + LISTED_TOKENS
     check_room(text, env, [specs[PRIMER], reduce_spec(settings, env.prompts)])
     check_room(text, env, [specs[LOCAL]], extra_tokens=extra)
     bound = calls_bound(text, env, "drift", specs[PRIMER], 1, query.context_tokens)
@@ -123,8 +123,7 @@ def search(question: Question, env: SearchEnv) -> Method:
                 contexts[follow_up.question] = context
         state.looked_up += contexts
         ends = accumulate(env.count(f"{question}\n") for question in reversed(state.looked_up))
-        n_listed = sum(end <= EARLIER_QUESTIONS_TOKENS for end in ends)
-        listed = state.looked_up[len(state.looked_up) - n_listed :]
+        listed = state.looked_up[len(state.looked_up) - sum(end <= LISTED_TOKENS for end in ends) :]
         outcomes = yield Dialogues(
             "drift",
             [

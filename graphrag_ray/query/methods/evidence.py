@@ -39,7 +39,7 @@ _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
 _HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
 _STRAIGHT_QUOTED = re.compile(r'"([^"\n]+)"')
 _STEM_LENGTH = 6
-_QUOTE_VARIANTS = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
+_VARIANTS = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,9 +123,7 @@ def _find(quote: str, texts: Sequence[str], normalised: Sequence[str]) -> tuple[
     parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
     for wanted in [quote, *filter(is_searchable, parts)]:
         key = _normalise(wanted)
-        pattern = r"\s+".join(
-            "".join(_QUOTE_VARIANTS.get(c, re.escape(c)) for c in w) for w in wanted.split()
-        )
+        pattern = r"\s+".join("".join(_VARIANTS.get(c, re.escape(c)) for c in w) for w in wanted.split())
         for number, text in enumerate(normalised):
             if key in text and (match := re.search(pattern, texts[number], re.IGNORECASE)):
                 return number, match.start(), match.end()
@@ -134,7 +132,7 @@ def _find(quote: str, texts: Sequence[str], normalised: Sequence[str]) -> tuple[
 
 def _normalise(text: str) -> str:
     folded = " ".join(text.casefold().split())
-    return folded.translate({ord(c): "'" if "'" in chars else '"' for c, chars in _QUOTE_VARIANTS.items()})
+    return folded.translate({ord(c): "'" if "'" in chars else '"' for c, chars in _VARIANTS.items()})
 
 
 def _best_sentences(

@@ -163,10 +163,8 @@ def units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
         for level in map(known.at, range(known.n_levels))
     ]
     rows.append(("TS", len(chunks), int(chunks.sum()), 0))
-    largest = max(tokens for _, _, tokens, _ in rows)
-    return [
-        Units(name, n, tokens, tokens / largest if largest else 0.0, gaps) for name, n, tokens, gaps in rows
-    ]
+    largest = max(1, *(tokens for _, _, tokens, _ in rows))
+    return [Units(name, n, tokens, tokens / largest, missing) for name, n, tokens, missing in rows]
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

@@ -163,8 +163,7 @@ def _context(
     chosen, _ = yield from prefix_that_fits(order, env, context_tokens=query.lightrag_context_tokens)
     sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
     left_out += max(n_stating, len(order)) - len(sources)
-    shares = [Share(records) for records in (*elements, sources)]
-    context = fill(shares, query.lightrag_context_tokens, count, left_out)
+    context = fill([Share(r) for r in (*elements, sources)], query.lightrag_context_tokens, count, left_out)
     return replace(context, cut=context.cut + cut)
 
 
@@ -184,11 +183,9 @@ def _chunks_stating(
     ends = {id_: ends_of[id_] for id_ in related}
     looked_up = list(dict.fromkeys([*near, *(end for pair in ends.values() for end in pair)]))
     rows = (yield Rows("entities", ["id", "frequency"], looked_up)).to_pylist()
-    frequent_entities = {row["id"] for row in rows if (row["frequency"] or 0) > MAX_LISTED_CHUNKS}
+    common = {row["id"] for row in rows if (row["frequency"] or 0) > MAX_LISTED_CHUNKS}
     # A relationship occurs in no more chunks than either of its ends.
-    frequent = frequent_entities.intersection(near) | {
-        id_ for id_, pair in ends.items() if frequent_entities.issuperset(pair)
-    }
+    frequent = common.intersection(near) | {id_ for id_, pair in ends.items() if common.issuperset(pair)}
     tables: list[pa.Table] = yield tuple(
         Rows(table, ["id", "text_unit_ids"], [id_ for id_ in ids if id_ not in frequent])
         for table, ids in (("entities", near), ("relationships", related))

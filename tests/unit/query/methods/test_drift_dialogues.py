@@ -22,8 +22,8 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer
 from graphrag_ray.query.methods.drift_search import (
-    EARLIER_QUESTIONS_TOKENS,
     HYPOTHESIS,
+    LISTED_TOKENS,
     LOCAL,
     MAX_FOLLOW_UP_TOKENS,
     PRIMER,
@@ -359,7 +359,7 @@ def test_newest_earlier_questions_are_listed():
     asked(snap, drift_depth=9)
     assert [s.count("?") for s in seen[:3]] == [1, 2, 3]
     assert "year 8" in seen[-1] and "year 0" not in seen[-1]
-    assert all(snap.given().count(s) <= EARLIER_QUESTIONS_TOKENS for s in seen)
+    assert all(snap.given().count(s) <= LISTED_TOKENS for s in seen)
 
 
 def test_snapshot_without_embeddings_is_rejected():
