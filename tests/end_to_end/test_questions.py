@@ -252,7 +252,7 @@ def test_an_answer_tells_what_the_offline_engine_had_to_do_with_it(town: World):
     notes = replace(by_model, manifest=built).ask(question).notes
     assert "The offline engine built the index, without a language model." in notes
     notes = replace(offline, manifest=built).ask(question).notes
-    assert any(n.startswith("The index was built, and the question answered, by the offline") for n in notes)
+    assert any(n.startswith("The offline engine built the index and answered the question") for n in notes)
 
 
 def test_a_question_can_be_asked_where_an_event_loop_runs(town: World):
