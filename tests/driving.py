@@ -99,7 +99,8 @@ class Snapshot:
         if isinstance(need, NameCounts):
             return count_holders(self.shards, list(need.names))
         if isinstance(need, Walk):
-            return [WalkHit(*one) for one in walk(self.shards, need.names, need.chunks, need.k, need.among)]
+            hits = walk(self.shards, need.names, need.chunks, need.k, need.only_ids)
+            return [WalkHit(*hit) for hit in hits]
         if isinstance(need, Notice):
             return None
         assert isinstance(need, Dialogues)

@@ -98,7 +98,7 @@ from graphrag_ray.offline.question_terms import explain_no_match
 from graphrag_ray.query.answer_streams import StreamedText
 from graphrag_ray.query.methods import condense, document_filters, methods
 from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
-from graphrag_ray.query.methods.dynamic_selection import with_below
+from graphrag_ray.query.methods.dynamic_selection import add_titles_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
 from graphrag_ray.query.methods.method import Question
@@ -289,7 +289,7 @@ def shown_records(text: str) -> list[contexts.Record]:
 def rendered(text: str) -> Any:
     shown = shown_records(text)
     found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
-    rated = contexts.render([with_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
+    rated = contexts.render([add_titles_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
     read = [context_records.parse_sections(f.text) for f in (*found, rated)]
     return found, rated, read, contexts.shorten_record(shown[0], 20, COUNT)
 

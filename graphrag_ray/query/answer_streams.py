@@ -1,4 +1,4 @@
-"""Stream an answer: its text piece by piece while it is written, then the complete answer.
+"""Stream an answer in pieces while it is written, then return the complete answer.
 
 Example:
     with index.stream("What are the main themes?") as stream:
@@ -28,103 +28,101 @@ from graphrag_ray.query.methods.answer import Answer
 
 T = TypeVar("T")
 
-Say: TypeAlias = Callable[[str], None]
-Answering: TypeAlias = Callable[[Say], Coroutine[Any, Any, Answer]]
-"""Answers, and calls back with each piece of the text."""
+Emit: TypeAlias = Callable[[str], None]
+AnswerFunction: TypeAlias = Callable[[Emit], Coroutine[Any, Any, Answer]]
+"""Answers a question, and passes each piece of the text to a callback."""
 
 
 class StartsAgain(str):
-    """A piece that retracts what was streamed before; the whole text follows."""
+    """A piece that retracts all earlier pieces. The whole text follows."""
 
 
-FAILED_MIDWAY = "\n\n[The endpoint failed in the middle of the answer, which starts again:]\n\n"
+FAILED_MIDWAY = "\n\n[The endpoint failed before the answer was complete. The answer starts again:]\n\n"
 CORRECTED = "\n\n[The text above was not final. The final text follows:]\n\n"
 
 
 class ReplyStreamer:
-    """A `StreamListener` that streams what is certain of the last reply, parsed by what `expected`
-    returns.
-    """
+    """A `StreamListener` that streams the answer. `create_parser` returns None if a reply is not streamed."""
 
-    def __init__(self, say: Say) -> None:
-        self._say = say
-        self.expected: Callable[[], StreamedText | None] = lambda: None
+    def __init__(self, emit: Emit) -> None:
+        self._emit = emit
+        self.create_parser: Callable[[], StreamedText | None] = lambda: None
         self._text: StreamedText | None = None
-        self._shown: list[str] = []
+        self._streamed: list[str] = []
 
     def on_start(self) -> None:
-        if self._shown:
-            self._start_again(FAILED_MIDWAY)
-        self._text = self.expected()
+        if self._streamed:
+            self._retract(FAILED_MIDWAY)
+        self._text = self.create_parser()
 
     def on_text(self, text: str) -> None:
-        if self._text is not None and (shown := self._text.add(text)):
-            self._shown.append(shown)
-            self._say(shown)
+        if self._text is not None and (certain := self._text.add(text)):
+            self._streamed.append(certain)
+            self._emit(certain)
 
     def end(self, text: str) -> None:
-        """Stream the rest of the final text."""
-        if not text.startswith("".join(self._shown)):
-            self._start_again(CORRECTED)
-        if rest := text[sum(map(len, self._shown)) :]:
-            self._shown = [text]
-            self._say(rest)
+        """Stream the remainder of the final text."""
+        if not text.startswith("".join(self._streamed)):
+            self._retract(CORRECTED)
+        if remainder := text[sum(map(len, self._streamed)) :]:
+            self._streamed = [text]
+            self._emit(remainder)
 
-    def _start_again(self, why: str) -> None:
-        self._shown = []
-        self._say(StartsAgain(why))
+    def _retract(self, reason: str) -> None:
+        self._streamed = []
+        self._emit(StartsAgain(reason))
 
 
 class Background:
-    """An event loop in a thread of its own. Closing it cancels what still runs."""
+    """An event loop in its own thread. Closing it cancels the coroutines that are still running."""
 
     def __init__(self) -> None:
         started: Future[tuple[asyncio.AbstractEventLoop, asyncio.Event]] = Future()
 
-        async def live() -> None:
-            over = asyncio.Event()
-            started.set_result((asyncio.get_running_loop(), over))
-            await over.wait()
+        async def serve() -> None:
+            closed = asyncio.Event()
+            started.set_result((asyncio.get_running_loop(), closed))
+            await closed.wait()
 
-        self._thread = threading.Thread(target=lambda: asyncio.run(live()), name="ask", daemon=True)
+        self._thread = threading.Thread(target=lambda: asyncio.run(serve()), name="ask", daemon=True)
         self._thread.start()
-        self._loop, self._over = started.result()
+        self._loop, self._closed = started.result()
 
-    def run(self, work: Coroutine[Any, Any, T]) -> Future[T]:
-        """Start a coroutine. A cancelled future is done at once; the coroutine ends soon after."""
-        return asyncio.run_coroutine_threadsafe(work, self._loop)
+    def run(self, coroutine: Coroutine[Any, Any, T]) -> Future[T]:
+        """Start a coroutine. Cancelling the future takes effect immediately, before the coroutine ends."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop)
 
     def close(self) -> None:
         if self._thread.is_alive():
             with suppress(RuntimeError):  # the loop has just closed
-                self._loop.call_soon_threadsafe(self._over.set)
+                self._loop.call_soon_threadsafe(self._closed.set)
             self._thread.join()
 
 
-ENDS_WITHIN_S = 10.0
-"""Limit on waiting for a cancelled coroutine, which does not report its end if it had not begun."""
+CANCEL_TIMEOUT_S = 10.0
+"""Maximum time to wait for a cancelled coroutine. One that had not started yet never reports its end."""
 
 
 class AnswerStream:
     """The text of an answer in pieces, for a caller without an event loop.
 
-    The pieces after the last StartsAgain, or all if there is none, add up to `answer.text`. Iteration raises
-    what fails. To stop early, leave the `with` block or call `close`, which cancels calls in flight.
+    The pieces after the last StartsAgain, if there is one, add up to `answer.text`. Iteration raises the
+    error if answering fails. To stop early, leave the `with` block or call `close`, which cancels calls.
     """
 
-    def __init__(self, answering: Answering, background: Background | None = None) -> None:
-        """Start answering in `background`, or in an own one if that is None."""
+    def __init__(self, answer_fn: AnswerFunction, background: Background | None = None) -> None:
+        """Start answering in `background`, or in a new one if it is None."""
         self._pieces: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-        self._over = threading.Event()
+        self._ended = threading.Event()
 
-        async def answered() -> Answer:
+        async def run() -> Answer:
             try:
-                return await answering(self._pieces.put)
+                return await answer_fn(self._pieces.put)
             finally:
-                self._over.set()
+                self._ended.set()
 
-        self._own = Background() if background is None else None
-        self._running = (self._own or background).run(answered())  # type: ignore[union-attr]
+        self._own_background = Background() if background is None else None
+        self._running = (self._own_background or background).run(run())  # type: ignore[union-attr]
         self._running.add_done_callback(lambda _: self._pieces.put(None))
 
     @property
@@ -140,12 +138,12 @@ class AnswerStream:
         self._running.result()
 
     def close(self) -> None:
-        """Cancel the answer, and wait until it has ended."""
+        """Cancel the question, and wait until it has ended."""
         self._running.cancel()
-        if self._own:
-            self._own.close()
+        if self._own_background:
+            self._own_background.close()
         else:
-            self._over.wait(ENDS_WITHIN_S)
+            self._ended.wait(CANCEL_TIMEOUT_S)
 
     def __enter__(self) -> AnswerStream:
         return self
@@ -163,9 +161,9 @@ def _result(running: Future[Answer] | asyncio.Future[Answer]) -> Answer:
 class AsyncAnswerStream:
     """Like `AnswerStream`, for a caller with an event loop: `async for`, `async with`, `aclose`."""
 
-    def __init__(self, answering: Answering) -> None:
+    def __init__(self, answer_fn: AnswerFunction) -> None:
         self._pieces: asyncio.Queue[str | None] = asyncio.Queue()
-        self._task = asyncio.ensure_future(answering(self._pieces.put_nowait))
+        self._task = asyncio.ensure_future(answer_fn(self._pieces.put_nowait))
         self._task.add_done_callback(lambda _: self._pieces.put_nowait(None))
 
     @property
@@ -192,63 +190,63 @@ class AsyncAnswerStream:
 
 _SCORE = re.compile(r"<\s{0,8}/?\s{0,8}ANSWER[\s_]{0,8}HELPFULNESS", re.IGNORECASE)
 _SCORE_LETTERS = "answerhelpfulness"
-_LONGEST_SCORE = 48
+_MAX_SCORE_LENGTH = 48
 _EMPHASIS = "*`"
-"""May surround a score."""
-_LONGEST_REFERENCE = 1_000
-"""A bracket that stays open for longer counts as text. If it is a reference, the final text corrects it."""
-_UNDECIDED = re.compile(rf"[\s{_EMPHASIS}]*")
+"""Markdown characters that may surround a score."""
+_MAX_REFERENCE_LENGTH = 1_000
+"""A bracket left open for longer counts as text. If it is a reference, the final text corrects it."""
+_BLANK = re.compile(rf"[\s{_EMPHASIS}]*")
 
 
 class StreamedText:
-    """Parses a reply while it arrives, and returns the prefix of the final text that is certain.
+    """Parses a reply as it arrives, and returns the text that is certain to be in the final answer.
 
-    The end of the text, and what precedes a score, are held back.
+    Trailing whitespace and emphasis, and a possible score or reference, are withheld until more text arrives.
 
     Args:
         numbering: (section, local number) -> id of the records that the reply may cite.
-        number: Short ids of these records.
+        short_ids: Short ids of these records.
     """
 
-    def __init__(self, numbering: Mapping[tuple[str, int], str], number: Mapping[Reference, int]) -> None:
-        self._numbering, self._number = numbering, number
+    def __init__(self, numbering: Mapping[tuple[str, int], str], short_ids: Mapping[Reference, int]) -> None:
+        self._ids_by_number, self._short_ids = numbering, short_ids
         self._raw = ""
         self._pending: list[str] = []
-        self._space = ""
-        self._begun = False
-        self._over = False
+        self._trailing_space = ""
+        self._started = False
+        self._ended = False
 
     def add(self, piece: str) -> str:
         """Add a piece of the reply, and return the text that has become certain."""
-        if self._over:
+        if self._ended:
             return ""
         self._pending.append(piece)
-        if _UNDECIDED.fullmatch(piece):  # keeps a long run of white space linear
+        if _BLANK.fullmatch(piece):  # do not parse again: a long run of whitespace would take quadratic time
             return ""
         self._raw, self._pending = "".join([self._raw, *self._pending]), []
-        self._over = _SCORE.search(self._raw) is not None
-        decided = _decided(self._raw)
-        resolved, _, _ = resolve_references(self._raw[:decided], self._numbering)
-        self._raw = self._raw[decided:]
-        text = self._space + render_references(resolved, self._number.get)
-        if not self._begun:
+        self._ended = _SCORE.search(self._raw) is not None
+        certain_length = _certain_prefix_length(self._raw)
+        resolved, _, _ = resolve_references(self._raw[:certain_length], self._ids_by_number)
+        self._raw = self._raw[certain_length:]
+        text = self._trailing_space + render_references(resolved, self._short_ids.get)
+        if not self._started:
             text = text.lstrip()
-        shown = text.rstrip()
-        self._space = text[len(shown) :]
-        self._begun = self._begun or bool(shown)
-        return shown
+        stripped = text.rstrip()
+        self._trailing_space = text[len(stripped) :]
+        self._started = self._started or bool(stripped)
+        return stripped
 
 
-def _decided(text: str) -> int:
-    """Length of the prefix whose meaning is certain: up to a possible score or reference."""
+def _certain_prefix_length(text: str) -> int:
+    """Return the length of the text before a possible score or reference at its end."""
     if match := _SCORE.search(text):
         text = text[: match.start()].rstrip(_EMPHASIS)
-    elif len(text) - (last := text.rfind("<")) <= _LONGEST_SCORE and last >= 0:
+    elif len(text) - (last := text.rfind("<")) <= _MAX_SCORE_LENGTH and last >= 0:
         letters = re.sub(r"[\s_/]", "", text[last + 1 :]).lower()
         if _SCORE_LETTERS.startswith(letters):
             text = text[:last].rstrip(_EMPHASIS)
-    tail = max(0, len(text) - _LONGEST_REFERENCE)
+    tail = max(0, len(text) - _MAX_REFERENCE_LENGTH)
     if (opened := partial_reference_start(text[tail:])) is not None:
         text = text[: tail + opened]
-    # A reference swallows the blanks before it, and a score the emphasis.
+    # Blanks before a reference and emphasis before a score are removed from the answer.
     return min(len(text.rstrip(" \t")), len(text.rstrip(_EMPHASIS)))

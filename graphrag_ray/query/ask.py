@@ -1,7 +1,7 @@
-"""An open index: questions to it, one or many, and its tables.
+"""An open index: ask one or many questions, and read its tables.
 
-`ask`, batches, conversations, the service and evaluations all use `Index.prepare`. It runs in this process,
-without Ray, and does not write to the index.
+`ask`, batches, conversations, the service and evaluations all answer questions with `Index.prepare`, which
+runs in this process, without Ray, and does not write to the index.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from graphrag_ray.llm.accounting import Accounts, CallTotals
 from graphrag_ray.llm.pricing import highest_price
 from graphrag_ray.query import traces
 from graphrag_ray.query.answer_streams import (
-    Answering,
+    AnswerFunction,
     AnswerStream,
     AsyncAnswerStream,
+    Emit,
     ReplyStreamer,
-    Say,
     StreamedText,
 )
 from graphrag_ray.query.methods import methods
@@ -76,13 +76,13 @@ from graphrag_ray.store.snapshots import Manifest, check_not_removed, detect_rem
 T = TypeVar("T")
 log = logging.getLogger(__name__)
 
-COUNTED_TEXTS = 4_096
-"""Texts whose token counts are cached, since most records recur in the contexts of many questions. About 20
-MB of reports, or 130 MB if each text is a context."""
+TOKEN_COUNT_CACHE_SIZE = 4_096
+"""Number of texts whose token counts are cached, because many questions use the same records. The cache takes
+about 20 MB for reports, or 130 MB if each text is a whole context."""
 
 
 class AskOptions(TypedDict, total=False):
-    """How to ask a question, besides its level.
+    """How to ask a question, apart from its level.
 
     Attributes:
         method: Name of a search method (query/methods/methods.py).
@@ -101,11 +101,11 @@ class Index:
     """A snapshot, opened for reading.
 
     Attributes:
-        settings: Those of the index, or the caller's.
-        cache: Where to cache replies of models; None disables the cache.
-        row_cache: Cache of rows; None creates one for this index.
-        prompts: Prompts of the models; None loads those of the settings.
-        followed: The owner makes sure that no removed snapshot is used.
+        settings: Settings of the index, or the caller's.
+        cache: Store for cached replies of models. None disables the cache.
+        row_cache: Cache of rows. None creates one for this index.
+        prompts: Prompts by name. None loads them from the settings' prompts directory.
+        followed: Skip the check that the snapshot still exists, because the owner makes it.
         notice: Callback for notices of search methods about expensive steps.
         baselines: Allow the baselines of `evaluate` as methods.
     """
@@ -138,25 +138,23 @@ class Index:
 
     @cached_property
     def env(self) -> SearchEnv:
-        """The environment of search methods."""
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
         settings = self.settings.with_kept_settings(self.manifest.settings)
         return SearchEnv(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),
-            lru_cache(COUNTED_TEXTS)(lambda text: count_tokens(text, vocabulary)),
+            lru_cache(TOKEN_COUNT_CACHE_SIZE)(lambda text: count_tokens(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
             {s: highest_price(self.settings.model(self.settings.model_name(s))) for s in MODEL_STAGES},
         )
 
     def asker(self, connections: Connections | None = None) -> Asker:
-        """Create what calls the models, for consecutive questions of one event loop."""
+        """Create an Asker, which calls the models for consecutive questions of one event loop."""
         connections = connections or Connections(Models.from_settings(self.settings, self.manifest.usage))
         return Asker(connections, self._replies)
 
     def flush_cache(self) -> None:
-        """Flush the reply cache."""
         if self._replies:
             self._replies.flush()
 
@@ -188,7 +186,7 @@ class Index:
         return partial(self._answer, ask, env)
 
     async def _answer(
-        self, ask: AskRequest, env: SearchEnv, asker: BaseAsker, telling: ReplyStreamer | None
+        self, ask: AskRequest, env: SearchEnv, asker: BaseAsker, streamer: ReplyStreamer | None
     ) -> Answer:
         started = time.monotonic()
         asker.accounts, asker.cached, asker.budget = Accounts(), (0, 0), None
@@ -213,12 +211,12 @@ class Index:
                 case Notice():
                     return self.notice(need.text)
             if not self.followed:
-                await asyncio.to_thread(self._check_there)
-            if telling and need.is_answer and need.numbering is not None:
-                number = await _drive(short_numbers(records_in(need.numbering)), fulfil)
-                telling.expected = partial(StreamedText, need.numbering, number)
+                await asyncio.to_thread(self._check_snapshot_exists)
+            if streamer and need.is_answer and need.numbering is not None:
+                number = await _run_method(short_numbers(records_in(need.numbering)), fulfil)
+                streamer.create_parser = partial(StreamedText, need.numbering, number)
             outcomes = await asker.run(
-                need.phase, need.factories, need.is_answer, telling if need.is_answer else None
+                need.phase, need.factories, need.is_answer, streamer if need.is_answer else None
             )
             failed[need.phase] += sum(o.result is None for o in outcomes)
             return [DialogueOutcome(o.result, o.error) for o in outcomes]
@@ -226,14 +224,14 @@ class Index:
         with traces.question_span(ask.method, self.manifest.number) as note:
             try:
                 search = methods.find(ask.method).search
-                answer = await _drive(with_history(search, ask, env), fulfil)
+                answer = await _run_method(with_history(search, ask, env), fulfil)
                 if not isinstance(answer, Answer):
                     raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
             except ReportsMissing as e:
-                able = ", ".join(n for n, kind in methods.load_all().items() if not kind.reports)
+                usable = ", ".join(n for n, kind in methods.load_all().items() if not kind.reports)
                 raise ReportsMissing(
-                    f"{e} `graphrag-ray estimate` predicts what that costs. These methods work without them: "
-                    f"{able}."
+                    f"{e} `graphrag-ray estimate` predicts the cost. These methods work without reports: "
+                    f"{usable}."
                 ) from e
             except SnapshotRemoved as e:
                 raise e.with_usage(asker.accounts.total.calls, asker.accounts.total.total_tokens) from e
@@ -241,20 +239,20 @@ class Index:
                 package = methods.METHODS.package_of(ask.method)
                 if isinstance(e, GraphRagError) or not package:
                     raise
-                what = f"The search method {ask.method!r} of the package {package} failed"
-                raise PluginError(f"{what}: {type(e).__name__}: {e}") from e
+                summary = f"The search method {ask.method!r} of the package {package} failed"
+                raise PluginError(f"{summary}: {type(e).__name__}: {e}") from e
             finally:
                 await searching.close()
             if self._replies:
                 await asyncio.to_thread(self._replies.flush_if_due)
-            answer = self._completed(answer, ask, asker, failed)
-            if telling:
-                telling.end(answer.text)
+            answer = self._add_usage_and_notes(answer, ask, asker, failed)
+            if streamer:
+                streamer.end(answer.text)
             answer = replace(answer, seconds=time.monotonic() - started)
             note(answer)
             return answer
 
-    def _completed(
+    def _add_usage_and_notes(
         self, answer: Answer, ask: AskRequest, asker: BaseAsker, failed: Mapping[str, int]
     ) -> Answer:
         """Add usage and notes to an answer. `failed` counts the failed dialogues of each phase."""
@@ -265,8 +263,8 @@ class Index:
             *self._snapshot_notes(None if answer.found else ask.text, *asker.cached),
         )
         totals: dict[str, CallTotals] = {}
-        for (stage, _), one in asker.accounts.by_stage.items():
-            totals.setdefault(stage, CallTotals()).merge(one)
+        for (stage, _), usage in asker.accounts.by_stage.items():
+            totals.setdefault(stage, CallTotals()).merge(usage)
         phases = {
             stage: Phase(
                 *(t.calls, failed.get(stage, 0), t.prompt_tokens, t.completion_tokens, t.cached_tokens),
@@ -276,8 +274,8 @@ class Index:
         }
         return replace(answer, phases=phases, notes=notes)
 
-    def _check_there(self) -> None:
-        """Raise SnapshotRemoved. Unavailable storage is only logged, so that paid replies are not lost."""
+    def _check_snapshot_exists(self) -> None:
+        """Raise SnapshotRemoved if it is gone. Only log storage errors, to keep replies that are paid for."""
         try:
             check_not_removed(self.store, self.manifest)
         except SnapshotRemoved:
@@ -290,27 +288,24 @@ class Index:
         return self.settings.model(self.settings.model_name("map")).provider == "offline"
 
     def _snapshot_notes(self, unanswered: str | None, cached: int, replies: int) -> Iterator[str]:
-        """Yield notes on the snapshot, the offline engine, an unanswered question, and the cache."""
+        """Yield notes on the snapshot, an unanswered question, the offline engine and the cache."""
         notes = dict(self.manifest.notes)
         built, answered = notes.pop("offline", None) is not None, self._answers_offline
         yield from notes.values()
         if unanswered and answered:
             from graphrag_ray.offline.question_terms import explain_no_match  # only needed offline
 
-            if why := explain_no_match(unanswered):
-                yield why
+            if explanation := explain_no_match(unanswered):
+                yield explanation
         if built and answered:
-            yield (
-                "The index was built, and the question answered, by the offline engine, without a language "
-                "model."
-            )
+            yield ("The offline engine built the index and answered the question, without a language model.")
         elif built:
-            yield "The index was built by the offline engine, without a language model."
+            yield "The offline engine built the index, without a language model."
         elif answered:
-            yield "Answered by the offline engine, without a language model."
+            yield "The offline engine answered the question, without a language model."
         if cached:
-            some = f"{cached} of {plural(replies, 'reply', 'replies')} came from the cache."
-            yield "Every reply came from the cache: no model was called." if cached == replies else some
+            partly = f"{cached} of {plural(replies, 'reply', 'replies')} came from the cache."
+            yield "Every reply came from the cache: no model was called." if cached == replies else partly
         if self._replies and self._replies.failure:
             yield f"Replies could not be cached: {self._replies.failure}"
 
@@ -325,7 +320,7 @@ class Index:
         raise AssertionError("short_numbers yields once")
 
     def show_or_note(self, answer: Answer, show: Callable[[], T], what: str) -> tuple[T | None, Answer]:
-        """Compute something to show with an answer. If that fails, the answer gets a note that names `what`.
+        """Compute something to show with an answer. If that fails, add a note about `what` to the answer.
 
         Raises:
             SnapshotRemoved: Removed data must not be shown.
@@ -335,22 +330,22 @@ class Index:
         except SnapshotRemoved:
             raise
         except StoreError as e:
-            why = str(e)
+            reason = str(e)
         except Exception as e:
             if not is_unexpected(e):
                 raise
             log.warning("%s could not be shown with an answer", what, exc_info=e)
-            why = describe_error(e, quoting=False)  # an answer may go to anybody
-        return None, replace(answer, notes=(*answer.notes, f"{what} could not be shown: {why}"))
+            reason = describe_error(e, quoting=False)  # the answer may be public, and messages may quote text
+        return None, replace(answer, notes=(*answer.notes, f"{what} could not be shown: {reason}"))
 
-    def ask(self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]) -> Answer:
+    def ask(self, question: str, level: str | int | None = None, **options: Unpack[AskOptions]) -> Answer:
         """Answer a question from the index.
 
         Args:
-            level: "C0", "C1", … or a number. "auto" or None choose the finest level within
-                query.budget_tokens and query.budget_usd or, without a budget, the coarsest with enough
+            level: "C0", "C1", … or a number. "auto" or None chooses the finest level within
+                query.budget_tokens and query.budget_usd or, without a budget, the coarsest level with enough
                 reports to fill a context.
-            **how: See `AskOptions`.
+            **options: See `AskOptions`.
 
         Raises:
             UsageError: The question is not valid for this index.
@@ -362,34 +357,34 @@ class Index:
             >>> index = graphrag_ray.open_index("my-index")
             >>> print(index.ask("What are the main themes?").text)
         """
-        return asyncio_runner()(self.ask_async(question, level, **how))
+        return asyncio_runner()(self.ask_async(question, level, **options))
 
     async def ask_async(
-        self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
+        self, question: str, level: str | int | None = None, **options: Unpack[AskOptions]
     ) -> Answer:
         """Like `ask`, for a caller with an event loop."""
-        answering = self.prepare(AskRequest(question, level, **how))
+        answer_fn = self.prepare(AskRequest(question, level, **options))
         async with self.asker() as asker:
-            return await answering(asker, None)
+            return await answer_fn(asker, None)
 
     def stream(
-        self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
+        self, question: str, level: str | int | None = None, **options: Unpack[AskOptions]
     ) -> AnswerStream:
         """Like `ask`, but stream the text while it is written (see answer_streams.py)."""
-        return AnswerStream(self._streaming(AskRequest(question, level, **how)))
+        return AnswerStream(self._streaming(AskRequest(question, level, **options)))
 
     def stream_async(
-        self, question: str, level: str | int | None = None, **how: Unpack[AskOptions]
+        self, question: str, level: str | int | None = None, **options: Unpack[AskOptions]
     ) -> AsyncAnswerStream:
         """Like `stream`, for a caller with an event loop."""
-        return AsyncAnswerStream(self._streaming(AskRequest(question, level, **how)))
+        return AsyncAnswerStream(self._streaming(AskRequest(question, level, **options)))
 
-    def _streaming(self, ask: AskRequest) -> Answering:
-        answering = self.prepare(ask)
+    def _streaming(self, ask: AskRequest) -> AnswerFunction:
+        answer_fn = self.prepare(ask)
 
-        async def answered(say: Say) -> Answer:
+        async def answered(emit: Emit) -> Answer:
             async with self.asker() as asker:
-                return await answering(asker, ReplyStreamer(say))
+                return await answer_fn(asker, ReplyStreamer(emit))
 
         return answered
 
@@ -402,28 +397,28 @@ class Index:
         on_ray: bool | None = None,
         address: str | None = None,
         observer: Observer | None = None,
-        **how: Unpack[AskOptions],
+        **options: Unpack[AskOptions],
     ) -> Any:
-        """Answer many questions concurrently, each as `ask` would; the same as `query --batch`.
+        """Answer many questions concurrently, each as `ask` would, like `query --batch`.
 
         Args:
             questions: Texts, or rows with a column `question` and optionally `id`: dictionaries, a pandas or
                 Arrow table, or a `ray.data.Dataset`.
-            out: A .parquet file for the answers, with the replies of models beside it: the same call with the
-                same `out` reuses them. All machines of a cluster have to reach it. None keeps nothing.
-            on_ray: Run on Ray at `address`, which is found or started as by `build_index`. None: on Ray if
-                `questions` is a dataset, else in this process.
+            out: A .parquet file for the answers. The replies of models are stored next to it, and repeating
+                the call with the same `out` reuses them. All machines need access to it. None stores nothing.
+            on_ray: Run on Ray at `address`, which is found or started as by `build_index`. None runs on Ray
+                if `questions` is a dataset, and in this process otherwise.
 
         Returns:
             The rows of the answers (`question_files.ANSWERS`) in the order of the questions: a list of
             dictionaries, or a dataset if `questions` is one.
 
         Raises:
-            GraphRagError: As `answer_batch`.
+            GraphRagError: See `answer_batch`.
         """
         from graphrag_ray.query.batch import answer_all
 
-        ask = AskRequest("", level, **how)
+        ask = AskRequest("", level, **options)
         return answer_all(self, questions, ask, out=out, on_ray=on_ray, address=address, observer=observer)
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
@@ -443,7 +438,7 @@ class Index:
             ) from e
 
     def dataset(self, name: str, columns: Sequence[str] | None = None) -> Any:
-        """Read a table as a `ray.data.Dataset`, in parallel on cluster nodes that can reach the index."""
+        """Read a table as a `ray.data.Dataset`, in parallel on cluster nodes with access to the index."""
         from graphrag_ray.engine.ray.datasets import dataset_of_parts
 
         what = f"{name} of snapshot {self.manifest.number}"
@@ -452,7 +447,7 @@ class Index:
     def open_snapshot(
         self, manifest: Manifest, settings: Settings, prompts: Mapping[str, Prompt] | None = None
     ) -> Index:
-        """Open another snapshot of the same index. Cached rows and replies and open indexes are reused."""
+        """Open another snapshot of the same index, reusing its caches and open search indexes."""
         other = replace(
             self, manifest=manifest, settings=settings, prompts=prompts, row_cache=self.reader.cache
         )
@@ -464,14 +459,14 @@ class Index:
         return other
 
     def warm(self, method: str = methods.DEFAULT, level: str | int | None = None) -> None:
-        """Load what questions need, so that the first one is fast, by asking one if answers are free."""
+        """Load tokeniser, rows and indexes before the first question, by asking one if answers are free."""
         self.env.count(" ")
         if self._answers_offline:
-            with suppress(GraphRagError):  # the first question will raise it
+            with suppress(GraphRagError):  # the first real question will raise it
                 self.ask("What are the main themes?", level, method=method)
 
     def levels(self, hierarchy: str | None = None) -> list[Units]:
-        """Describe the levels of a hierarchy and the source text: Table 2 of the paper. Raises UsageError."""
+        """Describe the levels of a hierarchy and the source text (the paper's Table 2). Raises UsageError."""
         from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
         from graphrag_ray.query.methods.levels import levels, units
 
@@ -483,7 +478,7 @@ class Index:
         return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
     def cited_records(self, references: Iterable[Reference]) -> list[Cited]:
-        """Look up section, short number and name of each cited record, section by section."""
+        """Look up the section, short number and name of each cited record, grouped by section."""
         return cited_records(references, self._rows, self.env.settings.chunking.prepended_metadata)
 
     def _rows(self, name: str, ids: Iterable[str], columns: Sequence[str]) -> dict[str, dict[str, Any]]:
@@ -493,25 +488,25 @@ class Index:
         """Trace cited records of any section to entities, relationships, and chunks with their positions.
 
         Args:
-            answer: The answer that cites them. What supports it comes first (see sources.rank_by_answer).
+            answer: The answer that cites them. Its evidence comes first (see sources.rank_by_answer).
 
         Raises:
             SnapshotRemoved: `gc` has removed the snapshot.
         """
         if not self.followed:
-            self._check_there()
+            self._check_snapshot_exists()
         contexts = answer.contexts if answer else ()
-        shown = {r.id for used in contexts for r in used.records if r.section == "Sources"}
+        in_context = {r.id for used in contexts for r in used.records if r.section == "Sources"}
         columns = self.env.settings.chunking.prepended_metadata
-        sources = sources_of(references, self._rows, shown=shown, columns=columns)
+        sources = sources_of(references, self._rows, used=in_context, columns=columns)
         return rank_by_answer(sources, answer) if answer else sources
 
 
 _NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Dialogues, Notice)
 
 
-async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
-    """Fulfil the needs of a method, which runs in a thread: packing many contexts takes seconds."""
+async def _run_method(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:
+    """Run a method in a thread, because packing many contexts takes seconds, and fulfil its needs."""
 
     def step() -> tuple[Any, StopIteration | None]:
         try:
@@ -519,9 +514,9 @@ async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, 
         except StopIteration as ended:  # a future cannot raise StopIteration
             return None, ended
 
-    async def traced(one: Need) -> Any:
-        with traces.need_span(one):
-            return await fulfil(one)
+    async def traced(need: Need) -> Any:
+        with traces.need_span(need):
+            return await fulfil(need)
 
     sent: Any = None
     while True:
@@ -529,20 +524,20 @@ async def _drive(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, 
         if ended is not None:
             result: T = ended.value
             return result
-        for one in need if isinstance(need, tuple) else (need,):
-            if not isinstance(one, _NEEDS):
-                raise TypeError(f"it yielded {one!r:.80}, which a search method cannot ask for")
+        for item in need if isinstance(need, tuple) else (need,):
+            if not isinstance(item, _NEEDS):
+                raise TypeError(f"it yielded {item!r:.80}, which is not a request of a search method")
         sent = await (gather_all(map(traced, need)) if isinstance(need, tuple) else traced(need))
 
 
 _WITHOUT_EVIDENCE = ("rate", "reduce")
-"""Phases whose contexts contain no records to answer from, or those of other contexts."""
+"""Phases whose contexts contain no evidence, or only repeat the records of other contexts."""
 
 
 def no_answer_hints(
     answer: Answer, restricted: bool, has_graph: bool = True, has_reports: bool = True
 ) -> tuple[str, ...]:
-    """Say what was read and what to try if an answer, possibly under conditions, found nothing."""
+    """Explain an answer that found nothing (possibly under conditions): what was read, and what to try."""
     if answer.found or answer.unread:
         return ()
     kinds = methods.load_all()
@@ -560,7 +555,7 @@ def no_answer_hints(
     )
     counted = [plural(n, kind.word, kind.words) for kind, n in counts if n]
     level = f" of C{answer.level}" if answer.level is not None else ""
-    read = f"Nothing was read: {answer.method} search found nothing near the question{level}."
+    summary = f"Nothing was read: {answer.method} search found nothing near the question{level}."
     if counted:
-        read = f"Read by {answer.method} search: {', '.join(counted)}{level}."
-    return (read, *([f"Try {' or '.join(hints)}."] if hints else []))
+        summary = f"Read by {answer.method} search: {', '.join(counted)}{level}."
+    return (summary, *([f"Try {' or '.join(hints)}."] if hints else []))

@@ -1,7 +1,7 @@
 """Answer many questions concurrently, with one engine, one limiter and one journal.
 
 Each question is answered as by `Index.ask`. Its dialogues become items of one sweep, on Ray or in this
-process; the replies are journalled beside the answers, and the index is only read. So the same command
+process. Replies are journalled next to the answers, and nothing is written to the index. So the same command
 resumes a killed batch, and repeating a batch costs nothing.
 """
 
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-ANSWERING = ("map", "reduce", "answer")
+_ANSWER_STAGES = ("map", "reduce", "answer")
 """Stages whose models every answer needs."""
 OUTCOME = "outcome.json"
-"""File beside the answers that tells how the last batch, or attempt at one, ended, for those who do not see
-the exit code of a job. `_outcome` lists its keys."""
+"""File next to the answers that records how the last batch, or attempt at one, ended, because the exit code
+of a job is not always visible. `_outcome` lists its keys."""
 LOCK_WAIT_S = 10.0
-"""How long to wait for the lock of a cache: a service that shares it holds the lock while it merges parts."""
-LOOK_S = 0.2
+"""Maximum wait for the lock of a cache. A service that shares it holds the lock while it merges parts."""
+POLL_INTERVAL_S = 0.2
 
 
 def answer_batch(
@@ -69,44 +69,45 @@ def answer_batch(
     address: str | None = None,
     observer: Observer | None = None,
 ) -> Batch:
-    """Answer the questions of a file, and write the answers (`question_files.ANSWERS`) to another.
+    """Answer the questions of a file, and write the answers (`question_files.ANSWERS`) to another file.
 
     Args:
         questions: A .csv, .jsonl or .parquet file with a column `question` or `question_text` and optionally
-            `id`; or its rows.
-        out: A .parquet file. The journal is the cache of the index if there is one, else the folder
-            `<out>.work`. In that folder `outcome.json` tells how the batch ended.
+            `id`, or its rows.
+        out: A .parquet file. The folder `<out>.work` holds the outcome of the batch (`outcome.json`) and, if
+            the index has no cache, the journal.
         ask: How to ask each question.
-        on_ray: Run on Ray, at `address` or as `index` finds or starts a cluster, instead of in this process.
+        on_ray: Run on Ray (at `address`, or found or started as by `index`) instead of in this process.
         observer: Receives progress.
 
     Raises:
         UsageError: A question or option is not valid; nothing has been spent.
-        RunStopped: The batch was stopped. Replies are kept, but nothing is written to `out`.
+        RunStopped: The batch was stopped. Replies are stored, but nothing is written to `out`.
         StoreError: The storage failed.
     """
     observer, ask = observer or Observer(), ask or AskRequest()
     settings, began = index.settings, time.monotonic()
     file = AnswersFile.at(out, settings.storage.fsspec_options(out))
     note = f"query --batch {display_path(questions) if isinstance(questions, str) else 'ask_all'}"
-    work, patience_s = index.cache or file.work, LOCK_WAIT_S if index.cache else 0.0
-    with ExitStack() as held:
+    work, timeout_s = index.cache or file.work, LOCK_WAIT_S if index.cache else 0.0
+    with ExitStack() as stack:
         with record_failed_start(file.work):
             models = Models.from_settings(settings, index.manifest.usage)
             check_prices(settings.budget, models)
             methods.check_method(ask.method, ask.level, ask.where)
-            posed = questions
-            if isinstance(posed, str):
-                posed = read_questions(posed, settings.storage.fsspec_options(posed), MAX_QUESTION_CHARACTERS)
+            batch_questions = questions
+            if isinstance(batch_questions, str):
+                options = settings.storage.fsspec_options(batch_questions)
+                batch_questions = read_questions(batch_questions, options, MAX_QUESTION_CHARACTERS)
             if uses_local_keys(on_ray, address):
                 models = check_endpoints(
-                    models, settings, ANSWERING, bool(work.list("work")), observer.message
+                    models, settings, _ANSWER_STAGES, bool(work.list("work")), observer.message
                 )
-            sweep = QuestionSweep(index, posed, work, ask)
-            own = held.enter_context(wait_for_lock(file.work, note, patience_s))
-        about = {"snapshot": index.manifest.number, "questions": len(posed)}
-        outcome = held.enter_context(_recorded(file.work, own, about))
-        lock = own if work == file.work else held.enter_context(wait_for_lock(work, note, patience_s))
+            sweep = QuestionSweep(index, batch_questions, work, ask)
+            work_lock = stack.enter_context(wait_for_lock(file.work, note, timeout_s))
+        record = {"snapshot": index.manifest.number, "questions": len(batch_questions)}
+        outcome = stack.enter_context(_record_outcome(file.work, work_lock, record))
+        lock = work_lock if work == file.work else stack.enter_context(wait_for_lock(work, note, timeout_s))
         stop, spending = Stop(notify=observer.message), Spending(settings.budget, time.monotonic())
 
         def on_progress(progress: SweepProgress) -> None:
@@ -126,32 +127,33 @@ def answer_batch(
                 outcome |= {"failed": sweep.failed, "usage": executor.spending.earlier.to_dict()}
             file.write(sweep.rows())
             merge_small_parts(work, lock.check, MERGE_FROM_PARTS_AT_END)
-    return Batch(file.url, len(posed), sweep.failed, accounts, time.monotonic() - began)
+    return Batch(file.url, len(batch_questions), sweep.failed, accounts, time.monotonic() - began)
 
 
 def answer_all(
-    index: Index, questions: Any, ask: AskRequest, *, out: str | None, on_ray: bool | None, **how: Any
+    index: Index, questions: Any, ask: AskRequest, *, out: str | None, on_ray: bool | None, **options: Any
 ) -> Any:
     """Implement `Index.ask_all`."""
-    given_rows = InputRows(questions)
-    dataset = given_rows.dataset
+    input_rows = InputRows(questions)
+    dataset = input_rows.dataset
     if dataset is None and not hasattr(questions, "__arrow_c_stream__"):
-        each = [questions] if isinstance(questions, str) else questions
-        given_rows = InputRows([{"question": q} if isinstance(q, str) else q for q in each])
+        items = [questions] if isinstance(questions, str) else questions
+        input_rows = InputRows([{"question": q} if isinstance(q, str) else q for q in items])
 
-    def problem(columns: Sequence[str]) -> str:
+    def find_problem(columns: Sequence[str]) -> str:
         wanted = " or ".join(QUESTION_COLUMNS)
         present = set(columns) & set(QUESTION_COLUMNS)
         return "" if present else f"no column {wanted}; it has {', '.join(columns)}"
 
-    given_rows.resolve(problem)
-    rows = (row for batch in given_rows for row in read_batch(batch))
+    input_rows.resolve(find_problem)
+    rows = (row for batch in input_rows for row in read_batch(batch))
     numbered = (replace(row, number=number) for number, row in enumerate(rows, start=1))
-    posed = questions_of(numbered, str(given_rows), "", MAX_QUESTION_CHARACTERS)
-    with ExitStack() as held:
+    batch_questions = questions_of(numbered, str(input_rows), "", MAX_QUESTION_CHARACTERS)
+    with ExitStack() as stack:
         if out is None:
-            out = str(Path(held.enter_context(TemporaryDirectory())) / "answers.parquet")
-        answer_batch(index, posed, out, ask, on_ray=dataset is not None if on_ray is None else on_ray, **how)
+            out = str(Path(stack.enter_context(TemporaryDirectory())) / "answers.parquet")
+        on_ray = dataset is not None if on_ray is None else on_ray
+        answer_batch(index, batch_questions, out, ask, on_ray=on_ray, **options)
         answers = AnswersFile.at(out, index.settings.storage.fsspec_options(out)).read()
     if dataset is None:
         return answers.to_pylist()
@@ -165,28 +167,28 @@ def uses_local_keys(on_ray: bool, address: str | None) -> bool:
     return not (on_ray or address) or starts_private_ray(address)
 
 
-def wait_for_lock(work: Store, note: str, within_s: float) -> locks.Lock:
-    """Acquire a lock. Raises LockHeld if somebody else holds it for longer than `within_s`."""
-    until = time.monotonic() + within_s
+def wait_for_lock(work: Store, note: str, timeout_s: float) -> locks.Lock:
+    """Acquire a lock. Raises LockHeld if another process holds it for longer than `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
     while True:
         try:
             return locks.acquire(work, note=note)
         except LockHeld:
-            if time.monotonic() >= until:
+            if time.monotonic() >= deadline:
                 raise
-        time.sleep(LOOK_S)
+        time.sleep(POLL_INTERVAL_S)
 
 
 @contextmanager
-def record_failed_start(beside: Store, always: bool = True) -> Iterator[None]:
-    """Record an error before the batch begins as its outcome.
+def record_failed_start(work: Store, always: bool = True) -> Iterator[None]:
+    """If an error occurs before the batch starts, record it as the outcome.
 
-    Nothing is recorded if another batch is running there, since the outcome is that one's. Detecting one on
-    another machine takes up to 20 s: a job takes that time; otherwise nothing is recorded then, so that
-    nobody waits for an error message.
+    Nothing is recorded while another batch with the same answers file is running, because the outcome belongs
+    to it. Detecting a batch on another machine takes up to 20 s. A submitted job waits for that; any other
+    process reports its error immediately, and records nothing if a lock exists.
 
     Args:
-        always: Record even if there is no outcome yet.
+        always: Record the error even if there is no outcome yet.
     """
     started = time.time()
     try:
@@ -196,24 +198,24 @@ def record_failed_start(beside: Store, always: bool = True) -> Iterator[None]:
     except BaseException as e:
         try:
             running = locks.find_live_holder if is_submitted_job() else locks.find_holder
-            if (always or beside.exists(OUTCOME)) and running(beside) is None:
-                beside.write(OUTCOME, _outcome(started, describe_ending(e)))
+            if (always or work.exists(OUTCOME)) and running(work) is None:
+                work.write(OUTCOME, _outcome(started, describe_ending(e)))
         except GraphRagError as failure:
-            _log.info("Could not record this error beside the answers: %s", failure)
+            _log.info("Could not record this error next to the answers: %s", failure)
         raise
 
 
 @contextmanager
-def _recorded(beside: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Record how the block ends, "running" until then, unless another batch has taken the lock."""
+def _record_outcome(work: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Record "running" during the block, then how it ended, unless another batch has taken the lock."""
     started = time.time()
 
     def write() -> None:
         try:
             lock.check()
-            beside.write(OUTCOME, _outcome(started, record))
+            work.write(OUTCOME, _outcome(started, record))
         except StoreError as e:
-            _log.warning("Could not record the outcome beside the answers: %s", e)
+            _log.warning("Could not record the outcome next to the answers: %s", e)
 
     record |= {"outcome": RUNNING}
     try:
@@ -230,12 +232,12 @@ def _recorded(beside: Store, lock: locks.Lock, record: dict[str, Any]) -> Iterat
 def _outcome(started: float, record: Mapping[str, Any]) -> bytes:
     """Encode an outcome: "answered", "running" or one of `run_record.OUTCOMES`. Unknown values are null."""
     code = record.get("exit_code")
-    ended = {
+    ending = {
         "outcome": record["outcome"],
         "exit_code": code,
         "exit_meaning": None if code is None else EXIT_CODE_MEANINGS[code],
         "message": record.get("message", ""),
     }
-    known = {name: record.get(name) for name in ("snapshot", "questions", "failed", "usage")}
+    counts = {name: record.get(name) for name in ("snapshot", "questions", "failed", "usage")}
     times = {"started_at": format_utc(started), "ended_at": None if code is None else format_utc(time.time())}
-    return orjson.dumps(ended | known | times, option=orjson.OPT_INDENT_2)
+    return orjson.dumps(ending | counts | times, option=orjson.OPT_INDENT_2)

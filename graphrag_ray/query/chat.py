@@ -1,4 +1,4 @@
-"""A conversation with an index, which is loaded in advance and remembers earlier questions."""
+"""A conversation with an index that is loaded in advance and remembers earlier questions."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass, field
 
-from graphrag_ray.query.answer_streams import AnswerStream, Background, ReplyStreamer, Say
+from graphrag_ray.query.answer_streams import AnswerStream, Background, Emit, ReplyStreamer
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
@@ -14,12 +14,12 @@ from graphrag_ray.query.methods.method import AskRequest
 from graphrag_ray.query.model_calls import Asker
 
 MAX_TURNS = 20
-"""Remembered questions with their answers. A model sees what fits (`query/methods/condense.py`)."""
+"""Maximum number of remembered turns. The model sees as many as fit (`query/methods/condense.py`)."""
 
 
 @dataclass
 class Chat:
-    """A conversation, one question at a time, that keeps connections, limiter, cached rows and options."""
+    """A conversation, one question at a time. Reuses connections, limiter, cached rows and options."""
 
     index: Index
     method: str = methods.DEFAULT
@@ -40,18 +40,18 @@ class Chat:
 
     def stream(self, question: str) -> AnswerStream:
         """Ask the next question. Raises UsageError."""
-        answers = self.index.prepare(
+        answer_question = self.index.prepare(
             AskRequest(question, self.level, self.where, tuple(self.turns), self.method)
         )
         asker = self._asker
         assert asker is not None
 
-        async def answering(say: Say) -> Answer:
-            answer = await answers(asker, ReplyStreamer(say))
+        async def answer_turn(emit: Emit) -> Answer:
+            answer = await answer_question(asker, ReplyStreamer(emit))
             self.turns.append((answer.question, answer.text))
             return answer
 
-        return AnswerStream(answering, self._background)
+        return AnswerStream(answer_turn, self._background)
 
     def close(self) -> None:
         self._disconnect()

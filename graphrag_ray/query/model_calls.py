@@ -1,4 +1,4 @@
-"""Call models for a question: within its budget, and without waiting long for an unreachable endpoint."""
+"""Call models for a question, within its budget and without waiting long for an unreachable endpoint."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ from graphrag_ray.llm.request_sizes import (
     reasoning_room,
 )
 from graphrag_ray.query import traces
-from graphrag_ray.query.methods.budget import CostBound, budget_in_words
+from graphrag_ray.query.methods.budget import CostBound, describe_budget
 
 T = TypeVar("T")
 
 FIRST_ATTEMPTS = 4
 """Attempts before an endpoint counts as unreachable, with waits of at most 0.5, 1 and 2 s between them. A run
-of hours should outlast a restart of the endpoint, but somebody waiting for one answer should learn that
-nothing is listening."""
-REFUSED_FOR_S = 30.0
-"""Time until an endpoint that refused all our requests is tried again: while a service or a conversation is
+of hours should outlast a restart of the endpoint, but somebody who waits for one answer should soon learn
+that the endpoint is down."""
+RETRY_REFUSED_AFTER_S = 30.0
+"""Time until an endpoint that refused all requests is tried again: while a service or a conversation is
 running, a quota may be raised or a proxy repaired."""
 
 
@@ -46,13 +46,13 @@ running, a quota may be raised or a proxy repaired."""
 class QuestionBudget:
     """The budget of a question in progress. A call that could exceed it is not sent.
 
-    Answered calls count with their usage at the price of the most expensive endpoint, calls in flight with
-    their upper bound, so concurrent calls cannot exceed the budget together. What can exceed it: requests
-    that were never answered and may be billed, which count when their call ends; hedged calls; and endpoints
-    that count tokens differently.
+    Answered calls count with their usage at the price of the most expensive endpoint, and calls in flight
+    with their upper bound, so concurrent calls cannot exceed the budget together. The budget can still be
+    exceeded by unanswered requests that are billed (counted only when their call ends), by hedged calls, and
+    by endpoints that count tokens differently.
 
     Attributes:
-        reserve: Bound of the call that writes the answer, without which all others are wasted.
+        reserve: Upper bound of the call that writes the answer. Without it, all other calls would be wasted.
     """
 
     query: Query
@@ -61,11 +61,11 @@ class QuestionBudget:
     _spent: CostBound = field(default_factory=CostBound)
     _in_flight: CostBound = field(default_factory=CostBound)
 
-    def around(self, ask: Ask, last: bool) -> Ask:
-        """Wrap `ask` so that it respects the budget. `last` is that of `admit`."""
+    def wrap(self, ask: Ask, is_answer: bool) -> Ask:
+        """Wrap `ask` so that it respects the budget. See `admit` for `is_answer`."""
 
-        async def within(request: Request, stage: str) -> CallResult[Reply]:
-            bound = self.admit(request, last)
+        async def ask_within_budget(request: Request, stage: str) -> CallResult[Reply]:
+            bound = self.admit(request, is_answer)
             usage: Usage | None = None
             try:
                 answer = await ask(request, stage)
@@ -74,15 +74,15 @@ class QuestionBudget:
                 self.settle(bound, request, usage)
             return answer
 
-        return within
+        return ask_within_budget
 
-    def admit(self, request: Request, last: bool) -> CostBound:
-        """Count a request as in flight, and return its bound, which `settle` needs.
+    def admit(self, request: Request, is_answer: bool) -> CostBound:
+        """Count a request as in flight, and return its upper bound for `settle`.
 
         Raises:
-            BudgetSpent: There is no room for a necessary call: an embedding, or with `last` the call that
-                writes the answer.
-            PermanentCallError: There is no room for any other call; its part will be missing.
+            BudgetSpent: The budget does not allow a necessary call: an embedding or, with `is_answer`, the
+                call that writes the answer.
+            PermanentCallError: The budget does not allow another call. The answer will lack its contribution.
         """
         model = self.models.get(request.call.model, Model())
         if isinstance(request, EmbeddingRequest):
@@ -91,17 +91,17 @@ class QuestionBudget:
             prompt = count_prompt_tokens(request, model)
             room = reasoning_room(request, model, prompt, request.call.reasoning_tokens)
             bound = self._cost(request, Usage(prompt, output_limit(request, model) + room))
-        needed = last or isinstance(request, EmbeddingRequest)
+        needed = is_answer or isinstance(request, EmbeddingRequest)
         reserve = CostBound() if needed else self.reserve
         if not (self._spent + self._in_flight + bound + reserve).within(self.query):
             used = (self._spent + self._in_flight).tokens
-            message = f"Not sent: {budget_in_words(self.query)}, and {used:,} tokens are spent or in flight"
+            message = f"Not sent: {describe_budget(self.query)}, and {used:,} tokens are spent or in flight"
             raise BudgetSpent(message) if needed else PermanentCallError(message)
         self._in_flight += bound
         return bound
 
     def settle(self, bound: CostBound, request: Request, usage: Usage | None) -> None:
-        """Replace the bound of a request by the usage of its reply; None if there was no reply."""
+        """Replace the bound of a request by the usage of its reply, or by nothing if it had no reply."""
         self._in_flight -= bound
         if usage is not None:
             self._spent += self._cost(request, usage)
@@ -119,9 +119,8 @@ class QuestionBudget:
 
     def _cost(self, request: Request, usage: Usage) -> CostBound:
         model = self.models.get(request.call.model, Model())
-        usage = Usage(
-            usage.prompt_tokens, usage.completion_tokens
-        )  # cached tokens may be cheaper: ignore that
+        # Leave out cached tokens, which may be cheaper: the bound must not be too low.
+        usage = Usage(usage.prompt_tokens, usage.completion_tokens)
         tokens = usage.prompt_tokens + usage.completion_tokens
         price = highest_price(model)
         return CostBound(1, tokens, cost_usd(usage, price), "" if price else request.call.model)
@@ -129,12 +128,12 @@ class QuestionBudget:
 
 @dataclass(kw_only=True)
 class BaseAsker:
-    """Base class of what calls models for one question at a time.
+    """Base class of objects that call models for one question at a time.
 
     Attributes:
         accounts: Usage of the question.
-        budget: None if the question has none.
-        cached: How many of its replies came from the cache, and how many there were.
+        budget: Budget of the question, or None.
+        cached: Number of replies from the cache, and number of all replies.
     """
 
     accounts: Accounts = field(default_factory=Accounts)
@@ -144,25 +143,25 @@ class BaseAsker:
     async def run(
         self,
         stage: str,
-        start: Sequence[Callable[[], Dialogue[T]]],
-        last: bool = False,
+        factories: Sequence[Callable[[], Dialogue[T]]],
+        is_answer: bool = False,
         listener: StreamListener | None = None,
     ) -> list[Outcome[T]]:
-        """Start and run dialogues concurrently.
+        """Create dialogues and run them concurrently.
 
         Args:
-            last: They write the answer.
-            listener: Hears their replies as they arrive.
+            is_answer: Whether the dialogues write the answer.
+            listener: Receives the replies as they arrive.
 
         Raises:
-            ModelRefused: No request will succeed.
+            ModelRefused: The endpoint refuses all requests.
             BudgetSpent: A necessary call could exceed the budget.
         """
         raise NotImplementedError
 
 
 _current_asker: ContextVar[Asker] = ContextVar("asking")
-"""Whom a call is for: concurrent questions share gateways."""
+"""The asker that a call is made for, because concurrent questions share gateways."""
 
 
 @dataclass
@@ -170,12 +169,12 @@ class Connections:
     """Gateways to the models with one limiter, shared by any number of questions of one event loop.
 
     Attributes:
-        limiter: None creates one.
-        ask_key: Asks for an API key that neither the environment nor a file has.
-        offline_executor: Executor of the offline engine; None runs it in the event loop, for a caller with
-            one question.
+        limiter: Limiter of the calls. None creates one.
+        ask_key: Asks the user for an API key that neither the environment nor a file contains.
+        offline_executor: Executor of the offline engine. None runs the engine in the event loop, which suits
+            a single question.
         n_questions: Number of questions in progress, if the owner counts them.
-        exit_stack: Closes the gateways, and what the owner adds.
+        exit_stack: Closes the gateways, and any resources that the owner adds.
     """
 
     models: Models
@@ -192,21 +191,23 @@ class Connections:
             self.limiter = LocalLimiter(self.models.online, self.models.initial_in_flight, lend_first=True)
 
     async def gateway(self, attempts_before: int) -> StreamingAsk:
-        """Return the gateway for the first FIRST_ATTEMPTS of a call, or for those after `attempts_before`.
+        """Return the gateway for the first FIRST_ATTEMPTS of a call, or for attempts after `attempts_before`.
 
-        Usage is reported to the question that makes the call; that of a shared embedding call, to the first.
+        Usage is reported to the question that makes the call, or the first that shares an embedding call.
         """
         async with self._opening:
             if attempts_before not in self._gateways:
-                most = self.models.max_attempts
+                limit = self.models.max_attempts
+                if not attempts_before:
+                    limit = min(FIRST_ATTEMPTS, limit)
                 opened = open_gateway(
-                    replace(self.models, max_attempts=most if attempts_before else min(FIRST_ATTEMPTS, most)),
+                    replace(self.models, max_attempts=limit),
                     self.limiter,
                     _note,
                     self.ask_key,
                     attempts_before=attempts_before,
                     thread_pool=self.offline_executor,
-                    dropped_for_s=REFUSED_FOR_S,
+                    dropped_for_s=RETRY_REFUSED_AFTER_S,
                 )
                 self._gateways[attempts_before] = await self.exit_stack.enter_async_context(opened)
         return self._gateways[attempts_before]
@@ -225,10 +226,9 @@ class Asker(BaseAsker):
     """Calls models over connections, which several askers may share.
 
     Attributes:
-        cache: Cache of replies; None calls the model every time.
-        override: Answers in place of the models, except for embeddings, and without the cache.
-        on_phase: Callback when a phase begins or ends: its name, number of dialogues, and whether it has
-            ended.
+        cache: Cache of replies. None calls the model every time.
+        override: Answers instead of the models, without the cache. Embeddings still come from the model.
+        on_phase: Called with (name, number of dialogues, ended) when a phase begins and when it ends.
     """
 
     connections: Connections
@@ -253,17 +253,17 @@ class Asker(BaseAsker):
     async def run(
         self,
         stage: str,
-        start: Sequence[Callable[[], Dialogue[T]]],
-        last: bool = False,
+        factories: Sequence[Callable[[], Dialogue[T]]],
+        is_answer: bool = False,
         listener: StreamListener | None = None,
     ) -> list[Outcome[T]]:
-        """Run dialogues like `Asks.run`.
+        """Run dialogues like `BaseAsker.run`.
 
-        A call makes FIRST_ATTEMPTS, then the remaining attempts of the settings if an endpoint responded to
-        any of the calls, even with an error.
+        A call makes up to FIRST_ATTEMPTS attempts. The remaining attempts of the settings follow only if an
+        endpoint responded to any of the calls, even with an error.
         """
         if self.override and stage != "embed":
-            return await run_dialogues(stage, [s() for s in start], self.override)
+            return await run_dialogues(stage, [s() for s in factories], self.override)
         responded, pending, decided = False, 0, asyncio.Event()
 
         async def ask_patiently(request: Request, stage: str) -> CallResult[Reply]:
@@ -281,23 +281,23 @@ class Asker(BaseAsker):
                     or self.connections.models.max_attempts <= FIRST_ATTEMPTS
                 ):
                     raise
-                gave_up = e
+                failure = e
             finally:
                 pending -= 1
                 if responded or not pending:
                     decided.set()
             await decided.wait()
             if not responded:
-                raise gave_up
+                raise failure
             gateway = await self.connections.gateway(FIRST_ATTEMPTS)
             return await gateway(request, stage, listener)
 
         _current_asker.set(self)
-        ask = self.budget.around(ask_patiently, last) if self.budget else ask_patiently
-        self.on_phase(stage, len(start), False)
-        outcomes = await run_dialogues(stage, [s() for s in start], ask, self.cache)
-        self.on_phase(stage, len(start), True)
+        ask = self.budget.wrap(ask_patiently, is_answer) if self.budget else ask_patiently
+        self.on_phase(stage, len(factories), False)
+        outcomes = await run_dialogues(stage, [s() for s in factories], ask, self.cache)
+        self.on_phase(stage, len(factories), True)
         replies = sum(len(o.replies) for o in outcomes)
-        known = replies - sum(o.turns for o in outcomes)
-        self.cached = self.cached[0] + known, self.cached[1] + replies
+        cached = replies - sum(o.turns for o in outcomes)
+        self.cached = self.cached[0] + cached, self.cached[1] + replies
         return outcomes

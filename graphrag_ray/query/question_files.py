@@ -23,7 +23,7 @@ from graphrag_ray.store.remote_files import is_storage_error, open_external
 
 QUESTION_COLUMNS = ("question", "question_text")
 ID_COLUMNS = ("id", "question_id")
-MAX_FAULTS_LISTED = 5
+MAX_LISTED_FAULTS = 5
 
 _REFERENCE = pa.struct({"section": pa.string(), "id": pa.string(), "human_readable_id": pa.int64()})
 _CONTEXT = pa.struct(
@@ -39,19 +39,19 @@ _LINK = pa.struct({"asked": pa.string(), "found": pa.string(), "stands": pa.bool
 ANSWERS = pa.schema(
     [
         # one row per question, in the order of the questions
-        ("question_id", pa.string()),  # column `id` or `question_id`, else the row number from 1
+        ("question_id", pa.string()),  # column `id` or `question_id`, otherwise the row number from 1
         ("question", pa.string()),
         ("method", pa.string()),
         ("level", pa.int64()),  # the k of C_k; null for methods without levels
         ("text", pa.string()),  # markdown, references with human_readable_ids; null if there is an error
         ("references", pa.list_(_REFERENCE)),  # every record that the text cites, in order
-        ("found", pa.bool_()),  # false: the index holds nothing on the question, and the text says so
-        ("failed_parts", pa.int64()),  # contexts without a usable reply: that part of the corpus is missing
+        ("found", pa.bool_()),  # false: the index has nothing on the question, and the text says so
+        ("failed_parts", pa.int64()),  # contexts without a usable reply, whose part of the corpus is missing
         ("dropped_references", pa.int64()),  # citations of records not in the context, removed from the text
-        ("contexts", pa.list_(_CONTEXT)),  # what models were shown, in order of use
+        ("contexts", pa.list_(_CONTEXT)),  # contexts sent to models, in order of use
         ("calls", pa.int64()),  # replies that the answer is based on, including reused ones
-        ("tokens", pa.int64()),  # of these replies and their prompts
-        ("cost_usd", pa.float64()),  # of these replies; null if a price is unknown
+        ("tokens", pa.int64()),  # tokens of these replies and their prompts
+        ("cost_usd", pa.float64()),  # cost of these replies; null if a price is unknown
         ("seconds", pa.float64()),  # from the start of the question to its answer, in this run
         ("chain", pa.list_(_LINK)),  # links of a multi-hop answer, and whether a passage supports each
         ("notes", pa.list_(pa.string())),
@@ -63,7 +63,7 @@ ANSWERS = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class BatchQuestion:
-    """A row of the questions. `fault` says why it cannot be asked; "" if it can."""
+    """A row of a question file. `fault` says why it cannot be asked, and is "" for a valid question."""
 
     id: str
     text: str
@@ -73,47 +73,47 @@ class BatchQuestion:
 def read_questions(url: str, options: Mapping[str, Any], max_characters: int) -> list[BatchQuestion]:
     """Read questions from a .csv, .jsonl or .parquet file.
 
-    The question is in the column `question` or `question_text`, its id in `id` or `question_id`, if present.
-    A row without a valid question is kept with its fault.
+    The question is in the column `question` or `question_text`, and its id in `id` or `question_id`, if
+    present. A row without a valid question is returned with its fault.
 
     Args:
         options: Storage options of the URL.
 
     Raises:
-        UsageError: The file cannot be read, has no such column or no question, or an id occurs twice.
+        UsageError: The file cannot be read, has no such column or no valid question, or an id occurs twice.
     """
-    at, content = display_path(url), read_file(url, options)
-    extension = posixpath.splitext(at)[1].lower()
+    source, content = display_path(url), read_file(url, options)
+    extension = posixpath.splitext(source)[1].lower()
     if extension not in OPENERS:
-        raise UsageError(f"{at}: Unsupported format {extension!r}. Choose from: {', '.join(OPENERS)}.")
+        raise UsageError(f"{source}: Unsupported format {extension!r}. Choose from: {', '.join(OPENERS)}.")
     columns: Sequence[str] = ()
     for column in QUESTION_COLUMNS:
         table = OPENERS[extension](io.BytesIO(content), Input(text_column=column))
         if isinstance(table, NotText):
-            raise UsageError(f"{at}: {table.reason}")
+            raise UsageError(f"{source}: {table.reason}")
         if table.columns is None or column in table.columns:  # None: rows may differ
-            return questions_of(table.rows, at, column if table.columns else "", max_characters)
+            return questions_of(table.rows, source, column if table.columns else "", max_characters)
         columns = table.columns
     wanted = " or ".join(QUESTION_COLUMNS)
-    raise UsageError(f"{at} has no column {wanted}; it has {', '.join(columns) or 'none'}")
+    raise UsageError(f"{source} has no column {wanted}; it has {', '.join(columns) or 'none'}")
 
 
-def questions_of(rows: Iterable[TableRow], at: str, column: str, most_characters: int) -> list[BatchQuestion]:
-    """Convert rows to questions. Raises UsageError like `read_questions`, with `at` as their place."""
-    posed: list[BatchQuestion] = []
+def questions_of(rows: Iterable[TableRow], source: str, column: str, max_length: int) -> list[BatchQuestion]:
+    """Convert rows to questions. Raises UsageError like `read_questions`, naming `source`."""
+    questions: list[BatchQuestion] = []
     number_of: dict[str, int] = {}
     for row in rows:
         if row.number == WHOLE_FILE:
-            raise UsageError(f"{at}: {row.error}")
-        one = _posed(row, column, most_characters)
-        if one.id in number_of:
-            raise UsageError(f"{at}: rows {number_of[one.id]} and {row.number} have the same id {one.id!r}")
-        number_of[one.id] = row.number
-        posed.append(one)
-    if all(p.fault for p in posed):
-        faults = "; ".join(f"row {number_of[p.id]}: {p.fault}" for p in posed[:MAX_FAULTS_LISTED])
-        raise UsageError(f"{at} contains no question{f': {faults}' if faults else ''}")
-    return posed
+            raise UsageError(f"{source}: {row.error}")
+        question = _to_question(row, column, max_length)
+        if earlier := number_of.get(question.id):
+            raise UsageError(f"{source}: rows {earlier} and {row.number} have the same id {question.id!r}")
+        number_of[question.id] = row.number
+        questions.append(question)
+    if all(q.fault for q in questions):
+        faults = "; ".join(f"row {number_of[q.id]}: {q.fault}" for q in questions[:MAX_LISTED_FAULTS])
+        raise UsageError(f"{source} contains no valid question{f': {faults}' if faults else ''}")
+    return questions
 
 
 def read_file(url: str, options: Mapping[str, Any]) -> bytes:
@@ -126,12 +126,12 @@ def read_file(url: str, options: Mapping[str, Any]) -> bytes:
     except Exception as e:
         if not is_storage_error(e):
             raise
-        gone = isinstance(e, FileNotFoundError)
-        why = "there is no such file" if gone else without_secrets(str(e), url) or type(e).__name__
-        raise UsageError(f"Cannot read {display_path(url)}: {why}") from e
+        missing = isinstance(e, FileNotFoundError)
+        reason = "no such file" if missing else without_secrets(str(e), url) or type(e).__name__
+        raise UsageError(f"Cannot read {display_path(url)}: {reason}") from e
 
 
-def _posed(row: TableRow, column: str, most_characters: int) -> BatchQuestion:
+def _to_question(row: TableRow, column: str, most_characters: int) -> BatchQuestion:
     if row.values is None:
         return BatchQuestion(str(row.number), "", row.error)
     ids = (str(row.values[c]).strip() for c in ID_COLUMNS if row.values.get(c) is not None)
@@ -148,16 +148,16 @@ def _posed(row: TableRow, column: str, most_characters: int) -> BatchQuestion:
     return BatchQuestion(id_, join_surrogates(text), fault)
 
 
-def answer_row(posed: BatchQuestion, answer: Answer, number: Mapping[Reference, int]) -> dict[str, Any]:
-    """Build a row of ANSWERS. `number` has the human_readable_ids of what the answer cites."""
+def answer_row(question: BatchQuestion, answer: Answer, numbers: Mapping[Reference, int]) -> dict[str, Any]:
+    """Build a row of ANSWERS. `numbers` has the human_readable_ids of the cited records."""
     phases = answer.phases.values()
-    copied = ("method", "level", "text", "found", "failed_parts", "dropped_references", "cost_usd", "seconds")
+    fields = ("method", "level", "text", "found", "failed_parts", "dropped_references", "cost_usd", "seconds")
     return {
-        "question_id": posed.id,
-        "question": posed.text,
-        **{name: getattr(answer, name) for name in copied},
+        "question_id": question.id,
+        "question": question.text,
+        **{name: getattr(answer, name) for name in fields},
         "references": [
-            {"section": r.section, "id": r.id, "human_readable_id": number.get(r)} for r in answer.references
+            {"section": r.section, "id": r.id, "human_readable_id": numbers.get(r)} for r in answer.references
         ],
         "contexts": [
             {name: getattr(c, name) for name in ("phase", "n_tokens", "left_out", "cut", "score")}
@@ -172,16 +172,16 @@ def answer_row(posed: BatchQuestion, answer: Answer, number: Mapping[Reference, 
     }
 
 
-def failed_row(posed: BatchQuestion, method: str, error: str) -> dict[str, Any]:
+def failed_row(question: BatchQuestion, method: str, error: str) -> dict[str, Any]:
     """Build a row of ANSWERS for a question without an answer."""
-    own = {"question_id": posed.id, "question": posed.text, "method": method, "error": error}
+    values = {"question_id": question.id, "question": question.text, "method": method, "error": error}
     lists: dict[str, Any] = {name: [] for name in ("references", "contexts", "chain", "notes")}
-    return dict.fromkeys(ANSWERS.names) | lists | own
+    return dict.fromkeys(ANSWERS.names) | lists | values
 
 
 @dataclass(frozen=True)
 class AnswersFile:
-    """The file of the answers. `work` is the store of the journal beside it."""
+    """The file of the answers, and `work`, the store next to it for the outcome and the journal."""
 
     store: Store
     name: str
@@ -189,7 +189,7 @@ class AnswersFile:
 
     @classmethod
     def at(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
-        """Open a place for answers. Raises UsageError if the URL does not name a .parquet file."""
+        """Locate an answers file. Raises UsageError if the URL does not name a .parquet file."""
         name = posixpath.basename(url)
         if not name.lower().endswith(".parquet") or name.lower() == ".parquet":
             raise UsageError(f"--out {url!r} must name a .parquet file")

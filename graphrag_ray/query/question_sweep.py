@@ -1,4 +1,4 @@
-"""Run the questions of a batch as coroutines whose dialogues become items of one sweep."""
+"""Run the questions of a batch as coroutines, and their dialogues as items of one sweep."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 READY = 256
-"""No further question begins while this many items wait to be sent."""
+"""Number of items waiting to be sent from which no further question is started."""
 MAX_OPEN = 1_000
-"""Maximum number of questions in progress, whose contexts are in memory."""
-MAX_BEGINNING = 4
+"""Maximum number of questions in progress. Their contexts are in memory."""
+MAX_STARTING = 4
 """Maximum number of questions that are reading the index before their first call."""
 LOOK_S = 0.01
-MAX_ALIKE = 3
-"""If this many questions, the first of all, are refused for the same reason, the batch ends: the reason is
-not in the questions."""
+MAX_IDENTICAL_REFUSALS = 3
+"""The batch stops if its first questions, this many, are all refused for the same reason: then the questions
+are not to blame."""
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def question_executor(
     address: str | None,
     count_bad_replies: bool = True,
 ) -> Iterator[Executor]:
-    """Open an executor for the dialogues of many questions. `store` has their journal."""
+    """Open an executor for the dialogues of many questions. `store` contains their journal."""
     run = settings.run
     shared: dict[str, Any] = {
         "on_progress": on_progress,
@@ -94,7 +94,7 @@ def question_executor(
 
 @dataclass(frozen=True)
 class Batch:
-    """The result of a batch. `failed` counts questions without an answer, or with an incomplete one."""
+    """The result of a batch. `failed` counts questions with no answer or an incomplete one."""
 
     url: str
     questions: int
@@ -106,10 +106,10 @@ class Batch:
 def run_sweep(
     executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]
 ) -> Accounts:
-    """Run one sweep over all dialogues that a coroutine asks for; the coroutine closes the feed.
+    """Run one sweep over all dialogues that a coroutine puts into the feed. The coroutine closes the feed.
 
     Raises:
-        GraphRagError: As `Executor.sweep` and the coroutine.
+        GraphRagError: See `Executor.sweep`. Errors of the coroutine are raised too.
     """
     work: Work[Any] = Work(JOURNAL, start_item, label_item, needs_results=True)
     journal = JournalIndex.load(store, JOURNAL)
@@ -126,15 +126,15 @@ def run_sweep(
 
 
 class QuestionSweep:
-    """Answers the questions of a batch; equal questions are asked once.
+    """Answers the questions of a batch. Identical questions are asked once.
 
     Args:
         store: Store of the journal.
         ask: How to ask each question.
-        more: Computes columns besides those of `ANSWERS` from an answer and the usage of its replies.
+        more: Computes extra columns of a row from the answer and the usage of its replies.
 
     Attributes:
-        failed: Number of questions so far without an answer, or with an incomplete one.
+        failed: Number of questions so far with no answer or an incomplete one.
     """
 
     def __init__(
@@ -147,25 +147,25 @@ class QuestionSweep:
     ) -> None:
         self._index, self._posed, self._store = index, posed, store
         self._ask, self._more = ask, more
-        self._times = Counter(p.text for p in posed if not p.fault)
-        self._first: dict[str, int] = {}
+        self._repeats = Counter(p.text for p in posed if not p.fault)
+        self._first_rows: dict[str, int] = {}
         for number, p in enumerate(posed):
             if not p.fault:
-                self._first.setdefault(p.text, number)
+                self._first_rows.setdefault(p.text, number)
         self._rows: Spool[dict[str, Any]] = Spool()
         self._answered = 0
         self._open: set[asyncio.Task[None]] = set()
-        self._beginning = 0
+        self._starting = 0
         self._refused: Counter[str] = Counter()
         self._failure: BaseException | None = None
-        self.failed = len(posed) - self._times.total()
+        self.failed = len(posed) - self._repeats.total()
 
     def run(self, executor: Executor) -> Accounts:
         """Answer all questions.
 
         Raises:
-            UsageError: No question can be asked in this way.
-            GraphRagError: As `Executor.sweep`, or the index cannot be read.
+            UsageError: No question can be asked with these options.
+            GraphRagError: See `Executor.sweep`; also if the index cannot be read.
         """
         return run_sweep(executor, self._store, self._ask_all)
 
@@ -175,11 +175,11 @@ class QuestionSweep:
             if p.fault:
                 yield failed_row(p, self._ask.method, p.fault)
             else:
-                yield self._rows[self._first[p.text]] | {"question_id": p.id}
+                yield self._rows[self._first_rows[p.text]] | {"question_id": p.id}
 
     def progress(self, p: SweepProgress) -> SweepProgress:
         """Convert progress from items, whose number is unknown, to questions."""
-        total = self._times.total()
+        total = self._repeats.total()
         return replace(
             p, stage="questions", done=self._answered, total=total, failed=self.failed, expected_turns=None
         )
@@ -188,21 +188,21 @@ class QuestionSweep:
         prices = ReplyPrices(self._index.settings.models)
 
         def is_full() -> bool:
-            """Whether no further question may begin now. Raises what ends the batch."""
+            """Whether the next question has to wait. Raises the error that stops the batch, if any."""
             if self._failure is not None:
                 raise self._failure
-            beginning = self._beginning >= MAX_BEGINNING
-            return beginning or feed.waiting >= READY or len(self._open) >= MAX_OPEN
+            too_many_starting = self._starting >= MAX_STARTING
+            return too_many_starting or feed.waiting >= READY or len(self._open) >= MAX_OPEN
 
-        def begun() -> None:
-            self._beginning -= 1
+        def on_first_call() -> None:
+            self._starting -= 1
 
         try:
-            for number in self._first.values():
+            for number in self._first_rows.values():
                 while is_full():
                     await asyncio.sleep(LOOK_S)
-                self._beginning += 1
-                asker = _FeedAsker(feed, number, self._posed[number].id, prices, begun)
+                self._starting += 1
+                asker = _FeedAsker(feed, number, self._posed[number].id, prices, on_first_call)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))
             while self._open:
                 is_full()
@@ -226,8 +226,8 @@ class QuestionSweep:
             numbers, answer = await asyncio.to_thread(
                 self._index.show_or_note, answer, lambda: self._index.short_numbers(cited), "Short numbers"
             )
-            more = await asyncio.to_thread(self._more, answer, asker.accounts)
-            row = {**answer_row(posed, answer, numbers or {}), **more}
+            extra = await asyncio.to_thread(self._more, answer, asker.accounts)
+            row = {**answer_row(posed, answer, numbers or {}), **extra}
             incomplete = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
@@ -236,56 +236,58 @@ class QuestionSweep:
             row = failed_row(posed, self._ask.method, str(e))
             if isinstance(e, UsageError):
                 self._refused[str(e)] += 1
-                if self._refused[str(e)] >= min(MAX_ALIKE, len(self._first)) > self._answered:
+                limit = min(MAX_IDENTICAL_REFUSALS, len(self._first_rows))
+                if self._refused[str(e)] >= limit > self._answered:
                     self._failure = self._failure or e
-        except Exception as e:  # noqa: BLE001 - `_ask_all` raises an engine error again
+        except Exception as e:  # noqa: BLE001 - `_ask_all` re-raises engine errors
             if not is_unexpected(e):
                 self._failure = self._failure or e
                 return
             row = failed_row(posed, self._ask.method, record_bug(e))
         finally:
-            asker.begun()
+            asker.note_first_call()
             self._open.discard(asyncio.current_task())
         self._rows[number] = row
-        self._answered += self._times[posed.text]
-        self.failed += incomplete * self._times[posed.text]
+        self._answered += self._repeats[posed.text]
+        self.failed += incomplete * self._repeats[posed.text]
 
 
 @dataclass
 class _FeedAsker(BaseAsker):
-    """Calls models for the question at position `order` through a feed. `on_begun` hears the first call."""
+    """Calls models for the question at position `order` through a feed."""
 
     feed: Feed
     order: int
     id: str
     prices: ReplyPrices
-    on_begun: Callable[[], None]
-    _begun: bool = False
+    on_first_call: Callable[[], None]
+    _has_called: bool = False
 
-    def begun(self) -> None:
-        if not self._begun:
-            self._begun = True
-            self.on_begun()
+    def note_first_call(self) -> None:
+        if not self._has_called:
+            self._has_called = True
+            self.on_first_call()
 
     async def run(
         self,
         stage: str,
-        start: Sequence[Callable[[], Dialogue[T]]],
-        last: bool = False,
+        factories: Sequence[Callable[[], Dialogue[T]]],
+        is_answer: bool = False,
         listener: StreamListener | None = None,
     ) -> list[Outcome[T]]:
         refused: dict[int, Outcome[T]] = {}
-        # What the question's budget has admitted for each dialogue.
+        # Requests of each dialogue that the question's budget has admitted, with their bounds.
         admitted: dict[int, list[tuple[CostBound, Request]]] = {}
-        for i, one in enumerate(start):
-            state = DialogueRunner(one()).state if self.budget else None
+        for i, create in enumerate(factories):
+            state = DialogueRunner(create()).state if self.budget else None
             requests = state.requests if isinstance(state, Waiting) else ()
             try:
-                admitted[i] = [(self.budget.admit(r, last), r) for r in requests if self.budget]
+                admitted[i] = [(self.budget.admit(r, is_answer), r) for r in requests if self.budget]
             except PermanentCallError as e:
                 refused[i] = Outcome("", "failed", error=str(e))
         name = f"question {self.id}, {stage}"
-        outcomes = await self.feed.ask(self.order, name, [start[i] for i in admitted], self.begun)
+        admitted_factories = [factories[i] for i in admitted]
+        outcomes = await self.feed.ask(self.order, name, admitted_factories, self.note_first_call)
         for outcome, bounds in zip(outcomes, admitted.values(), strict=True):
             for reply in outcome.replies:
                 self.accounts.add(self.prices.record(stage, reply))
@@ -294,12 +296,12 @@ class _FeedAsker(BaseAsker):
                 assert self.budget is not None
                 self.budget.settle(bound, request, used)
                 used = None
-        done = refused | dict(zip(admitted, outcomes, strict=True))
-        return [done[i] for i in range(len(start))]
+        by_position = refused | dict(zip(admitted, outcomes, strict=True))
+        return [by_position[i] for i in range(len(factories))]
 
 
 class ReplyPrices:
-    """Prices replies by the settings of the questions."""
+    """Computes the cost of replies from the settings of the questions."""
 
     def __init__(self, models: Mapping[str, Model]) -> None:
         self._models = {m.model_id: m for m in models.values()} | {OFFLINE_MODEL_ID: Model()}

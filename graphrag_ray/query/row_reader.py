@@ -1,7 +1,7 @@
 """Read rows of a snapshot's tables on demand.
 
-A table may be as large as the corpus, but a question needs little of it. Rows selected by id are found
-through row indexes, which also contain the columns that rows are selected by, and read in pages. For a table
+A table may be as large as the corpus, but a question needs few of its rows. Row indexes locate rows by id,
+and also contain the columns that rows are selected by. Other columns are read page by page. For a table
 without row indexes, only the requested columns of parts with a matching row are read. Columns and pages are
 cached, up to a limit, for the next question.
 """
@@ -34,15 +34,15 @@ from graphrag_ray.store.search.mapped_arrays import Ints, id_halves, join_halves
 from graphrag_ray.store.search.row_index import RowEntries, RowIndex, group_name
 from graphrag_ray.store.snapshots import Manifest, detect_removal
 
-PARTS_AT_ONCE = 8
+N_THREADS = 8
 CACHE_BYTES = 256 << 20
 """Default size of the cache (`query.cache_mb`)."""
-LARGE_BYTES = 64 << 20
-"""Tables stored in more bytes are not cached, since their columns would evict all others."""
+MAX_CACHED_TABLE_BYTES = 64 << 20
+"""Larger tables are not cached, because their columns would evict all others."""
 
 
 class ColumnCache:
-    """An LRU cache of columns of parts, or pages of them, by path and name; questions share it.
+    """An LRU cache of columns of parts, or of their pages, by path and name. Questions share it.
 
     Parts are immutable, so entries never become stale. Memory-mapped columns are not counted: the operating
     system reclaims them.
@@ -55,18 +55,18 @@ class ColumnCache:
         self._lock = threading.Lock()
 
     def stats(self) -> dict[str, int]:
-        """Report the size and the numbers of hits and misses."""
+        """Return the size in bytes, and the number of hits and misses."""
         return {"bytes": self.bytes, "hits": self.hits, "misses": self.misses}
 
     def get(self, path: str, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """Return those of the columns that are cached."""
+        """Return the cached columns among `names`."""
         with self._lock:
-            found = {name: self._columns[path, name] for name in names if (path, name) in self._columns}
-            for name in found:
+            cached = {name: self._columns[path, name] for name in names if (path, name) in self._columns}
+            for name in cached:
                 self._columns.move_to_end((path, name))
-            self.hits += len(found)
-            self.misses += len(names) - len(found)
-        return found
+            self.hits += len(cached)
+            self.misses += len(names) - len(cached)
+        return cached
 
     def add(self, path: str, columns: Mapping[str, pa.ChunkedArray]) -> None:
         with self._lock:
@@ -91,7 +91,7 @@ class _IndexedParts:
 class Reader:
     """Reads one snapshot.
 
-    All methods raise SnapshotRemoved if `gc` has removed the snapshot, and CorruptPart.
+    All methods raise SnapshotRemoved if `gc` has removed the snapshot, and CorruptPart if a part is damaged.
     """
 
     store: Store
@@ -112,7 +112,7 @@ class Reader:
         """List the parts of a table or of embeddings (`embeddings_entity`, …), and the schema of the columns.
 
         Raises:
-            UsageError: There is no such table or column.
+            UsageError: The table or a column does not exist.
         """
         tables = self.manifest.tables
         vectors = {table: parts for table, parts in tables.items() if table.startswith("embeddings_")}
@@ -121,12 +121,13 @@ class Reader:
             with detect_removal(self.store, self.manifest):
                 schemas[name] = read_table(self.store, vectors[name][:1]).schema
         _check(name, schemas | {v: pa.schema([]) for v in vectors if v not in schemas}, columns)
-        full = schemas[name]
-        chosen = full if columns is None else pa.schema([full.field(c) for c in columns])
-        return self.manifest.parts(name), chosen
+        selected = schemas[name]
+        if columns is not None:
+            selected = pa.schema([selected.field(c) for c in columns])
+        return self.manifest.parts(name), selected
 
     def rows(self, need: Rows) -> pa.Table:
-        """Read rows. Rows selected by id are read only from where they are stored."""
+        """Read rows. Rows selected by id are read only from the parts or pages that contain them."""
         if need.ids is None:
             return self.table(need.table, need.columns)
         columns = schema_of(need.table, need.columns)
@@ -143,39 +144,39 @@ class Reader:
             id_type = type_.value_type if pa.types.is_list(type_) else type_
             wanted = pa.array(sorted(set(need.ids), key=str), id_type)
 
-            def matching(part: Part) -> pa.Table:
+            def matching_rows(part: Part) -> pa.Table:
                 if is_large:
-                    found = read_rows(self.store, part, need.columns, by, wanted)
-                    return conform(self.store, part, found, columns)
-                # A small part takes one request, whatever is read of it.
-                first = [by, *need.columns] if part.bytes <= READ_WHOLE_BYTES else [by]
-                mask = is_one_of(self._columns(need.table, part, list(dict.fromkeys(first)))[by], wanted)
+                    selected = read_rows(self.store, part, need.columns, by, wanted)
+                    return conform(self.store, part, selected, columns)
+                # A small part takes one request, so read all columns with the first one.
+                initial = [by, *need.columns] if part.bytes <= READ_WHOLE_BYTES else [by]
+                mask = is_one_of(self._columns(need.table, part, list(dict.fromkeys(initial)))[by], wanted)
                 if not pc.any(mask).as_py():
                     return _empty(columns)
                 return self._columns(need.table, part, need.columns).filter(mask)
 
-            return self._concat(need.table, _empty(columns), matching)
+            return self._concat(need.table, _empty(columns), matching_rows)
 
     def _is_large(self, table: str) -> bool:
-        return sum(part.bytes for part in self.manifest.parts(table)) > LARGE_BYTES
+        return sum(part.bytes for part in self.manifest.parts(table)) > MAX_CACHED_TABLE_BYTES
 
     def _row_indexes(self, table: str) -> list[_IndexedParts]:
-        """Open the row indexes of a table; [] if there are none. Raises CorruptPart."""
+        """Open the row indexes of a table. Returns [] if there are none. Raises CorruptPart."""
         if table not in self._indexes:
             types = row_index.entry_types(schema.row_index_columns(table))
 
-            def opened(part: Part) -> RowIndex:
+            def open_index(part: Part) -> RowIndex:
                 return row_index.read(index_files.open_part(self.store, part), types)
 
             stored = self.manifest.parts(schema.row_index_table(table))
-            left = deque(self.manifest.parts(table))
+            remaining = deque(self.manifest.parts(table))
             indexes = []
-            for part, index in zip(stored, map_in_threads(opened, stored, PARTS_AT_ONCE), strict=True):
-                own = [left.popleft() for _ in index.ends if left]
-                if np.cumsum([p.rows for p in own]).tolist() != index.ends.tolist():
+            for part, index in zip(stored, map_in_threads(open_index, stored, N_THREADS), strict=True):
+                covered = [remaining.popleft() for _ in index.ends if remaining]
+                if np.cumsum([p.rows for p in covered]).tolist() != index.ends.tolist():
                     raise index.source.invalid("it does not match the parts of the table")
-                indexes.append(_IndexedParts(part.path, index, own))
-            self._indexes[table] = indexes if not left else []
+                indexes.append(_IndexedParts(part.path, index, covered))
+            self._indexes[table] = indexes if not remaining else []
         return self._indexes[table]
 
     def _indexed_rows(self, need: Rows, group: str, indexes: Sequence[_IndexedParts]) -> pa.Table:
@@ -186,18 +187,18 @@ class Reader:
         if numbers:
             high = np.array([n for n in dict.fromkeys(numbers) if 0 <= n < 1 << 63], np.uint64)
             low = np.zeros_like(high)
-        found = [indexed.index.find(group, high, low, need.limit_per_id) for indexed in indexes]
+        matches = [indexed.index.find(group, high, low, need.limit_per_id) for indexed in indexes]
         if need.limit_per_id is not None and len(indexes) > 1:
-            found = row_index.best_per_id(found, need.limit_per_id)
-        chosen = [
+            matches = row_index.best_per_id(matches, need.limit_per_id)
+        nonempty = [
             (indexed, *row_index.one_per_row(entries))
-            for indexed, entries in zip(indexes, found, strict=True)
+            for indexed, entries in zip(indexes, matches, strict=True)
             if len(entries.rows)
         ]
         is_remote = self.store.local_path(indexes[0].path) is None
-        read = partial(map_in_threads, threads=PARTS_AT_ONCE) if is_remote else map
-        wanted = [(name, *rows) for rows in chosen for name in need.columns]
-        arrays = list(read(lambda one: self._column(need, ids, *one), wanted))
+        read = partial(map_in_threads, threads=N_THREADS) if is_remote else map
+        wanted = [(name, *entries) for entries in nonempty for name in need.columns]
+        arrays = list(read(lambda column: self._column(need, ids, *column), wanted))
         columns, n = schema_of(need.table, need.columns), len(need.columns)
         tables = [
             pa.table(arrays[first : first + n], columns.names) for first in range(0, len(arrays), max(1, n))
@@ -210,17 +211,17 @@ class Reader:
         ids: Sequence[str],
         name: str,
         indexed: _IndexedParts,
-        one_of_each: RowEntries,
-        every: RowEntries,
+        one_per_row: RowEntries,
+        all_entries: RowEntries,
     ) -> pa.Array | pa.ChunkedArray:
-        """Read a column of rows, from one entry per row or all entries sorted by row."""
-        column, rows, entry = schema.TABLES[need.table].field(name), one_of_each.rows, one_of_each.entry
+        """Read a column of rows, given one index entry per row, and all entries sorted by row."""
+        column, rows, entry = schema.TABLES[need.table].field(name), one_per_row.rows, one_per_row.entry
         if name in (entry.dtype.names or ()):
             if pa.types.is_list(column.type):
                 if need.trim_lists and name == need.by:
-                    ends = np.searchsorted(every.rows, rows, "right")
-                    held = strings(ids[place] for place in every.wanted_index.tolist())
-                    return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), held)
+                    ends = np.searchsorted(all_entries.rows, rows, "right")
+                    matched_ids = strings(ids[n] for n in all_entries.wanted_index.tolist())
+                    return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), matched_ids)
             elif column.type == pa.string():
                 array = strings(join_halves(entry[name]["high"], entry[name]["low"]))
                 return _null_where(pc.equal(array, "0" * ID_LENGTH), array)
@@ -238,50 +239,51 @@ class Reader:
         before = np.append(0, indexed.index.ends)
         chunks: list[pa.Array] = []
         for n in np.unique(part_of_row).tolist():
-            part, own = indexed.parts[n], part_of_row == n
+            part, in_part = indexed.parts[n], part_of_row == n
             if self._is_large(need.table):
-                wanted = strings(sorted(join_halves(entry["id"]["high"][own], entry["id"]["low"][own])))
+                part_ids = entry["id"][in_part]
+                wanted = strings(sorted(join_halves(part_ids["high"], part_ids["low"])))
                 read = read_rows(self.store, part, [name], "id", wanted)
                 chunks += conform(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
-                places = arrow(rows[own] - before[n])
-                chunks += self._columns(need.table, part, [name])[name].take(places).chunks
+                positions = arrow(rows[in_part] - before[n])
+                chunks += self._columns(need.table, part, [name])[name].take(positions).chunks
         return pa.chunked_array(chunks, column.type)
 
     def _paged(
         self, indexed: _IndexedParts, column: pa.Field, page_of_row: Ints, rows: Ints
     ) -> pa.ChunkedArray:
-        """Read rows of a column from only the pages that contain them."""
+        """Read rows of a column, and only the pages that contain them."""
         wanted = np.unique(page_of_row)
         names = [f"{column.name}/{page}" for page in wanted.tolist()]
         cached = self.cache.get(indexed.path, names)
         missing = [n for n, name in enumerate(names) if name not in cached]
-        places = indexed.index.pages(column.name, wanted)
+        locations = indexed.index.pages(column.name, wanted)
         by_part: dict[int, list[int]] = {}
         for n in missing:
-            by_part.setdefault(int(places.part[n]), []).append(n)
+            by_part.setdefault(int(locations.part[n]), []).append(n)
         if missing:
             requests = [
-                PageRequest(indexed.parts[part], places.rows[own].tolist(), places.page[own].tolist())
-                for part, own in by_part.items()
+                PageRequest(indexed.parts[part], locations.rows[ns].tolist(), locations.page[ns].tolist())
+                for part, ns in by_part.items()
             ]
             read = read_pages(self.store, column, requests)
             new = {names[n]: pa.chunked_array([array]) for n, array in zip(missing, read, strict=True)}
             self.cache.add(indexed.path, new)
             cached |= new
         joined = pa.chunked_array([chunk for name in names for chunk in cached[name].chunks], column.type)
-        before = np.cumsum(places.rows) - places.rows
-        place = np.searchsorted(wanted, page_of_row)
-        return joined.take(arrow(before[place] + rows - places.first[place]))
+        page_starts = np.cumsum(locations.rows) - locations.rows
+        page = np.searchsorted(wanted, page_of_row)
+        return joined.take(arrow(page_starts[page] + rows - locations.first[page]))
 
-    def scan(self, name: str, columns: Sequence[str], of: Callable[[pa.Table], pa.Table]) -> pa.Table:
-        """Apply `of` to some columns of each part, and concatenate the results."""
-        empty = of(_empty(schema_of(name, columns)))
+    def scan(self, name: str, columns: Sequence[str], transform: Callable[[pa.Table], pa.Table]) -> pa.Table:
+        """Apply a function to some columns of each part, and concatenate the results."""
+        empty = transform(_empty(schema_of(name, columns)))
         with detect_removal(self.store, self.manifest):
-            return self._concat(name, empty, lambda part: of(self._columns(name, part, columns)))
+            return self._concat(name, empty, lambda part: transform(self._columns(name, part, columns)))
 
     def iter_batches(self, name: str, columns: Sequence[str], rows: int | None = None) -> Iterator[pa.Table]:
-        """Read a table in order, without caching: parts, or pieces of them of at most `rows` rows."""
+        """Read a table part by part, in order and without caching. With `rows`, limit the rows per batch."""
         with detect_removal(self.store, self.manifest):
             for part in self.manifest.parts(name):
                 table = read_table(self.store, [part], columns, schema.TABLES[name])
@@ -290,7 +292,7 @@ class Reader:
 
     def _concat(self, table: str, empty: pa.Table, read: Callable[[Part], pa.Table]) -> pa.Table:
         """Read all parts in threads, and concatenate the results in order."""
-        with ThreadPoolExecutor(PARTS_AT_ONCE, thread_name_prefix="parts") as pool:
+        with ThreadPoolExecutor(N_THREADS, thread_name_prefix="parts") as pool:
             tables = [empty, *pool.map(read, self.manifest.parts(table))]
         return pa.concat_tables(tables, promote_options="default")
 

@@ -29,7 +29,7 @@ from graphrag_ray.store.search.pagerank import count_holders, walk
 from graphrag_ray.store.search.vector_index import Floats, ScoredId
 from graphrag_ray.store.snapshots import detect_removal
 
-SHARDS_AT_ONCE = 8
+N_THREADS = 8
 _READ: dict[str, Callable[[ByteSource], Any]] = {
     "vector": vector_index.read,
     "keyword": keyword_index.read,
@@ -41,7 +41,7 @@ _READ: dict[str, Callable[[ByteSource], Any]] = {
 
 @dataclass(frozen=True)
 class Searcher:
-    """Searches one snapshot with the settings of the questions. Indexes stay open for the next question."""
+    """Searches one snapshot with the caller's settings. Search indexes stay open for later questions."""
 
     reader: Reader
     settings: Settings
@@ -50,7 +50,7 @@ class Searcher:
     _opening: threading.Lock = field(default_factory=threading.Lock)
 
     def shards(self, table: str) -> list[Any]:
-        """Open the shards of a search index; [] if the snapshot has none."""
+        """Open the shards of a search index. Returns [] if the snapshot does not have this index."""
         if table not in self._opened:
             store, manifest = self.reader.store, self.reader.manifest
             read = _READ[table.rpartition("_")[2]]
@@ -58,7 +58,7 @@ class Searcher:
                 if table not in self._opened:
                     parts = manifest.parts(table)
                     opened = map_in_threads(
-                        lambda part: read(index_files.open_part(store, part)), parts, SHARDS_AT_ONCE
+                        lambda part: read(index_files.open_part(store, part)), parts, N_THREADS
                     )
                     self._opened[table] = list(opened)
         return self._opened[table]
@@ -78,40 +78,38 @@ class Searcher:
         return self._levels[kind.name]
 
     def embedder(self) -> Embedder:
-        """Return the embedder for questions. Raises UsageError if the embeddings do not match it."""
+        """Return the embedder for questions. Raises UsageError if the index has none or other embeddings."""
         number = self.reader.manifest.number
-        built, own = (
-            parse_settings(without_machine_settings(self.reader.manifest.settings)),
-            Embedder.of(self.settings),
-        )
-        then = Embedder.of(built)
-        if not built.embeddings.enabled:
+        index_settings = parse_settings(without_machine_settings(self.reader.manifest.settings))
+        of_index, of_questions = Embedder.of(index_settings), Embedder.of(self.settings)
+        if not index_settings.embeddings.enabled:
             raise UsageError(
                 f"Vector search needs embeddings, but snapshot {number} was indexed with embeddings.enabled: "
                 "false. Run `graphrag-ray index` again with --set embeddings.enabled=true; only the "
                 "embeddings will be requested."
             )
-        if (then.call.model_id, then.dimensions) != (own.call.model_id, own.dimensions):
+        embedders = of_index, of_questions
+        if len({(e.call.model_id, e.dimensions) for e in embedders}) > 1:
             models = [
-                f"{one.call.model_id}{f' with {one.dimensions} dimensions' if one.dimensions else ''}"
-                for one in (then, own)
+                f"{e.call.model_id}{f' with {e.dimensions} dimensions' if e.dimensions else ''}"
+                for e in embedders
             ]
             raise UsageError(
                 f"The embeddings of snapshot {number} come from {models[0]}, but the settings name "
-                f"{models[1]}. Use the settings of the index, or run `graphrag-ray index` with these."
+                f"{models[1]}. Use the settings of the index, or run `graphrag-ray index` with yours."
             )
-        return own
+        return of_questions
 
     def search(self, need: Search, vector: Floats | None) -> list[Hit]:
-        """Search by `vector`, the embedding of the text, or by keywords if it is None."""
-        among = None if need.only_ids is None else valid_ids(need.only_ids)
+        """Search by the embedding of the text, or by keywords if `vector` is None."""
+        only_ids = None if need.only_ids is None else valid_ids(need.only_ids)
         with detect_removal(self.reader.store, self.reader.manifest):
             shards = self.shards(schema.search_index_table(need.kind, need.by))
             if vector is None:
-                return _hits(keyword_index.search(shards, need.text, need.k, among))
+                return _hits(keyword_index.search(shards, need.text, need.k, only_ids))
             self._check_dimensions(shards, vector)
-            # A zero vector is near nothing.
-            return _hits(vector_index.search(shards, vector, need.k, among)) if vector.any() else []
+            # Nothing is similar to a zero vector.
+            return _hits(vector_index.search(shards, vector, need.k, only_ids)) if vector.any() else []
 
     def search_levels(self, need: LevelSearch, vector: Floats) -> list[list[Hit]]:
         with detect_removal(self.reader.store, self.reader.manifest):
@@ -123,7 +121,7 @@ class Searcher:
                 if shard.n_levels != shards[0].n_levels:
                     raise shard.source.invalid("its levels differ from those of the other shards")
             levels = zip(*(shard.nearest(vector, need.k) for shard in shards), strict=True)
-            ordered = (sorted(chain(*level), key=lambda found: (-found[1], found[0])) for level in levels)
+            ordered = (sorted(chain(*level), key=lambda scored: (-scored[1], scored[0])) for level in levels)
             return [_hits(level[: need.k]) for level in ordered]
 
     def count_names(self, need: NameCounts) -> dict[str, int]:
@@ -136,23 +134,23 @@ class Searcher:
 
     def walk(self, need: Walk) -> list[WalkHit]:
         with detect_removal(self.reader.store, self.reader.manifest):
-            among = None if need.among is None else valid_ids(need.among)
-            found = walk(self.shards(schema.NAME_LINKS_TABLE), need.names, need.chunks, need.k, among)
-            return [WalkHit(*one) for one in found]
+            only_ids = None if need.only_ids is None else valid_ids(need.only_ids)
+            visited = walk(self.shards(schema.NAME_LINKS_TABLE), need.names, need.chunks, need.k, only_ids)
+            return [WalkHit(*chunk) for chunk in visited]
 
     def _check_dimensions(self, shards: Sequence[Any], vector: Floats) -> None:
         for shard in shards if vector.any() else ():
             if shard.dimensions != len(vector):
                 raise UsageError(
                     f"The embeddings of snapshot {self.reader.manifest.number} have {shard.dimensions} "
-                    f"dimensions, but the embedding of the question has {len(vector)}. Another model may now "
-                    "have the same name. Run `graphrag-ray index` again."
+                    f"dimensions, but the embedding of the question has {len(vector)}. The endpoint may now "
+                    "serve another model under the same name. Run `graphrag-ray index` again."
                 )
 
 
 @dataclass(frozen=True)
 class Searching:
-    """The searches of one question. A text is embedded once for all of them."""
+    """Runs the searches of one question. Each text is embedded only once."""
 
     searcher: Searcher
     asker: BaseAsker
@@ -166,7 +164,7 @@ class Searching:
         return await asyncio.to_thread(self.searcher.search, need, vector)
 
     async def find_levels(self, need: LevelSearch) -> list[list[Hit]]:
-        """Search all levels with one index if there is one, else level by level. Raises like `find`."""
+        """Search all levels, with one index if possible, otherwise level by level. Raises like `find`."""
         table = schema.search_index_table(need.hierarchy, "levels")
         if table in self.searcher.reader.manifest.tables and chnsw.has_loops():
             vector = await self._vector(need.text)
@@ -199,5 +197,5 @@ class Searching:
         return await asyncio.shield(self._embedded[text])
 
 
-def _hits(found: Iterable[ScoredId]) -> list[Hit]:
-    return [Hit(id_, score) for id_, score in found]
+def _hits(scored_ids: Iterable[ScoredId]) -> list[Hit]:
+    return [Hit(id_, score) for id_, score in scored_ids]

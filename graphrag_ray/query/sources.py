@@ -1,4 +1,4 @@
-"""Trace a cited record of any section to what it rests on, down to sentences in the documents."""
+"""Trace a cited record of any section to its evidence, down to sentences in the documents."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.evidence import find_evidence, passages
 
-MAX_CHUNKS = 500
-"""Maximum number of chunks per cited record, by how much of what it rests on they contain."""
-MAX_REPORTS = 2_000
-"""Maximum number of reports per lower level: the top of a large tree would lead to all."""
+MAX_SOURCE_CHUNKS = 500
+"""Maximum number of chunks per cited record. Chunks that contain most of its evidence come first."""
+MAX_REPORTS_BELOW = 2_000
+"""Maximum number of reports per lower level, because the top report of a large tree leads to all others."""
 
 _COLUMNS: Mapping[str, list[str]] = {
     **{section: ["title", "rank", "references"] for section in REPORT_SECTIONS},
@@ -27,40 +27,41 @@ _COLUMNS: Mapping[str, list[str]] = {
     "Claims": ["subject_id", "object_id", "description", "subject_entity_id", "text_unit_ids"],
     "Sources": ["document_id", "start", "end", "text"],
 }
-_SHOWN: Mapping[str, Sequence[str]] = {
+_DISPLAY_COLUMNS: Mapping[str, Sequence[str]] = {
     **dict.fromkeys(REPORT_SECTIONS, ("title", "rank")),
     "Entities": ("title", "type"),
     "Relationships": ("source", "target", "description"),
     "Claims": ("subject_id", "object_id", "description"),
     "Sources": ("start", "end"),
 }
-"""Columns that are shown of a record besides its short number."""
+"""Columns of a record that are displayed in addition to its short number."""
 _ELEMENTS = ("Relationships", "Claims", "Entities")
 _ENDS = {"Relationships": ("source_id", "target_id"), "Claims": ("subject_entity_id",)}
 
 DOCUMENT_COLUMNS = ["id", "path", "row", "title", "creation_date", "raw_data"]
-_OF_DOCUMENT = ("document", "row", "place", "title", "date", "metadata")
+_DOCUMENT_KEYS = ("document", "row", "place", "title", "date", "metadata")
 
 RowsById: TypeAlias = dict[str, dict[str, Any]]
 Read: TypeAlias = Callable[[str, Iterable[str], Sequence[str]], RowsById]
 """Reads (table, ids, columns), in table order."""
-_Rest: TypeAlias = dict[str, dict[str, None]]
-"""Ids of what a record rests on, by section, in order."""
+_Basis: TypeAlias = dict[str, dict[str, None]]
+"""Ids of the records that a record is based on, by section, in order."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A cited record and what it rests on, as plain values for JSON.
+    """A cited record and its evidence, as plain values for JSON.
 
     Attributes:
-        record: section, id, human_readable_id, name (see `cited_records`) and columns of its table; for a
-            chunk also title and date of its document.
-        entities: With relationships and claims: what a report was written from; the ends of a relationship;
-            the subject of a claim; and the record itself.
+        record: section, id, human_readable_id, name (see `cited_records`) and columns of its table. A chunk
+            also has the title and date of its document.
+        entities: Entities that the record is based on: the inputs of a report, the ends of a relationship,
+            the subject of a claim, or the record itself.
+        relationships, claims: Relationships and claims that the record is based on.
         chunks: document, row, place ("file" or "file, row 3", with the row's id or number), title, date and
-            metadata of the document; start, end, text; and the sentence to read first: quote, quote_start.
+            metadata of the document; start, end, text; quote and quote_start of the sentence to read first.
         chunks_left_out: Number of further chunks, which were not read.
-        evidence: Sentences that support what the answer says about the record, best first: passage (of the
+        evidence: Sentences that support the answer's statements about the record, best first: passage (of the
             answer), quote, start and end in the document's text, verbatim, share (see evidence.py), chunk,
             and the columns of its document. Empty without an answer.
     """
@@ -76,7 +77,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Cited:
-    """A cited record as people know it: its short number and its name."""
+    """A cited record for display: its section, short number and name."""
 
     section: str
     number: int
@@ -84,10 +85,10 @@ class Cited:
 
 
 def cited_records(references: Iterable[Reference], read: Read, columns: Sequence[str] = ()) -> list[Cited]:
-    """Name the cited records that exist, section by section, in the order of the references.
+    """Name the cited records that exist, grouped by section, in the order of the references.
 
-    Names are the title of a report or entity, the ends of a relationship, the description of a claim, and
-    title, date and place of a chunk.
+    The name is the title of a report or entity, the ends of a relationship, the description of a claim, or
+    the title, date and position of a chunk.
 
     Args:
         columns: Metadata columns of a chunk's document to include.
@@ -104,87 +105,87 @@ def cited_records(references: Iterable[Reference], read: Read, columns: Sequence
 
 
 def sources_of(
-    references: Iterable[Reference], read: Read, *, shown: Collection[str] = (), columns: Sequence[str] = ()
+    references: Iterable[Reference], read: Read, *, used: Collection[str] = (), columns: Sequence[str] = ()
 ) -> list[Source]:
-    """Build a Source for each existing record. Chunks in `shown`, those of the contexts, come first."""
+    """Build a Source for each existing record. Chunks in `used`, those of contexts, come first."""
     wanted = list(references)
     rows = {s: _reports(s, [r.id for r in wanted if r.section == s], read) for s in REPORT_SECTIONS}
-    rests = {r: _rests_on(r, rows.get(r.section, {})) for r in wanted}
-    for section in _ELEMENTS:  # entities last, since relationships and claims refer to them
-        ids = (id_ for rest in rests.values() for id_ in rest.get(section, ()))
+    bases = {r: _basis_of(r, rows.get(r.section, {})) for r in wanted}
+    for section in _ELEMENTS:  # entities last, because relationships and claims refer to them
+        ids = (id_ for basis in bases.values() for id_ in basis.get(section, ()))
         rows[section] = _read(section, ids, read)
-        for reference, rest in rests.items():
+        for reference, basis in bases.items():
             if reference.section == section and reference.id in rows[section]:
                 row = rows[section][reference.id]
                 ends = (row[c] for c in _ENDS.get(section, ()) if row[c])
-                rest.setdefault("Entities", {}).update(dict.fromkeys(ends))
-    # The chunks of each record: first those in a context, then those that contain most of what it rests on. A
-    # relationship or claim rests on its own chunks, not on all that mention its ends.
+                basis.setdefault("Entities", {}).update(dict.fromkeys(ends))
+    # Order the chunks of each record: first the chunks of contexts, then those with the most evidence. Take
+    # only a relationship's or claim's own chunks, not all chunks that mention its ends.
     chunks: dict[Reference, tuple[dict[str, tuple[bool, int]], int]] = {}
-    for reference, rest in rests.items():
-        held = Counter(rest.get("Sources", {}).keys())
+    for reference, basis in bases.items():
+        n_evidence = Counter(basis.get("Sources", {}).keys())
         for section in _ELEMENTS if reference.section in REPORT_SECTIONS else (reference.section,):
             for id_, row in rows.get(section, {}).items():
-                if id_ in rest.get(section, ()):
-                    held.update(row["text_unit_ids"])
-        order = {chunk: (chunk not in shown, -n) for chunk, n in held.items()}
-        first = sorted(order, key=order.__getitem__)[:MAX_CHUNKS]
-        chunks[reference] = {chunk: order[chunk] for chunk in first}, len(held) - len(first)
+                if id_ in basis.get(section, ()):
+                    n_evidence.update(row["text_unit_ids"])
+        order = {chunk: (chunk not in used, -n) for chunk, n in n_evidence.items()}
+        selected = sorted(order, key=order.__getitem__)[:MAX_SOURCE_CHUNKS]
+        chunks[reference] = {chunk: order[chunk] for chunk in selected}, len(order) - len(selected)
     units = rows["Sources"] = _read("Sources", (c for order, _ in chunks.values() for c in order), read)
     documents = _documents(units, read)
     sources = []
-    for reference, rest in rests.items():
+    for reference, basis in bases.items():
         if reference.id not in rows[reference.section]:
             continue
         order, left_out = chunks[reference]
         row, is_chunk = rows[reference.section][reference.id], reference.section == "Sources"
-        own = {s: [r for id_, r in rows[s].items() if id_ in rest.get(s, ())] for s in _ELEMENTS}
+        elements = {s: [r for id_, r in rows[s].items() if id_ in basis.get(s, ())] for s in _ELEMENTS}
         record = {
             "section": reference.section,
             "id": reference.id,
             "human_readable_id": row["human_readable_id"],
             "name": _name(reference.section, row, documents, columns),
-            **{column: row[column] for column in _SHOWN[reference.section]},
+            **{column: row[column] for column in _DISPLAY_COLUMNS[reference.section]},
             **({c: documents[row["document_id"]][c] for c in ("title", "date")} if is_chunk else {}),
         }
         entities, relationships, claims = (
-            [{c: r[c] for c in ("human_readable_id", *_SHOWN[s])} for r in own[s]]
+            [{c: r[c] for c in ("human_readable_id", *_DISPLAY_COLUMNS[s])} for r in elements[s]]
             for s in ("Entities", "Relationships", "Claims")
         )
-        names = [e["title"] for e in own["Entities"]]
+        names = [e["title"] for e in elements["Entities"]]
         ordered = sorted((id_ for id_ in units if id_ in order), key=order.__getitem__)
-        own_chunks = [_chunk(units[id_], names, documents) for id_ in ordered]
-        sources.append(Source(record, entities, relationships, claims, own_chunks, left_out))
+        described = [_chunk(units[id_], names, documents) for id_ in ordered]
+        sources.append(Source(record, entities, relationships, claims, described, left_out))
     return sources
 
 
 def rank_by_answer(sources: Sequence[Source], answer: Answer) -> list[Source]:
-    """Order chunks and elements by how much of what the answer says they support, and fill in `evidence`."""
+    """Order chunks and elements by how well they support the answer, and fill in `evidence`."""
     links = (f"{link.asked} {link.found}" for link in answer.chain)
-    said = passages("\n\n".join([answer.text, *links]))
+    passages_of = passages("\n\n".join([answer.text, *links]))
     return [
-        _ranked(s, said.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
+        _ranked(s, passages_of.get(Reference(s.record["section"], str(s.record["human_readable_id"])), []))
         for s in sources
     ]
 
 
-def _ranked(source: Source, said: Sequence[str]) -> Source:
+def _ranked(source: Source, cited_by: Sequence[str]) -> Source:
     chunks = list(source.chunks)
-    found, shares = find_evidence(said, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
+    found, shares = find_evidence(cited_by, [c["text"] for c in chunks], [c["start"] == 0 for c in chunks])
     if not found:
         return source
     evidence: list[dict[str, Any]] = []
-    for f in reversed(found):  # a chunk keeps the best quote, which comes last
+    for f in reversed(found):  # the best quote comes last and overwrites the others of its chunk
         chunk = source.chunks[f.text]
         start, quote = chunk["start"] + f.start, chunk["text"][f.start : f.end]
-        place = {"start": start, "end": chunk["start"] + f.end}
-        about = {"verbatim": f.verbatim, "share": round(f.share, 3), "chunk": chunk["human_readable_id"]}
-        document = {column: chunk[column] for column in _OF_DOCUMENT}
-        evidence.insert(0, {"passage": f.passage, "quote": quote, **place, **about, **document})
+        span = {"start": start, "end": chunk["start"] + f.end}
+        match = {"verbatim": f.verbatim, "share": round(f.share, 3), "chunk": chunk["human_readable_id"]}
+        document = {key: chunk[key] for key in _DOCUMENT_KEYS}
+        evidence.insert(0, {"passage": f.passage, "quote": quote, **span, **match, **document})
         chunks[f.text] = {**chunk, "quote": quote, "quote_start": start}
     best = dict.fromkeys(f.text for f in found)
-    rest = [n for n in range(len(chunks)) if n not in best]
-    text = " ".join([*(f.passage for f in found), *(one["quote"] for one in evidence)]).casefold()
+    others = [n for n in range(len(chunks)) if n not in best]
+    text = " ".join([*(f.passage for f in found), *(e["quote"] for e in evidence)]).casefold()
     return replace(
         source,
         entities=sorted(source.entities, key=lambda e: e["title"].casefold() not in text),
@@ -192,7 +193,7 @@ def _ranked(source: Source, said: Sequence[str]) -> Source:
             source.relationships,
             key=lambda r: -sum(r[end].casefold() in text for end in ("source", "target")),
         ),
-        chunks=[chunks[n] for n in [*best, *sorted(rest, key=lambda n: -shares[n])]],
+        chunks=[chunks[n] for n in [*best, *sorted(others, key=lambda n: -shares[n])]],
         evidence=evidence,
     )
 
@@ -204,22 +205,22 @@ def _read(section: str, ids: Iterable[str], read: Read, without: Collection[str]
 
 
 def _reports(section: str, ids: Iterable[str], read: Read) -> RowsById:
-    """Read reports and, recursively, those they were written from: at most MAX_REPORTS per level below."""
-    found: RowsById = {}
+    """Read reports and, recursively, the reports below them, at most MAX_REPORTS_BELOW per level."""
+    reports: RowsById = {}
     todo = list(ids)
     while todo:
         rows = _read(section, todo, read)
-        found |= rows
+        reports |= rows
         below = (c["id"] for r in rows.values() for c in r["references"] or () if c["section"] == section)
-        todo = [id_ for id_ in dict.fromkeys(below) if id_ not in found][:MAX_REPORTS]
-    return found
+        todo = [id_ for id_ in dict.fromkeys(below) if id_ not in reports][:MAX_REPORTS_BELOW]
+    return reports
 
 
-def _rests_on(reference: Reference, reports: RowsById) -> _Rest:
-    """Collect what a report cites, also through other reports; any other record rests on itself."""
+def _basis_of(reference: Reference, reports: RowsById) -> _Basis:
+    """Collect the ids that a report cites, directly or indirectly. Any other record is its own basis."""
     if reference.section not in REPORT_SECTIONS:
         return {reference.section: {reference.id: None}}
-    cited: _Rest = {}
+    cited: _Basis = {}
     todo = [reference.id]
     for id_ in todo:  # grows during the loop
         for below in (reports[id_]["references"] or ()) if id_ in reports else ():
@@ -255,14 +256,14 @@ def _name(
         return str(row["description"])
     if section != "Sources":
         return str(row["title"])
-    # `Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`, without a title that only repeats the file
-    # name.
+    # Example: `Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`. A title that only repeats the file
+    # name is left out.
     document = documents[row["document_id"]]
     title = own_title(document["title"], document["document"], document["row"])
-    more = metadata_lines(parse_raw_data(document["metadata"]), columns)
-    about = document_label(title, document["date"], document["document"], document["row"], more=more)
-    where = f"{document['place']}, characters {row['start']}–{row['end']}"
-    return f"{about}: {where}" if about else where
+    metadata = metadata_lines(parse_raw_data(document["metadata"]), columns)
+    label = document_label(title, document["date"], document["document"], document["row"], more=metadata)
+    position = f"{document['place']}, characters {row['start']}–{row['end']}"
+    return f"{label}: {position}" if label else position
 
 
 def _documents(units: RowsById, read: Read) -> dict[str, dict[str, Any]]:
@@ -285,5 +286,5 @@ def describe_document(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def document_place(path: str, row: str) -> str:
-    """Where a document is, for people: "file", or "file, row 3"."""
+    """Format the location of a document for people: "file" or "file, row 3"."""
     return f"{path}, row {row}" if row else path

@@ -1,9 +1,9 @@
 """OpenTelemetry traces: spans for questions, their reads, searches and phases, and calls of models.
 
 Attribute names follow the semantic conventions for generative AI where these apply. Spans contain names and
-numbers, but no text of questions, documents or replies. They go to the exporter of the host program;
-`exported` configures one for a command if the standard variables ask for it. If nobody has imported
-OpenTelemetry, this module neither imports it nor does anything.
+numbers, but no text of questions, documents or replies. They go to the exporter of the host program.
+`export_traces` configures an exporter for a command if the standard variables request it. Unless the program
+has imported OpenTelemetry, spans are not recorded.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ _EXPORT_VARIABLES = (
     "OTEL_EXPORTER_OTLP_ENDPOINT",
     "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
 )
-"""Standard variables, each of which asks for traces."""
+"""Standard variables. Setting any of them requests traces."""
 
 
 @contextmanager
 def question_span(method: str, snapshot: int) -> Iterator[Callable[[Answer], None]]:
-    """Open a span around a question. Call the yielded function with the answer."""
+    """Open a span for a question. Call the yielded function with the answer."""
     name = f"graphrag {method}"
     attributes = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
     with _span(f"invoke_workflow {name}", {**attributes, "graphrag.snapshot": snapshot}) as span:
@@ -57,14 +57,14 @@ def question_span(method: str, snapshot: int) -> Iterator[Callable[[Answer], Non
 
 
 def note_call(call: CallRecord) -> None:
-    """Record a span for a call that has ended, below the current span."""
+    """Record a finished call as a child of the current span."""
     tracer = _tracer()
     if tracer is None:
         return
     from opentelemetry.trace import SpanKind, StatusCode
 
     operation = "embeddings" if call.prompt == "embed" else "chat"
-    ended, where = time.time_ns(), urlsplit(display_url(call.endpoint))
+    ended, endpoint = time.time_ns(), urlsplit(display_url(call.endpoint))
     attributes = {
         "gen_ai.operation.name": operation,
         "gen_ai.provider.name": "openai" if call.endpoint else "graphrag_ray.offline",
@@ -80,10 +80,10 @@ def note_call(call: CallRecord) -> None:
     }
     if call.status != "ok":
         attributes["error.type"] = call.status
-    if where.hostname:
-        attributes["server.address"] = where.hostname
-        if where.port is not None:
-            attributes["server.port"] = where.port
+    if endpoint.hostname:
+        attributes["server.address"] = endpoint.hostname
+        if endpoint.port is not None:
+            attributes["server.port"] = endpoint.port
     span = tracer.start_span(
         f"{operation} {call.model_id}",
         kind=SpanKind.CLIENT,
@@ -97,10 +97,10 @@ def note_call(call: CallRecord) -> None:
 
 @contextmanager
 def export_traces(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Export the traces of this block if the standard variables ask for it.
+    """Export the traces of this block if the standard variables request it.
 
-    They go to an OTLP endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`) or, with `OTEL_TRACES_EXPORTER=console`, as
-    lines of JSON to stderr.
+    Traces go to an OTLP endpoint (`OTEL_EXPORTER_OTLP_ENDPOINT`) or, with `OTEL_TRACES_EXPORTER=console`, to
+    stderr as JSON lines.
 
     Raises:
         UsageError: The exporter is unknown or not installed.
@@ -126,7 +126,7 @@ def export_traces(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
         except ImportError:
             raise UsageError(
                 "Exporting traces needs the extra `traces`. Run `pip install '.[traces]'` in the project's "
-                "folder."
+                "directory."
             ) from None
         exporter = OTLPSpanExporter()
     else:
@@ -143,14 +143,14 @@ def export_traces(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
 
 
 def _tracer() -> Any:
-    """The tracer, or None if OpenTelemetry is not imported."""
+    """Return the tracer, or None if OpenTelemetry is not imported."""
     api = sys.modules.get("opentelemetry.trace")
     return api.get_tracer("graphrag_ray", __version__) if api else None
 
 
 @contextmanager
 def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
-    """Open a span, or yield None without a tracer. Errors are recorded by type: messages may quote text."""
+    """Open a span, or yield None without a tracer. Record errors by type only: messages may quote text."""
     tracer = _tracer()
     if tracer is None:
         yield None
@@ -169,7 +169,7 @@ def _span(name: str, attributes: Mapping[str, Any]) -> Iterator[Any]:
 
 
 def need_span(need: Need) -> AbstractContextManager[Any]:
-    """Open a span for something that a search method asked for."""
+    """Open a span for a request of a search method."""
     retrieval: dict[str, Any] = {"gen_ai.operation.name": "retrieval"}
     if isinstance(need, Rows):
         attributes = {"graphrag.table": need.table, **_known(ids=need.ids and len(need.ids))}
@@ -193,5 +193,5 @@ def need_span(need: Need) -> AbstractContextManager[Any]:
 
 
 def _known(**values: Any) -> dict[str, Any]:
-    """Build attributes of our own from the values that are known."""
+    """Build `graphrag.` attributes from the values that are known."""
     return {f"graphrag.{name}": value for name, value in values.items() if value is not None}

@@ -151,7 +151,7 @@ def test_the_outcome_of_a_rejected_batch_replaces_an_earlier_one(town: World, ru
 
     ways: list[tuple[dict[str, object], list[object], str]] = [
         ({"--batch": columns}, [], "has no column question"),
-        ({"--batch": other}, [], "there is no such file"),
+        ({"--batch": other}, [], "no such file"),
         ({"--root": tmp_path / "nowhere"}, [], "here is no index"),
         ({}, ["--set", "chunking.sise=3"], "did you mean 'chunking.size'"),
         ({}, ["--config", tmp_path / "none.yaml"], "does not exist"),
@@ -191,7 +191,7 @@ def test_a_rejected_batch_does_not_overwrite_the_outcome_of_a_running_one(town: 
     command = ["query", "--root", town.root, "--out", out(town), "--batch"]
     with locks.acquire(Store(f"{out(town)}.work"), note="somebody else"):
         assert run(*command, questions(town)).exit_code == 2
-        assert "contains no question" not in str(outcome(town)["message"])
+        assert "contains no valid question" not in str(outcome(town)["message"])
         held = run(*command, questions(town, *about("DAVE")))
         assert held.exit_code == 1 and "somebody else" in held.stderr
     assert outcome(town) == before

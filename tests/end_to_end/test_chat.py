@@ -52,7 +52,7 @@ def test_notes_are_shown_once(town: World, run: Command):
         *OFFLINE,
         said="What about DAVE ?\nWhat about HEIDI ?\nWhat about ERIN ?\n",
     )
-    assert done.stdout.count("by the offline engine, without a language model") == 1
+    assert done.stdout.count("The offline engine answered the question, without a language model") == 1
     assert done.stdout.count(NOT_REWRITTEN) == 1
 
 

@@ -215,7 +215,7 @@ def test_settings_of_a_condition_apply_to_it_only(town: World):
         ({"conditions": ["a=global", "b=vector:C0"]}, "Condition b: .* has no levels"),
         ({"conditions": ["a=global", "b=vector,query.nonsense=1"]}, "Condition b: .*nonsense"),
         ({"conditions": ["a=global", "b=none:C0"]}, "Condition b: .* has no levels"),
-        ({"conditions": ["a=global", "b=missing.csv"]}, "there is no such file"),
+        ({"conditions": ["a=global", "b=missing.csv"]}, "no such file"),
         ({"criteria": ["beauty"]}, "Unknown criterion 'beauty'. Choose from: comprehensiveness"),
         ({"replicates": 1}, "replicates, not 1"),
         ({"conditions": ["a=global", "b=vector,budget.max_cost_usd=1"]}, "does not affect how questions"),

@@ -141,12 +141,12 @@ def test_unsupported_options_are_rejected(town: World):
     opened = town.open()
     with pytest.raises(
         UsageError,
-        match=r"global search does not support conditions .*'path~\*'\).* --method text\. These methods do: "
-        r"text, local, vector, hybrid, ppr, lightrag and auto",
+        match=r"global search does not support conditions .*'path~\*'\).* --method text\. "
+        r"All methods that do: text, local, vector, hybrid, ppr, lightrag and auto",
     ):
         opened.ask("What?", where=["path~*"])
     with pytest.raises(
-        UsageError, match=r"vector search has no levels\. These methods have: global, local and drift"
+        UsageError, match=r"vector search has no levels\. Methods with levels: global, local and drift"
     ):
         opened.ask("What?", "C0", method="vector")
     with pytest.raises(UsageError, match=r"Unknown search method 'psychic'\. Choose from: global, "):

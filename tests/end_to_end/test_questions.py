@@ -246,12 +246,13 @@ def test_an_answer_notes_the_part_of_the_offline_engine(town: World):
     by_model, offline = town.open(), town.open(models={"default": {"provider": "offline"}})
     question = "What did DAVE do?"
     assert not any("offline" in note for note in by_model.ask(question).notes)
-    assert "Answered by the offline engine, without a language model." in offline.ask(question).notes
+    notes = offline.ask(question).notes
+    assert "The offline engine answered the question, without a language model." in notes
     built = replace(by_model.manifest, notes={"offline": "as it was"})
     notes = replace(by_model, manifest=built).ask(question).notes
-    assert "The index was built by the offline engine, without a language model." in notes
+    assert "The offline engine built the index, without a language model." in notes
     notes = replace(offline, manifest=built).ask(question).notes
-    assert any(n.startswith("The index was built, and the question answered, by the offline") for n in notes)
+    assert any(n.startswith("The offline engine built the index and answered the question") for n in notes)
 
 
 def test_a_question_can_be_asked_inside_a_running_event_loop(town: World):

@@ -82,7 +82,7 @@ def query(installed: Path | None, world: World, method: str) -> subprocess.Compl
 def test_it_is_listed_with_its_package(installed: Path):
     listed = run(installed, "-m", "graphrag_ray", "query", "--methods")
     assert f"{METHOD} passages, and reports on what they name (graphrag-ray-sample 1.0)" in listed.stdout
-    assert "global     what the reports say" in listed.stdout
+    assert "global     community reports on the whole corpus" in listed.stdout
     assert METHOD in run(installed, "-m", "graphrag_ray", "query", "--help").stdout
 
 

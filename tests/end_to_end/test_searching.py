@@ -196,7 +196,7 @@ def test_changed_embedding_dimensions_are_rejected(world: World):
     world.write(TOWN)
     world.index(models=models)
     world.endpoint.dimensions += 1
-    with pytest.raises(UsageError, match=r"dimensions.*Another model may now"):
+    with pytest.raises(UsageError, match=r"dimensions.*another model under the same name"):
         ids(world.open(), "entity", "vector", "Who?", 5)
 
 

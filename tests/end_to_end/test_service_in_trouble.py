@@ -53,7 +53,7 @@ def serve(town: World) -> Iterator[Start]:
 def test_a_model_that_rejected_calls_is_tried_again_later(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(model_calls, "REFUSED_FOR_S", 1.0)
+    monkeypatch.setattr(model_calls, "RETRY_REFUSED_AFTER_S", 1.0)
     served = serve()
     town.endpoint.respond = lambda body: NO_QUOTA
     asked = town.asked()

@@ -31,7 +31,7 @@ from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.query.methods.condense import condense
 from graphrag_ray.query.methods.drift_search import LOCAL, PRIMER, drift_spec, look_up, primer
-from graphrag_ray.query.methods.dynamic_selection import HIGHEST, rate_reports, rate_spec
+from graphrag_ray.query.methods.dynamic_selection import MAX_RATING, rate_reports, rate_spec
 from graphrag_ray.query.methods.map_reduce import (
     MapAnswer,
     answer_spec,
@@ -200,7 +200,7 @@ def test_every_report_is_rated(recorded):
     for one in of(recorded, "rate"):
         ratings = result(rate_reports(QUESTION, one.context, rate_spec(SETTINGS, PROMPTS)), one)
         assert set(ratings) == set(one.context.numbering.values())
-        assert all(0 <= rating <= HIGHEST for rating in ratings.values())
+        assert all(0 <= rating <= MAX_RATING for rating in ratings.values())
 
 
 def test_a_drift_step_has_an_answer_and_at_most_the_requested_follow_ups(recorded):

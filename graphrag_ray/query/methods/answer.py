@@ -26,14 +26,14 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ContextUsed:
-    """A context that was shown to a model.
+    """A context that was sent to a model.
 
     Attributes:
-        records: The records it contained, in order.
-        n_tokens: Size of its data.
+        records: Records of the context, in order.
+        n_tokens: Size of the records in tokens.
         left_out: Number of relevant records that did not fit.
-        cut: Number of records that were truncated.
-        score: Helpfulness that the reply claims, 0–100; None if it was not scored.
+        cut: Number of truncated records.
+        score: Helpfulness of the reply according to the model, 0–100, or None if it was not scored.
     """
 
     phase: str
@@ -50,17 +50,17 @@ class Answer:
 
     Attributes:
         text: Markdown whose references use human_readable_ids.
-        references: The records that the text cites, by id, distinct and in order.
-        level: The k of C_k; None for methods without levels.
-        found: False if the index holds nothing on the question; the text says so.
-        contexts: What models were shown, in order of use.
+        references: Records that the text cites, by id, without duplicates and in order.
+        level: The k of C_k, or None for methods without levels.
+        found: False if the index has nothing on the question. The text then says so.
+        contexts: Contexts sent to models, in order of use.
         phases: Usage per phase, in order of use.
-        failed_parts: Contexts without a usable reply: the answer ignores that part of the corpus.
+        failed_parts: Number of contexts without a usable reply. The answer ignores their part of the corpus.
         dropped_references: Number of citations removed from the text because the context lacked the record.
         notes: Remarks for the reader, as sentences.
-        chain: The links of a multi-hop answer.
-        paths: Human-readable id of a cited chunk -> how a walk from the question reached it, as text.
-        seconds: Time from question to answer; None until the caller fills it in.
+        chain: Links of a multi-hop answer.
+        paths: Human-readable id of a cited chunk -> path of the walk from the question to it, as text.
+        seconds: Time from question to answer. None until the caller fills it in.
     """
 
     question: str
@@ -89,6 +89,6 @@ class Answer:
 
     @property
     def cost_usd(self) -> float | None:
-        """Cost of all phases; None if one of them is unknown."""
+        """Total cost of all phases, or None if one of them is unknown."""
         costs = [phase.cost_usd for phase in self.phases.values()]
         return None if None in costs else sum(cost for cost in costs if cost is not None)

@@ -1,9 +1,9 @@
 """ArchRAG (Wang et al. 2025): search every level of a hierarchy, score the points of each, and merge them.
 
-Hierarchical search: the k nearest of each level; level 0 consists of entities and the relationships among
-them. Adaptive filtering: one call per level lists points that answer the question, each with a score; one
-more call merges those with a positive score, highest first, as many as fit. These are the dialogues of global
-search with `map_protocol: points`.
+Hierarchical search finds the k nearest records of each level. Level 0 consists of entities and the
+relationships among them. For adaptive filtering, one call per level lists points that answer the question,
+each with a score. One more call merges the points with a positive score, highest first, as many as fit. The
+dialogues are those of global search with `map_protocol: points`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
 from graphrag_ray.query.methods.context_filling import Share, fill
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, resolve_hierarchy
-from graphrag_ray.query.methods.local_search import EDGES, MOST_EDGES, relationships_in_order
+from graphrag_ray.query.methods.local_search import EDGES, MAX_EDGES, relationships_in_order
 from graphrag_ray.query.methods.map_reduce import mapper, reduce_spec
 from graphrag_ray.query.methods.method import Hit, Kind, LevelSearch, Method, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
@@ -33,36 +33,37 @@ ADVICE = "Raise the budget, or lower query.archrag_k."
 def search(question: Question, env: SearchEnv) -> Method:
     """Answer from the nearest records of each level of a hierarchy over entities."""
     settings, query, text = env.settings, env.settings.query, question.text
-    # Prefer the hierarchy of the settings, then one by meaning, then any over entities.
-    there = settings.hierarchies
-    by_meaning = [own for own in there if HIERARCHIES[own].needs_embeddings and HIERARCHIES[own].needs_graph]
-    kind = resolve_hierarchy(env, query.hierarchy or next(iter(by_meaning), None), over="entity")
+    # Prefer the hierarchy of the settings, then one that clusters by embedding, then any over entities.
+    hierarchies = settings.hierarchies
+    kinds = [HIERARCHIES[name] for name in hierarchies]
+    embedded = [kind.name for kind in kinds if kind.needs_embeddings and kind.needs_graph]
+    kind = resolve_hierarchy(env, query.hierarchy or next(iter(embedded), None), over="entity")
     notes: list[str] = []
-    if not query.hierarchy and not by_meaning:
-        missing = next(own for own, other in HIERARCHIES.items() if other.needs_embeddings)
+    if not query.hierarchy and not embedded:
+        missing = next(name for name, other in HIERARCHIES.items() if other.needs_embeddings)
         notes = [
-            f"Used the hierarchy {kind.name}, since this index has none by meaning: `graphrag-ray index` "
-            f"with --set hierarchies={','.join([*there, missing])} adds it."
+            f"Used the hierarchy {kind.name}, because this index has none that clusters by embedding. To "
+            f"add one, run `graphrag-ray index` with --set hierarchies={','.join([*hierarchies, missing])}."
         ]
     check_embedded(env, NAME, [kind.report_kind, "entity"])
     spec, dialogue = mapper(settings, env.prompts, points=True)
     check_room(text, env, (spec, reduce_spec(settings, env.prompts)))
     hits_of: list[list[Hit]] = yield LevelSearch(kind.name, text, query.archrag_k)
     entities, *above = ([hit.id for hit in hits] for hits in hits_of)
-    # The entities, then the relationships among them, those of the best connected entities first.
-    place = {id_: n for n, id_ in enumerate(entities)}
+    # Level 0: the entities, then the relationships among them, most connected entities first.
+    position = {id_: n for n, id_ in enumerate(entities)}
     edges = (
-        yield Rows("relationships", EDGES, entities, by=RELATIONSHIP_ENDS, limit_per_id=MOST_EDGES)
+        yield Rows("relationships", EDGES, entities, by=RELATIONSHIP_ENDS, limit_per_id=MAX_EDGES)
     ).to_pylist()
-    inner = [row for row in edges if row["source_id"] in place and row["target_id"] in place]
+    inner = [row for row in edges if row["source_id"] in position and row["target_id"] in position]
     lowest: list[tuple[Kind, str]] = [("entity", id_) for id_ in entities]
-    lowest += [("relationship", row["id"]) for row in relationships_in_order(inner, place, 0)]
+    lowest += [("relationship", row["id"]) for row in relationships_in_order(inner, position, 0)]
     levels = [(yield from load_records(lowest, env))]
     for ids in above:
         levels.append((yield from load_records(((kind.report_kind, id_) for id_ in ids), env)))
     contexts = [fill([Share(records)], query.context_tokens, env.count) for records in levels if records]
-    shown = sum(context.n_tokens for context in contexts)
-    bound = calls_bound(text, env, "map", spec, len(contexts), shown)
+    n_shown_tokens = sum(context.n_tokens for context in contexts)
+    bound = calls_bound(text, env, "map", spec, len(contexts), n_shown_tokens)
     check_budget(bound + reduce_bound(text, env), query, ADVICE)
     parts = PartialAnswers()
     yield from map_contexts(text, contexts, spec, dialogue, parts)
@@ -75,7 +76,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "map", "reduce"),
-    description="what is nearest on each level",
+    description="the records nearest to the question on each level",
     graph=True,
     alternative="local",
     suggestions=("hybrid", "global"),

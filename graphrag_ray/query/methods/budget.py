@@ -1,10 +1,9 @@
-"""Upper bounds on what a question may cost, checked before any call: its budget and the context window.
+"""Upper bounds on the cost and size of a question's calls, checked before any call is made.
 
-These are bounds, not forecasts: every reply is assumed to reach its length limit, and contexts to be filled
-as badly as possible. Table sizes are in tokens of the indexing model; `recount_tokens` scales them by a
-sample if the answering model counts more. Corrections and resent calls are not included;
-`query/model_calls.py`
-stops before these exceed the budget.
+The bounds are no forecasts: they assume that every reply reaches its length limit, and that contexts are
+packed as badly as possible. Tables store sizes in tokens of the indexing model; `recount_tokens` scales them
+by a sample if the answering model counts more. Corrections and repeated calls are not included:
+`query/model_calls.py` stops before they exceed the budget.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 MESSAGE_TOKENS = 4
 """Approximate overhead of a chat template per message."""
 LINE_TOKENS = 32
-"""Overhead of a record: number, title, quotation marks."""
+"""Overhead of a record for its number, title and quotation marks."""
 LINE_SHARE = 0.05
 """Relative overhead of CSV escaping."""
-SAMPLE = 50
-"""Rows that `recount_tokens` counts, evenly spaced so that all documents or levels are represented."""
+SAMPLE_SIZE = 50
+"""Number of rows that `recount_tokens` counts, evenly spaced to represent all documents or levels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ def _unpriced(model: str) -> SettingsError:
     )
 
 
-def budget_in_words(query: Query) -> str:
+def describe_budget(query: Query) -> str:
     limits = (
         query.budget_tokens is not None and f"query.budget_tokens is {query.budget_tokens:,}",
         query.budget_usd is not None and f"query.budget_usd is {query.budget_usd:g}",
@@ -96,13 +95,13 @@ def check_budget(bound: CostBound, query: Query, advice: str, what: str = "The q
     """Raise BudgetSpent if a question could exceed its budget."""
     if not bound.within(query):
         raise BudgetSpent(
-            f"{what} would take {bound}, but {budget_in_words(query)}. No call was made for the answer. "
+            f"{what} would take {bound}, but {describe_budget(query)}. No call was made for the answer. "
             f"{advice}"
         )
 
 
 def map_reduce_bound(question: str, env: SearchEnv, n_tokens: npt.ArrayLike) -> CostBound:
-    """Bound map and reduce over records whose texts have `n_tokens` tokens each."""
+    """Bound the calls of map and reduce, given the size of each record's text."""
     spec, _ = mapper(env.settings, env.prompts)
     mapping = packed_bound(question, env, "map", spec, n_tokens)
     return mapping + reduce_bound(question, env) if mapping.calls else mapping
@@ -116,7 +115,7 @@ def packed_bound(
     n_tokens: npt.ArrayLike,
     max_records: int | None = None,
 ) -> CostBound:
-    """Bound one call per context that `map_reduce.pack` makes, with at most `max_records` records each."""
+    """Bound the calls for contexts of `map_reduce.pack`, one per context of at most `max_records` records."""
     context_tokens = env.settings.query.context_tokens
     room = context_tokens - HEADING_TOKENS
     lines = np.minimum(line_tokens(n_tokens), room)
@@ -126,7 +125,7 @@ def packed_bound(
 
 
 def reduce_bound(question: str, env: SearchEnv) -> CostBound:
-    """Bound the call that writes the answer, from any context."""
+    """Bound the call that writes the answer from a full context."""
     spec = reduce_spec(env.settings, env.prompts)
     return calls_bound(question, env, "reduce", spec, 1, env.settings.query.context_tokens)
 
@@ -134,7 +133,7 @@ def reduce_bound(question: str, env: SearchEnv) -> CostBound:
 def calls_bound(
     question: str, env: SearchEnv, stage: str, spec: AnswerSpec, calls: int, data_tokens: int
 ) -> CostBound:
-    """Bound the calls of one stage, which show `data_tokens` in total."""
+    """Bound the calls of one stage, whose prompts contain `data_tokens` of data in total."""
     if not calls:
         return CostBound()
     prompts = calls * instructions(question, spec, env.count) + data_tokens
@@ -146,17 +145,17 @@ def calls_bound(
 
 
 def line_tokens(n_tokens: npt.ArrayLike) -> Ints:
-    """Bound the tokens of records in a context from those of their texts."""
+    """Bound the size of each record in a context, given the size of its text."""
     texts = np.asarray(n_tokens, dtype=np.int64)
     return np.asarray(np.ceil(texts * (1 + LINE_SHARE)) + LINE_TOKENS, dtype=np.int64)
 
 
 def max_contexts(lines: Ints, room: int, max_records: int | None = None) -> int:
-    """Bound the number of contexts of `room` tokens that `map_reduce.pack` makes of lines.
+    """Bound the number of contexts of `room` tokens into which `map_reduce.pack` divides lines.
 
-    Every context but the last exceeds `room` together with the first line of the next one, and each line is
-    first at most once: hence at most twice the total divided by `room`. Each is also filled up to `room` less
-    the longest line.
+    Every context but the last, together with the first line of the next one, exceeds `room`, and each line is
+    the first at most once. So twice the total exceeds `room` times the number of these contexts. Each is also
+    filled at least up to `room` minus the longest line.
     """
     if not len(lines):
         return 0
@@ -188,8 +187,7 @@ def check_room(
 ) -> None:
     """Raise UsageError if a prompt with a full context would not fit into its model's context window.
 
-    The context is limited by `query.<setting>`; `extra_tokens` are those besides instructions, question and
-    data.
+    `query.<setting>` limits the context. `extra_tokens` adds to instructions, question and context.
     """
     data = getattr(env.settings.query, setting)
     for spec in specs:
@@ -210,20 +208,20 @@ def check_room(
 
 
 def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Steps[pa.Table]:
-    """Scale `n_tokens` of rows with ids if the answering model counts more than the indexing model.
+    """Scale the column `n_tokens` of rows if the answering model counts more tokens than the indexing model.
 
-    Without a budget the rows are returned unchanged, since only bounds need the sizes.
+    Without a budget, the rows are returned unchanged, because only bounds need the sizes.
     """
     if not rows.num_rows or not has_budget(env.settings.query):
         return rows
-    places = np.unique(np.linspace(0, rows.num_rows - 1, SAMPLE).astype(np.int64))
-    sample = rows.take(pa.array(places))
+    positions = np.unique(np.linspace(0, rows.num_rows - 1, SAMPLE_SIZE).astype(np.int64))
+    sample = rows.take(pa.array(positions))
     size = dict(zip(sample["id"].to_pylist(), sample["n_tokens"].to_pylist(), strict=True))
     column = "full_content" if kind in REPORT_KINDS else "text"
     texts = yield Rows(SEARCHED_KINDS[kind].table, ["id", column], list(size))
-    worst = 1.0
+    factor = 1.0
     for id_, text in zip(texts["id"].to_pylist(), texts[column].to_pylist(), strict=True):
         n_tokens = env.count(content_for_context(text) if kind in REPORT_KINDS else text)
-        worst = max(worst, n_tokens / max(1, size[id_]))
-    scaled = np.ceil(rows["n_tokens"].to_numpy() * worst).astype(np.int64)
+        factor = max(factor, n_tokens / max(1, size[id_]))
+    scaled = np.ceil(rows["n_tokens"].to_numpy() * factor).astype(np.int64)
     return rows.set_column(rows.column_names.index("n_tokens"), "n_tokens", pa.array(scaled))

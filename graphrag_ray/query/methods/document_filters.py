@@ -1,11 +1,11 @@
 """Conditions on documents: `title=…`, `path~reports/*`, `date>=2023-01-01`, `metadata.author=Mara Venn`.
 
-    =  !=            the exact value; of a list, one of its values
-    ~  !~            a pattern with * and ?; all other characters are literal
-    <  <=  >  >=     numbers, or dates to the precision that both have: date<=2023-05 includes all of May
+    =  !=            the exact value, or one of the values of a list
+    ~  !~            a pattern with * and ? (all other characters are literal)
+    <  <=  >  >=     numbers, or dates compared to their common precision: date<=2023-05 includes all of May
 
-`path`, `title` and `date` are fields of the document; any other name is a column of its metadata
-(`raw_data`), and `metadata.` before a name forces that. A document without a value satisfies only != and !~.
+`path`, `title` and `date` are fields of the document. Any other name, and a name after the prefix
+`metadata.`, is a column of its metadata (`raw_data`). A document without a value satisfies only != and !~.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from graphrag_ray.corpus.document import METADATA_PREFIX, as_texts, column_at_pa
 from graphrag_ray.query.methods.method import Kind, Rows, Steps
 
 FIELDS: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
-"""A document's own fields, and their columns."""
-MAX_LISTED = 8
-"""Values or names that a message lists."""
-MAX_LISTED_CHARACTERS = 60
+"""Fields of a document, and their columns."""
+MAX_LISTED_VALUES = 8
+"""Maximum number of values or names listed in a message."""
+MAX_LISTED_VALUE_CHARACTERS = 60
 
 MAX_CONDITIONS = 100
 MAX_CHARACTERS = 4_000
-"""Characters of a condition."""
+"""Maximum length of a condition in characters."""
 
 _SIGN = re.compile(r"!=|!~|>=|<=|[=~<>!]")
-_COMPARE = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_LONGEST_DATE = 100
+_OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+_MAX_DATE_CHARACTERS = 100
 _ISO = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ](\d{2}:\d{2}(?::\d{2})?))?)?)?(?!\d)")
 _COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})(?!\d)")
 _MONTH = re.compile(r"[^\W\d_]{3}")
-_SHAPE = "write it as NAME=VALUE, or with !=, ~ (a pattern), !~, <, <=, > or >="
+_SYNTAX = "write it as NAME=VALUE, or with !=, ~ (a pattern), !~, <, <=, > or >="
 
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A parsed condition. `metadata` tells whether the name is a column of raw_data."""
+    """A parsed condition. `metadata` says whether the name is a column of raw_data."""
 
     text: str
     name: str
@@ -58,27 +58,27 @@ class Condition:
     metadata: bool
 
     @property
-    def ordered(self) -> bool:
+    def is_comparison(self) -> bool:
         return self.sign[0] in "<>"
 
 
 def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
-    """Find the chunks of the documents that satisfy all conditions; None if all do. Raises UsageError."""
+    """Find the chunks of documents that satisfy all conditions, or None if all do. Raises UsageError."""
     if not conditions:
         return None
     if len(conditions) > MAX_CONDITIONS:
         raise UsageError(f"At most {MAX_CONDITIONS} conditions can be combined, got {len(conditions):,}")
     parsed = [parse(c) for c in conditions]
     documents = yield Rows("documents", ["text_unit_ids", *columns(parsed)])
-    chosen = satisfied(parsed, documents)
-    if all(chosen):
+    mask = satisfied(parsed, documents)
+    if all(mask):
         return None
-    lists = documents["text_unit_ids"].filter(pa.array(chosen))
+    lists = documents["text_unit_ids"].filter(pa.array(mask))
     return frozenset(pc.list_flatten(lists).to_pylist())
 
 
 def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] | None]:
-    """Find records of a kind in, or mentioned by, chunks; None for all. Raises UsageError for reports."""
+    """Find the ids of a kind's records in chunks. None means all. Raises UsageError for reports."""
     if chunks is None or kind == "text_unit":
         return None if chunks is None else sorted(chunks)
     if kind in REPORT_KINDS:
@@ -96,38 +96,39 @@ def parse(text: str) -> Condition:
     """Parse a condition. Raises UsageError."""
     if len(text) > MAX_CHARACTERS:
         raise UsageError(
-            f"Condition {_short(text)!r} has {len(text):,} characters; at most {MAX_CHARACTERS:,} are allowed"
+            f"Condition {_shorten(text)!r} has {len(text):,} characters. At most {MAX_CHARACTERS:,} are "
+            "allowed."
         )
     match = _SIGN.search(text)
     sign = match[0] if match else "!"
     name, _, value = (part.strip() for part in text.partition(sign))
     if sign == "!" or not name:
-        raise UsageError(f"Condition {_short(text)!r} is not valid: {_SHAPE}")
+        raise UsageError(f"Condition {_shorten(text)!r} is not valid: {_SYNTAX}")
     metadata = name not in FIELDS
     condition = Condition(
         text, name.removeprefix(METADATA_PREFIX) if metadata else name, sign, value, metadata
     )
-    if condition.ordered and _number(value) is None and not _ISO.fullmatch(value):
+    if condition.is_comparison and _number(value) is None and not _ISO.fullmatch(value):
         raise UsageError(
-            f"Condition {_short(text)!r} is not valid: {value!r} is neither a number nor a date such as "
+            f"Condition {_shorten(text)!r} is not valid: {value!r} is neither a number nor a date such as "
             "2023, 2023-05 or 2023-05-17"
         )
     return condition
 
 
 def columns(conditions: Sequence[Condition]) -> list[str]:
-    """The columns of `documents` that the conditions need."""
+    """List the columns of `documents` that the conditions need."""
     return list(dict.fromkeys("raw_data" if c.metadata else FIELDS[c.name] for c in conditions))
 
 
 def satisfied(conditions: Sequence[Condition], documents: pa.Table) -> list[bool]:
-    """Evaluate conditions: whether each document, with `columns(conditions)`, satisfies all of them.
+    """For each document, given with `columns(conditions)`, evaluate whether it satisfies all conditions.
 
     Raises:
-        UsageError: No document satisfies a condition, or all of them together; the message lists what exists.
+        UsageError: No document satisfies one or all of the conditions. The message lists what exists.
     """
     n = documents.num_rows
-    chosen = [True] * n
+    mask = [True] * n
     raw_data = documents["raw_data"].to_pylist() if "raw_data" in documents.column_names else []
     metadata = [parse_raw_data(text) for text in raw_data]
     for condition in conditions if n else ():
@@ -136,39 +137,39 @@ def satisfied(conditions: Sequence[Condition], documents: pa.Table) -> list[bool
         else:
             values = [[] if v is None else [v] for v in documents[FIELDS[condition.name]].to_pylist()]
         if condition.metadata and not any(values):
-            has = _some([_short(name) for name in sorted({name for row in metadata for name in row})])
-            more = f", and in their metadata {has}" if has else "; they have no metadata"
+            names = _listing([_shorten(name) for name in sorted({name for row in metadata for name in row})])
+            suffix = f", and in their metadata {names}" if names else "; they have no metadata"
             raise UsageError(
-                f"Condition {_short(condition.text)!r}: no document has {_short(condition.name)!r}; they "
-                f"have {', '.join(FIELDS)}{more}"
+                f"Condition {_shorten(condition.text)!r}: no document has {_shorten(condition.name)!r}; they "
+                f"have {', '.join(FIELDS)}{suffix}"
             )
-        alone = [_satisfies(condition, own) for own in values]
-        if not any(alone):
-            counted = Counter(v for own in values for v in own).most_common()
-            actual = f"{condition.name} is {_some([f'{_short(v)} ({n})' for v, n in counted])}"
+        satisfies = [_satisfies(condition, of_document) for of_document in values]
+        if not any(satisfies):
+            counted = Counter(v for of_document in values for v in of_document).most_common()
+            actual = f"{condition.name} is {_listing([f'{_shorten(v)} ({n})' for v, n in counted])}"
             if not counted:
-                hint = "; input.date_column names the column that contains it"
+                hint = ". Set input.date_column to the column that contains it"
                 actual = f"none has a {condition.name}{hint if condition.name == 'date' else ''}"
-            raise UsageError(f"No document satisfies {_short(condition.text)!r}: {actual}")
-        chosen = [a and b for a, b in zip(chosen, alone, strict=True)]
-    if n and not any(chosen):
+            raise UsageError(f"No document satisfies {_shorten(condition.text)!r}: {actual}")
+        mask = [a and b for a, b in zip(mask, satisfies, strict=True)]
+    if n and not any(mask):
         raise UsageError(
             "Some documents satisfy each of these conditions, but none satisfies all of them: "
-            + ", ".join(_short(c.text) for c in conditions)
+            + ", ".join(_shorten(c.text) for c in conditions)
         )
-    return chosen
+    return mask
 
 
 def _satisfies(condition: Condition, values: list[str]) -> bool:
-    """Whether the values of a document satisfy a condition. Several values come from a list."""
-    if condition.ordered:
+    """Whether a document satisfies a condition, given its value, or its values if they are a list."""
+    if condition.is_comparison:
         return any(_compare(condition, value) for value in values)
     wanted, number = condition.value, _number(condition.value)
     if condition.sign.endswith("~"):
-        found = any(fnmatch.fnmatchcase(value, wanted.replace("[", "[[]")) for value in values)
+        matches = any(fnmatch.fnmatchcase(value, wanted.replace("[", "[[]")) for value in values)
     else:
-        found = any(v.strip() == wanted or (number is not None and _number(v) == number) for v in values)
-    return found != condition.sign.startswith("!")
+        matches = any(v.strip() == wanted or (number is not None and _number(v) == number) for v in values)
+    return matches != condition.sign.startswith("!")
 
 
 def _compare(condition: Condition, value: str) -> bool:
@@ -181,7 +182,7 @@ def _compare(condition: Condition, value: str) -> bool:
         if not common:
             return False
         a, b = a[:common], b[:common]
-    return bool(_COMPARE[condition.sign](a, b))
+    return bool(_OPERATORS[condition.sign](a, b))
 
 
 def _number(text: str) -> float | None:
@@ -193,15 +194,15 @@ def _number(text: str) -> float | None:
 
 
 def iso_date(text: str) -> str:
-    """Convert a date to ISO 8601; "" for anything else and for ambiguous dates such as 3/4/2023."""
+    """Convert a date to ISO 8601. Returns "" for other text, and for ambiguous dates such as 3/4/2023."""
     if match := _COMPACT.match(text.strip()):
         return "-".join(match.groups())
     if match := _ISO.match(text.strip()):
         year, *rest, time = match.groups()
         return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
-    if len(text) > _LONGEST_DATE or not _MONTH.search(text):
+    if len(text) > _MAX_DATE_CHARACTERS or not _MONTH.search(text):
         return ""
-    from dateutil import parser as dates  # takes 20 ms to import, and most questions do not need it
+    from dateutil import parser as dates  # imported lazily: it takes 20 ms, and most questions do not need it
 
     try:
         return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
@@ -209,10 +210,10 @@ def iso_date(text: str) -> str:
         return ""
 
 
-def _some(listed: Sequence[str]) -> str:
-    more = f" and {len(listed) - MAX_LISTED} more" if len(listed) > MAX_LISTED else ""
-    return ", ".join(listed[:MAX_LISTED]) + more
+def _listing(values: Sequence[str]) -> str:
+    more = f" and {len(values) - MAX_LISTED_VALUES} more" if len(values) > MAX_LISTED_VALUES else ""
+    return ", ".join(values[:MAX_LISTED_VALUES]) + more
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= MAX_LISTED_CHARACTERS else text[:MAX_LISTED_CHARACTERS] + "…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= MAX_LISTED_VALUE_CHARACTERS else text[:MAX_LISTED_VALUE_CHARACTERS] + "…"

@@ -6,8 +6,8 @@ the question and a hypothetical answer (HyDE: Gao et al. 2022, "Precise Zero-Sho
 Relevance Labels").
 
 Where we differ: the primer is one call over one full context of reports. A round asks the `drift_breadth`
-most promising open questions of all rounds, so the number of calls is known: at most 3 + depth × breadth. The
-synthesis is the reduce call of global search over all answers by falling score.
+most promising open questions of all rounds, so the number of calls is at most 3 + depth × breadth. The
+synthesis is the reduce call of global search, over all answers by descending score.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from graphrag_ray.query.methods.partial_answers import PartialAnswers, combined_
 NAME = "drift"
 MAX_FOLLOW_UP_TOKENS = 150
 """Longer follow-up questions are ignored."""
-ASKED_TOKENS = 600
-"""Size of the list of earlier questions in a prompt; the newest are kept."""
+LISTED_TOKENS = 600
+"""Maximum size of the list of earlier questions in a prompt. The newest are listed."""
 ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 
 @dataclass
 class _State(PartialAnswers):
-    """The partial answers, follow-up questions that were looked up, and normalized asked and open ones."""
+    """Partial answers, follow-up questions looked up, and normalised texts of asked and open questions."""
 
     looked_up: list[str] = field(default_factory=list)
     asked: set[str] = field(default_factory=set)
@@ -78,15 +78,15 @@ class _State(PartialAnswers):
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from the nearest reports and from what the follow-up questions find."""
+    """Answer from the nearest reports and the answers to follow-up questions."""
     kind = resolve_hierarchy(env, over="entity")
     check_embedded(env, NAME, [kind.report_kind, "entity"])
     query, text, settings = env.settings.query, question.text, env.settings
     specs = {name: drift_spec(name, settings, env.prompts) for name in (HYPOTHESIS, PRIMER, LOCAL)}
-    # The offline engine cannot write about what it has not read.
+    # The offline engine cannot write a hypothetical answer.
     offline = settings.model(settings.model_name("drift")).provider == "offline"
     has_hypothesis = query.drift_hypothesis and not offline
-    extra = 2 * MAX_FOLLOW_UP_TOKENS + ASKED_TOKENS
+    extra = 2 * MAX_FOLLOW_UP_TOKENS + LISTED_TOKENS
     check_room(text, env, [specs[PRIMER], reduce_spec(settings, env.prompts)])
     check_room(text, env, [specs[LOCAL]], extra_tokens=extra)
     bound = calls_bound(text, env, "drift", specs[PRIMER], 1, query.context_tokens)
@@ -106,8 +106,8 @@ def search(question: Question, env: SearchEnv) -> Method:
         [Search(kind.report_kind, "vector", search_text, 0, report_ids)], env
     )
     if reports.numbering:
-        start = partial(primer, text, reports, specs[PRIMER], query.drift_breadth)
-        outcomes = yield Dialogues("drift", [start])
+        dialogue = partial(primer, text, reports, specs[PRIMER], query.drift_breadth)
+        outcomes = yield Dialogues("drift", [dialogue])
         _add_steps(state, {"": reports}, outcomes, env)
     for _ in range(query.drift_depth):
         order = sorted(state.open.values(), key=lambda f: (-f.score, f.question))
@@ -119,15 +119,15 @@ def search(question: Question, env: SearchEnv) -> Method:
             state.asked.add(_normalized(follow_up.question))
             state.open.pop(_normalized(follow_up.question))
             context = yield from context_for(follow_up.question, env, finest=finest)
-            if context.numbering:  # nothing to ask of an empty context
+            if context.numbering:  # skip a question that finds nothing
                 contexts[follow_up.question] = context
         state.looked_up += contexts
         ends = accumulate(env.count(f"{question}\n") for question in reversed(state.looked_up))
-        shown = state.looked_up[len(state.looked_up) - sum(end <= ASKED_TOKENS for end in ends) :]
+        listed = state.looked_up[len(state.looked_up) - sum(end <= LISTED_TOKENS for end in ends) :]
         outcomes = yield Dialogues(
             "drift",
             [
-                partial(look_up, text, follow_up, context, specs[LOCAL], query.drift_breadth, shown)
+                partial(look_up, text, follow_up, context, specs[LOCAL], query.drift_breadth, listed)
                 for follow_up, context in contexts.items()
             ],
         )
@@ -140,7 +140,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "drift", "reduce"),
-    description="reports, then what they leave open",
+    description="reports, then answers to follow-up questions",
     levels=True,
     graph=True,
     alternative="local",
@@ -151,7 +151,7 @@ METHOD = MethodKind(
 
 
 def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tuple[int, list[str]]]:
-    """Choose the requested or the default level, and the ids of its reports or of the finest level."""
+    """Return the requested or default level, and the ids of its reports (at most the finest level's)."""
     reports, communities = yield reports_of(kind), communities_of(kind)
     known = levels(communities, reports, kind.name)
     finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)
@@ -164,7 +164,7 @@ def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tup
 def _add_steps(
     state: _State, contexts: Mapping[str, Context], outcomes: Sequence[DialogueOutcome[Step]], env: SearchEnv
 ) -> None:
-    """Add the results of a round. Contexts are by follow-up question; "" for the primer."""
+    """Add the results of a round. `contexts` maps follow-up questions, or "" for the primer, to contexts."""
     for (question, context), outcome in zip(contexts.items(), outcomes, strict=True):
         answers = None
         if outcome.result is not None:
@@ -180,18 +180,18 @@ def _add_steps(
 
 
 def _normalized(question: str) -> str:
-    """A key that ignores case, white space and punctuation."""
+    """Return a key that ignores case, whitespace and punctuation."""
     return " ".join("".join(c if c.isalnum() else " " for c in question.casefold()).split())
 
 
 HYPOTHESIS, PRIMER, LOCAL = "drift_hypothesis", "drift_primer", "drift_local"
 HYPOTHESIS_TOKENS = 250
 NO_SCORE = "`score` must be a number from 0 to 100"
-NO_ANSWER = "`answer` must be a text that is not empty, or `score` must be 0"
+EMPTY_ANSWER = "`answer` must be a text that is not empty, or `score` must be 0"
 
 
 class FollowUp(JsonReply):
-    """A follow-up question, and how much its answer would add, 0–100."""
+    """A follow-up question, and the expected usefulness of its answer, 0–100."""
 
     question: str
     score: float = Field(default=50.0, le=100)
@@ -208,7 +208,7 @@ STEP_SCHEMA: Mapping[str, Any] = schema_of(StepReply)
 
 @dataclass(frozen=True)
 class Step:
-    """The answer of one context, and what to ask next."""
+    """The answer from one context, and the next questions."""
 
     answer: MapAnswer
     follow_ups: Sequence[FollowUp] = ()
@@ -221,13 +221,13 @@ def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -
 
 
 def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
-    """Ask for a paragraph that might answer the question; "" if the reply is empty."""
+    """Ask for a paragraph that might answer the question. Returns "" if the reply is empty."""
     reply: ChatReply = yield build_request(HYPOTHESIS, prompt_variables(question, spec), spec)
     return sanitize(reply.text).strip()
 
 
 def primer(question: str, context: Context, spec: AnswerSpec, n_follow_ups: int) -> Dialogue[Step]:
-    """Ask for a first answer and what to look up. Raises DialogueFailed."""
+    """Ask for a first answer and follow-up questions. Raises DialogueFailed."""
     return (yield from _step(PRIMER, question, context, spec, n_follow_ups=str(n_follow_ups)))
 
 
@@ -239,19 +239,19 @@ def look_up(
     n_follow_ups: int,
     asked: Sequence[str] = (),
 ) -> Dialogue[Step]:
-    """Ask for the answer to a follow-up question. `asked` lists all of them. Raises DialogueFailed."""
-    shown = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up, "asked": "\n".join(asked)}
-    return (yield from _step(LOCAL, question, context, spec, **shown))
+    """Ask for the answer to a follow-up question. `asked` lists earlier ones too. Raises DialogueFailed."""
+    variables = {"n_follow_ups": str(n_follow_ups), "follow_up": follow_up, "asked": "\n".join(asked)}
+    return (yield from _step(LOCAL, question, context, spec, **variables))
 
 
-def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **shown: str) -> Dialogue[Step]:
+def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **variables: str) -> Dialogue[Step]:
     parsed, reply = yield from ask_for_reply(
         prompt,
         question,
         spec,
         lambda reply: parse_step(reply.text),
         STEP_SCHEMA,
-        **shown,
+        **variables,
         context=context.text,
     )
     answer = resolve_answer(parsed.answer, parsed.score, reply, context.numbering)
@@ -259,13 +259,13 @@ def _step(prompt: str, question: str, context: Context, spec: AnswerSpec, **show
 
 
 def parse_step(reply: str) -> StepReply | ReplyProblem:
-    """Parse a step. A missing score is a problem, never a zero; missing follow-up questions mean none."""
+    """Parse a step. A missing score is a problem and not 0. Follow-up questions may be missing."""
     parsed = parse_reply(reply, StepReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_SCORE)
     answer = without_scores(parsed.answer)
     if parsed.score > 0 and not answer:
-        return ReplyProblem(NO_ANSWER)
-    asked = [(sanitize(one.question).strip(), one.score) for one in parsed.follow_ups]
-    follow_ups = [FollowUp(question=text, score=score) for text, score in asked if text]
+        return ReplyProblem(EMPTY_ANSWER)
+    cleaned = [(sanitize(f.question).strip(), f.score) for f in parsed.follow_ups]
+    follow_ups = [FollowUp(question=text, score=score) for text, score in cleaned if text]
     return StepReply(answer=answer, score=parsed.score, follow_ups=follow_ups)

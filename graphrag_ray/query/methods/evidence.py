@@ -1,10 +1,10 @@
-"""Find the sentences of the chunks under a cited record that support what the answer says about it.
+"""Find the sentences in a cited record's chunks that support the statements of the answer about it.
 
 A passage of the answer is the text before a reference, back to the previous reference or the start of the
-paragraph. Quotations in it are searched verbatim. For its own words, the sentence is chosen that shares most
-of them, weighted by their rarity (idf). Words are compared by their first letters, the simplest stemmer and
-the only one that suits most languages (McNamee and Mayfield 2004, "Character n-gram tokenization for European
-language text retrieval").
+paragraph. Its quotations are searched verbatim. For its other words, the sentence is selected that shares
+most of them, weighted by their rarity (idf). Words are compared by their first letters, the simplest stemmer
+and the only one that suits most languages (McNamee and Mayfield 2004, "Character n-gram tokenization for
+European language text retrieval").
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ from graphrag_ray.corpus.quotes import (
 )
 
 MIN_SHARE = 0.25
-"""Weighted share of a passage's words that a sentence must contain to be evidence."""
+"""Minimum weighted share of a passage's words that a sentence must contain to be evidence."""
 DIGITS = 12
-MAX_FOUND = 5
-"""Maximum number of sentences per record. Verbatim quotations are always kept."""
+MAX_SENTENCES = 5
+"""Maximum number of sentences per record. Verbatim quotations are always included."""
 
 _PARAGRAPH = re.compile(r"\n\s*\n|\n(?=\s*(?:[-*•]|\d+[.)]|#+)\s)")
 _HEADING = re.compile(r"^[^\S\n]*(?:[-*•]\s+)?\*\*[^*\n]+\*\*:?|^[^\S\n]*#+ [^\n]*", re.MULTILINE)
-_STRAIGHT = re.compile(r'"([^"\n]+)"')
-_STEM = 6
-_ALIKE = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
+_STRAIGHT_QUOTED = re.compile(r'"([^"\n]+)"')
+_STEM_LENGTH = 6
+_VARIANTS = {"'": "['’‘]", "’": "['’‘]", "‘": "['’‘]", '"': '["“”]', "“": '["“”]', "”": '["“”]'}
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """A span of the chunk at position `text` that supports a passage of the answer, or quotes it verbatim.
+    """A span of the chunk at position `text` that supports a passage of the answer or is quoted in it.
 
-    Its share is the weighted share of the passage's words that it contains; 1 for a quotation.
+    `share` is the weighted share of the passage's words that the span contains, or 1 for a quotation.
     """
 
     text: int
@@ -58,7 +58,7 @@ class Evidence:
 
 
 def passages(answer: str) -> dict[Reference, list[str]]:
-    """Map each cited record, by the number that the answer shows, to the passages that cite it."""
+    """Map each cited record, given by its number in the answer, to the passages that cite it."""
     cited: dict[Reference, list[str]] = {}
     position, before = 0, ""
     for start, marker in find_references(answer):
@@ -67,49 +67,48 @@ def passages(answer: str) -> dict[Reference, list[str]]:
         before = passage if _words(passage) else before  # adjacent references share a passage
         position = marker.end()
         for reference in references_in(marker.group()):
-            known = cited.setdefault(reference, [])
-            if before and before not in known:
-                known.append(before)
+            of_reference = cited.setdefault(reference, [])
+            if before and before not in of_reference:
+                of_reference.append(before)
     return cited
 
 
 def find_evidence(
-    said: Sequence[str], texts: Sequence[str], starts: Sequence[bool] = ()
+    passages: Sequence[str], texts: Sequence[str], starts: Sequence[bool] = ()
 ) -> tuple[list[Evidence], list[float]]:
     """Find evidence for passages in the texts of chunks.
 
     Args:
-        said: The passages.
-        starts: Whether each text starts a document; empty if all do.
+        starts: Whether each text starts a document. Empty if all do.
 
     Returns:
-        Quotations first, then sentences by falling share, at most MAX_FOUND besides quotations; and the
-        greatest share of each chunk, by which chunks can be ranked. Of equal sentences the first is chosen.
+        The evidence: quotations, then sentences by descending share until there are MAX_SENTENCES spans; and
+        the greatest share of each chunk, for ranking chunks. Of equal sentences the first is selected.
     """
-    normal = [_normal(t) for t in texts]
+    normalised = [_normalise(t) for t in texts]
     verbatim: list[Evidence] = []
     paraphrased: list[str] = []
-    for passage in said:
+    for passage in passages:
         curly = quotations_in(passage)
-        straight = [m.group(1) for m in _STRAIGHT.finditer(_without(passage, curly))]
+        straight = [m.group(1) for m in _STRAIGHT_QUOTED.finditer(_without(passage, curly))]
         quotes = [q for q in dict.fromkeys([*curly, *straight]) if is_searchable(q)]
         for quote in quotes:
-            if place := _find(quote, texts, normal):
-                verbatim.append(Evidence(*place, quote, verbatim=True, share=1.0))
+            if position := _find(quote, texts, normalised):
+                verbatim.append(Evidence(*position, quote, verbatim=True, share=1.0))
             else:
                 paraphrased.append(quote)
-        rest = _without(passage, quotes)
-        paraphrased += [rest[a:b] for a, b in sentences(rest)]
-    best, shares = _overlap(paraphrased, texts, starts or [True] * len(texts))
-    for found in verbatim:
-        shares[found.text] = 1.0
-    kept: list[Evidence] = []
-    for found in [*verbatim, *sorted(best, key=lambda f: -f.share)]:
-        if not found.verbatim and len(kept) >= MAX_FOUND:
+        unquoted = _without(passage, quotes)
+        paraphrased += [unquoted[a:b] for a, b in sentences(unquoted)]
+    best, shares = _best_sentences(paraphrased, texts, starts or [True] * len(texts))
+    for span in verbatim:
+        shares[span.text] = 1.0
+    selected: list[Evidence] = []
+    for span in [*verbatim, *sorted(best, key=lambda s: -s.share)]:
+        if not span.verbatim and len(selected) >= MAX_SENTENCES:
             break
-        if not any(f.text == found.text and f.start < found.end and found.start < f.end for f in kept):
-            kept.append(found)
-    return kept, shares
+        if not any(s.text == span.text and s.start < span.end and span.start < s.end for s in selected):
+            selected.append(span)
+    return selected, shares
 
 
 def _without(passage: str, quotes: Sequence[str]) -> str:
@@ -118,66 +117,66 @@ def _without(passage: str, quotes: Sequence[str]) -> str:
     return passage.strip()
 
 
-def _find(quote: str, texts: Sequence[str], normal: Sequence[str]) -> tuple[int, int, int] | None:
-    """Find chunk, start and end of a quotation or its longest part, ignoring case and spacing."""
+def _find(quote: str, texts: Sequence[str], normalised: Sequence[str]) -> tuple[int, int, int] | None:
+    """Find a quotation or its longest part, ignoring case and spacing. Returns chunk, start and end."""
     longest = max(quotation_parts(quote), key=len, default="")
     parts = dict.fromkeys((longest, longest.strip(" ,;.:")))
     for wanted in [quote, *filter(is_searchable, parts)]:
-        key = _normal(wanted)
-        pattern = r"\s+".join("".join(_ALIKE.get(c, re.escape(c)) for c in w) for w in wanted.split())
-        for number, text in enumerate(normal):
+        key = _normalise(wanted)
+        pattern = r"\s+".join("".join(_VARIANTS.get(c, re.escape(c)) for c in w) for w in wanted.split())
+        for number, text in enumerate(normalised):
             if key in text and (match := re.search(pattern, texts[number], re.IGNORECASE)):
                 return number, match.start(), match.end()
     return None
 
 
-def _normal(text: str) -> str:
+def _normalise(text: str) -> str:
     folded = " ".join(text.casefold().split())
-    return folded.translate({ord(c): "'" if "'" in alike else '"' for c, alike in _ALIKE.items()})
+    return folded.translate({ord(c): "'" if "'" in chars else '"' for c, chars in _VARIANTS.items()})
 
 
-def _overlap(
-    said: Sequence[str], texts: Sequence[str], starts: Sequence[bool]
+def _best_sentences(
+    passages: Sequence[str], texts: Sequence[str], starts: Sequence[bool]
 ) -> tuple[list[Evidence], list[float]]:
     """Find the best sentence for each passage, and the greatest share of each chunk."""
     spans, words = [], []
-    for number, text in enumerate(texts if said else ()):
+    for number, text in enumerate(texts if passages else ()):
         for start, end in quotable_sentences(text, starts[number]):
-            if own := frozenset(_words(text[start:end])):
+            if sentence_words := frozenset(_words(text[start:end])):
                 spans.append((number, start, end))
-                words.append(own)
+                words.append(sentence_words)
     shares = np.zeros(len(texts))
     if not words:
         return [], shares.tolist()
-    holding: defaultdict[str, list[int]] = defaultdict(list)
-    for place, own in enumerate(words):
-        for word in own:
-            holding[word].append(place)
-    places = {word: np.array(own) for word, own in holding.items()}
-    idf = {w: math.log((1 + len(words)) / len(own)) for w, own in places.items()}
+    sentences_with: defaultdict[str, list[int]] = defaultdict(list)
+    for position, sentence_words in enumerate(words):
+        for word in sentence_words:
+            sentences_with[word].append(position)
+    postings = {word: np.array(positions) for word, positions in sentences_with.items()}
+    idf = {w: math.log((1 + len(words)) / len(positions)) for w, positions in postings.items()}
     unknown = math.log(1 + len(words))
-    numbers, lengths = np.array([number for number, _, _ in spans]), np.array([len(own) for own in words])
+    numbers, lengths = np.array([number for number, _, _ in spans]), np.array([len(w) for w in words])
     by_chance = 0.75 + 0.25 * lengths / lengths.mean()  # a long sentence shares words by chance
-    found = []
-    for passage in said:
+    evidence = []
+    for passage in passages:
         wanted = sorted(set(_words(passage)))
         total = sum(idf.get(w, unknown) for w in wanted)
         if len(wanted) < MIN_WORDS or not total:
             continue
         share = np.zeros(len(words))
         for word in wanted:
-            if word in places:
-                share[places[word]] += idf[word]
+            if word in postings:
+                share[postings[word]] += idf[word]
         share /= total
         np.maximum.at(shares, numbers, share)
-        # Round, so that sentences whose sums differ only in their order are equal.
+        # Round, because sums of the same weights in another order differ in the last digits.
         best = int(np.argmax(np.where(share >= MIN_SHARE, (share / by_chance).round(DIGITS), -1.0)))
         if share[best] >= MIN_SHARE:
             number, start, end = spans[best]
             end = quotation_end(texts[number], start, end)
-            found.append(Evidence(number, start, end, passage, verbatim=False, share=float(share[best])))
-    return found, shares.tolist()
+            evidence.append(Evidence(number, start, end, passage, verbatim=False, share=float(share[best])))
+    return evidence, shares.tolist()
 
 
 def _words(text: str) -> list[str]:
-    return [w[:_STEM] for w in folded_words(text)]
+    return [w[:_STEM_LENGTH] for w in folded_words(text)]

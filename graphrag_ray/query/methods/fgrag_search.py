@@ -1,16 +1,16 @@
-"""FG-RAG (Hong et al. 2025): summarise each thing that a question is about, then write one answer.
+"""FG-RAG (Hong et al. 2025): summarise each subject of a question, then write one answer.
 
-Query entities: one call lists what the question is about. Questions: for each, what a user would ask about
-it. Context-aware expansion: breadth-first over the graph from the entities nearest to it (weak context) and
-those nearest to these (strong context). Query-level summary: one call per query entity writes what its
-entities and relationships say to its questions. Answer: one call combines the summaries like the reduce call
-of global search. So a question makes at most 2 + 2n calls, those of one step concurrently.
+Query entities: one call lists the subjects of the question. Questions: one call per query entity lists the
+questions that a user would ask about it. Context-aware expansion: a breadth-first search over the graph
+starts at the entities nearest to the query entity (weak context) and to these (strong context). Query-level
+summary: one call per query entity answers its questions from its entities and relationships. Answer: one call
+combines the summaries. So n query entities take at most 2 + 2n calls; the calls of a step run concurrently.
 
-Where we differ: entities that a query entity mentions literally come first in its weak context, since their
-embeddings, of name and description, need not be the nearest. A summary may say that its records are
-irrelevant, and is dropped then. If no query entity is found, the question is the only one, and its only
-question (the authors' code always adds it). The expansion has two more bounds (`expand`), and of its 150
-descriptions a summary sees the first that fit into `query.fgrag_context_tokens`.
+Where we differ: entities that a query entity mentions literally come first in its weak context, because the
+embeddings of their names and descriptions need not be the nearest. A summary may say that its records are
+irrelevant, and is then dropped. If no query entity is found, the question serves as the only query entity and
+its only question (the authors' code always adds it). The expansion has two more limits (`expand`), and a
+summary sees only the first of its 150 descriptions that fit into `query.fgrag_context_tokens`.
 """
 
 from __future__ import annotations
@@ -73,43 +73,43 @@ from graphrag_ray.query.methods.single_context import first_line, is_insufficien
 
 NAME = "fgrag"
 NEAREST = 20
-"""Entities of the weak context, and of the strong one; as in the paper."""
+"""Number of entities of the weak and of the strong context, as in the paper."""
 ADVICE = "Raise the budget, or lower query.fgrag_entities or query.fgrag_context_tokens."
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from what surrounds each thing that the question is about."""
+    """Answer from the neighbourhood of each subject of the question."""
     check_graph(env)
     check_embedded(env, NAME, ["entity"])
     text, query = question.text, env.settings.query
     specs = [fgrag_spec(name, env.settings, env.prompts) for name in (ENTITIES, QUESTIONS, SUMMARY)]
-    _check_costs(text, env, *specs)
-    (ran,) = yield Dialogues(STAGE, [partial(query_entities, text, specs[0], query.fgrag_entities)])
-    named: QueryEntities | None = ran.result
+    _check_limits(text, env, *specs)
+    (outcome,) = yield Dialogues(STAGE, [partial(query_entities, text, specs[0], query.fgrag_entities)])
+    named: QueryEntities | None = outcome.result
     if named is None:
-        why = f"the call that lists its subjects failed: {ran.error}" if ran.error else NO_SUBJECT
+        reason = f"the call that lists its subjects failed: {outcome.error}" if outcome.error else NO_SUBJECT
         names: tuple[str, ...] = (text,)
         questions: list[tuple[str, ...]] = [(text,)]
-        notes = [f"Looked up: the question as a whole, since {why}"]
+        notes = [f"Looked up: the question as a whole, because {reason}"]
     else:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
         asked: list[DialogueOutcome[tuple[str, ...]]] = yield Dialogues(
             STAGE, [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names]
         )
-        questions = [one.result or (text,) for one in asked]
-        if errors := [one.error for one in asked if one.result is None]:
+        questions = [o.result or (text,) for o in asked]
+        if errors := [o.error for o in asked if o.result is None]:
             notes.append(
                 f"Questions about {len(errors)} of {plural(len(asked), 'subject')} could not be written; the "
                 f"original question was used instead. {errors[0]}"
             )
     contexts = yield from _contexts(names, env)
-    # There is nothing to ask of an empty context.
-    shown = [one for one in zip(names, questions, contexts, strict=True) if one[2].numbering]
+    # Skip subjects without any records.
+    subjects = [subject for subject in zip(names, questions, contexts, strict=True) if subject[2].numbering]
     parts = PartialAnswers()
-    start = [partial(entity_summary, text, *one, specs[2]) for one in shown]
-    summaries: list[DialogueOutcome[MapAnswer]] = yield Dialogues(STAGE, start)
-    for place, ((_, _, context), summary) in enumerate(zip(shown, summaries, strict=True)):
-        answers = [replace(summary.result, place=place)] if summary.result else None
+    dialogues = [partial(entity_summary, text, *subject, specs[2]) for subject in subjects]
+    summaries: list[DialogueOutcome[MapAnswer]] = yield Dialogues(STAGE, dialogues)
+    for position, ((_, _, context), summary) in enumerate(zip(subjects, summaries, strict=True)):
+        answers = [replace(summary.result, position=position)] if summary.result else None
         parts.add(STAGE, context, answers, summary.error)
     yield from reduce_answers(text, env, parts, ANSWER)
     if is_insufficient(parts.reduced.text):
@@ -120,7 +120,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "fgrag", "reduce"),
-    description="what stands around each thing that a question is about",
+    description="the neighbourhood of each subject of the question",
     graph=True,
     alternative="local",
     suggestions=("hybrid", "global"),
@@ -128,10 +128,10 @@ METHOD = MethodKind(
 )
 
 
-def _check_costs(
+def _check_limits(
     text: str, env: SearchEnv, entities: AnswerSpec, questions: AnswerSpec, summary: AnswerSpec
 ) -> None:
-    """Check room and budget. Prompts repeat names of one reply, and questions of another."""
+    """Check context windows and budget. Later prompts repeat the names and questions of earlier replies."""
     query, final = env.settings.query, reduce_spec(env.settings, env.prompts, ANSWER)
     name_tokens = max(reply_tokens(env, entities), env.count(text))
     question_tokens = max(reply_tokens(env, questions), env.count(text))
@@ -141,31 +141,31 @@ def _check_costs(
     )
     check_room(text, env, [final])
     n = query.fgrag_entities
-    shown = n * (query.fgrag_context_tokens + question_tokens) + name_tokens
+    summary_tokens = n * (query.fgrag_context_tokens + question_tokens) + name_tokens
     bound = calls_bound(text, env, STAGE, entities, 1, 0)
     bound += calls_bound(text, env, "reduce", final, 1, query.context_tokens)
     bound += calls_bound(text, env, STAGE, questions, n, n * before + name_tokens)
-    bound += calls_bound(text, env, STAGE, summary, n, shown)
+    bound += calls_bound(text, env, STAGE, summary, n, summary_tokens)
     check_budget(bound, query, ADVICE)
 
 
 def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
-    """Fill a context with what surrounds each name; it is empty if no entity is near the name."""
+    """Fill a context with the neighbourhood of each name. It is empty if no entity is near the name."""
     near = yield from _nearest(names, env)
     mentions = [find_mentions(name) for name in names]
-    ids = list(dict.fromkeys(id_ for own in (*(one.spans for one in mentions), *near) for id_ in own))
+    ids = list(dict.fromkeys(id_ for group in (*(m.spans for m in mentions), *near) for id_ in group))
     rows = yield Rows("entities", ["id", "title", "frequency"], ids)
     entities = {row["id"]: row for row in rows.to_pylist()}
     weak = []
     for name, mentioned, hits in zip(names, mentions, near, strict=True):
-        # The entity of this name, those that it mentions, then the nearest.
+        # Start with the entity of this name, then the entities that it mentions, then the nearest ones.
         frequency = {id_: entities[id_]["frequency"] or 0 for id_ in entities.keys() & mentioned.spans.keys()}
         order = dict.fromkeys([entity_id(entity_key(name)), *rarest_first(mentioned, frequency), *hits])
         weak.append([id_ for id_ in order if id_ in entities][:NEAREST])
     strong = yield from _nearest([", ".join(entities[id_]["title"] for id_ in ids) for ids in weak], env)
     # Run all expansions in lockstep, with one read per hop.
     running = [expand(*starts) for starts in zip(weak, strong, strict=True)]
-    reached: list[list[Reached]] = [[] for _ in running]
+    elements: list[list[Element]] = [[] for _ in running]
     links: Mapping[int, Any] = dict.fromkeys(range(len(running)))
     while links:
         frontiers: dict[int, Sequence[str]] = {}
@@ -173,26 +173,26 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
             try:
                 frontiers[n] = running[n].send(rows_of)
             except StopIteration as ended:
-                reached[n] = ended.value
+                elements[n] = ended.value
         tables = yield tuple(
-            Rows("relationships", EDGES, frontier, by=RELATIONSHIP_ENDS, limit_per_id=MOST_LINKS)
+            Rows("relationships", EDGES, frontier, by=RELATIONSHIP_ENDS, limit_per_id=MAX_LINKS)
             for frontier in frontiers.values()
         )
         links = {n: table.to_pylist() for n, table in zip(frontiers, tables, strict=True)}
-    records = yield from load_records(dict.fromkeys(one for own in reached for one in own), env)
+    records = yield from load_records(dict.fromkeys(element for group in elements for element in group), env)
     by_key = {(r.section, r.id): r for r in records}
     contexts = []
-    for own in reached:
-        keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in own]
+    for group in elements:
+        keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in group]
         share = Share([by_key[key] for key in keys if key in by_key])
-        # What does not fit is farthest from the name: it is simply not among the nearest.
+        # Records that do not fit are the farthest from the name, so they do not count as left out.
         context = fill([share], env.settings.query.fgrag_context_tokens, env.count)
         contexts.append(replace(context, left_out=0))
     return contexts
 
 
 def _nearest(texts: Sequence[str], env: SearchEnv) -> Steps[list[list[str]]]:
-    """Find the nearest entities of each text; none for an empty text."""
+    """Find the nearest entities of each text. An empty text has none."""
     lists: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
     remaining = iter(lists)
     return [[hit.id for hit in next(remaining)] if text else [] for text in texts]
@@ -200,10 +200,10 @@ def _nearest(texts: Sequence[str], env: SearchEnv) -> Steps[list[list[str]]]:
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
 ANSWER = "fgrag_answer"
-"""Prompt of the last call, whose stage is reduce."""
+"""Prompt of the last call, which belongs to the stage `reduce`."""
 STAGE = "fgrag"
 MAX_TOKENS: Mapping[str, int] = {ENTITIES: 300, QUESTIONS: 500}
-"""Size of the reply with all names, or with all questions about one."""
+"""Maximum size of a reply with all names, or with all questions about one name."""
 
 MAX_NAME_CHARACTERS = 80
 MAX_NAME_WORDS = 12
@@ -212,29 +212,29 @@ MAX_SENTENCE_WORDS = 3
 """Longer lines that end like a sentence are prose."""
 MAX_QUESTION_CHARACTERS = 400
 SCORE = 50.0
-"""Score of every summary: they are equally important, and none is asked for its helpfulness."""
+"""Score of every summary. Summaries are equally important, so the model is not asked for scores."""
 
 NO_NAMES = "it names nothing that the question is about; write the list alone, one subject a line"
 NO_SUBJECT = "no subject was named."
 
 _BULLET = re.compile(r"^(?:[-*•–—+>]|\(?\d{1,3}[.):])\s+")
 _MARKS = "\"'`*_“”„‘’«»「」[]"
-_LEFT_OUT = frozenset({"none", "n/a", "nothing", "null"})
-_IN_JSON = re.compile(r'"([^"\n]*)"(\s*:)?')
+_NO_NAMES = frozenset({"none", "n/a", "nothing", "null"})
+_JSON_STRING = re.compile(r'"([^"\n]*)"(\s*:)?')
 _HEADING = re.compile(r"#|-{3,}")
 _LABEL = re.compile(r"^subjects?\s*:\s*(?=\S)", re.IGNORECASE)
 _NOTHING = re.compile(
     r"[\W_]*(?:none|n/a|nothing|null)(?:\s+of (?:the|these) (?:records|data)\b|\s*(?:[^\w\s]|$))",
     re.IGNORECASE,
 )
-_ENDS = (".", "?", "!", "…", "。", "？", "！", "؟")
-_ASKED = ("?", "？", "؟", ";")
+_SENTENCE_ENDS = (".", "?", "!", "…", "。", "？", "！", "؟")
+_QUESTION_ENDS = ("?", "？", "؟", ";")
 _COMMAS = re.compile(r"[,;，、؛،]")
 
 
 @dataclass(frozen=True)
 class QueryEntities:
-    """What the question is about, the most important first, and the turn that listed it."""
+    """The subjects of a question, most important first, and the request and reply that listed them."""
 
     names: tuple[str, ...]
     request: ChatRequest
@@ -247,51 +247,51 @@ def fgrag_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -
     return build_spec(STAGE, settings, prompts, max_tokens, prompt)
 
 
-def query_entities(question: str, spec: AnswerSpec, most: int) -> Dialogue[QueryEntities | None]:
-    """Ask what the question is about; None if neither the reply nor its correction names anything."""
-    variables = {**prompt_variables(question, spec), "n_entities": str(most)}
+def query_entities(question: str, spec: AnswerSpec, limit: int) -> Dialogue[QueryEntities | None]:
+    """Ask for the subjects of a question. Returns None if neither the reply nor its correction names any."""
+    variables = {**prompt_variables(question, spec), "n_entities": str(limit)}
     request = build_request(ENTITIES, variables, spec)
     reply: ChatReply = yield request
-    names = parse_names(reply.text, most, question)
+    names = parse_names(reply.text, limit, question)
     if not names:
         request = correction_of(request, reply, ReplyProblem(NO_NAMES), spec)
         reply = yield request
-        names = parse_names(reply.text, most, question)
+        names = parse_names(reply.text, limit, question)
     return QueryEntities(tuple(names), request, reply) if names else None
 
 
 def entity_questions(
-    question: str, entity: str, before: QueryEntities, spec: AnswerSpec, most: int
+    question: str, entity: str, before: QueryEntities, spec: AnswerSpec, limit: int
 ) -> Dialogue[tuple[str, ...]]:
-    """Ask what a user would want to know about an entity, in the next turn after the one that named it."""
-    variables = {**prompt_variables(question, spec), "entity": entity, "n_questions": str(most)}
+    """Ask for the questions that a user would ask about an entity, as the next turn after `before`."""
+    variables = {**prompt_variables(question, spec), "entity": entity, "n_questions": str(limit)}
     reply: ChatReply = yield before.request.next_turn(
         before.reply, QUESTIONS, spec.prompt.fill_user(variables), variables=variables, call=spec.call
     )
-    return tuple(parse_questions(reply.text, most))
+    return tuple(parse_questions(reply.text, limit))
 
 
 def entity_summary(
     question: str, entity: str, questions: Sequence[str], context: Context, spec: AnswerSpec
 ) -> Dialogue[MapAnswer]:
-    """Ask for what a context says to the questions about an entity. Its score is 0 if it says nothing."""
-    shown = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
-    written, reply = yield from ask_for_reply(SUMMARY, question, spec, parse_text, None, **shown)
-    if _NOTHING.match(first_line(written)):
+    """Ask for a summary that answers the questions. The score is 0 if the context is irrelevant."""
+    variables = {"entity": entity, "questions": "\n".join(questions), "context": context.text}
+    summary, reply = yield from ask_for_reply(SUMMARY, question, spec, parse_text, None, **variables)
+    if _NOTHING.match(first_line(summary)):
         return MapAnswer("", 0.0)
-    answer = resolve_answer(written, SCORE, reply, context.numbering)
+    answer = resolve_answer(summary, SCORE, reply, context.numbering)
     return replace(answer, text=f"**{entity}** {answer.text}" if answer.text else "")
 
 
-def parse_names(reply: str, most: int, question: str = "") -> list[str]:
-    """Parse the first distinct names of a reply: one per line, or separated by commas if there is one line.
+def parse_names(reply: str, limit: int, question: str = "") -> list[str]:
+    """Parse the first distinct names of a reply, one per line or, in a single line, separated by commas.
 
-    Bullets, numbers, quotation marks and explanations after a colon are removed; headings and prose are
+    Bullets, numbers, quotation marks and explanations after a colon are removed. Headings and prose are
     ignored. A line that occurs in the question is a name, including its commas and colons.
     """
     asked = " ".join(question.split()).casefold()
     if reply.strip()[:1] in ("{", "["):
-        reply = "\n".join(value for value, colon in _IN_JSON.findall(reply) if not colon)
+        reply = "\n".join(value for value, colon in _JSON_STRING.findall(reply) if not colon)
     lines = [_LABEL.sub("", line) for line in _lines(reply) if not _HEADING.match(line)]
     if len(lines) == 1 and _bare(lines[0]).casefold() not in asked:
         before, _, after = lines[0].partition(": ")
@@ -311,27 +311,27 @@ def parse_names(reply: str, most: int, question: str = "") -> list[str]:
             and not (_ends_sentence(line) and n_words > MAX_SENTENCE_WORDS)
             and n_words <= MAX_NAME_WORDS
             and len(name) <= MAX_NAME_CHARACTERS
-            and name.casefold() not in _LEFT_OUT
+            and name.casefold() not in _NO_NAMES
             and _has_letter(name)
         ):
             names.append(name)
-    return _first(names, most)
+    return _first_distinct(names, limit)
 
 
-def parse_questions(reply: str, most: int) -> list[str]:
-    """Parse the first distinct questions of a reply, one per line; all lines if none ends like a question."""
+def parse_questions(reply: str, limit: int) -> list[str]:
+    """Parse the first distinct questions of a reply: lines that end like one or, without any, all lines."""
     lines = [line.strip(_MARKS + " ") for line in _lines(reply)]
     lines = [
         line
         for line in lines
         if len(line) <= MAX_QUESTION_CHARACTERS and _has_letter(line) and not _NOTHING.match(line)
     ]
-    asked = [line for line in lines if line.endswith(_ASKED)]
-    return _first(asked or [line for line in lines if not line.endswith(":")], most)
+    asked = [line for line in lines if line.endswith(_QUESTION_ENDS)]
+    return _first_distinct(asked or [line for line in lines if not line.endswith(":")], limit)
 
 
 def _ends_sentence(line: str) -> bool:
-    return line.rstrip(_MARKS + " ").endswith(_ENDS)
+    return line.rstrip(_MARKS + " ").endswith(_SENTENCE_ENDS)
 
 
 def _bare(text: str) -> str:
@@ -349,60 +349,60 @@ def _lines(reply: str) -> list[str]:
     return [line for line in (_BULLET.sub("", line) for line in cleaned) if line.strip(_MARKS + " ")]
 
 
-def _first(texts: Iterable[str], most: int) -> list[str]:
-    """Return the first `most` texts that are not empty, ignoring duplicates in another case."""
+def _first_distinct(texts: Iterable[str], limit: int) -> list[str]:
+    """Return the first `limit` non-empty texts, without duplicates (ignoring case)."""
     known: dict[str, str] = {}
     for text in texts:
-        if text and len(known) < most:
+        if text and len(known) < limit:
             known.setdefault(text.casefold(), text)
     return list(known.values())
 
 
-MOST_WEAK = 75
-"""Entities and relationships reached from the weak context; as in the paper."""
-MOST_IN_ALL = 150
-"""Those reached from both contexts together; as in the paper."""
-MOST_HOPS = 4
-"""Maximum number of hops: each is a read, and farther entities are hardly related. Not in the paper."""
-MOST_LINKS = 50
-"""Maximum number of relationships per entity, which may have a million. Not in the paper."""
+MAX_WEAK = 75
+"""Maximum number of entities and relationships from the weak context, as in the paper."""
+MAX_TOTAL = 150
+"""Maximum number of entities and relationships from both contexts together, as in the paper."""
+MAX_HOPS = 4
+"""Maximum number of hops. Each is a read, and distant entities are rarely related. Not in the paper."""
+MAX_LINKS = 50
+"""Maximum number of relationships followed per entity, which may have a million. Not in the paper."""
 
-Reached: TypeAlias = tuple[Kind, str]
+Element: TypeAlias = tuple[Kind, str]
 """An entity or relationship: kind and id."""
 
-Expansion: TypeAlias = Generator[Sequence[str], Sequence[Row], list[Reached]]
+Expansion: TypeAlias = Generator[Sequence[str], Sequence[Row], list[Element]]
 
 
 def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
-    """Expand breadth-first from the weak context up to MOST_WEAK, then from the strong one up to MOST_IN_ALL.
+    """Expand breadth-first from the weak context up to MAX_WEAK, then from the strong one up to MAX_TOTAL.
 
     Args:
-        weak: Ids of entities, nearest first; `strong` likewise.
+        weak, strong: Ids of the entities of each context, nearest first.
 
     Yields:
-        Ids of at most as many entities as may still be added; expects their relationships (EDGES) in any
+        Ids of entities, at most as many as may still be added. Expects their relationships (EDGES) in any
         order.
 
     Returns:
-        What was reached, in this order, without duplicates.
+        The entities and relationships in the order of the expansion, without duplicates.
     """
-    reached: dict[Reached, None] = {}
+    reached: dict[Element, None] = {}
 
-    def add(kind: Kind, ids: Iterable[str], most: int) -> None:
+    def add(kind: Kind, ids: Iterable[str], limit: int) -> None:
         for id_ in ids:
-            if len(reached) >= most:
+            if len(reached) >= limit:
                 return
             reached[kind, id_] = None
 
-    for start, most in ((weak, MOST_WEAK), (strong, MOST_IN_ALL)):
-        frontier = list(dict.fromkeys(start))[:most]
-        for hop in range(MOST_HOPS + 1):
-            add("entity", frontier, most)
-            if not frontier or hop == MOST_HOPS or len(reached) >= most:
+    for start, limit in ((weak, MAX_WEAK), (strong, MAX_TOTAL)):
+        frontier = list(dict.fromkeys(start))[:limit]
+        for hop in range(MAX_HOPS + 1):
+            add("entity", frontier, limit)
+            if not frontier or hop == MAX_HOPS or len(reached) >= limit:
                 break
             links = {row["id"]: row for row in (yield frontier)}
             before = len(reached)
-            add("relationship", by_turns(_links_in_order(links.values(), frontier, reached)), most)
+            add("relationship", by_turns(_links_in_order(links.values(), frontier, reached)), limit)
             new = [id_ for kind, id_ in list(reached)[before:] if kind == "relationship"]
             ends = (links[id_][end] for id_ in new for end in ("source_id", "target_id"))
             frontier = [id_ for id_ in dict.fromkeys(ends) if ("entity", id_) not in reached]
@@ -410,9 +410,9 @@ def expand(weak: Sequence[str], strong: Sequence[str]) -> Expansion:
 
 
 def _links_in_order(
-    rows: Iterable[Row], frontier: Sequence[str], reached: Mapping[Reached, None]
+    rows: Iterable[Row], frontier: Sequence[str], reached: Mapping[Element, None]
 ) -> list[list[str]]:
-    """Choose MOST_LINKS relationships per entity by importance; those to reached entities come first."""
+    """Choose MAX_LINKS relationships per entity by importance. Links between reached entities come first."""
     links: dict[str, list[Row]] = {id_: [] for id_ in frontier}
     for row in rows:
         for end in {row["source_id"], row["target_id"]} & links.keys():
@@ -421,5 +421,5 @@ def _links_in_order(
     def leads_on(row: Row) -> bool:
         return any(("entity", row[end]) not in reached for end in ("source_id", "target_id"))
 
-    best = (sorted(own, key=by_importance)[:MOST_LINKS] for own in links.values())
-    return [[row["id"] for row in sorted(own, key=leads_on)] for own in best]
+    best = (sorted(of_entity, key=by_importance)[:MAX_LINKS] for of_entity in links.values())
+    return [[row["id"] for row in sorted(of_entity, key=leads_on)] for of_entity in best]

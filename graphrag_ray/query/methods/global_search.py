@@ -1,6 +1,6 @@
 """Global search: map-reduce over all reports of one level (paper 3.1.6; C0–C3 of 4.1.2).
 
-With `query.dynamic`, it reads the reports that are rated relevant from the top instead.
+With `query.dynamic`, it instead reads the reports that dynamic selection rates as relevant.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import (
     CostBound,
-    budget_in_words,
     check_budget,
+    describe_budget,
     has_budget,
     map_reduce_bound,
     recount_tokens,
@@ -34,7 +34,7 @@ ADVICE = "Raise the budget, or let it choose the level: --level auto."
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Read all reports of C_k, or those that dynamic selection finds."""
+    """Read all reports of C_k, or the reports that dynamic selection finds."""
     kind = resolve_hierarchy(env)
     reports, communities = yield reports_of(kind), communities_of(kind)
     reports = yield from recount_tokens(kind.report_kind, reports, env)
@@ -48,14 +48,14 @@ def search(question: Question, env: SearchEnv) -> Method:
             deepest = known.parse(question.level, query.context_tokens)
         ids = reports["id"].to_pylist()
         selection = yield from select(question.text, env, kind.report_kind, known, ids, deepest)
-        wanted = _records(kind, reports, known.report[selection.places])
+        wanted = _records(kind, reports, known.report[selection.positions])
         parts = yield from map_reduce(question.text, env, wanted)
         notes = selection_notes(selection, deepest)
         answer: Answer = yield from combined_answer(question.text, NAME, "reports", parts, notes=notes)
         return replace(answer, contexts=(*selection.contexts, *answer.contexts))
-    chosen, why = choose_level(question, env, known, reports)
+    chosen, level_notes = choose_level(question, env, known, reports)
     parts = yield from map_reduce(question.text, env, _records(kind, reports, chosen.rows))
-    notes = (*why, *gap_notes(chosen))
+    notes = (*level_notes, *gap_notes(chosen))
     return (
         yield from combined_answer(question.text, NAME, "reports", parts, level=chosen.level, notes=notes)
     )
@@ -64,7 +64,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("map", "reduce"),
-    description="what the reports say of the whole",
+    description="community reports on the whole corpus",
     levels=True,
     dynamic=True,
     alternative="text",
@@ -76,27 +76,27 @@ METHOD = MethodKind(
 def choose_level(
     question: Question, env: SearchEnv, known: Levels, reports: pa.Table
 ) -> tuple[LevelReports, tuple[str, ...]]:
-    """Choose the requested level, else the finest within the budget, else the default; with notes."""
+    """Choose the requested level, the finest within the budget, or the default. Also returns notes."""
     query = env.settings.query
 
-    def bound(at: LevelReports) -> CostBound:
-        return map_reduce_bound(question.text, env, reports["n_tokens"].take(pa.array(at.rows)))
+    def bound(level: LevelReports) -> CostBound:
+        return map_reduce_bound(question.text, env, reports["n_tokens"].take(pa.array(level.rows)))
 
     auto = is_auto(question.level)
     if auto and has_budget(query):
-        with_reports = [at for k in range(known.n_levels) if len((at := known.at(k)).rows)]
+        with_reports = [level for k in range(known.n_levels) if len((level := known.at(k)).rows)]
         if not with_reports:
             raise known.empty()
-        chosen = next((at for at in reversed(with_reports) if bound(at).within(query)), None)
+        chosen = next((level for level in reversed(with_reports) if bound(level).within(query)), None)
         if chosen is None:
-            least = min(with_reports, key=lambda at: bound(at).tokens)
+            lowest = min(with_reports, key=lambda level: bound(level).tokens)
             raise BudgetSpent(
-                f"Even C{least.level} would take {bound(least)}, but {budget_in_words(query)}. No call was "
+                f"Even C{lowest.level} would take {bound(lowest)}, but {describe_budget(query)}. No call was "
                 "made for the answer. Raise the budget, or ask with --method vector."
             )
-        finer = next((at for at in with_reports if at.level > chosen.level), None)
-        more = f"; C{finer.level} would take {bound(finer)}" if finer else ""
-        return chosen, (f"C{chosen.level} is the finest level within the budget: {bound(chosen)}{more}.",)
+        finer = next((level for level in with_reports if level.level > chosen.level), None)
+        suffix = f"; C{finer.level} would take {bound(finer)}" if finer else ""
+        return chosen, (f"C{chosen.level} is the finest level within the budget: {bound(chosen)}{suffix}.",)
     chosen = known.at(known.parse(None if auto else question.level, query.context_tokens))
     check_budget(bound(chosen), query, ADVICE)
     if question.level is None or not auto:
@@ -106,15 +106,15 @@ def choose_level(
 
 def selection_notes(selection: Selection, deepest: int) -> tuple[str, ...]:
     """Describe what dynamic selection did."""
-    n_kept, calls = len(selection.places), plural(len(selection.contexts), "call")
-    why = f" ({Counter(selection.errors).most_common(1)[0][0]})" if selection.errors else ""
+    n_read, calls = len(selection.positions), plural(len(selection.contexts), "call")
+    reason = f" ({Counter(selection.errors).most_common(1)[0][0]})" if selection.errors else ""
     unrated, left_out, missing = selection.unrated, selection.left_out, selection.missing
     possible = (
         (
             True,
-            f"{plural(selection.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_kept:,} read.",
+            f"{plural(selection.n_rated, 'report')} down to C{deepest} rated in {calls}, {n_read:,} read.",
         ),
-        (unrated, f"{plural(unrated, 'report')} got no rating and counted as relevant{why}."),
+        (unrated, f"{plural(unrated, 'report')} got no rating and counted as relevant{reason}."),
         (selection.ended, selection.ended),
         (left_out, f"{plural(left_out, 'relevant report')}, the least relevant, left out for the budget."),
         (missing, f"{plural(missing, 'community', 'communities')} below relevant ones have no report."),

@@ -1,6 +1,6 @@
-"""Hybrid search: keyword (BM25) and vector search, fused by score, fill one context.
+"""Hybrid search: fill one context with the results of keyword (BM25) and vector search, fused by score.
 
-It searches the kinds of `query.hybrid_record_kinds`: chunks, entities, relationships, reports.
+`query.hybrid_record_kinds` lists the kinds of records to search: chunks, entities, relationships, reports.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ BOTH: tuple[By, ...] = ("vector", "keyword")
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from what both searches find."""
+    """Answer from the results of both searches."""
     kinds = list(dict.fromkeys(env.settings.query.hybrid_record_kinds))
     check_embedded(env, NAME, kinds)
     chunks = yield from matching_chunks(question.where)
@@ -32,6 +32,6 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="passages, by words and meaning",
+    description="passages by keywords and embedding",
     suggestions=("local", "global"),
 )

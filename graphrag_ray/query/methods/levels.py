@@ -1,11 +1,11 @@
 """The levels of a hierarchy, and the reports that represent each (paper 4.1.2).
 
 C_k consists of every community of level k and the leaves above it, which are projected down. A community is
-stored once, at its own level; the projection happens here.
+stored once, at its own level, and projected here.
 
-A community of C_k whose report failed is represented by the reports of its sub-communities, recursively:
-these cover the same members without overlapping others, unlike its parent's report. Members that no report
-covers are missing; the answer tells how many communities that concerns.
+A community of C_k whose report failed is represented by the reports of its sub-communities, recursively.
+Unlike the report of its parent, they cover the same members and no others. If no report covers a community,
+its members are missing, and a note of the answer gives the number of such communities.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class LevelReports:
     """The reports of one level.
 
     Attributes:
-        rows: Rows of the reports table, ascending.
-        replaced: Communities without a report that reports of sub-communities represent.
-        missing: Communities, of the level or below, that no report covers.
-        n_tokens: Tokens of all these reports as contexts show them.
+        rows: Positions in the reports table, ascending.
+        replaced: Communities without a report that are represented by reports of their sub-communities.
+        missing: Communities of the level or below that no report covers.
+        n_tokens: Total size of the reports in contexts.
     """
 
     level: int
@@ -46,12 +46,12 @@ class LevelReports:
 
 @dataclass(frozen=True)
 class Levels:
-    """The C communities of one hierarchy, and which have a report.
+    """The C communities of one hierarchy, and their reports.
 
     Attributes:
-        community: [C] As in the communities table, like `level` and `parent`.
-        report: [C] Row of the reports table; -1 if there is none.
-        n_tokens: [C] Tokens of that report; 0 if there is none.
+        community, level, parent: [C] Columns of the communities table.
+        report: [C] Position in the reports table, or -1 if there is no report.
+        n_tokens: [C] Size of the report, or 0 if there is none.
     """
 
     community: Ints
@@ -65,13 +65,13 @@ class Levels:
         return int(self.level.max()) + 1 if len(self.level) else 0
 
     def parse(self, text: str | int | None, context_tokens: int) -> int:
-        """Parse a level as users write it ("C2", "2", 2; None: `default`). Raises LevelNotFound."""
+        """Parse a level such as "C2", "2" or 2. None selects the `default`. Raises LevelNotFound."""
         if text is None:
             return self.default(context_tokens)
         match = _LEVEL.match(str(text))
         if match and int(match.group(1)) < self.n_levels:
             return int(match.group(1))
-        raise LevelNotFound(f"There is no level {str(text)!r}: {self._which()}")
+        raise LevelNotFound(f"There is no level {str(text)!r}: {self._describe_levels()}")
 
     def default(self, context_tokens: int) -> int:
         """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
@@ -83,7 +83,7 @@ class Levels:
     def at(self, level: int) -> LevelReports:
         """Collect the reports of C_level. Raises LevelNotFound."""
         if not 0 <= level < self.n_levels:
-            raise LevelNotFound(f"There is no level C{level}: {self._which()}")
+            raise LevelNotFound(f"There is no level C{level}: {self._describe_levels()}")
         is_leaf = ~np.isin(self.community, self.parent)
         chosen = np.flatnonzero((self.level == level) | (is_leaf & (self.level < level)))
         used = [chosen[self.report[chosen] >= 0]]
@@ -100,22 +100,22 @@ class Levels:
                 todo = children[self.report[children] < 0]
             if len(used) > n_used:
                 replaced.append(int(self.community[index]))
-        places = np.concatenate(used)
-        rows, n_tokens = np.sort(self.report[places]), int(self.n_tokens[places].sum())
+        positions = np.concatenate(used)
+        rows, n_tokens = np.sort(self.report[positions]), int(self.n_tokens[positions].sum())
         return LevelReports(level, rows, tuple(replaced), tuple(missing), n_tokens)
 
     def empty(self) -> LevelNotFound:
-        """The error for a hierarchy without reports."""
-        return LevelNotFound(f"No community has a report: {self._which()}")
+        """Build the error for a hierarchy without reports."""
+        return LevelNotFound(f"No community has a report: {self._describe_levels()}")
 
-    def _which(self) -> str:
+    def _describe_levels(self) -> str:
         if not self.n_levels:
             return "this index has no communities"
         return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
 
 
 def is_auto(level: str | int | None) -> bool:
-    """Whether the search method chooses the level."""
+    """Whether the search method is to choose the level."""
     return level is None or str(level).strip().lower() == AUTO
 
 
@@ -124,16 +124,18 @@ def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
 
     Args:
         communities: Columns community, level, parent, hierarchy.
-        reports: Columns community, n_tokens, hierarchy. `LevelReports.rows` refer to its rows.
+        reports: Columns community, n_tokens, hierarchy. `LevelReports.rows` are positions in this table.
     """
-    own = communities.filter(pc.equal(communities["hierarchy"], hierarchy))
+    selected = communities.filter(pc.equal(communities["hierarchy"], hierarchy))
     rows = np.flatnonzero(np.asarray(pc.equal(reports["hierarchy"], hierarchy)))
     tokens = _ints(reports["n_tokens"])[rows]
-    with_report = reports["community"].take(pa.array(rows)).cast(own["community"].type)
-    place = _ints(pc.fill_null(pc.index_in(own["community"], value_set=with_report.combine_chunks()), -1))
-    report = np.where(place < 0, -1, np.append(rows, -1)[place])
-    n_tokens = np.where(place < 0, 0, np.append(tokens, 0)[place])
-    return Levels(_ints(own["community"]), _ints(own["level"]), _ints(own["parent"]), report, n_tokens)
+    with_report = reports["community"].take(pa.array(rows)).cast(selected["community"].type)
+    index = pc.index_in(selected["community"], value_set=with_report.combine_chunks())
+    position = _ints(pc.fill_null(index, -1))
+    report = np.where(position < 0, -1, np.append(rows, -1)[position])
+    n_tokens = np.where(position < 0, 0, np.append(tokens, 0)[position])
+    community, level, parent = (_ints(selected[name]) for name in ("community", "level", "parent"))
+    return Levels(community, level, parent, report, n_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,7 @@ class Units:
     Attributes:
         n_units: Number of community reports or chunks.
         share: `n_tokens` relative to the largest row.
-        missing: Communities of the level that no report covers.
+        missing: Number of communities of the level that no report covers.
     """
 
     name: str
@@ -157,12 +159,12 @@ def units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
     """Compute Table 2 of the paper (4.1.2) from the levels and the token count of each chunk."""
     chunks = np.asarray(chunk_tokens, dtype=np.int64)
     rows = [
-        (f"C{at.level}", len(at.rows), at.n_tokens, len(at.missing))
-        for at in map(known.at, range(known.n_levels))
+        (f"C{level.level}", len(level.rows), level.n_tokens, len(level.missing))
+        for level in map(known.at, range(known.n_levels))
     ]
     rows.append(("TS", len(chunks), int(chunks.sum()), 0))
-    most = max(tokens for _, _, tokens, _ in rows)
-    return [Units(name, n, tokens, tokens / most if most else 0.0, gap) for name, n, tokens, gap in rows]
+    largest = max(1, *(tokens for _, _, tokens, _ in rows))
+    return [Units(name, n, tokens, tokens / largest, missing) for name, n, tokens, missing in rows]
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

@@ -1,19 +1,19 @@
 """LightRAG as a baseline: search the graph by keywords of two levels.
 
-After Guo et al. 2024, "LightRAG: Simple and Fast Retrieval-Augmented Generation", with the modes, numbers and
-budgets of version 1.5:
+After Guo et al. 2024, "LightRAG: Simple and Fast Retrieval-Augmented Generation", with the modes and limits
+of version 1.5:
 
     local    entities near the low-level keywords, with their relationships
     global   relationships near the high-level keywords, with their ends
     hybrid   both, alternately
     mix      hybrid, and the chunks nearest to the question
 
-Each mode adds the chunks that state what is shown. Entities, relationships, and the whole context have a
-token budget. One call lists the keywords, one writes the answer.
+Each mode adds chunks that mention these entities and relationships. Entities, relationships, and the whole
+context have a token budget. One call lists the keywords, and one writes the answer.
 
-Departures: contexts and references have the format of all our search methods. Chunks of frequent elements are
-not listed. Chunks are ranked by how many of the records they state, then by nearness to the question;
-LightRAG uses nearness alone, and optionally a reranking model.
+Where we differ: contexts and references have the format of all our search methods. Chunks of frequent
+elements are not listed. Chunks are ranked by how many of the records they mention, then by similarity to the
+question; LightRAG uses similarity alone, and optionally a reranking model.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.graph.report_context import Context, Record, sanitize
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
-from graphrag_ray.query.methods.context_filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
 from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, check_graph
-from graphrag_ray.query.methods.local_search import EDGES, MOST_CHUNKS, by_importance, by_turns
+from graphrag_ray.query.methods.local_search import EDGES, MAX_LISTED_CHUNKS, by_importance, by_turns
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, answer_spec, build_spec, parsed_or_none
 from graphrag_ray.query.methods.method import (
     Dialogues,
@@ -58,49 +58,49 @@ from graphrag_ray.query.methods.record_loading import load_records, prefix_that_
 from graphrag_ray.query.methods.single_context import ADVICE, PHASE, answer_from
 
 NAME = "lightrag"
-TOKENS = "lightrag_context_tokens"
-"""Key under `query` that limits the context."""
+CONTEXT_SETTING = "lightrag_context_tokens"
+"""Key of the setting under `query` that limits the context."""
 TOP_K = 40
-"""Entities per search by low-level keywords, and relationships by high-level keywords."""
+"""Number of entities found by low-level keywords, and of relationships found by high-level keywords."""
 MIN_ELEMENT_TOKENS = 12
-"""Limits the number of entities or relationships to those that fill their budget if none is shorter."""
-MOST_NEAR = 1_000
-"""Number of chunks that are ranked by nearness to the question."""
-WITHOUT_KEYWORDS = "No keywords could be listed for this question{}; it was searched unchanged."
+"""Assumed minimum size of an entity or relationship, which limits how many are loaded for a token budget."""
+MAX_NEAR_CHUNKS = 1_000
+"""Maximum number of chunks that are ranked by similarity to the question."""
+WITHOUT_KEYWORDS = "No keywords could be listed for this question{}. It was searched unchanged."
 
 _KINDS: tuple[Kind, ...] = ("entity", "relationship", "text_unit")
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from what is near the keywords of the question."""
+    """Answer from the entities, relationships and chunks nearest to the keywords of the question."""
     check_graph(env)
     text, query = question.text, env.settings.query
     mode = query.lightrag_mode
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(env, NAME, [kind for kind in _KINDS if kind != unsearched])
     first, last = keywords_spec(env.settings, env.prompts), answer_spec(env.settings, env.prompts)
-    check_room(text, env, [last], setting=TOKENS)
+    check_room(text, env, [last], setting=CONTEXT_SETTING)
     bound = calls_bound(text, env, STAGE, first, 1, 0)
     bound += calls_bound(text, env, PHASE, last, 1, query.lightrag_context_tokens)
-    check_budget(bound, query, ADVICE.format(TOKENS))
+    check_budget(bound, query, ADVICE.format(CONTEXT_SETTING))
     chunks = yield from matching_chunks(question.where)
-    # Search by the keywords of the mode's level, or the other level if that is empty, or the question itself.
+    # Search by the keywords of the mode's level. If it has none, use the other level, or the question itself.
     (outcome,) = yield Dialogues(STAGE, [partial(list_keywords, text, first)])
-    found: DualKeywords = outcome.result or DualKeywords((text,), (text,))
-    high = () if mode == "local" else found.high or (found.low if mode == "global" else ())
-    low = () if mode == "global" else found.low or (found.high if mode == "local" else ())
+    keywords: DualKeywords = outcome.result or DualKeywords((text,), (text,))
+    high = () if mode == "local" else keywords.high or (keywords.low if mode == "global" else ())
+    low = () if mode == "global" else keywords.low or (keywords.high if mode == "local" else ())
     searched = (("Entities", low), ("Relationships", high))
     notes = [f"{what} were looked up by: {', '.join(words)}." for what, words in searched if words]
     if outcome.result is None:
         notes = [WITHOUT_KEYWORDS.format(f" ({outcome.error})" if outcome.error else "")]
     context = yield from _context(text, ", ".join(low), ", ".join(high), env, chunks)
-    return (yield from answer_from(text, env, NAME, context, notes, TOKENS))
+    return (yield from answer_from(text, env, NAME, context, notes, CONTEXT_SETTING))
 
 
 METHOD = MethodKind(
     search,
     stages=("embed", "keywords", "answer"),
-    description="what its keywords are near to in the graph",
+    description="entities and relationships near keywords of the question",
     graph=True,
     suggestions=("hybrid", "global"),
     option=("mode", "lightrag_mode"),
@@ -111,24 +111,24 @@ METHOD = MethodKind(
 def _context(
     text: str, low: str, high: str, env: SearchEnv, chunks: Collection[str] | None
 ) -> Steps[Context]:
-    """Fill the context. `chunks` are those to which the question is restricted; None for all."""
+    """Fill the context. `chunks` restricts it to these chunks, unless it is None."""
     query, count = env.settings.query, env.count
     texts = {"entity": low, "relationship": high, "text_unit": text if query.lightrag_mode == "mix" else ""}
-    possible: dict[Kind, list[str] | None] = {}
+    allowed: dict[Kind, list[str] | None] = {}
     for kind in _KINDS:
-        possible[kind] = yield from matching_ids(kind, chunks)
+        allowed[kind] = yield from matching_ids(kind, chunks)
     searches = [
-        Search(kind, "vector", texts[kind], k, possible[kind])
+        Search(kind, "vector", texts[kind], k, allowed[kind])
         for kind, k in zip(_KINDS, (TOP_K, TOP_K, query.lightrag_chunks), strict=True)
         if texts[kind]
     ]
     lists: list[list[Hit]] = yield tuple(searches)
-    hits = {one.kind: [hit.id for hit in own] for one, own in zip(searches, lists, strict=True)}
+    hits = {s.kind: [hit.id for hit in found] for s, found in zip(searches, lists, strict=True)}
     near, related, near_chunks = (hits.get(kind, []) for kind in _KINDS)
     tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
     budgets = [min(n, query.lightrag_context_tokens) for n in tokens]
-    # Look up no more than may fit. The first of all relationships are among the first of each entity, unless
-    # conditions exclude some of these.
+    # Read no more relationships than may fit: the most important of all are among the most important of each
+    # entity. With conditions, any of them may be excluded, so read all.
     per_entity = 1 + tokens[1] // MIN_ELEMENT_TOKENS if chunks is None else None
     tables: list[pa.Table] = yield (
         Rows("relationships", EDGES, near, by=RELATIONSHIP_ENDS, limit_per_id=per_entity),
@@ -136,38 +136,38 @@ def _context(
     )
     edges, related_edges = (table.to_pylist() for table in tables)
     if chunks is not None:
-        allowed = set(possible["relationship"] or ())
-        edges = [row for row in edges if row["id"] in allowed]
+        allowed_edges = set(allowed["relationship"] or ())
+        edges = [row for row in edges if row["id"] in allowed_edges]
     ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*edges, *related_edges)}
     ends_of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
     in_order = (
         by_turns([near, list(ends_of_related)]),
         by_turns([[row["id"] for row in sorted(edges, key=by_importance)], related]),
     )
-    shown: list[list[Record]] = []
+    elements: list[list[Record]] = []
     left_out = cut = 0
     ids = [
         (kind, id_)
-        for kind, own, budget in zip(_KINDS, in_order, budgets, strict=False)
-        for id_ in islice(own, 1 + budget // MIN_ELEMENT_TOKENS)
+        for kind, ordered, budget in zip(_KINDS, in_order, budgets, strict=False)
+        for id_ in islice(ordered, 1 + budget // MIN_ELEMENT_TOKENS)
     ]
     records = yield from load_records(ids, env, chunks)
     for section, budget in zip(("Entities", "Relationships"), budgets, strict=True):
         of_section = [record for record in records if record.section == section]
-        first, n_cut = first_fitting(of_section, budget, count)
-        shown.append(first)
-        left_out += len(of_section) - len(first)
+        selected, n_cut = records_that_fit(of_section, budget, count)
+        elements.append(selected)
+        left_out += len(of_section) - len(selected)
         cut += n_cut
-    stating, n_stating = yield from _stating(text, shown[0], shown[1], ends, env, chunks)
+    stating, n_stating = yield from _chunks_stating(text, elements[0], elements[1], ends, env, chunks)
     order = list(by_turns([near_chunks, stating]))[: query.lightrag_chunks]
     chosen, _ = yield from prefix_that_fits(order, env, context_tokens=query.lightrag_context_tokens)
     sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
     left_out += max(n_stating, len(order)) - len(sources)
-    context = fill([Share(own) for own in (*shown, sources)], query.lightrag_context_tokens, count, left_out)
+    context = fill([Share(r) for r in (*elements, sources)], query.lightrag_context_tokens, count, left_out)
     return replace(context, cut=context.cut + cut)
 
 
-def _stating(
+def _chunks_stating(
     text: str,
     entities: Sequence[Record],
     relationships: Sequence[Record],
@@ -175,47 +175,48 @@ def _stating(
     env: SearchEnv,
     chunks: Collection[str] | None,
 ) -> Steps[tuple[list[str], int]]:
-    """Find the chunks that state most of what is shown, then the nearest, and count all that state some.
+    """Find the chunks that mention most of the elements, the nearest first among equals.
 
-    For elements in more than MOST_CHUNKS chunks, only chunks near the question are considered.
+    Also counts the chunks. Only chunks near the question are checked for frequent elements.
     """
     near, related = [r.id for r in entities], [r.id for r in relationships]
     ends = {id_: ends_of[id_] for id_ in related}
     looked_up = list(dict.fromkeys([*near, *(end for pair in ends.values() for end in pair)]))
     rows = (yield Rows("entities", ["id", "frequency"], looked_up)).to_pylist()
-    often = {row["id"] for row in rows if (row["frequency"] or 0) > MOST_CHUNKS}
+    common = {row["id"] for row in rows if (row["frequency"] or 0) > MAX_LISTED_CHUNKS}
     # A relationship occurs in no more chunks than either of its ends.
-    frequent = often.intersection(near) | {id_ for id_, pair in ends.items() if often.issuperset(pair)}
+    frequent = common.intersection(near) | {id_ for id_, pair in ends.items() if common.issuperset(pair)}
     tables: list[pa.Table] = yield tuple(
-        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in own if id_ not in frequent])
-        for table, own in (("entities", near), ("relationships", related))
+        Rows(table, ["id", "text_unit_ids"], [id_ for id_ in ids if id_ not in frequent])
+        for table, ids in (("entities", near), ("relationships", related))
     )
     lists = {row["id"]: row["text_unit_ids"] or () for table in tables for row in table.to_pylist()}
-    held = Counter(
+    n_stated = Counter(
         chunk
         for id_ in (*near, *related)
         for chunk in dict.fromkeys(lists.get(id_, ()))
         if chunks is None or chunk in chunks
     )
-    if not held and not frequent:
+    if not n_stated and not frequent:
         return [], 0
-    possible = sorted(held) if not frequent else None if chunks is None else sorted(chunks)
-    hits: list[Hit] = yield Search("text_unit", "vector", text, MOST_NEAR, possible)
+    only_ids = sorted(n_stated) if not frequent else None if chunks is None else sorted(chunks)
+    hits: list[Hit] = yield Search("text_unit", "vector", text, MAX_NEAR_CHUNKS, only_ids)
     if frequent:
         columns = ["id", "entity_ids", "relationship_ids"]
         for row in (yield Rows("text_units", columns, [hit.id for hit in hits])).to_pylist():
             mentioned = [*(row["entity_ids"] or ()), *(row["relationship_ids"] or ())]
             if stated := frequent.intersection(mentioned):
-                held[row["id"]] += len(stated)
-    place = {hit.id: n for n, hit in enumerate(hits)}
-    most = env.settings.query.lightrag_chunks
-    return nsmallest(most, held, key=lambda c: (-held[c], place.get(c, len(place)))), len(held)
+                n_stated[row["id"]] += len(stated)
+    position = {hit.id: n for n, hit in enumerate(hits)}
+    limit = env.settings.query.lightrag_chunks
+    first = nsmallest(limit, n_stated, key=lambda c: (-n_stated[c], position.get(c, len(position))))
+    return first, len(n_stated)
 
 
 STAGE = "keywords"
 MAX_OUTPUT_TOKENS = 500
-MOST_KEYWORDS, MOST_CHARACTERS = 20, 200
-"""Maximum length of a list and of a keyword: more would blur the search."""
+MAX_KEYWORDS, MAX_CHARACTERS = 20, 200
+"""Maximum number of keywords per list, and of characters per keyword. More would blur the search."""
 
 
 class KeywordsReply(JsonReply):
@@ -247,18 +248,18 @@ def keywords_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSp
 
 
 def list_keywords(question: str, spec: AnswerSpec) -> Dialogue[DualKeywords | None]:
-    """Ask for the keywords of a question; None if neither the reply nor its correction has any."""
+    """Ask for the keywords of a question. Returns None if neither the reply nor its correction has any."""
     return (yield from parsed_or_none(STAGE, question, spec, parse_keywords, KEYWORDS_SCHEMA))
 
 
 def parse_keywords(reply: str) -> DualKeywords | ReplyProblem:
-    """Parse the keywords of a reply. A missing list is empty; a single text is split at commas."""
+    """Parse keywords. A missing list counts as empty. A single string is split at commas."""
     parsed = parse_reply(reply, KeywordsReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_LISTS)
     lists = []
     for level in (parsed.high_level, parsed.low_level):
         parts = _SEPARATORS.split(level[0]) if len(level) == 1 else level
-        keywords = dict.fromkeys(sanitize(part[:MOST_CHARACTERS]).strip() for part in parts)
-        lists.append(tuple(keyword for keyword in keywords if keyword)[:MOST_KEYWORDS])
+        keywords = dict.fromkeys(sanitize(part[:MAX_CHARACTERS]).strip() for part in parts)
+        lists.append(tuple(keyword for keyword in keywords if keyword)[:MAX_KEYWORDS])
     return DualKeywords(*lists) if any(lists) else ReplyProblem(NO_LISTS)

@@ -1,16 +1,15 @@
-"""Local search: fill one context with what surrounds the entities nearest to a question.
+"""Local search: fill one context with the neighbourhood of the entities nearest to a question.
 
 The paper has no local search; this follows the documentation of Microsoft GraphRAG. Entities found by their
-embeddings lead to their relationships, claims, community reports and chunks; text, reports and the rest have
-a share of the context each.
+embeddings lead to their relationships, claims, community reports and chunks. Chunks, reports, and all other
+records have a share of the context each.
 
-Departures: entities that the question mentions literally come first. A report is of one level (the entity's
-finest community down to that level that has a report), not of all levels above. Chunks are ranked by a random
-walk from the question (`chunk_walk.py`), which finds more: see "Walks" in benchmarks/RESULTS.md. Without
-it (`query.local_pagerank`), and in an index made by an earlier version, chunks of the entities are ranked
-by how
-many of the mentioned entities they contain and by nearness to the question, so that a frequent entity does
-not use all the room.
+Where we differ: entities that the question mentions literally come first. Each entity contributes one report,
+of its finest community with a report down to the level, and not the reports of all levels above. Chunks are
+ranked by a random walk from the question (`chunk_walk.py`), which finds more relevant ones: see "Walks" in
+benchmarks/RESULTS.md. Without the walk (`query.local_pagerank: false`, or an index made by an earlier
+version), chunks of the entities are ranked by how many of the mentioned entities they contain, then by
+similarity to the question, so that a frequent entity does not fill the context.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from graphrag_ray.query.methods.single_context import answer_from
 NAME = "local"
 NO_REPORTS = "Community reports were left out, because they also draw on other documents."
 DEFAULT_LEVEL = 2
-"""The level that Microsoft GraphRAG's command line reads; the finest level of an index with fewer."""
+"""Level that Microsoft GraphRAG's command line reads. An index with fewer levels uses its finest one."""
 MIN_CHUNK_TOKENS = 32
-"""Limits the number of chunks to those that fill a context if none is shorter; others count as left out."""
-MOST_CHUNKS = 2_000
-"""The chunks of an entity with more are not listed; the chunks nearest to the question are checked for it."""
-MOST_EDGES = 1_000
-"""Maximum number of relationships per entity, by importance: a frequent name may have a million."""
+"""Assumed minimum size of a chunk, which limits how many are considered. Others count as left out."""
+MAX_LISTED_CHUNKS = 2_000
+"""The chunks of a more frequent entity are not listed. Instead, chunks near the question are checked."""
+MAX_EDGES = 1_000
+"""Maximum number of relationships per entity, most important first. A frequent name may have a million."""
 
 MEMBERS = ["id", "level", "entity_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight"]
@@ -58,7 +57,7 @@ CLAIMS += ["subject_entity_id", "text_unit_ids"]
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from what surrounds the entities nearest to the question."""
+    """Answer from the neighbourhood of the entities nearest to the question."""
     chunks = yield from matching_chunks(question.where)
     check_embedded(env, NAME, ["entity"])
     finest = yield from finest_level(question.level, env)
@@ -70,7 +69,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="what stands around a name",
+    description="entities near the question and their neighbourhood",
     levels=True,
     graph=True,
     suggestions=("hybrid", "global"),
@@ -81,15 +80,15 @@ METHOD = MethodKind(
 def context_for(
     text: str, env: SearchEnv, *, finest: int = DEFAULT_LEVEL, chunks: Collection[str] | None = None
 ) -> Steps[Context]:
-    """Fill a context of at most `query.context_tokens`; it is empty if no entity is near.
+    """Fill a context of at most `query.context_tokens`. It is empty if no entity is near the question.
 
-    It shows reports down to level `finest`, or none if the question is restricted to `chunks`.
+    It has reports down to level `finest`, or none if the question is restricted to `chunks`.
     """
     resolve_hierarchy(env, over="entity")
     check_embedded(env, NAME, ["entity"])
     query = env.settings.query
     near, named = yield from _near(text, env, chunks)
-    edges, claims, communities = yield from _around(list(near), env, chunks)
+    edges, claims, communities = yield from _elements_around(list(near), env, chunks)
     # Entities first, then relationships and claims alternately, so that neither displaces the other.
     ids: list[tuple[Kind, str]] = [("entity", id_) for id_ in near]
     ids += [("relationship", edge["id"]) for edge in edges]
@@ -98,15 +97,15 @@ def context_for(
     elements = [record for record in records if record.section == "Entities"]
     pairs = zip_longest(related, map(claim_record, claims))
     elements += [record for pair in pairs for record in pair if record]
-    most = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
+    limit = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
     if query.local_pagerank and NAME_LINKS_TABLE in env.n_rows:
-        (hits,) = yield from walk_chunks([text], env, most, chunks)
-        order, n_held = [hit.id for hit in hits], len(hits)
+        (hits,) = yield from walk_chunks([text], env, limit, chunks)
+        order, n_containing = [hit.id for hit in hits], len(hits)
     else:
-        order, n_held = yield from _chunks_around(text, near, named, edges, env, chunks, most)
+        order, n_containing = yield from _chunks_around(text, near, named, edges, env, chunks, limit)
     chosen, _ = yield from prefix_that_fits(order, env)
     sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
-    left_out = n_held - len(chosen)
+    left_out = n_containing - len(chosen)
     reports: list[Record] = []
     if chunks is None:
         reports = yield from load_records((yield from reports_around(near, env, communities, finest)), env)
@@ -121,7 +120,7 @@ def context_for(
 
 
 def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
-    """Parse a level as the caller wrote it; None or auto is DEFAULT_LEVEL. Raises LevelNotFound."""
+    """Parse the requested level. None and auto mean DEFAULT_LEVEL. Raises LevelNotFound."""
     kind = resolve_hierarchy(env, over="entity")
     if is_auto(level):
         return DEFAULT_LEVEL
@@ -133,7 +132,7 @@ def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
 def _near(
     text: str, env: SearchEnv, chunks: Collection[str] | None
 ) -> Steps[tuple[dict[str, int], list[str]]]:
-    """Find the mentioned and then the nearest entities with their chunk counts, and the mentioned ids."""
+    """Find mentioned, then nearest entities with their chunk counts. Also returns the mentioned ids."""
     possible = yield from matching_ids("entity", chunks)
     mentioned = find_mentions(text)
     k, columns = env.settings.query.local_entities, ["id", "frequency"]
@@ -145,18 +144,18 @@ def _near(
     counted = frequency.keys() if possible is None else frequency.keys() & set(possible)
     named = rarest_first(mentioned, {id_: frequency[id_] for id_ in counted})[:k]
     order = dict.fromkeys([*named, *(hit.id for hit in hits)])
-    rest = yield Rows("entities", columns, [id_ for id_ in order if id_ not in frequency])
-    frequency |= {row["id"]: row["frequency"] or 0 for row in rest.to_pylist()}
+    others = yield Rows("entities", columns, [id_ for id_ in order if id_ not in frequency])
+    frequency |= {row["id"]: row["frequency"] or 0 for row in others.to_pylist()}
     return {id_: frequency[id_] for id_ in order if id_ in frequency}, named
 
 
-def _around(
+def _elements_around(
     entities: Sequence[str], env: SearchEnv, chunks: Collection[str] | None
 ) -> Steps[tuple[list[Row], list[Row], pa.Table]]:
-    """Find the first relationships and claims of entities, and the communities that contain some of them."""
-    query, place = env.settings.query, {id_: n for n, id_ in enumerate(entities)}
-    # With conditions, the rows that satisfy them may have the lowest rank, so there is no limit.
-    most_edges, most_claims = (MOST_EDGES, query.local_claims) if chunks is None else (None, None)
+    """Find the most important relationships and claims of entities, and the communities that contain them."""
+    query, position = env.settings.query, {id_: n for n, id_ in enumerate(entities)}
+    # With conditions there is no limit, because the matching rows may have the lowest rank.
+    most_edges, most_claims = (MAX_EDGES, query.local_claims) if chunks is None else (None, None)
     columns = EDGES if chunks is None else [*EDGES, "text_unit_ids"]
     tables = yield (
         Rows("relationships", columns, entities, by=RELATIONSHIP_ENDS, limit_per_id=most_edges),
@@ -168,12 +167,12 @@ def _around(
         [r for r in table.to_pylist() if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
         for table in tables[:2]
     )
-    chosen = relationships_in_order(edges, place, query.local_relationships)
+    chosen = relationships_in_order(edges, position, query.local_relationships)
     if chunks is None:
-        rest = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
-        lists = {row["id"]: row for row in rest.to_pylist()}
+        with_chunks = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
+        lists = {row["id"]: row for row in with_chunks.to_pylist()}
         chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
-    return chosen, claims_in_order(claims, place, query.local_claims), tables[2]
+    return chosen, claims_in_order(claims, position, query.local_claims), tables[2]
 
 
 def _chunks_around(
@@ -183,33 +182,33 @@ def _chunks_around(
     edges: Sequence[Row],
     env: SearchEnv,
     chunks: Collection[str] | None,
-    most: int,
+    limit: int,
 ) -> Steps[tuple[list[str], int]]:
-    """Without a walk: find the first chunks that contain some of the entities, and how many do."""
-    ways: list[By] = ["vector"] if env.n_rows.get("embeddings_text_unit") else []
+    """Without a walk, find the first `limit` chunks that contain any of the entities, and count them all."""
+    search_types: list[By] = ["vector"] if env.n_rows.get("embeddings_text_unit") else []
     if search_index_table("text_unit", "keyword") in env.n_rows:
-        ways.append("keyword")
-    frequent = {id_ for id_, n in near.items() if n > MOST_CHUNKS} if ways else set()
+        search_types.append("keyword")
+    frequent = {id_ for id_, n in near.items() if n > MAX_LISTED_CHUNKS} if search_types else set()
     rows = yield Rows("entities", ["id", "text_unit_ids"], [id_ for id_ in near if id_ not in frequent])
     lists = {row["id"]: row["text_unit_ids"] or [] for row in rows.to_pylist()}
-    held = {c for own in lists.values() for c in own if chunks is None or c in chunks}
-    possible = chunks if frequent else held
-    only = None if possible is None else sorted(possible)
-    searches = [Search("text_unit", by, text, only_ids=only) for by in ways]
-    order = [id_ for _, id_ in (yield from rank(searches, env, most))]
+    containing = {c for listed in lists.values() for c in listed if chunks is None or c in chunks}
+    candidates = chunks if frequent else containing
+    only_ids = None if candidates is None else sorted(candidates)
+    searches = [Search("text_unit", by, text, only_ids=only_ids) for by in search_types]
+    order = [id_ for _, id_ in (yield from rank(searches, env, limit))]
     if frequent:
         rows = yield Rows("text_units", ["id", "entity_ids"], order)
-        holds = {row["id"]: frequent.intersection(row["entity_ids"] or ()) for row in rows.to_pylist()}
-        lists |= {id_: [c for c in order if id_ in holds.get(c, ())] for id_ in frequent}
-        held.update(c for c in order if holds.get(c))
-    places = {id_: place for place, id_ in enumerate(id_ for id_ in order if id_ in held)}
+        contained = {row["id"]: frequent.intersection(row["entity_ids"] or ()) for row in rows.to_pylist()}
+        lists |= {id_: [c for c in order if id_ in contained.get(c, ())] for id_ in frequent}
+        containing.update(c for c in order if contained.get(c))
+    positions = {id_: position for position, id_ in enumerate(id_ for id_ in order if id_ in containing)}
     entities = [{"id": id_, "text_unit_ids": lists.get(id_, [])} for id_ in near]
-    n_held = max([len(held), *(near[id_] for id_ in frequent if chunks is None)])
-    return chunks_in_order(entities, edges, named, places, chunks, most), n_held
+    n_containing = max([len(containing), *(near[id_] for id_ in frequent if chunks is None)])
+    return chunks_in_order(entities, edges, named, positions, chunks, limit), n_containing
 
 
 def communities_around(entities: Sequence[str], env: SearchEnv) -> Rows:
-    """The communities that contain some of the entities."""
+    """Request the communities that contain any of the entities."""
     return Rows(resolve_hierarchy(env).communities_table, MEMBERS, entities, by="entity_ids", trim_lists=True)
 
 
@@ -219,46 +218,46 @@ def reports_around(
     communities: pa.Table | None = None,
     finest: int = DEFAULT_LEVEL,
 ) -> Steps[list[tuple[Kind, str]]]:
-    """Find the reports on the finest communities of entities, down to a level; largest overlap first."""
+    """Find the reports of the finest communities of entities, down to a level, largest overlap first."""
     kind = resolve_hierarchy(env, over="entity")
     if communities is None:
         communities = yield communities_around(list(entities), env)
-    found = memberships(communities, entities, finest)
-    report = {m.community: report_id(m.community) for m in found}
+    members = memberships(communities, entities, finest)
+    report = {m.community: report_id(m.community) for m in members}
     rows = (yield Rows(kind.reports_table, ["id", "rank"], list(report.values()))).to_pylist()
     ranks = {row["id"]: row["rank"] for row in rows}
     ranked = {c: ranks[id_] for c, id_ in report.items() if id_ in ranks}
-    return [(kind.report_kind, report[c]) for c in communities_in_order(found, ranked)]
+    return [(kind.report_kind, report[c]) for c in communities_in_order(members, ranked)]
 
 
-def relationships_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Order relationships (EDGES) between the entities, then `per_entity` of those that lead elsewhere."""
+def relationships_in_order(rows: Iterable[Row], position: Mapping[str, int], per_entity: int) -> list[Row]:
+    """Order relationships (EDGES) between the entities, then `per_entity` relationships to other entities."""
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
     touched: dict[str, set[str]] = defaultdict(set)
     for row in rows:
         ends = [row["source_id"], row["target_id"]]
-        others = [e for e in ends if e not in place]
+        others = [e for e in ends if e not in position]
         if not others:
             inside.append(row)
         elif len(others) == 1:
             outside.append((others[0], row))
-            touched[others[0]].update(e for e in ends if e in place)
+            touched[others[0]].update(e for e in ends if e in position)
     inside.sort(key=by_importance)
     outside.sort(key=lambda edge: (-len(touched[edge[0]]), by_importance(edge[1])))
-    return inside + [row for _, row in outside[: per_entity * len(place)]]
+    return inside + [row for _, row in outside[: per_entity * len(position)]]
 
 
 def by_importance(row: Row) -> tuple[float, float, str]:
-    """Sort key of relationships: those of the best connected entities first, then the strongest."""
+    """Return a sort key for relationships: most connected entities first, then the strongest."""
     return -row["combined_degree"], -row["weight"], row["id"]
 
 
-def claims_in_order(rows: Iterable[Row], place: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Order claims by the place of their subject, then those that most chunks state; `per_entity` of each."""
-    order = sorted(rows, key=lambda r: (place[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
+def claims_in_order(rows: Iterable[Row], position: Mapping[str, int], per_entity: int) -> list[Row]:
+    """Order claims by the position of their subject, then by number of chunks, at most `per_entity` each."""
+    order = sorted(rows, key=lambda r: (position[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
     by_subject = groupby(order, lambda r: r["subject_entity_id"])
-    return [row for _, own in by_subject for row in islice(own, per_entity)]
+    return [row for _, claims in by_subject for row in islice(claims, per_entity)]
 
 
 def chunks_in_order(
@@ -267,60 +266,61 @@ def chunks_in_order(
     named: Collection[str],
     near: Mapping[str, int],
     chunks: Collection[str] | None,
-    most: int,
+    limit: int,
 ) -> list[str]:
-    """Choose the first `most` chunks that contain some of the entities.
+    """Choose the first `limit` chunks that contain any of the entities.
 
-    Chunks with most of the mentioned entities come first. Among these the entities take turns, each with its
-    chunk nearest to the question, then by how many of its relationships they state, then in corpus order.
+    Chunks with the most mentioned entities come first. Among equals, the entities take turns, each with its
+    chunk nearest to the question, then with most of its relationships, then first in the corpus.
 
     Args:
-        entities: Rows with id and text_unit_ids, by falling priority.
+        entities: Rows with id and text_unit_ids, by descending priority.
         relationships: Rows with source_id, target_id and text_unit_ids.
-        near: Chunk -> its place among the chunks nearest to the question.
-        chunks: The chunks to which the question is restricted; None for all.
+        named: Ids of the entities that the question mentions.
+        near: Chunk -> its position among the chunks nearest to the question.
+        chunks: Chunks to which the question is restricted. None allows all.
     """
     stated: dict[str, Counter[str]] = {e["id"]: Counter() for e in entities}
     for row in relationships:
         for end in {row["source_id"], row["target_id"]} & stated.keys():
             stated[end].update(row["text_unit_ids"])
     lists = {e["id"]: [c for c in e["text_unit_ids"] if chunks is None or c in chunks] for e in entities}
-    held = Counter(c for id_ in lists.keys() & set(named) for c in set(lists[id_]))
-    by_held: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
-    for id_, own in lists.items():
-        for chunk in own:
-            by_held[held[chunk]][id_].append(chunk)
+    n_named = Counter(c for id_ in lists.keys() & set(named) for c in set(lists[id_]))
+    by_n_named: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for id_, listed in lists.items():
+        for chunk in listed:
+            by_n_named[n_named[chunk]][id_].append(chunk)
 
-    def nearest_first(id_: str, own: Iterable[str]) -> list[str]:
-        return nsmallest(most, own, key=lambda c: (near.get(c, len(near)), -stated[id_][c]))
+    def nearest_first(id_: str, listed: Iterable[str]) -> list[str]:
+        return nsmallest(limit, listed, key=lambda c: (near.get(c, len(near)), -stated[id_][c]))
 
     chosen: dict[str, None] = {}
-    for n in sorted(by_held, reverse=True):
-        for chunk in by_turns(nearest_first(*one) for one in by_held[n].items()):
+    for n in sorted(by_n_named, reverse=True):
+        for chunk in by_turns(nearest_first(id_, listed) for id_, listed in by_n_named[n].items()):
             chosen[chunk] = None
-            if len(chosen) == most:
+            if len(chosen) == limit:
                 return list(chosen)
     return list(chosen)
 
 
 def by_turns(lists: Iterable[Sequence[str]]) -> Iterator[str]:
     """Merge lists round-robin, without duplicates."""
-    taken: set[str] = set()
-    waiting = [iter(one) for one in lists]
-    while waiting:
+    seen: set[str] = set()
+    remaining = [iter(ids) for ids in lists]
+    while remaining:
         unfinished = []
-        for rest in waiting:
-            new = next((id_ for id_ in rest if id_ not in taken), None)
+        for ids in remaining:
+            new = next((id_ for id_ in ids if id_ not in seen), None)
             if new is not None:
-                taken.add(new)
-                unfinished.append(rest)
+                seen.add(new)
+                unfinished.append(ids)
                 yield new
-        waiting = unfinished
+        remaining = unfinished
 
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """A community, and which of the entities belong to it."""
+    """A community, and the entities of a question that belong to it."""
 
     community: str
     level: int
@@ -328,23 +328,23 @@ class Membership:
 
 
 def memberships(communities: pa.Table, entities: Collection[str], level: int) -> list[Membership]:
-    """Find the communities (id, level, entity_ids) of at most `level` that contain some of the entities."""
-    own = communities.filter(pc.less_equal(communities["level"], level))
-    lists = own["entity_ids"].combine_chunks()
+    """Find the communities (id, level, entity_ids) down to `level` that contain any of the entities."""
+    coarse = communities.filter(pc.less_equal(communities["level"], level))
+    lists = coarse["entity_ids"].combine_chunks()
     ids = lists.flatten()
-    ours = pc.is_in(ids, value_set=strings(sorted(entities)))
+    mask = pc.is_in(ids, value_set=strings(sorted(entities)))
     members: dict[int, set[str]] = defaultdict(set)
-    parents = pc.list_parent_indices(lists).filter(ours).to_pylist()
-    for parent, id_ in zip(parents, ids.filter(ours).to_pylist(), strict=True):
+    parents = pc.list_parent_indices(lists).filter(mask).to_pylist()
+    for parent, id_ in zip(parents, ids.filter(mask).to_pylist(), strict=True):
         members[parent].add(id_)
-    rows = own.select(["id", "level"]).to_pylist()
+    rows = coarse.select(["id", "level"]).to_pylist()
     return [Membership(rows[i]["id"], rows[i]["level"], frozenset(m)) for i, m in sorted(members.items())]
 
 
-def communities_in_order(found: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
-    """Choose the finest community of each entity whose report has a rank, those with most entities first."""
-    levels_up = sorted(found, key=lambda m: m.level)
-    finest = {entity: m for m in levels_up if m.community in rank for entity in m.members}
+def communities_in_order(members: Sequence[Membership], rank: Mapping[str, float]) -> list[str]:
+    """Choose the finest community of each entity whose report has a rank, largest overlap first."""
+    coarsest_first = sorted(members, key=lambda m: m.level)
+    finest = {entity: m for m in coarsest_first if m.community in rank for entity in m.members}
     chosen = {m.community: m for m in finest.values()}.values()
     return [
         m.community for m in sorted(chosen, key=lambda m: (-len(m.members), -rank[m.community], m.community))

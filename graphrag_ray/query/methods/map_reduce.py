@@ -1,12 +1,12 @@
-"""Dialogues that ask contexts for scored answers and combine these (paper 3.1.6, E.3, E.4).
+"""Dialogues that ask contexts for scored answers, and combine the answers (paper 3.1.6, E.3, E.4).
 
     records ── pack ──► contexts ── map_answer ──► scored answers
             ── reduce_context ──► one context ── reduce_answer ──► text
 
 The paper asks each context for one answer with one score (`map_answer`), a line `<ANSWER_HELPFULNESS> 85
-</ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a JSON list of scored points: they cost about as much, and
-one good point among weak ones keeps its own score. Between map and reduce, answers contain string ids, so
-that the reduce context can renumber their references.
+</ANSWER_HELPFULNESS>` (E.3). `map_points` asks for a JSON list of scored points instead, which costs about as
+much and lets one good point among weak ones have a high score. Between map and reduce, answers contain string
+ids, so that the reduce context can renumber their references.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _SCORE = re.compile(
     re.IGNORECASE,
 )
 _TAG = re.compile(rf"<\s*+(?:/\s*+)?{_NAME}\s*>", re.IGNORECASE)
-"""Text of the corpus cannot pass for a score: `report_context.clean` removes the tag's bracket from it."""
+"""Corpus text cannot be mistaken for a score: `report_context.sanitize` removes the bracket of its tags."""
 
 
 class PointReply(JsonReply):
@@ -77,13 +77,13 @@ POINTS_SCHEMA: Mapping[str, Any] = schema_of(PointsReply)
 
 @dataclass(frozen=True)
 class AnswerSpec:
-    """The parameters that all calls with one prompt share.
+    """The parameters shared by all calls with one prompt.
 
     Attributes:
         response_type: Form and length of the final answer, in words.
-        knowledge: A sentence that allows general knowledge; "" to forbid it.
-        max_tokens: Length that the prompt asks for; `call` has the hard limit.
-        about: A line about the corpus; "" if nothing is known.
+        knowledge: A sentence that allows general knowledge, or "" to forbid it.
+        max_tokens: Length that the prompt asks for. The hard limit is in `call`.
+        about: A line about the corpus, or "" if nothing is known.
     """
 
     prompt: Prompt
@@ -99,17 +99,17 @@ class AnswerSpec:
 def build_spec(
     stage: str, settings: Settings, prompts: Mapping[str, Prompt], max_tokens: int, prompt: str = ""
 ) -> AnswerSpec:
-    """Build the spec of a stage. `prompt` names its prompt if that differs from the stage."""
-    chosen = prompts[prompt or stage]
+    """Build the spec of a stage. `prompt` is the name of its prompt if it differs from the stage."""
+    template = prompts[prompt or stage]
     return AnswerSpec(
-        prompt=chosen,
+        prompt=template,
         correct=prompts["correct"],
         call=settings.call_parameters(stage, max_tokens),
         response_type=settings.query.response_type,
         knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
         language=settings.answer_language,
         max_tokens=max_tokens,
-        about=about_line(settings, chosen),
+        about=about_line(settings, template),
     )
 
 
@@ -128,7 +128,7 @@ def map_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
 def mapper(
     settings: Settings, prompts: Mapping[str, Prompt], points: bool = False
 ) -> tuple[AnswerSpec, Mapper]:
-    """Choose the map dialogue: points if requested, else what `query.map_protocol` says."""
+    """Choose the map dialogue: points if requested, otherwise according to `query.map_protocol`."""
     if not points and settings.query.map_protocol == "answer":
         return map_spec(settings, prompts), map_answer
     return build_spec("map", settings, prompts, settings.query.max_map_tokens, POINTS), map_points
@@ -140,10 +140,10 @@ class MapAnswer:
 
     Attributes:
         text: Markdown whose references use string ids.
-        score: Helpfulness that the reply claims, 0–100.
-        truncated: The reply ended at the output limit.
-        dropped_references: Number of citations of records that the context did not contain.
-        place: Orders answers with the same score, ascending.
+        score: Helpfulness according to the model, 0–100.
+        truncated: Whether the reply ended at the output limit.
+        dropped_references: Number of removed citations of records that the context did not contain.
+        position: Order of answers with the same score, ascending.
     """
 
     text: str
@@ -151,19 +151,19 @@ class MapAnswer:
     references: tuple[context_records.Reference, ...] = ()
     truncated: bool = False
     dropped_references: int = 0
-    place: int = 0
+    position: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceContext(Context):
     """The context of the reduce call: one record `id,score,answer` per answer."""
 
-    shown: tuple[MapAnswer, ...] = ()
+    answers: tuple[MapAnswer, ...] = ()
 
 
 @dataclass(frozen=True)
 class Reduced:
-    """The final text, with string ids. `found` is False if nothing answers the question."""
+    """The final text, with string ids. `found` is False if no answer was found."""
 
     text: str
     references: tuple[context_records.Reference, ...] = ()
@@ -173,19 +173,19 @@ class Reduced:
 
 
 def shuffled(ids: Iterable[str], seed: int) -> list[str]:
-    """Shuffle ids by a hash of seed and id, independently of table order, libraries and other records."""
+    """Shuffle ids by a hash of seed and id, independently of table order, libraries and other ids."""
     return sorted(ids, key=lambda id_: (hashlib.sha256(f"{seed}:{id_}".encode()).digest(), id_))
 
 
 def pack(
-    shown: Iterable[Record], context_tokens: int, seed: int, count: Count, max_records: int | None = None
+    records: Iterable[Record], context_tokens: int, seed: int, count: Count, max_records: int | None = None
 ) -> list[Context]:
     """Shuffle records of one section and pack them into contexts of at most `context_tokens`.
 
-    A record longer than a context gets its own and is truncated.
+    A record longer than a context is truncated and gets a context for itself.
 
     Args:
-        max_records: Maximum number of records per context; None for no limit.
+        max_records: Maximum number of records per context, or None for no limit.
 
     Raises:
         SettingsError: The context size is too small.
@@ -195,23 +195,23 @@ def pack(
             f"query.context_tokens is {context_tokens}, but a context needs at least {MIN_CONTEXT_TOKENS} "
             "tokens"
         )
-    by_id = {r.id: r for r in shown}
-    rest = deque(by_id[id_] for id_ in shuffled(by_id, seed))
+    by_id = {r.id: r for r in records}
+    remaining = deque(by_id[id_] for id_ in shuffled(by_id, seed))
     contexts = []
-    while rest:
-        page = [rest.popleft()]
+    while remaining:
+        page = [remaining.popleft()]
         used = count(page[0].heading) + count_record_tokens(page[0], count) + NUMBER_TOKENS
-        while rest and len(page) != max_records:
-            used += count_record_tokens(rest[0], count) + NUMBER_TOKENS
+        while remaining and len(page) != max_records:
+            used += count_record_tokens(remaining[0], count) + NUMBER_TOKENS
             if used > context_tokens:
                 break
-            page.append(rest.popleft())
-        # The exact count nearly always fits. If not, move the last records on, or truncate a single one.
+            page.append(remaining.popleft())
+        # The exact count nearly always fits. If not, move the last records on, or truncate a single record.
         first, limit = page[0], context_tokens
         text, numbering = write_sections(page)
         while (n_tokens := count(text)) > context_tokens and limit > 0:
             if len(page) > 1:
-                rest.appendleft(page.pop())
+                remaining.appendleft(page.pop())
             else:
                 limit -= n_tokens - context_tokens
                 page = [shorten_record(first, limit, count)]
@@ -221,7 +221,7 @@ def pack(
 
 
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
-    """Ask a context for one scored answer. Raises DialogueFailed if the part remains unread."""
+    """Ask a context for one scored answer. Raises DialogueFailed if no reply is usable."""
     scored, reply = yield from ask_for_reply(
         "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
     )
@@ -241,31 +241,32 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
 
 
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
-    """Pack the answers with a positive score, by falling score, into one context of at most `context_tokens`.
+    """Pack answers with a positive score, by descending score, into one context of at most `context_tokens`.
 
-    Equal scores are ordered by place, then by text, so that the order in which calls return does not matter.
-    The first answer that does not fit ends the context: a shorter but less helpful one must not replace it.
-    Only the most helpful answer is truncated if it is too long, since an empty context answers nothing.
+    Equal scores are ordered by position, then by text, so that the order of replies does not matter. The
+    first answer that does not fit ends the context: a shorter but less helpful answer must not replace it.
+    Only the most helpful answer is truncated if it is too long, because an empty context would be useless.
     """
     helpful = sorted(
-        (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.place, a.text)
+        (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.position, a.text)
     )
-    text, numbers, shown = (
+    text, numbers, n_included = (
         context_records.section_heading("Answers", ANSWER_COLUMNS),
         dict[context_records.Reference, int](),
         0,
     )
 
     def append(answer: MapAnswer) -> tuple[str, dict[context_records.Reference, int]]:
-        known = dict(numbers)
+        new_numbers = dict(numbers)
 
         def number(reference: context_records.Reference) -> int | None:
-            if reference not in answer.references:  # digits that only look like one of our ids
+            if reference not in answer.references:  # text that only looks like one of our ids
                 return None
-            return known.setdefault(reference, 1 + sum(r.section == reference.section for r in known))
+            n = 1 + sum(r.section == reference.section for r in new_numbers)
+            return new_numbers.setdefault(reference, n)
 
-        written = context_records.render_references(fold_control_characters(answer.text), number)
-        return text + context_records.csv_line([shown + 1, f"{answer.score:g}", written]), known
+        rendered = context_records.render_references(fold_control_characters(answer.text), number)
+        return text + context_records.csv_line([n_included + 1, f"{answer.score:g}", rendered]), new_numbers
 
     first, cut = helpful[:1], 0
     if first and count(append(first[0])[0]) > context_tokens:
@@ -279,42 +280,42 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
         first, cut = [truncate(start)], 1
     order = first if cut else helpful
     for answer in order:
-        longer, known = append(answer)
+        longer, new_numbers = append(answer)
         if count(longer) > context_tokens:
             break
-        text, numbers, shown = longer, known, shown + 1
+        text, numbers, n_included = longer, new_numbers, n_included + 1
     return ReduceContext(
         text=text if order else "",
         numbering={(reference.section, n): reference.id for reference, n in numbers.items()},
         n_tokens=count(text) if order else 0,
-        shown=tuple(order if cut else order[:shown]),
-        left_out=len(helpful) - (1 if cut else shown),
+        answers=tuple(order if cut else order[:n_included]),
+        left_out=len(helpful) - (1 if cut else n_included),
         cut=cut,
     )
 
 
 def reduce_answer(question: str, context: ReduceContext, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Combine the answers of a context. An empty context makes no call. Raises DialogueFailed."""
-    if not context.shown:
+    """Combine the answers of a context. Makes no call if there are none. Raises DialogueFailed."""
+    if not context.answers:
         return Reduced(NOTHING_FOUND, found=False)
-    shown = {"answers": context.text}
-    return (yield from ask_for_text(spec.prompt.name, question, shown, context.numbering, spec))
+    variables = {"answers": context.text}
+    return (yield from ask_for_text(spec.prompt.name, question, variables, context.numbering, spec))
 
 
 def ask_for_text(
     prompt: str,
     question: str,
-    shown: Mapping[str, str],
+    variables: Mapping[str, str],
     numbering: Mapping[tuple[str, int], str],
     spec: AnswerSpec,
 ) -> Dialogue[Reduced]:
     """Ask for a text with references, and once more if it is empty. Raises DialogueFailed.
 
     Args:
-        shown: Values of the prompt's own placeholders.
-        numbering: (section, number) -> id of the records in it.
+        variables: Values of placeholders that only this prompt has.
+        numbering: (section, number) -> id of the records in the prompt.
     """
-    text, reply = yield from ask_for_reply(prompt, question, spec, parse_text, None, **shown)
+    text, reply = yield from ask_for_reply(prompt, question, spec, parse_text, None, **variables)
     answer = resolve_answer(text, 0.0, reply, numbering)
     return Reduced(answer.text, answer.references, True, answer.truncated, answer.dropped_references)
 
@@ -325,10 +326,10 @@ def ask_for_reply(
     spec: AnswerSpec,
     parse: Callable[[ChatReply], T | ReplyProblem],
     schema: Mapping[str, Any] | None = None,
-    **shown: str,
+    **variables: str,
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Fill the prompt `name` with `shown` and the common variables, send it, and parse the reply."""
-    request = build_request(name, {**prompt_variables(question, spec), **shown}, spec, schema)
+    """Fill the prompt `name` with `variables` and the common variables, send it, and parse the reply."""
+    request = build_request(name, {**prompt_variables(question, spec), **variables}, spec, schema)
     return (yield from reply_or_correction(request, parse, spec, name))
 
 
@@ -338,12 +339,12 @@ def parsed_or_none(
     spec: AnswerSpec,
     parse: Callable[[str], T | ReplyProblem],
     schema: Mapping[str, Any],
-    **shown: str,
+    **variables: str,
 ) -> Dialogue[T | None]:
     """Like `ask_for_reply`, but return None if neither the reply nor its correction is usable."""
     try:
         parsed, _ = yield from ask_for_reply(
-            name, question, spec, lambda reply: parse(reply.text), schema, **shown
+            name, question, spec, lambda reply: parse(reply.text), schema, **variables
         )
     except DialogueFailed:
         return None
@@ -351,21 +352,21 @@ def parsed_or_none(
 
 
 def reply_or_correction(
-    request: ChatRequest, read: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
+    request: ChatRequest, parse: Callable[[ChatReply], T | ReplyProblem], spec: AnswerSpec, name: str
 ) -> Dialogue[tuple[T, ChatReply]]:
-    """Send a request, and ask for a correction if `read` rejects the reply. Return the result and the reply.
+    """Send a request, and ask for a correction if `parse` rejects the reply. Returns result and reply.
 
     Raises:
         DialogueFailed: The corrected reply is not usable either. The message starts with `name`.
     """
     reply: ChatReply = yield request
-    found = read(reply)
-    if isinstance(found, ReplyProblem):
-        reply = yield correction_of(request, reply, found, spec)
-        found = read(reply)
-    if isinstance(found, ReplyProblem):
-        raise DialogueFailed(f"{name}: still not usable after a correction: {found.text}")
-    return found, reply
+    result = parse(reply)
+    if isinstance(result, ReplyProblem):
+        reply = yield correction_of(request, reply, result, spec)
+        result = parse(reply)
+    if isinstance(result, ReplyProblem):
+        raise DialogueFailed(f"{name}: still not usable after a correction: {result.text}")
+    return result, reply
 
 
 def parse_text(reply: ChatReply) -> str | ReplyProblem:
@@ -375,16 +376,16 @@ def parse_text(reply: ChatReply) -> str | ReplyProblem:
 def resolve_answer(
     text: str, score: float, reply: ChatReply, numbering: Mapping[tuple[str, int], str]
 ) -> MapAnswer:
-    """Replace the numbers that a text cites by string ids."""
+    """Replace the record numbers in the references of a text by string ids."""
     truncated = reply.finish_reason == "length"
     if truncated:
         text = context_records.drop_unclosed_reference(text)
-    out, references, dropped = context_records.resolve_references(text, numbering)
-    return MapAnswer(out.strip(), score, tuple(references), truncated, dropped)
+    resolved, references, dropped = context_records.resolve_references(text, numbering)
+    return MapAnswer(resolved.strip(), score, tuple(references), truncated, dropped)
 
 
 def prompt_variables(question: str, spec: AnswerSpec) -> dict[str, str]:
-    """The variables that every prompt of an answer may use besides its data."""
+    """Build the variables that every prompt may use in addition to its data."""
     return {
         "question": question,
         "response_type": spec.response_type,
@@ -398,7 +399,7 @@ def prompt_variables(question: str, spec: AnswerSpec) -> dict[str, str]:
 def build_request(
     name: str, variables: Mapping[str, str], spec: AnswerSpec, schema: Mapping[str, Any] | None = None
 ) -> ChatRequest:
-    """Build a request. `schema` is the JSON schema of the reply; None for plain text."""
+    """Build a request. `schema` is the JSON schema of the reply, or None for plain text."""
     return ChatRequest(
         prompt=name,
         messages=spec.prompt.fill(variables),
@@ -429,7 +430,7 @@ class Scored:
 
 
 def parse_scored(reply: str) -> Scored | ReplyProblem:
-    """Split a map reply into text and score. A missing score is a problem, since a zero drops the answer."""
+    """Split a map reply into text and score. A missing score is a problem: 0 would drop the answer."""
     scores = {min(max(float(number), 0.0), 100.0) for number in _SCORE.findall(reply)}
     if not scores:
         return ReplyProblem(
@@ -450,7 +451,7 @@ def without_scores(reply: str) -> str:
 
 
 def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] | ReplyProblem:
-    """Parse the points of a reply that have a text. A missing score is a problem, never a zero."""
+    """Parse the points of a reply that have a text. A missing score is a problem and not 0."""
     parsed = parse_reply(reply, PointsReply, finish_reason)
     if isinstance(parsed, ReplyProblem):
         return parsed

@@ -1,8 +1,8 @@
-"""The contract of a search method: a generator that yields what it needs, is sent it, and returns the answer.
+"""The contract of a search method: a generator that yields requests, receives results, returns the answer.
 
-A method performs no I/O, so it is one file of this folder and can be tested with in-memory tables and
-replies. It yields one of the types of `Need`, or a tuple of them, which are resolved together and sent back
-as a list. `query/ask.py` resolves them.
+A method performs no I/O, so it fits into one file and can be tested with in-memory tables and replies. It
+yields one of the types of `Need`, or a tuple of them, which are resolved together and sent back as a list.
+`query/ask.py` resolves them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 MAX_QUESTION_CHARACTERS = 20_000
 
 Kind: TypeAlias = Searched
-"""The kinds of records that can be searched: those of `schema.EMBEDDINGS`."""
+"""A kind of records that can be searched, one of `declarations.SEARCHED_KINDS`."""
 By: TypeAlias = Literal["vector", "keyword"]
 
 
@@ -33,11 +33,11 @@ class Rows:
 
     Attributes:
         ids: Select rows whose column `by` equals one of these ids or numbers or, for a list column, contains
-            one. None selects all rows.
-        by: The column to match, or several columns of which one has to match.
+            one of them. None selects all rows.
+        by: The column to match, or several columns. A row is selected if any of them matches.
         limit_per_id: Maximum number of rows per id, by rank (`schema.ROW_INDEXES`). Ignored for an index made
             by an earlier version.
-        trim_lists: If `by` is a list column, its lists may be returned without the other ids.
+        trim_lists: If `by` is a list column, its lists may be returned with only the requested ids.
     """
 
     table: str
@@ -54,8 +54,8 @@ class Search:
 
     Attributes:
         by: "vector" for cosine similarity of embeddings, "keyword" for BM25.
-        k: 0 lets `nearest.py` choose enough to fill a context.
-        only_ids: Restrict the search to these ids; None searches all records.
+        k: Number of hits. With 0, `nearest.py` chooses a number that fills a context.
+        only_ids: Restrict the search to these ids. None searches all records.
     """
 
     kind: Kind
@@ -69,8 +69,8 @@ class Search:
 class LevelSearch:
     """Request the k records of each level of a hierarchy whose embeddings are nearest to a text, best first.
 
-    Resolves to a `list[list[Hit]]`: the records that the hierarchy is built over, then its reports from the
-    finest level up.
+    Resolves to a `list[list[Hit]]`: first the records that the hierarchy is built over, then the reports of
+    each level, finest first.
     """
 
     hierarchy: str
@@ -80,7 +80,7 @@ class LevelSearch:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A search result. A higher score, cosine similarity or BM25, is nearer."""
+    """A search result. A higher score (cosine similarity or BM25) means more similar."""
 
     id: str
     score: float
@@ -90,8 +90,8 @@ class Hit:
 class NameCounts:
     """Request the number of chunks that mention each name. Resolves to a `dict[str, int]`.
 
-    Names that the walk index does not know are left out. A single word also counts where it occurs as a word:
-    it may be a rare name and a common word.
+    Names missing from the walk index are left out. A single word also counts in chunks that contain it as a
+    word, because it may be both a rare name and a common word.
 
     Attributes:
         names: Id (`base/ids.name_id`) -> name.
@@ -104,23 +104,23 @@ class NameCounts:
 class Walk:
     """Request the k chunks that a random walk over names and chunks visits most often, best first.
 
-    Resolves to a `list[WalkHit]`; see `pagerank.py`.
+    Resolves to a `list[WalkHit]`. See `pagerank.py`.
 
     Attributes:
-        names: Ids of the names where the walk starts -> positive weight.
-        chunks: Ids of the chunks where the walk starts -> positive weight.
-        among: Return only these chunks; None returns any.
+        names: Id of a name where the walk starts -> positive weight.
+        chunks: Id of a chunk where the walk starts -> positive weight.
+        only_ids: Return only these chunks. None allows all.
     """
 
     names: Mapping[str, float]
     chunks: Mapping[str, float]
     k: int
-    among: Sequence[str] | None = None
+    only_ids: Sequence[str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class WalkHit:
-    """A chunk that a walk visited, and the path that reached it: names and chunk ids alternately."""
+    """A chunk that a walk visited, and the path to it, which alternates between names and chunk ids."""
 
     id: str
     score: float
@@ -129,13 +129,12 @@ class WalkHit:
 
 @dataclass(frozen=True)
 class Dialogues(Generic[T]):
-    """Request to run dialogues with models concurrently. Resolves to a `list[Ran]`.
+    """Request to run dialogues with models concurrently. Resolves to a `list[DialogueOutcome]`.
 
     Attributes:
-        phase: Name for cost accounting, and the stage whose model the settings choose.
-        is_answer: The only reply is the text of the answer and may be streamed.
-        numbering: (section, number) -> id of the records that the last reply may cite. None disables
-            streaming.
+        phase: Stage whose model answers, and name of the phase for cost accounting.
+        is_answer: Whether the only reply is the text of the answer and may be streamed.
+        numbering: (section, number) -> id of the records that the answer may cite. None disables streaming.
     """
 
     phase: str
@@ -146,7 +145,7 @@ class Dialogues(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class DialogueOutcome(Generic[T]):
-    """The outcome of one dialogue: a result, or the reason why there is none."""
+    """The outcome of one dialogue: a result or, if it failed, None and an error message."""
 
     result: T | None
     error: str = ""
@@ -170,8 +169,8 @@ class Question:
     """A question as a search method receives it.
 
     Attributes:
-        level: Level as the caller wrote it; None lets the method choose.
-        where: Conditions on documents, all of which must hold (see `document_filters.py`).
+        level: Requested level, not parsed yet. None lets the method choose.
+        where: Conditions that documents must satisfy (see `document_filters.py`).
         history: Earlier questions with their answers, oldest first.
     """
 
@@ -183,7 +182,7 @@ class Question:
 
 @dataclass(frozen=True)
 class AskRequest(Question):
-    """A question together with the search method and, if they differ from the index's, its query settings."""
+    """A question with its search method and, if they differ from those of the index, its query settings."""
 
     text: str = ""
     method: str = DEFAULT
@@ -192,7 +191,7 @@ class AskRequest(Question):
 
 @dataclass(frozen=True)
 class SearchEnv:
-    """What a search method knows without asking: rows per table, prices per stage, a token counter, …"""
+    """What a search method knows: token counter, rows per table, highest price of each stage's model, …"""
 
     settings: Settings
     prompts: Mapping[str, Prompt]

@@ -1,8 +1,8 @@
 """The registry of search methods.
 
-A method is a `MethodKind` that its module exports as METHOD. The built-in ones are listed here; another
-package adds one through the entry-point group `graphrag_ray.methods` (`base/plugins.py`). The choices and
-help of the command line, the service, evaluations, hints and error messages all derive from the registry.
+A method is a `MethodKind` that its module exports as METHOD. The built-in methods are listed here. Other
+packages add methods through the entry-point group `graphrag_ray.methods` (`base/plugins.py`). The command
+line, the service, evaluations, hints and error messages all take the available methods from this registry.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 DEFAULT = "global"
-_MAX_CONDITION_CHARACTERS = 100
-"""Characters of a condition that an error message repeats."""
+_MAX_QUOTED_CHARACTERS = 100
+"""Maximum length of a condition that is quoted in an error message."""
 
 
 @dataclass(frozen=True)
@@ -30,18 +30,18 @@ class MethodKind:
     """A search method.
 
     Attributes:
-        search: Answers a question; `method.py` lists what it may yield.
+        search: Answers a question. `method.py` lists the requests that it may yield.
         stages: Stages whose models it calls.
-        description: What it reads, in words.
-        levels: It reads reports of one level.
-        dynamic: It supports dynamic community selection.
-        graph: It needs entities.
-        reports: It needs communities and reports.
-        hierarchy: Name of the hierarchy that it needs.
-        alternative: The most similar method that supports conditions on documents, if this one does not.
+        description: The data it reads, as a noun phrase.
+        levels: Whether it reads reports of one level.
+        dynamic: Whether it supports dynamic community selection.
+        graph: Whether it needs entities.
+        reports: Whether it needs communities and reports.
+        hierarchy: Name of the hierarchy that it needs, or "".
+        alternative: The most similar method that supports conditions on documents, or "" if this method does.
         suggestions: Methods to suggest if this one finds nothing.
         option: A query option that only this method has, and its key under the `query` settings.
-        reply_dependent: What it reads depends on replies of a model.
+        reply_dependent: Whether the data it reads depends on replies of a model.
     """
 
     search: Callable[[Question, SearchEnv], Method]
@@ -69,11 +69,11 @@ METHODS = Registry(
     MethodKind,
     {name: f"{_PACKAGE}.{name}_search:METHOD" for name in _BUILTIN},
 )
-"""Methods for querying an index, in the order of `--help`. NAME is in the module NAME_search.py."""
+"""Methods for querying an index, in the order of `--help`. The module of a method is NAME_search.py."""
 BASELINES = Registry(
     "graphrag_ray.baselines", "baseline", MethodKind, {"none": f"{_PACKAGE}.zero_shot:METHOD"}
 )
-"""Methods that only `evaluate` offers, for comparison."""
+"""Baselines for comparison, which only `evaluate` offers."""
 
 
 def find(name: str) -> MethodKind:
@@ -82,7 +82,7 @@ def find(name: str) -> MethodKind:
 
 
 def load_all() -> dict[str, MethodKind]:
-    """Load all methods by name. Unusable ones of other packages are logged and left out."""
+    """Load all methods by name. Methods of other packages that cannot be loaded are logged and left out."""
     kinds = {}
     for name in METHODS:
         try:
@@ -92,16 +92,16 @@ def load_all() -> dict[str, MethodKind]:
     return kinds
 
 
-def stages(name: str, dynamic: bool = False, following: bool = False) -> list[str]:
-    """List the stages whose models a question calls; `following` means that it has a history."""
+def stages(name: str, dynamic: bool = False, is_follow_up: bool = False) -> list[str]:
+    """List the stages whose models a question calls. A follow-up question has a history."""
     kind = find(name)
-    return [*kind.stages, *["rate"] * (dynamic and kind.dynamic), *["condense"] * following]
+    return [*kind.stages, *["rate"] * (dynamic and kind.dynamic), *["condense"] * is_follow_up]
 
 
 def check_method(name: str, level: str | int | None, where: Sequence[str], baselines: bool = False) -> None:
-    """Raise UsageError if a method is unknown, not allowed, or does not support a level or conditions."""
+    """Raise UsageError if a method is unknown, not allowed, or lacks support for level or conditions."""
 
-    def listed(names: Sequence[str]) -> str:
+    def enumerate_names(names: Sequence[str]) -> str:
         return f"{', '.join(names[:-1])} and {names[-1]}"
 
     kind = find(name)
@@ -112,25 +112,25 @@ def check_method(name: str, level: str | int | None, where: Sequence[str], basel
         )
     if level is not None and not kind.levels:
         with_levels = [n for n, m in load_all().items() if m.levels]
-        raise UsageError(f"{name} search has no levels. These methods have: {listed(with_levels)}.")
+        raise UsageError(f"{name} search has no levels. Methods with levels: {enumerate_names(with_levels)}.")
     if where and kind.alternative:
         restrictable = [n for n, m in load_all().items() if not m.alternative]
         raise UsageError(
             f"{name} search does not support conditions on documents "
-            f"({where[0][:_MAX_CONDITION_CHARACTERS]!r}), because what it reads is written from many "
-            f"documents. The most similar method that does is --method {kind.alternative}. These methods do: "
-            f"{listed(restrictable)}."
+            f"({where[0][:_MAX_QUOTED_CHARACTERS]!r}), because its records are written from many documents. "
+            f"The most similar method that does is --method {kind.alternative}. All methods that do: "
+            f"{enumerate_names(restrictable)}."
         )
 
 
-def check_options(name: str, asked: Mapping[str, object]) -> None:
-    """Raise UsageError if a question sets an option of another method. `asked` holds the values by option."""
-    present = {option for option, value in asked.items() if value is not None}
+def check_options(name: str, options: Mapping[str, object]) -> None:
+    """Raise UsageError if a question sets an option (one that is not None) of another method."""
+    present = {option for option, value in options.items() if value is not None}
     for other, kind in load_all().items() if present else ():
         option, setting = kind.option
         if option in present and find(name).option != kind.option:
             from graphrag_ray.base.index_settings import Query
 
-            choices = get_args(Query.model_fields[setting].annotation)  # those of a Literal
+            choices = get_args(Query.model_fields[setting].annotation)  # the values of a Literal
             modes = f" ({', '.join(choices)})" if choices else ""
             raise UsageError(f"{option} is an option of {other} search{modes}, not of {name} search")

@@ -1,4 +1,4 @@
-"""Fuse ranked lists of hits, and fill a context with the first of them."""
+"""Fuse ranked lists of hits, and fill a context with the nearest records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphrag_ray.query.methods.record_loading import load_records, prefix_that_
 
 T = TypeVar("T")
 
-USUAL_CHUNK_TOKENS = 600
+TYPICAL_CHUNK_TOKENS = 600
 MIN_HITS = 32
 
 RecordId: TypeAlias = tuple[Kind, str]
@@ -33,21 +33,21 @@ def rank(searches: Sequence[Search], env: SearchEnv, k: int | None = None) -> St
 
 
 def default_k(env: SearchEnv) -> int:
-    return max(MIN_HITS, 2 * env.settings.query.context_tokens // USUAL_CHUNK_TOKENS)
+    return max(MIN_HITS, 2 * env.settings.query.context_tokens // TYPICAL_CHUNK_TOKENS)
 
 
 def nearest_context(
     searches: Sequence[Search], env: SearchEnv, chunks: Collection[str] | None = None
 ) -> Steps[Context]:
-    """Fill a context of `query.context_tokens` with what searches find (see `rank`) and neighbour chunks.
+    """Fill a context with the results of searches (see `rank`) and neighbour chunks.
 
     Args:
-        chunks: Ids of the chunks to which the question is restricted; None for all.
+        chunks: Ids of the chunks to which the question is restricted. None allows all.
     """
     budget = env.settings.query.context_tokens
     k = default_k(env)
-    known: dict[tuple[str, str], Record] = {}
-    read: set[RecordId] = set()
+    by_key: dict[tuple[str, str], Record] = {}
+    loaded: set[RecordId] = set()
     contexts = 1.5
     while True:
         order = yield from rank(searches, env, k)
@@ -57,19 +57,19 @@ def nearest_context(
             if ranked_chunks:
                 first, are_all = yield from prefix_that_fits(ranked_chunks, env, contexts)
                 likely = set(first)
-            candidates = [one for one in order if one[0] != "text_unit" or one[1] in likely]
-            records = yield from load_records((one for one in candidates if one not in read), env, chunks)
-            read.update(candidates)
-            known |= {(record.section, record.id): record for record in records}
+            candidates = [(kind, id_) for kind, id_ in order if kind != "text_unit" or id_ in likely]
+            records = yield from load_records((c for c in candidates if c not in loaded), env, chunks)
+            loaded.update(candidates)
+            by_key |= {(record.section, record.id): record for record in records}
             keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in candidates]
-            shares = [Share([known[key] for key in keys if key in known])]
+            shares = [Share([by_key[key] for key in keys if key in by_key])]
             context = fill(shares, budget, env.count)
             if context.left_out or are_all:
                 break
             contexts *= 2
         if context.left_out or len(order) < k:
             context = yield from add_neighbours(context, shares, env)
-            return replace(context, left_out=0)  # what did not fit is simply not among the nearest
+            return replace(context, left_out=0)  # any search leaves out records that are less near
         k *= 4
 
 
@@ -91,38 +91,36 @@ def fuse(lists: Sequence[Mapping[T, float]], weights: Sequence[float]) -> list[T
 def add_neighbours(
     context: Context, shares: Sequence[Share], env: SearchEnv, left_out: int = 0
 ) -> Steps[Context]:
-    """Refill a context with the chunks around its first `query.adjacent_chunks` chunks, while there is
-    room.
-    """
+    """Refill a context with the neighbours of its first `query.adjacent_chunks` chunks, if they fit."""
     query = env.settings.query
     sources = [id_ for (section, _), id_ in context.numbering.items() if section == "Sources"]
     chunks = sources[: query.adjacent_chunks]
     if not chunks or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
         return context
     rows = (yield Rows("text_units", ["id", "document_id", "start", "end"], chunks)).to_pylist()
-    own = {row["id"]: row for row in rows if row["document_id"]}
-    ids = list(dict.fromkeys(row["document_id"] for row in own.values()))
+    row_of = {row["id"]: row for row in rows if row["document_id"]}
+    ids = list(dict.fromkeys(row["document_id"] for row in row_of.values()))
     documents = (yield Rows("documents", ["id", "text_unit_ids"], ids)).to_pylist() if ids else []
     order = {d["id"]: d["text_unit_ids"] or [] for d in documents}
     wanted: list[tuple[str, str, bool]] = []
     for chunk in chunks:
-        siblings = order.get(own[chunk]["document_id"], []) if chunk in own else []
+        siblings = order.get(row_of[chunk]["document_id"], []) if chunk in row_of else []
         if chunk in siblings:
-            place = siblings.index(chunk)
-            wanted += [(id_, chunk, False) for id_ in siblings[place + 1 : place + 2]]
-            wanted += [(id_, chunk, True) for id_ in siblings[:place][-1:]]
+            position = siblings.index(chunk)
+            wanted += [(id_, chunk, False) for id_ in siblings[position + 1 : position + 2]]
+            wanted += [(id_, chunk, True) for id_ in siblings[:position][-1:]]
     if not wanted:
         return context
     columns = ["id", "text", "document_id", "start", "end"]
-    found = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
-    by_id = {row["id"]: row for row in (yield from with_documents(found, env))}
+    units = (yield Rows("text_units", columns, list(dict.fromkeys(w[0] for w in wanted)))).to_pylist()
+    by_id = {row["id"]: row for row in (yield from with_documents(units, env))}
     neighbours = []
     for id_, chunk, before in wanted:
         if (row := by_id.get(id_)) is None:
             continue
-        # Remove the overlap with the chunk beside it.
-        end = max(0, own[chunk]["start"] - row["start"]) if before else None
-        start = 0 if before else max(0, own[chunk]["end"] - row["start"])
+        # Remove the overlap with the adjacent chunk.
+        end = max(0, row_of[chunk]["start"] - row["start"]) if before else None
+        start = 0 if before else max(0, row_of[chunk]["end"] - row["start"])
         if text := row["text"][start:end].strip():
             neighbours.append(Neighbour(source_record(id_, text, row.get("document", "")), chunk, before))
     if not neighbours:

@@ -1,6 +1,6 @@
 """Map-reduce over contexts: ask each context, then combine the partial answers (paper 3.1.6).
 
-Shared by global search, its dynamic selection, the paper's TS, DRIFT, ArchRAG and FG-RAG.
+Used by global search, text search (the paper's TS), DRIFT, ArchRAG and FG-RAG.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from graphrag_ray.query.methods.record_loading import load_records
 from graphrag_ray.query.methods.single_context import ENDED_AT_LIMIT, context_used, short_numbers
 
 BATCH_TOKENS = 16_000_000
-"""Tokens that are read and asked at once: about 70 MB of text, 2,000 contexts of the usual size."""
+"""Size of the records that are read and sent together: about 70 MB of text, 2,000 default contexts."""
 
 
 @dataclass(frozen=True)
 class RecordsToRead:
-    """Records of one kind whose texts are not loaded yet, with the tokens of each."""
+    """Records of one kind whose texts are not loaded yet, with the size of each in tokens."""
 
     kind: Kind
     ids: Sequence[str]
@@ -47,7 +47,7 @@ class RecordsToRead:
 
 @dataclass
 class PartialAnswers:
-    """The contexts with the highest score of each, their answers, errors, and finally the combination."""
+    """The contexts (with their highest scores), answers and errors, and finally the combined answer."""
 
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
@@ -56,7 +56,7 @@ class PartialAnswers:
     reduced: Reduced = field(default_factory=lambda: Reduced(""))
 
     def add(self, phase: str, context: Context, answers: Sequence[MapAnswer] | None, error: str) -> None:
-        """Add the answers of a context; None means that its dialogue failed."""
+        """Add the answers of a context. None means that its dialogue failed."""
         score = None
         if answers is None:
             self.errors.append(error)
@@ -69,7 +69,7 @@ class PartialAnswers:
 def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Steps[PartialAnswers]:
     """Shuffle records, pack them into contexts, ask each, and combine the answers. Raises UsageError.
 
-    Reads BATCH_TOKENS at a time. Memory grows only with ids (about 500 bytes per record) and helpful answers.
+    Reads batches of BATCH_TOKENS. Memory grows only with ids (about 500 bytes each) and helpful answers.
     """
     query = env.settings.query
     spec, dialogue = mapper(env.settings, env.prompts)
@@ -96,27 +96,27 @@ def map_contexts(
 def reduce_answers(
     question: str, env: SearchEnv, parts: PartialAnswers, prompt: str = "reduce"
 ) -> Steps[PartialAnswers]:
-    """Combine the answers, by falling score, in one call. Raises GraphRagError if it fails."""
+    """Combine the answers, by descending score, in one call. Raises GraphRagError if it fails."""
     context = reduce_context(parts.answers, env.settings.query.context_tokens, env.count)
-    start = partial(reduce_answer, question, context, reduce_spec(env.settings, env.prompts, prompt))
-    (reduced,) = yield Dialogues("reduce", [start], is_answer=True, numbering=context.numbering)
-    if reduced.result is None:
-        raise GraphRagError(f"The partial answers could not be combined: {reduced.error}")
-    parts.reduce_context, parts.reduced = context, reduced.result
+    dialogue = partial(reduce_answer, question, context, reduce_spec(env.settings, env.prompts, prompt))
+    (outcome,) = yield Dialogues("reduce", [dialogue], is_answer=True, numbering=context.numbering)
+    if outcome.result is None:
+        raise GraphRagError(f"The partial answers could not be combined: {outcome.error}")
+    parts.reduce_context, parts.reduced = context, outcome.result
     return parts
 
 
 def batches(wanted: RecordsToRead, seed: int, tokens: int) -> Iterator[list[str]]:
-    """Yield the ids in shuffled order, about `tokens` at a time."""
+    """Yield batches of shuffled ids with at most `tokens` tokens, or a single larger record."""
     size = dict(zip(wanted.ids, wanted.n_tokens, strict=True))
     batch: list[str] = []
-    held = 0
+    n_tokens = 0
     for id_ in shuffled(size, seed):
-        if batch and held + size[id_] > tokens:
+        if batch and n_tokens + size[id_] > tokens:
             yield batch
-            batch, held = [], 0
+            batch, n_tokens = [], 0
         batch.append(id_)
-        held += size[id_]
+        n_tokens += size[id_]
     if batch:
         yield batch
 
@@ -130,15 +130,15 @@ def combined_answer(
     level: int | None = None,
     notes: Sequence[str] = (),
 ) -> Steps[Answer]:
-    """Build the answer from what was read, such as "reports". The caller fills in costs and time."""
+    """Build the answer, without costs and time. `what` is the noun for records in notes, like "reports"."""
     number = yield from short_numbers(parts.reduced.references)
     reduced, to_reduce, failed = parts.reduced, parts.reduce_context, len(parts.errors)
-    lost = bool(parts.contexts) and failed == len(parts.contexts)
-    why = f"Most common reason: {Counter(parts.errors).most_common(1)[0][0]}" if parts.errors else ""
+    all_failed = bool(parts.contexts) and failed == len(parts.contexts)
+    reason = f"Most common reason: {Counter(parts.errors).most_common(1)[0][0]}" if parts.errors else ""
     left_out, cut = to_reduce.left_out, sum(c.cut for c in parts.contexts)
     missing = f"{failed} of {len(parts.contexts)} parts of the {what} got no usable reply and are missing."
     possible = (
-        (failed, f"{missing} {'' if lost else why}".strip()),
+        (failed, f"{missing} {'' if all_failed else reason}".strip()),
         (cut, f"{cut} {what} were longer than a context and were truncated."),
         (left_out, f"{left_out} of the less helpful partial answers did not fit into the last context."),
         (to_reduce.cut, "The most helpful partial answer was too long and was truncated."),
@@ -146,12 +146,12 @@ def combined_answer(
     )
     return Answer(
         question=question,
-        text=f"{UNREADABLE} {why}".strip() if lost else render_references(reduced.text, number.get),
+        text=f"{UNREADABLE} {reason}".strip() if all_failed else render_references(reduced.text, number.get),
         method=method,
         references=reduced.references,
         level=level,
         found=reduced.found,
-        contexts=(*parts.contexts, *([context_used("reduce", to_reduce)] if to_reduce.shown else [])),
+        contexts=(*parts.contexts, *([context_used("reduce", to_reduce)] if to_reduce.answers else [])),
         failed_parts=failed,
         dropped_references=reduced.dropped_references + sum(a.dropped_references for a in parts.answers),
         notes=(*notes, *(text for applies, text in possible if applies)),

@@ -2,23 +2,22 @@
 
 After HippoRAG 2 (Gutierrez et al. 2025).
 
-A walk starts at the names that the question mentions and the chunks that match its keywords
+A walk starts at the names that the question mentions and at the chunks that match its keywords
 (`chunk_walk.py`), and moves from names to the chunks that mention them and back (`pagerank.py`). So it finds
-passages that share no word with the question, such as the one about the husband of a person in it. The most
-visited chunks fill one context, and the answer ends with the chain of links that led to it.
+passages that share no word with the question, such as one about the husband of a person in the question. The
+most visited chunks fill one context, and the answer ends with the chain of links that leads to it.
 
-Steps: if the chunks do not suffice, one call says what is known and what to look up next ("Who was her
-husband?"). Each of these questions is walked, its chunks join the context, and the question is asked again.
-So a question makes at most 1 + 2 · `query.ppr_steps` calls, one more with `query.ppr_candidate_facts`, and
-a correction
-for each unusable reply.
+Steps: if the chunks do not suffice, one call lists what is known and which questions to look up next ("Who
+was her husband?"). A walk from each of them adds chunks to the context, and the original question is asked
+again. So a question makes at most 1 + 2 · `query.ppr_steps` calls, one more with `query.ppr_candidate_facts`,
+and a correction for each unusable reply.
 
-Facts: one call picks those of the relationships nearest to the question that could lead to the answer; the
-walk also starts at the names they link.
+Facts: one call selects, from the relationships nearest to the question, those that could lead to the answer.
+The walk also starts at the names that they link.
 
 Where we differ from HippoRAG 2: the graph consists of names and chunks, without facts and without links
-between similar names (`indexing/stages/walk_stage.py`); names are found in the question literally; picking
-facts is optional.
+between similar names (`indexing/stages/walk_stage.py`). Names are matched literally in the question.
+Selecting facts is optional.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ from graphrag_ray.query.methods.answer import Answer, ContextUsed
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
 from graphrag_ray.query.methods.chain import check_link, split_chain
 from graphrag_ray.query.methods.chunk_walk import FACT_WEIGHT, rarity, walk_chunks
-from graphrag_ray.query.methods.context_filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
 from graphrag_ray.query.methods.document_filters import matching_chunks
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
@@ -80,26 +79,26 @@ from graphrag_ray.query.methods.single_context import (
 
 NAME = "ppr"
 STEP_CHUNKS = 6
-"""Chunks of each further question."""
-MOST_TIMES = 3
-"""After some steps, a context has at most this many times the chunks of the first one."""
+"""Number of chunks for each further question."""
+MAX_CONTEXT_GROWTH = 3
+"""After several steps, a context has at most this many times the chunks of the first one."""
 FACT_COLUMNS = ["id", "source", "target"]
-SHORT_WORDS = 12
+MAX_SHORT_ANSWER_WORDS = 12
 """Maximum number of words of a short answer."""
 ADVICE = "Raise the budget, or lower query.ppr_steps, query.ppr_k or query.context_tokens."
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from the chunks that walks visit most."""
+    """Answer from the chunks that walks visit most often."""
     if NAME_LINKS_TABLE not in env.n_rows:
         raise UsageError(
             f"{NAME} search walks over names, but this index has none, because it was made without a graph. "
-            "To find names without a model, run `graphrag-ray index --build names` with another --root. To "
-            "find them with a model, add a hierarchy over entities (--set hierarchies=…,leiden)."
+            "To extract names without a model, run `graphrag-ray index --build names` with another --root. "
+            "To extract them with a model, add a hierarchy over entities (--set hierarchies=…,leiden)."
         )
     text, query = question.text, env.settings.query
     answer, next_, facts = (step_spec(p, env.settings, env.prompts) for p in (ANSWER, NEXT, FACTS))
-    _check_costs(text, env, answer, next_, facts)
+    _check_room(text, env, answer, next_, facts)
     chunks = yield from matching_chunks(question.where)
     state = _Walks()
     names = (yield from _fact_names(text, env, facts, state)) if query.ppr_candidate_facts else {}
@@ -107,30 +106,31 @@ def search(question: Question, env: SearchEnv) -> Method:
     state.add("", hits[0])
     step, last = 0, query.ppr_steps == 0
     while True:
-        first = state.first(query.ppr_k * min(1 + step, MOST_TIMES))
-        records = yield from load_records((("text_unit", id_) for id_ in first), env)
-        # What does not fit is simply not among the first.
+        ids = state.most_visited(query.ppr_k * min(1 + step, MAX_CONTEXT_GROWTH))
+        records = yield from load_records((("text_unit", id_) for id_ in ids), env)
+        # Chunks that do not fit are visited less often, so they do not count as left out.
         context = replace(fill([Share(records)], query.context_tokens, env.count), left_out=0)
         reduced = Reduced(NOTHING_FOUND, found=False)
         if not context.numbering:
             break
-        (ran,) = yield Dialogues(PHASE, [partial(walk_answer, text, context, last, answer)], is_answer=last)
-        reduced = result_of(ran)
+        dialogue = partial(walk_answer, text, context, last, answer)
+        (outcome,) = yield Dialogues(PHASE, [dialogue], is_answer=last)
+        reduced = result_of(outcome)
         if last or not is_insufficient(reduced.text):
             break
-        start = partial(next_questions, text, [text, *state.asked], context, next_)
-        ran_next: list[DialogueOutcome[NextStep | None]] = yield Dialogues(STAGE, [start])
-        asked, before = state.note(ran_next[0]), len(state.paths)
-        if asked:
+        next_dialogue = partial(next_questions, text, [text, *state.asked], context, next_)
+        next_steps: list[DialogueOutcome[NextStep | None]] = yield Dialogues(STAGE, [next_dialogue])
+        questions, before = state.note(next_steps[0]), len(state.paths)
+        if questions:
             state.contexts.append(context_used(PHASE, context))
-            more = yield from walk_chunks(asked, env, STEP_CHUNKS, chunks)
-            for one, hits_of in zip(asked, more, strict=True):
-                state.add(one, hits_of)
+            hits = yield from walk_chunks(questions, env, STEP_CHUNKS, chunks)
+            for next_question, visited in zip(questions, hits, strict=True):
+                state.add(next_question, visited)
         if len(state.paths) == before:  # no new chunks
-            (ran,) = yield Dialogues(
+            (outcome,) = yield Dialogues(
                 PHASE, [partial(walk_answer, text, context, True, answer)], is_answer=True
             )
-            reduced = result_of(ran)
+            reduced = result_of(outcome)
             break
         step += 1
         last = step == query.ppr_steps
@@ -140,7 +140,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer", "steps"),
-    description="passages that a walk over names comes to",
+    description="passages visited by a random walk over names",
     graph=True,
     suggestions=("hybrid", "local"),
     option=("steps", "ppr_steps"),
@@ -164,34 +164,34 @@ class _Walks:
         self.walks.append([hit.id for hit in hits])
 
     def note(self, outcome: DialogueOutcome[NextStep | None]) -> Sequence[str]:
-        """Record a next step, and return the questions to look up; empty if the call failed."""
+        """Record a next step, and return the questions to look up. Returns none if the call failed."""
         if outcome.result is None:
-            why = f": {outcome.error}" if outcome.error else "."
-            self.notes.append(f"What to look up next could not be determined{why}")
+            reason = f": {outcome.error}" if outcome.error else "."
+            self.notes.append(f"The next questions could not be determined{reason}")
             return ()
         self.asked += outcome.result.questions
-        parts = (("Known by then", outcome.result.known), ("Looked up next", outcome.result.questions))
-        self.notes += [f"{what}: {' '.join(texts)}" for what, texts in parts if texts]
+        parts = (("Known so far", outcome.result.known), ("Looked up next", outcome.result.questions))
+        self.notes += [f"{label}: {' '.join(texts)}" for label, texts in parts if texts]
         return outcome.result.questions
 
-    def first(self, most: int) -> list[str]:
+    def most_visited(self, limit: int) -> list[str]:
         """Merge the walks round-robin, newest first, so that none displaces another."""
         rows = zip_longest(*reversed(self.walks))
-        return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:most]
+        return list(dict.fromkeys(id_ for row in rows for id_ in row if id_ is not None))[:limit]
 
 
-def _check_costs(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpec, facts: AnswerSpec) -> None:
-    """Check room and budget before the first call."""
+def _check_room(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpec, facts: AnswerSpec) -> None:
+    """Check context windows and budget before the first call."""
     query = env.settings.query
     n = 1 + query.ppr_steps
     extra = 2 * max(map(env.count, (INSUFFICIENT, LAST)))  # the prompt contains it twice
     check_room(text, env, [answer], extra_tokens=extra)
     bound = calls_bound(text, env, PHASE, answer, n, n * (query.context_tokens + extra))
     if query.ppr_steps:
-        before = query.ppr_steps * NEXT_QUESTIONS * MAX_TOKENS[NEXT]
+        before = query.ppr_steps * MAX_NEXT_QUESTIONS * MAX_TOKENS[NEXT]
         check_room(text, env, [next_], extra_tokens=before)
-        shown = query.ppr_steps * (query.context_tokens + before)
-        bound += calls_bound(text, env, STAGE, next_, query.ppr_steps, shown)
+        data_tokens = query.ppr_steps * (query.context_tokens + before)
+        bound += calls_bound(text, env, STAGE, next_, query.ppr_steps, data_tokens)
     if query.ppr_candidate_facts:
         check_room(text, env, [facts])
         bound += calls_bound(text, env, STAGE, facts, 1, query.context_tokens)
@@ -199,7 +199,7 @@ def _check_costs(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpe
 
 
 def _build_answer(text: str, reduced: Reduced, context: Context, state: _Walks) -> Steps[Answer]:
-    """Build the answer with its chain, each link verified against its passages."""
+    """Build the answer with its chain, verifying each link against the passages that it cites."""
     body, links = split_chain(reduced.text)
     if is_insufficient(body):
         reduced, links = replace(reduced, found=False), []
@@ -219,36 +219,36 @@ def _build_answer(text: str, reduced: Reduced, context: Context, state: _Walks) 
     )
     paths = {}
     for reference, (asked, path) in path_of.items():
-        # `“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`: names with chunks between them.
+        # Names with chunks between them: `“Who was her husband?” → Saw Thanda → Sources (12) → Naratheinkha`
         steps = list(path)
-        for place in range(len(steps) - 2, -1, -2):
-            n = number.get(Reference("Sources", steps[place]))
-            steps[place] = "a passage" if n is None else f"Sources ({n})"
-        shown = " → ".join([*([f"“{asked}”"] if asked else []), *steps])
-        if shown and reference in number:
-            paths[str(number[reference])] = shown
+        for position in range(len(steps) - 2, -1, -2):
+            n = number.get(Reference("Sources", steps[position]))
+            steps[position] = "a passage" if n is None else f"Sources ({n})"
+        rendered = " → ".join([*([f"“{asked}”"] if asked else []), *steps])
+        if rendered and reference in number:
+            paths[str(number[reference])] = rendered
     contexts = (*state.contexts, *answer.contexts)
-    # A short answer without a chain cites nothing.
-    found = answer.found or (reduced.found and len(body.split()) <= SHORT_WORDS)
+    # A short answer without a chain has no references, but still counts as found.
+    found = answer.found or (reduced.found and len(body.split()) <= MAX_SHORT_ANSWER_WORDS)
     return replace(answer, chain=chain, paths=paths, contexts=contexts, found=found)
 
 
 def _fact_names(text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks) -> Steps[dict[str, float]]:
-    """Let a model pick the relevant facts near the question, and weigh the names in them by rarity."""
+    """Let a model select relevant facts near the question, and weight their names by rarity."""
     if not env.n_rows.get("embeddings_relationship"):
-        state.notes.append("No facts were picked, because the index has no embeddings of relationships.")
+        state.notes.append("No facts were selected, because the index has no embeddings of relationships.")
         return {}
     hits: list[Hit] = yield Search("relationship", "vector", text, env.settings.query.ppr_candidate_facts)
     near = yield from load_records((("relationship", hit.id) for hit in hits), env)
-    shown, _ = first_fitting(near, env.settings.query.context_tokens, env.count)
-    if not shown:
+    facts, _ = records_that_fit(near, env.settings.query.context_tokens, env.count)
+    if not facts:
         return {}
-    start = partial(pick_facts, text, write_sections(shown)[0], len(shown), spec)
-    ran: list[DialogueOutcome[tuple[int, ...] | None]] = yield Dialogues(STAGE, [start])
-    picked = [shown[n - 1].id for n in ran[0].result or ()]
-    if ran[0].result is None:
-        state.notes.append(f"No facts were picked, because the call failed. {ran[0].error}".strip())
-    rows = (yield Rows("relationships", FACT_COLUMNS, picked)).to_pylist() if picked else []
+    dialogue = partial(pick_facts, text, write_sections(facts)[0], len(facts), spec)
+    outcomes: list[DialogueOutcome[tuple[int, ...] | None]] = yield Dialogues(STAGE, [dialogue])
+    selected = [facts[n - 1].id for n in outcomes[0].result or ()]
+    if outcomes[0].result is None:
+        state.notes.append(f"No facts were selected, because the call failed. {outcomes[0].error}".strip())
+    rows = (yield Rows("relationships", FACT_COLUMNS, selected)).to_pylist() if selected else []
     title = {name_id(row[end]): row[end] for row in rows for end in ("source", "target")}
     counts: dict[str, int] = yield NameCounts({id_: name for id_, name in title.items() if id_})
     return {id_: FACT_WEIGHT * rarity(n) for id_, n in counts.items()}
@@ -256,14 +256,14 @@ def _fact_names(text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks) -> S
 
 STAGE = "steps"
 ANSWER, NEXT, FACTS = "walk_answer", "next_questions", "pick_facts"
-"""Prompts. The first belongs to the stage `answer`, the others to STAGE."""
+"""Names of prompts. The first belongs to the stage `answer`, the others to STAGE."""
 MAX_TOKENS: Mapping[str, int] = {NEXT: 400, FACTS: 100}
-NEXT_QUESTIONS = 2
-MOST_FACTS = 5
-"""Maximum number of picked facts, as in HippoRAG 2."""
-MOST_CHARACTERS = 400
-"""Maximum length of a question or of a statement of what is known."""
-MOST_KNOWN = 10
+MAX_NEXT_QUESTIONS = 2
+MAX_FACTS = 5
+"""Maximum number of selected facts, as in HippoRAG 2."""
+MAX_CHARACTERS = 400
+"""Maximum length of a next question or known fact in characters."""
+MAX_KNOWN = 10
 
 INSUFFICIENT = (
     "Where the passages do not hold the answer, or a link on the way to it is missing, the whole reply is "
@@ -294,7 +294,7 @@ NO_FACTS = "it holds no JSON object with the list `facts`, whose members are num
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """What is known on the way to an answer, and which questions to look up next."""
+    """The facts known so far, and the questions to look up next."""
 
     known: tuple[str, ...] = ()
     questions: tuple[str, ...] = ()
@@ -308,43 +308,43 @@ def step_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) ->
 
 
 def walk_answer(question: str, context: Context, last: bool, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Ask passages for the answer and its chain; `last` says that nothing more will be looked up."""
-    shown = {"context": context.text, "if_missing": LAST if last else INSUFFICIENT}
-    return (yield from ask_for_text(ANSWER, question, shown, context.numbering, spec))
+    """Ask for the answer and its chain. `last` means that nothing more will be looked up."""
+    variables = {"context": context.text, "if_missing": LAST if last else INSUFFICIENT}
+    return (yield from ask_for_text(ANSWER, question, variables, context.numbering, spec))
 
 
 def next_questions(
     question: str, asked: Sequence[str], context: Context, spec: AnswerSpec
 ) -> Dialogue[NextStep | None]:
-    """Ask what to look up next; `asked` was looked up already. None if no reply is usable."""
-    listed = "\n".join(f"- {one}" for one in asked)
-    shown = {"context": context.text, "asked": listed, "n_questions": str(NEXT_QUESTIONS)}
+    """Ask for the next questions, given those already asked. Returns None if no reply is usable."""
+    listed = "\n".join(f"- {earlier}" for earlier in asked)
+    variables = {"context": context.text, "asked": listed, "n_questions": str(MAX_NEXT_QUESTIONS)}
     parse = partial(parse_next, asked=asked)
-    return (yield from parsed_or_none(NEXT, question, spec, parse, NEXT_SCHEMA, **shown))
+    return (yield from parsed_or_none(NEXT, question, spec, parse, NEXT_SCHEMA, **variables))
 
 
 def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[tuple[int, ...] | None]:
-    """Ask which of the facts 1 to n lead to the answer. None if no reply is usable."""
-    shown = {"context": facts, "n_facts": str(MOST_FACTS)}
+    """Ask which of the facts 1 to n lead to the answer. Returns None if no reply is usable."""
+    variables = {"context": facts, "n_facts": str(MAX_FACTS)}
     parse = partial(parse_facts, n=n)
-    return (yield from parsed_or_none(FACTS, question, spec, parse, FACTS_SCHEMA, **shown))
+    return (yield from parsed_or_none(FACTS, question, spec, parse, FACTS_SCHEMA, **variables))
 
 
 def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
-    """Parse the next step. Questions already asked are dropped: a model may break a question into itself."""
+    """Parse the next step. Questions already asked are dropped, because a model may repeat them."""
     parsed = parse_reply(reply, NextReply)
     if isinstance(parsed, ReplyProblem) or not parsed.model_fields_set:
         return ReplyProblem(NO_NEXT)
     known, questions = (
-        [text for one in listed if (text := sanitize(one[:MOST_CHARACTERS]).strip())]
-        for listed in (parsed.known, parsed.next)
+        [text for item in items if (text := sanitize(item[:MAX_CHARACTERS]).strip())]
+        for items in (parsed.known, parsed.next)
     )
-    before = {name_id(one) for one in asked}
+    before = {name_id(question) for question in asked}
     new: dict[str, str] = {}
-    for one in questions:
-        if (id_ := name_id(one)) and id_ not in before:
-            new.setdefault(id_, one)
-    return NextStep(tuple(dict.fromkeys(known))[:MOST_KNOWN], tuple(new.values())[:NEXT_QUESTIONS])
+    for question in questions:
+        if (id_ := name_id(question)) and id_ not in before:
+            new.setdefault(id_, question)
+    return NextStep(tuple(dict.fromkeys(known))[:MAX_KNOWN], tuple(new.values())[:MAX_NEXT_QUESTIONS])
 
 
 def parse_facts(reply: str, n: int) -> tuple[int, ...] | ReplyProblem:
@@ -352,4 +352,4 @@ def parse_facts(reply: str, n: int) -> tuple[int, ...] | ReplyProblem:
     parsed = parse_reply(reply, FactsReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_FACTS)
-    return tuple(dict.fromkeys(number for number in parsed.facts if 1 <= number <= n))[:MOST_FACTS]
+    return tuple(dict.fromkeys(number for number in parsed.facts if 1 <= number <= n))[:MAX_FACTS]

@@ -1,9 +1,9 @@
 """RAPTOR (Sarthi et al. 2024, section 3): search a summary tree by embeddings, in one call.
 
 `query.raptor_traversal` chooses the strategy:
-    collapsed   the nearest of all nodes, chunks and summaries alike, within `query.raptor_context_tokens`
-    tree        the nearest nodes of the highest level, then the nearest of their children, down to chunks,
-                within `query.context_tokens`; if they do not all fit, the nearest come first
+    collapsed   the nearest of all nodes, both chunks and summaries, within `query.raptor_context_tokens` tree
+    the nearest nodes of the highest level, then the nearest of their children, down to chunks; the
+                nearest of all that fit into `query.context_tokens`
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from graphrag_ray.query.methods.single_context import answer_from
 from graphrag_ray.query.methods.trex_search import node_kinds, tree_of
 
 NAME = "raptor"
-CLUSTER = ["id", "human_readable_id", "children"]
+CLUSTER_COLUMNS = ["id", "human_readable_id", "children"]
 
 
 def search(question: Question, env: SearchEnv) -> Method:
@@ -28,7 +28,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         hits, setting = (yield from _traverse(question.text, env)), "context_tokens"
     else:
         lists = yield tuple(Search(kind, "vector", question.text, k) for kind in kinds)
-        hits = [(kind, hit) for kind, own in zip(kinds, lists, strict=True) for hit in own]
+        hits = [(kind, hit) for kind, found in zip(kinds, lists, strict=True) for hit in found]
         setting = "raptor_context_tokens"
     nearest = sorted(hits, key=lambda hit: -hit[1].score)
     first = nearest if query.raptor_traversal == "tree" else nearest[:k]
@@ -40,7 +40,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="passages and summaries, by meaning",
+    description="passages and summaries by embedding",
     hierarchy="tree",
     alternative="vector",
     suggestions=("trex", "hybrid"),
@@ -54,7 +54,7 @@ def _traverse(text: str, env: SearchEnv) -> Steps[list[tuple[Kind, Hit]]]:
     tree, k = tree_of(env, NAME), env.settings.query.raptor_k
     found: list[tuple[Kind, Hit]] = []
     chunks: dict[str, None] = {}
-    clusters = (yield Rows(tree.communities_table, CLUSTER, [0], by="level")).to_pylist()
+    clusters = (yield Rows(tree.communities_table, CLUSTER_COLUMNS, [0], by="level")).to_pylist()
     if not clusters:
         hits = yield Search(tree.member_kind, "vector", text, k)
         return [(tree.member_kind, hit) for hit in hits]
@@ -70,7 +70,7 @@ def _traverse(text: str, env: SearchEnv) -> Steps[list[tuple[Kind, Hit]]]:
         chunks |= dict.fromkeys(id_ for ids in members["text_unit_ids"].to_pylist() for id_ in ids)
         below = dict.fromkeys(number for row in chosen for number in row["children"])
         clusters = (
-            yield Rows(tree.communities_table, CLUSTER, list(below), by="human_readable_id")
+            yield Rows(tree.communities_table, CLUSTER_COLUMNS, list(below), by="human_readable_id")
         ).to_pylist()
     hits = yield Search(tree.member_kind, "vector", text, k, sorted(chunks))
     return [*found, *((tree.member_kind, hit) for hit in hits)]

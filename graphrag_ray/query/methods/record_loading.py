@@ -1,8 +1,8 @@
 """Load rows of the snapshot as records of a context, for every kind of record that can be searched.
 
-If a question is restricted to some chunks (`--where`), an entity or relationship is described by what these
-chunks say about it, since its description is written from all chunks. A chunk is labelled with the title and
-date of its document and the metadata columns of `chunking.prepend_metadata`.
+The description of an entity or relationship summarises all chunks. If a question is restricted to some chunks
+(`--where`), it is replaced by the descriptions from these chunks. A chunk is labelled with the title and date
+of its document and the metadata columns of `chunking.prepend_metadata`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from graphrag_ray.graph.report_context import (
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 LABEL_TOKENS = 40
-"""Maximum size of a chunk's label, and again for each metadata column in it."""
+"""Maximum size of a chunk's label. Each metadata column in it adds as much."""
 
 Row: TypeAlias = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How a kind is rendered: its columns, the record of a row, and the table of its instances."""
+    """How a kind is rendered: its columns, a function from row to record, and the table of its instances."""
 
     columns: tuple[str, ...]
     record: Callable[[Row], Record]
@@ -69,7 +69,7 @@ _FORMATS: dict[Kind, _Format] = {
 def load_records(
     wanted: Iterable[tuple[Kind, str]], env: SearchEnv, chunks: Collection[str] | None = None
 ) -> Steps[list[Record]]:
-    """Load the records that exist, in this order; `chunks` are those to which the question is restricted."""
+    """Load the records that exist, in the given order. `chunks` restricts descriptions to these chunks."""
     order = list(wanted)
     ids: dict[Kind, list[str]] = {}
     for kind, id_ in order:
@@ -83,44 +83,44 @@ def load_records(
             columns = [f"{kind}_id", "text_unit_id", *form.columns]
             needs.append(Rows(form.instances, columns, of_kind, by=f"{kind}_id"))
     tables = yield tuple(needs)
-    known: dict[tuple[Kind, str], Record] = {}
+    records: dict[tuple[Kind, str], Record] = {}
     for kind, table in zip(ids, tables, strict=True):
         form, rows = _FORMATS[kind], table.to_pylist()
         if kind == "text_unit":
             rows = yield from with_documents(rows, env)
         elif chunks is not None and form.instances:
             rows = _described_by(chunks, kind, rows, env)
-        known |= {(kind, row["id"]): form.record(row) for row in rows}
-    return [known[one] for one in order if one in known]
+        records |= {(kind, row["id"]): form.record(row) for row in rows}
+    return [records[key] for key in order if key in records]
 
 
 def _described_by(chunks: Collection[str], kind: Kind, instances: Sequence[Row], env: SearchEnv) -> list[Row]:
-    """Merge instances from these chunks into rows, with descriptions of the usual length."""
+    """Merge instances from these chunks into rows, with descriptions of at most the usual length."""
     limit = env.settings.descriptions.max_output_tokens
     by_id: dict[str, list[Row]] = {}
     for instance in instances:
         if instance["text_unit_id"] in chunks:
             by_id.setdefault(instance[f"{kind}_id"], []).append(instance)
     rows: list[Row] = []
-    for id_, own in by_id.items():
+    for id_, of_record in by_id.items():
         text = ""
-        for description in dict.fromkeys(i["description"] for i in own if i["description"]):
+        for description in dict.fromkeys(i["description"] for i in of_record if i["description"]):
             longer = f"{text} {description}".strip()
             if text and env.count(longer) > limit:
                 break
             text = longer
-        rows.append({**own[0], "id": id_, "description": text})
+        rows.append({**of_record[0], "id": id_, "description": text})
     return rows
 
 
 def prefix_that_fits(
     chunks: Sequence[str], env: SearchEnv, contexts: float = 1.5, context_tokens: int | None = None
 ) -> Steps[tuple[list[str], bool]]:
-    """Return the first chunks that may fit into a context, and whether these are all.
+    """Return the leading chunks that may fit into a context, and whether they are all of the chunks.
 
     Args:
-        contexts: How many contexts to fill, in tokens of the indexing model; the answering one may count
-            fewer.
+        contexts: Number of contexts to fill, by tokens of the indexing model. More than one is needed if the
+            answering model counts fewer tokens.
     """
     sizes = yield Rows("text_units", ["id", "n_tokens"], chunks)
     n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))
@@ -132,12 +132,11 @@ def prefix_that_fits(
 
 
 def label_tokens(env: SearchEnv) -> int:
-    """Maximum size of a chunk's label."""
     return LABEL_TOKENS * (1 + len(env.settings.chunking.prepended_metadata))
 
 
 def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
-    """Add a column `document` to rows of chunks: the label of their document."""
+    """Add a column `document` with the label of the document to rows of chunks."""
     columns, limit = env.settings.chunking.prepended_metadata, label_tokens(env)
     ids = dict.fromkeys(row["document_id"] for row in rows if row["document_id"])
     if not ids:
@@ -153,10 +152,10 @@ def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
         for d in table.to_pylist()
     }
     labels = [label_of[r["document_id"]](r["text"]) if r["document_id"] in label_of else "" for r in rows]
-    short = {
+    shortened = {
         text: text
         if env.count(text) <= limit
         else longest_prefix_that_fits(text, lambda start: env.count(start) <= limit)
         for text in set(labels)
     }
-    return [{**row, "document": short[text]} for row, text in zip(rows, labels, strict=True)]
+    return [{**row, "document": shortened[text]} for row, text in zip(rows, labels, strict=True)]

@@ -64,10 +64,10 @@ def answer_from(
     notes: Sequence[str] = (),
     setting: str = "context_tokens",
 ) -> Steps[Answer]:
-    """Answer from a context limited by `query.<setting>`, in one call; none if it is empty.
+    """Answer from a context limited by `query.<setting>`, in one call. Makes no call if the context is empty.
 
     Raises:
-        UsageError: The question leaves no room for data.
+        UsageError: The prompt does not fit into the context window.
         BudgetSpent: The call could exceed the budget.
     """
     if not context.numbering:
@@ -77,8 +77,8 @@ def answer_from(
     check_room(question, env, [spec], setting=setting)
     bound = calls_bound(question, env, PHASE, spec, 1, context.n_tokens)
     check_budget(bound, env.settings.query, ADVICE.format(setting))
-    last = partial(answer_context, question, context, spec)
-    (outcome,) = yield Dialogues(PHASE, [last], is_answer=True, numbering=context.numbering)
+    dialogue = partial(answer_context, question, context, spec)
+    (outcome,) = yield Dialogues(PHASE, [dialogue], is_answer=True, numbering=context.numbering)
     return (yield from build_answer(question, method, context, result_of(outcome), notes))
 
 
@@ -92,7 +92,7 @@ def result_of(outcome: DialogueOutcome[Reduced]) -> Reduced:
 def build_answer(
     question: str, method: str, context: Context, reduced: Reduced, notes: Sequence[str] = ()
 ) -> Steps[Answer]:
-    """Build the answer, without costs and time. A text that cites nothing counts as not found."""
+    """Build the answer, without costs and time. A text without references counts as not found."""
     number = yield from short_numbers(reduced.references)
     cut = f"{context.cut} records were longer than their part of the context and were truncated."
     if context.cut == 1:
@@ -111,12 +111,12 @@ def build_answer(
 
 
 def answer_context(question: str, context: Context, spec: AnswerSpec) -> Dialogue[Reduced]:
-    """Ask a context for the answer. Raises DialogueFailed if the reply is empty twice."""
+    """Ask for an answer from a context. Raises DialogueFailed if the reply is empty twice."""
     return (yield from ask_for_text("answer", question, {"context": context.text}, context.numbering, spec))
 
 
 def is_insufficient(answer: str) -> bool:
-    """Whether an answer is only the prompt's word for insufficient data."""
+    """Whether an answer only consists of the word with which prompts let a model report insufficient data."""
     return _INSUFFICIENT.match(first_line(answer)) is not None
 
 

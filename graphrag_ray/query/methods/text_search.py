@@ -1,4 +1,4 @@
-"""Map-reduce over the shuffled chunks of all text or of chosen documents (the paper's TS, 4.1.2)."""
+"""Text search: map-reduce over the shuffled chunks of all or selected documents (the paper's TS, 4.1.2)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from graphrag_ray.query.methods.record_loading import label_tokens
 
 NAME = "text"
 ADVICE = (
-    "Raise the budget, or ask the reports: --method global --level auto takes the finest level within it."
+    "Raise the budget, or use reports: --method global --level auto reads the finest level within the budget."
 )
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Read all chunks."""
+    """Answer from all chunks, or all chunks of the selected documents."""
     chosen = yield from matching_ids("text_unit", (yield from matching_chunks(question.where)))
     chunks = yield Rows("text_units", ["id", "n_tokens"], chosen)
     if not chunks.num_rows:
@@ -35,4 +35,4 @@ def search(question: Question, env: SearchEnv) -> Method:
     return (yield from combined_answer(question.text, NAME, "chunks", parts))
 
 
-METHOD = MethodKind(search, stages=("map", "reduce"), description="all of the text")
+METHOD = MethodKind(search, stages=("map", "reduce"), description="the full text")

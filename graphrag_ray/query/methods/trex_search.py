@@ -1,9 +1,9 @@
-"""TREX (Cahoon et al. 2025): search the chunks and summaries of a tree by keywords and meaning.
+"""TREX (Cahoon et al. 2025): search the chunks and summaries of a tree by keywords and embeddings.
 
-Two lists, the nearest by cosine and by BM25, each of chunks and summaries, are fused. TREX has one index;
-here chunks and summaries have one each, with its own word statistics. (Scaling each to 0–1 separately finds
-less.) TREX fuses by reciprocal ranks of equal weight. We fuse by score like hybrid search, which loses less
-of what only keywords find: see "Trees of summaries" in benchmarks/RESULTS.md.
+Two lists of chunks and summaries are fused, the nearest by cosine similarity and by BM25. TREX has one index.
+Here, chunks and summaries have separate indexes with separate word statistics. (Scaling their scores to 0–1
+separately gives worse results.) TREX fuses by reciprocal rank with equal weights. We fuse by score, which
+loses fewer records that only keywords find: see "Trees of summaries" in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from graphrag_ray.query.methods.single_context import answer_from
 NAME = "trex"
 TREE = "tree"
 CANDIDATES = 100
-"""Hits of each list that are fused."""
+"""Number of hits of each list."""
 WITHOUT_TREE = "Only chunks were read: the index was made with --build names and has no summaries."
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from the first `query.trex_k` chunks and summaries, or chunks if the index has only names."""
+    """Answer from the first `query.trex_k` chunks and summaries (chunks, if there are no hierarchies)."""
     kinds: list[Kind] = ["text_unit"]
     if env.settings.hierarchies:
         kinds = node_kinds(env, NAME)
@@ -37,9 +37,10 @@ def search(question: Question, env: SearchEnv) -> Method:
     hits: list[list[Hit]] = yield tuple(searches)
     lists = []
     for by in BOTH:
-        found = [(s.kind, hit) for s, own in zip(searches, hits, strict=True) if s.by == by for hit in own]
-        found.sort(key=lambda one: -one[1].score)
-        lists.append({(kind, hit.id): hit.score for kind, hit in found[:CANDIDATES]})
+        of_type = [found for search, found in zip(searches, hits, strict=True) if search.by == by]
+        ranked = [(kind, hit) for kind, found in zip(kinds, of_type, strict=True) for hit in found]
+        ranked.sort(key=lambda scored: -scored[1].score)
+        lists.append({(kind, hit.id): hit.score for kind, hit in ranked[:CANDIDATES]})
     query = env.settings.query
     order = fuse(lists, [query.hybrid_vector_weight, 1 - query.hybrid_vector_weight])
     records = yield from load_records(order[: query.trex_k], env)
@@ -51,7 +52,7 @@ def search(question: Question, env: SearchEnv) -> Method:
 METHOD = MethodKind(
     search,
     stages=("embed", "answer"),
-    description="passages and summaries, by words and meaning",
+    description="passages and summaries by keywords and embedding",
     hierarchy="tree",
     alternative="hybrid",
     suggestions=("hybrid", "global"),
@@ -59,8 +60,7 @@ METHOD = MethodKind(
 
 
 def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
-    """Look up the tree of an index. Raises ReportsMissing, and UsageError without a tree or
-    its embeddings."""
+    """Look up the tree. Raises ReportsMissing, or UsageError without a tree or its embeddings."""
     other = env.settings.query.hierarchy
     if other not in (None, TREE):
         raise UsageError(f"{method} search reads only the hierarchy {TREE!r}, not {other!r}")
@@ -70,6 +70,6 @@ def tree_of(env: SearchEnv, method: str) -> HierarchyKind:
 
 
 def node_kinds(env: SearchEnv, method: str) -> list[Kind]:
-    """The kinds of tree nodes that exist: a small index may have no summaries."""
+    """List the kinds of tree nodes that exist. A small index may have no summaries."""
     tree = tree_of(env, method)
     return [kind for kind in (tree.member_kind, tree.report_kind) if env.n_rows.get(f"embeddings_{kind}")]

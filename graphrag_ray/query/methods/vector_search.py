@@ -1,4 +1,4 @@
-"""Vector search, the paper's SS (4.1.2): the nearest chunks that fill one context, and one call."""
+"""Vector search, the paper's SS (4.1.2): one call answers from the nearest chunks, which fill one context."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ def search(question: Question, env: SearchEnv) -> Method:
     check_embedded(env, NAME, ["text_unit"])
     chunks = yield from matching_chunks(question.where)
     ids = yield from matching_ids("text_unit", chunks)
-    find = Search("text_unit", "vector", question.text, only_ids=ids)
-    context = yield from nearest_context([find], env, chunks)
+    nearest = Search("text_unit", "vector", question.text, only_ids=ids)
+    context = yield from nearest_context([nearest], env, chunks)
     return (yield from answer_from(question.text, env, NAME, context))
 
 
 METHOD = MethodKind(
-    search, stages=("embed", "answer"), description="passages, by meaning", suggestions=("hybrid", "local")
+    search, stages=("embed", "answer"), description="passages by embedding", suggestions=("hybrid", "local")
 )

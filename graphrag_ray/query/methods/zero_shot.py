@@ -1,4 +1,4 @@
-"""A baseline without any data, which shows what an index adds. Only `evaluate` offers it."""
+"""A baseline without any data, which shows the benefit of an index. Only `evaluate` offers it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from graphrag_ray.query.methods.single_context import PHASE, build_answer, resul
 
 NAME = "none"
 PROMPT = "zero_shot"
-NOTE = "Answered without any data, from what the model knows."
+NOTE = "Answered from the model's own knowledge, without any data."
 
 
 def zero_shot_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:
@@ -25,7 +25,6 @@ def zero_shot_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerS
 
 
 def search(question: Question, env: SearchEnv) -> Method:
-    """Answer from the question alone."""
     settings = env.settings
     spec = zero_shot_spec(settings, env.prompts)
     check_budget(calls_bound(question.text, env, PHASE, spec, 1, 0), settings.query, "Raise the budget.")

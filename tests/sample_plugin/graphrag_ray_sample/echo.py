@@ -1,4 +1,4 @@
-"""A provider without a model: it repeats what it is shown, and embeds texts by their letters."""
+"""A provider without a model: it repeats the records of the prompt, and embeds texts by their letters."""
 
 import json
 import re

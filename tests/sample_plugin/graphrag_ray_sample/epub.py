@@ -1,4 +1,4 @@
-"""Reads .epub books: a zip file of XHTML pages, one document for each page with text."""
+"""Read .epub books, which are zip files of XHTML pages. Each page with text becomes a document."""
 
 import zipfile
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""An export format: which entities are related, as lines of text."""
+"""An export format: pairs of related entities, one per line."""
 
 from graphrag_ray.export.exporters import Exporter
 

@@ -1,4 +1,4 @@
-"""Passages that hybrid search finds, and the reports on the communities of what they name, in one context."""
+"""Answer from passages of hybrid search and reports on the communities of their entities, in one context."""
 
 from graphrag_ray.query.methods.context_filling import Share, fill
 from graphrag_ray.query.methods.document_filters import matching_ids

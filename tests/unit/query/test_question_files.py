@@ -1,4 +1,4 @@
-"""The files of a batch: questions in any usual table, and where the answers go."""
+"""The files of a batch: questions and answers."""
 
 import json
 
@@ -48,11 +48,11 @@ TWO = [BatchQuestion("1", "Who is ANNA?"), BatchQuestion("2", "Why, and since wh
         ("q.parquet", pa.table({"question": ["Who is ANNA?", "Why, and since when?"]})),
     ],
 )
-def test_questions_come_in_any_table(read, name, content):
+def test_questions_are_read_from_all_table_formats(read, name, content):
     assert read(name, content) == TWO
 
 
-def test_a_question_has_the_id_of_its_row_where_there_is_one(read):
+def test_question_uses_id_of_its_row(read):
     posed = read("q.csv", "id,question\nx-7,Who?\n,Why?\n")
     assert [(p.id, p.text) for p in posed] == [("x-7", "Who?"), ("2", "Why?")]
     assert [p.id for p in read("q.csv", "question_text,question_id\nWho?,x\nWhy?,y\n")] == ["x", "y"]
@@ -60,7 +60,7 @@ def test_a_question_has_the_id_of_its_row_where_there_is_one(read):
     assert [p.id for p in numbered] == ["41", "42"]
 
 
-def test_half_a_surrogate_pair_in_a_question_is_asked_and_its_answer_is_written(read, tmp_path):
+def test_lone_surrogate_in_question_is_accepted(read, tmp_path):
     (posed,) = read("q.jsonl", '{"id": "n\\ud83d", "question": "Who \\ud83d?"}\n')
     assert posed == BatchQuestion("n\ufffd", "Who \ufffd?")
     file = AnswersFile.at(str(tmp_path / "answers.parquet"), {})
@@ -80,7 +80,7 @@ def test_half_a_surrogate_pair_in_a_question_is_asked_and_its_answer_is_written(
         ("q.parquet", pa.table({"question": ["Who?", None]}), "the question is empty"),
     ],
 )
-def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, content, fault):
+def test_invalid_row_is_returned_with_its_fault(read, name, content, fault):
     good, bad = read(name, content)
     assert good == BatchQuestion("1", "Who?") and bad.id == "2" and fault in bad.fault
 
@@ -91,8 +91,8 @@ def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, conte
         ("q.txt", "Who?", "Unsupported format '.txt'. Choose from: .jsonl, .csv, .parquet"),
         ("q.csv", "n,text\n1,Who?\n", "has no column question or question_text; it has n, text"),
         ("q.csv", "", "has no column question or question_text; it has none"),
-        ("q.csv", "question\n \n", "contains no question: row 1: the question is empty"),
-        ("q.csv", "id,question\n", "contains no question"),
+        ("q.csv", "question\n \n", "contains no valid question: row 1: the question is empty"),
+        ("q.csv", "id,question\n", "contains no valid question"),
         ("q.csv", "id,question\n7,Who?\n8,Why?\n7,When?\n", "rows 1 and 3 have the same id '7'"),
         ("q.csv", 'question\nWho?\n"Why\n', "never closed"),
         ("q.csv", b"question\n\x00\x01", "binary"),
@@ -100,18 +100,18 @@ def test_a_row_that_cannot_be_asked_is_kept_with_what_is_wrong(read, name, conte
         ("q.parquet", b"PAR1", "not a parquet file"),
     ],
 )
-def test_a_file_that_holds_no_questions_is_refused(read, name, content, told):
+def test_file_without_valid_questions_is_rejected(read, name, content, told):
     with pytest.raises(UsageError, match="q\\.") as refused:
         read(name, content)
     assert told in str(refused.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(UsageError, match=r"Cannot read .*none.csv: there is no such file"):
+def test_missing_file_is_reported(tmp_path):
+    with pytest.raises(UsageError, match=r"Cannot read .*none.csv: no such file"):
         read_questions(str(tmp_path / "none.csv"), {}, 100)
 
 
-def test_questions_at_a_signed_address_are_read_and_no_fault_repeats_what_opens_it():
+def test_errors_do_not_repeat_secrets_of_signed_urls():
     files = {"/q.csv": b"question\nWho is ANNA?\n", "/none.csv": b"a\n1\n", "/q.txt": b""}
     with serving(files) as web:
         at = f"http://me:correct-horse@{web.host}"
@@ -123,7 +123,7 @@ def test_questions_at_a_signed_address_are_read_and_no_fault_repeats_what_opens_
             assert "correct-horse" not in str(refused.value) and "0badc0de5ea1" not in str(refused.value)
 
 
-def test_an_answer_is_a_row_and_so_is_a_failure(tmp_path):
+def test_answers_and_failures_become_rows(tmp_path):
     cited = Reference("Reports", "r"), Reference("Sources", "lost")
     used = ContextUsed("map", cited, 90, left_out=1, score=80.0)
     phases = {"map": Phase(2, 0, 100, 20, 0, 0.5), "reduce": Phase(1, 0, 10, 5, 0, None)}
@@ -149,12 +149,12 @@ def test_an_answer_is_a_row_and_so_is_a_failure(tmp_path):
 
 
 @pytest.mark.parametrize("out", ["answers", "answers.csv", "folder/", ".parquet", "s3://bucket/x.json"])
-def test_answers_go_to_a_parquet_file_and_nothing_else(out):
+def test_answers_file_must_be_parquet(out):
     with pytest.raises(UsageError, match=r"must name a \.parquet file"):
         AnswersFile.at(out, {})
 
 
-def test_the_journal_of_a_batch_lies_beside_its_answers(tmp_path, monkeypatch):
+def test_work_folder_is_next_to_answers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for out in ("answers.parquet", str(tmp_path / "answers.parquet")):
         file = AnswersFile.at(out, {})

@@ -1,4 +1,4 @@
-"""Rows of a snapshot: the wanted ones, in the table's order, and no more read than they take."""
+"""Reading rows of a snapshot: selection, order, caching and amount of data read."""
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ def reader(store: Store) -> Reader:
 
 @pytest.fixture
 def read_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]]:
-    """Path and columns of every look at a part."""
+    """Record the path and columns of every read of a part."""
     seen: list[tuple[str, tuple[str, ...]]] = []
     before = parts.read_part
 
@@ -50,30 +50,30 @@ def read_of(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...]]
     return seen
 
 
-def test_wanted_rows_come_in_the_order_of_the_table(reader: Reader):
+def test_rows_are_returned_in_table_order(reader: Reader):
     found = reader.rows(Rows("entities", ["title", "id"], ["e21", "e03", "nobody", "e03"]))
     assert found.to_pylist() == [{"title": "T3", "id": "e03"}, {"title": "T21", "id": "e21"}]
 
 
-def test_rows_are_found_by_what_a_list_of_theirs_holds(reader: Reader):
+def test_rows_are_selected_by_members_of_a_list_column(reader: Reader):
     found = reader.rows(Rows("entities", ["id"], ["u7", "u25"], by="text_unit_ids"))
     assert found["id"].to_pylist() == ["e07", "e25"]
     assert reader.rows(Rows("entities", ["id"], ["all"], by="text_unit_ids")).num_rows == 3 * N
 
 
 @pytest.mark.parametrize("ids", [[], ["nobody"]])
-def test_where_nothing_is_found_the_columns_are_there_all_the_same(reader: Reader, ids: list[str]):
+def test_empty_result_has_requested_columns(reader: Reader, ids: list[str]):
     found = reader.rows(Rows("entities", ["title", "text_unit_ids"], ids))
     assert found.num_rows == 0
     assert found.schema.field("text_unit_ids").type == schema.ENTITIES.field("text_unit_ids").type
 
 
-def test_a_table_that_the_snapshot_lacks_is_empty(reader: Reader):
+def test_missing_table_is_empty(reader: Reader):
     assert reader.rows(Rows("covariates", ["id"])).num_rows == 0
     assert reader.rows(Rows("covariates", ["id"], ["x"])).num_rows == 0
 
 
-def test_of_a_large_part_only_the_names_are_read_where_it_holds_no_wanted_row(
+def test_only_id_column_is_read_from_large_part_without_matches(
     reader: Reader, read_of, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(row_reader, "READ_WHOLE_BYTES", 0)
@@ -83,9 +83,7 @@ def test_of_a_large_part_only_the_names_are_read_where_it_holds_no_wanted_row(
     assert {columns for _, columns in read_of} == {("id",), ("title",)}
 
 
-def test_a_table_too_large_to_be_kept_has_the_same_rows_and_is_not_kept(
-    reader: Reader, monkeypatch: pytest.MonkeyPatch
-):
+def test_large_table_is_read_without_caching(reader: Reader, monkeypatch: pytest.MonkeyPatch):
     needs = [
         Rows("entities", ["title", "id"], ["e21", "e03", "nobody"]),
         Rows("entities", ["id"], ["u7", "u25"], by="text_unit_ids"),
@@ -93,26 +91,26 @@ def test_a_table_too_large_to_be_kept_has_the_same_rows_and_is_not_kept(
     ]
     expected = [reader.rows(need) for need in needs]
     large = Reader(reader.store, reader.manifest)
-    monkeypatch.setattr(row_reader, "LARGE_BYTES", 0)
+    monkeypatch.setattr(row_reader, "MAX_CACHED_TABLE_BYTES", 0)
     assert [large.rows(need) for need in needs] == expected
     assert large.cache.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 
 
-def test_what_was_read_once_is_not_read_again(reader: Reader, read_of):
+def test_columns_are_read_only_once(reader: Reader, read_of):
     need = Rows("entities", ["id", "title"], ["e15", "e16"])
     once, n = reader.rows(need), len(read_of)
     assert reader.rows(need) == once and len(read_of) == n
     assert reader.table("entities", ["title", "id"]).num_rows == 3 * N and len(read_of) == n
 
 
-def test_no_more_is_kept_than_there_is_room_for(store: Store, reader: Reader, read_of):
+def test_cache_stays_within_its_limit(store: Store, reader: Reader, read_of):
     need = Rows("entities", ["id", "title"], ["e15"])
     small = Reader(store, reader.manifest, ColumnCache(limit_bytes=0))
     assert small.rows(need) == small.rows(need) == reader.rows(need)
     assert small.cache.get(reader.manifest.parts("entities")[0].path, ["id", "title"]) == {}
 
 
-def test_the_column_longest_unused_makes_room():
+def test_least_recently_used_column_is_evicted():
     column = {"a": pa.chunked_array([["x" * 100]])}
     kept = ColumnCache(limit_bytes=2 * column["a"].nbytes)
     for path in ("1", "2", "3"):
@@ -121,7 +119,7 @@ def test_the_column_longest_unused_makes_room():
     assert kept.get("2", ["a"]) == {} and kept.get("3", ["a"]).keys() == {"a"}
 
 
-def test_a_table_or_column_that_there_is_not_is_told(reader: Reader):
+def test_unknown_table_or_column_is_reported(reader: Reader):
     with pytest.raises(UsageError, match="Unknown table 'nope'"):
         reader.rows(Rows("nope", ["id"]))
     with pytest.raises(UsageError, match="entities has no column 'nope'"):

@@ -1,4 +1,4 @@
-"""From a cited record of any section down to the chunks and documents that it rests on."""
+"""Tracing cited records to chunks and documents."""
 
 from __future__ import annotations
 
@@ -101,11 +101,11 @@ def names(source: Source) -> tuple[list[str], list[str], list[str], list[int]]:
         ("Sources", "t2", ([], [], [], [2])),
     ],
 )
-def test_a_record_of_any_section_leads_to_what_it_rests_on(section: str, id_: str, rests_on: Any):
+def test_records_of_all_sections_are_traced_to_their_evidence(section: str, id_: str, rests_on: Any):
     assert names(found(section, id_)) == rests_on
 
 
-def test_every_chunk_stands_at_its_place_in_its_document():
+def test_chunks_have_positions_in_their_documents():
     (chunk,) = found("Relationships", "bc").chunks
     assert (chunk["document"], chunk["row"], chunk["place"]) == ("b.csv", "4", "b.csv, row 4")
     assert (chunk["start"], chunk["end"], chunk["text"]) == (20, 20 + len(TEXTS["t2"]), TEXTS["t2"])
@@ -123,25 +123,25 @@ def test_every_chunk_stands_at_its_place_in_its_document():
         ("Sources", "t2", f"d2 (2020): b.csv, row 4, characters 20–{20 + len(TEXTS['t2'])}"),
     ],
 )
-def test_a_record_has_a_name_that_people_know(section: str, id_: str, name: str):
+def test_records_have_readable_names(section: str, id_: str, name: str):
     (cited,) = cited_records([Reference(section, id_)], read)
     source = found(section, id_)
     assert (cited.section, cited.name) == (section, name) == (source.record["section"], source.record["name"])
     assert cited.number == source.record["human_readable_id"]
 
 
-def test_a_chunk_of_a_file_without_a_title_is_named_by_the_file(monkeypatch: pytest.MonkeyPatch):
+def test_chunk_without_title_is_named_after_its_file(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(TABLES, "documents", [document("d1", "minutes/d1.txt")])
     (cited,) = cited_records([Reference("Sources", "t1")], read)
     assert cited.name == f"minutes/d1.txt, characters 10–{10 + len(TEXTS['t1'])}"
 
 
-def test_a_cited_chunk_says_title_and_date_of_its_document():
+def test_cited_chunk_has_title_and_date():
     record = found("Sources", "t2").record
     assert (record["title"], record["date"]) == ("d2", "2020") and "title" not in found("Claims", "c1").record
 
 
-def test_cited_records_are_listed_section_by_section_and_those_that_are_gone_are_not():
+def test_cited_records_are_grouped_by_section_and_skip_missing_ones():
     cited = [
         ("Sources", "t3"),
         ("Entities", "eBOB"),
@@ -155,15 +155,15 @@ def test_cited_records_are_listed_section_by_section_and_those_that_are_gone_are
     assert sources_of([], read) == cited_records([], read) == []
 
 
-def test_of_too_many_chunks_those_are_read_that_were_shown_or_hold_most(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sources, "MAX_CHUNKS", 1)
-    source = found("Reports", "r1")  # t1 holds three of what it cites, t2 one
+def test_chunks_in_context_and_with_most_evidence_are_read_first(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sources, "MAX_SOURCE_CHUNKS", 1)
+    source = found("Reports", "r1")  # t1 contains three of the cited records, t2 one
     assert [c["human_readable_id"] for c in source.chunks] == [1] and source.chunks_left_out == 1
-    source = found("Entities", "eALICE", shown={"t3"})
+    source = found("Entities", "eALICE", used={"t3"})
     assert [c["human_readable_id"] for c in source.chunks] == [3] and source.chunks_left_out == 1
 
 
-def test_what_an_answer_says_leads_to_the_sentence_for_each_record_that_it_cites():
+def test_answer_leads_to_supporting_sentences():
     text = (
         "The eels died [Data: Sources (1)]. ALICE went to her home [Data: Entities (11)]. “BOB paid CAROL” "
         "for it [Data: Relationships (22); Claims (32)]."

@@ -1,4 +1,4 @@
-"""ArchRAG's way: what is nearest on each level, each level's points weighed, and merged."""
+"""ArchRAG: nearest records of each level, points with scores, and their combination."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
 
 
 def tables() -> dict[str, list[dict[str, Any]]]:
-    """Six people in a chain, two communities above them, one above these."""
+    """Create six people in a chain, two communities above them, and one above these."""
     reports = [("r0", 1, "ALICE, BOB"), ("r1", 1, "DAVE, ERIN"), ("top", 0, "ALICE, ERIN")]
     return {
         "entities": [
@@ -61,7 +61,7 @@ def ask(question: str = "What about ALICE ?", tables_: Any = None, **query: Any)
     return snap.run(archrag_search.search(Question(question), given_of(snap, **query))), snap
 
 
-def test_each_level_is_one_context_and_entities_come_with_the_relationships_among_them():
+def test_each_level_fills_one_context():
     answer, _ = ask(archrag_k=3)
     entities, finest, top, last = answer.contexts
     names = [Reference("Entities", name) for name in ("ALICE", "BOB", "CAROL")]
@@ -72,7 +72,7 @@ def test_each_level_is_one_context_and_entities_come_with_the_relationships_amon
     assert last.phase == "reduce" and answer.found and answer.method == "archrag"
 
 
-def test_all_levels_are_asked_at_once_for_points_and_merged_by_one_call():
+def test_levels_are_queried_concurrently_and_merged_in_one_call():
     _, snap = ask()
     asked = [need for need in snap.needs if isinstance(need, Dialogues)]
     assert [(need.phase, len(need.factories), need.is_answer) for need in asked] == [
@@ -81,7 +81,7 @@ def test_all_levels_are_asked_at_once_for_points_and_merged_by_one_call():
     ]
 
 
-def test_points_are_merged_by_falling_score_and_those_of_0_are_not():
+def test_points_are_merged_by_descending_positive_score():
     answer, _ = ask("What about ERIN ?")
     cited = [r.id for r in answer.references]
     assert set(cited) == {"ERIN", "r1", "top"}
@@ -89,12 +89,12 @@ def test_points_are_merged_by_falling_score_and_those_of_0_are_not():
     assert not nothing.found
 
 
-def test_a_level_with_fewer_members_than_k_shows_all_of_them():
+def test_small_level_is_read_completely():
     answer, _ = ask(archrag_k=50)
     assert [len(used.records) for used in answer.contexts[:3]] == [6 + 5, 2, 1]
 
 
-def test_an_index_without_reports_or_entities_answers_from_what_there_is():
+def test_index_without_reports_or_entities_still_answers():
     answer, snap = ask(tables_={**tables(), "attributed_reports": []})
     assert answer.found and len(answer.contexts) == 2
     empty, snap = ask(tables_={})
@@ -103,14 +103,14 @@ def test_an_index_without_reports_or_entities_answers_from_what_there_is():
     )
 
 
-def test_a_budget_refuses_before_anything_is_asked():
+def test_budget_is_checked_before_any_call():
     with pytest.raises(BudgetSpent, match=r"lower query\.archrag_k"):
         ask(budget_tokens=1_000)
 
 
-def test_the_hierarchy_by_meaning_is_read_unless_another_is_asked_for():
+def test_hierarchy_by_embedding_is_preferred():
     assert ask()[0].notes == ()
     with pytest.raises(UsageError, match="This index has no hierarchy 'attributed'"):
         ask(hierarchies=("leiden",), hierarchy="attributed")
     told = ask(hierarchies=("leiden",))[0].notes
-    assert any("--set hierarchies=leiden,attributed adds it" in note for note in told)
+    assert any("--set hierarchies=leiden,attributed." in note for note in told)

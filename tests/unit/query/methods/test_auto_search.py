@@ -1,4 +1,4 @@
-"""The way of answering that a question is given by rules."""
+"""Automatic choice of the search method."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from graphrag_ray.query.methods import auto_search, methods
 from graphrag_ray.query.methods.auto_search import (
     FEW_CHUNKS,
     RARE_SHARE,
-    asks_for_a_place,
+    asks_for_passage,
     route,
 )
 from graphrag_ray.query.methods.method import Question
@@ -37,8 +37,8 @@ from graphrag_ray.query.methods.method import Question
         "What about the dues in Q3?",
     ],
 )
-def test_a_passage_a_number_or_a_date_is_asked_for(question: str):
-    assert asks_for_a_place(question)
+def test_wording_asks_for_passage(question: str):
+    assert asks_for_passage(question)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_a_passage_a_number_or_a_date_is_asked_for(question: str):
         "May towns march on when breweries close?",
     ],
 )
-def test_what_is_asked_of_the_whole_asks_for_no_passage(question: str):
-    assert not asks_for_a_place(question)
+def test_global_question_does_not_ask_for_passage(question: str):
+    assert not asks_for_passage(question)
 
 
-def test_a_rare_name_goes_before_all_and_one_that_is_everywhere_counts_for_nothing():
+def test_rare_name_takes_precedence_and_frequent_name_is_ignored():
     hub, rare = ("HUB", 900), ("RARE", 3)
     chosen = route("How many ships has Rare, and has Hub?", [rare, hub], 1000)
     assert chosen == (
@@ -71,17 +71,17 @@ def test_a_rare_name_goes_before_all_and_one_that_is_everywhere_counts_for_nothi
 
 
 @given(st.integers(1, 2000), st.integers(0, 20_000))
-def test_rare_is_what_stands_in_few_chunks_or_in_a_small_share_of_all(chunks: int, n: int):
+def test_rarity_depends_on_number_and_share_of_chunks(chunks: int, n: int):
     rare = chunks <= FEW_CHUNKS or chunks <= RARE_SHARE * n
     assert route("What of it?", [("IT", chunks)], n)[0] == ("local" if rare else "global")
 
 
-def test_reports_are_not_read_under_conditions():
+def test_conditions_rule_out_reports():
     assert route("What are the main themes?", [], 9)[0] == "global"
     assert route("What are the main themes?", [], 9, restricted=True)[0] == "hybrid"
 
 
-def test_no_search_is_chosen_that_the_index_cannot_do():
+def test_unsupported_methods_are_not_chosen():
     rare = [("RARE", 1)]
     assert route("How much is it?", rare, 9, local=False)[0] == "hybrid"
     assert route("How much is it?", rare, 9, local=False, hybrid=False)[0] == "global"
@@ -118,9 +118,7 @@ def tables() -> dict[str, list[dict[str, Any]]]:
         ("What are the main themes?", ("path=1.txt",), "hybrid"),
     ],
 )
-def test_the_answer_is_that_of_the_chosen_method_and_says_why(
-    question: str, where: tuple[str, ...], chosen: str
-):
+def test_answer_names_chosen_method_and_reason(question: str, where: tuple[str, ...], chosen: str):
     held = tables()
     held["documents"].append({"id": "d2", "path": "2.txt", "text_unit_ids": []})
     snap = Snapshot(
@@ -132,12 +130,12 @@ def test_the_answer_is_that_of_the_chosen_method_and_says_why(
     assert answer.notes[0].startswith(f"Answered by {chosen} search: ") and answer.notes[1:] == alone.notes
 
 
-def test_a_level_is_refused_and_conditions_are_not():
+def test_level_is_rejected_and_conditions_are_accepted():
     methods.check_method("auto", None, ["path=a"])
     with pytest.raises(UsageError, match="auto search has no levels"):
         methods.check_method("auto", "C1", ())
 
 
-def test_every_model_that_a_chosen_method_may_ask_is_known_beforehand():
+def test_stages_cover_all_methods_that_may_be_chosen():
     for chosen in ("local", "hybrid", "global"):
         assert {*methods.stages(chosen, True)} <= {*methods.stages("auto", True)}

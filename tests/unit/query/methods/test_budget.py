@@ -1,4 +1,4 @@
-"""What a question may take at most, and the room in a context window."""
+"""Upper bounds on the cost of a question, and checks of the context window."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from graphrag_ray.query.methods.budget import (
     max_contexts,
     packed_bound,
 )
-from graphrag_ray.query.methods.dynamic_selection import RATED_TOGETHER, rate_spec
+from graphrag_ray.query.methods.dynamic_selection import MAX_REPORTS_PER_CALL, rate_spec
 from graphrag_ray.query.methods.map_reduce import map_spec, pack, reduce_spec
 from graphrag_ray.query.methods.method import SearchEnv
 
@@ -38,7 +38,7 @@ PRICES["reduce"] = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=20.0)
 
 
 def next_fit(lines: list[int], room: int, most: int | None) -> int:
-    """Pages that are filled one after the other."""
+    """Pack lines into pages by next-fit."""
     pages, used, held = 0, 0, 0
     for line in lines:
         if not pages or used + line > room or held == most:
@@ -52,12 +52,12 @@ def next_fit(lines: list[int], room: int, most: int | None) -> int:
     st.integers(100, 300),
     st.none() | st.integers(1, 12),
 )
-def test_no_packing_needs_more_contexts_than_the_bound(lines: list[int], room: int, most: int | None):
+def test_packing_never_exceeds_bound(lines: list[int], room: int, most: int | None):
     bound = max_contexts(np.array(lines, dtype=np.int64), room, most)
     assert next_fit(lines, room, most) <= bound <= len(lines)
 
 
-def test_the_bound_is_near_what_small_records_take():
+def test_bound_is_tight_for_small_records():
     assert max_contexts(np.full(1000, 60), 6000) <= 12
 
 
@@ -71,10 +71,8 @@ TEXTS = st.lists(
 
 
 @given(TEXTS, st.integers(MIN_CONTEXT_TOKENS + HEADING_TOKENS, 2_000), st.booleans())
-def test_a_question_takes_at_most_what_was_said_before_it(
-    texts: list[str], context_tokens: int, of_reports: bool
-):
-    """Prompts as they are sent, each reply as long as it may be."""
+def test_question_stays_within_its_bound(texts: list[str], context_tokens: int, of_reports: bool):
+    """Count the prompts that are sent and the longest possible replies."""
     given_ = Snapshot({}).given(context_tokens=context_tokens)
     if of_reports:
         records = [report_record(f"id{i}", f"The mill {i}", t) for i, t in enumerate(texts)]
@@ -87,17 +85,17 @@ def test_a_question_takes_at_most_what_was_said_before_it(
     assert len(contexts) <= most.calls and sent <= most.tokens
 
 
-def test_what_a_record_takes_beside_its_text_is_in_the_bound():
+def test_bound_includes_overhead_of_records():
     text = 'He said: "idle", "shut", "sold". ' * 20
     record = report_record("id", "Mill, Brewery, Bank and Harbour of Elverside", text)
     assert count_record_tokens(record, COUNT) + NUMBER_TOKENS <= line_tokens([COUNT(text)])[0]
 
 
-def test_nothing_to_read_takes_nothing():
+def test_bound_of_no_records_is_zero():
     assert map_reduce_bound("Why?", GIVEN, []) == CostBound()
 
 
-def test_reading_is_map_and_reduce_each_at_its_price():
+def test_bound_uses_prices_of_map_and_reduce():
     priced = replace(GIVEN, prices=PRICES)
     mapped = packed_bound("Why?", priced, "map", map_spec(GIVEN.settings, GIVEN.prompts), [500])
     most = map_reduce_bound("Why?", priced, [500])
@@ -109,13 +107,13 @@ def test_reading_is_map_and_reduce_each_at_its_price():
     assert most.cost_usd - mapped.cost_usd == pytest.approx((2 * prompt + 20 * query.max_reduce_tokens) / 1e6)
 
 
-def test_reports_that_are_rated_stand_few_to_a_call():
+def test_rating_bound_respects_reports_per_call():
     spec = rate_spec(GIVEN.settings, GIVEN.prompts)
     sizes = [20] * 95
     records = [report_record(f"id{i}", "T", "word " * 20) for i in range(95)]
-    packed = pack(records, 8_000, 7, COUNT, RATED_TOGETHER)
-    assert max(len(c.numbering) for c in packed) == RATED_TOGETHER
-    assert len(packed) == 10 <= packed_bound("Why?", GIVEN, "rate", spec, sizes, RATED_TOGETHER).calls
+    packed = pack(records, 8_000, 7, COUNT, MAX_REPORTS_PER_CALL)
+    assert max(len(c.numbering) for c in packed) == MAX_REPORTS_PER_CALL
+    assert len(packed) == 10 <= packed_bound("Why?", GIVEN, "rate", spec, sizes, MAX_REPORTS_PER_CALL).calls
 
 
 @pytest.mark.parametrize(
@@ -129,11 +127,11 @@ def test_reports_that_are_rated_stand_few_to_a_call():
         ({"budget_tokens": 1_000, "budget_usd": 0.1}, False),
     ],
 )
-def test_every_budget_that_is_set_has_to_be_kept(query: dict[str, float], fits: bool):
+def test_all_budgets_must_be_met(query: dict[str, float], fits: bool):
     assert CostBound(3, 1_000, 0.5).within(Query(**query)) is fits
 
 
-def test_dollars_without_a_price_cannot_be_counted():
+def test_dollar_budget_without_price_is_rejected():
     unknown = CostBound(1, 10) + CostBound(1, 10, None, "m")
     assert unknown.cost_usd is None and unknown.within(Query(budget_tokens=20))
     with pytest.raises(
@@ -142,7 +140,7 @@ def test_dollars_without_a_price_cannot_be_counted():
         unknown.within(Query(budget_usd=1))
 
 
-def test_a_question_beyond_its_budget_is_refused_with_numbers_and_advice():
+def test_question_over_budget_is_rejected_with_advice():
     check_budget(CostBound(2, 10), Query(budget_tokens=10), "Raise it.")
     with pytest.raises(
         BudgetSpent,
@@ -157,14 +155,14 @@ def with_window(tokens: int) -> SearchEnv:
     return replace(GIVEN, settings=parse_settings({"models": {"default": model}}))
 
 
-def test_a_question_that_leaves_no_room_for_data_is_refused_with_numbers():
+def test_question_without_room_for_data_is_rejected():
     question = "Why did the mill stand idle? " * 500
     given_ = with_window(8_600)
     with pytest.raises(UsageError, match=r"the question has 3,50\d and appears twice.*8,600\. Shorten"):
         check_room(question, given_, [map_spec(given_.settings, given_.prompts)])
 
 
-def test_settings_that_leave_no_room_say_how_much_there_is():
+def test_rejected_setting_names_the_maximum():
     given_ = with_window(8_192)
     spec = map_spec(given_.settings, given_.prompts)
     left = 8_192 - instructions("Why?", spec, COUNT) - given_.settings.query.max_map_tokens
@@ -176,7 +174,7 @@ def test_settings_that_leave_no_room_say_how_much_there_is():
         check_room("Why?", fitting, [spec], extra_tokens=1)
 
 
-def test_instructions_are_the_messages_without_their_data():
+def test_instructions_exclude_data():
     spec = map_spec(GIVEN.settings, GIVEN.prompts)
     variables = dict.fromkeys(PLACEHOLDERS["map"], "")
     empty = spec.prompt.fill({**variables, "max_words": "843"})
@@ -184,7 +182,7 @@ def test_instructions_are_the_messages_without_their_data():
     assert bare < instructions("Why did the mill stand idle?", spec, COUNT) < bare + 80
 
 
-def test_one_context_is_refused_beyond_the_budget_as_well():
+def test_single_context_over_budget_is_rejected():
     given_ = Snapshot({}).given(budget_tokens=1_000)
     context = Context("data\n" * 20, {("Sources", 1): "t1"}, 40)
     with pytest.raises(BudgetSpent, match=r"in 1 call, but query\.budget_tokens is 1,000.*context_tokens"):

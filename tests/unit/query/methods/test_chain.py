@@ -1,4 +1,4 @@
-"""The chain of an answer: parted from it, read in many forms, checked against its passages."""
+"""Reasoning chains: splitting, parsing and verification."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.context_records import Reference
 from graphrag_ray.query.methods.chain import (
-    MOST_CHARACTERS,
-    MOST_LINKS,
+    MAX_CHARACTERS,
+    MAX_LINKS,
     ChainLink,
     check_link,
     occurs_in,
@@ -24,7 +24,7 @@ def links_of(text: str) -> list[tuple[str, str]]:
     return [(link.asked, link.found) for link in split_chain(text)[1]]
 
 
-def test_the_answer_is_parted_from_its_chain() -> None:
+def test_chain_is_split_off_the_answer() -> None:
     first, then = f"Who was her husband? -> Ivar Lind {REF}", f"Where did Ivar Lind die? -> Bergen {REF}"
     text = f"Bergen\n\nChain:\n- {first}\n- {then}"
     answer, links = split_chain(text)
@@ -45,7 +45,7 @@ def test_the_answer_is_parted_from_its_chain() -> None:
         "**Chain of links:**\n1. a?\n   -> b",
     ],
 )
-def test_a_chain_is_read_as_models_write_it(chain: str) -> None:
+def test_chain_formats_of_models_are_parsed(chain: str) -> None:
     assert split_chain(f"Yes.\n\n{chain}")[0] == "Yes."
     assert links_of(f"Yes.\n\n{chain}") == [("a?", "b")]
 
@@ -60,19 +60,19 @@ def test_a_chain_is_read_as_models_write_it(chain: str) -> None:
         "",
     ],
 )
-def test_a_text_without_a_chain_is_the_answer(text: str) -> None:
+def test_text_without_chain_is_unchanged(text: str) -> None:
     assert split_chain(text) == (text, [])
 
 
-def test_an_empty_chain_is_none() -> None:
+def test_empty_chain_has_no_links() -> None:
     assert split_chain("Bergen\n\nChain:\n") == ("Bergen", [])
 
 
-def test_a_chain_has_bounds() -> None:
+def test_chain_length_is_limited() -> None:
     text = "x\n\nChain:\n" + "\n".join(f"- {'q' * 9_999} -> {'a' * 9_999}" for _ in range(99))
     links = split_chain(text)[1]
-    assert len(links) == MOST_LINKS
-    assert all(len(link.asked) <= MOST_CHARACTERS and len(link.found) <= MOST_CHARACTERS for link in links)
+    assert len(links) == MAX_LINKS
+    assert all(len(link.asked) <= MAX_CHARACTERS and len(link.found) <= MAX_CHARACTERS for link in links)
 
 
 @pytest.mark.parametrize(
@@ -93,24 +93,24 @@ def test_a_chain_has_bounds() -> None:
         ("", "anything", False),
     ],
 )
-def test_a_link_stands_where_its_names_and_numbers_do(found: str, text: str, stands: bool) -> None:
+def test_link_is_supported_if_names_and_numbers_occur(found: str, text: str, stands: bool) -> None:
     assert occurs_in(found, text) is stands
 
 
-def test_a_link_is_checked_against_the_passages_that_it_names() -> None:
+def test_link_is_checked_against_cited_passages() -> None:
     link = ChainLink("Where?", f"Bergen {REF}", (Reference("Sources", ID),))
     assert check_link(link, {ID: "He died at Bergen."}).stands
     assert not check_link(link, {ID: "He died at Oslo.", "other": "Bergen"}).stands
     assert not check_link(ChainLink("Where?", "Bergen"), {ID: "Bergen"}).stands, "it names none"
 
 
-def test_a_fence_of_code_around_a_reply_is_none_of_the_answer() -> None:
+def test_code_fence_around_reply_is_removed() -> None:
     assert split_chain("```\nBergen\n\nChain:\n- a? -> b\n```")[0] == "Bergen"
     assert split_chain("```text\nBergen\n```") == ("Bergen", [])
 
 
 @given(st.text(max_size=300))
-def test_any_text_is_parted(text: str) -> None:
+def test_any_text_can_be_split(text: str) -> None:
     answer, links = split_chain(text)
     assert len(answer) <= len(text)
     assert all(link.asked and link.found for link in links)

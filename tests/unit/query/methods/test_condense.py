@@ -1,4 +1,4 @@
-"""Follow-up questions: what is shown of the conversation, and what becomes of the reply."""
+"""Follow-up questions: the history in the prompt, and the rewritten question."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,7 +34,7 @@ def known(given_settings: Settings) -> SearchEnv:
 
 
 def search(question: Question, given: SearchEnv):
-    """A way of answering that repeats the question."""
+    """A search method that repeats the question."""
     return Answer(question.text, question.text, "echo", notes=("its own",))
     yield
 
@@ -55,7 +55,7 @@ def driven(question: Question, given: SearchEnv, ran: DialogueOutcome[str] | Non
     raise AssertionError("it should have ended")
 
 
-def test_a_conversation_is_a_table_of_questions_and_answers_without_references():
+def test_history_is_a_table_without_references():
     shown = parse_sections(history(TURNS, 1000, tokens))["Conversation"]
     assert shown == [
         {"question": "Who is ANNA?", "answer": "ANNA runs the mill."},
@@ -63,19 +63,19 @@ def test_a_conversation_is_a_table_of_questions_and_answers_without_references()
     ]
 
 
-def test_what_does_not_fit_is_the_oldest():
+def test_oldest_turns_are_dropped():
     turns = [(f"Question {i}?", "word " * 50) for i in range(20)]
     shown = parse_sections(history(turns, 300, tokens))["Conversation"]
     assert [r["question"] for r in shown] == [q for q, _ in turns[-len(shown) :]] and 2 < len(shown) < 20
 
 
 @given(st.lists(st.tuples(st.text(), st.text(max_size=200)), max_size=6), st.integers(30, 200))
-def test_a_conversation_keeps_its_budget_and_its_form(turns, budget):
+def test_history_stays_within_budget(turns, budget):
     shown = history(turns, budget, tokens)
     assert tokens(shown) <= budget and len(parse_sections(shown).get("Conversation", [])) <= len(turns)
 
 
-def test_of_a_conversation_only_so_much_is_looked_at():
+def test_history_length_is_limited():
     looked: list[int] = []
 
     def count(text: str) -> int:
@@ -87,21 +87,21 @@ def test_of_a_conversation_only_so_much_is_looked_at():
     assert len(looked) <= MAX_TURNS * 20
 
 
-def test_a_long_answer_is_shown_without_its_end():
+def test_long_answer_is_truncated():
     (row,) = parse_sections(history([("Why?", "word " * 5000)], 2000, tokens))["Conversation"]
     assert 300 < tokens(row["answer"]) <= 400
 
 
-def test_the_reply_is_the_question():
+def test_reply_becomes_question():
     assert asked(' "Where does ANNA live?"\n') == "Where does ANNA live?"
 
 
-def test_a_reply_that_is_no_question_of_its_kind_is_not_used():
+def test_unusable_rewrite_is_ignored():
     assert asked("") is None and asked("x" * 5000) is None
     assert asked("Where does", finish_reason="length") is None
 
 
-def test_the_question_is_asked_as_it_was_understood_and_answered_as_it_was_asked():
+def test_search_uses_rewritten_question_and_answer_keeps_original():
     answer = driven(
         Question("And her?", history=TURNS), known(ONLINE), DialogueOutcome("Where does ANNA live?")
     )
@@ -109,12 +109,12 @@ def test_the_question_is_asked_as_it_was_understood_and_answered_as_it_was_asked
     assert answer.notes == ("Understood as: Where does ANNA live?", "its own")
 
 
-def test_a_question_that_stands_alone_needs_no_note():
+def test_unchanged_question_has_no_note():
     answer = driven(Question("Who is CARL?", history=TURNS), known(ONLINE), DialogueOutcome("Who is  CARL?"))
     assert answer.notes == ("its own",)
 
 
-def test_where_it_cannot_be_written_out_it_is_asked_as_it_stands_and_that_is_told():
+def test_failed_rewrite_falls_back_with_a_note():
     answer = driven(
         Question("And her?", history=TURNS), known(ONLINE), DialogueOutcome(None, "no answer from there")
     )
@@ -124,6 +124,6 @@ def test_where_it_cannot_be_written_out_it_is_asked_as_it_stands_and_that_is_tol
     )
 
 
-def test_the_offline_engine_is_not_asked_and_that_is_told():
+def test_offline_engine_does_not_rewrite_and_adds_note():
     answer = driven(Question("And her?", history=TURNS), known(Settings()))
     assert answer.text == "And her?" and answer.notes == (NOT_REWRITTEN, "its own")

@@ -1,4 +1,4 @@
-"""One context from several lists of records: never above its budget, each list with its share."""
+"""Filling one context from several lists of records with shares."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Record, entity_record, source_record, write_sections
-from graphrag_ray.query.methods.context_filling import Share, fill, first_fitting
+from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
 
 texts = st.text(alphabet="abc dé\n-\"',;.中文  \u200d🙂12", max_size=400) | st.text(max_size=60)
 long_texts = texts | st.builds(lambda t, n: t * n, texts, st.integers(1, 40))
@@ -39,7 +39,7 @@ def shares(draw: st.DrawFn) -> list[Share]:
 
 
 @given(shares(), st.integers(MIN_CONTEXT_TOKENS, 3000), st.integers(0, 5))
-def test_no_context_is_above_its_budget_and_every_record_is_shown_or_left_out(asked, budget, others):
+def test_context_stays_within_budget_and_counts_all_records(asked, budget, others):
     context = fill(asked, budget, COUNT, others)
     assert context.n_tokens == COUNT(context.text) <= budget
     n_shown = sum(len(rows) for rows in parse_sections(context.text).values())
@@ -48,7 +48,7 @@ def test_no_context_is_above_its_budget_and_every_record_is_shown_or_left_out(as
 
 
 @given(shares(), st.integers(MIN_CONTEXT_TOKENS, 3000))
-def test_a_list_is_shown_from_its_start_and_in_its_order(asked, budget):
+def test_each_list_contributes_a_prefix(asked, budget):
     shown = list(fill(asked, budget, COUNT).numbering.values())
     for share in asked:
         ids = [r.id for r in share.records]
@@ -56,7 +56,7 @@ def test_a_list_is_shown_from_its_start_and_in_its_order(asked, budget):
 
 
 @given(shares(), st.integers(MIN_CONTEXT_TOKENS, 3000))
-def test_nothing_is_left_out_that_would_still_fit(asked, budget):
+def test_context_is_filled_as_far_as_possible(asked, budget):
     context = fill(asked, budget, COUNT)
     shown = [r for s in asked for r in s.records if r.id in set(context.numbering.values())]
     if context.cut:
@@ -64,14 +64,14 @@ def test_nothing_is_left_out_that_would_still_fit(asked, budget):
     for share in asked:
         rest = [r for r in share.records if r not in shown]
         if rest and COUNT(write_sections([*shown, rest[0]])[0]) <= budget:
-            # only what is longer than its share, and would be cut if there were room for that much
+            # only records longer than their share, which would be truncated if there were room
             assert COUNT(write_sections([rest[0]])[0]) > min(share.of * budget - 40, budget / 4 - 40)
 
 
 @given(st.lists(long_texts, max_size=20), st.integers(0, 2000))
-def test_the_first_that_fit_are_a_table_within_its_tokens_that_a_larger_context_shows_as_it_is(told, budget):
+def test_leading_records_fit_and_are_reused_unchanged(told, budget):
     asked = [entity_record(f"{n}", "N", text) for n, text in enumerate(told)]
-    shown, cut = first_fitting(asked, budget, COUNT)
+    shown, cut = records_that_fit(asked, budget, COUNT)
     assert [r.id for r in shown] == [r.id for r in asked[: len(shown)]]
     assert not shown or COUNT(write_sections(shown)[0]) <= budget
     assert cut == sum(a is not b for a, b in zip(shown, asked, strict=False))
@@ -83,19 +83,19 @@ def words(n: int, name: str) -> list[Record]:
     return [source_record(f"{name}{i}", f"{name} " * 50) for i in range(n)]
 
 
-def test_each_list_has_its_share_whatever_the_others_hold():
+def test_each_list_gets_its_share():
     context = fill([Share(words(50, "many"), 0.5), Share(words(50, "more"), 0.5)], 2000, COUNT)
     shown = list(context.numbering.values())
     n_many = sum(i.startswith("many") for i in shown)
     assert abs(n_many - (len(shown) - n_many)) <= 1 and context.n_tokens > 1900
 
 
-def test_what_one_list_leaves_is_used_by_the_others():
+def test_unused_share_goes_to_other_lists():
     context = fill([Share(words(50, "many"), 0.2), Share(words(1, "few"), 0.8)], 2000, COUNT)
     assert context.n_tokens > 1900 and "few0" in context.numbering.values()
 
 
-def test_a_record_that_is_longer_than_its_share_is_cut_to_it():
+def test_long_record_is_truncated_to_its_share():
     long = source_record("long", "word " * 5000)
     context = fill([Share([long], 0.25), Share(words(50, "many"), 0.75)], 2000, COUNT)
     assert context.cut == 1 and context.n_tokens > 1900
@@ -103,21 +103,21 @@ def test_a_record_that_is_longer_than_its_share_is_cut_to_it():
     assert 400 < COUNT(row["text"]) <= 500 and row["text"].endswith("…")
 
 
-def test_a_single_record_that_is_longer_than_the_context_fills_it():
+def test_long_single_record_fills_context():
     context = fill([Share([source_record("a", "word " * 50_000)])], 1000, COUNT)
     assert context.cut == 1 and context.left_out == 0 and 980 <= context.n_tokens <= 1000
 
 
-def test_a_description_that_runs_away_leaves_room_for_the_others():
+def test_long_description_does_not_displace_others():
     entities = [entity_record("a", "A", "word " * 5000), entity_record("b", "B", "short")]
     context = fill([Share(entities)], 2000, COUNT)
     assert context.cut == 1 and context.left_out == 0 and context.n_tokens < 600
 
 
-def test_nothing_makes_an_empty_context():
+def test_no_records_make_an_empty_context():
     assert fill([], 1000, COUNT).text == "" and fill([Share([])], 1000, COUNT).n_tokens == 0
 
 
-def test_a_budget_that_is_too_small_is_refused():
+def test_too_small_budget_is_rejected():
     with pytest.raises(SettingsError, match=r"query\.context_tokens is 100"):
         fill([], 100, COUNT)

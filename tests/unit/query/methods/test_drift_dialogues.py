@@ -1,4 +1,4 @@
-"""DRIFT: a primer, rounds of follow-up questions, one synthesis."""
+"""DRIFT: primer, rounds of follow-up questions, and synthesis."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer
 from graphrag_ray.query.methods.drift_search import (
-    ASKED_TOKENS,
     HYPOTHESIS,
+    LISTED_TOKENS,
     LOCAL,
     MAX_FOLLOW_UP_TOKENS,
     PRIMER,
@@ -50,7 +50,7 @@ def step(answer: str, score: object, *follow_ups: tuple[str, object]) -> str:
 # the dialogues
 
 
-def test_a_step_is_an_answer_with_references_and_what_to_ask_next():
+def test_step_has_answer_references_and_follow_ups():
     said, requests = drive(
         primer("Why?", CONTEXT, FIRST, 3), step("A [Data: Reports (1, 7)].", 40, ("Who?", 90))
     )
@@ -59,27 +59,27 @@ def test_a_step_is_an_answer_with_references_and_what_to_ask_next():
     assert requests[0].response == "json" and "at most 3" in requests[0].messages[0].content
 
 
-def test_a_follow_up_question_is_shown_beside_the_users():
+def test_prompt_contains_follow_up_and_original_question():
     said, (request,) = drive(look_up("Why?", "Who?", CONTEXT, THEN, 2), step("B [Data: Sources (1)].", 9))
     assert [r.id for r in said.answer.references] == ["bb"]
     text = request.messages[-1].content
     assert "Why?" in text and "Who?" in text
 
 
-def test_a_follow_up_question_is_shown_beside_those_that_were_asked_before():
+def test_prompt_lists_earlier_questions():
     _, (request,) = drive(
         look_up("Why?", "Who?", CONTEXT, THEN, 2, ["When?", "Who?"]), step("B [Data: Sources (1)].", 9)
     )
     assert "\nWhen?\nWho?\n" in request.messages[-1].content
 
 
-def test_a_prompt_of_ones_own_may_do_without_the_questions_that_were_asked_before():
+def test_custom_prompt_may_omit_earlier_questions():
     own = parse_prompt(LOCAL, THEN.prompt.source.replace("{asked}", ""))
     said, _ = drive(look_up("Why?", "Who?", CONTEXT, replace(THEN, prompt=own), 2, ["When?"]), step("B.", 9))
     assert said.answer.text == "B."
 
 
-def test_a_reply_that_cannot_be_used_gets_one_correction_turn_and_then_fails():
+def test_unusable_reply_is_corrected_once_then_fails():
     said, requests = drive(primer("Why?", CONTEXT, FIRST, 3), "Because.", step("A.", 5))
     assert said.answer.text == "A." and "`score`" in requests[1].messages[-1].content
     with pytest.raises(DialogueFailed, match="drift_primer: still not usable"):
@@ -97,12 +97,12 @@ def test_a_reply_that_cannot_be_used_gets_one_correction_turn_and_then_fails():
         ),
     ],
 )
-def test_follow_up_questions_may_be_missing_or_bare(reply: str, follow_ups: list[str]):
+def test_follow_ups_may_be_missing_or_strings(reply: str, follow_ups: list[str]):
     found = parse_step(reply)
     assert not isinstance(found, ReplyProblem) and [f.question for f in found.follow_ups] == follow_ups
 
 
-def test_a_follow_up_question_is_made_harmless():
+def test_follow_up_is_sanitised():
     found = parse_step(step("A.", 5, ("Who\n-----Reports-----\n[Data: Reports (1)]?", 5)))
     assert not isinstance(found, ReplyProblem)
     assert found.follow_ups[0].question == "Who -----Reports-----?"
@@ -112,7 +112,7 @@ def test_a_follow_up_question_is_made_harmless():
 
 
 def snapshot(n: int = 6, answer: Any = None, reports: bool = True) -> Snapshot:
-    """People in a row, each of whom knows the next; a report on every two."""
+    """Create a chain of people, and a report on every two."""
     names = NAMES[:n]
     entities = [
         {
@@ -154,7 +154,7 @@ def snapshot(n: int = 6, answer: Any = None, reports: bool = True) -> Snapshot:
     }
 
     def find(need: Search) -> list[str]:
-        """What has a word in capitals of the question first."""
+        """Rank records with a capitalised word of the question first."""
         rows = tables["community_reports" if need.kind == "community_report" else "entities"]
         wanted = set(need.text.split())
         return [r["id"] for r in sorted(rows, key=lambda r: not wanted & set(r["title"].split()))][:3]
@@ -170,7 +170,7 @@ def calls(snap: Snapshot) -> list[tuple[str, int]]:
     return [(n.phase, len(n.factories)) for n in snap.needs if isinstance(n, Dialogues)]
 
 
-def test_a_primer_opens_questions_that_are_looked_up_round_by_round():
+def test_follow_ups_are_looked_up_in_rounds():
     snap = snapshot()
     answer = asked(snap)
     assert calls(snap)[0] == ("drift", 1) and calls(snap)[-1] == ("reduce", 1)
@@ -179,7 +179,7 @@ def test_a_primer_opens_questions_that_are_looked_up_round_by_round():
     assert {r.section for r in answer.references} == {"Reports", "Entities"}
 
 
-def test_references_of_all_kinds_keep_their_records_through_the_synthesis():
+def test_references_survive_synthesis():
     snap = snapshot()
     answer = asked(snap)
     numbers = {("Reports", "r0"): 200, ("Entities", entity_id("BOB")): 101}
@@ -190,7 +190,7 @@ def test_references_of_all_kinds_keep_their_records_through_the_synthesis():
 
 
 @given(st.integers(0, 4), st.integers(1, 4))
-def test_the_number_of_calls_is_bounded_by_depth_and_breadth(depth: int, breadth: int):
+def test_depth_and_breadth_limit_number_of_calls(depth: int, breadth: int):
     snap = snapshot()
     asked(snap, drift_depth=depth, drift_breadth=breadth)
     counted = Counter[str]()
@@ -202,13 +202,13 @@ def test_the_number_of_calls_is_bounded_by_depth_and_breadth(depth: int, breadth
 
 
 @given(st.integers(256, 900), st.integers(0, 3))
-def test_no_context_is_above_its_budget(budget: int, depth: int):
+def test_contexts_stay_within_budget(budget: int, depth: int):
     answer = asked(snapshot(), context_tokens=budget, drift_depth=depth)
     assert answer.contexts and all(c.n_tokens <= budget for c in answer.contexts)
 
 
 def scripted(*follow_ups: tuple[str, object]) -> Any:
-    """A model that always asks these questions next."""
+    """Create a model that always asks these follow-up questions."""
 
     def answer(request: Request) -> Reply:
         assert isinstance(request, ChatRequest)
@@ -219,7 +219,7 @@ def scripted(*follow_ups: tuple[str, object]) -> Any:
     return answer
 
 
-def test_no_question_is_looked_up_twice_nor_the_users_again():
+def test_questions_are_not_repeated():
     snap = snapshot(
         answer=scripted(("What about BOB?", 50), ("what  about bob", 90), ("What about ALICE?!", 99))
     )
@@ -228,7 +228,7 @@ def test_no_question_is_looked_up_twice_nor_the_users_again():
     assert calls(snap) == [("drift", 1), ("drift", 1), ("reduce", 1)]
 
 
-def test_the_most_promising_questions_are_looked_up_first_and_those_of_zero_never():
+def test_most_promising_questions_come_first():
     snap = snapshot(
         answer=scripted(("BOB?", 20), ("CAROL?", 80), ("DAVE?", 0), ("ERIN?", 60), ("x " * 400, 100))
     )
@@ -237,14 +237,14 @@ def test_the_most_promising_questions_are_looked_up_first_and_those_of_zero_neve
     assert snap.given().count("x " * 400) > MAX_FOLLOW_UP_TOKENS
 
 
-def test_without_rounds_the_primer_is_all_that_is_drawn_together():
+def test_depth_zero_uses_only_primer():
     snap = snapshot()
     answer = asked(snap, drift_depth=0)
     assert calls(snap) == [("drift", 1), ("reduce", 1)]
     assert {r.section for r in answer.references} == {"Reports"} and answer.notes == ()
 
 
-def test_a_follow_up_question_without_a_usable_reply_is_told_as_missing():
+def test_failed_follow_up_is_reported():
     def answer(request: Request) -> Reply:
         assert isinstance(request, ChatRequest)
         lost = request.variables.get("follow_up") == "What about BOB ?"
@@ -255,32 +255,32 @@ def test_a_follow_up_question_without_a_usable_reply_is_told_as_missing():
     assert any(n.startswith("1 of ") and "no usable reply" in n for n in found.notes)
 
 
-def test_a_primer_that_fails_is_an_error_and_not_an_empty_answer():
+def test_failed_primer_is_an_error():
     found = asked(snapshot(answer=lambda request: ChatReply("No.")))
     assert found.text.startswith(UNREADABLE) and found.failed_parts == 1
 
 
-def test_an_index_with_nothing_near_finds_nothing_and_asks_nothing():
+def test_no_hits_make_no_calls():
     snap = snapshot(reports=False)
     found = asked(snap)
     assert not found.found and calls(snap) == [("reduce", 1)] and found.contexts == ()
 
 
-def test_the_budget_is_looked_at_before_anything_is_asked():
+def test_budget_is_checked_before_any_call():
     snap = snapshot()
     with pytest.raises(BudgetSpent, match=r"in 8 calls, .*lower query\.drift_depth"):
         asked(snap, budget_tokens=20_000)
     assert not snap.needs
 
 
-def test_a_level_that_does_not_exist_is_refused_before_anything_is_asked():
+def test_unknown_level_is_rejected_before_any_call():
     snap = snapshot()
     with pytest.raises(LevelNotFound, match="no level 'C99'"):
         asked(snap, level="C99")
     assert all(isinstance(n, Rows) for n in snap.needs)
 
 
-def test_the_level_is_looked_up_once_for_all_follow_up_questions():
+def test_level_is_resolved_once():
     snap = snapshot()
     answer = asked(snap, level="C0")
     assert answer.notes[0].count("?") > 1
@@ -289,7 +289,7 @@ def test_the_level_is_looked_up_once_for_all_follow_up_questions():
 
 
 def of_two_levels() -> Snapshot:
-    """The first two reports stand for all on level 0, the last for a part on level 1."""
+    """Put the first two reports on level 0, and the last on level 1."""
     snap = snapshot()
     for row, (level, parent) in zip(snap.tables["communities"], [(0, -1), (0, -1), (1, 0)], strict=True):
         row |= {"level": level, "parent": parent}
@@ -299,7 +299,7 @@ def of_two_levels() -> Snapshot:
 @pytest.mark.parametrize(
     ("level", "read"), [("C0", {"r0", "r1"}), ("C1", {"r1", "r2"}), (None, {"r1", "r2"})]
 )
-def test_the_primer_reads_reports_of_the_level_that_is_asked_for(level: Any, read: set[str]):
+def test_primer_reads_reports_of_requested_level(level: Any, read: set[str]):
     answer = asked(of_two_levels(), level=level, drift_depth=0)
     assert {r.id for r in answer.contexts[0].records} == read
 
@@ -314,7 +314,7 @@ def looked_for(snap: Snapshot) -> str:
     return next(n.text for n in snap.needs if isinstance(n, Search))
 
 
-def test_reports_are_looked_for_near_the_question_and_a_paragraph_that_might_answer_it():
+def test_reports_are_searched_by_question_and_hypothesis():
     snap = snapshot()
     answer = by_model(snap)
     assert calls(snap)[:2] == [("drift", 1), ("drift", 1)] and answer.found
@@ -322,7 +322,7 @@ def test_reports_are_looked_for_near_the_question_and_a_paragraph_that_might_ans
 
 
 @pytest.mark.parametrize("reply", ["", " \n", DialogueFailed("no reply")])
-def test_without_such_a_paragraph_reports_are_looked_for_near_the_question(reply: Any):
+def test_failed_hypothesis_falls_back_to_question(reply: Any):
     def model(request: Request) -> Reply:
         assert isinstance(request, ChatRequest)
         if request.prompt != HYPOTHESIS:
@@ -335,7 +335,7 @@ def test_without_such_a_paragraph_reports_are_looked_for_near_the_question(reply
     assert by_model(snap).found and looked_for(snap) == "What about ALICE ?"
 
 
-def test_no_such_paragraph_is_asked_for_where_it_is_not_wanted_nor_of_the_offline_engine():
+def test_hypothesis_is_skipped_if_disabled_or_offline():
     off, offline = snapshot(), snapshot()
     by_model(off, drift_hypothesis=False, drift_depth=0)
     asked(offline, drift_depth=0)
@@ -343,7 +343,7 @@ def test_no_such_paragraph_is_asked_for_where_it_is_not_wanted_nor_of_the_offlin
         assert calls(snap) == [("drift", 1), ("reduce", 1)] and looked_for(snap) == "What about ALICE ?"
 
 
-def test_each_round_is_told_what_was_looked_up_before_it_and_the_newest_where_it_is_much():
+def test_newest_earlier_questions_are_listed():
     seen: list[str] = []
 
     def model(request: Request) -> Reply:
@@ -359,10 +359,10 @@ def test_each_round_is_told_what_was_looked_up_before_it_and_the_newest_where_it
     asked(snap, drift_depth=9)
     assert [s.count("?") for s in seen[:3]] == [1, 2, 3]
     assert "year 8" in seen[-1] and "year 0" not in seen[-1]
-    assert all(snap.given().count(s) <= ASKED_TOKENS for s in seen)
+    assert all(snap.given().count(s) <= LISTED_TOKENS for s in seen)
 
 
-def test_a_snapshot_without_embeddings_is_refused():
+def test_snapshot_without_embeddings_is_rejected():
     snap = snapshot()
     bare = snap.given()
     none = {k: n for k, n in bare.n_rows.items() if not k.startswith("embeddings")}

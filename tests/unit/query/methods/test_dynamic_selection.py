@@ -1,4 +1,4 @@
-"""Dynamic selection: which reports are rated, and which of these are read."""
+"""Dynamic selection: which reports are rated and read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.errors import BudgetSpent, LevelNotFound
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.dynamic_selection import BELOW_TOKENS, RATED_TOGETHER, Selection, select
+from graphrag_ray.query.methods.dynamic_selection import (
+    MAX_BELOW_TOKENS,
+    MAX_REPORTS_PER_CALL,
+    Selection,
+    select,
+)
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of
 from graphrag_ray.query.methods.levels import Levels, levels
@@ -39,7 +44,7 @@ LEIDEN = HIERARCHIES["leiden"]
 def snapshot(
     relevant: Collection[int], tree: Tree = TREE, without: Collection[int] = (), answer: Any = None
 ) -> Snapshot:
-    """Reports of the relevant communities name the mill."""
+    """Create reports that mention the mill if their community is relevant."""
     communities = [
         {"community": c, "level": level, "parent": parent, "hierarchy": "leiden"}
         for c, (level, parent) in tree.items()
@@ -67,14 +72,14 @@ def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
 
 
 def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selection, set[int]]:
-    """What is selected, and the communities of the reports that would be read."""
+    """Return the selection, and the communities of the reports to read."""
     known, ids = hierarchy(snap)
     found = snap.run(select(QUESTION, snap.given(**query), LEIDEN.report_kind, known, ids, max_level))
-    return found, {int(c) for c in known.community[found.places]}
+    return found, {int(c) for c in known.community[found.positions]}
 
 
 def rated(snap: Snapshot) -> set[int]:
-    """Communities whose reports were rated."""
+    """Return the communities whose reports were rated."""
     return {
         int(id_, 16)
         for need in snap.needs
@@ -84,20 +89,20 @@ def rated(snap: Snapshot) -> set[int]:
     }
 
 
-def test_only_what_lies_below_a_relevant_report_is_rated():
+def test_only_reports_below_relevant_ones_are_rated():
     snap = snapshot({10, 20, 31})
     _, read = selected(snap)
     assert rated(snap) == {10, 11, 20, 21, 30, 31}
     assert read == {31}
 
 
-def test_a_relevant_report_below_which_none_is_relevant_is_read_itself():
+def test_relevant_report_without_relevant_children_is_read():
     assert selected(snapshot({10, 20, 11}))[1] == {20, 11}
 
 
 @pytest.mark.parametrize(("rating", "relevant"), [(0, False), (0.5, False), (1, True), (2, True), (5, True)])
-def test_a_report_of_some_use_is_relevant(rating: float, relevant: bool):
-    """11 and what lies below it are rated so."""
+def test_low_rating_counts_as_relevant(rating: float, relevant: bool):
+    """Give this rating to 11 and everything below it."""
 
     def answer(request: Request) -> Reply:
         told = toy_model.answer(request)
@@ -110,25 +115,25 @@ def test_a_report_of_some_use_is_relevant(rating: float, relevant: bool):
     assert set(found.relevant.values()) == ({rating} if relevant else set())
 
 
-def test_nothing_below_the_last_level_is_rated():
+def test_rating_stops_at_max_level():
     snap = snapshot({10, 20, 30})
     assert selected(snap, max_level=1)[1] == {20}
     assert rated(snap) == {10, 11, 20, 21}
 
 
-def test_where_nothing_is_relevant_at_the_top_the_next_level_is_rated_whole():
+def test_next_level_is_rated_completely_if_nothing_is_relevant():
     snap = snapshot({22, 32})
     assert selected(snap)[1] == {32}
     assert rated(snap) == {10, 11, 20, 21, 22, 32}
 
 
-def test_where_nothing_is_relevant_at_all_nothing_is_read():
+def test_nothing_is_read_if_nothing_is_relevant():
     snap = snapshot(())
     found, read = selected(snap)
     assert read == set() and found.n_rated == len(TREE)
 
 
-def test_a_community_without_a_report_is_passed_through():
+def test_children_of_community_without_report_are_rated():
     found, read = selected(snapshot({10, 30, 11}, without={20, 22}))
     assert read == {30, 11} and found.missing == 0
     found, read = selected(snapshot({10, 21}, without={30, 31, 20}))
@@ -137,9 +142,9 @@ def test_a_community_without_a_report_is_passed_through():
     assert read == {10} and found.missing == 0, "the report above covers them"
 
 
-def test_a_report_whose_rating_failed_counts_as_relevant():
+def test_failed_rating_counts_as_relevant():
     def answer(request: Request) -> Reply:
-        """No rating of the second level, also when asked again."""
+        """Never rate the second level."""
         assert isinstance(request, ChatRequest)
         of_it = "The choir of 21" in request.messages[1].content
         return ChatReply("They are all good.") if of_it else toy_model.answer(request)
@@ -151,7 +156,7 @@ def test_a_report_whose_rating_failed_counts_as_relevant():
     assert found.n_rated == 6
 
 
-def test_where_no_call_succeeds_it_goes_no_deeper():
+def test_descent_ends_if_all_calls_fail():
     snap = snapshot({10, 20}, answer=lambda request: ChatReply("No."))
     found, read = selected(snap)
     assert rated(snap) == {10, 11} == read
@@ -174,10 +179,10 @@ def ancestors(tree: Tree, community: int) -> list[int]:
 
 
 @given(trees(), st.data())
-def test_no_report_is_read_beside_one_above_it_and_all_on_the_way_down_are_relevant(tree: Tree, data):
+def test_selected_reports_do_not_overlap(tree: Tree, data):
     relevant = set(data.draw(st.lists(st.sampled_from(sorted(tree)))))
     roots = {c for c, (level, _) in tree.items() if level == 0}
-    relevant |= {data.draw(st.sampled_from(sorted(roots)))}  # else the next level is rated whole
+    relevant |= {data.draw(st.sampled_from(sorted(roots)))}  # otherwise the next level is rated completely
     max_level = data.draw(st.integers(0, 4))
     snap = snapshot(relevant, tree)
     _, read = selected(snap, max_level)
@@ -191,16 +196,16 @@ def test_no_report_is_read_beside_one_above_it_and_all_on_the_way_down_are_relev
 
 
 @given(trees(), st.integers(0, 5))
-def test_where_everything_is_relevant_it_reads_what_the_level_holds(tree: Tree, max_level: int):
+def test_all_relevant_reads_whole_level(tree: Tree, max_level: int):
     snap = snapshot(tree, tree)
     known, _ = hierarchy(snap)
     at = known.at(min(max_level, known.n_levels - 1))
     found, _ = selected(snap, max_level)
-    assert sorted(known.report[found.places].tolist()) == at.rows.tolist()
+    assert sorted(known.report[found.positions].tolist()) == at.rows.tolist()
 
 
 @given(trees(), st.integers(1_000, 60_000))
-def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int):
+def test_rating_and_reading_stay_within_budget(tree: Tree, budget: int):
     snap = snapshot(tree, tree)
     try:
         found, read = selected(snap, 5, budget_tokens=budget, context_tokens=1_000)
@@ -211,14 +216,14 @@ def test_what_is_rated_and_read_stays_within_the_budget(tree: Tree, budget: int)
     assert read and found.n_rated == len(rated(snap))
 
 
-def test_a_budget_too_small_for_the_first_level_is_refused_before_anything_is_asked():
+def test_budget_below_first_level_is_rejected():
     snap = snapshot({10})
     with pytest.raises(BudgetSpent, match="Rating C0 and reading one context of it would take at most"):
         selected(snap, budget_tokens=5_000)
     assert not snap.needs[2:]
 
 
-def test_the_least_relevant_reports_are_left_out_where_the_budget_ends():
+def test_budget_leaves_out_least_relevant_reports():
     def answer(request: Request) -> Reply:
         told = toy_model.answer(request)
         assert isinstance(told, ChatReply) and isinstance(request, ChatRequest)
@@ -231,26 +236,26 @@ def test_the_least_relevant_reports_are_left_out_where_the_budget_ends():
     found, read = selected(snap, context_tokens=600, budget_tokens=total - 5_000)
     assert found.left_out > 0 and len(read) + found.left_out == 40
     ratings = found.relevant
-    left = [r for place, r in ratings.items() if place not in found.places]
-    assert max(left) <= min(ratings[p] for p in found.places.tolist())
+    left = [r for place, r in ratings.items() if place not in found.positions]
+    assert max(left) <= min(ratings[p] for p in found.positions.tolist())
 
 
-def test_several_reports_are_rated_in_one_call_and_never_more_than_some():
+def test_number_of_reports_per_call_is_limited():
     wide = dict.fromkeys(range(100, 140), (0, -1))
     snap = snapshot((), wide)
     found, _ = selected(snap)
     sizes = [len(c.records) for c in found.contexts]
-    assert max(sizes) == RATED_TOGETHER and len(sizes) == 4
+    assert max(sizes) == MAX_REPORTS_PER_CALL and len(sizes) == 4
 
 
 @given(st.integers(256, 900))
-def test_no_context_that_is_rated_is_above_its_budget(budget: int):
+def test_rated_contexts_stay_within_budget(budget: int):
     found, _ = selected(snapshot({10, 20, 11}), context_tokens=budget)
     assert all(c.n_tokens <= budget for c in found.contexts)
 
 
 def shown(snap: Snapshot, phase: str = "rate") -> list[dict[str, dict[str, str]]]:
-    """For each round of calls, what was shown of each report, by title."""
+    """Return the rated columns of each report by title, for each round of calls."""
     rounds = [need for need in snap.needs if isinstance(need, Dialogues) and need.phase == phase]
     return [
         {
@@ -262,7 +267,7 @@ def shown(snap: Snapshot, phase: str = "rate") -> list[dict[str, dict[str, str]]
     ]
 
 
-def test_a_report_is_rated_with_the_titles_of_those_below_it():
+def test_rated_report_lists_titles_below():
     snap = snapshot({10, 20, 31})
     for report in snap.tables["community_reports"]:
         report["rank"] = {20: 2.0, 21: 7.0}.get(report["community"], 5.0)
@@ -273,21 +278,21 @@ def test_a_report_is_rated_with_the_titles_of_those_below_it():
     assert "below" not in third["MILL 31"]
 
 
-def test_what_would_not_be_rated_is_not_named():
+def test_titles_below_max_level_are_not_listed():
     snap = snapshot({10, 20, 31})
     selected(snap, max_level=1)
     first, second = shown(snap)
     assert first["MILL 10"]["below"] and "below" not in second["MILL 20"]
 
 
-def test_titles_below_a_report_are_few_and_short():
+def test_titles_below_are_limited():
     below = {1: (0, -1)} | dict.fromkeys(range(100, 140), (1, 1))
     snap = snapshot(set(below), below)
     for report in snap.tables["community_reports"]:
         report["title"] += ' "of the [Data: Reports (1)]\nlong" name' * 9 * (report["community"] % 2)
     found, _ = selected(snap)
     (root,) = shown(snap)[0].values()
-    assert COUNT(root["below"]) <= BELOW_TOKENS and "[Data" not in root["below"]
+    assert COUNT(root["below"]) <= MAX_BELOW_TOKENS and "[Data" not in root["below"]
     assert found.spent.tokens > sum(c.n_tokens for c in found.contexts)
     snap = snapshot(set(below), below)
     selected(snap)
@@ -302,7 +307,7 @@ def asked(snap: Snapshot, level: str | int | None = None, **query: Any) -> Answe
     return snap.run(search(Question(QUESTION, level), snap.given(dynamic=True, **query)))
 
 
-def test_the_answer_says_how_many_were_rated_and_how_many_read():
+def test_answer_notes_numbers_of_rated_and_read_reports():
     answer = asked(snapshot({10, 20, 31}))
     assert answer.found and [r.id for r in answer.references] == [f"{31:032x}"]
     assert answer.notes == ("6 reports down to C2 rated in 3 calls, 1 read.",)
@@ -310,13 +315,13 @@ def test_the_answer_says_how_many_were_rated_and_how_many_read():
     assert (answer.method, answer.level) == ("global", None)
 
 
-def test_the_level_of_the_question_is_the_finest_that_is_rated():
+def test_requested_level_limits_rating():
     assert [r.id for r in asked(snapshot({10, 20, 31}), "C1").references] == [f"{20:032x}"]
     with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2"):
         asked(snapshot({10}), "C7")
 
 
-def test_the_answer_says_which_reports_could_not_be_rated():
+def test_answer_notes_failed_ratings():
     answer = asked(snapshot({10}, answer=_useless_ratings))
     said = " ".join(answer.notes)
     assert "2 reports got no rating and counted as relevant (rate: still not usable" in said
@@ -329,14 +334,14 @@ def _useless_ratings(request: Request) -> Reply:
     return ChatReply("Good.") if rating else toy_model.answer(request)
 
 
-def test_an_index_without_reports_says_so():
+def test_index_without_reports_is_reported():
     with pytest.raises(LevelNotFound, match="No community has a report"):
         asked(snapshot((), without=TREE))
     with pytest.raises(LevelNotFound, match="no communities"):
         asked(snapshot((), tree={}))
 
 
-def test_rows_of_another_hierarchy_are_not_rated():
+def test_other_hierarchies_are_not_rated():
     snap = snapshot({10, 20, 31})
     snap.tables["communities"].append({"community": 99, "level": 0, "parent": -1, "hierarchy": "other"})
     assert isinstance(snap.rows(communities_of(LEIDEN)), pa.Table)

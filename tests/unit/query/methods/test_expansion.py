@@ -1,4 +1,4 @@
-"""Breadth-first expansion: what is reached from some entities, and within which bounds."""
+"""Breadth-first expansion from entities, and its limits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.query.methods.fgrag_search import (
-    MOST_HOPS,
-    MOST_IN_ALL,
-    MOST_LINKS,
-    MOST_WEAK,
-    Reached,
+    MAX_HOPS,
+    MAX_LINKS,
+    MAX_TOTAL,
+    MAX_WEAK,
+    Element,
     expand,
 )
 
@@ -45,8 +45,8 @@ def expanded(
     strong: Sequence[str] = (),
     order: Callable[[list[Row]], list[Row]] = list,
     asked: list[list[str]] | None = None,
-) -> list[Reached]:
-    """What is reached where relationships come in this order. asked: is told each step's entities."""
+) -> list[Element]:
+    """Expand with relationships in this order. `asked` collects the entities of each step."""
     expansion = expand(weak, strong)
     try:
         here = next(expansion)
@@ -56,7 +56,7 @@ def expanded(
             wanted = set(here)
             here = expansion.send(order([r for r in rows if wanted & {r["source_id"], r["target_id"]}]))
     except StopIteration as ended:
-        found: list[Reached] = ended.value
+        found: list[Element] = ended.value
         return found
 
 
@@ -65,19 +65,17 @@ def chain(n: int) -> list[Row]:
 
 
 @given(pairs, starts, starts)
-def test_it_keeps_its_bounds_and_reaches_nothing_twice(
-    of: list[tuple[str, str]], weak: list[str], strong: list[str]
-):
+def test_expansion_is_bounded_and_distinct(of: list[tuple[str, str]], weak: list[str], strong: list[str]):
     asked: list[list[str]] = []
     found = expanded(links(of), weak, strong, asked=asked)
-    assert len(found) == len(set(found)) <= MOST_IN_ALL
-    assert len(expanded(links(of), weak)) <= MOST_WEAK
-    assert len(asked) <= 2 * MOST_HOPS and all(len(here) <= MOST_IN_ALL for here in asked)
+    assert len(found) == len(set(found)) <= MAX_TOTAL
+    assert len(expanded(links(of), weak)) <= MAX_WEAK
+    assert len(asked) <= 2 * MAX_HOPS and all(len(here) <= MAX_TOTAL for here in asked)
     assert all(len(here) == len(set(here)) for here in asked)
 
 
 @given(pairs, starts, starts, st.randoms(use_true_random=False))
-def test_it_reaches_the_same_in_whatever_order_relationships_come(
+def test_expansion_does_not_depend_on_row_order(
     of: list[tuple[str, str]], weak: list[str], strong: list[str], chance: random.Random
 ):
     def shuffled(rows: list[Row]) -> list[Row]:
@@ -89,10 +87,8 @@ def test_it_reaches_the_same_in_whatever_order_relationships_come(
 
 
 @given(pairs, starts, starts)
-def test_whatever_it_reaches_hangs_together_with_where_it_began(
-    of: list[tuple[str, str]], weak: list[str], strong: list[str]
-):
-    """The order shows it: an entity is one of the first, or a relationship before it led there."""
+def test_expansion_is_connected_to_its_start(of: list[tuple[str, str]], weak: list[str], strong: list[str]):
+    """Each entity is a start, or an end of an earlier relationship."""
     rows = {row["id"]: row for row in links(of)}
     begun = {*weak, *strong}
     led_to: set[str] = set()
@@ -110,40 +106,40 @@ def test_nearer_entities_come_first():
     assert [id_ for _, id_ in found[:6]] == ["e0", "e0-e1", "e1", "e1-e2", "e2", "e2-e3"]
 
 
-def test_it_ends_after_some_hops_however_long_a_chain_is():
+def test_number_of_hops_is_limited():
     found = expanded(chain(30), ["e0"])
-    assert {id_ for kind, id_ in found if kind == "entity"} == {f"e{n}" for n in range(MOST_HOPS + 1)}
+    assert {id_ for kind, id_ in found if kind == "entity"} == {f"e{n}" for n in range(MAX_HOPS + 1)}
 
 
-def test_relationships_among_what_was_reached_come_first():
+def test_relationships_among_reached_entities_come_first():
     rows = [link("e0", "e9", degree=99), link("e0", "e1")]
     found = expanded(rows, ["e0", "e1"])
     assert [id_ for kind, id_ in found if kind == "relationship"] == ["e0-e1", "e0-e9"]
 
 
-def test_entities_take_turns_so_that_a_hub_does_not_take_all_the_room():
+def test_hub_does_not_displace_other_entities():
     hub = [link("e0", f"far{n}", degree=1_000) for n in range(500)]
     found = expanded([*hub, link("e1", "e2")], ["e0", "e1"])
     assert ("relationship", "e1-e2") in found[:5] and ("entity", "e2") in expanded([link("e1", "e2")], ["e1"])
-    assert sum(id_.startswith("e0-") for _, id_ in found) <= MOST_LINKS
+    assert sum(id_.startswith("e0-") for _, id_ in found) <= MAX_LINKS
 
 
-def test_of_a_hub_those_with_the_best_connected_come():
+def test_most_important_relationships_of_hub_are_followed():
     hub = [link("e0", f"far{n}", degree=n) for n in range(500)]
     found = expanded(hub, ["e0"])
     assert ("relationship", "e0-far499") in found and ("relationship", "e0-far0") not in found
 
 
-def test_the_strong_context_fills_what_the_weak_one_left_and_repeats_nothing():
+def test_strong_context_fills_remaining_room():
     rows = [link(f"e{a}", f"e{b}") for a in range(20) for b in range(20) if a < b]
     weak, strong = [f"e{n}" for n in range(10)], [f"e{n}" for n in range(5, 15)]
-    assert len(expanded(rows, weak)) == MOST_WEAK
+    assert len(expanded(rows, weak)) == MAX_WEAK
     found = expanded(rows, weak, strong)
-    assert found[:MOST_WEAK] == expanded(rows, weak)
-    assert len(found) == MOST_IN_ALL and ("entity", "e14") in found
+    assert found[:MAX_WEAK] == expanded(rows, weak)
+    assert len(found) == MAX_TOTAL and ("entity", "e14") in found
 
 
-def test_nothing_is_looked_up_from_nowhere():
+def test_empty_start_makes_no_requests():
     asked: list[list[str]] = []
     assert expanded(chain(3), [], [], asked=asked) == [] and asked == []
     assert expanded([], ["e0"]) == [("entity", "e0")]

@@ -1,4 +1,4 @@
-"""FG-RAG's dialogues: what a question is about, questions around it, a summary for each."""
+"""FG-RAG dialogues: subjects of a question, questions about them, and summaries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def named(*replies: str, most: int = 8) -> tuple[QueryEntities | None, list[Chat
     return drive(query_entities("How do bees winter?", FIRST, most), *replies)
 
 
-# what a question is about
+# subjects of a question
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def named(*replies: str, most: int = 8) -> tuple[QueryEntities | None, list[Chat
         "I think that these are the subjects.\nBees\nHives\nWinter feed\nDo you want more of them?",
     ],
 )
-def test_names_are_read_however_a_list_is_written(reply: str):
+def test_names_are_parsed_from_many_list_formats(reply: str):
     assert parse_names(reply, 8) == ["Bees", "Hives", "Winter feed"]
 
 
@@ -78,49 +78,49 @@ def test_names_are_read_however_a_list_is_written(reply: str):
         "x" * 200,
     ],
 )
-def test_prose_and_nothing_are_no_names(reply: str):
+def test_prose_and_none_are_not_names(reply: str):
     assert parse_names(reply, 8) == []
 
 
-def test_a_hundred_names_are_as_many_as_are_asked_for():
+def test_number_of_names_is_limited():
     reply = "\n".join(f"Thing {n}" for n in range(100))
     assert parse_names(reply, 8) == [f"Thing {n}" for n in range(8)]
 
 
-def test_a_name_is_made_harmless():
+def test_names_are_sanitised():
     assert parse_names("Bees [Data: Entities (1)]\nHives", 8) == ["Bees", "Hives"]
 
 
 @given(st.text(), st.integers(1, 9))
-def test_any_reply_gives_few_short_names_and_questions(reply: str, most: int):
+def test_names_and_questions_of_any_reply_are_limited(reply: str, most: int):
     for found in (parse_names(reply, most), parse_questions(reply, most)):
         assert len(found) <= most and all(one.strip() and "\n" not in one for one in found)
         assert len({one.casefold() for one in found}) == len(found)
 
 
-def test_a_question_is_asked_once_for_what_it_is_about():
+def test_entities_are_listed_in_one_call():
     found, (request,) = named("Bees\nHives")
     assert found is not None and found.names == ("Bees", "Hives")
     text = request.messages[-1].content
     assert "How do bees winter?" in text and "at most 8" in text
 
 
-def test_prose_instead_of_a_list_gets_one_correction_turn():
+def test_prose_is_corrected_once():
     found, requests = named("It is about how bees come through the winter.", "Bees")
     assert found is not None and found.names == ("Bees",) and found.request is requests[1]
     assert "one subject a line" in requests[1].messages[-1].content
 
 
-def test_prose_twice_names_nothing():
+def test_uncorrected_prose_names_nothing():
     assert (
         named("It is about how bees come through the winter.", "As I said, it is about the bees.")[0] is None
     )
 
 
-# questions around it
+# questions about a subject
 
 
-def test_questions_are_the_next_turn_of_the_conversation_that_named_the_entity():
+def test_questions_continue_the_entity_conversation():
     before, (first,) = named("Bees\nHives")
     assert before is not None
     asked, (request,) = drive(
@@ -147,7 +147,7 @@ def test_questions_are_the_next_turn_of_the_conversation_that_named_the_entity()
         ("x" * 1_000 + "?", []),
     ],
 )
-def test_questions_are_read_however_a_list_is_written(reply: str, asked: list[str]):
+def test_questions_are_parsed_from_many_list_formats(reply: str, asked: list[str]):
     assert parse_questions(reply, 10) == asked
 
 
@@ -158,7 +158,7 @@ def summary(*replies: ChatReply | str):
     return drive(entity_summary("Why?", "Hives", ["Who?", "When?"], CONTEXT, LAST), *replies)
 
 
-def test_a_summary_stands_under_its_entity_with_references_that_are_checked():
+def test_summary_has_entity_heading_and_checked_references():
     said, (request,) = summary("A [Data: Entities (1, 7)]. B [Data: Relationships (1)].")
     assert said.text == "**Hives** A [Data: Entities (aa)]. B [Data: Relationships (bb)]."
     assert said.score == SCORE and said.dropped_references == 1
@@ -168,19 +168,19 @@ def test_a_summary_stands_under_its_entity_with_references_that_are_checked():
 
 
 @pytest.mark.parametrize("reply", ["NONE", "None.", "**NONE**", "“none”"])
-def test_a_summary_may_find_nothing(reply: str):
+def test_irrelevant_summary_scores_zero(reply: str):
     said, _ = summary(reply)
     assert (said.text, said.score) == ("", 0.0)
 
 
-def test_an_empty_summary_gets_one_correction_turn_and_then_fails():
+def test_empty_summary_is_corrected_once_then_fails():
     said, requests = summary(" ", "A.")
     assert said.text == "**Hives** A." and len(requests) == 2
     with pytest.raises(DialogueFailed, match=r"entity_summary: .* it is empty"):
         summary("", "")
 
 
-def test_a_summary_that_was_cut_off_has_no_open_reference():
+def test_truncated_summary_has_no_unclosed_reference():
     said, _ = summary(ChatReply("A [Data: Entities (1)]. B [Data: Ent", "length"))
     assert said.truncated and said.text == "**Hives** A [Data: Entities (aa)]. B"
 
@@ -188,7 +188,7 @@ def test_a_summary_that_was_cut_off_has_no_open_reference():
 # the answer
 
 
-def test_a_response_type_of_a_word_asks_for_that_alone_or_for_insufficient():
+def test_one_word_response_type_allows_insufficient():
     settings = parse_settings({"query": {"response_type": "a single word or name"}})
     spec = reduce_spec(settings, PROMPTS, ANSWER)
     before, after = (m.content for m in spec.prompt.fill(dict.fromkeys(spec.prompt.placeholders, "x")))
@@ -223,7 +223,7 @@ def test_a_response_type_of_a_word_asks_for_that_alone_or_for_insufficient():
         ("Who owns Acme Inc. and Kest?", "Acme Inc.\nKest", ["Acme Inc.", "Kest"]),
     ],
 )
-def test_names_with_marks_that_the_question_has_stay_whole(question, reply, names):
+def test_punctuation_of_names_in_the_question_is_preserved(question, reply, names):
     assert parse_names(reply, 8, question) == names
 
 
@@ -238,16 +238,16 @@ def test_names_with_marks_that_the_question_has_stay_whole(question, reply, name
         "Answer: Insufficient\n\nThe records do not say.",
     ],
 )
-def test_insufficient_is_understood_with_what_models_put_around_it(text):
+def test_insufficient_is_recognised_in_many_forms(text):
     assert is_insufficient(text)
 
 
 @pytest.mark.parametrize(
     "text", ["Insufficiently paid workers struck.", "Insufficient rain fell in 2015.", "Mara"]
 )
-def test_an_answer_that_begins_alike_is_an_answer(text):
+def test_answer_starting_with_similar_word_is_an_answer(text):
     assert not is_insufficient(text)
 
 
-def test_no_questions_are_none():
+def test_reply_without_questions_has_none():
     assert parse_questions("NONE", 5) == [] and parse_questions("None.", 5) == []

@@ -1,4 +1,4 @@
-"""FG-RAG: what a question is about, each of these things looked up and summarised, one answer."""
+"""FG-RAG: subjects of a question, their contexts and summaries, and the answer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.ids import entity_id
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Reply, Request
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer
-from graphrag_ray.query.methods.fgrag_search import MOST_IN_ALL, MOST_LINKS, NEAREST, search
+from graphrag_ray.query.methods.fgrag_search import MAX_LINKS, MAX_TOTAL, NEAREST, search
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 PEOPLE = ("ALICE", "BOB", "CAROL", "DAVE", "ERIN", "FRANK")
@@ -33,7 +33,7 @@ def link(a: str, b: str, number: int = 1) -> dict[str, Any]:
 
 
 def tables(names: tuple[str, ...] = PEOPLE) -> dict[str, list[dict[str, Any]]]:
-    """People in a chain."""
+    """Create people in a chain."""
     pairs = enumerate(itertools.pairwise(names), 1)
     return {
         "entities": [entity(name, n) for n, name in enumerate(names, 1)],
@@ -42,7 +42,7 @@ def tables(names: tuple[str, ...] = PEOPLE) -> dict[str, list[dict[str, Any]]]:
 
 
 def near(search: Search) -> list[str]:
-    """The first of those that the text names."""
+    """Find the first of the entities that the text names."""
     return [entity_id(name) for name in PEOPLE if name in search.text][:1]
 
 
@@ -60,7 +60,7 @@ def dialogues(snap: Snapshot) -> list[tuple[str, int, bool]]:
 
 
 def replying(**replies: Any) -> Any:
-    """A toy model that replies to some prompts with these texts."""
+    """Create a toy model that replies to some prompts with these texts."""
 
     def answer(request: Request) -> Reply:
         reply = replies.get(request.prompt)
@@ -71,7 +71,7 @@ def replying(**replies: Any) -> Any:
 
 
 def summaries(snap: Snapshot, question: str = QUESTION, **query: Any) -> list[dict[str, str]]:
-    """What the prompts of the summaries were filled with."""
+    """Collect the variables of the summary prompts."""
     asked: list[ChatRequest] = []
     first = snap.answer
 
@@ -85,7 +85,7 @@ def summaries(snap: Snapshot, question: str = QUESTION, **query: Any) -> list[di
     return [dict(request.variables) for request in asked if request.prompt == "entity_summary"]
 
 
-def test_it_takes_two_calls_and_two_for_each_thing_that_the_question_is_about_all_of_a_step_at_once():
+def test_calls_of_each_step_are_concurrent():
     snap = snapshot()
     answer = ask(snap)
     assert dialogues(snap) == [
@@ -97,7 +97,7 @@ def test_it_takes_two_calls_and_two_for_each_thing_that_the_question_is_about_al
     assert answer.found and answer.method == "fgrag" and "Looked up: ALICE; ERIN." in answer.notes
 
 
-def test_each_thing_has_a_context_of_what_stands_around_it():
+def test_each_subject_has_its_own_context():
     answer = ask(snapshot())
     first, second, last = answer.contexts
     assert first.records[0].id == entity_id("ALICE") and second.records[0].id == entity_id("ERIN")
@@ -106,20 +106,20 @@ def test_each_thing_has_a_context_of_what_stands_around_it():
     assert (first.phase, last.phase) == ("fgrag", "reduce")
 
 
-def test_summaries_are_shown_in_the_order_of_what_the_question_is_about_and_answer_with_references():
+def test_summaries_follow_order_of_subjects():
     answer = ask(snapshot(), "What do ERIN and ALICE share ?")
     assert answer.text.index("**ERIN**") < answer.text.index("**ALICE**")
     assert {r.section for r in answer.references} == {"Entities", "Relationships"}
     assert "[Data: Entities (1" in answer.text and not answer.dropped_references
 
 
-def test_questions_about_a_thing_are_shown_beside_its_data():
+def test_summary_prompt_contains_questions():
     shown = summaries(snapshot())
     assert [s["entity"] for s in shown] == ["ALICE", "ERIN"]
     assert shown[0]["questions"] == "What about ALICE ?\nWho knows ALICE ?"
 
 
-def test_where_questions_fail_or_are_missing_the_users_own_stands_for_them():
+def test_original_question_replaces_missing_questions():
     def questions(request: ChatRequest) -> str:
         return "" if request.variables["entity"] == "ALICE" else "Who?"
 
@@ -127,16 +127,16 @@ def test_where_questions_fail_or_are_missing_the_users_own_stands_for_them():
     assert [s["questions"] for s in shown] == [QUESTION, "Who?"]
 
 
-def test_a_question_without_entities_is_looked_up_as_a_whole():
+def test_question_without_entities_is_used_as_a_whole():
     snap = snapshot(answer=replying(correct="Nothing."), find=lambda search: [entity_id("DAVE")])
     (shown,) = summaries(snap, "who is it then?")
     assert shown["entity"] == shown["questions"] == "who is it then?"
     assert dialogues(snap) == [("fgrag", 1, False), ("fgrag", 1, False), ("reduce", 1, True)]
     notes = ask(snap, "who is it then?").notes
-    assert "Looked up: the question as a whole, since no subject was named." in notes
+    assert "Looked up: the question as a whole, because no subject was named." in notes
 
 
-def test_a_model_that_lists_a_hundred_things_is_asked_about_a_few():
+def test_number_of_subjects_is_limited():
     listed = "\n".join(f"ALICE {n}" for n in range(100))
     snap = snapshot(answer=replying(query_entities=listed))
     assert len(summaries(snap)) == 8
@@ -144,19 +144,19 @@ def test_a_model_that_lists_a_hundred_things_is_asked_about_a_few():
     assert max(n for _, n, _ in dialogues(snap)) == 8
 
 
-def test_a_thing_that_the_graph_names_literally_is_looked_up_even_where_others_are_nearer():
+def test_literally_named_entity_takes_precedence():
     answer = ask(snapshot(find=lambda search: [entity_id("FRANK")]), "What about BOB ?")
     assert answer.contexts[0].records[0].id == entity_id("BOB")
 
 
-def test_the_strong_context_is_what_is_near_to_the_names_of_the_weak_one():
+def test_strong_context_is_near_weak_context():
     snap = snapshot(find=lambda search: [entity_id(n) for n in ("ALICE", "BOB")])
     ask(snap, "What about ALICE ?")
     searches = [(need.text, need.k) for need in snap.needs if isinstance(need, Search)]
     assert searches == [("ALICE", NEAREST), ("ALICE, BOB", NEAREST)]
 
 
-def test_of_a_hub_few_relationships_are_asked_for_whatever_their_number():
+def test_relationships_of_hub_are_limited():
     spokes = [f"SPOKE {n:04}" for n in range(600)]
     rows = {
         "entities": [entity("ALICE"), *(entity(s, n) for n, s in enumerate(spokes, 2))],
@@ -165,12 +165,12 @@ def test_of_a_hub_few_relationships_are_asked_for_whatever_their_number():
     snap = snapshot(rows)
     answer = ask(snap, "What about ALICE ?", fgrag_context_tokens=100_000)
     asked = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
-    assert asked and all(n.limit_per_id == MOST_LINKS and n.ids is not None for n in asked)
+    assert asked and all(n.limit_per_id == MAX_LINKS and n.ids is not None for n in asked)
     assert all("description" not in n.columns for n in asked)
-    assert len(answer.contexts[0].records) <= MOST_IN_ALL
+    assert len(answer.contexts[0].records) <= MAX_TOTAL
 
 
-def test_all_expansions_take_a_step_together():
+def test_expansions_share_reads():
     snap = snapshot()
     needs: list[Any] = []
     method = search(Question(QUESTION), snap.given())
@@ -185,7 +185,7 @@ def test_all_expansions_take_a_step_together():
     assert [len(n) for n in steps if n[0].limit_per_id][:1] == [2]
 
 
-def test_a_failed_summary_is_told_and_the_others_answer():
+def test_failed_summary_is_reported():
     def fails(request: ChatRequest) -> str | None:
         return "" if "ALICE" in request.variables["entity"] else None
 
@@ -194,12 +194,12 @@ def test_a_failed_summary_is_told_and_the_others_answer():
     assert any("1 of 2 parts of the records got no usable reply" in note for note in answer.notes)
 
 
-def test_where_every_summary_failed_the_answer_says_so():
+def test_failure_of_all_summaries_is_reported():
     answer = ask(snapshot(answer=replying(entity_summary="", correct="")))
     assert answer.text.startswith(UNREADABLE) and not answer.found
 
 
-def test_summaries_that_find_nothing_are_left_out():
+def test_irrelevant_summaries_are_dropped():
     answer = ask(snapshot(answer=replying(entity_summary="NONE")))
     assert not answer.found and answer.text == "Nothing in the index answers this question."
     assert [used.score for used in answer.contexts] == [0.0, 0.0]
@@ -208,18 +208,18 @@ def test_summaries_that_find_nothing_are_left_out():
 @pytest.mark.parametrize(
     ("reply", "found"), [("Insufficient", False), ("**Insufficient.**", False), ("BOB", True)]
 )
-def test_an_answer_that_is_insufficient_found_nothing(reply: str, found: bool):
+def test_insufficient_answer_counts_as_not_found(reply: str, found: bool):
     answer = ask(snapshot(answer=replying(fgrag_answer=reply)), response_type="a word or name")
     assert (answer.text, answer.found) == (reply, found)
 
 
-def test_where_no_entity_is_near_nothing_is_summarised():
+def test_no_near_entities_make_no_summaries():
     snap = snapshot({"entities": [entity("ZOE")]}, find=lambda search: [])
     assert not ask(snap).found
     assert dialogues(snap)[2] == ("fgrag", 0, False)
 
 
-def test_a_budget_refuses_before_anything_is_asked():
+def test_budget_is_checked_before_any_call():
     snap = snapshot()
     with pytest.raises(BudgetSpent, match=r"in 18 calls.*lower query\.fgrag_entities"):
         ask(snap, budget_tokens=1_000)
@@ -228,7 +228,7 @@ def test_a_budget_refuses_before_anything_is_asked():
         ask(snap, budget_tokens=1_000, fgrag_entities=1)
 
 
-def test_an_index_without_a_graph_or_embeddings_is_refused():
+def test_index_without_graph_or_embeddings_is_rejected():
     snap = snapshot()
     given = snap.given()
     without = replace(given, n_rows={**given.n_rows, "embeddings_entity": 0})

@@ -1,4 +1,4 @@
-"""Which level a question reads."""
+"""The choice of a level in global search."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def n_read(answer: Answer) -> int:
 @pytest.mark.parametrize(
     ("budget", "chosen"), [(6_000, None), (16_000, 0), (18_000, 1), (30_000, 2), (10**9, 2)]
 )
-def test_auto_is_the_finest_level_within_the_budget(level: str | None, budget: int, chosen: int | None):
+def test_auto_chooses_finest_level_within_budget(level: str | None, budget: int, chosen: int | None):
     if chosen is None:
         with pytest.raises(BudgetSpent, match=r"Even C0 would take at most .*query\.budget_tokens is 6,000"):
             asked(level, budget_tokens=budget)
@@ -71,7 +71,7 @@ def test_auto_is_the_finest_level_within_the_budget(level: str | None, budget: i
     assert (f"; C{chosen + 1} would take at most" in answer.notes[0]) == (chosen < 2)
 
 
-def test_a_budget_can_be_in_dollars():
+def test_budget_in_dollars_chooses_level():
     snap = snapshot()
     price = Price(input_usd_per_mtok=1.0, output_usd_per_mtok=1.0)
     given = replace(snap.given(budget_usd=0.018), prices={"map": price, "reduce": price})
@@ -79,12 +79,12 @@ def test_a_budget_can_be_in_dollars():
     assert answer.level == 1 and ", $0.01" in answer.notes[0]
 
 
-def test_a_budget_in_dollars_needs_prices():
+def test_dollar_budget_requires_prices():
     with pytest.raises(SettingsError, match="price of model 'default' is unknown"):
         asked("auto", budget_usd=1.0)
 
 
-def test_without_a_budget_auto_is_the_default_and_says_so():
+def test_auto_without_budget_is_default_level():
     answer = asked("auto", context_tokens=2_000)
     assert answer.level == 1
     assert answer.notes == ("C1 is the coarsest level with enough reports to fill a context.",)
@@ -92,33 +92,33 @@ def test_without_a_budget_auto_is_the_default_and_says_so():
     assert (silent.level, silent.notes) == (1, ())
 
 
-def test_a_level_that_does_not_fit_the_budget_is_refused_before_anything_is_asked():
+def test_level_over_budget_is_rejected_before_any_call():
     snap = snapshot()
     with pytest.raises(BudgetSpent, match=r"No call was made for the answer\. .*--level auto"):
         asked("C2", snap, budget_tokens=18_000)
     assert not any(isinstance(n, Dialogues) for n in snap.needs)
 
 
-def test_a_level_that_does_not_exist_names_those_that_do():
+def test_unknown_level_lists_existing_levels():
     with pytest.raises(LevelNotFound, match=r"no level 'C3': this index has C0, C1, C2$"):
         asked("C3", budget_tokens=10**9)
 
 
-def test_an_index_without_reports_says_so_whatever_the_budget():
+def test_index_without_reports_is_reported_with_any_budget():
     empty = Snapshot({"communities": [], "community_reports": []})
     for query in ({}, {"budget_tokens": 10}):
         with pytest.raises(LevelNotFound, match="no communities"):
             asked("auto", empty, **query)
 
 
-def test_texts_are_read_of_the_chosen_level_alone():
+def test_only_texts_of_chosen_level_are_read():
     snap = snapshot()
     asked("C1", snap)
     (read,) = (n for n in snap.needs if isinstance(n, Rows) and "full_content" in n.columns)
     assert read.ids is not None and len(read.ids) == SIZES[1]
 
 
-def test_a_question_without_room_in_the_window_is_refused_before_anything_is_asked():
+def test_question_too_long_for_window_is_rejected_before_any_call():
     snap = snapshot()
     with pytest.raises(UsageError, match="The question does not fit"):
         snap.run(search(Question("mill " * 60_000, None), snap.given()))

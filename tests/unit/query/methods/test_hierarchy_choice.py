@@ -1,4 +1,4 @@
-"""Which hierarchy a question reads, and what is said where an index does not have it."""
+"""The choice of a hierarchy, and errors if the index lacks it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> SearchEnv:
     return Snapshot({}).given()
 
 
-def test_it_is_the_first_of_the_index_unless_another_is_named(given: SearchEnv):
+def test_first_hierarchy_is_default(given: SearchEnv):
     both = replace(
         given, settings=given.settings.with_hierarchies_of(["tree", "leiden", "of a newer version"])
     )
@@ -32,14 +32,14 @@ def test_it_is_the_first_of_the_index_unless_another_is_named(given: SearchEnv):
     assert resolve_hierarchy(named).name == "leiden"
 
 
-def test_one_that_the_index_lacks_is_refused_with_how_to_add_it(given: SearchEnv):
+def test_missing_hierarchy_is_reported_with_advice(given: SearchEnv):
     with pytest.raises(UsageError, match=r"no hierarchy 'tree'; it has leiden.*hierarchies=leiden,tree"):
         resolve_hierarchy(given, "tree")
     with pytest.raises(UsageError, match=r"Unknown hierarchy 'wood'\. Choose from: leiden, attributed, tree"):
         resolve_hierarchy(given, "wood")
 
 
-def test_one_over_other_records_is_refused_with_those_that_fit(given: SearchEnv):
+def test_unsuitable_hierarchy_lists_suitable_ones(given: SearchEnv):
     both = replace(given, settings=given.settings.with_hierarchies_of(["tree", "leiden"]))
     with pytest.raises(UsageError, match="'tree' is not built over entity records; it has leiden"):
         resolve_hierarchy(both, "tree", over="entity")

@@ -1,4 +1,4 @@
-"""Levels and the reports that stand for them."""
+"""Levels and the reports that represent them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tables(
 
 
 def read(tokens: dict[int, int], tree: dict[int, tuple[int, int]] = TREE) -> tuple[Levels, list[int]]:
-    """The levels, and the community of each row of the reports table."""
+    """Return the levels, and the community of each row of the reports table."""
     return levels(*tables(tree, tokens), "leiden"), list(tokens)
 
 
@@ -50,7 +50,7 @@ ALL = {10: 100, 11: 50, 20: 300, 21: 200, 30: 400, 31: 500}
     ("level", "communities", "n_tokens"),
     [(0, {10, 11}, 150), (1, {20, 21, 11}, 550), (2, {30, 31, 21, 11}, 1150)],
 )
-def test_a_level_is_its_communities_and_the_leaves_above_them(level, communities, n_tokens) -> None:
+def test_level_includes_leaves_above(level, communities, n_tokens) -> None:
     found, rows = read(dict(reversed(ALL.items())))
     at = found.at(level)
     assert {rows[r] for r in at.rows} == communities
@@ -58,14 +58,14 @@ def test_a_level_is_its_communities_and_the_leaves_above_them(level, communities
     assert (at.replaced, at.missing) == ((), ())
 
 
-def test_a_community_without_a_report_is_stood_for_by_those_below_it() -> None:
+def test_children_represent_community_without_report() -> None:
     found, rows = read({k: v for k, v in ALL.items() if k not in (10, 20)})
     at = found.at(0)
     assert {rows[r] for r in at.rows} == {11, 21, 30, 31}
     assert (at.replaced, at.missing) == ((10,), ())
 
 
-def test_a_community_that_no_report_covers_is_missing() -> None:
+def test_uncovered_community_is_missing() -> None:
     found, rows = read({10: 1, 20: 1, 21: 1, 31: 1})
     assert found.at(0).missing == (11,)
     at = found.at(2)
@@ -85,7 +85,7 @@ def trees(draw) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
 
 
 @given(trees())
-def test_the_reports_of_a_level_and_its_gaps_hold_every_smallest_community_once(case) -> None:
+def test_reports_and_gaps_cover_each_leaf_once(case) -> None:
     tree, tokens = case
     found, rows = read(tokens, tree)
 
@@ -102,29 +102,29 @@ def test_the_reports_of_a_level_and_its_gaps_hold_every_smallest_community_once(
 
 
 @pytest.mark.parametrize(("context_tokens", "level"), [(100, 0), (151, 1), (551, 2), (10_000, 2)])
-def test_the_default_is_the_coarsest_level_that_fills_a_context(context_tokens: int, level: int) -> None:
+def test_default_is_coarsest_level_that_fills_context(context_tokens: int, level: int) -> None:
     assert read(ALL)[0].default(context_tokens) == level
 
 
 @pytest.mark.parametrize("written", ["C1", "c1", "1", " C 1 ", 1])
-def test_a_level_can_be_written_in_several_ways(written) -> None:
+def test_level_formats_are_parsed(written) -> None:
     assert read(ALL)[0].parse(written, 8000) == 1
 
 
 @pytest.mark.parametrize("written", ["C3", "x", "", "-1", "C99999999999"])
-def test_a_level_that_does_not_exist_says_which_do(written: str) -> None:
+def test_unknown_level_lists_existing_levels(written: str) -> None:
     with pytest.raises(LevelNotFound, match="C0, C1, C2"):
         read(ALL)[0].parse(written, 8000)
 
 
-def test_an_index_without_communities_says_so() -> None:
+def test_index_without_communities_is_reported() -> None:
     with pytest.raises(LevelNotFound, match="no communities"):
         read({}, {})[0].parse(None, 8000)
     with pytest.raises(LevelNotFound, match="No community has a report"):
         read({})[0].parse(None, 8000)
 
 
-def test_other_hierarchies_in_the_tables_do_not_count() -> None:
+def test_other_hierarchies_are_ignored() -> None:
     other = tables({1: (0, -1), 10: (0, -1)}, {10: 9, 1: 9}, hierarchy="other")
     own = tables(TREE, ALL)
     both = [pa.concat_tables(pair) for pair in zip(other, own, strict=True)]
@@ -133,7 +133,7 @@ def test_other_hierarchies_in_the_tables_do_not_count() -> None:
     assert at.n_tokens == 150
 
 
-def test_the_units_of_an_index_are_its_levels_and_its_source_text() -> None:
+def test_units_are_levels_and_source_text() -> None:
     found = units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
     assert [(u.name, u.n_units, u.n_tokens) for u in found] == [
         ("C0", 2, 150),
@@ -145,7 +145,7 @@ def test_the_units_of_an_index_are_its_levels_and_its_source_text() -> None:
 
 
 @given(trees(), st.lists(st.integers(0, 900), max_size=9))
-def test_shares_are_of_the_most_tokens_of_any_row(case, chunks: list[int]) -> None:
+def test_shares_are_relative_to_largest_row(case, chunks: list[int]) -> None:
     tree, tokens = case
     found = units(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))
     most = max(u.n_tokens for u in found)
@@ -153,9 +153,9 @@ def test_shares_are_of_the_most_tokens_of_any_row(case, chunks: list[int]) -> No
     assert [u.name for u in found][-1] == "TS"
 
 
-def test_units_tell_which_communities_have_no_report() -> None:
+def test_units_count_missing_communities() -> None:
     assert [u.missing for u in units(read({10: 1, 20: 1, 21: 1, 31: 1})[0], [])] == [1, 1, 2, 0]
 
 
-def test_an_index_of_nothing_has_no_units() -> None:
+def test_empty_index_has_no_tokens() -> None:
     assert [(u.name, u.n_units, u.share) for u in units(read({}, {})[0], [])] == [("TS", 0, 0.0)]

@@ -1,4 +1,4 @@
-"""Keywords of two levels: what is read of a reply, and what is asked again."""
+"""Keywords of two levels: parsing and correction."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.query.methods.lightrag_search import (
-    MOST_CHARACTERS,
-    MOST_KEYWORDS,
+    MAX_CHARACTERS,
+    MAX_KEYWORDS,
     DualKeywords,
     keywords_spec,
     list_keywords,
@@ -38,16 +38,16 @@ FOUND = DualKeywords(("sale of land",), ("the mill", "Edda Brandt"))
         '{"high_level": ["sale of land"], "low_level": ["the mill", "Edda Brandt"',
     ],
 )
-def test_the_lists_of_a_reply_are_read_however_they_are_wrapped(reply: str):
+def test_keywords_are_parsed_from_many_formats(reply: str):
     assert parse_keywords(reply) == FOUND
 
 
-def test_a_list_may_be_missing_and_a_year_is_a_keyword():
+def test_list_may_be_missing_and_year_is_keyword():
     assert parse_keywords('{"low_level": [1984]}') == DualKeywords((), ("1984",))
 
 
 @pytest.mark.parametrize("reply", ["", "The mill was sold.", "[]", '{"high_level": [], "low_level": []}'])
-def test_what_has_no_keyword_is_asked_for_again_once_and_then_there_are_none(reply: str):
+def test_missing_keywords_are_corrected_once(reply: str):
     found, requests = drive(list_keywords("Who sold the mill?", SPEC), reply, REPLY)
     assert found == FOUND
     assert [r.prompt for r in requests] == ["keywords", "correct"]
@@ -55,16 +55,16 @@ def test_what_has_no_keyword_is_asked_for_again_once_and_then_there_are_none(rep
     assert drive(list_keywords("Who sold the mill?", SPEC), reply, reply)[0] is None
 
 
-def test_a_usable_reply_is_one_call_that_asks_for_json():
+def test_keywords_take_one_json_call():
     found, (request,) = drive(list_keywords("Who sold the mill?", SPEC), REPLY)
     assert found == FOUND and request.response == "json"
     assert "Who sold the mill?" in request.messages[-1].content
 
 
 @given(st.lists(st.text(max_size=300), max_size=40), st.text(max_size=80))
-def test_keywords_are_few_short_and_distinct_whatever_a_reply_holds(said: list[str], other: str):
+def test_keywords_of_any_reply_are_limited_and_distinct(said: list[str], other: str):
     for reply in (json.dumps({"high_level": said, "low_level": [other]}), other):
         found = parse_keywords(reply)
         for listed in () if isinstance(found, ReplyProblem) else (found.high, found.low):
-            assert len(listed) == len(set(listed)) <= MOST_KEYWORDS
-            assert all(k.strip() == k and 0 < len(k) <= MOST_CHARACTERS for k in listed)
+            assert len(listed) == len(set(listed)) <= MAX_KEYWORDS
+            assert all(k.strip() == k and 0 < len(k) <= MAX_CHARACTERS for k in listed)

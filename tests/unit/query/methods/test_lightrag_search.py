@@ -1,4 +1,4 @@
-"""LightRAG as a baseline: what each mode looks up, which chunks come with it, and its budgets."""
+"""LightRAG: searches of each mode, their chunks, and token budgets."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from graphrag_ray.base.messages import ChatReply, Reply, Request
 from graphrag_ray.query.methods import lightrag_search
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.lightrag_search import MIN_ELEMENT_TOKENS, TOP_K
-from graphrag_ray.query.methods.local_search import MOST_CHUNKS
+from graphrag_ray.query.methods.local_search import MAX_LISTED_CHUNKS
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 HIGH, LOW = "writing letters, friendship", "ALICE, BOB"
@@ -68,7 +68,7 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 
 def near(search: Search) -> list[str]:
-    """ALICE and BOB are near low-level keywords, CAROL-DAVE near high-level ones; chunks from the last on."""
+    """Find ALICE and BOB by low-level keywords, CAROL-DAVE by high-level ones, and the last chunks first."""
     found = {"entity": ["ALICE", "BOB"], "relationship": ["CAROL-DAVE"]}
     return found.get(search.kind) or [f"t{n}" for n in range(6, 0, -1)]
 
@@ -103,8 +103,8 @@ def shown(answer: Answer, section: str) -> list[str]:
 
 
 def searches(snap: Snapshot) -> dict[str, tuple[str, int]]:
-    """What was looked up for itself; the last search of chunks only orders them."""
-    found = [n for n in snap.needs if isinstance(n, Search) and n.k < lightrag_search.MOST_NEAR]
+    """Return the searches of the mode, without the last one, which only orders chunks."""
+    found = [n for n in snap.needs if isinstance(n, Search) and n.k < lightrag_search.MAX_NEAR_CHUNKS]
     return {n.kind: (n.text, n.k) for n in found}
 
 
@@ -117,44 +117,44 @@ def searches(snap: Snapshot) -> dict[str, tuple[str, int]]:
         ("mix", {"entity", "relationship", "text_unit"}),
     ],
 )
-def test_each_mode_looks_up_its_kinds_by_the_keywords_of_its_level(mode: str, kinds: set[str]):
+def test_each_mode_searches_its_kinds(mode: str, kinds: set[str]):
     _, snap = ask(mode)
     by = {"entity": (LOW, TOP_K), "relationship": (HIGH, TOP_K), "text_unit": ("What about ALICE ?", 20)}
     assert searches(snap) == {kind: of for kind, of in by.items() if kind in kinds}
 
 
-def test_local_brings_the_relationships_of_what_is_near_the_best_connected_first():
+def test_local_mode_adds_relationships_by_importance():
     answer, _ = ask("local")
     assert shown(answer, "Entities") == ["ALICE", "BOB"]
     assert shown(answer, "Relationships") == ["BOB-DAVE", "ALICE-BOB"]
 
 
-def test_global_brings_the_ends_of_the_relationships():
+def test_global_mode_adds_ends_of_relationships():
     answer, _ = ask("global")
     assert shown(answer, "Relationships") == ["CAROL-DAVE"]
     assert shown(answer, "Entities") == ["CAROL", "DAVE"]
 
 
-def test_hybrid_takes_both_by_turns():
+def test_hybrid_mode_alternates():
     answer, _ = ask("hybrid")
     assert shown(answer, "Entities") == ["ALICE", "CAROL", "BOB", "DAVE"]
     assert shown(answer, "Relationships") == ["BOB-DAVE", "CAROL-DAVE", "ALICE-BOB"]
 
 
-def test_chunks_come_by_how_much_of_what_is_shown_they_state_then_by_nearness():
+def test_chunks_are_ranked_by_mentions_then_similarity():
     answer, _ = ask("hybrid")
-    # t2: ALICE, BOB and what connects them; t4: the same of CAROL and DAVE, and nearer; t5, t1: one entity.
+    # t2: ALICE, BOB and their relationship; t4: the same for CAROL and DAVE, but nearer; t5, t1: one entity.
     assert shown(answer, "Sources") == ["t4", "t2", "t3", "t5", "t1"]
 
 
-def test_mix_takes_chunks_near_the_question_and_those_that_state_what_is_shown_by_turns():
+def test_mix_mode_alternates_near_and_mentioning_chunks():
     answer, _ = ask("mix")
     assert shown(answer, "Sources") == ["t6", "t4", "t5", "t2", "t3", "t1"]
     fewer, _ = ask("mix", lightrag_chunks=3)
     assert shown(fewer, "Sources") == ["t6", "t4", "t5"] and fewer.contexts[0].left_out == 2
 
 
-def test_it_is_one_call_for_keywords_and_one_for_the_answer_which_cites_what_it_was_shown():
+def test_two_calls_give_a_cited_answer():
     answer, snap = ask()
     asked = [(n.phase, len(n.factories), n.is_answer) for n in snap.needs if isinstance(n, Dialogues)]
     assert asked == [("keywords", 1, False), ("answer", 1, True)]
@@ -165,33 +165,33 @@ def test_it_is_one_call_for_keywords_and_one_for_the_answer_which_cites_what_it_
 
 
 @pytest.mark.parametrize("reply", ["Alice is a person.", '{"high_level": [], "low_level": []}'])
-def test_without_keywords_the_question_stands_for_both_lists_and_that_is_said(reply: str):
+def test_question_replaces_missing_keywords_with_a_note(reply: str):
     answer, snap = ask(answer=listing(reply=reply))
     assert {text for text, _ in searches(snap).values()} == {"What about ALICE ?"}
     assert any("No keywords could be listed" in note for note in answer.notes)
 
 
-def test_a_list_that_is_empty_is_not_looked_up_unless_the_mode_has_no_other():
+def test_empty_list_falls_back_to_other_level_only_if_needed():
     only_low = listing(high="")
     assert searches(ask("hybrid", answer=only_low)[1]) == {"entity": (LOW, TOP_K)}
     assert searches(ask("global", answer=only_low)[1]) == {"relationship": (LOW, TOP_K)}
     assert searches(ask("local", answer=listing(low=""))[1]) == {"entity": (HIGH, TOP_K)}
 
 
-def test_of_a_name_that_is_everywhere_no_long_list_is_read():
+def test_chunks_of_frequent_entity_are_not_listed():
     town = tables()
     for row in town["entities"]:
-        row["frequency"] = MOST_CHUNKS + 1
+        row["frequency"] = MAX_LISTED_CHUNKS + 1
     answer, snap = ask("hybrid", town)
     lists = [n for n in snap.needs if isinstance(n, Rows) and "text_unit_ids" in n.columns]
     assert lists and not any(n.ids for n in lists)
     edges = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
     assert [n.limit_per_id for n in edges] == [1 + 8_000 // MIN_ELEMENT_TOKENS]
-    # Of the chunks near the question, those that state them, as when all lists are read.
+    # The chunks near the question that mention them are the same as if all lists were read.
     assert shown(answer, "Sources") == ["t4", "t2", "t3", "t5", "t1"]
 
 
-def test_conditions_leave_only_what_their_documents_state():
+def test_conditions_restrict_all_records():
     town = tables()
     town["documents"] = [{"id": f"d{n}", "path": f"{n}.txt", "text_unit_ids": [f"t{n}"]} for n in range(1, 7)]
     town["entity_instances"] = [
@@ -216,7 +216,7 @@ def test_conditions_leave_only_what_their_documents_state():
     assert shown(answer, "Sources") == ["t2"]
 
 
-def test_an_index_without_embeddings_of_what_is_looked_up_is_refused():
+def test_index_without_required_embeddings_is_rejected():
     snap = Snapshot(tables(), near)
     given_ = snap.given()
     without = {name: n for name, n in given_.n_rows.items() if name != "embeddings_relationship"}
@@ -226,14 +226,14 @@ def test_an_index_without_embeddings_of_what_is_looked_up_is_refused():
     assert snap.run(lightrag_search.search(Question("Who is ALICE ?"), replace(local, n_rows=without))).found
 
 
-def test_a_question_that_could_exceed_its_budget_is_refused_before_keywords_are_asked_for():
+def test_budget_is_checked_before_keywords_call():
     with pytest.raises(BudgetSpent, match=r"lower query\.lightrag_context_tokens"):
         ask(budget_tokens=20_000)
     with pytest.raises(UsageError, match=r"Set query\.lightrag_context_tokens to"):
         ask(lightrag_context_tokens=127_900)
 
 
-def test_where_nothing_is_near_nothing_is_asked():
+def test_no_hits_make_no_answer_call():
     snap = Snapshot({}, lambda search: [], listing())
     answer = snap.run(lightrag_search.search(Question("Who?"), snap.given()))
     assert not answer.found
@@ -241,7 +241,7 @@ def test_where_nothing_is_near_nothing_is_asked():
 
 
 def crowded(seed: int) -> dict[str, list[dict[str, Any]]]:
-    """Some forty people with descriptions of any length, and chunks of any length that hold some of them."""
+    """Create up to forty people and chunks that mention them, with texts of any length."""
     rng = random.Random(seed)
     names = [f"NAME {n}" for n in range(40)]
 
@@ -272,7 +272,7 @@ def crowded(seed: int) -> dict[str, list[dict[str, Any]]]:
     st.integers(1, 2_000),
     st.integers(256, 6_000),
 )
-def test_no_budget_is_exceeded_and_no_record_stands_twice(
+def test_budgets_hold_and_records_are_distinct(
     seed: int, mode: str, entity_tokens: int, relationship_tokens: int, tokens: int
 ):
     town = crowded(seed)

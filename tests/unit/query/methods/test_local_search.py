@@ -1,4 +1,4 @@
-"""Local search: which entities, what stands around them, in which order and in which shares."""
+"""Local search: entities, their neighbourhood, order and shares."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import LevelNotFound, UsageError
 from graphrag_ray.base.ids import entity_id, report_id
 from graphrag_ray.query.methods.local_search import (
-    MOST_CHUNKS,
-    MOST_EDGES,
+    MAX_EDGES,
+    MAX_LISTED_CHUNKS,
     Membership,
     by_turns,
     chunks_in_order,
@@ -140,12 +140,12 @@ def shown(
     return parse_sections(context.text)
 
 
-def test_names_in_the_question_come_first_then_the_nearest():
+def test_mentioned_entities_come_before_nearest():
     sections = shown(snapshot(near=("DAVE", "ALICE")), "What did Erin write to BOB?")
     assert [r["entity"] for r in sections["Entities"]] == ["ERIN", "BOB", "DAVE", "ALICE"]
 
 
-def test_only_as_many_as_asked_are_looked_up():
+def test_number_of_entities_is_limited():
     snap = snapshot(near=("ALICE", "BOB", "CAROL"))
     sections = shown(snap, "Who is who?", local_entities=2)
     assert [r["entity"] for r in sections["Entities"]] == ["ALICE", "BOB"]
@@ -153,7 +153,7 @@ def test_only_as_many_as_asked_are_looked_up():
     assert (asked.kind, asked.by, asked.text, asked.k) == ("entity", "vector", "Who is who?", 2)
 
 
-def test_what_stands_around_the_entities_is_shown_with_them():
+def test_context_includes_neighbourhood_of_entities():
     sections = shown(snapshot(near=("ALICE",)), "Who is she?")
     assert [(r["source"], r["target"]) for r in sections["Relationships"]] == [
         ("ALICE", "BOB"),
@@ -168,23 +168,23 @@ def test_what_stands_around_the_entities_is_shown_with_them():
     assert [r["title"] for r in sections["Reports"]] == ["On k1"]
 
 
-def test_a_report_is_of_the_finest_community_down_to_the_level_that_has_one():
+def test_report_of_finest_community_is_used():
     assert [r["title"] for r in shown(snapshot(near=("ERIN",)), "?", level="C3")["Reports"]] == ["On k4"]
     assert [r["title"] for r in shown(snapshot(near=("ERIN",)), "?")["Reports"]] == ["On k2"]
     assert [r["title"] for r in shown(snapshot(near=("ERIN",)), "?", level=0)["Reports"]] == ["On k0"]
 
 
-def test_a_level_that_does_not_exist_names_those_that_do():
+def test_unknown_level_lists_existing_levels():
     with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2, C3"):
         shown(snapshot(), "?", level="C7")
 
 
-def test_a_share_of_nothing_leaves_its_records_out():
+def test_zero_share_leaves_out_its_records():
     sections = shown(snapshot(near=("ALICE",)), "?", local_report_share=0, local_text_share=0)
     assert sections.keys() == {"Entities", "Relationships", "Claims"}
 
 
-def test_relationships_inside_come_first_then_those_to_what_many_touch():
+def test_inner_relationships_come_before_outer_ones():
     place = {entity_id("ALICE"): 0, entity_id("BOB"): 1}
     rows = [
         edge("ALICE", "ERIN", 99),
@@ -201,7 +201,7 @@ def test_relationships_inside_come_first_then_those_to_what_many_touch():
     assert [r["id"] for r in relationships_in_order(rows, place, 0)] == order[:1]
 
 
-def test_claims_follow_their_entities_and_are_capped_for_each():
+def test_claims_follow_entities_and_are_limited():
     place = {entity_id("BOB"): 0, entity_id("ALICE"): 1}
     rows = [
         claim("ALICE", "a1"),
@@ -212,7 +212,7 @@ def test_claims_follow_their_entities_and_are_capped_for_each():
     assert [c["id"] for c in claims_in_order(rows, place, 2)] == ["b2", "b1", "a1"]
 
 
-def test_chunks_of_an_entity_that_are_not_near_follow_by_how_many_of_its_relationships_they_state():
+def test_distant_chunks_are_ranked_by_relationships():
     near = [person("ALICE", "t1", "t2", "t3"), person("BOB", "t9", "t2", "t1")]
     rows = [edge("ALICE", "BOB", chunks=("t3", "t2")), edge("ALICE", "CAROL", chunks=("t3",))]
     assert chunks_in_order(near[:1], rows, (), {}, None, 9) == ["t3", "t2", "t1"]
@@ -221,7 +221,7 @@ def test_chunks_of_an_entity_that_are_not_near_follow_by_how_many_of_its_relatio
     assert chunks_in_order(near[:1], rows, (), {"t1": 0}, None, 9) == ["t1", "t3", "t2"]
 
 
-def test_chunks_that_hold_several_named_entities_come_first_then_the_entities_take_turns():
+def test_chunks_with_several_mentions_come_first():
     rare, hub, other = person("RARE", "r1", "r2"), person("HUB", "h1", "h2", "h3", "r2"), person("P", "p1")
     named = [rare["id"], hub["id"]]
     order = chunks_in_order([rare, hub, other], [], named, {"h2": 0, "p1": 1}, None, 9)
@@ -236,7 +236,7 @@ def test_chunks_that_hold_several_named_entities_come_first_then_the_entities_ta
 
 @st.composite
 def corpora(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str], dict[str, int]]:
-    """Entities with chunks of a corpus of twelve, ids of some of them, places of some chunks."""
+    """Create entities in a corpus of twelve chunks, ids of some entities, and positions of some chunks."""
     chunks = [f"t{i}" for i in range(12)]
     lists = draw(st.lists(st.lists(st.sampled_from(chunks), unique=True), min_size=1, max_size=5))
     entities = [person(f"P{i}", *own) for i, own in enumerate(lists)]
@@ -246,7 +246,7 @@ def corpora(draw: st.DrawFn) -> tuple[list[dict[str, Any]], list[str], dict[str,
 
 
 @given(corpora(), st.integers(1, 15))
-def test_fewer_chunks_are_the_first_of_all_and_each_chunk_of_an_entity_is_there_once(corpus, most: int):
+def test_limited_chunks_are_a_prefix_without_duplicates(corpus, most: int):
     entities, named, near = corpus
     all_ = chunks_in_order(entities, [], named, near, None, 99)
     assert sorted(all_) == sorted({c for e in entities for c in e["text_unit_ids"]})
@@ -254,7 +254,7 @@ def test_fewer_chunks_are_the_first_of_all_and_each_chunk_of_an_entity_is_there_
 
 
 @given(corpora())
-def test_no_chunk_stands_before_one_that_holds_more_named_entities_or_is_nearer_and_of_the_same(corpus):
+def test_chunk_order_respects_mentions_and_similarity(corpus):
     entities, named, near = corpus
     order = chunks_in_order(entities, [], named, near, None, 99)
     of = {c: {e["id"] for e in entities if c in e["text_unit_ids"]} for c in order}
@@ -266,7 +266,7 @@ def test_no_chunk_stands_before_one_that_holds_more_named_entities_or_is_nearer_
 
 
 @given(st.lists(st.lists(st.integers(0, 30).map(str), unique=True), max_size=6))
-def test_no_list_waits_for_more_than_one_of_each_other(lists: list[list[str]]):
+def test_round_robin_is_fair(lists: list[list[str]]):
     order = list(by_turns(lists))
     assert sorted(order) == sorted({id_ for one in lists for id_ in one})
     for n in range(max(map(len, lists), default=0)):
@@ -274,7 +274,7 @@ def test_no_list_waits_for_more_than_one_of_each_other(lists: list[list[str]]):
         assert all(one[n] in soon for one in lists if n < len(one))
 
 
-def test_communities_that_hold_most_of_the_entities_come_first_then_by_rank():
+def test_communities_are_ordered_by_overlap_then_rank():
     def of(id_: str, level: int, *members: str) -> Membership:
         return Membership(id_, level, frozenset(members))
 
@@ -284,7 +284,7 @@ def test_communities_that_hold_most_of_the_entities_come_first_then_by_rank():
     assert communities_in_order(found, {}) == []
 
 
-def test_only_the_chunks_that_count_are_read_and_nothing_that_others_say():
+def test_conditions_restrict_context_to_chunks():
     tables = town()
     for unit in tables["text_units"]:
         unit["entity_ids"] = [e["id"] for e in tables["entities"] if unit["id"] in e["text_unit_ids"]]
@@ -312,13 +312,13 @@ def test_only_the_chunks_that_count_are_read_and_nothing_that_others_say():
     assert "Reports" not in sections
 
 
-def test_an_answer_cites_what_the_model_cited_by_its_short_number():
+def test_answer_cites_records_by_short_number():
     snap = snapshot(near=("ALICE",))
     for name, rows in snap.tables.items():
         for number, row in enumerate(rows):
             row["human_readable_id"] = 100 + number if name == "entities" else number
     answer = snap.run(search(Question("What did ALICE do?", where=("path!=5.txt",)), snap.given()))
-    assert not answer.found  # no chunk of this town is known to name anybody
+    assert not answer.found  # no chunk of this town is linked to names
     assert any("Community reports were left out" in note for note in answer.notes)
     answer = snap.run(search(Question("What did ALICE do?"), snap.given()))
     assert Counter(r.section for r in answer.references) == {"Entities": 1, "Relationships": 2, "Claims": 1}
@@ -327,7 +327,7 @@ def test_an_answer_cites_what_the_model_cited_by_its_short_number():
     assert used.phase == "answer" and used.n_tokens > 0 and answer.references[0] in used.records
 
 
-def test_no_more_texts_are_read_than_fill_a_context():
+def test_reads_are_limited_to_one_context():
     tables = town()
     many = [f"x{i}" for i in range(500)]
     tables["entities"] = [person("ALICE", *many)]
@@ -340,7 +340,7 @@ def test_no_more_texts_are_read_than_fill_a_context():
 
 
 def hub(n: int) -> Snapshot:
-    """ALICE stands in n chunks, QUANTUM COMPUTING in some of the last; searches find the latter."""
+    """Put ALICE into n chunks and QUANTUM COMPUTING into some of the last, which searches find."""
     ids, topic = [f"x{i}" for i in range(n)], [f"x{n - 1}", f"x{n - 3}"]
     tables = town() | {
         "entities": [person("ALICE", *ids), person("QUANTUM COMPUTING", *topic)],
@@ -349,13 +349,13 @@ def hub(n: int) -> Snapshot:
     return Snapshot(tables, lambda search: topic[::-1] if search.kind == "text_unit" else [])
 
 
-def test_the_rarer_name_comes_first_and_its_chunks_before_those_of_one_that_is_everywhere():
+def test_rare_name_and_its_chunks_come_first():
     sections = shown(hub(300), "What did Alice say about quantum computing?", context_tokens=2000)
     assert [r["entity"] for r in sections["Entities"]] == ["QUANTUM COMPUTING", "ALICE"]
     assert [r["text"][:9] for r in sections["Sources"]][:3] == ["Text x297", "Text x299", "Text x0. "]
 
 
-def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities():
+def test_search_is_restricted_to_chunks_of_entities():
     snap = hub(300)
     sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=320)
     assert sections["Sources"][0]["text"].startswith("Text x")
@@ -364,14 +364,14 @@ def test_the_nearest_chunks_are_looked_for_among_those_of_the_entities():
     assert {(len(n.only_ids or ()), n.k) for n in searches} == {(300, 10)}
 
 
-def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
-    snap = hub(MOST_CHUNKS + 1)
+def test_chunks_of_frequent_entity_are_not_listed():
+    snap = hub(MAX_LISTED_CHUNKS + 1)
     for unit in snap.tables["text_units"]:
         unit["entity_ids"] = [e["id"] for e in snap.tables["entities"] if unit["id"] in e["text_unit_ids"]]
     sections = shown(snap, "What did Alice say about quantum computing?", context_tokens=2000)
     assert [r["text"][:11] for r in sections["Sources"]] == [
-        f"Text x{MOST_CHUNKS - 2}.",
-        f"Text x{MOST_CHUNKS}.",
+        f"Text x{MAX_LISTED_CHUNKS - 2}.",
+        f"Text x{MAX_LISTED_CHUNKS}.",
     ]
     searches = [n for n in snap.needs if isinstance(n, Search) and n.kind == "text_unit"]
     assert {n.only_ids for n in searches} == {None}
@@ -383,19 +383,19 @@ def test_the_chunks_of_an_entity_that_is_everywhere_are_not_listed():
     assert listed == [[entity_id("QUANTUM COMPUTING")]]
 
 
-def test_of_relationships_and_claims_no_more_are_looked_at_than_are_worth_it():
+def test_reads_of_relationships_and_claims_are_limited():
     tables = town()
-    tables["relationships"] = [edge("ALICE", f"P{n}", n) for n in range(MOST_EDGES + 50)]
+    tables["relationships"] = [edge("ALICE", f"P{n}", n) for n in range(MAX_EDGES + 50)]
     tables["covariates"] = [claim("ALICE", f"c{n}", *["t1"] * n) for n in range(50)]
     snap = snapshot(tables, near=("ALICE",))
     sections = shown(snap, "?", local_relationships=3, local_claims=2)
-    assert [r["target"] for r in sections["Relationships"]] == [f"P{MOST_EDGES + n}" for n in (49, 48, 47)]
+    assert [r["target"] for r in sections["Relationships"]] == [f"P{MAX_EDGES + n}" for n in (49, 48, 47)]
     assert [r["description"] for r in sections["Claims"]] == ["ALICE said so c49", "ALICE said so c48"]
     asked = {n.table: n.limit_per_id for n in snap.needs if isinstance(n, Rows) and n.by != "id"}
-    assert asked == {"relationships": MOST_EDGES, "covariates": 2, "communities": None}
+    assert asked == {"relationships": MAX_EDGES, "covariates": 2, "communities": None}
 
 
-def test_an_index_without_one_of_the_searches_is_asked_by_the_other():
+def test_missing_search_index_falls_back_to_other():
     for lacks, left in (("search_text_unit_keyword", {"vector"}), ("embeddings_text_unit", {"keyword"})):
         snap = hub(20)
         asked = snap.given()
@@ -405,13 +405,13 @@ def test_an_index_without_one_of_the_searches_is_asked_by_the_other():
         assert {n.by for n in searches} == left
 
 
-def test_an_index_without_entities_holds_nothing_and_asks_no_model():
+def test_index_without_entities_makes_no_call():
     snap = snapshot({})
     answer = snap.run(search(Question("What?"), snap.given()))
     assert not answer.found and answer.contexts == () and answer.references == ()
 
 
-def test_an_index_without_embeddings_says_how_to_make_them():
+def test_missing_embeddings_are_reported_with_advice():
     snap = snapshot()
     given_ = snap.given()
     without = {k: v for k, v in given_.n_rows.items() if k != "embeddings_entity"}
@@ -420,7 +420,7 @@ def test_an_index_without_embeddings_says_how_to_make_them():
         snap.run(search(Question("What?"), given_))
 
 
-def test_no_table_is_read_whole():
+def test_tables_are_never_read_completely():
     snap = snapshot(near=("ALICE", "DAVE"))
     shown(snap, "Who is BOB?")
     assert all(need.ids is not None for need in snap.needs if isinstance(need, Rows))
@@ -428,7 +428,7 @@ def test_no_table_is_read_whole():
 
 @st.composite
 def worlds(draw: st.DrawFn) -> Snapshot:
-    """Random graphs of up to 30 people whose texts have very different lengths."""
+    """Create random graphs of up to 30 people with texts of very different lengths."""
     seed = draw(st.integers(0, 2**32))
     rng = random.Random(seed)
     n = rng.randint(1, 30)
@@ -468,7 +468,7 @@ def worlds(draw: st.DrawFn) -> Snapshot:
 
 
 @given(worlds(), st.integers(256, 6000), st.floats(0, 1), st.floats(0, 1), st.integers(1, 20))
-def test_no_local_context_is_above_its_budget(snap, budget, text_share, rest, entities):
+def test_local_contexts_stay_within_budget(snap, budget, text_share, rest, entities):
     asked = snap.given(
         context_tokens=budget,
         local_text_share=text_share,

@@ -1,4 +1,4 @@
-"""Packing, mapping and reducing: budgets, references, failures."""
+"""Packing, map and reduce: budgets, references, failures."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ REPORTS = st.lists(st.text(max_size=40) | st.integers(1, 900).map(lambda n: "lor
 @given(
     REPORTS, st.integers(MIN_CONTEXT_TOKENS, 900), st.integers(0, 5), st.sampled_from([rough, CL100K, len])
 )
-def test_every_report_is_in_one_context_and_no_context_exceeds_its_budget(
+def test_packing_places_each_report_once_within_budget(
     reports: list[Record], budget: int, seed: int, count
 ) -> None:
     contexts = pack(reports, budget, seed, count)
@@ -101,7 +101,7 @@ def test_every_report_is_in_one_context_and_no_context_exceeds_its_budget(
         assert not context.cut or len(read) == 1
 
 
-def test_packing_depends_on_the_seed_and_not_on_the_order_of_the_reports() -> None:
+def test_packing_depends_on_seed_only() -> None:
     reports = [report_record(f"id{i}", "T", "word " * 100) for i in range(30)]
     packed = pack(reports, 1000, 7, rough)
     assert pack(reports[::-1], 1000, 7, rough) == packed
@@ -115,7 +115,7 @@ def test_contexts_are_filled() -> None:
     assert all(c.n_tokens > 900 for c in contexts[:-1])
 
 
-def test_a_budget_too_small_for_a_context_is_refused() -> None:
+def test_too_small_context_budget_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"query\.context_tokens is 50"):
         pack([], 50, 1, rough)
 
@@ -138,11 +138,11 @@ def test_a_budget_too_small_for_a_context_is_refused() -> None:
         ("<ANSWER_HELPFULNESS> -3 </ANSWER_HELPFULNESS>Yes.", 0),
     ],
 )
-def test_a_score_is_read_and_taken_out_of_the_answer(reply: str, score: float) -> None:
+def test_score_is_parsed_and_removed(reply: str, score: float) -> None:
     assert parse_scored(reply) == Scored("Yes.", score)
 
 
-def test_markdown_right_after_the_score_is_the_answers() -> None:
+def test_markdown_after_score_belongs_to_answer() -> None:
     assert parse_scored("<ANSWER_HELPFULNESS> 85\n* one\n* two") == Scored("* one\n* two", 85)
     assert parse_scored(scored(85, "**Yes.**")) == Scored("**Yes.**", 85)
 
@@ -157,7 +157,7 @@ def test_markdown_right_after_the_score_is_the_answers() -> None:
         (scored(10, ""), "no answer"),
     ],
 )
-def test_a_missing_or_contradictory_score_is_a_problem_and_not_a_zero(reply: str, problem: str) -> None:
+def test_missing_or_contradictory_score_is_a_problem(reply: str, problem: str) -> None:
     found = parse_scored(reply)
     assert isinstance(found, ReplyProblem)
     assert problem in found.text
@@ -166,7 +166,7 @@ def test_a_missing_or_contradictory_score_is_a_problem_and_not_a_zero(reply: str
 # ── map ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def test_a_map_reply_becomes_a_scored_answer_whose_references_are_ids() -> None:
+def test_map_reply_becomes_scored_answer_with_string_ids() -> None:
     (answer,), requests = drive(
         map_answer("Why?", CONTEXT, MAP), scored(70, "A [Data: Reports (1, 2, 9)]. B [Data: Entities (1)].")
     )
@@ -181,7 +181,7 @@ def test_a_map_reply_becomes_a_scored_answer_whose_references_are_ids() -> None:
     assert requests[0].variables["context"] == CONTEXT.text
 
 
-def test_a_reply_without_a_score_gets_one_correction_turn() -> None:
+def test_missing_score_is_corrected_once() -> None:
     (answer,), requests = drive(map_answer("Why?", CONTEXT, MAP), "Because.", scored(40, "Because."))
     assert answer == MapAnswer("Because.", 40)
     assert requests[1].prompt == "correct"
@@ -189,24 +189,24 @@ def test_a_reply_without_a_score_gets_one_correction_turn() -> None:
     assert requests[1].variables["question"] == "Why?"
 
 
-def test_a_context_whose_replies_never_have_a_score_fails() -> None:
+def test_missing_score_fails_after_correction() -> None:
     with pytest.raises(DialogueFailed, match="no score"):
         drive(map_answer("Why?", CONTEXT, MAP), "Because.", "Because!")
 
 
-def test_a_zero_needs_no_answer() -> None:
+def test_zero_score_needs_no_text() -> None:
     (answer,), requests = drive(map_answer("Why?", CONTEXT, MAP), scored(0, ""))
     assert answer == MapAnswer("", 0)
     assert len(requests) == 1
 
 
-def test_a_truncated_map_answer_is_kept_without_its_broken_reference() -> None:
+def test_truncated_answer_loses_unclosed_reference() -> None:
     reply = ChatReply(scored(60, "A [Data: Reports (1)]. B [Data: Rep"), "length")
     (answer,), _ = drive(map_answer("Why?", CONTEXT, MAP), reply)
     assert answer == MapAnswer("A [Data: Reports (aa)]. B", 60, (Reference("Reports", "aa"),), truncated=True)
 
 
-def test_a_reply_truncated_before_its_score_is_told_to_be_shorter() -> None:
+def test_correction_of_truncated_reply_asks_for_less() -> None:
     _, requests = drive(map_answer("Why?", CONTEXT, MAP), ChatReply("A long", "length"), scored(5, "A"))
     assert "cut off" in requests[1].messages[-1].content
 
@@ -243,17 +243,15 @@ def answers(draw) -> list[MapAnswer]:
     st.randoms(use_true_random=False),
     st.sampled_from([rough, CL100K]),
 )
-def test_a_reduce_context_keeps_its_budget_its_order_and_its_references(
-    given_, budget, random, count
-) -> None:
+def test_reduce_context_keeps_budget_order_and_references(given_, budget, random, count) -> None:
     context = reduce_context(given_, budget, count)
     assert context.n_tokens == count(context.text) <= budget
     helpful = [a for a in given_ if a.score > 0 and a.text]
-    assert len(context.shown) + context.left_out == len(helpful)
-    assert bool(context.shown) == bool(helpful), "at least one always"
+    assert len(context.answers) + context.left_out == len(helpful)
+    assert bool(context.answers) == bool(helpful), "at least one always"
     rows = context_records.parse_sections(context.text).get("Answers", [])
     assert [float(r["score"]) for r in rows] == sorted((a.score for a in helpful), reverse=True)[: len(rows)]
-    assert len(rows) == len(context.shown)
+    assert len(rows) == len(context.answers)
     _, cited, dropped = context_records.resolve_references(context.text, context.numbering)
     assert dropped == 0
     assert {r.id for r in cited} == set(context.numbering.values())
@@ -262,23 +260,23 @@ def test_a_reduce_context_keeps_its_budget_its_order_and_its_references(
     assert reduce_context(shuffled, budget, count) == context
 
 
-def test_an_answer_that_does_not_fit_ends_the_context_uncut() -> None:
+def test_answer_that_does_not_fit_ends_context() -> None:
     given_ = [MapAnswer("first " * 100, 90), MapAnswer("second " * 300, 80), MapAnswer("third", 70)]
     context = reduce_context(given_, 400, CL100K)
-    assert context.shown == (given_[0],)
+    assert context.answers == (given_[0],)
     assert (context.left_out, context.cut) == (2, 0)
 
 
-def test_a_single_answer_longer_than_the_context_is_cut_between_references() -> None:
+def test_long_single_answer_is_truncated_between_references() -> None:
     text = " ".join(f"point [Data: Reports ({i})]." for i in IDS * 8)
     context = reduce_context([MapAnswer(text, 50, tuple(Reference("Reports", i) for i in IDS))], 260, CL100K)
-    assert (len(context.shown), context.cut) == (1, 1)
+    assert (len(context.answers), context.cut) == (1, 1)
     assert 200 < context.n_tokens <= 260
     assert context_records.resolve_references(context.text, context.numbering)[2] == 0
     assert context.text.endswith("…\n")
 
 
-def test_the_final_answer_resolves_the_numbers_of_its_own_context() -> None:
+def test_final_answer_resolves_its_references() -> None:
     one = MapAnswer("A [Data: Reports (bb)].", 50, (Reference("Reports", "bb"),))
     two = MapAnswer(
         "B [Data: Reports (aa, bb)].", 40, (Reference("Reports", "aa"), Reference("Reports", "bb"))
@@ -295,7 +293,7 @@ def test_the_final_answer_resolves_the_numbers_of_its_own_context() -> None:
     assert requests[0].variables["answers"] == context.text
 
 
-def test_nothing_above_zero_asks_no_model() -> None:
+def test_no_positive_score_makes_no_call() -> None:
     context = reduce_context([MapAnswer("x", 0), MapAnswer("", 0)], 1000, rough)
     assert (context.text, context.n_tokens) == ("", 0)
     reduced, requests = drive(reduce_answer("Why?", context, REDUCE))
@@ -303,7 +301,7 @@ def test_nothing_above_zero_asks_no_model() -> None:
     assert reduced == map_reduce.Reduced(NOTHING_FOUND, found=False)
 
 
-def test_an_empty_final_answer_is_asked_for_once_more_and_then_fails() -> None:
+def test_empty_final_answer_is_corrected_once_then_fails() -> None:
     context = reduce_context([MapAnswer("x", 10)], 1000, rough)
     reduced, requests = drive(reduce_answer("Why?", context, REDUCE), " ", "So.")
     assert reduced == map_reduce.Reduced("So.")
@@ -319,7 +317,7 @@ def test_an_empty_final_answer_is_asked_for_once_more_and_then_fails() -> None:
         max_size=2,
     )
 )
-def test_replaying_a_map_dialogue_gives_the_same_requests_and_result(replies: list[str]) -> None:
+def test_replayed_dialogue_is_identical(replies: list[str]) -> None:
     def run() -> object:
         try:
             result, requests = drive(map_answer("Why?", CONTEXT, MAP), *replies)
@@ -343,9 +341,9 @@ def test_replaying_a_map_dialogue_gives_the_same_requests_and_result(replies: li
         "fgrag_answer",
     ],
 )
-def test_an_answer_is_written_in_the_language_of_the_question_unless_another_is_set(way: str) -> None:
+def test_answer_language_defaults_to_question_language(way: str) -> None:
     prompts = load_prompts()
-    kept = Settings.model_validate(Settings().for_snapshot())  # as a snapshot hands them on
+    kept = Settings.model_validate(Settings().for_snapshot())  # as stored in a snapshot
     for made_with in (Settings(), kept):
         spoken = map_reduce.build_spec("map", made_with, prompts, 100, way).language
         assert spoken == "the language of the question"
@@ -353,15 +351,15 @@ def test_an_answer_is_written_in_the_language_of_the_question_unless_another_is_
     assert map_reduce.build_spec("map", wanted, prompts, 100, way).language == "Norwegian"
 
 
-def test_what_an_index_asks_keeps_its_words_for_the_language() -> None:
-    # Other words would be other requests, and their replies paid for again.
+def test_language_instructions_are_stable() -> None:
+    # Other words would change the requests, so that all replies would be paid for again.
     prompts, settings = load_prompts(), Settings()
     specs = [make(prompts, settings) for make in (extract_spec, claims_spec, describe_spec)]
     specs.append(report_spec(settings, prompts))
     assert {made.language for made in specs} == {"the language of the text"}
 
 
-def test_general_knowledge_is_mentioned_only_when_it_is_wanted() -> None:
+def test_general_knowledge_is_optional() -> None:
     prompts = load_prompts()
     assert map_reduce.map_spec(Settings(), prompts).knowledge == ""
     wanted = Settings.model_validate({"query": {"general_knowledge": True, "response_type": "a list"}})

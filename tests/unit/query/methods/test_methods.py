@@ -1,4 +1,4 @@
-"""What the ways of answering can do, and what is said of what they cannot."""
+"""Capabilities of search methods, and errors for unsupported options."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from graphrag_ray.query.methods import methods
 QUESTIONS = Path(__file__).parents[4] / "docs" / "guides" / "questions.md"
 
 
-def test_a_baseline_is_none_of_those_that_are_offered_and_says_where_it_can_be_asked():
+def test_baseline_is_rejected_outside_evaluate():
     assert "none" in methods.BASELINES and "none" not in methods.METHODS
     with pytest.raises(UsageError, match=r"baseline for `graphrag-ray evaluate` .*choose from: global, text"):
         methods.check_method("none", None, ())
     methods.check_method("none", None, (), baselines=True)
 
 
-def test_messages_name_only_what_is_offered():
+def test_messages_list_only_available_methods():
     with pytest.raises(
         UsageError, match=r"Unknown search method 'globul'.* Choose from: global, text"
     ) as unknown:
@@ -30,7 +30,7 @@ def test_messages_name_only_what_is_offered():
     assert "lightrag" in str(restricted.value)
 
 
-def test_a_mode_is_refused_where_a_method_has_none():
+def test_option_of_another_method_is_rejected():
     methods.check_options("lightrag", {"mode": "local"})
     methods.check_options("local", {"mode": None})
     with pytest.raises(
@@ -40,7 +40,7 @@ def test_a_mode_is_refused_where_a_method_has_none():
         methods.check_options("local", {"mode": "mix"})
 
 
-def test_every_method_says_what_it_reads_and_stands_on_the_page_of_questions():
+def test_every_method_is_described_and_documented():
     page = QUESTIONS.read_text("utf-8")
     for name, kind in methods.load_all().items():
         assert kind.description and kind.stages

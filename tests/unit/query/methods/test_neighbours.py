@@ -1,4 +1,4 @@
-"""Chunks beside those that were found: in reading order, once, and only where there is room."""
+"""Neighbours of retrieved chunks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WAYS = [vector_search, hybrid_search, local_search]
 
 
 def corpus(n: int = 6, documents: int = 1, words: int = 8) -> dict[str, list[dict[str, Any]]]:
-    """Chunks of documents: each begins with the sentence that ends the one before."""
+    """Create chunks that overlap by one sentence."""
     chunks, of_document = [], {}
     for d in range(documents):
         ids = [f"d{d}t{i}" for i in range(n)]
@@ -48,7 +48,7 @@ def corpus(n: int = 6, documents: int = 1, words: int = 8) -> dict[str, list[dic
 
 
 def ask(way: Any, tables: dict[str, Any], *found: str, **query: Any) -> tuple[Answer, Snapshot, list[str]]:
-    """The answer, what it needed, and the texts of the sources that the model was shown."""
+    """Return the answer, its requests, and the texts of sources in the prompt."""
     contexts: list[str] = []
 
     def answer(request: Any) -> Any:
@@ -61,7 +61,7 @@ def ask(way: Any, tables: dict[str, Any], *found: str, **query: Any) -> tuple[An
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_chunks_before_and_after_what_was_found_are_shown_in_reading_order(way: Any):
+def test_neighbours_are_added_in_reading_order(way: Any):
     answer, _, texts = ask(way, corpus(), "d0t2")
     records = [r.id for r in answer.contexts[0].records if r.section == "Sources"]
     assert records == ["d0t1", "d0t2", "d0t3"]
@@ -69,19 +69,19 @@ def test_the_chunks_before_and_after_what_was_found_are_shown_in_reading_order(w
     assert texts[2].startswith("ALICE went to place 0.3.")
 
 
-def test_what_chunks_have_in_common_is_shown_once():
+def test_overlap_of_neighbours_is_removed():
     _, _, texts = ask(vector_search, corpus(), "d0t2")
     whole = " ".join(texts)
     assert [whole.count(f"Of 0.{i} more later.") for i in range(1, 5)] == [1, 1, 1, 1]
 
 
-def test_an_answer_may_cite_a_chunk_that_stands_beside_what_was_found():
+def test_neighbours_can_be_cited():
     answer, _, _ = ask(vector_search, corpus(), "d0t2")
     assert {r.id for r in answer.references} == {"d0t1", "d0t2", "d0t3"}
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_only_the_first_chunks_bring_others_and_none_where_none_is_wanted(way: Any):
+def test_number_of_chunks_with_neighbours_is_limited(way: Any):
     none, _, _ = ask(way, corpus(), "d0t2", adjacent_chunks=0)
     assert [r.id for r in none.contexts[0].records if r.section == "Sources"] == ["d0t2"]
     tables = corpus(documents=4)
@@ -92,12 +92,12 @@ def test_only_the_first_chunks_bring_others_and_none_where_none_is_wanted(way: A
     assert all(len(n.ids or ()) <= 4 for n in snap.needs if isinstance(n, Rows)), "no more is read"
 
 
-def test_what_is_shown_already_is_not_shown_again():
+def test_neighbours_are_not_repeated():
     answer, _, _ = ask(vector_search, corpus(), "d0t3", "d0t2")
     assert [r.id for r in answer.contexts[0].records] == ["d0t3", "d0t4", "d0t1", "d0t2"]
 
 
-def test_the_beginning_of_what_comes_after_fills_what_room_is_left():
+def test_following_chunk_is_truncated_to_fit():
     tables = corpus(words=80)
     answer, _, texts = ask(vector_search, tables, "d0t2", context_tokens=1000)
     assert [r.id for r in answer.contexts[0].records] == ["d0t2", "d0t3"] and texts[1].endswith("…")
@@ -105,14 +105,14 @@ def test_the_beginning_of_what_comes_after_fills_what_room_is_left():
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_documents_of_one_chunk_have_no_neighbours(way: Any):
+def test_single_chunk_has_no_neighbours(way: Any):
     found = [f"d{d}t0" for d in range(4)]
     with_them, without = (ask(way, corpus(1, 4), *found, adjacent_chunks=n)[2] for n in (3, 0))
     assert with_them == without
 
 
 @given(st.integers(300, 3000), st.permutations([f"d{d}t{i}" for d in range(3) for i in range(4)]))
-def test_neighbours_push_nothing_out_and_keep_the_budget(budget: int, order: list[str]):
+def test_neighbours_displace_nothing_and_stay_within_budget(budget: int, order: list[str]):
     tables = corpus(4, 3, words=30)
     found = order[:5]
     with_them, without = (

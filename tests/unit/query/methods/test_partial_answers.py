@@ -1,4 +1,4 @@
-"""Records that are read a batch after the other, and asked a context after the other."""
+"""Partial answers: batches of records, and failed contexts."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def to_read(rows: list[dict[str, str]]) -> RecordsToRead:
 
 
 @given(st.lists(st.integers(1, 900), max_size=30), st.integers(500, 3_000))
-def test_batches_hold_every_record_once_in_the_order_of_the_shuffle(sizes: list[int], tokens: int):
+def test_batches_cover_records_in_shuffled_order(sizes: list[int], tokens: int):
     ids = [f"id{i}" for i in range(len(sizes))]
     size = dict(zip(ids, sizes, strict=True))
     found = list(batches(RecordsToRead("text_unit", ids, sizes), 3, tokens))
@@ -37,7 +37,7 @@ def test_batches_hold_every_record_once_in_the_order_of_the_shuffle(sizes: list[
     assert all(sum(size[i] for i in first) + size[then[0]] > tokens for first, then in pairwise(found))
 
 
-def test_texts_are_read_and_asked_batch_by_batch(monkeypatch: pytest.MonkeyPatch):
+def test_texts_are_processed_in_batches(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(partial_answers, "BATCH_TOKENS", 1_000)
     rows = chunks(12)
     snap = Snapshot({"text_units": rows})
@@ -55,7 +55,7 @@ def test_texts_are_read_and_asked_batch_by_batch(monkeypatch: pytest.MonkeyPatch
     st.integers(MIN_CONTEXT_TOKENS, 900),
     st.sampled_from(["answer", "points"]),
 )
-def test_no_context_of_a_question_is_above_its_budget(texts: list[str], budget: int, protocol: str):
+def test_contexts_stay_within_budget(texts: list[str], budget: int, protocol: str):
     rows = [{"id": f"{i:032x}", "text": t} for i, t in enumerate(texts)]
     snap = Snapshot({"text_units": rows})
     given_ = snap.given(context_tokens=budget, map_protocol=protocol)
@@ -65,15 +65,15 @@ def test_no_context_of_a_question_is_above_its_budget(texts: list[str], budget: 
     assert sorted(r.id for c in said.contexts for r in c.records) == [r["id"] for r in rows]
 
 
-def test_with_points_the_score_of_a_context_is_that_of_its_best_point():
+def test_context_score_is_that_of_best_point():
     rows = chunks(3)
     snap = Snapshot({"text_units": rows})
     said = snap.run(map_reduce("What about ALICE ?", snap.given(map_protocol="points"), to_read(rows)))
     assert [c.score for c in said.contexts] == [90.0]
-    assert [a.score for a in said.reduce_context.shown] == [90.0, 85.0, 80.0]
+    assert [a.score for a in said.reduce_context.answers] == [90.0, 85.0, 80.0]
 
 
-def test_a_context_in_which_no_point_helps_has_been_read_and_scores_zero():
+def test_context_without_points_scores_zero():
     rows = chunks(3)
     snap = Snapshot({"text_units": rows})
     said = snap.run(map_reduce("What about ZOE ?", snap.given(map_protocol="points"), to_read(rows)))
@@ -81,11 +81,11 @@ def test_a_context_in_which_no_point_helps_has_been_read_and_scores_zero():
 
 
 @pytest.mark.parametrize("protocol", ["answer", "points"])
-def test_a_part_whose_replies_are_no_use_is_told_as_missing(protocol: str):
+def test_unusable_part_is_reported_as_missing(protocol: str):
     spoiled: list[Request] = []
 
     def answer(request: Request) -> Reply:
-        """Anything but a score to the first context, also when asked again."""
+        """Never give a score for the first context."""
         assert isinstance(request, ChatRequest)
         if request.prompt.startswith("map") and not spoiled:
             spoiled.append(request)

@@ -1,4 +1,4 @@
-"""Answers that hop, driven with tables and replies at hand: what is walked, asked and told."""
+"""Multi-hop search with in-memory tables and scripted replies."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def tables() -> dict[str, list[dict[str, Any]]]:
 
 
 class Replies:
-    """A model: by prompt the replies in turn, the last one again and again."""
+    """A model that gives the replies of each prompt in turn, and repeats the last one."""
 
     def __init__(self, **replies: Sequence[str]) -> None:
         self.replies = {name: list(of) for name, of in replies.items()}
@@ -92,7 +92,7 @@ def walks(snap: Snapshot) -> list[Walk]:
 
 
 def shown(request: ChatRequest) -> list[str]:
-    """The names of the passages in a prompt."""
+    """Return the names of the passages in a prompt."""
     text = request.variables["context"]
     return sorted(TEXTS, key=lambda name: text.find(TEXTS[name]) if TEXTS[name] in text else 10**9)[
         : sum(TEXTS[name] in text for name in TEXTS)
@@ -104,13 +104,13 @@ CHAIN = f"- {WHO} -> Lothair II [Data: Sources (1)]\n- {WHERE} -> Piacenza [Data
 ANSWERED = f"Piacenza\n\nChain:\n{CHAIN}"
 
 
-def test_what_shares_no_word_with_the_question_is_read_in_the_order_of_the_walk() -> None:
+def test_walk_finds_chunks_without_shared_words() -> None:
     model = Replies(walk_answer=[ANSWERED])
     ask(snapshot(model))
     assert shown(model.asked[0]) == ["a", "b", "c"]
 
 
-def test_the_answer_ends_in_a_chain_whose_links_name_their_passages_by_their_numbers() -> None:
+def test_chain_cites_passages_by_number() -> None:
     answer = ask(snapshot(Replies(walk_answer=[ANSWERED])))
     assert answer.text == "Piacenza"
     assert [link.asked for link in answer.chain] == [
@@ -126,17 +126,17 @@ def test_the_answer_ends_in_a_chain_whose_links_name_their_passages_by_their_num
     assert answer.references == (Reference("Sources", IDS["a"]), Reference("Sources", IDS["b"]))
 
 
-def test_a_link_that_its_passage_does_not_bear_out_says_so() -> None:
+def test_unsupported_link_is_marked() -> None:
     reply = "Rome\n\nChain:\n- Where did Lothair II die? -> Rome [Data: Sources (2)]"
     assert [link.stands for link in ask(snapshot(Replies(walk_answer=[reply]))).chain] == [False]
 
 
-def test_it_is_told_how_a_cited_passage_was_reached() -> None:
+def test_answer_has_paths_to_cited_passages() -> None:
     answer = ask(snapshot(Replies(walk_answer=[ANSWERED])))
     assert answer.paths == {"10": "Teutberga", "11": "Teutberga → Sources (10) → Lothair II"}
 
 
-def test_where_the_passages_do_not_suffice_what_is_missing_is_looked_up() -> None:
+def test_missing_links_are_looked_up() -> None:
     model = Replies(
         walk_answer=["Insufficient", "Bread"],
         next_questions=[json.dumps({"known": [], "next": ["What does a Mill grind?"]})],
@@ -151,19 +151,20 @@ def test_where_the_passages_do_not_suffice_what_is_missing_is_looked_up() -> Non
     assert len(answer.contexts) == 2
 
 
-def test_no_step_pushes_out_what_the_first_walk_found() -> None:
+def test_later_walks_do_not_displace_first() -> None:
     looked = ppr_search._Walks()
     for question, n in (("", 5), ("q1", 6), ("q2", 6)):
         looked.add(question, [WalkHit(f"{question or 'first'} {at}", 1.0) for at in range(n)])
-    assert looked.first(10) == [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")][:10]
+    merged = [f"{walk} {at}" for at in range(4) for walk in ("q2", "q1", "first")]
+    assert looked.most_visited(10) == merged[:10]
 
 
-def test_a_short_answer_without_a_chain_is_one() -> None:
+def test_short_answer_needs_no_chain() -> None:
     assert ask(snapshot(Replies(walk_answer=["Piacenza"]))).found
     assert not ask(snapshot(Replies(walk_answer=["Insufficient"])), ppr_steps=0).found
 
 
-def test_questions_of_one_step_are_walked_at_once() -> None:
+def test_questions_of_one_step_are_walked_together() -> None:
     questions = ["What is Piacenza?", "What is a Mill?"]
     model = Replies(
         walk_answer=["Insufficient", "x"], next_questions=[json.dumps({"known": [], "next": questions})]
@@ -176,7 +177,7 @@ def test_questions_of_one_step_are_walked_at_once() -> None:
     assert shown(model.asked[-1]) == ["d", "c"], "of each question the first, and no more than twice as many"
 
 
-def test_a_model_is_told_whether_what_is_missing_can_be_looked_up() -> None:
+def test_prompt_says_whether_more_can_be_looked_up() -> None:
     model = Replies(
         walk_answer=["Insufficient"], next_questions=['{"known": [], "next": ["What is a Mill?"]}']
     )
@@ -187,7 +188,7 @@ def test_a_model_is_told_whether_what_is_missing_can_be_looked_up() -> None:
     assert answer.chain == ()
 
 
-def test_steps_are_bounded() -> None:
+def test_number_of_steps_is_limited() -> None:
     more = [
         json.dumps({"known": [], "next": [f"What is {name}?"]}) for name in ("Mill", "Piacenza", "Po", "x")
     ]
@@ -203,7 +204,7 @@ def test_steps_are_bounded() -> None:
 @pytest.mark.parametrize(
     "reply", ['{"known": [], "next": []}', json.dumps({"known": [], "next": [QUESTION]})]
 )
-def test_a_model_that_has_nothing_new_to_look_up_answers_for_the_last_time(reply: str) -> None:
+def test_no_new_questions_lead_to_final_answer(reply: str) -> None:
     model = Replies(walk_answer=["Insufficient"], next_questions=[reply])
     answer = ask(snapshot(model), ppr_steps=5)
     assert model.prompts == ["walk_answer", "next_questions", "walk_answer"]
@@ -211,32 +212,32 @@ def test_a_model_that_has_nothing_new_to_look_up_answers_for_the_last_time(reply
     assert not answer.found
 
 
-def test_steps_end_where_a_walk_brings_nothing_new() -> None:
+def test_steps_end_without_new_chunks() -> None:
     more = [json.dumps({"known": [], "next": [f"What is Piacenza, in words {n}?"]}) for n in range(9)]
     model = Replies(walk_answer=["Insufficient"], next_questions=more)
     ask(snapshot(model), ppr_steps=9)
     assert model.prompts == ["walk_answer", "next_questions", "walk_answer"]
 
 
-def test_a_reply_that_is_a_chain_alone_is_answered_by_its_last_link() -> None:
+def test_last_link_answers_reply_with_only_a_chain() -> None:
     answer = ask(snapshot(Replies(walk_answer=[f"Chain:\n{CHAIN}"])))
     assert answer.text == "Piacenza" and len(answer.chain) == 2
 
 
-def test_a_step_that_fails_leaves_the_answer_and_is_told() -> None:
+def test_failed_step_is_reported() -> None:
     model = Replies(walk_answer=["Insufficient"], next_questions=["fail"])
     answer = ask(snapshot(model))
     assert any("could not be determined: it is out of order" in note for note in answer.notes)
 
 
-def test_a_long_answer_keeps_its_references_and_needs_no_chain() -> None:
+def test_long_answer_needs_no_chain() -> None:
     answer = ask(snapshot(Replies(walk_answer=["He died at Piacenza [Data: Sources (2)]."])))
     assert answer.text == "He died at Piacenza [Data: Sources (11)]."
     assert answer.chain == ()
     assert answer.found
 
 
-def test_picked_facts_are_where_the_walk_begins_too() -> None:
+def test_walk_starts_at_names_of_selected_facts() -> None:
     model = Replies(walk_answer=["x"], pick_facts=['{"facts": [1]}'])
     snap = snapshot(model, lambda search: [EDGE] if search.kind == "relationship" else [])
     ask(snap, "Where is the grave?", ppr_candidate_facts=5)
@@ -244,14 +245,14 @@ def test_picked_facts_are_where_the_walk_begins_too() -> None:
     assert set(walks(snap)[0].names) == {name_id("Lothair II"), name_id("Piacenza")}
 
 
-def test_no_fact_is_a_good_reply() -> None:
+def test_reply_may_select_no_facts() -> None:
     model = Replies(walk_answer=["x"], pick_facts=['{"facts": []}'])
     snap = snapshot(model, lambda search: [EDGE] if search.kind == "relationship" else [])
     ask(snap, ppr_candidate_facts=5)
     assert list(walks(snap)[0].names) == [name_id("Teutberga")]
 
 
-def test_a_question_that_names_nothing_begins_at_what_it_is_near_to() -> None:
+def test_question_without_names_starts_at_nearest_records() -> None:
     near = {"entity": ["f" * 32], "text_unit": [IDS["c"]]}
     model = Replies(walk_answer=["x"])
     snap = snapshot(model, lambda search: near[search.kind] if search.by == "vector" else [])
@@ -261,14 +262,14 @@ def test_a_question_that_names_nothing_begins_at_what_it_is_near_to() -> None:
     assert list(walk.chunks) == [IDS["c"]]
 
 
-def test_conditions_restrict_the_walk_to_the_chunks_of_their_documents() -> None:
+def test_conditions_restrict_walk() -> None:
     model = Replies(walk_answer=["x"])
     snap = snapshot(model)
     ask(snap, where=("path!=b",))
     assert shown(model.asked[0]) == ["a"]
 
 
-def test_where_nothing_is_found_no_model_is_asked() -> None:
+def test_no_hits_make_no_calls() -> None:
     model = Replies()
     answer = ask(snapshot(model), "what is it?")
     assert answer.text == NOTHING_FOUND
@@ -276,13 +277,13 @@ def test_where_nothing_is_found_no_model_is_asked() -> None:
     assert model.asked == []
 
 
-def test_an_index_that_cannot_be_walked_says_what_to_run() -> None:
+def test_index_without_names_is_reported_with_advice() -> None:
     of_tree = Snapshot({name: rows for name, rows in tables().items() if name != "entities"})
     with pytest.raises(UsageError, match="--build names"):
         ask(of_tree)
 
 
-def test_a_budget_is_kept_before_anything_is_asked() -> None:
+def test_budget_is_checked_before_any_call() -> None:
     model = Replies()
     with pytest.raises(BudgetSpent, match=r"at most .* tokens in 3 calls"):
         ask(snapshot(model), budget_tokens=9_000)

@@ -1,4 +1,4 @@
-"""Names that a question holds literally."""
+"""Names that a question mentions literally."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def named(question: str, *names: str) -> list[str]:
     return [by_id[id_] for id_ in find_mentions(question).named(by_id)]
 
 
-def test_names_are_found_in_the_order_of_the_question_and_once():
+def test_names_are_distinct_and_in_order():
     assert named("Did Bob pay ALICE, or did Alice pay bob?", "Alice", "Bob", "Carol") == ["Bob", "Alice"]
 
 
-def test_a_name_inside_a_longer_one_is_not_meant_unless_it_also_stands_alone():
+def test_name_within_longer_name_is_ignored():
     assert named("What is New York Times to us?", "New York", "New York Times") == ["New York Times"]
     assert named("Is New York the New York Times?", "New York", "New York Times") == [
         "New York",
@@ -28,11 +28,11 @@ def test_a_name_inside_a_longer_one_is_not_meant_unless_it_also_stands_alone():
 
 
 @pytest.mark.parametrize("question", ["Who may say that it can?", "WHO", "who will", "Can it?"])
-def test_short_words_are_no_names_unless_they_are_written_as_such(question: str):
+def test_short_words_need_capitals(question: str):
     assert named(question, "Who", "May", "It", "Can", "US") == []
 
 
-def test_short_names_count_where_they_are_written_as_names():
+def test_short_capitalised_names_are_found():
     assert named("What do the WHO and the US say of May and the B2?", "who", "us", "may", "b2") == [
         "who",
         "us",
@@ -55,7 +55,7 @@ def test_short_names_count_where_they_are_written_as_names():
         ("Who is  Mara\nVenn?", "Mara Venn"),
     ],
 )
-def test_names_of_any_shape_and_script_are_found(question: str, name: str):
+def test_names_of_all_scripts_are_found(question: str, name: str):
     assert named(question, name) == [name]
 
 
@@ -69,12 +69,12 @@ def test_names_of_any_shape_and_script_are_found(question: str, name: str):
         ("Kevin said what?", []),
     ],
 )
-def test_a_word_in_small_letters_may_be_a_name_by_chance(question: str, names: list[str]):
+def test_lower_case_word_is_an_uncertain_name(question: str, names: list[str]):
     by_id = {entity_id(entity_key(n)): n for n in ["Kevin Scott", "Kevin", "Data", "Church", "3M", "李娜"]}
     assert [by_id[id_] for id_ in find_mentions(question).as_names(by_id)] == names
 
 
-def test_rarer_names_come_first_and_words_that_may_be_none_last():
+def test_rare_names_come_first_and_uncertain_ones_last():
     frequency = {"Kevin Scott": 900, "Mara Venn": 3, "Sorley": 3, "Data": 1, "Church": 2, "Unasked": 1}
     by_id = {entity_id(entity_key(n)): n for n in frequency}
     asked = find_mentions("Did Kevin Scott, Mara Venn or Sorley give the church their data?")
@@ -82,12 +82,12 @@ def test_rarer_names_come_first_and_words_that_may_be_none_last():
     assert [by_id[id_] for id_ in order] == ["Mara Venn", "Sorley", "Kevin Scott", "Data", "Church"]
 
 
-def test_a_question_of_a_hundred_thousand_characters_is_read_as_far_as_its_bound():
+def test_long_question_is_searched_up_to_limit():
     assert named("Alice " + "blah " * 20_000 + "Robert", "Alice", "Robert") == ["Alice"]
 
 
 @given(st.text(max_size=200))
-def test_every_stretch_lies_in_the_question_and_is_the_name_it_stands_for(question: str):
+def test_spans_spell_their_names(question: str):
     found = find_mentions(question)
     for id_, spans in found.spans.items():
         assert all(
@@ -101,7 +101,7 @@ def test_every_stretch_lies_in_the_question_and_is_the_name_it_stands_for(questi
 @pytest.mark.parametrize(
     "question", ["Who made C++?", "Is it C++, or what?", "Is “C++” old?", "(C++) is old."]
 )
-def test_marks_of_a_name_are_told_from_those_behind_it(question: str):
+def test_punctuation_of_names_is_distinguished(question: str):
     could_be = find_mentions(question)
     plain, marked = (entity_id(entity_key(name)) for name in ("C", "C++"))
     assert could_be.named([plain, marked]) == [marked]

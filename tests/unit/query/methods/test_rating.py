@@ -1,4 +1,4 @@
-"""How relevant reports are: the dialogue of dynamic selection."""
+"""The rating dialogue of dynamic selection."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ def ratings(*pairs: tuple[object, object]) -> str:
     return json.dumps({"ratings": [{"id": n, "reason": "So.", "rating": r} for n, r in pairs]})
 
 
-def test_every_report_of_a_context_gets_its_rating():
+def test_each_report_gets_its_rating():
     said, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((3, 0), (1, 5), (2, "4/5")))
     assert said == {"id1": 5.0, "id2": 4.0, "id3": 0.0}
     assert requests[0].response == "json" and "Why?" in requests[0].messages[-1].content
 
 
-def test_a_rating_that_is_missing_is_asked_for_once_and_then_stays_missing():
+def test_missing_rating_is_corrected_once():
     said, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((1, 2)), ratings((2, 0), (9, 5)))
     assert said == {"id1": 2.0, "id2": 0.0}
     assert "no rating from 0 to 5 for 2, 3" in requests[1].messages[-1].content
 
 
-def test_two_replies_without_any_rating_fail():
+def test_no_ratings_fail_after_correction():
     with pytest.raises(DialogueFailed, match="no rating from 0 to 5 for 1, 2, 3"):
         drive(rate_reports("Why?", CONTEXT, SPEC), "They all look good.", "{}")
 
 
-def test_the_highest_of_contradictory_ratings_counts():
+def test_highest_rating_wins():
     assert parse_ratings(ratings((1, 0), (1, 3), (1, 1)), {1}) == {1: 3.0}
 
 
@@ -52,7 +52,7 @@ def test_the_highest_of_contradictory_ratings_counts():
         )
     )
 )
-def test_only_known_reports_are_rated_and_within_the_scale(pairs: list[tuple[object, object]]):
+def test_ratings_are_known_and_within_scale(pairs: list[tuple[object, object]]):
     found = parse_ratings(ratings(*pairs), {1, 2, 3})
     assert set(found) <= {1, 2, 3}
     assert all(0 <= r <= 5 for r in found.values())

@@ -1,4 +1,4 @@
-"""Rows of the snapshot as records: what is told of a chunk's document beside it."""
+"""Labels of chunks with the title and date of their document."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def told(text: str, **of: Any) -> Record:
     return snap.run(load_records([("text_unit", "t")], snap.given()))[0]
 
 
-def test_a_chunk_is_told_with_the_title_and_date_of_its_document():
+def test_chunk_has_title_and_date_of_document():
     record = told("It rained.", title="Minutes", creation_date="2023-09-14")
     assert record.fields == ("Minutes (2023-09-14)", "It rained.")
 
 
-def test_a_chunk_that_begins_with_its_title_is_told_as_it_is():
+def test_title_is_not_repeated():
     assert told("Minutes\nIt rained.", title="Minutes").fields == ("", "Minutes It rained.")
 
 
-def test_a_chunk_whose_document_is_not_known_is_told_all_the_same():
+def test_chunk_of_unknown_document_is_loaded():
     snap = Snapshot({"text_units": [{"id": "t", "text": "It rained.", "document_id": "gone"}]})
     assert snap.run(load_records([("text_unit", "t")], snap.given()))[0].fields[0] == ""
 
 
-def test_a_long_title_takes_no_more_than_its_part_of_a_context():
+def test_long_title_is_truncated():
     (document_, text) = told("It rained.", title="会議の議事録 " * 60).fields
     assert LABEL_TOKENS - 5 <= COUNT(document_) <= LABEL_TOKENS and text == "It rained."

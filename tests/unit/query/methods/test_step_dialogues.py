@@ -1,4 +1,4 @@
-"""What is to be looked up next, and which facts count: replies of all kinds."""
+"""Parsing of next questions and selected facts."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from graphrag_ray.engine.dialogue_runner import run_dialogue
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.ppr_search import (
     FACTS,
-    MOST_CHARACTERS,
-    MOST_FACTS,
+    MAX_CHARACTERS,
+    MAX_FACTS,
+    MAX_NEXT_QUESTIONS,
     NEXT,
-    NEXT_QUESTIONS,
     NextStep,
     next_questions,
     parse_facts,
@@ -46,7 +46,7 @@ def questions_of(reply: str, *asked: str) -> tuple[str, ...]:
     return found.questions
 
 
-def test_questions_and_what_is_known_are_read() -> None:
+def test_next_step_is_parsed() -> None:
     reply = '{"known": ["Ada was married to Ivar."], "next": ["Where did Ivar die?"]}'
     assert parse_next(reply, [QUESTION]) == NextStep(("Ada was married to Ivar.",), ("Where did Ivar die?",))
 
@@ -59,23 +59,23 @@ def test_questions_and_what_is_known_are_read() -> None:
         '{"Known": [], "Next": ["Where did Ivar die?", "where did IVAR die"]}',
     ],
 )
-def test_questions_are_read_as_models_write_them(reply: str) -> None:
+def test_next_questions_are_parsed_from_many_formats(reply: str) -> None:
     assert questions_of(reply) == ("Where did Ivar die?",)
 
 
-def test_a_model_that_breaks_a_question_into_itself_asks_nothing_new() -> None:
+def test_repeated_questions_are_dropped() -> None:
     assert questions_of(json.dumps({"known": [], "next": [QUESTION, "where did her husband die"]})) == ()
     assert questions_of('{"known": [], "next": ["Who was Ivar?"]}', "Who was Ivar?") == ()
 
 
-def test_there_are_few_questions_and_none_is_long() -> None:
+def test_next_questions_are_limited() -> None:
     asked = questions_of(json.dumps({"next": [f"{n} {'x' * 9_999}" for n in range(9)]}))
-    assert len(asked) == NEXT_QUESTIONS
-    assert all(len(question) <= MOST_CHARACTERS for question in asked)
+    assert len(asked) == MAX_NEXT_QUESTIONS
+    assert all(len(question) <= MAX_CHARACTERS for question in asked)
 
 
 @pytest.mark.parametrize("reply", ["", "none", "[]", '{"other": 1}', '{"known": 3, "next": null}'])
-def test_a_reply_without_lists_is_a_problem(reply: str) -> None:
+def test_reply_without_lists_is_a_problem(reply: str) -> None:
     assert isinstance(parse_next(reply, []), ReplyProblem)
 
 
@@ -89,28 +89,28 @@ def test_a_reply_without_lists_is_a_problem(reply: str) -> None:
         ('The facts: {"Facts": [1]}.', (1,)),
     ],
 )
-def test_numbers_of_facts_are_read(reply: str, facts: tuple[int, ...]) -> None:
+def test_fact_numbers_are_parsed(reply: str, facts: tuple[int, ...]) -> None:
     assert parse_facts(reply, 5) == facts
 
 
-def test_no_more_facts_are_picked_than_may_be() -> None:
-    assert parse_facts(json.dumps({"facts": list(range(1, 50))}), 99) == tuple(range(1, MOST_FACTS + 1))
+def test_number_of_facts_is_limited() -> None:
+    assert parse_facts(json.dumps({"facts": list(range(1, 50))}), 99) == tuple(range(1, MAX_FACTS + 1))
 
 
 @pytest.mark.parametrize("reply", ["", "1, 2", '{"facts": 3}', "[1]"])
-def test_a_reply_without_a_list_of_facts_is_a_problem(reply: str) -> None:
+def test_reply_without_facts_list_is_a_problem(reply: str) -> None:
     assert isinstance(parse_facts(reply, 5), ReplyProblem)
 
 
 @given(JSON)
-def test_any_json_is_read_or_refused(value: Any) -> None:
+def test_any_json_is_parsed_or_rejected(value: Any) -> None:
     reply = json.dumps(value, ensure_ascii=False)
     assert isinstance(parse_next(reply, ["x"]), NextStep | ReplyProblem)
     assert isinstance(parse_facts(reply, 3), tuple | ReplyProblem)
 
 
 @pytest.mark.parametrize(("replies", "found"), [(["?", '{"facts": [1]}'], (1,)), (["?", "?"], None)])
-def test_what_cannot_be_read_is_asked_once_more(replies: list[str], found: tuple[int, ...] | None) -> None:
+def test_unusable_reply_is_corrected_once(replies: list[str], found: tuple[int, ...] | None) -> None:
     left = iter(replies)
     spec = step_spec(FACTS, parse_settings({}), load_prompts())
     dialogue = pick_facts(QUESTION, "Relationships\n", 3, spec)
@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_asked_once_more(replies: list[str], found: tuple
     assert next(left, None) is None
 
 
-def test_a_model_is_told_what_was_looked_up_before() -> None:
+def test_prompt_lists_questions_already_asked() -> None:
     shown = []
 
     def answer(request: Any) -> ChatReply:

@@ -1,4 +1,4 @@
-"""TREX and RAPTOR over a tree of summaries: which nodes are read, in which order, within which budget."""
+"""TREX and RAPTOR: nodes read, their order and budget."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def names_of(answer: Answer) -> list[str]:
 
 
 def near(*names: str) -> Any:
-    """A search that finds these, in this order, of its own kind."""
+    """Create a search that finds these ids of the requested kind, in this order."""
 
     def find(search: Search) -> list[str]:
         of_kind = [n for n in names if (n in TREE) == (search.kind == "tree_summary")]
@@ -69,28 +69,28 @@ def descend(*names: str, without: tuple[str, ...] = (), k: int = 1) -> list[str]
     return names_of(ask(raptor_search, near(*names), without, raptor_traversal="tree", raptor_k=k))
 
 
-def test_a_traversal_reads_the_nearest_of_each_level_among_the_children_of_those_above():
+def test_traversal_reads_nearest_children_of_each_level():
     every = ("top", "right", "left", "c1", "c4", "c3", "c2")
     assert sorted(descend(*every)) == ["c4", "right", "top"]
     assert sorted(descend(*every, k=2)) == ["c1", "c4", "left", "right", "top"]
 
 
 @pytest.mark.parametrize("without", [(), ("top",)], ids=["not embedded", "failed"])
-def test_what_lies_below_a_summary_that_is_not_found_is_reached_all_the_same(without: tuple[str, ...]):
+def test_traversal_follows_summaries_without_embedding(without: tuple[str, ...]):
     assert sorted(descend("right", "left", "c1", "c4", "c3", "c2", without=without)) == ["c4", "right"]
 
 
-def test_chunks_are_reached_where_no_summary_above_them_is_found():
+def test_chunks_below_missing_summaries_are_found():
     assert descend("c2", "c3") == ["c2"]
 
 
-def test_a_tree_without_summaries_is_read_by_its_chunks():
+def test_tree_without_summaries_reads_chunks():
     snap = Snapshot({**tables(), "tree_clusters": [], "tree_summaries": []}, near("c3", "c1"))
     given = given_of(snap, raptor_traversal="tree", raptor_k=1)
     assert names_of(snap.run(raptor_search.search(Question("What about ALICE ?"), given))) == ["c3"]
 
 
-def test_collapsed_all_nodes_compete_within_a_budget_of_their_own():
+def test_collapsed_tree_has_its_own_budget():
     every = near("right", "top", "c4", "c1")
     assert set(names_of(ask(raptor_search, every, raptor_k=3))) <= {"right", "c4", "top", "c1"}
     assert len(names_of(ask(raptor_search, every, raptor_k=3))) == 3
@@ -100,7 +100,7 @@ def test_collapsed_all_nodes_compete_within_a_budget_of_their_own():
         ask(raptor_search, every, budget_tokens=10, raptor_traversal="tree")
 
 
-def test_trex_reads_what_both_lists_have_in_front():
+def test_trex_fuses_both_lists():
     def find(search: Search) -> list[str]:
         if search.kind == "tree_summary":
             return [report_id("top")] if search.by == "vector" else []
@@ -114,7 +114,7 @@ def test_trex_reads_what_both_lists_have_in_front():
 
 
 @pytest.mark.parametrize("way", [trex_search, raptor_search])
-def test_another_hierarchy_is_refused(way: Any):
+def test_other_hierarchy_is_rejected(way: Any):
     snap = Snapshot(tables(), near("c1"))
     given = given_of(snap, ("leiden", "tree"), hierarchy="leiden")
     with pytest.raises(UsageError, match="search reads only the hierarchy 'tree', not 'leiden'"):

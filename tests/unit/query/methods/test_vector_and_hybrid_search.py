@@ -1,4 +1,4 @@
-"""Vector and hybrid search: what is nearest, as much as fills one context, and one call."""
+"""Vector and hybrid search: one context of the nearest records, and one call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def corpus(n: int = 40, words: int = 20) -> dict[str, list[dict[str, Any]]]:
 
 
 def by_number(search: Search) -> list[str]:
-    """Vectors find chunks in their order, keywords in the reverse."""
+    """Find chunks in order by vector, and in reverse order by keywords."""
     ids = [f"t{i}" for i in range(1000)]
     return ids if search.by == "vector" else ids[::-1]
 
@@ -55,7 +55,7 @@ def searches(snap: Snapshot) -> list[Search]:
     return [n for n in snap.needs if isinstance(n, Search)]
 
 
-def test_the_nearest_chunks_fill_the_context_in_their_order():
+def test_nearest_chunks_fill_context_in_order():
     snap = Snapshot(corpus(), by_number)
     answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=1000)
     (used,) = answer.contexts
@@ -66,8 +66,8 @@ def test_the_nearest_chunks_fill_the_context_in_their_order():
 
 
 @pytest.mark.parametrize("ratio", [0.2, 1, 4])
-def test_a_context_is_filled_whatever_the_vocabulary_in_which_the_index_counted(ratio: float):
-    """ratio: tokens of the model that extracted for each of the one that answers."""
+def test_context_is_filled_with_any_indexing_vocabulary(ratio: float):
+    """`ratio` is the number of indexing tokens per answering token."""
     tables = corpus()
     for row in tables["text_units"]:
         row["n_tokens"] = round(ratio * COUNT(row["text"]))
@@ -77,7 +77,7 @@ def test_a_context_is_filled_whatever_the_vocabulary_in_which_the_index_counted(
     assert 850 < used.n_tokens <= 1000
 
 
-def test_no_more_texts_are_read_than_may_fit():
+def test_reads_are_limited_to_chunks_that_may_fit():
     tables = corpus(200)
     for row in tables["text_units"]:
         row["n_tokens"] = COUNT(row["text"])
@@ -88,41 +88,41 @@ def test_no_more_texts_are_read_than_may_fit():
 
 
 @pytest.mark.parametrize("reference", ["[Data: Sources 1, 2]", "[Sources: 1]", "(Data: Sources (2))"])
-def test_an_answer_that_cites_in_a_form_of_its_own_is_found(reference):
+def test_unusual_citation_format_counts_as_found(reference):
     snap = Snapshot(corpus(), by_number, lambda request: ChatReply(f"ALICE wrote {reference}."))
     answer = ask(snap, vector_search, "What did ALICE do?")
     assert answer.found and answer.references and answer.dropped_references == 0
     assert "[Data: Sources (" in answer.text
 
 
-def test_one_call_is_made_and_its_text_is_the_answer():
+def test_one_call_gives_the_answer():
     snap = Snapshot(corpus(), by_number)
     ask(snap, vector_search, "What did ALICE do?")
     (asked,) = [n for n in snap.needs if isinstance(n, Dialogues)]
     assert asked.is_answer and len(asked.factories) == 1
 
 
-def test_more_is_looked_up_until_the_context_is_full():
+def test_search_widens_until_context_is_full():
     snap = Snapshot(corpus(n=300, words=3), by_number)
     answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=2000)
     assert answer.contexts[0].n_tokens > 1950
     assert [s.k for s in searches(snap)] == [32, 128]
 
 
-def test_a_corpus_that_is_smaller_than_the_context_is_read_whole():
+def test_small_corpus_is_read_completely():
     snap = Snapshot(corpus(n=3), lambda search: ["t2", "t0", "t1"])
     answer = ask(snap, vector_search, "What did ALICE do?")
     assert [r.id for r in answer.contexts[0].records] == ["t2", "t0", "t1"] and len(searches(snap)) == 1
 
 
-def test_a_chunk_that_is_larger_than_the_context_is_cut_and_that_is_told():
+def test_large_chunk_is_truncated_with_a_note():
     snap = Snapshot({"text_units": [chunk(0, "ALICE went on. " * 5000)]}, by_number)
     answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=500)
     assert answer.contexts[0].cut == 1 and 480 < answer.contexts[0].n_tokens <= 500
     assert answer.notes == ("1 record was longer than its part of the context and was truncated.",)
 
 
-def test_conditions_restrict_what_is_looked_through():
+def test_conditions_restrict_search():
     snap = Snapshot(corpus(), by_number)
     answer = ask(snap, vector_search, "What did ALICE do?", "path~1?.txt")
     assert {r.id for r in answer.contexts[0].records} == {f"t{i}" for i in range(10, 20)}
@@ -130,7 +130,7 @@ def test_conditions_restrict_what_is_looked_through():
 
 
 @pytest.mark.parametrize("way", [vector_search, hybrid_search])
-def test_an_index_without_embeddings_says_how_to_make_them(way: Any):
+def test_missing_embeddings_are_reported_with_advice(way: Any):
     snap = Snapshot(corpus())
     given_ = snap.given()
     object.__setattr__(given_, "n_rows", {"text_units": 40})
@@ -139,7 +139,7 @@ def test_an_index_without_embeddings_says_how_to_make_them(way: Any):
 
 
 @pytest.mark.parametrize("way", [vector_search, hybrid_search])
-def test_an_empty_index_holds_nothing_and_asks_no_model(way: Any):
+def test_empty_index_makes_no_call(way: Any):
     snap = Snapshot({})
     answer = ask(snap, way, "What?")
     assert not answer.found and not any(isinstance(n, Dialogues) for n in snap.needs)
@@ -153,19 +153,19 @@ def names(order: list[RecordId]) -> str:
     return "".join(name for _, name in order)
 
 
-def test_lists_are_fused_by_their_scores_each_brought_to_one_scale():
+def test_lists_are_fused_by_scaled_scores():
     words, near = of(a=30.0, b=20.0, c=10.0), of(d=0.9, a=0.8, c=0.4)
     assert names(fuse([words, near], [0.5, 0.5])) == "adbc", "a 1 + .8, d 1, b .5, c 0"
     assert names(fuse([words, near], [0.1, 0.9])) == "dabc"
     assert names(fuse([words, near], [1.0, 0.0])) == "abcd"
 
 
-def test_lists_without_a_difference_or_without_anything_are_fused_too():
+def test_constant_or_empty_lists_are_fused():
     assert names(fuse([of(a=2.0, b=2.0), of(b=0.1)], [0.5, 0.5])) == "ba"
     assert fuse([], []) == [] and names(fuse([{}, of(d=1.0)], [0.5, 0.5])) == "d"
 
 
-def test_what_two_lists_agree_on_comes_before_the_first_of_one():
+def test_agreement_of_lists_ranks_first():
     agreed = fuse([of(a=9.0, b=8.0, e=7.0, x=1.0), of(c=9.0, d=8.0, e=7.0, y=1.0)], [0.5, 0.5])
     assert names(agreed)[0] == "e"
 
@@ -174,7 +174,7 @@ SCORES = st.dictionaries(st.sampled_from("abcdefgh"), st.floats(-1, 60), max_siz
 
 
 @given(st.lists(st.tuples(SCORES, st.floats(0.1, 1)), max_size=4))
-def test_what_is_above_another_in_all_lists_that_hold_it_is_before_it_in_the_fused_one(
+def test_fusion_preserves_common_order(
     lists: list[tuple[dict[str, float], float]],
 ):
     order = names(fuse([of(**scores) for scores, _ in lists], [weight for _, weight in lists]))
@@ -184,7 +184,7 @@ def test_what_is_above_another_in_all_lists_that_hold_it_is_before_it_in_the_fus
             assert order.index(x) < order.index(y)
 
 
-def test_hybrid_search_reads_what_both_lists_have_in_front():
+def test_hybrid_search_fuses_both_lists():
     snap = Snapshot(corpus(), lambda s: ["t1", "t2", "t3"] if s.by == "vector" else ["t3", "t9"])
     answer = ask(snap, hybrid_search, "What did ALICE do?")
     assert [r.id for r in answer.contexts[0].records] == ["t1", "t3", "t2", "t9"]
@@ -210,7 +210,7 @@ FINDS = {
 }
 
 
-def test_hybrid_search_looks_through_all_kinds_that_are_asked_for():
+def test_hybrid_search_covers_all_requested_kinds():
     snap = Snapshot(everything(), lambda s: FINDS[s.kind])
     context = snap.run(
         nearest_context([Search(k, by, "?", 0) for k in KINDS for by in ("vector", "keyword")], snap.given())
@@ -228,7 +228,7 @@ def test_hybrid_search_looks_through_all_kinds_that_are_asked_for():
     assert [r.section for r in answer.contexts[0].records] == ["Entities", "Sources", "Sources"]
 
 
-def test_entities_under_conditions_are_those_that_the_chunks_name_and_are_told_in_their_words():
+def test_conditions_restrict_entities_and_their_descriptions():
     tables = everything()
     tables["entity_instances"] = [
         {"entity_id": entity_id("ALICE"), "title": "ALICE", "description": f"of {t}", "text_unit_id": t}
@@ -249,7 +249,7 @@ def test_reports_cannot_be_restricted_to_documents():
 
 
 class Recording:
-    """Answers as another does, and keeps the contexts that it was shown."""
+    """Answers like another model, and records the contexts in its prompts."""
 
     def __init__(self, answer: Any) -> None:
         self.answer, self.contexts = answer, []
@@ -260,7 +260,7 @@ class Recording:
 
 
 @given(st.randoms(use_true_random=False), st.integers(256, 5000), st.sets(st.sampled_from(KINDS), min_size=1))
-def test_no_context_of_what_is_nearest_is_above_its_budget(rng: random.Random, budget: int, kinds: set[str]):
+def test_contexts_stay_within_budget(rng: random.Random, budget: int, kinds: set[str]):
     word = rng.choice(["word ", "für ", "数据", '", ', "🙂", "A-1 "])
 
     def text() -> str:

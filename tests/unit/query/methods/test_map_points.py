@@ -1,4 +1,4 @@
-"""Mapping by points: several scored points of one context."""
+"""The map protocol `points`: several scored points of one context."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def points(*pairs: tuple[str, object]) -> str:
     return json.dumps({"points": [{"description": text, "score": score} for text, score in pairs]})
 
 
-def test_each_point_becomes_an_answer_with_its_own_score_and_references():
+def test_each_point_becomes_an_answer():
     said, requests = drive(
         map_points("Why?", CONTEXT, SPEC),
         points(("A [Data: Reports (1, 9)].", 80), ("B [Data: Reports (2)].", 20)),
@@ -51,17 +51,17 @@ def test_each_point_becomes_an_answer_with_its_own_score_and_references():
     assert (requests[0].response, requests[0].schema) == ("json", POINTS_SCHEMA)
 
 
-def test_points_of_a_context_are_weighed_one_by_one_and_zeros_are_dropped():
+def test_points_are_ranked_individually_and_zeros_dropped():
     said, _ = drive(map_points("Why?", CONTEXT, SPEC), points(("A.", 80), ("B.", 0), ("C.", 90)))
-    assert [a.text for a in reduce_context(said, 1000, len).shown] == ["C.", "A."]
+    assert [a.text for a in reduce_context(said, 1000, len).answers] == ["C.", "A."]
 
 
-def test_an_empty_list_is_an_answer():
+def test_empty_list_is_valid():
     said, requests = drive(map_points("Why?", CONTEXT, SPEC), points())
     assert said == () and len(requests) == 1
 
 
-def test_a_reply_without_json_gets_one_correction_turn_and_then_fails():
+def test_reply_without_json_is_corrected_once_then_fails():
     said, requests = drive(map_points("Why?", CONTEXT, SPEC), "Because.", points(("A.", 5)))
     assert said == (MapAnswer("A.", 5),)
     assert requests[1].prompt == "correct" and "`points`" in requests[1].messages[-1].content
@@ -69,17 +69,17 @@ def test_a_reply_without_json_gets_one_correction_turn_and_then_fails():
         drive(map_points("Why?", CONTEXT, SPEC), "Because.", "Because!")
 
 
-def test_a_score_that_cannot_be_read_is_a_problem_and_not_a_zero():
+def test_invalid_score_is_a_problem():
     found = parse_points(points(("A.", "high"), ("B.", 5)))
     assert isinstance(found, ReplyProblem) and "`score`" in found.text
 
 
-def test_points_without_a_text_do_not_count_but_there_must_be_one_with():
+def test_at_least_one_point_needs_text():
     assert parse_points(points(("", 5), ("B.", "60/100"))) == (Scored("B.", 60.0),)
     assert isinstance(parse_points(points(("", 5))), ReplyProblem)
 
 
-def test_of_a_reply_that_was_cut_off_the_complete_points_are_kept():
+def test_complete_points_of_truncated_reply_are_used():
     reply = ChatReply(points(("A.", 5), ("B.", 6))[:-20], "length")
     said, requests = drive(map_points("Why?", CONTEXT, SPEC), reply)
     assert said == (MapAnswer("A.", 5, truncated=True),) and len(requests) == 1

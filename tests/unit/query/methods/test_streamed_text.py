@@ -1,4 +1,4 @@
-"""What is shown of an answer while it is written is the beginning of what it comes to."""
+"""Streamed text is a prefix of the final answer."""
 
 import pytest
 from hypothesis import given
@@ -30,7 +30,7 @@ NUMBER = {
 
 
 def final(reply: str) -> str:
-    """As `asked_for_text` and `answered` come to it."""
+    """Compute the final text like `ask_for_text` and `build_answer`."""
     text, _, _ = resolve_references(without_scores(reply), NUMBERING)
     return render_references(text.strip(), NUMBER.get)
 
@@ -40,27 +40,27 @@ def shown(pieces: list[str]) -> list[str]:
     return [written.add(piece) for piece in pieces]
 
 
-def test_text_is_shown_as_it_comes_and_references_with_short_ids():
+def test_text_is_streamed_with_short_ids():
     said = shown(["The ferry", " was sold [Da", "ta: Reports (1,", " 2)] in", " May."])
     assert said == ["The ferry", " was sold", "", " [Data: Reports (101, 102)] in", " May."]
 
 
-def test_a_reference_that_does_not_hold_is_never_shown():
+def test_invalid_reference_is_never_streamed():
     assert (
         "".join(shown(["Sold", " [Data: Reports (9)]", ", in May [Data: Claims (3)]", "."]))
         == "Sold, in May."
     )
 
 
-def test_white_space_at_either_end_is_not_shown():
+def test_surrounding_whitespace_is_not_streamed():
     assert shown(["\n ", "One.\n", "\nTwo. ", "\n"]) == ["", "One.", "\n\nTwo.", ""]
 
 
-def test_brackets_that_are_no_references_are_shown_when_that_is_certain():
+def test_other_brackets_are_streamed_once_certain():
     assert shown(["a [", "D", "r", ". X] [1", "]"]) == ["a", "", " [Dr", ". X] [1", "]"]
 
 
-def test_a_score_is_held_back_and_other_tags_are_not():
+def test_score_is_withheld_and_other_tags_are_not():
     assert shown(["a <", "b", "> c"]) == ["a", " <b", "> c"]
     assert shown(["a **", "bold** <ANS", "WER_HELPFULNESS> 8", "0 </ANSWER_HELPFULNESS> b"]) == [
         "a",
@@ -70,7 +70,7 @@ def test_a_score_is_held_back_and_other_tags_are_not():
     ]
 
 
-def test_a_piece_may_end_anywhere():
+def test_pieces_may_end_anywhere():
     reply = "One **two** [Data: Reports (1); Entities (7, 8)], three.\n\n- four [Data: Claims (3)] `five`"
     for at in range(len(reply)):
         assert final(reply).startswith("".join(shown([reply[:at], reply[at:]])))
@@ -91,13 +91,13 @@ parts = st.sampled_from(
 
 
 @given(st.lists(parts), st.data())
-def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
+def test_streamed_text_is_a_prefix_of_the_answer(made, data):
     reply = "".join(made)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
     pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
     whole = final(reply)
     nested = list(find_references(strip_references(without_scores(reply))))
-    if not nested:  # a reference within one: told as a correction (answer_streams.ReplyStreamer)
+    if not nested:  # a nested reference is streamed as a correction (answer_streams.ReplyStreamer)
         assert whole.startswith("".join(shown(pieces)))
 
 
@@ -107,7 +107,7 @@ def test_what_is_shown_is_always_the_beginning_of_the_text(made, data):
         ["[Data: Reports (1", "[Data: ", "[Reports: 1, 2", "(Data: Reports (1)", "【Data：Reports 1; Ent"]
     ),
 )
-def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made, half):
+def test_truncated_reply_streams_no_partial_reference(made, half):
     reply = f"{''.join(made)} {half}"
     text, _, _ = resolve_references(drop_unclosed_reference(reply), NUMBERING)
     assert render_references(text.strip(), NUMBER.get).startswith("".join(shown(list(reply))))
@@ -118,5 +118,5 @@ def test_a_reply_that_was_cut_off_shows_no_half_of_a_reference(made, half):
     ["[", "<", " ", "\n", "*", " *\n", "[Data: ", "(Data: Reports 1", "1, ", "a", "<ANSWER HELPFULNESS>"],
 )
 @pytest.mark.parametrize("start", ["", "[Data: ", "[Reports: 1", "(Data: Reports ("])
-def test_a_reply_in_many_pieces_takes_four_times_as_long_as_a_quarter_of_it(start, piece):
+def test_streaming_time_is_linear(start, piece):
     assert not too_slow(shown, lambda n: [start, *[piece] * n], 2_000)

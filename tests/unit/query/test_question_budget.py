@@ -1,4 +1,4 @@
-"""A question's budget while it is asked."""
+"""The budget of a question in progress."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def request(words: int, most: int) -> ChatRequest:
 
 
 def ask_all(
-    allowance: QuestionBudget, sizes: list[tuple[int, int, int]], last: bool = False
+    allowance: QuestionBudget, sizes: list[tuple[int, int, int]], is_answer: bool = False
 ) -> tuple[int, list[object]]:
     """Tokens that were taken, and what became of each call.
 
@@ -48,7 +48,7 @@ def ask_all(
         return CallResult(ChatReply("So.", usage=Usage(n + 5, reply)))
 
     async def run() -> list[object]:
-        within = allowance.around(ask, last)
+        within = allowance.wrap(ask, is_answer)
         calls = [within(request(n, m), "map") for n, m, _ in sizes]
         return await asyncio.gather(*calls, return_exceptions=True)
 
@@ -71,35 +71,35 @@ def allowance(kept_back: CostBound | None = None, model: Model = PRICED, **query
     st.integers(1, 2_000),
     st.integers(0, 500),
 )
-def test_calls_that_run_at_once_never_exceed_the_budget_together(sizes, budget: int, kept_back: int):
+def test_concurrent_calls_stay_within_budget(sizes, budget: int, kept_back: int):
     before = allowance(CostBound(1, kept_back), budget_tokens=budget)
     taken, ended = ask_all(before, sizes)
     assert taken == 0 or taken + kept_back <= budget
     assert all(isinstance(e, CallResult | PermanentCallError) for e in ended)
 
 
-def test_a_call_that_does_not_fit_is_not_sent_and_says_why():
+def test_call_over_budget_is_not_sent():
     taken, (ended,) = ask_all(allowance(budget_tokens=100), [(90, 20, 1)])
     assert taken == 0 and isinstance(ended, PermanentCallError)
     assert str(ended) == "Not sent: query.budget_tokens is 100, and 0 tokens are spent or in flight"
 
 
-def test_replies_shorter_than_they_might_be_leave_room_for_others():
+def test_short_replies_free_budget_for_other_calls():
     within = allowance(budget_tokens=400)
     for _ in range(3):
         taken, (ended,) = ask_all(within, [(50, 200, 10)])
         assert taken and isinstance(ended, CallResult)
 
 
-def test_the_last_call_may_take_what_was_kept_back_and_without_room_ends_the_question():
+def test_answer_call_uses_reserve_or_ends_question():
     within = allowance(CostBound(1, 150), budget_tokens=200)
     assert ask_all(within, [(90, 20, 1)])[0] == 0
-    assert ask_all(within, [(90, 20, 1)], last=True)[0] > 0
-    _, (ended,) = ask_all(within, [(90, 20, 1)], last=True)
+    assert ask_all(within, [(90, 20, 1)], is_answer=True)[0] > 0
+    _, (ended,) = ask_all(within, [(90, 20, 1)], is_answer=True)
     assert isinstance(ended, BudgetSpent)
 
 
-def test_a_call_that_failed_takes_nothing():
+def test_failed_call_uses_no_budget():
     within = allowance(budget_tokens=200)
 
     async def broken(asked: ChatRequest, stage: str) -> CallResult:
@@ -107,11 +107,11 @@ def test_a_call_that_failed_takes_nothing():
 
     for _ in range(4):
         with pytest.raises(TransientCallError):
-            asyncio.run(within.around(broken, False)(request(90, 20), "map"))  # type: ignore[arg-type]
+            asyncio.run(within.wrap(broken, False)(request(90, 20), "map"))  # type: ignore[arg-type]
     assert ask_all(within, [(90, 20, 1)])[0] > 0
 
 
-def test_dollars_are_counted_at_the_dearest_endpoint():
+def test_cost_uses_most_expensive_endpoint():
     dear = {"price": {"input_usd_per_mtok": 100, "output_usd_per_mtok": 100}}
     cheap = {"price": {"input_usd_per_mtok": 1, "output_usd_per_mtok": 1}}
     model = Model(provider="openai", model="m", endpoints=(cheap, dear))  # type: ignore[arg-type]
@@ -119,42 +119,42 @@ def test_dollars_are_counted_at_the_dearest_endpoint():
     assert ask_all(allowance(model=model, budget_usd=0.011), [(90, 10, 1)])[0] > 0
 
 
-def test_a_budget_in_dollars_needs_a_price():
+def test_dollar_budget_requires_price():
     unknown = Model(provider="openai", model="no-such-model")
     _, (ended,) = ask_all(allowance(model=unknown, budget_usd=1), [(9, 9, 9)])
     assert isinstance(ended, SettingsError)
 
 
-def test_embeddings_count_as_well():
+def test_embeddings_count_towards_budget():
     async def embed(asked: EmbeddingRequest, stage: str) -> CallResult:
         return CallResult(EmbeddingReply(b"", Usage(len(asked.text.split()))))
 
-    within = allowance(budget_tokens=100).around(embed, False)  # type: ignore[arg-type]
+    within = allowance(budget_tokens=100).wrap(embed, False)  # type: ignore[arg-type]
     text = EmbeddingRequest("word " * 60, CallParameters("default", "m"))
     asyncio.run(within(text, "embed"))
-    with pytest.raises(BudgetSpent):  # what is not embedded finds nothing
+    with pytest.raises(BudgetSpent):  # nothing is found without an embedding
         asyncio.run(within(text, "embed"))
 
 
-def test_a_request_that_was_never_answered_is_taken_off_the_budget():
+def test_unanswered_request_counts_towards_budget():
     lost = Usage(800, 200, reported=False)
     call = CallRecord(
         "map", "map", PRICED.model_id, "http://a/v1", "transient", lost, 0, 1.0, 1, 0, unanswered=(lost,)
     )
     held = allowance(budget_tokens=1_000)
-    assert held.admit(request(100, 100), last=False)
+    assert held.admit(request(100, 100), is_answer=False)
     held.note(call)
     with pytest.raises(PermanentCallError, match="Not sent"):
-        held.admit(request(100, 100), last=False)
+        held.admit(request(100, 100), is_answer=False)
     dollars = allowance(budget_usd=0.003)
     dollars.note(call)
     with pytest.raises(PermanentCallError, match="Not sent"):
-        dollars.admit(request(100, 100), last=False)
+        dollars.admit(request(100, 100), is_answer=False)
 
 
-def test_a_call_may_come_to_its_thoughts_as_well():
+def test_bound_includes_reasoning_tokens():
     call = CallParameters("default", "m", 0.0, 100, reasoning_tokens=1000)
     asked = ChatRequest("map", (Message("user", "word"),), call)
-    assert allowance(budget_tokens=5000).admit(asked, last=False).tokens > 1100
+    assert allowance(budget_tokens=5000).admit(asked, is_answer=False).tokens > 1100
     narrow = PRICED.model_copy(update={"context_window": 500})
-    assert allowance(model=narrow, budget_tokens=5000).admit(asked, last=False).tokens == 500
+    assert allowance(model=narrow, budget_tokens=5000).admit(asked, is_answer=False).tokens == 500

@@ -1,4 +1,4 @@
-"""What people are told whose question found nothing."""
+"""Hints for answers that found nothing."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def nothing(method: str, *contexts: ContextUsed, level: int | None = None) -> An
     return Answer("Who?", "Nothing.", method, level=level, found=False, contexts=contexts)
 
 
-def test_it_is_said_what_was_read_each_record_once_and_what_else_could_be():
+def test_hints_count_distinct_records_and_suggest_methods():
     contexts = [
         used("map", "Reports", "a", "b"),
         used("map", "Reports", "b", "c"),
@@ -26,38 +26,40 @@ def test_it_is_said_what_was_read_each_record_once_and_what_else_could_be():
     ]
     read, hint = no_answer_hints(nothing("global", *contexts, level=0), restricted=False)
     assert read == "Read by global search: 3 reports of C0."
-    assert hint.startswith("Try --method local (what stands around a name) or --method hybrid (")
+    assert hint.startswith(
+        "Try --method local (entities near the question and their neighbourhood) or --method hybrid ("
+    )
 
 
-def test_every_kind_of_record_is_named():
+def test_all_kinds_of_records_are_named():
     context = ContextUsed("answer", tuple(Reference(s, "1") for s in ("Entities", "Claims", "Sources")), 9)
     (read, _) = no_answer_hints(nothing("local", context, used("answer", "Entities", "2")), restricted=False)
     assert read == "Read by local search: 2 entities, 1 claim, 1 chunk."
 
 
-def test_where_nothing_was_near_that_is_said_and_what_was_only_rated_does_not_count():
+def test_rated_records_do_not_count_as_read():
     said = "Nothing was read: global search found nothing near the question."
     assert no_answer_hints(nothing("global", used("rate", "Reports", "a")), restricted=False)[0] == said
 
 
 @pytest.mark.parametrize("method", [m for m in methods.METHODS if m != "auto"])
-def test_another_method_is_named_than_the_one_that_read_and_none_that_conditions_rule_out(method: str):
+def test_suggestions_respect_conditions(method: str):
     free, restricted = (" ".join(no_answer_hints(nothing(method), restricted=r)[1:]) for r in (False, True))
     assert f"--method {method}" not in free and "--method global" not in restricted
     assert bool(free) == (method != "text")
 
 
-def test_every_method_has_another_to_name():
+def test_every_method_has_a_suggestion():
     assert {name for name in methods.METHODS if not methods.METHODS[name].suggestions} == {"text", "auto"}
 
 
-def test_without_a_graph_no_method_that_needs_one_is_named():
+def test_suggestions_respect_missing_graph():
     for method in methods.METHODS:
         said = " ".join(no_answer_hints(nothing(method), restricted=False, has_graph=False))
         assert "--method local" not in said and "--method drift" not in said
 
 
-def test_an_answer_that_found_something_or_whose_calls_all_failed_says_no_more():
+def test_found_or_failed_answer_has_no_hints():
     assert no_answer_hints(Answer("Who?", "Bea.", "global"), restricted=False) == ()
     hints = " ".join(no_answer_hints(nothing("hybrid"), restricted=False, has_reports=False))
     assert "--method" not in hints, "local and global read reports"

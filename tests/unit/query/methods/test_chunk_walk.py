@@ -1,4 +1,4 @@
-"""Where a walk begins: the rarer and surer a name, the better a match, the more."""
+"""Weights of the names and chunks at which a walk starts."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from graphrag_ray.query.methods.question_names import find_mentions
 
 
 def weights(question: str, **counts: int) -> dict[str, float]:
-    """By name. counts: of each, with _ for a blank."""
+    """Return weights by name. `counts` maps names, with _ for a space, to numbers of chunks."""
     names = {name_id(name.replace("_", " ")): name.replace("_", " ") for name in counts}
     of = dict(zip(names, counts.values(), strict=True))
     found = restarts.name_weights(find_mentions(question, name_id), of)
     return {names[id_]: weight for id_, weight in found.items()}
 
 
-def test_a_rare_name_weighs_more_than_one_that_is_everywhere() -> None:
+def test_rare_name_has_more_weight() -> None:
     found = weights("Did Ada Lind live in Paris?", Ada_Lind=1, Paris=100)
     assert found == {"Ada Lind": 1.0, "Paris": pytest.approx(0.001)}
 
 
-def test_a_word_that_is_a_name_elsewhere_weighs_less_than_one_that_is_written_as_a_name() -> None:
+def test_uncertain_name_has_less_weight() -> None:
     found = weights("Which church is in Bergen?", Church=2, Bergen=2)
-    assert found["Church"] == pytest.approx(restarts.UNSURE * found["Bergen"])
+    assert found["Church"] == pytest.approx(restarts.UNSURE_WEIGHT * found["Bergen"])
 
 
-def test_a_name_within_a_longer_one_is_not_meant() -> None:
+def test_name_within_longer_name_is_ignored() -> None:
     assert weights("Who wrote New York Stories?", New_York=3, New_York_Stories=1) == {"New York Stories": 1.0}
 
 
@@ -39,22 +39,22 @@ def test_names_are_found_in_any_script() -> None:
     assert weights("陳大文是誰?", 陳大文=1) == {"陳大文": 1.0}
 
 
-def test_marks_and_case_do_not_part_a_name_from_itself() -> None:
+def test_punctuation_and_case_are_ignored() -> None:
     assert weights("who was j r r tolkien?", **{"J.R.R._Tolkien": 1}) == {"J.R.R. Tolkien": 1.0}
 
 
-def test_of_fifty_names_and_more_the_rarest_count() -> None:
+def test_number_of_names_is_limited_to_rarest() -> None:
     counts = {f"Name{n}": n + 1 for n in range(80)}
     found = weights(f"Which of {' and '.join(counts)}?", **counts)
-    assert list(found) == list(counts)[: restarts.MOST_NAMES]
+    assert list(found) == list(counts)[: restarts.MAX_NAMES]
 
 
-def test_a_question_that_names_nothing_has_no_names() -> None:
+def test_question_without_names_has_no_weights() -> None:
     assert weights("what are the main themes of it all", Bergen=1) == {}
     assert weights("", Bergen=1) == {}
 
 
-def test_what_matches_nearly_as_well_as_the_best_counts_nearly_as_much() -> None:
+def test_near_best_hits_have_near_full_weight() -> None:
     hits = [Hit("a", 10.0), Hit("b", 9.9), Hit("c", 5.0)]
     found = restarts.hit_weights(hits, 0.5, 20)
     assert found["a"] == 0.5
@@ -63,16 +63,16 @@ def test_what_matches_nearly_as_well_as_the_best_counts_nearly_as_much() -> None
 
 
 @pytest.mark.parametrize("scores", [[], [0.0, 0.0], [-1.0]])
-def test_nothing_begins_at_hits_that_say_nothing(scores: list[float]) -> None:
+def test_zero_scores_have_no_weight(scores: list[float]) -> None:
     assert restarts.hit_weights([Hit(str(n), score) for n, score in enumerate(scores)], 1, 8) == {}
 
 
 @given(st.dictionaries(st.text("abc", max_size=2), st.floats(0.1, 10)), st.integers(0, 5))
-def test_sums_keep_what_counts(found: dict[str, float], n: int) -> None:
+def test_weights_are_added_by_id(found: dict[str, float], n: int) -> None:
     both = restarts.add_weights(found, dict(list(found.items())[:n]))
     assert both.keys() == found.keys()
     assert all(both[k] in (found[k], 2 * found[k]) for k in found)
 
 
-def test_what_is_too_little_to_count_is_left_out() -> None:
+def test_negligible_weights_are_dropped() -> None:
     assert restarts.add_weights({"a": 1.0, "b": 1e-12}, {}) == {"a": 1.0}

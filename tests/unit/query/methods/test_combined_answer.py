@@ -1,4 +1,4 @@
-"""From the parts of a global search to one answer."""
+"""Combining partial answers into one answer."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def composed(
 
 
 def finished(answering: Generator[Any, Any, Answer]) -> Answer:
-    """Gives each cited record its number."""
+    """Number the cited records."""
     ids = [id_ for rows in next(answering) for id_ in rows.ids]
     numbers = {"aa": 7, "bb": 31}
     table = pa.table({"id": ids, "human_readable_id": [numbers[id_] for id_ in ids]})
@@ -50,7 +50,7 @@ def finished(answering: Generator[Any, Any, Answer]) -> Answer:
     raise AssertionError("it asks once")
 
 
-def test_an_answer_shows_human_readable_ids_and_keeps_string_ids_beside_them() -> None:
+def test_answer_text_uses_short_ids_and_references_use_string_ids() -> None:
     answer = composed([MapAnswer("p [Data: Reports (aa)]", 80, (A,), dropped_references=2), MapAnswer("", 0)])
     assert answer.text == "So [Data: Reports (7, 31)]."
     assert answer.references == (A, B)
@@ -64,7 +64,7 @@ def test_an_answer_shows_human_readable_ids_and_keeps_string_ids_beside_them() -
     assert answer.notes == ()
 
 
-def test_an_answer_says_what_is_missing() -> None:
+def test_answer_notes_missing_parts() -> None:
     gap_notes = LevelReports(1, np.array([0]), replaced=(4,), missing=(5, 6), n_tokens=20)
     answer = composed([MapAnswer("p", 80), None], gap_notes)
     assert answer.failed_parts == 1
@@ -74,7 +74,7 @@ def test_an_answer_says_what_is_missing() -> None:
     assert "sub-communities" in said
 
 
-def test_all_parts_failed_is_not_nothing_found() -> None:
+def test_failure_of_all_parts_differs_from_not_found() -> None:
     nothing = Reduced("Nothing.", found=False)
     failed = composed([None, None], reduced=nothing)
     assert failed.text == f"{UNREADABLE} Most common reason: no reply"
@@ -83,14 +83,14 @@ def test_all_parts_failed_is_not_nothing_found() -> None:
     assert (zero.text, zero.found, zero.failed_parts) == ("Nothing.", False, 0)
 
 
-def test_an_answer_is_json() -> None:
+def test_answer_converts_to_json() -> None:
     answer = composed([MapAnswer("p", 80), None])
     back = json.loads(json.dumps(answer.as_dict()))
     assert back["references"] == [{"section": "Reports", "id": "aa"}, {"section": "Reports", "id": "bb"}]
     assert back["contexts"][0]["n_tokens"] == 10
 
 
-def test_the_cost_of_an_answer_is_unknown_as_soon_as_one_phase_is() -> None:
+def test_cost_is_unknown_if_any_phase_is() -> None:
     known = Answer(
         "q", "t", "global", phases={"map": Phase(2, cost_usd=0.5), "reduce": Phase(1, cost_usd=0.25)}
     )
@@ -98,7 +98,7 @@ def test_the_cost_of_an_answer_is_unknown_as_soon_as_one_phase_is() -> None:
     assert Answer("q", "t", "global", phases={"map": Phase(cost_usd=None)}).cost_usd is None
 
 
-def test_an_empty_level_is_nothing_found() -> None:
+def test_empty_level_finds_nothing() -> None:
     context = reduce_context([], 1000, len)
     dialogue = reduce_answer("Why?", context, None)  # type: ignore[arg-type]
     try:

@@ -1,4 +1,4 @@
-"""Sizes in the vocabulary of the model that answers."""
+"""Recounting sizes in tokens of the answering model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from driving import COUNT, Snapshot
 
 from graphrag_ray.base.errors import BudgetSpent
-from graphrag_ray.query.methods.budget import SAMPLE, recount_tokens
+from graphrag_ray.query.methods.budget import SAMPLE_SIZE, recount_tokens
 from graphrag_ray.query.methods.global_search import search as search_reports
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows
 from graphrag_ray.query.methods.text_search import search as search_text
@@ -16,7 +16,7 @@ TEXT = "The mill stood idle. " * 40
 
 
 def snapshot(vocabulary: float = 1) -> Snapshot:
-    """Tables whose model counted so many tokens for each of ours."""
+    """Create tables whose model counted `ratio` tokens for each of ours."""
     n_tokens = round(COUNT(TEXT) * vocabulary)
     chunks = [{"id": f"t{i}", "human_readable_id": i, "text": TEXT, "n_tokens": n_tokens} for i in range(N)]
     reports = [
@@ -36,7 +36,7 @@ def snapshot(vocabulary: float = 1) -> Snapshot:
 
 
 @pytest.mark.parametrize("search", [search_text, search_reports])
-def test_a_budget_that_the_indexing_models_tokens_keep_and_ours_do_not_is_refused(search):
+def test_budget_uses_tokens_of_answering_model(search):
     snap = snapshot(vocabulary=0.5)
     with pytest.raises(BudgetSpent):
         snap.run(search(Question("Why?", "C0"), snap.given(budget_tokens=90_000)))
@@ -49,7 +49,7 @@ def sizes(snap: Snapshot, **query: int) -> set[int]:
     return set(snap.run(recount_tokens("text_unit", chunks, given))["n_tokens"].to_pylist())
 
 
-def test_sizes_are_raised_by_the_worst_ratio_of_a_sample_and_never_lowered():
+def test_sizes_are_scaled_up_by_worst_ratio():
     n = COUNT(TEXT)
     assert sizes(snapshot(), budget_tokens=1) == {n} == sizes(snapshot(0.5), budget_tokens=1)
     assert sizes(snapshot(2), budget_tokens=1) == {2 * n}
@@ -59,14 +59,14 @@ def test_sizes_are_raised_by_the_worst_ratio_of_a_sample_and_never_lowered():
     assert 2.9 * n < raised <= 3.1 * n
 
 
-def test_no_more_than_a_sample_is_read_and_without_a_budget_nothing():
+def test_only_a_sample_is_read():
     snap = snapshot(0.5)
     assert sizes(snap) == {round(COUNT(TEXT) * 0.5)} and not snap.needs
     sizes(snap, budget_tokens=1)
     (need,) = snap.needs
-    assert isinstance(need, Rows) and need.ids is not None and len(need.ids) == SAMPLE
+    assert isinstance(need, Rows) and need.ids is not None and len(need.ids) == SAMPLE_SIZE
 
 
-def test_dollars_are_a_budget_as_well():
+def test_dollar_budget_triggers_recount():
     snap = snapshot(0.5)
     assert sizes(snap, budget_usd=1) == {COUNT(TEXT)}
