@@ -14,7 +14,7 @@ import time
 from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.indexing.estimate import SAMPLE_CHUNKS, estimate
-from graphrag_ray.indexing.status import status_of
+from graphrag_ray.indexing.status import index_status
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import open_latest
 
@@ -35,7 +35,7 @@ def main() -> None:
     wall, cpu = time.perf_counter(), time.process_time()
     found = estimate(given.input, settings, root=given.learn, sample=given.sample)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
-    actual = status_of(store)
+    actual = index_status(store)
     rows = {s["stage"]: {**s, **s["volume"]} for s in map(as_row, found.stages)}
     print(f"{'':14}" + "".join(f"{c:>38}" for c in COLUMNS))
     print(f"{'':14}" + "estimate      actual  deviation".rjust(38) * len(COLUMNS))

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray import open_index
 from graphrag_ray.base import schema
-from graphrag_ray.base.arrow_arrays import strings
+from graphrag_ray.base.arrow_arrays import to_arrow_strings
 from graphrag_ray.base.ids import entity_id, stable_id
 from graphrag_ray.indexing.stages.finish_stage import RowIndexPlan, build_row_index, row_index_parts
 from graphrag_ray.indexing.stages.search_stage import SHARD_ROWS
@@ -98,7 +98,7 @@ def copied(index: Index, name: str, copies: int) -> Table:
 
 
 def id_strings(ids: npt.NDArray[np.uint64]) -> pa.Array:
-    return strings(join_halves(ids[:, 0], ids[:, 1]))
+    return to_arrow_strings(join_halves(ids[:, 0], ids[:, 1]))
 
 
 def taken(
@@ -163,7 +163,7 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
         made_from = stable_id("large", kind, str(first))
         data = repeated(shards[0], table, own)
         parts.append(
-            index_files.write_blob(
+            index_files.write_index_file(
                 store, schema.search_index_table(kind, "keyword"), made_from, data, len(own) * n
             )
         )
@@ -211,7 +211,7 @@ def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bo
         data = vector_index.build(join_halves(ids[:, 0], ids[:, 1]), matrix, signs)
         made_from = stable_id("large", kind, str(first))
         parts.append(
-            index_files.write_blob(
+            index_files.write_index_file(
                 store, schema.search_index_table(kind, "vector"), made_from, data, len(matrix)
             )
         )

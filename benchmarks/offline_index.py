@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.corpus.chunks import cut_chunks as cut
+from graphrag_ray.corpus.chunks import split_into_chunks as cut
 from graphrag_ray.corpus.readers import Document, documents_in
 from graphrag_ray.corpus.tokens import count_tokens
 from graphrag_ray.engine.dialogue_runner import run_dialogue
@@ -27,8 +27,8 @@ from graphrag_ray.graph.context_plan import ENTITY, RELATIONSHIP, ContextPlan, o
 from graphrag_ray.graph.descriptions import describe, describe_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, extract, extract_spec
 from graphrag_ray.graph.hierarchy import Hierarchy
-from graphrag_ray.graph.integer_arrays import degrees, id_hash64
-from graphrag_ray.graph.prune import keep_entities, keep_relationships
+from graphrag_ray.graph.integer_arrays import id_hash64, node_degrees
+from graphrag_ray.graph.prune import entities_to_retain, relationships_to_retain
 from graphrag_ray.graph.report_dialogue import Report, full_content, report, report_spec
 from graphrag_ray.graph.report_schedule import HierarchySchedule
 from graphrag_ray.offline import answer
@@ -55,7 +55,7 @@ class Built:
 
     @property
     def degree(self) -> np.ndarray:
-        return degrees(self.source, self.target, len(self.nodes))
+        return node_degrees(self.source, self.target, len(self.nodes))
 
 
 def tokens(text: str) -> int:
@@ -129,12 +129,12 @@ def merged(
     n_ab = pc.list_value_length(relationships["text_unit_ids"]).to_numpy().astype(np.int64)
     between = ~weak[source] & ~weak[target]
     kept_edges = np.zeros(len(source), dtype=bool)
-    kept_edges[between] = keep_relationships(
+    kept_edges[between] = relationships_to_retain(
         source[between], target[between], n_ab[between], frequency, n_units, settings.graph.min_log_likelihood
     )
-    degree = degrees(source[kept_edges], target[kept_edges], len(entities))
+    degree = node_degrees(source[kept_edges], target[kept_edges], len(entities))
     typed = pc.not_equal(entities["type"], "").to_numpy().astype(np.int64)
-    kept = ~weak & keep_entities(frequency, typed, degree)
+    kept = ~weak & entities_to_retain(frequency, typed, degree)
     return (
         entities.append_column("descriptions", lists(instances)).filter(pa.array(kept)).to_pylist(),
         relationships.append_column("descriptions", lists(links)).filter(pa.array(kept_edges)).to_pylist(),

@@ -103,7 +103,7 @@ def report_table(built: Built) -> list[tuple[str, str]]:
         twice += len(quotes) - len({q.casefold() for q in quotes})
         for quote in quotes:
             after = text[text.find(f"“{quote}”") + len(quote) + 2 :]
-            cited = context_records.references_in(after[: after.find("]") + 1])
+            cited = context_records.parse_references(after[: after.find("]") + 1])
             said += 1
             verbatim += all(supported(quote, f, places, units, built, below) for f in cited) and bool(cited)
         members = [titles[i] for i in h.node_at_place[h.start[c] : h.end[c]]]

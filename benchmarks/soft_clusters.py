@@ -49,7 +49,7 @@ def row(
     module._lowest_bic = lowest_of_all if fits == "all" else ladder
     started = time.process_time()
     try:
-        clusters = Clusters.of(soft_clusters(vectors, tokens, most, reduction))
+        clusters = Clusters.from_sets(soft_clusters(vectors, tokens, most, reduction))
     finally:
         module._lowest_bic = ladder
     seconds = time.process_time() - started

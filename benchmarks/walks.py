@@ -72,7 +72,7 @@ def made(store: Store, n_links: int) -> tuple[list[NameLinks], Any, list[str]]:
             np.concatenate([number.reshape(-1), len(known) + titles]),
             np.concatenate([np.ones(len(chunk), np.int64), np.full(len(own), TITLE_WEIGHT)]),
         )
-        part = index_files.write_blob(store, "walks", f"{n_links:x}{start:x}", data, len(own))
+        part = index_files.write_index_file(store, "walks", f"{n_links:x}{start:x}", data, len(own))
         shards.append(name_links.read(index_files.open_part(store, part)))
     return shards, of, names
 

@@ -108,9 +108,9 @@ def _observer(progress: bool | None) -> Observer:
 
     if not (shows_progress() if progress is None else progress):
         return Observer()
-    from graphrag_ray.cli.progress import observer_for_people  # imported lazily: it needs Rich
+    from graphrag_ray.cli.progress import default_observer  # imported lazily: it needs Rich
 
-    return observer_for_people()
+    return default_observer()
 
 
 def open_index(

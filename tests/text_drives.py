@@ -23,15 +23,20 @@ from graphrag_ray.base.index_settings import Chunking, Input, normalize_descript
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.base.urls import display_url, without_secrets
+from graphrag_ray.base.urls import display_url, redact_urls
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
-from graphrag_ray.corpus.chunks import cut_chunks, documents_table, text_units_table
+from graphrag_ray.corpus.chunks import documents_table, split_into_chunks, text_units_table
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
-from graphrag_ray.corpus.document_titles import document_header, document_label, name_from_title, own_title
+from graphrag_ray.corpus.document_titles import (
+    document_header,
+    document_label,
+    explicit_title,
+    name_from_title,
+)
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.corpus.input_splits import Split, can_split_jsonl, iter_lines, jsonl_segments
-from graphrag_ray.corpus.parse import documents_of_split, parquet_segments_of
+from graphrag_ray.corpus.parse import documents_from_split, parquet_segments_of
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
@@ -66,11 +71,11 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
 from graphrag_ray.graph import report_context as contexts
 from graphrag_ray.graph.aliases import parse_names
 from graphrag_ray.graph.corpus_overview import (
-    about,
-    about_line,
     about_spec,
     entity_lines,
-    needs_about,
+    needs_overview,
+    overview_line,
+    request_overview,
     title_lines,
 )
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
@@ -156,7 +161,9 @@ def titled(text: str) -> Any:
     names = ((text, text, "a.txt", ""), (text, None, text, text), (text[:9], text, "a.txt", ""))
     told = [f(*name, text) for f in (document_header, document_label) for name in names]
     own = [
-        f(*name) for f in (own_title, name_from_title) for name in ((text, text, text), (text, "a.txt", ""))
+        f(*name)
+        for f in (explicit_title, name_from_title)
+        for name in ((text, text, text), (text, "a.txt", ""))
     ]
     return told, [document_header(text, text, text, text, ""), *own]
 
@@ -194,7 +201,7 @@ def in_stretches(text: str) -> Any:
     quietly(lambda: parquet_segments_of(io.BytesIO(in_parquet(text)), Input()))
     jsonl_segments(iter_lines(data), 0, 100)
     stretch = Split(0, len(data))
-    quietly(lambda: list(documents_of_split("a.jsonl", io.BytesIO(data), Input(), stretch, set())))
+    quietly(lambda: list(documents_from_split("a.jsonl", io.BytesIO(data), Input(), stretch, set())))
     return can_split_jsonl(data, "text"), is_json_array(data), json_line(data, "utf-8")
 
 
@@ -207,7 +214,7 @@ def cut(text: str) -> Any:
     small = Chunking(size=60, overlap=10, min_last_chunk_tokens=20, prepend_metadata=("title", "date"))
     whole = Chunking(size="document")
     tables = [text_units_table(document_of(text), options, VOCABULARY) for options in (small, whole)]
-    return tables, cut_chunks(text, small, VOCABULARY, text[:50])
+    return tables, split_into_chunks(text, small, VOCABULARY, text[:50])
 
 
 def counted(text: str) -> Any:
@@ -312,17 +319,18 @@ def told_of(text: str) -> Any:
     """The corpus description, with the text as titles, names and reply."""
     titles, entities = title_lines([text, text[1:]], COUNT), entity_lines([(text, text)], COUNT)
     found = [
-        played(about(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e) for e in ("stop", "length")
+        played(request_overview(titles, entities, about_spec(SETTINGS, PROMPTS)), text, e)
+        for e in ("stop", "length")
     ]
     settings = SETTINGS.with_description(normalize_description(text))
-    return found, about_line(settings, PROMPTS["report"]), needs_about(settings, PROMPTS)
+    return found, overview_line(settings, PROMPTS["report"]), needs_overview(settings, PROMPTS)
 
 
 def referred(text: str) -> Any:
     resolved = context_records.resolve_references(text, NUMBERING)
     shown = (
         context_records.render_references(text, {}.get),
-        context_records.references_in(text),
+        context_records.parse_references(text),
         context_records.strip_references(text),
     )
     return resolved, shown, context_records.parse_sections(text), context_records.csv_line([text, 1])
@@ -368,7 +376,7 @@ def asked(method: str, **query: Any) -> Drive:
         links = {(ROW, f"{text} a"): 10}
         snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
-        search, given = methods.find(method).search, online(snapshot.given(**query))
+        search, given = methods.get_method(method).search, online(snapshot.given(**query))
         answer = quietly(lambda: snapshot.run(condense.with_history(search, question, given)))
         return answer.as_dict() if answer else None
 
@@ -385,7 +393,7 @@ def online(given: Any) -> Any:
 
 def conditions(text: str) -> None:
     quietly(lambda: methods.check_method(text, text, [text]))
-    quietly(lambda: methods.find(text))
+    quietly(lambda: methods.get_method(text))
     quietly(lambda: find_hierarchy_or_empty([], text))
     documents = pa.table(
         {"path": [text], "title": [text], "creation_date": [text], "raw_data": [json.dumps({"a": text})]}
@@ -393,7 +401,7 @@ def conditions(text: str) -> None:
     for condition in (text, f"metadata.a={text}", f"a>={text}", f"{text}=a", f"title~{text}"):
         parsed = quietly(lambda condition=condition: document_filters.parse(condition))
         if parsed and set(document_filters.columns([parsed])) <= set(documents.column_names):
-            quietly(lambda parsed=parsed: document_filters.satisfied([parsed], documents))
+            quietly(lambda parsed=parsed: document_filters.evaluate([parsed], documents))
 
 
 def evidenced(text: str) -> Any:
@@ -537,7 +545,9 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
         "titles": titled,
         "tokens": counted,
         "embedded": lambda t: [
-            do(t) for e in [replace(Embedder.of(parse_settings({})), max_tokens=9)] for do in (e.embed, e.cut)
+            do(t)
+            for e in [replace(Embedder.from_settings(parse_settings({})), max_tokens=9)]
+            for do in (e.embed, e.truncate)
         ],
     },
     "graph": {
@@ -590,7 +600,7 @@ DRIVES: Mapping[str, Mapping[str, Drive]] = {
     "what they share": {
         "references": referred,
         "ids": lambda t: (entity_key(t), name_id(t), stable_id("entity", t)),
-        "addresses": lambda t: (display_url(t), without_secrets(t), without_secrets(t, "http://u:p@h/?k=v")),
+        "addresses": lambda t: (display_url(t), redact_urls(t), redact_urls(t, "http://u:p@h/?k=v")),
         "words": tokenize,
     },
 }

@@ -174,7 +174,7 @@ class World:
         return self.open().table(name).to_pylist()
 
     def snapshots(self) -> list[int]:
-        return snapshots.numbers(self.store)
+        return snapshots.list_numbers(self.store)
 
     def asked(self) -> int:
         """Chat requests that reached the model so far."""

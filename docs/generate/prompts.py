@@ -185,11 +185,13 @@ def recorded_requests() -> Iterator[list[ChatRequest]]:
 def other_question_requests(settings: Settings, answer: Answer) -> Iterator[ChatRequest]:
     """Build the requests that the offline engine or the methods above do not send."""
     prompts = load_prompts()
-    shown = condense.history([(QUESTION, answer.text)], condense.HISTORY_TOKENS, lambda text: len(text) // 4)
+    shown = condense.render_history(
+        [(QUESTION, answer.text)], condense.HISTORY_TOKENS, lambda text: len(text) // 4
+    )
     call = settings.call_parameters(condense.STAGE, condense.MAX_OUTPUT_TOKENS)
     for dialogue in (
         condense.condense(FOLLOW_UP, shown, prompts[condense.STAGE], call),
-        drift_search.hypothesis(
+        drift_search.write_hypothesis(
             QUESTION, drift_search.drift_spec(drift_search.HYPOTHESIS, settings, prompts)
         ),
         lightrag_search.list_keywords(QUESTION, lightrag_search.keywords_spec(settings, prompts)),

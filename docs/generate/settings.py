@@ -21,7 +21,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from graphrag_ray.base import index_settings
-from graphrag_ray.base.declarations import MODEL_STAGES
+from graphrag_ray.base.declarations import STAGE_SETTING_KEYS
 
 INTRODUCTION = """\
 # Settings
@@ -48,7 +48,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
 """Nested sections. All others are fields of Settings."""
 INTRODUCED = {
     "models.NAME.price": "Also `models.NAME.endpoints.N.price`.",
-    "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in MODEL_STAGES) + ".",
+    "stages.STAGE": "STAGE is one of " + ", ".join(f"`{s}`" for s in STAGE_SETTING_KEYS) + ".",
 }
 UNITS = (
     ("_usd_per_mtok", "US dollars per million tokens"),

@@ -13,18 +13,18 @@ import numpy.typing as npt
 import pyarrow as pa
 
 
-def numbers(array: pa.Array) -> npt.NDArray[Any]:
+def to_numpy(array: pa.Array) -> npt.NDArray[Any]:
     """View a numeric array without nulls as a numpy array. Nothing is copied."""
     return np.from_dlpack(array) if len(array) else np.zeros(0, array.type.to_pandas_dtype())
 
 
-def arrow(values: npt.NDArray[Any]) -> pa.Array:
+def to_arrow(values: npt.NDArray[Any]) -> pa.Array:
     """Convert a numpy array of int64, int32 or float64 to an Arrow array without nulls."""
     data = np.ascontiguousarray(values)
     return pa.Array.from_buffers(pa.from_numpy_dtype(data.dtype), len(data), [None, pa.py_buffer(data)])
 
 
-def strings(values: Iterable[str | None], type_: pa.DataType | None = None) -> pa.Array:
+def to_arrow_strings(values: Iterable[str | None], type_: pa.DataType | None = None) -> pa.Array:
     """Build an Arrow array of strings. None becomes null. The default type is `pa.string()`."""
     values = list(values)
     encoded = [b"" if value is None else value.encode() for value in values]

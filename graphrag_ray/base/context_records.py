@@ -180,7 +180,7 @@ def render_references(text: str, number_of: Callable[[Reference], int | None]) -
     return _map_references(text, numbers)
 
 
-def references_in(text: str) -> list[Reference]:
+def parse_references(text: str) -> list[Reference]:
     """Return the distinct references of a text with string ids, in order of appearance."""
     pairs = (pair for _, match in find_references(text) for pair in _sections_and_items(match))
     return list(dict.fromkeys(Reference(section, i) for section, items in pairs if section for i in items))

@@ -39,7 +39,7 @@ class Stage:
     module: str = ""
 
     @property
-    def failure_stage(self) -> str:
+    def failure_name(self) -> str:
         return self.dialogue or self.name
 
 
@@ -115,28 +115,28 @@ per index. It uses the report model."""
 CORRECTION_PROMPT = "correct"
 """The prompt that asks for a corrected reply, in every dialogue."""
 
-MODEL_STAGES_OF_INDEXING = tuple(
-    {stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values()
-)[::-1]
+DIALOGUE_STAGES = tuple({stage.dialogue: stage for stage in reversed(_STAGES) if stage.dialogue}.values())[
+    ::-1
+]
 """The first stage of each dialogue."""
 
-JOURNALS = (*(stage.dialogue for stage in MODEL_STAGES_OF_INDEXING), ABOUT_DIALOGUE)
+JOURNALS = (*(stage.dialogue for stage in DIALOGUE_STAGES), ABOUT_DIALOGUE)
 """The dialogues of an index run. Each has a journal."""
 
 INDEXING_PROMPTS = (
-    *(name for s in MODEL_STAGES_OF_INDEXING for name in (*s.prompts, *s.included_prompts)),
+    *(name for s in DIALOGUE_STAGES for name in (*s.prompts, *s.included_prompts)),
     CORRECTION_PROMPT,
 )
 """Prompts that snapshots store. Changing one repeats model calls."""
 
-MODEL_STAGES = (
-    *(stage.dialogue for stage in MODEL_STAGES_OF_INDEXING),
+STAGE_SETTING_KEYS = (
+    *(stage.dialogue for stage in DIALOGUE_STAGES),
     *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # query
     *("questions", "judge", "answer_claims"),  # evaluate
 )
 """Keys of `stages` in the settings."""
 
-FAILURE_STAGES = (*dict.fromkeys(stage.failure_stage for stage in _STAGES), ABOUT_DIALOGUE)
+FAILURE_NAMES = (*dict.fromkeys(stage.failure_name for stage in _STAGES), ABOUT_DIALOGUE)
 
 
 @dataclass(frozen=True)
@@ -186,7 +186,7 @@ RECORD_KINDS = (
 
 RECORD_KIND_BY_SECTION: Mapping[str, RecordKind] = {kind.section: kind for kind in RECORD_KINDS}
 
-SEARCHED_KINDS: Mapping[str, RecordKind] = {kind.name: kind for kind in RECORD_KINDS if kind.searched}
+SEARCHABLE_KINDS: Mapping[str, RecordKind] = {kind.name: kind for kind in RECORD_KINDS if kind.searched}
 
 
 @dataclass(frozen=True)
@@ -212,7 +212,7 @@ class HierarchyKind:
 
     @property
     def section(self) -> str:
-        return SEARCHED_KINDS[self.report_kind].section
+        return SEARCHABLE_KINDS[self.report_kind].section
 
     @property
     def needs_graph(self) -> bool:
@@ -221,10 +221,10 @@ class HierarchyKind:
 
     @property
     def reports_table(self) -> str:
-        return SEARCHED_KINDS[self.report_kind].table
+        return SEARCHABLE_KINDS[self.report_kind].table
 
     @property
-    def reports_count(self) -> str:
+    def report_count_key(self) -> str:
         """The key of its report count in the counts of a snapshot."""
         return STAGES[self.stages[-1]].writes[1]
 
@@ -247,9 +247,9 @@ HIERARCHIES: Mapping[str, HierarchyKind] = {kind.name: kind for kind in _HIERARC
 REPORT_KINDS = tuple(kind.report_kind for kind in _HIERARCHIES)
 """Record kinds that are reports. Their tables also have title, full_content, rank and references."""
 
-REPORT_SECTIONS = tuple(SEARCHED_KINDS[name].section for name in REPORT_KINDS)
+REPORT_SECTIONS = tuple(SEARCHABLE_KINDS[name].section for name in REPORT_KINDS)
 
-COMPARED_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
+CHANGE_TRACKED_TABLES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "documents": ("documents", ("content_hash",)),
     **{
         k.table: (k.words, k.content)

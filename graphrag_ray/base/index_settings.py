@@ -32,14 +32,14 @@ from graphrag_ray.base.declarations import (
     ABOUT_DIALOGUE,
     HIERARCHIES,
     INDEXING_PROMPTS,
-    MODEL_STAGES,
-    SEARCHED_KINDS,
+    SEARCHABLE_KINDS,
+    STAGE_SETTING_KEYS,
 )
 from graphrag_ray.base.messages import CallParameters, join_surrogates
 from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_or_unavailable
-from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS, family_of
-from graphrag_ray.base.urls import is_url, protocol_of, secret_options
-from graphrag_ray.base.wording import shortened
+from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS, find_model_family
+from graphrag_ray.base.urls import find_secret_options, is_url, protocol_of
+from graphrag_ray.base.wording import shorten
 
 OFFLINE_MODEL_ID = "offline-6"
 """Model id of the offline engine in item keys. Increase the number when its replies change."""
@@ -66,7 +66,7 @@ def _split_commas(value: Any) -> Any:
 
 def normalize_description(text: str) -> str:
     """Normalise a corpus description to one paragraph of at most `MAX_ABOUT` characters."""
-    return shortened(" ".join(_CONTROL.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
+    return shorten(" ".join(_CONTROL.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
 
 class _MachineMark:
@@ -80,12 +80,12 @@ ReasoningEffort: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]{1,20}$")] | N
 
 if TYPE_CHECKING:
     StageName: TypeAlias = str
-    Searched: TypeAlias = str
+    SearchedKind: TypeAlias = str
     IndexingPrompt: TypeAlias = str
     HierarchyName: TypeAlias = str
 else:  # Literals, so that an error about an unknown name lists the known ones.
-    StageName = Literal[MODEL_STAGES]
-    Searched = Literal[tuple(SEARCHED_KINDS)]
+    StageName = Literal[STAGE_SETTING_KEYS]
+    SearchedKind = Literal[tuple(SEARCHABLE_KINDS)]
     IndexingPrompt = Literal[INDEXING_PROMPTS]
     HierarchyName = Literal[tuple(HIERARCHIES)]
 
@@ -231,7 +231,7 @@ class Model(ModelConnection):
         if self.reasoning_tokens is not None:
             return self.reasoning_tokens
         names = [self.model, *(e.model for e in self.endpoints if e.model)]
-        return DEFAULT_REASONING_TOKENS if family_of(*names).is_reasoning else 0
+        return DEFAULT_REASONING_TOKENS if find_model_family(*names).is_reasoning else 0
 
 
 class StageModel(_Strict):
@@ -268,7 +268,7 @@ class Storage(_Strict):
 
     @model_validator(mode="after")
     def _check_secrets(self) -> Storage:
-        if secret := secret_options(self.options):
+        if secret := find_secret_options(self.options):
             raise ValueError(
                 f"options contain a secret ({', '.join(secret)}): set it on each node in the provider's "
                 "environment variables (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or in a profile"
@@ -612,7 +612,7 @@ class Query(_Strict):
     adjacent_chunks: NonNegativeInt = 3
     """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. 0: none."""
     hybrid_record_kinds: Annotated[
-        tuple[Searched, ...], Field(min_length=1), BeforeValidator(_split_commas)
+        tuple[SearchedKind, ...], Field(min_length=1), BeforeValidator(_split_commas)
     ] = ("text_unit",)
     """hybrid: record kinds to search, fused into one list. On the command line: a,b."""
     hybrid_vector_weight: Annotated[float, Field(ge=0, le=1)] = 0.5
@@ -811,7 +811,7 @@ class Settings(_Strict):
         known = tuple(name for name in names if name in HIERARCHIES)
         return self.model_copy(update={"hierarchies": known}) if known or not names else self
 
-    def with_kept_settings(self, before: Mapping[str, Any] | None) -> Settings:
+    def with_stored_settings(self, before: Mapping[str, Any] | None) -> Settings:
         """Return these settings with the values that an index keeps until another value is set.
 
         A corpus description by the offline engine is not kept if another model writes the reports.
@@ -828,7 +828,7 @@ class Settings(_Strict):
                     update[name] = type(section).model_validate(data)
         by_offline = self.model(self.model_name("report")).provider == "offline"
         if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
-            update["corpus"] = Corpus(description=corpus_description_in(before))
+            update["corpus"] = Corpus(description=stored_corpus_description(before))
         return self.model_copy(update=update)
 
     def with_description(self, text: str | None) -> Settings:
@@ -839,7 +839,7 @@ class Settings(_Strict):
         """Language of answers, for the prompt."""
         return LANGUAGE_OF_QUESTION if self.output_language == LANGUAGE_OF_TEXT else self.output_language
 
-    def for_snapshot(self) -> dict[str, Any]:
+    def snapshot_settings(self) -> dict[str, Any]:
         """Return the settings to store in a snapshot: all except the machine's."""
         return without_machine_settings(self.model_dump(mode="json"))
 
@@ -888,7 +888,7 @@ class Settings(_Strict):
         )
 
 
-def corpus_description_in(stored: Mapping[str, Any]) -> str | None:
+def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:
     """Return the corpus description in the settings of a snapshot, which may be malformed."""
     text = _stored_value(_with_current_keys(stored), "corpus", "description")
     return normalize_description(text) if isinstance(text, str) else None

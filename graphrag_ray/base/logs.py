@@ -82,7 +82,7 @@ def configure(logging_: LogConfig | None = None, **changes: Any) -> None:
     logging.getLogger(PACKAGE_LOGGER).setLevel(_current.level.upper())
 
 
-def forget() -> None:
+def reset() -> None:
     """Reset the configuration, so that the next `configure` reads the environment again."""
     global _current  # noqa: PLW0603 - logging is global to a process
     _current = None
@@ -130,7 +130,7 @@ def set_question_context(id_: str) -> None:
     _question.set(id_)
 
 
-def hide_values(secrets: Iterable[str]) -> None:
+def redact_values(secrets: Iterable[str]) -> None:
     """Remove these values from all lines, in addition to the secrets in the environment."""
     _hidden.update(secrets)
 

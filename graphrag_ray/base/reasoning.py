@@ -177,7 +177,7 @@ FAMILIES = (
 
 
 @lru_cache(maxsize=256)
-def family_of(*names: str) -> ModelFamily:
+def find_model_family(*names: str) -> ModelFamily:
     """Return the family of a model. Its names may have an organisation prefix."""
     for name in names:
         plain = name.lower().rsplit("/", 1)[-1]

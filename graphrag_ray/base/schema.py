@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED_KINDS
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHABLE_KINDS
 
 _ids = pa.list_(pa.string())
 
@@ -184,7 +184,7 @@ COMMUNITY_REPORTS = _table(
 EMBEDDINGS = {
     # One table per record kind, sorted by id. The model determines the dimension.
     kind: lambda dim: _table(("id", pa.string()), ("vector", pa.list_(pa.float32(), dim)))
-    for kind in SEARCHED_KINDS
+    for kind in SEARCHABLE_KINDS
 }
 
 

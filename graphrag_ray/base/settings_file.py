@@ -87,7 +87,7 @@ def load_storage(path: str | Path | None = None, overrides: Sequence[str] = ()) 
     return parse_settings(sections).storage
 
 
-def root_in(path: str | Path) -> str | None:
+def read_root(path: str | Path) -> str | None:
     """Return the `root` in a settings file. Raises SettingsError if the file cannot be read."""
     root = read_settings(path).get("root")
     return root if isinstance(root, str) else None

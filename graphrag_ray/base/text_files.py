@@ -10,7 +10,7 @@ import posixpath
 from pathlib import Path
 from typing import Any
 
-from graphrag_ray.base.urls import display_path, is_url, without_secrets
+from graphrag_ray.base.urls import display_path, is_url, redact_urls
 
 
 def read_text(path_or_url: str) -> str:
@@ -66,4 +66,4 @@ def _open_filesystem(url: str) -> tuple[Any, str]:
 def _reason(error: Exception, path_or_url: str) -> str:
     if isinstance(error, PermissionError):
         return "access is denied"
-    return without_secrets(str(error), path_or_url) or type(error).__name__
+    return redact_urls(str(error), path_or_url) or type(error).__name__

@@ -11,11 +11,11 @@ from pathlib import Path
 from traceback import walk_tb
 
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.base.wording import one_line, strip_ansi
+from graphrag_ray.base.wording import collapse_whitespace, strip_ansi
 
-SHOWN_CHARACTERS = 300
+MAX_MESSAGE_CHARS = 300
 """Maximum length in characters of an error message. Some libraries quote a whole document."""
-REPORT_HINT = "unexpected error"
+DESCRIPTION_PREFIX = "unexpected error"
 
 _PACKAGE = Path(__file__).parents[1]
 _LOCATION = "_graphrag_ray_location"
@@ -34,7 +34,7 @@ def is_unexpected(error: BaseException) -> bool:
     return is_error and not isinstance(error, GraphRagError) and not kind.__module__.startswith("ray.")
 
 
-def error_place(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
     """Return the innermost line of this package in the traceback (`graph/merge.py:120`), or ""."""
     location: str = getattr(error, _LOCATION, "")
     for frame, line in () if location else walk_tb(error.__traceback__):
@@ -44,24 +44,25 @@ def error_place(error: BaseException) -> str:
     return location
 
 
-def attach_place(error: BaseException, trace: str) -> None:
+def attach_location(error: BaseException, trace: str) -> None:
     """Attach the location of an error in another process, taken from its printed traceback."""
     locations = [f"{path}:{line}" for path, line in _FRAME.findall(trace) if (_PACKAGE / path).is_file()]
     if locations:
         setattr(error, _LOCATION, locations[-1])
 
 
-def describe_error(error: BaseException, quoting: bool = True) -> str:
+def describe_unexpected_error(error: BaseException, include_message: bool = True) -> str:
     """Describe an error in one short line, identical for the same error in every process.
 
-    For example: `unexpected error, please report it: KeyError: 'x' (graph/merge.py:158)`. `quoting` includes
+    For example: `unexpected error, please report it: KeyError: 'x' (graph/merge.py:158)`. `include_message`
+    includes
     the error's message, which may quote a document.
     """
     hint = "" if isinstance(error, MemoryError | OSError) else ", please report it"
-    message, location = "", error_place(error)
-    if quoting:
+    message, location = "", error_location(error)
+    if include_message:
         with suppress(Exception):  # An error may be unable to format its message.
-            text = strip_ansi(str(error)[: 10 * SHOWN_CHARACTERS]).encode("utf-8", "replace").decode()
-            message = one_line(_ADDRESS.sub("0x…", text), SHOWN_CHARACTERS)
+            text = strip_ansi(str(error)[: 10 * MAX_MESSAGE_CHARS]).encode("utf-8", "replace").decode()
+            message = collapse_whitespace(_ADDRESS.sub("0x…", text), MAX_MESSAGE_CHARS)
     kind = type(error).__name__
-    return f"{REPORT_HINT}{hint}: {kind}{message and ': '}{message}{location and f' ({location})'}"
+    return f"{DESCRIPTION_PREFIX}{hint}: {kind}{message and ': '}{message}{location and f' ({location})'}"

@@ -51,7 +51,7 @@ def display_path(path_or_url: str) -> str:
     return display_url(path_or_url) if is_url(path_or_url) else path_or_url
 
 
-def without_secrets(text: str, url: str = "") -> str:
+def redact_urls(text: str, url: str = "") -> str:
     """Remove the secrets of URLs from a text. Those of `url` are removed wherever they occur."""
     if is_url(url):
         text = text.replace(url, display_url(url))
@@ -71,14 +71,14 @@ def without_secrets(text: str, url: str = "") -> str:
     return _ADDRESS.sub(without_secret, text)
 
 
-def secret_options(options: Mapping[str, Any], prefix: str = "") -> list[str]:
+def find_secret_options(options: Mapping[str, Any], prefix: str = "") -> list[str]:
     """List the sorted names of options that contain a credential. Nested options are written `a.b`."""
     names = []
     for name, value in options.items():
         if str(name).lower() in _SECRET_NAMES and value not in _NOT_SECRET:
             names.append(f"{prefix}{name}")
         if isinstance(value, Mapping):
-            names += secret_options(value, f"{prefix}{name}.")
+            names += find_secret_options(value, f"{prefix}{name}.")
     return sorted(names)
 
 

@@ -21,7 +21,7 @@ def strip_ansi(text: str) -> str:
     return _ANSI_ESCAPE.sub("", text)
 
 
-def shortened(text: str, max_chars: int) -> str:
+def shorten(text: str, max_chars: int) -> str:
     """Shorten a text to at most `max_chars` characters, including an ellipsis."""
     return text if len(text) <= max_chars else text[: max_chars - 1].rstrip() + "…"
 
@@ -31,7 +31,7 @@ def price_hint(model: str) -> str:
     return f"--set models.{model}.price.input_usd_per_mtok=… (and output_usd_per_mtok)"
 
 
-def rough_time(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Format a duration in one unit: `40 s`, `12 min`, `24 h`, `3 days`."""
     for unit, size in (("days", 86_400), ("h", 3600), ("min", 60)):
         if seconds >= 2 * size or (unit != "days" and seconds >= size):
@@ -49,7 +49,7 @@ def safe_json(text: str) -> str:
     return _CONTROL_CHARACTERS.sub(lambda m: f"\\u{ord(m.group()):04x}", text)
 
 
-def one_line(text: str, max_chars: int | None = None) -> str:
+def collapse_whitespace(text: str, max_chars: int | None = None) -> str:
     """Collapse whitespace, and shorten a text of more than `max_chars` characters with an ellipsis."""
     collapsed = " ".join(text.split())
-    return collapsed if max_chars is None else shortened(collapsed, max_chars)
+    return collapsed if max_chars is None else shorten(collapsed, max_chars)

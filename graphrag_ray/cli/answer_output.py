@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
-from graphrag_ray.base.wording import escape_control, plural, shortened
+from graphrag_ray.base.wording import escape_control, plural, shorten
 from graphrag_ray.cli.console import format_cost, make_console
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ def print_answer(
         if cited.section != section:
             section = cited.section
             out.print(f"\n{section} cited:")
-        out.print(f"  {cited.number:>5}  {shortened(cited.name, MAX_NAME)}")
+        out.print(f"  {cited.number:>5}  {shorten(cited.name, MAX_NAME)}")
         if sources is not None and (path := answer.paths.get(str(cited.number), "")):
             out.print(f"         via {path}", style="dim", soft_wrap=True)
     print_sources(out, sources or ())
@@ -126,7 +126,7 @@ def print_sources(out: Console, sources: Sequence[Source]) -> None:
     for source in sources:
         record = source.record
         kind = RECORD_KIND_BY_SECTION[record["section"]]
-        heading = f"\n{kind.singular} {record['human_readable_id']}: {shortened(record['name'], MAX_NAME)}"
+        heading = f"\n{kind.singular} {record['human_readable_id']}: {shorten(record['name'], MAX_NAME)}"
         out.print(heading, style="bold")
         texts = source.evidence or [
             {**c, "start": c["quote_start"], "chunk": c["human_readable_id"]}
@@ -156,5 +156,5 @@ def _about_document(text: Mapping[str, Any]) -> str:
     """Return title, date and metadata of a document. A title that repeats the file name is omitted."""
     path, title = PurePosixPath(text["document"]), text["title"]
     is_file_name = title in (path.stem, path.name)
-    parts = ("" if is_file_name else title, text["date"], shortened(text["metadata"] or "", MAX_METADATA))
+    parts = ("" if is_file_name else title, text["date"], shorten(text["metadata"] or "", MAX_METADATA))
     return ", ".join(filter(None, parts))

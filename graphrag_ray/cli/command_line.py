@@ -14,9 +14,9 @@ import click
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.unexpected_errors import describe_error, is_unexpected
+from graphrag_ray.base.unexpected_errors import describe_unexpected_error, is_unexpected
 from graphrag_ray.base.urls import display_path
-from graphrag_ray.base.wording import escape_control, one_line
+from graphrag_ray.base.wording import collapse_whitespace, escape_control
 from graphrag_ray.version import __version__
 
 # This must be set before numpy is imported. Our matrix products are small and several processes run in
@@ -125,11 +125,11 @@ class Command(click.Command):
     def invoke(self, ctx: click.Context) -> Any:
         for option in self.params:
             if isinstance(option, Root) and ctx.params["root"] is None:
-                from graphrag_ray.base.settings_file import root_in
+                from graphrag_ray.base.settings_file import read_root
 
                 # --config was passed to this command, so it takes precedence over the environment.
                 config = ctx.params.get("config")
-                root = (root_in(config) if config else None) or os.environ.get(ROOT_VARIABLE)
+                root = (read_root(config) if config else None) or os.environ.get(ROOT_VARIABLE)
                 if not root:
                     hint = f"add `root` to {display_path(config)}" if config else f"set {ROOT_VARIABLE}"
                     raise click.MissingParameter(f"Or {hint}.", ctx, option)
@@ -170,7 +170,7 @@ class Commands(click.Group):
         return [*_general_options(), *super().get_params(ctx)]
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        logs.forget()
+        logs.reset()
         return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -191,8 +191,8 @@ class Commands(click.Group):
         except BaseException as e:
             if ctx.meta.get("traceback") or not is_unexpected(e) or isinstance(e, BrokenPipeError):
                 raise
-            message = ": ".join([*getattr(e, "__notes__", ()), describe_error(e)])
-            message = escape_control(one_line(logs.scrub_secrets(message), _MAX_LINE))
+            message = ": ".join([*getattr(e, "__notes__", ()), describe_unexpected_error(e)])
+            message = escape_control(collapse_whitespace(logs.scrub_secrets(message), _MAX_LINE))
             click.echo(f"graphrag-ray: {message}. {_ADVICE}", err=True)
             ctx.exit(1)
 

@@ -13,7 +13,7 @@ from rich.text import Text
 from graphrag_ray.base import logs
 from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.cli.console import format_duration, make_console
-from graphrag_ray.engine.observer import Observer, in_notebook
+from graphrag_ray.engine.observer import Observer, is_notebook
 from graphrag_ray.engine.sweep_pace import RecentRates, StagePace
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ OFFLINE_EMBEDDINGS = (
 )
 
 
-def observer_for_people(quiet: bool = False) -> Observer:
+def default_observer(quiet: bool = False) -> Observer:
     """Return a progress display, or a silent observer if `quiet` is set or if log lines are JSON."""
     return Observer() if quiet or logs.as_json() else ProgressDisplay()
 
@@ -64,7 +64,7 @@ class ProgressDisplay(Observer):
         self._price_noted = False
 
     def __enter__(self) -> Self:
-        if in_notebook():
+        if is_notebook():
             self._output = f"graphrag-ray-{uuid.uuid4().hex}"
         elif self._console.is_terminal:
             from rich.live import Live
@@ -118,7 +118,7 @@ class ProgressDisplay(Observer):
         self._print(step_line(name, seconds, counts, reused, self._width()))
 
     def progress(self, p: SweepProgress) -> None:
-        self._recent.note(p)
+        self._recent.add(p)
         self._pace = StagePace.of(p, self._recent)
         stage = p.accounts.unpriced_stage or p.earlier.unpriced_stage
         if stage and self._settings and not self._price_noted:

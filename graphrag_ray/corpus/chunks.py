@@ -18,11 +18,11 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from graphrag_ray.base import ids, index_settings, schema
-from graphrag_ray.base.arrow_arrays import arrow, strings
-from graphrag_ray.base.wording import shortened
+from graphrag_ray.base.arrow_arrays import to_arrow, to_arrow_strings
+from graphrag_ray.base.wording import shorten
 from graphrag_ray.corpus import boundaries, tokens
 from graphrag_ray.corpus.document import METADATA_PREFIX, Document, metadata_lines, one_line
-from graphrag_ray.corpus.document_titles import MAX_TITLE, begins_with, own_title
+from graphrag_ray.corpus.document_titles import MAX_TITLE, begins_with, explicit_title
 
 _SPACE = re.compile(r"\s++")
 _MAX_TOKEN_CHARACTERS = 128  # maximum length of a token in any vocabulary
@@ -37,7 +37,9 @@ class Chunk:
     n_tokens: int
 
 
-def cut_chunks(text: str, options: index_settings.Chunking, vocabulary: str, header: str = "") -> list[Chunk]:
+def split_into_chunks(
+    text: str, options: index_settings.Chunking, vocabulary: str, header: str = ""
+) -> list[Chunk]:
     """Split a text into windows of at most `size` tokens that overlap by about `overlap`, in linear time.
 
     The last chunk may exceed `size` by up to `min_last_chunk_tokens` - 1 tokens. Chunk starts and ends are
@@ -199,7 +201,7 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
     are filled in when the snapshot is written.
     """
     make_header = chunk_header(document, options)
-    chunks = cut_chunks(document.text, options, vocabulary, make_header(""))
+    chunks = split_into_chunks(document.text, options, vocabulary, make_header(""))
     texts = [document.text[c.start : c.end] for c in chunks]
     document_id = document.id
     seen: Counter[str] = Counter()
@@ -229,7 +231,7 @@ def chunk_header(document: Document, options: index_settings.Chunking) -> Callab
     names, title = options.prepend_metadata or (), one_line(document.title)
     auto_title = ""
     if names == "auto":
-        names, title = ("title", "date"), own_title(title, document.path, document.row)
+        names, title = ("title", "date"), explicit_title(title, document.path, document.row)
         auto_title = title
     fields = {"title": ("Title", title), "date": ("Date", one_line(document.date or ""))}
     lines = {}
@@ -237,7 +239,7 @@ def chunk_header(document: Document, options: index_settings.Chunking) -> Callab
         if name not in fields:
             lines[name] = metadata_lines(document.metadata, [name.removeprefix(METADATA_PREFIX)])
         elif value := fields[name][1]:
-            lines[name] = f"{fields[name][0]}: {shortened(value, MAX_TITLE)}\n"
+            lines[name] = f"{fields[name][0]}: {shorten(value, MAX_TITLE)}\n"
     full = "".join(lines.values())
     without_title = "".join(line for name, line in lines.items() if name != "title")
 
@@ -255,9 +257,11 @@ def _table(schema_: pa.Schema, n_rows: int, columns: dict[str, Sequence[Any]]) -
         values = columns.get(column.name)
         if pa.types.is_list(column.type):
             offsets = pa.py_buffer(np.zeros(n_rows + 1, dtype=np.int32))
-            arrays.append(pa.Array.from_buffers(column.type, n_rows, [None, offsets], children=[strings([])]))
+            arrays.append(
+                pa.Array.from_buffers(column.type, n_rows, [None, offsets], children=[to_arrow_strings([])])
+            )
         elif pa.types.is_int64(column.type):
-            arrays.append(arrow(np.fromiter(values or [0] * n_rows, dtype=np.int64, count=n_rows)))
+            arrays.append(to_arrow(np.fromiter(values or [0] * n_rows, dtype=np.int64, count=n_rows)))
         else:
-            arrays.append(strings(columns[column.name], column.type))
+            arrays.append(to_arrow_strings(columns[column.name], column.type))
     return pa.Table.from_arrays(arrays, schema=schema_)

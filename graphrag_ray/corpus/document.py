@@ -20,7 +20,7 @@ from typing import Any
 import orjson
 
 from graphrag_ray.base import ids
-from graphrag_ray.base.wording import shortened
+from graphrag_ray.base.wording import shorten
 
 METADATA_PREFIX = "metadata."  # distinguishes a metadata column from the document field of the same name
 MAX_METADATA_CHARACTERS = 300  # maximum length of a metadata value above a chunk
@@ -90,7 +90,7 @@ class Unreadable:
         return ids.document_id(self.path, self.row)
 
 
-def clean(text: str) -> str:
+def normalise_text(text: str) -> str:
     """Convert line ends to \\n, and lone surrogates, which UTF-8 cannot encode, to U+FFFD."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
@@ -99,7 +99,7 @@ def clean(text: str) -> str:
 
 def one_line(text: str) -> str:
     """Collapse whitespace, as in stored titles and dates."""
-    return " ".join(clean(text).split())
+    return " ".join(normalise_text(text).split())
 
 
 def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
@@ -117,13 +117,13 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return clean(value)
+        return normalise_text(value)
     if isinstance(value, int):
         return value if -_INT64 <= value < _INT64 else str(value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {clean(str(k)): to_json(v, depth - 1) for k, v in value.items()}
+        return {normalise_text(str(k)): to_json(v, depth - 1) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [to_json(v, depth - 1) for v in value]
     if isinstance(value, datetime.date | datetime.time):
@@ -132,9 +132,9 @@ def to_json(value: Any, depth: int = _MAX_DEPTH) -> Any:
         return value.total_seconds()
     if isinstance(value, bytes):
         with suppress(UnicodeDecodeError):
-            return clean(value.decode("utf-8"))
+            return normalise_text(value.decode("utf-8"))
         return base64.b64encode(value).decode("ascii")
-    return clean(str(value))
+    return normalise_text(str(value))
 
 
 def parse_raw_data(raw_data: str | None) -> dict[str, Any]:
@@ -180,5 +180,5 @@ def metadata_lines(columns: Mapping[str, Any], names: Sequence[str]) -> str:
             for text in as_texts(column_at_path(columns, name))[:MAX_METADATA_CHARACTERS]
         ]
         if folded := one_line(", ".join(texts)):
-            lines.append(f"{name}: {shortened(folded, MAX_METADATA_CHARACTERS)}\n")
+            lines.append(f"{name}: {shorten(folded, MAX_METADATA_CHARACTERS)}\n")
     return "".join(lines)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePosixPath
 
-from graphrag_ray.base.wording import shortened
+from graphrag_ray.base.wording import shorten
 
 MAX_TITLE = 300  # maximum length of a title or date in characters; some title columns hold whole paragraphs
 
@@ -25,7 +25,7 @@ _MONTHS = (
 )
 
 
-def own_title(title: str | None, path: str, row: str) -> str:
+def explicit_title(title: str | None, path: str, row: str) -> str:
     """Return the title, or "" if it is derived from the file name."""
     name = PurePosixPath(path)
     folded = _shorten_line(title)
@@ -38,14 +38,14 @@ def name_from_title(title: str | None, path: str, row: str) -> str:
     Brackets at the end of a title are removed, as in Mercury (planet). Returns "" if the title only counts
     the rows of a table.
     """
-    full_title = own_title(title, path, row)
+    full_title = explicit_title(title, path, row)
     if not full_title:
         return "" if row else " ".join(_NOT_WORD.split(PurePosixPath(path).stem)).strip()
     return _BRACKETED.sub("", full_title) or full_title
 
 
 def document_label(
-    title: str | None, date: str | None, path: str, row: str, text: str = "", more: str = ""
+    title: str | None, date: str | None, path: str, row: str, text: str = "", metadata: str = ""
 ) -> str:
     """Return title, date and metadata in one line for a context: `Minutes (2023-09-14); author: Mara Venn`.
 
@@ -53,11 +53,11 @@ def document_label(
     """
     displayed_title, day = _title_to_display(title, path, row, text), _shorten_line(date)
     about = f"{displayed_title} ({day})" if displayed_title and day else displayed_title or day
-    return "; ".join(filter(None, [about, *more.splitlines()]))
+    return "; ".join(filter(None, [about, *metadata.splitlines()]))
 
 
 def document_header(
-    title: str | None, date: str | None, path: str, row: str, text: str, more: str = ""
+    title: str | None, date: str | None, path: str, row: str, text: str, metadata: str = ""
 ) -> str:
     """Return the lines above a chunk's text when it is embedded and indexed for search.
 
@@ -65,9 +65,11 @@ def document_header(
     `document_label`.
     """
     displayed_title = _title_to_display(title, path, row, text)
-    if displayed_title and not own_title(title, path, row):
+    if displayed_title and not explicit_title(title, path, row):
         displayed_title = " ".join([displayed_title, *_name_parts(displayed_title)])
-    lines = [_with_words(line) for line in (displayed_title, _shorten_line(date), *more.splitlines()) if line]
+    lines = [
+        _with_words(line) for line in (displayed_title, _shorten_line(date), *metadata.splitlines()) if line
+    ]
     return "\n".join([*lines, "", ""]) if lines else ""
 
 
@@ -101,4 +103,4 @@ def _with_words(line: str) -> str:
 
 
 def _shorten_line(text: str | None) -> str:
-    return shortened(" ".join((text or "").split()), MAX_TITLE)
+    return shorten(" ".join((text or "").split()), MAX_TITLE)

@@ -19,7 +19,7 @@ class Embedder:
     vocabulary: str
 
     @classmethod
-    def of(cls, settings: Settings) -> Embedder:
+    def from_settings(cls, settings: Settings) -> Embedder:
         call = settings.call_parameters("embed")
         model = settings.model(call.model)
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
@@ -27,10 +27,10 @@ class Embedder:
 
     def embed(self, text: str) -> Dialogue[bytes]:
         """Return the vector of a text as little-endian float32."""
-        reply: EmbeddingReply = yield EmbeddingRequest(self.cut(text), self.call, self.dimensions)
+        reply: EmbeddingReply = yield EmbeddingRequest(self.truncate(text), self.call, self.dimensions)
         return reply.vector
 
-    def cut(self, text: str) -> str:
+    def truncate(self, text: str) -> str:
         """Truncate a text to `max_tokens`."""
         if len(text) <= self.max_tokens:
             return text

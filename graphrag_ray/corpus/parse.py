@@ -19,7 +19,7 @@ import regex
 from graphrag_ray.base import index_settings, unexpected_errors
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.corpus.decode import NotText, decode
-from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
+from graphrag_ray.corpus.document import Document, Unreadable, normalise_text, one_line, to_json
 from graphrag_ray.corpus.input_splits import Segment, Split, parquet_segments
 from graphrag_ray.corpus.markup import declared_charset, read_html
 from graphrag_ray.corpus.readers import Reader
@@ -54,7 +54,7 @@ def _read_text(
     if isinstance(decoded, NotText):
         yield Unreadable(path, "", decoded.reason)
         return
-    text, title, date = clean(decoded.text), None, None
+    text, title, date = normalise_text(decoded.text), None, None
     if not text.strip():
         why = "empty: only whitespace. If that is intended, remove the file from INPUT"
         yield Unreadable(path, "", why, empty=True)
@@ -62,7 +62,7 @@ def _read_text(
     if kind == "html":
         page = read_html(text)
         # Clean again, because a page can contain a carriage return as an entity.
-        text, title, date = clean(page.text), page.title, page.date
+        text, title, date = normalise_text(page.text), page.title, page.date
         why = "no text except markup, scripts and navigation"
     else:
         if options.strip_pattern:
@@ -135,7 +135,7 @@ TEXT, MARKDOWN, HTML = (Reader(partial(_read_text, kind)) for kind in ("txt", "m
 JSONL, CSV, PARQUET = (Reader(partial(_read_table, opener), streams=True) for opener in OPENERS.values())
 
 
-def documents_of_split(
+def documents_from_split(
     path: str, stream: BinaryIO, options: index_settings.Input, split: Split, names: set[str]
 ) -> Iterator[Document | Unreadable]:
     """Read a split of a .jsonl or .parquet file.
@@ -162,7 +162,9 @@ def parquet_segments_of(stream: BinaryIO, options: index_settings.Input) -> list
     return parquet_segments(stream)
 
 
-def documents_of(rows: Iterable[TableRow], options: index_settings.Input) -> Iterator[Document | Unreadable]:
+def documents_from_rows(
+    rows: Iterable[TableRow], options: index_settings.Input
+) -> Iterator[Document | Unreadable]:
     """Make documents from rows that are not in a file. The order of rows and null cells do not matter.
 
     Without `input.id_column`, a row is identified by a hash of its content, so equal rows are one document.
@@ -208,7 +210,7 @@ def _document_of(
     try:
         return _document(path, row, row_name, options, ids)
     except Exception as e:  # noqa: BLE001 - any error concerns only this row
-        return Unreadable(path, row_name, unexpected_errors.describe_error(e))
+        return Unreadable(path, row_name, unexpected_errors.describe_unexpected_error(e))
 
 
 def _document(
@@ -230,12 +232,14 @@ def _document(
             text = text.decode("utf-8")
         except UnicodeDecodeError:
             text = ""
-    text = clean(text) if isinstance(text, str) else ""
+    text = normalise_text(text) if isinstance(text, str) else ""
     if not text.strip():
         return Unreadable(path, name, f"row {name} has no text (column {options.text_column!r})")
     used = (options.text_column, options.id_column, options.title_column, options.date_column)
     try:
-        metadata = {clean(name): to_json(value) for name, value in row.values.items() if name not in used}
+        metadata = {
+            normalise_text(name): to_json(value) for name, value in row.values.items() if name not in used
+        }
     except ValueError as e:
         return Unreadable(path, name, f"row {name} has a value that cannot be stored: {e}")
     title, date = (

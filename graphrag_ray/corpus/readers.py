@@ -21,7 +21,7 @@ from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.plugins import PluginError, Registry
 from graphrag_ray.base.unexpected_errors import is_unexpected
-from graphrag_ray.corpus.document import Document, Unreadable, clean, one_line, to_json
+from graphrag_ray.corpus.document import Document, Unreadable, normalise_text, one_line, to_json
 
 __all__ = ["READERS", "Document", "Input", "Reader", "Unreadable", "documents_in", "extensions"]
 
@@ -147,7 +147,7 @@ def _normalised(value: Any, path: str, label: str) -> Document | Unreadable:
             raise TypeError(f"{name} of a document is a {type(getattr(value, name)).__name__}, not a str")
     if not isinstance(value.date, str | None) or not isinstance(value.metadata, Mapping):
         raise TypeError("date of a document must be a str or None, and metadata a mapping")
-    text, row = clean(value.text), one_line(value.row)
+    text, row = normalise_text(value.text), one_line(value.row)
     if not text.strip():
         return Unreadable(path, row, "empty: only whitespace")
     return replace(

@@ -115,10 +115,10 @@ def record_bug(error: BaseException) -> str:
 
     The log says where the error occurred but omits its message, which may quote a document.
     """
-    location = unexpected_errors.error_place(error)
+    location = unexpected_errors.error_location(error)
     logs.log_event(logger, "item failed with an unexpected error", error=type(error).__name__, place=location)
     logger.debug("Unexpected error", exc_info=error)
-    return logs.scrub_secrets(unexpected_errors.describe_error(error))
+    return logs.scrub_secrets(unexpected_errors.describe_unexpected_error(error))
 
 
 def replay(runner: DialogueRunner[T], rows: Sequence[JournalRow]) -> State[T]:

@@ -20,7 +20,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base.errors import TooManyFailures
-from graphrag_ray.engine.interrupts import Stop
+from graphrag_ray.engine.interrupts import InterruptState
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.spending import Spending
@@ -142,7 +142,7 @@ class Executor(ABC):
     journal_flush_s: float = 2.0
     on_progress: Callable[[SweepProgress], None] = lambda progress: None
     spending: Spending = field(default_factory=Spending)
-    stop: Stop = field(default_factory=Stop)
+    stop: InterruptState = field(default_factory=InterruptState)
     count_bad_replies: bool = True
 
     @abstractmethod
@@ -259,10 +259,10 @@ class RunningSweep(Generic[T]):
         """Record the duration, which the accounts need to compute the used share of the rate limits."""
         span = StageTiming(round((time.monotonic() - self.started_at) * 1000), self.sweep.peak_in_flight)
         self.sweep.accounts.spans[self.work.name] = span
-        self.spending.earlier.absorb(self.sweep.accounts)
+        self.spending.earlier.merge(self.sweep.accounts)
 
 
-def by_partition(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def iter_partitions(table: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Yield each partition number with its rows in their original order."""
     if not table.num_rows:
         return

@@ -32,7 +32,7 @@ from graphrag_ray.engine.executor import (
     TableFunction,
     Tables,
     WrittenParts,
-    by_partition,
+    iter_partitions,
     write_all,
 )
 from graphrag_ray.engine.model_access import Ask, Gate, JournalGuard, open_gateway
@@ -101,7 +101,7 @@ class LocalExecutor(Executor):
     ) -> WrittenParts:
         store, rows = self.store, dict[int, list[pa.Table]]()
         for table in self.stream(step, fn, inputs):
-            for partition, rows_of_partition in by_partition(table):
+            for partition, rows_of_partition in iter_partitions(table):
                 rows.setdefault(partition, []).append(rows_of_partition)
         # Copy the slices because pickling a slice pickles its whole table. Be lazy to save memory.
         groups = (pa.concat_tables(rows[p]).combine_chunks() for p in sorted(rows))

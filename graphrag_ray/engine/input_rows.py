@@ -17,7 +17,7 @@ BATCH_BYTES = 4 << 20
 """Approximate batch size for rows and tables in memory. A dataset has its own blocks."""
 _SIZE_CHECK_ROWS = 256
 
-KINDS = (
+SUPPORTED_INPUTS = (
     "a file, folder, glob or URL; a Ray Data dataset; a table of pandas, Arrow or any library with Arrow "
     "streams; an iterable of dictionaries"
 )
@@ -59,7 +59,7 @@ class InputRows:
             with _reading("calling it"):
                 self._source, self._name = self._source(), str(self)
         if not _kind_of(self._source):
-            raise InputError(f"INPUT has type {type(self._source).__name__}. It can be {KINDS}.")
+            raise InputError(f"INPUT has type {type(self._source).__name__}. It can be {SUPPORTED_INPUTS}.")
         self._refuse = why_unreadable
         schema = None  # dictionaries reveal their columns only while they are read
         with _reading("its columns"):
@@ -140,7 +140,7 @@ class InputRows:
         for n, row in enumerate(rows, start=1):
             if not isinstance(row, Mapping):
                 raise InputError(
-                    f"A row has type {type(row).__name__} instead of dict. INPUT can be {KINDS}."
+                    f"A row has type {type(row).__name__} instead of dict. INPUT can be {SUPPORTED_INPUTS}."
                 )
             columns |= dict.fromkeys(map(str, row))
             size += sum(len(value) for value in row.values() if isinstance(value, str | bytes))

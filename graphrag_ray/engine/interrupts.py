@@ -24,7 +24,7 @@ NAMES = {signal.SIGINT: "Ctrl-C", signal.SIGTERM: "SIGTERM"}
 
 
 @dataclass
-class Stop:
+class InterruptState:
     """The signals that a run received.
 
     Attributes:
@@ -84,7 +84,7 @@ class Stop:
 
 
 @contextmanager
-def handle_signals(stop: Stop) -> Iterator[None]:
+def handle_signals(stop: InterruptState) -> Iterator[None]:
     """Handle signals for the duration of the block. Raises Interrupted if a signal ends it.
 
     Has no effect outside the main thread.

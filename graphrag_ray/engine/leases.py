@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Generic, TypeVar
 
-from graphrag_ray.base.unexpected_errors import REPORT_HINT
+from graphrag_ray.base.unexpected_errors import DESCRIPTION_PREFIX
 
 P = TypeVar("P")
 
@@ -189,7 +189,7 @@ class FailureWatch:
         self.finished += 1
         if status == "retry" or (status == "failed" and self.count_bad_replies):
             self.failed += 1
-            bug = error.startswith(REPORT_HINT)
+            bug = error.startswith(DESCRIPTION_PREFIX)
             self.bugs += bug
             self.transient += status == "retry" and not bug
             if len(self.errors) < 50 or error in self.errors:

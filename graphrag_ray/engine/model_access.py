@@ -293,7 +293,7 @@ def connect_clients(
     assert isinstance(provider, RemoteProvider)
     quirks = models.quirks.get(model.model_id, {})
     clients = provider.connect(model, os.environ, ask_key, models.force_yes_no, quirks)
-    logs.hide_values(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
+    logs.redact_values(c.key.get_secret_value() for c in clients if isinstance(c, Client) and c.key)
     refused = {i: why for (model_name, i), why in models.refused_endpoints.items() if model_name == name}
     return [
         c if isinstance(c, FatalCallError) or i not in refused else FatalCallError(refused[i])
@@ -320,7 +320,7 @@ class EndpointProblem:
 
 
 def check_endpoints(
-    models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, say: Callable[[str], None]
+    models: Models, settings: Settings, stages: Iterable[str], may_reuse: bool, notify: Callable[[str], None]
 ) -> Models:
     """Probe the endpoints that `stages` use, report problems, and return the models without those endpoints.
 
@@ -335,9 +335,11 @@ def check_endpoints(
         tried = any(p.asked for p in problems if p.model in unusable)
         raise (ModelRefused if tried else NotConfigured)("; ".join(map(str, problems)))
     for problem in problems:
-        say(str(problem))
+        notify(str(problem))
     if unusable:
-        say("Continuing with journalled replies. The run stops at the first request that needs this model.")
+        notify(
+            "Continuing with journalled replies. The run stops at the first request that needs this model."
+        )
     refused = {(p.model, p.endpoint): p.why for p in problems if p.final or p.model in unusable}
     return replace(models, refused_endpoints=refused)
 

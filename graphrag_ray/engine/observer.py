@@ -26,7 +26,7 @@ class Observer:
         """Called when the run has ended."""
 
     @contextmanager
-    def waiting(self, what: str) -> Iterator[None]:
+    def waiting(self, description: str) -> Iterator[None]:
         """Wraps a slow operation before the first step."""
         yield
 
@@ -45,11 +45,11 @@ class Observer:
         """Called a few times a second during a sweep."""
 
 
-def in_notebook() -> bool:
+def is_notebook() -> bool:
     return "ipykernel" in sys.modules and "IPython" in sys.modules
 
 
 def shows_progress() -> bool:
     """Whether a progress display is visible: in a notebook, or if standard error is a terminal."""
     isatty = getattr(sys.stderr, "isatty", None)  # stderr may be any replacement
-    return in_notebook() or (isatty is not None and isatty())
+    return is_notebook() or (isatty is not None and isatty())

@@ -26,7 +26,7 @@ from typing import Any, Generic, TypeVar
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.providers import PROVIDERS, LocalProvider
-from graphrag_ray.base.unexpected_errors import attach_place
+from graphrag_ray.base.unexpected_errors import attach_location
 
 X = TypeVar("X")
 R = TypeVar("R")
@@ -128,7 +128,7 @@ class ProcessPool:
             self._record_death()
             raise ProcessDied("A process of the pool died") from e
         except Exception as e:
-            attach_place(e, str(e.__cause__))
+            attach_location(e, str(e.__cause__))
             raise
 
     def share(self, value: T) -> Callable[[], T]:

@@ -70,7 +70,7 @@ class ReplyCache:
         if index is None:
             return
         try:
-            reloaded = index.reloaded()
+            reloaded = index.reload()
         except StoreError as e:
             _log.warning("Cannot load the replies that other processes added to the cache: %s", e)
             return

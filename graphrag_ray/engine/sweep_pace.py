@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.llm.accounting import Accounts, CombinedLimits
 
-RATE_OVER_S = 30.0
+RATE_WINDOW_S = 30.0
 """Length in seconds of the window for rates."""
-RATE_OVER = 20
+MIN_RATE_CALLS = 20
 """Minimum number of calls or items in that window, which is longer if necessary."""
 MIN_DONE = 8
 """Calls or items that must have ended before the remaining time is estimated."""
@@ -18,7 +18,7 @@ _START = (0.0, 0.0, 0.0, 0.0)
 
 
 class RecentRates:
-    """Rates over the last RATE_OVER_S seconds of a sweep.
+    """Rates over the last RATE_WINDOW_S seconds of a sweep.
 
     No call ends in the first seconds, however fast calls are sent. They may have been sent one by one or all
     together, so half of this time counts. Rates are therefore unreliable until half as much time has passed
@@ -32,7 +32,7 @@ class RecentRates:
         self._seen: deque[tuple[float, ...]] = deque([_START])
         self._ended_at = self.first_s = 0.0
 
-    def note(self, p: SweepProgress) -> None:
+    def add(self, p: SweepProgress) -> None:
         done = Amount.of(p).done
         if p.seconds < self._seen[-1][0]:  # a new sweep of the same step
             self._seen = deque([_START])
@@ -42,8 +42,8 @@ class RecentRates:
             self.first_s = p.seconds
             self._seen = deque([(p.seconds / 2, 0.0, 0.0, 0.0)])
         self._seen.append((p.seconds, done, p.accounts.total.total_tokens, p.done))
-        while len(self._seen) > 2 and self._seen[1][0] <= p.seconds - RATE_OVER_S:
-            if self._seen[1][1] > done - RATE_OVER:  # too few would remain for a rate
+        while len(self._seen) > 2 and self._seen[1][0] <= p.seconds - RATE_WINDOW_S:
+            if self._seen[1][1] > done - MIN_RATE_CALLS:  # too few would remain for a rate
                 break
             self._seen.popleft()
 
@@ -140,13 +140,13 @@ class StagePace:
             requests_per_minute_limit=limits.requests_per_minute if limits else None,
             cost_usd=total.cost_usd,
             total_tokens=total.total_tokens,
-            left_s=seconds_left(p, amount, recent),
+            left_s=estimate_remaining_s(p, amount, recent),
             seconds=p.seconds,
             calls_total=round(amount.total) if amount.in_calls and amount.total is not None else None,
         )
 
 
-def seconds_left(p: SweepProgress, amount: Amount, recent: RecentRates) -> float | None:
+def estimate_remaining_s(p: SweepProgress, amount: Amount, recent: RecentRates) -> float | None:
     """Estimate the remaining time from the recent rate and the rate limits. Calls in flight count in full.
 
     Returns None while fewer calls have ended than are in flight, because the number in flight may still be

@@ -135,7 +135,7 @@ def qa(
     """
     from graphrag_ray.evaluate.evaluation_files import gold_questions, to_gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
-    from graphrag_ray.evaluate.known_answers import known_answers
+    from graphrag_ray.evaluate.known_answers import score_known_answers
 
     if isinstance(questions, str):
         gold, notes = gold_questions(questions, index.settings.storage.fsspec_options(questions))
@@ -144,7 +144,7 @@ def qa(
         unique, notes = _unique_questions(rows)
         gold = to_gold_questions(unique, enumerate(rows, start=1), "The list of questions")
     with _evaluation_run(index, out, "qa", options) as run:
-        results = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
+        results = score_known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     return _frames(results.tables, [*notes, *results.warnings])
 
 

@@ -42,7 +42,11 @@ def measure_communities(index: Index) -> pa.Table:
         nodes = read_nodes(index.reader, kind.communities_table)
         vectors = _entity_vectors(index, nodes)
         edges = [
-            (nodes.places(part["source_id"]), nodes.places(part["target_id"]), part["weight"].to_numpy())
+            (
+                nodes.positions(part["source_id"]),
+                nodes.positions(part["target_id"]),
+                part["weight"].to_numpy(),
+            )
             for part in index.reader.iter_batches("relationships", ["source_id", "target_id", "weight"])
         ]
         source, target, weight = [*map(np.concatenate, zip(*edges, strict=True))] or [np.zeros(0, int)] * 3

@@ -24,7 +24,7 @@ from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
-from graphrag_ray.query.methods.levels import is_auto, levels
+from graphrag_ray.query.methods.levels import build_levels, is_auto
 from graphrag_ray.query.methods.method import AskRequest
 
 T = TypeVar("T")
@@ -116,12 +116,12 @@ def check_conditions(index: Index, conditions: Sequence[EvaluationCondition]) ->
             require_known_addresses(
                 changed.settings, methods.stages(condition.method, changed.settings.query.dynamic)
             )
-            if methods.find(condition.method).levels:
+            if methods.get_method(condition.method).levels:
                 kind = resolve_hierarchy(changed.env)
                 needs = communities_of(kind), reports_of(kind)
                 communities, reports = (changed.table(need.table, need.columns) for need in needs)
                 level = None if is_auto(condition.level) else condition.level
-                known_levels = levels(communities, reports, kind.name)
+                known_levels = build_levels(communities, reports, kind.name)
                 known_levels.parse(level, changed.settings.query.context_tokens)
         except UsageError as e:
             raise type(e)(f"Condition {condition.name}: {e}") from e

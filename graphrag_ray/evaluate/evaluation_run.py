@@ -26,7 +26,7 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed
-from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.interrupts import InterruptState, handle_signals
 from graphrag_ray.engine.model_access import Models, check_endpoints
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import MERGE_FROM_PARTS, MERGE_FROM_PARTS_AT_END, merge_small_parts
@@ -42,8 +42,8 @@ from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.method import AskRequest
 from graphrag_ray.query.question_files import BatchQuestion
 from graphrag_ray.query.question_sweep import (
-    LOOK_S,
-    READY,
+    MAX_WAITING_ITEMS,
+    POLL_INTERVAL_S,
     QuestionSweep,
     ReplyPrices,
     question_executor,
@@ -80,7 +80,7 @@ class EvaluationRun:
     on_ray: bool
     address: str | None
     spending: Spending
-    stop: Stop
+    stop: InterruptState
     exit_stack: ExitStack
     accounts: dict[str, Accounts] = field(default_factory=dict)
     _executors: dict[str, Executor] = field(default_factory=dict)
@@ -147,8 +147,8 @@ class EvaluationRun:
             tasks: list[asyncio.Task[None]] = []
             try:
                 while batch := list(islice(remaining, DIALOGUES_PER_BATCH)):
-                    while feed.waiting >= READY:
-                        await asyncio.sleep(LOOK_S)
+                    while feed.waiting >= MAX_WAITING_ITEMS:
+                        await asyncio.sleep(POLL_INTERVAL_S)
                     waiting = asyncio.Event()
                     tasks.append(asyncio.create_task(run_batch(feed, first, batch, waiting)))
                     tasks[-1].add_done_callback(lambda _, done=waiting: done.set())  # type: ignore[misc]
@@ -256,7 +256,7 @@ def evaluation_run(
         raise UsageError(f"--out {out} is the index. An evaluation needs a separate folder.")
     if os.path.isfile(out):
         raise UsageError(f"--out {out} is a file. An evaluation needs a folder.")
-    stop = Stop(notify=observer.message)
+    stop = InterruptState(notify=observer.message)
     with ExitStack() as exit_stack:
         lock = exit_stack.enter_context(wait_for_lock(store, f"evaluate {note}", 0.0))
         exit_stack.enter_context(observer)

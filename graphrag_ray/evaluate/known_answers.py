@@ -30,7 +30,7 @@ from graphrag_ray.evaluate.judging.answer_metrics import KS, answer_scores, retr
 from graphrag_ray.evaluate.judging.judge_dialogue import CORRECT_PROMPT, STAGE, correct_spec, is_correct
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods.method import Rows, Search
-from graphrag_ray.query.methods.methods import BASELINES, find
+from graphrag_ray.query.methods.methods import BASELINES, get_method
 from graphrag_ray.query.searcher import Searching
 
 KEYWORD = "keyword"  # Keyword search over chunks; a method for --retrieval-only.
@@ -40,7 +40,7 @@ Scores = dict[tuple[str, str], dict[str, float]]  # By condition and question id
 DOCUMENT_NAMES = ("id", "row", "title", "path")  # Columns that can identify a gold document.
 
 
-def known_answers(
+def score_known_answers(
     run: EvaluationRun,
     questions: Sequence[GoldQuestion],
     conditions: Sequence[str | EvaluationCondition],
@@ -177,7 +177,7 @@ def _retrieve_chunks(
             retrieved = rehearse(
                 index, texts, method, condition.level, lambda answer, _: chunks_of(run.index, answer)
             )
-            if find(method).reply_dependent or index.settings.query.dynamic:
+            if get_method(method).reply_dependent or index.settings.query.dynamic:
                 results.warnings.append(
                     f"Condition {condition.name}: The context of {method} search depends on model replies. "
                     "The offline engine replied instead of a model."

@@ -14,16 +14,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED_KINDS, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHABLE_KINDS, HierarchyKind
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.index_settings import corpus_description_in
+from graphrag_ray.base.index_settings import stored_corpus_description
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.corpus.quotes import best_sentence, quotation_parts
 from graphrag_ray.export import record_lookup
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.row_reader import Reader
-from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document, document_place
+from graphrag_ray.query.sources import DOCUMENT_COLUMNS, describe_document, document_location
 
 Record = dict[str, Any]
 
@@ -157,11 +157,11 @@ def overview(view: RecordView) -> Record:
     return {
         "kind": "overview",
         "snapshot": view.reader.manifest.number,
-        "about": corpus_description_in(view.reader.manifest.settings) or "",
+        "about": stored_corpus_description(view.reader.manifest.settings) or "",
         "counts": dict(view.reader.manifest.counts),
         "communities": [communities[number] for number in numbers],
         "entities": view.largest("entities", ENTITY, "degree"),
-        "documents": [{"place": document_place(row["path"], row["row"]), **row} for row in documents],
+        "documents": [{"place": document_location(row["path"], row["row"]), **row} for row in documents],
         "totals": {
             "communities": len(coarsest),
             "entities": view.count("entities"),
@@ -185,7 +185,7 @@ def search(view: RecordView, text: str) -> Record:
     by_size = reports.sort_by([("size", "descending"), ("community", "ascending")])
     report_titles = by_size["title"].to_pylist()
     documents = view.reader.table("documents", DOCUMENT)
-    places = [*map(document_place, documents["path"].to_pylist(), documents["row"].to_pylist())]
+    places = [*map(document_location, documents["path"].to_pylist(), documents["row"].to_pylist())]
     document_names = [f"{p}\n{t or ''}" for p, t in zip(places, documents["title"].to_pylist(), strict=True)]
     matches = {
         "entities": record_lookup.find_containing(text, titles),
@@ -363,7 +363,7 @@ def look_up(view: RecordView, kind_name: str, names: Sequence[str]) -> Record:
     """
     word, hierarchy_words = kind_name.casefold(), []
     for hierarchy in HIERARCHIES.values():
-        reports = SEARCHED_KINDS[hierarchy.report_kind]
+        reports = SEARCHABLE_KINDS[hierarchy.report_kind]
         if reports.word not in _ALIASES:
             hierarchy_words.append(reports.word)
             if word in (reports.word, reports.words):

@@ -25,7 +25,7 @@ from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.export.exporters import Snapshot
 from graphrag_ray.graph.integer_arrays import id_hash64
 from graphrag_ray.query.row_reader import Reader, schema_of
-from graphrag_ray.query.sources import document_place
+from graphrag_ray.query.sources import document_location
 
 Ints = npt.NDArray[np.int64]
 NO_COMMUNITY = -1
@@ -79,7 +79,7 @@ class IdIndex:
         order = np.argsort(prefixes, kind="stable")
         return cls(prefixes[order], np.concatenate(number)[order])
 
-    def places(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
+    def positions(self, ids: pa.ChunkedArray | pa.Array) -> Ints:
         """Find the position of each id in `prefix`. Raises ValueError if an id is unknown."""
         wanted = _prefixes(ids)
         positions = np.searchsorted(self.prefix, wanted)
@@ -88,7 +88,7 @@ class IdIndex:
         return positions.astype(np.int64)
 
     def numbers(self, ids: pa.ChunkedArray | pa.Array) -> pa.Array:
-        return pa.array(self.number[self.places(ids)])
+        return pa.array(self.number[self.positions(ids)])
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def read_nodes(reader: Reader, communities: str = "communities") -> Nodes:
         for batch in part.to_batches():
             rows = pc.list_parent_indices(batch["entity_ids"]).to_numpy()
             level, community = batch["level"].to_numpy()[rows], batch["community"].to_numpy()[rows]
-            community_of[level, entities.places(pc.list_flatten(batch["entity_ids"]))] = community
+            community_of[level, entities.positions(pc.list_flatten(batch["entity_ids"]))] = community
     for above, here in pairwise(community_of):
         np.copyto(here, above, where=here == NO_COMMUNITY)
     return Nodes(entities.prefix, entities.number, community_of)
@@ -184,7 +184,7 @@ def _tree_nodes(reader: Reader, kind: HierarchyKind) -> Iterator[pa.Table]:
         rows = part.filter(pa.array(failed))
         yield _summaries(rows, pa.nulls(rows.num_rows, pa.string()))
     documents = reader.table("documents", ["id", "path", "row"]).to_pylist()
-    places = {row["id"]: document_place(row["path"] or "", row["row"] or "") for row in documents}
+    places = {row["id"]: document_location(row["path"] or "", row["row"] or "") for row in documents}
     for part in reader.iter_batches(
         "text_units", ["human_readable_id", "document_id", "start", "end"], MAX_PIECE_ROWS
     ):

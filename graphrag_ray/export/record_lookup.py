@@ -16,15 +16,15 @@ import pyarrow.compute as pc
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import entity_id, entity_key, relationship_id
-from graphrag_ray.base.wording import one_line
+from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.query.methods.method import Rows
 from graphrag_ray.query.row_reader import Reader
-from graphrag_ray.query.sources import document_place
+from graphrag_ray.query.sources import document_location
 
 _LEVEL_AND_NUMBER = re.compile(r"[Cc](\d{1,9}):(\d{1,18})")
 _NUMBER = re.compile(r"\d{1,18}")
 _MAX_SUGGESTIONS = 5
-_shorten = partial(one_line, max_chars=60)
+_shorten = partial(collapse_whitespace, max_chars=60)
 
 _MIN_RATIO = 0.6
 """Minimum difflib ratio of a name to suggest."""
@@ -68,7 +68,7 @@ def find_document(reader: Reader, name: str) -> str:
     """
     rows = reader.table("documents", ["id", "human_readable_id", "path", "row", "title"])
     paths, titles = rows["path"].to_pylist(), [title or "" for title in rows["title"].to_pylist()]
-    places = list(map(document_place, paths, rows["row"].to_pylist()))
+    places = list(map(document_location, paths, rows["row"].to_pylist()))
     if name in places:
         return str(rows["id"][places.index(name)].as_py())
     return _exact(reader, "documents", name, [name]) or _by_name(

@@ -40,12 +40,12 @@ def signatures(
     low = np.searchsorted(e.edge_community, communities)
     high = np.searchsorted(e.edge_community, h.subtree_end)
     claim_low, claim_high = (np.searchsorted(e.claim_place, places) for places in (h.start, h.end))
-    degrees = _range_sums(mixed(edges + e.edge_degree.astype(np.uint64)), low, high)
+    degrees = _range_sums(mix_bits(edges + e.edge_degree.astype(np.uint64)), low, high)
     columns = [
-        _range_sums(mixed(nodes), h.start, h.end),
-        _range_sums(mixed(edges), low, high),
-        _range_sums(mixed(claims), claim_low, claim_high),
-        _range_sums(mixed(ids), communities, h.subtree_end),
+        _range_sums(mix_bits(nodes), h.start, h.end),
+        _range_sums(mix_bits(edges), low, high),
+        _range_sums(mix_bits(claims), claim_low, claim_high),
+        _range_sums(mix_bits(ids), communities, h.subtree_end),
         np.where(is_cut, degrees, np.uint64(0)),
     ]
     return np.stack(columns, axis=1)
@@ -72,7 +72,7 @@ def content_hashes(table: pa.Table) -> pa.Array:
     return pa.array([int.from_bytes(digest) for digest in rows], pa.uint64())
 
 
-def mixed(hashes: Hashes) -> Hashes:
+def mix_bits(hashes: Hashes) -> Hashes:
     """Mix the bits of hashes with the finaliser of splitmix64 (Steele, Lea and Flood 2014)."""
     mixed = (hashes ^ (hashes >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

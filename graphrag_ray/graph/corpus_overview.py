@@ -14,7 +14,7 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings, normalize_description
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.base.wording import shortened
+from graphrag_ray.base.wording import shorten
 from graphrag_ray.graph.report_context import Count, sanitize
 
 MAX_TITLES = 60
@@ -41,18 +41,18 @@ def about_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AboutSpec:
     )
 
 
-def about_line(settings: Settings, prompt: Prompt) -> str:
+def overview_line(settings: Settings, prompt: Prompt) -> str:
     """Return the text for `{about}` in a prompt, or "" without an overview or without the placeholder."""
     text = sanitize(settings.corpus.description or "") if "about" in prompt.placeholders else ""
     return f"What the corpus is about: {text}" if text else ""
 
 
-def needs_about(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
+def needs_overview(settings: Settings, prompts: Mapping[str, Prompt]) -> bool:
     """Return whether the overview is missing and the report prompt uses it."""
     return settings.corpus.description is None and "about" in prompts["report"].placeholders
 
 
-def about(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:
+def request_overview(titles: str, entities: str, spec: AboutSpec) -> Dialogue[str]:
     """Request the overview from titles and entities, one per line.
 
     Raises:
@@ -100,4 +100,4 @@ def entity_lines(entities: Sequence[tuple[str, str]], count: Count) -> str:
 
 
 def _one_line(text: str, max_characters: int) -> str:
-    return shortened(" ".join(sanitize(text[: 4 * max_characters]).split()), max_characters)
+    return shorten(" ".join(sanitize(text[: 4 * max_characters]).split()), max_characters)

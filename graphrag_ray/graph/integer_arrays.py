@@ -21,7 +21,7 @@ _NIBBLE = np.full(256, 255, dtype=np.uint8)
 _NIBBLE[np.frombuffer(b"0123456789abcdef", dtype=np.uint8)] = np.arange(16, dtype=np.uint8)
 
 
-def codes(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
+def encode_sorted(column: pa.ChunkedArray | pa.Array) -> tuple[Ints, pa.Array]:
     """Number the distinct values of a column in ascending order (code points for strings).
 
     Returns the code of each row (-1 for null) and the sorted distinct values. Codes sort like the values and
@@ -78,9 +78,9 @@ def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
 
     A table may contain at most 64 million ids (2 GB). Partitions contain far fewer.
     """
-    key, keys = codes(instances[key_column])
-    document, _ = codes(instances["document_id"])
-    unit, units = codes(instances["text_unit_id"])
+    key, keys = encode_sorted(instances[key_column])
+    document, _ = encode_sorted(instances["document_id"])
+    unit, units = encode_sorted(instances["text_unit_id"])
     # A position in a document is one text unit, so equal units end up next to each other.
     order = np.lexsort((unit, instances["position"].to_numpy(), document, key))
     sorted_key, sorted_unit = key[order], unit[order]
@@ -123,6 +123,6 @@ def _parse_hex_half(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | No
     return octets.view(">u8").ravel().astype(np.uint64)
 
 
-def degrees(source: Ints, target: Ints, n_nodes: int) -> Ints:
+def node_degrees(source: Ints, target: Ints, n_nodes: int) -> Ints:
     """[n_nodes] degree of each node."""
     return np.bincount(source, minlength=n_nodes) + np.bincount(target, minlength=n_nodes)

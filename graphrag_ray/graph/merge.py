@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from graphrag_ray.base.ids import claim_id, entity_id, relationship_id
 from graphrag_ray.base.schema import COVARIATES, ENTITY_INSTANCES, RELATIONSHIP_INSTANCES
 from graphrag_ray.graph.extraction_dialogue import ClaimRecords, ExtractedRecords
-from graphrag_ray.graph.integer_arrays import Bools, codes, first_rows, run_starts, text_units_by_key
+from graphrag_ray.graph.integer_arrays import Bools, encode_sorted, first_rows, run_starts, text_units_by_key
 
 _CHUNK_BYTES = 1 << 28  # size of descriptions gathered at a time; Arrow string arrays are limited to 2 GB
 _MICRO = 1_000_000  # strengths are summed in millionths
@@ -76,7 +76,7 @@ def merge_entities(instances: pa.Table) -> pa.Table:
     """
     units = text_units_by_key(instances, "entity_id")
     key, n = units.key, len(units.keys)
-    type_, types = codes(instances["type"])
+    type_, types = encode_sorted(instances["type"])
     stated = np.flatnonzero(
         (type_ >= 0) & pc.fill_null(pc.not_equal(instances["type"], ""), False).to_numpy()
     )
@@ -141,8 +141,8 @@ def sort_instances(table: pa.Table) -> pa.Table:
 
     Rows are gathered in pieces with 64-bit offsets, so that descriptions do not overflow string arrays.
     """
-    key, _ = codes(table.column(0))
-    document, _ = codes(table["document_id"])
+    key, _ = encode_sorted(table.column(0))
+    document, _ = encode_sorted(table["document_id"])
     names = [name for name in ("ordinal", "turn", "position") if name in table.column_names]
     order = np.lexsort((*(table[name].to_numpy() for name in names), document, key))
     wide = pa.schema([f.with_type(pa.large_string()) if f.type == pa.string() else f for f in table.schema])
@@ -154,7 +154,9 @@ def sort_instances(table: pa.Table) -> pa.Table:
     return pa.concat_tables(pieces) if pieces else table
 
 
-def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> Iterator[pa.RecordBatch]:
+def descriptions_by_key(
+    sorted_instances: pa.Table, max_batch_rows: int = 1 << 17
+) -> Iterator[pa.RecordBatch]:
     """Yield the distinct descriptions of each id in canonical order: (id, descriptions).
 
     Every id occurs once, in the order of `merge_entities` and `merge_relationships`. Its list is empty if no
@@ -175,7 +177,7 @@ def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> 
     first = 0
     while first < len(starts):
         # Take as many ids as fit in max_rows, but at least one.
-        end = max(first + 1, int(np.searchsorted(bounds, bounds[first] + max_rows, side="right")) - 1)
+        end = max(first + 1, int(np.searchsorted(bounds, bounds[first] + max_batch_rows, side="right")) - 1)
         rows, n_ids = sorted_instances.slice(bounds[first], bounds[end] - bounds[first]), end - first
         texts = rows["description"].cast(pa.large_string()).combine_chunks()
         id_index = np.repeat(np.arange(n_ids), np.diff(bounds[first : end + 1]))
@@ -193,7 +195,7 @@ def descriptions_by_key(sorted_instances: pa.Table, max_rows: int = 1 << 17) -> 
 
 def _entity_ids(titles: pa.ChunkedArray) -> pa.Array:
     """Return the entity id of each title, hashing every distinct title once."""
-    code, distinct = codes(titles)
+    code, distinct = encode_sorted(titles)
     return pa.array([entity_id(t) for t in distinct.to_pylist()], type=pa.string()).take(pa.array(code))
 
 
@@ -250,7 +252,7 @@ def merge_claims(instances: pa.Table) -> pa.Table:
     """
     units = text_units_by_key(instances, "claim_id")
     n = len(units.keys)
-    document, _ = codes(instances["document_id"])
+    document, _ = encode_sorted(instances["document_id"])
     order = np.lexsort((instances["ordinal"].to_numpy(), instances["position"].to_numpy(), document))
     key = units.key[order]
     first = pa.array(order[first_rows(key, n)])

@@ -44,7 +44,9 @@ def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     return np.where(n_both * total >= a * b, 2.0, -2.0) * np.maximum(g2, 0.0)
 
 
-def strongest(source: Ints, target: Ints, n_ab: Ints, association: Floats, n_nodes: int) -> Bools:
+def strongest_relationships(
+    source: Ints, target: Ints, n_ab: Ints, association: Floats, n_nodes: int
+) -> Bools:
     """[E] mask with the strongest relationship of each node.
 
     It is the one stated by most text units. Ties: by association, then by the smaller neighbour.
@@ -57,7 +59,7 @@ def strongest(source: Ints, target: Ints, n_ab: Ints, association: Floats, n_nod
     return is_strongest
 
 
-def keep_relationships(
+def relationships_to_retain(
     source: Ints,
     target: Ints,
     n_ab: Ints,
@@ -77,12 +79,16 @@ def keep_relationships(
     """
     association = log_likelihood(n_ab, frequency[source], frequency[target], n_units * _SENTENCES_PER_UNIT)
     significant = association >= max(min_log_likelihood, np.finfo(np.float64).tiny)
-    return significant | (n_ab >= _MIN_REPEATS) | strongest(source, target, n_ab, association, len(frequency))
+    return (
+        significant
+        | (n_ab >= _MIN_REPEATS)
+        | strongest_relationships(source, target, n_ab, association, len(frequency))
+    )
 
 
-def keep_entities(frequency: Ints, n_typed: Ints, degree: Ints) -> Bools:
+def entities_to_retain(frequency: Ints, n_typed: Ints, degree: Ints) -> Bools:
     """[N] mask of the names to retain: in several text units (`frequency`), typed, or in a relationship.
 
-    `degree` counts the relationships retained by `keep_relationships`, so none of them loses an end.
+    `degree` counts the relationships retained by `relationships_to_retain`, so none of them loses an end.
     """
     return (frequency >= 2) | (n_typed > 0) | (degree > 0)

@@ -13,7 +13,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import TRUNCATED_JSON, JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
-from graphrag_ray.graph.corpus_overview import about_line
+from graphrag_ray.graph.corpus_overview import overview_line
 from graphrag_ray.graph.extraction_dialogue import usable_reply
 from graphrag_ray.graph.report_context import Context
 
@@ -79,7 +79,7 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
         rating_criterion=reports.rating_criterion,
         language=settings.output_language,
         max_tokens=reports.max_output_tokens,
-        about=about_line(settings, prompts["report"]),
+        about=overview_line(settings, prompts["report"]),
     )
 
 

@@ -124,26 +124,26 @@ def difference(before: ContextSketch, now: ContextSketch) -> float:
 
 
 def reusable_report(
-    earlier: PreviousReport,
+    previous: PreviousReport,
     now: ContextSketch,
     records: Sequence[Record],
     max_difference: float,
-    lost: RemovedEvidence,
+    removed: RemovedEvidence,
 ) -> Report | None:
     """Return the earlier report, adapted to the current context, or None if it must be rewritten.
 
     `now` and `records` describe the current context. It may differ by less than `max_difference`.
     """
-    before = earlier.sketch
+    before = previous.sketch
     # With an identical context, the journal already has the reply.
     if before.text_hash == now.text_hash or difference(before, now) >= max_difference:
         return None
     # The report must not contain text of a record that lost evidence and changed. After a deletion, reports
     # in the context must be unchanged, because their own evidence is unknown here.
-    texts, lost_ids = {r.text for r in now.records}, set(lost.elements.tolist())
+    texts, lost_ids = {r.text for r in now.records}, set(removed.elements.tolist())
     for record in before.records:
         may_be_stale = (
-            lost.any_document_deleted if record.section in REPORT_SECTIONS else record.id in lost_ids
+            removed.any_document_deleted if record.section in REPORT_SECTIONS else record.id in lost_ids
         )
         if may_be_stale and record.text not in texts:
             return None
@@ -153,7 +153,7 @@ def reusable_report(
     current = {(r.section, r.id) for r in current_records}
     id_by_text = {_text_hash(r): r.id for r in current_records}
     old_text = {(r.section, r.id): r.text for r in before.records}
-    report, new_ids = earlier.report, dict[str, str]()
+    report, new_ids = previous.report, dict[str, str]()
     for cited in report.references:
         same_id = cited.id if (cited.section, cited.id) in current else ""
         old_hash = old_text.get((cited.section, _prefix(cited.id)), -1)

@@ -135,13 +135,13 @@ class LevelSchedule:
         tokens: Sequence[int | None],
         budget: int,
         kind: int = REPORT,
-        in_order: bool = False,
-        places: Ints | None = None,
+        sort_by_number: bool = False,
+        indices: Ints | None = None,
         max_record_tokens: int | None = None,
     ) -> None:
         self._children, self._tokens = children, tokens
         self._max_record_tokens = max_record_tokens or max_report_tokens(budget)
-        self._budget, self._kind, self._in_order, self._places = budget, kind, in_order, places
+        self._budget, self._kind, self._in_order, self._places = budget, kind, sort_by_number, indices
         has_records = [any(tokens[child] for child in members.tolist()) for members in children]
         self.without_inputs = [community for community, has_any in enumerate(has_records) if not has_any]
         self._with_inputs = [community for community, has_any in enumerate(has_records) if has_any]

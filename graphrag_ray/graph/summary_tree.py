@@ -1,4 +1,4 @@
-"""A tree of summaries over texts, as in RAPTOR (Sarthi et al. 2024, section 3), built bottom-up.
+"""A summary tree over texts, as in RAPTOR (Sarthi et al. 2024, section 3), built bottom-up.
 
 The nodes of the lowest level are texts. The nodes of any other level are summaries of clusters of the level
 below. A node can be in several clusters (`soft_clusters.py`), but all texts have the same depth. An existing
@@ -38,7 +38,7 @@ class Clusters(Sequence[Ints]):
     bounds: Ints
 
     @classmethod
-    def of(cls, clusters: Iterable[Ints]) -> Clusters:
+    def from_sets(cls, clusters: Iterable[Ints]) -> Clusters:
         members = list(clusters)
         bounds = np.cumsum([0, *map(len, members)]).astype(np.int64)
         return cls(np.concatenate([np.zeros(0, np.int64), *members]).astype(np.int64), bounds)
@@ -56,7 +56,7 @@ class Clusters(Sequence[Ints]):
         return (self[cluster] for cluster in range(len(self)))
 
     @property
-    def of_member(self) -> Ints:
+    def cluster_of_member(self) -> Ints:
         """[members] the cluster of each member."""
         return np.repeat(np.arange(len(self)), np.diff(self.bounds))
 
@@ -108,7 +108,7 @@ def partition_into_groups(vectors: Vectors) -> list[Ints]:
 
 
 def update_level(
-    keys: Keys, vectors: Vectors, sizes: Ints, max_tokens: int, earlier: PreviousLevel | None
+    keys: Keys, vectors: Vectors, sizes: Ints, max_tokens: int, previous: PreviousLevel | None
 ) -> UpdatedLevel | None:
     """Update the previous clusters, or return None if the level must be clustered from scratch.
 
@@ -116,26 +116,28 @@ def update_level(
     `keys` (64 bits), `vectors` and `sizes` (tokens) describe the current nodes. `max_tokens` limits the size
     of a cluster.
     """
-    if earlier is None or not len(keys) or not len(earlier.nodes):
+    if previous is None or not len(keys) or not len(previous.nodes):
         return None
     order = np.argsort(keys)
-    position = np.minimum(np.searchsorted(keys[order], earlier.nodes), len(keys) - 1)
-    current_position = np.where(keys[order][position] == earlier.nodes, order[position], -1)
-    old_clusters = earlier.level.clusters
+    position = np.minimum(np.searchsorted(keys[order], previous.nodes), len(keys) - 1)
+    current_position = np.where(keys[order][position] == previous.nodes, order[position], -1)
+    old_clusters = previous.level.clusters
     member = current_position[old_clusters.member]
-    n_left = np.bincount(old_clusters.of_member[member >= 0], minlength=len(old_clusters))
+    n_left = np.bincount(old_clusters.cluster_of_member[member >= 0], minlength=len(old_clusters))
     # The last member of a shrunken cluster joins the nearest cluster, like a new node.
-    is_retained = (member >= 0) & ((n_left > 1) | (np.diff(old_clusters.bounds) == 1))[old_clusters.of_member]
+    is_retained = (member >= 0) & ((n_left > 1) | (np.diff(old_clusters.bounds) == 1))[
+        old_clusters.cluster_of_member
+    ]
     is_new = np.ones(len(keys), dtype=np.bool_)
     is_new[member[is_retained]] = False
-    cluster, member = old_clusters.of_member[is_retained], member[is_retained]
+    cluster, member = old_clusters.cluster_of_member[is_retained], member[is_retained]
     if is_new.sum() > _MAX_NEW_SHARE * len(keys):
         return None
     remaining, cluster = np.unique(cluster, return_inverse=True)
     joining = np.flatnonzero(is_new)
     nearest = _nearest(joining, _directions(vectors, member, cluster, len(remaining)), vectors)
     member, cluster = np.concatenate([member, joining]), np.concatenate([cluster, nearest])
-    if len(member) < _MIN_SIZE_SHARE * earlier.level.average_size * len(remaining):
+    if len(member) < _MIN_SIZE_SHARE * previous.level.average_size * len(remaining):
         return None
     by_cluster = np.lexsort((member, cluster))
     members = np.split(member[by_cluster], np.cumsum(np.bincount(cluster, minlength=len(remaining)))[:-1])
@@ -145,9 +147,9 @@ def update_level(
     too_long = joined & (np.bincount(cluster, sizes[member], len(remaining)) > max_tokens)
     large = [c for c in np.flatnonzero(too_long).tolist() if len(members[c]) > 1]
     retained = np.setdiff1d(np.arange(len(remaining)), large).tolist()
-    clusters, divided = Clusters.of(members[c] for c in retained), [members[c] for c in large]
-    names = earlier.level.names[remaining]
-    return UpdatedLevel(clusters, names[retained], divided, names[large], earlier.level.average_size)
+    clusters, divided = Clusters.from_sets(members[c] for c in retained), [members[c] for c in large]
+    names = previous.level.names[remaining]
+    return UpdatedLevel(clusters, names[retained], divided, names[large], previous.level.average_size)
 
 
 def _directions(vectors: Vectors, member: Ints, cluster: Ints, n: int) -> Vectors:
@@ -186,7 +188,7 @@ def sorted_level(
     for i, members in enumerate(clusters):
         by_members.setdefault(tuple(members.tolist()), i)
     order = [by_members[members] for members in sorted(by_members)]
-    distinct = Clusters.of(clusters[i] for i in order)
+    distinct = Clusters.from_sets(clusters[i] for i in order)
     if average_size is None:
         average_size = len(distinct.member) / max(1, len(distinct))
     return TreeLevel(distinct, np.array([names[i] for i in order], dtype=np.uint64), average_size)
@@ -250,7 +252,7 @@ class SummaryTree:
                 continue
             below = by_level[-1]
             by_level.append([np.unique(np.concatenate([below[i] for i in c.tolist()])) for c in clusters])
-        return Clusters.of(texts for level in reversed(by_level) for texts in level)
+        return Clusters.from_sets(texts for level in reversed(by_level) for texts in level)
 
     def children(self, community: int) -> list[int]:
         """Return the communities from which a summary was written. Empty on the level above texts."""

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.declarations import HIERARCHIES, MODEL_STAGES_OF_INDEXING, STAGES
+from graphrag_ray.base.declarations import DIALOGUE_STAGES, HIERARCHIES, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, without_machine_settings
 from graphrag_ray.base.providers import RemoteProvider, load_provider
@@ -21,7 +21,7 @@ from graphrag_ray.corpus.parse import missing_column_fault
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.input_rows import InputRows
-from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.interrupts import InterruptState, handle_signals
 from graphrag_ray.engine.model_access import Models, check_endpoints, probe_endpoints
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.process_pool import ProcessPool
@@ -140,7 +140,7 @@ def _start(
             observer.message(f"Saved the endpoints of this index for later commands in {path}.")
     except OSError as e:
         observer.message(f"Cannot save the endpoints of this index on this machine ({e}).")
-    run, stop = settings.run, Stop(notify=observer.message)
+    run, stop = settings.run, InterruptState(notify=observer.message)
     spending = Spending(settings.budget, time.monotonic())
     shared = (store, models, run.max_failed_fraction, run.journal_flush_s, observer.progress, spending, stop)
     if in_process:
@@ -168,7 +168,7 @@ def _choose_executor(
         return False, "Starting Ray: INPUT is a dataset or a function."
     limit_mb = settings.run.in_process_max_mb
     changed = None
-    now = settings.for_snapshot()
+    now = settings.snapshot_settings()
     # Queries do not matter, and the other sections may contain the content of files that are read later.
     compared = now.keys() - {"query", "prompts", "names", "corpus"}
     same_code = parent is not None and parent.run.get("code") == code_version()
@@ -240,5 +240,5 @@ def indexing_stages(settings: Settings) -> list[str]:
     """List the dialogues of a run's stages that call models."""
     hierarchy_dialogues = {STAGES[name].dialogue for kind in HIERARCHIES.values() for name in kind.stages}
     skipped = hierarchy_dialogues if settings.build == "names" else set[str]()
-    enabled = (s for s in MODEL_STAGES_OF_INDEXING if not s.section or getattr(settings, s.section).enabled)
+    enabled = (s for s in DIALOGUE_STAGES if not s.section or getattr(settings, s.section).enabled)
     return [s.dialogue for s in enabled if s.dialogue not in skipped]

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import COMPARED_TABLES
+from graphrag_ray.base.declarations import CHANGE_TRACKED_TABLES
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import column_at_path, parse_raw_data
 from graphrag_ray.graph.community_signatures import content_hashes
@@ -39,7 +39,7 @@ def count_changes(run: Run, tables: Mapping[str, list[Part]]) -> dict[str, dict[
     """
     before: Mapping[str, list[Part]] = run.parent.tables if run.parent else {}
     counts = {}
-    for name in COMPARED_TABLES:
+    for name in CHANGE_TRACKED_TABLES:
         reused = {part.path for part in tables.get(name, [])}
         if any(part.path in run.damaged and part.path not in reused for part in before.get(name, [])):
             run.observer.message(f"Changes in {name} are unknown: its previous rows were damaged.")
@@ -84,7 +84,7 @@ def _hash_parts(run: Run, name: str, parts: Sequence[Part]) -> npt.NDArray[np.ui
 
 
 def _hash_rows(name: str, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
-    _, columns = COMPARED_TABLES[name]
+    _, columns = CHANGE_TRACKED_TABLES[name]
     for table in map_in_threads(lambda part: read_part(store, part, ["id", *columns]), parts):
         content = content_hashes(table.select(columns))
         yield pa.table({"id": id_keys(table["id"]), "content": content})

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.declarations import JOURNALS, MODEL_STAGES_OF_INDEXING
+from graphrag_ray.base.declarations import DIALOGUE_STAGES, JOURNALS
 from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
@@ -63,7 +63,7 @@ def estimate(
     before = previous_settings(store, snapshot) if store is not None else None
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
-    settings = settings.with_kept_settings(before)
+    settings = settings.with_stored_settings(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
@@ -148,7 +148,7 @@ def _learn_from_journals(
     """Add evidence from journals: the calls of each prompt, and the model's extractions of sampled chunks."""
     replies: dict[str, Replies] = {}
     columns = ["kind", "prompt", "model", "prompt_tokens", "completion_tokens", "latency_s"]
-    for stage in MODEL_STAGES_OF_INDEXING:
+    for stage in DIALOGUE_STAGES:
         model_id = settings.model(settings.model_name(stage.dialogue)).model_id
         tables = []
         parts = list_parts(store, stage.dialogue) if stage.prompts else []

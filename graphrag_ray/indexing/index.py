@@ -119,7 +119,7 @@ def index(
         run.parent = open_parent(run, add)
         previous = previous_settings(store, run.parent)
         run.settings = with_file_contents(settings, previous, observer, new_prompts)
-        run.settings = run.settings.with_kept_settings(previous)
+        run.settings = run.settings.with_stored_settings(previous)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
             old = run.parent.version
@@ -191,7 +191,7 @@ def _commit(
         version=__version__,
         tables=finished.tables,
         counts=counts,
-        settings=settings.for_snapshot(),
+        settings=settings.snapshot_settings(),
         steps=run.step_records,
         usage=run.accounts.to_dict(),
         next_human_readable_id=finished.next_human_readable_id,
@@ -272,7 +272,7 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
 
     def counts_of(name: str) -> dict[str, Any]:
         kind = HIERARCHIES[name]
-        n = {"communities": rows(kind.communities_table), kind.reports_count: rows(kind.reports_table)}
+        n = {"communities": rows(kind.communities_table), kind.report_count_key: rows(kind.reports_table)}
         return {**n, **results.hierarchies[name].counts}
 
     first, *others = results.hierarchies or [""]

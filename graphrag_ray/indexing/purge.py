@@ -109,7 +109,7 @@ def clean_up(
     options: gc.GcOptions,
     *,
     purge: Sequence[str] = (),
-    search: Sequence[str] = (),
+    search_paths: Sequence[str] = (),
     journal: bool = False,
     delete: bool = False,
 ) -> CleanupResult:
@@ -127,7 +127,7 @@ def clean_up(
         LockHeld: A run is active.
         StoreError: Storage failed or a manifest is damaged.
     """
-    if search and not purge:
+    if search_paths and not purge:
         raise UsageError("--also searches for purged documents. Name them with --purge.")
     snapshots.open_latest(store)  # Fail before a lock is created in a folder that is not an index.
     writer = None if delete else locks.find_holder(store)
@@ -135,7 +135,7 @@ def clean_up(
     with locks.acquire(store, note="gc") if delete else no_lock as lock:
         newest = snapshots.open_latest(store)
         purged = _plan_purge(store, newest, purge)
-        traces = _search_elsewhere(store, newest, purged, search) if purged and search else {}
+        traces = _search_elsewhere(store, newest, purged, search_paths) if purged and search_paths else {}
         if purged:
             options = replace(options, at_once=purged.numbers, damaged=True)
         needed = keys_needed(store, newest) if purged or journal else {}
@@ -160,8 +160,8 @@ def clean_up(
             lock.check()
             store.write(PENDING, orjson.dumps(record))
         for name, keys in keep.items():
-            compaction.trim(store, name, keys, unreadable=drop_damaged, check=lock.check)
-        gc.execute(store, result.plan, lock.check)
+            compaction.trim(store, name, keys, drop_damaged=drop_damaged, check=lock.check)
+        gc.execute_gc(store, result.plan, lock.check)
         if purged:
             store.delete(PENDING)
         return result
@@ -204,7 +204,7 @@ def _plan_purge(store: Store, newest: Manifest, names: Sequence[str]) -> _Purge 
 def _manifests(store: Store) -> dict[int, Manifest]:
     """Load all snapshots, including removed ones that may still have readers."""
     removed = gc.removed_snapshots(store)
-    return removed | {n: snapshots.load(store, n) for n in snapshots.numbers(store)}
+    return removed | {n: snapshots.load(store, n) for n in snapshots.list_numbers(store)}
 
 
 def _match_documents(

@@ -136,7 +136,8 @@ class Run:
                 if suspicious and self.parent is not None and name not in self.forced_steps:
                     self.observer.message(
                         f"Step {name} failed to continue from snapshot {self.parent.number}. Rebuilding the "
-                        f"tables of this step and all later ones: {unexpected_errors.describe_error(e)}"
+                        f"tables of this step and all later ones: "
+                        f"{unexpected_errors.describe_unexpected_error(e)}"
                     )
                     self.forced_steps = frozenset([*self.parent.steps, name])
                     return self.step(name, depends_on, compute, journal)
@@ -286,7 +287,7 @@ class Run:
         return (
             self.step_records.keys() == before.keys()
             and all(self.step_records[n]["tables"] == before[n]["tables"] for n in before)
-            and self.parent.settings == self.settings.for_snapshot()
+            and self.parent.settings == self.settings.snapshot_settings()
         )
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:

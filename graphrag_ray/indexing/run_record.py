@@ -22,7 +22,7 @@ from typing import Any
 from graphrag_ray.base import errors, logs
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, BudgetSpent, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.keys import scrub
-from graphrag_ray.base.urls import without_secrets
+from graphrag_ray.base.urls import redact_urls
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.sweep_pace import RecentRates, StagePace
@@ -99,7 +99,7 @@ class Heartbeat:
         step = self._run.current_step[0]
         if self._pace is None or self._pace[0] != step:
             self._recent = RecentRates()
-        self._recent.note(progress)
+        self._recent.add(progress)
         self._pace = step, StagePace.of(progress, self._recent)
 
     def current_progress(self) -> Mapping[str, Any]:
@@ -163,11 +163,14 @@ class RunRecorder:
             }
             for name, s in run.seconds.items()
         }
-        changes |= {"usage": run.executor.spending.earlier.to_dict(), "settings": run.settings.for_snapshot()}
+        changes |= {
+            "usage": run.executor.spending.earlier.to_dict(),
+            "settings": run.settings.snapshot_settings(),
+        }
         self.record = replace(self.record, steps=steps, **changes)
         self.written = False
         try:
-            run_records.write(run.store, self.record)
+            run_records.write_record(run.store, self.record)
             self.written = True
         except StoreError as e:
             _log.warning("The record of this run was not written: %s", e)
@@ -203,7 +206,7 @@ def record_run(run: Run, options: Mapping[str, Any], now: Callable[[], float]) -
         started_at=now(),
         version=version("graphrag-ray"),
         given=options,
-        settings=run.settings.for_snapshot(),
+        settings=run.settings.snapshot_settings(),
         host=run.lock.holder.host,
         pid=run.lock.holder.pid,
     )
@@ -237,7 +240,7 @@ def record_run(run: Run, options: Mapping[str, Any], now: Callable[[], float]) -
 
 
 @contextmanager
-def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = False) -> Iterator[None]:
+def record_refusal(store: Store, options: Mapping[str, Any], always: bool = False) -> Iterator[None]:
     """Record an error that ends an attempt before it becomes a run.
 
     Unless `always` is set, the error is recorded only if the index has runs, so that nothing is written to a
@@ -255,7 +258,7 @@ def recording_refusals(store: Store, given: Mapping[str, Any], always: bool = Fa
             became_run &= last is not None and (last.host, last.pid) == (socket.gethostname(), os.getpid())
             if not became_run and (last is not None or always):
                 after = last.epoch if last else 0
-                refusal = RefusedRun(after=after, at=time.time(), given=given, **describe_ending(error))
+                refusal = RefusedRun(after=after, at=time.time(), given=options, **describe_ending(error))
                 run_records.write_refusal(store, refusal)
         except GraphRagError as e:
             _log.info("The failed attempt was not recorded next to the index: %s", e)
@@ -269,13 +272,13 @@ def describe_ending(error: BaseException) -> dict[str, Any]:
     outcome = next((word for kind, word in OUTCOMES.items() if isinstance(error, kind)), "crash")
     message = f"{type(error).__name__}: {error}" if outcome == "crash" else str(error)
     # Everyone with access to the index can read the record, so it must not contain secrets.
-    message = scrub(without_secrets(message), logs.secrets_in(os.environ))
+    message = scrub(redact_urls(message), logs.secrets_in(os.environ))
     return {"outcome": outcome, "exit_code": code, "message": message[:2_000]}
 
 
 def unfinished_note(store: Store, journals: tuple[str, ...]) -> str | None:
     """Describe the usage of runs since the last completed one, or return None if they used nothing."""
-    unfinished = run_records.unfinished(store)  # newest first
+    unfinished = run_records.unfinished_runs(store)  # newest first
     ends = [math.inf, *(r.started_at for r in unfinished)]
     tokens = []
     for record, end in zip(unfinished, ends, strict=False):

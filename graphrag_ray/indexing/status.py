@@ -30,7 +30,9 @@ T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 
-def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False) -> dict[str, Any]:
+def index_status(
+    store: Store, snapshot: int | None = None, *, with_snapshots: bool = False
+) -> dict[str, Any]:
     """Return the status of an index as plain values.
 
     `damaged` lists damage that can be detected without reading every byte: to the manifest, to parts of the
@@ -86,7 +88,7 @@ def status_of(store: Store, snapshot: int | None = None, *, listed: bool = False
         }
         mismatches = find_size_mismatches(store, needed_parts(manifest))
         damaged += [f"{store.url_of(path)} {problem}" for path, problem in mismatches.items()]
-    if listed:
+    if with_snapshots:
         status["snapshots"] = _list_snapshots(store)
     return status
 
@@ -132,14 +134,16 @@ def wait_for_run(
     store: Store, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], object] = time.sleep
 ) -> None:
     """Wait until a run begins or is refused. Raises StoreError after START_TIMEOUT_S."""
-    before, refusal = max(run_records.epochs(store), default=0), run_records.read_refusal(store)
+    before, refusal = max(run_records.list_epochs(store), default=0), run_records.read_refusal(store)
     run = last_run(store)
     if run is not None and run["outcome"] == run_records.RUNNING:
         return
     end = clock() + START_TIMEOUT_S
 
     def nothing_yet() -> bool:
-        return max(run_records.epochs(store), default=0) == before and run_records.read_refusal(store) in (
+        return max(run_records.list_epochs(store), default=0) == before and run_records.read_refusal(
+            store
+        ) in (
             None,
             refusal,
         )
@@ -217,7 +221,7 @@ def refusal_since_last_run(store: Store) -> dict[str, Any] | None:
     """Return the last attempt if it was refused after the last run, by the storage's clock."""
     modified = {info.path: info.modified for info in store.list("runs")}
     refused_at = modified.get(run_records.REFUSED)
-    ended_at = modified.get(run_records.record_path(max(run_records.epochs(store), default=0)))
+    ended_at = modified.get(run_records.record_path(max(run_records.list_epochs(store), default=0)))
     if refused_at is not None and ended_at is not None and refused_at <= ended_at:
         return None
     return _last_refusal(store)
@@ -226,7 +230,7 @@ def refusal_since_last_run(store: Store) -> dict[str, Any] | None:
 def _last_refusal(store: Store) -> dict[str, Any] | None:
     """Return the last attempt if it was refused and no run has begun since."""
     refusal = run_records.read_refusal(store)
-    if refusal is None or refusal.after < max(run_records.epochs(store), default=0):
+    if refusal is None or refusal.after < max(run_records.list_epochs(store), default=0):
         return None
     return {
         "at": format_utc(refusal.at),
@@ -245,7 +249,7 @@ def _exit_meaning(code: int | None) -> str | None:
 def _list_snapshots(store: Store) -> list[dict[str, Any]]:
     """List all snapshots with the total size of their parts, and of the parts that no other snapshot uses."""
     manifests = []
-    for number in reversed(snapshots.numbers(store)):
+    for number in reversed(snapshots.list_numbers(store)):
         with suppress(IndexNotFound):  # It was removed after the listing.
             manifests.append(snapshots.load(store, number))
     size = {info.path: info.bytes for info in list_parts(store)}

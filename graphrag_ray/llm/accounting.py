@@ -164,7 +164,7 @@ class Latencies:
                 return min(self.longest_s, _MIN_LATENCY_S * math.exp2((bucket + 1) / _BUCKETS_PER_DOUBLING))
         return None
 
-    def absorb(self, other: Latencies) -> None:
+    def merge(self, other: Latencies) -> None:
         self.counts.update(other.counts)
         self.longest_s = max(self.longest_s, other.longest_s)
 
@@ -221,7 +221,7 @@ class CallTotals:
             self.latency.add(record.latency_s)
 
     def merge(self, other: CallTotals) -> None:
-        self.latency.absorb(other.latency)
+        self.latency.merge(other.latency)
         self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
         for count in _COUNTS:
             setattr(self, count, getattr(self, count) + getattr(other, count))
@@ -241,7 +241,7 @@ class StageTiming:
     ms: int = 0
     peak_in_flight: int = 0
 
-    def absorb(self, other: StageTiming) -> None:
+    def merge(self, other: StageTiming) -> None:
         self.ms += other.ms
         self.peak_in_flight = max(self.peak_in_flight, other.peak_in_flight)
 
@@ -281,12 +281,12 @@ class Accounts:
         if record.learned:
             add_quirks(self.quirks, {record.model_id: {record.endpoint: record.learned}})
 
-    def absorb(self, other: Accounts) -> None:
+    def merge(self, other: Accounts) -> None:
         """Add the totals of other accounts to these."""
         for key, totals in other.by_stage.items():
             self.by_stage.setdefault(key, CallTotals()).merge(totals)
         for stage, span in other.spans.items():
-            self.spans.setdefault(stage, StageTiming()).absorb(span)
+            self.spans.setdefault(stage, StageTiming()).merge(span)
         self.limits.update(other.limits)
         add_quirks(self.quirks, other.quirks)
 
@@ -300,7 +300,7 @@ class Accounts:
     def merged(many: Iterable[Accounts]) -> Accounts:
         merged = Accounts()
         for accounts in many:
-            merged.absorb(accounts)
+            merged.merge(accounts)
         return merged
 
     @property

@@ -22,7 +22,7 @@ from graphrag_ray.base.errors import (
 )
 from graphrag_ray.base.messages import Usage, join_surrogates
 from graphrag_ray.base.urls import display_url
-from graphrag_ray.base.wording import rough_time
+from graphrag_ray.base.wording import format_duration
 from graphrag_ray.llm.limit_headers import retry_after_s
 
 MAX_MESSAGE_CHARS = 600
@@ -75,7 +75,7 @@ class ReplyInterrupted(BilledFailure, TransientCallError):
     """The endpoint failed in the middle of a reply. The prompt and the partial reply count as usage."""
 
 
-class Unanswered(TransientCallError):
+class NoAnswer(TransientCallError):
     """The request was sent, but there was no usable answer. The endpoint may have processed and billed it."""
 
 
@@ -119,7 +119,7 @@ class HttpRefusal:
         return HttpRefusal.read(code if isinstance(code, int) and 400 <= code < 600 else 500, body)
 
 
-def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = None) -> CallError:
+def error_for_refusal(refusal: HttpRefusal, where: str, retry_after_s: float | None = None) -> CallError:
     """Create the error for an HTTP error response. `where` is the endpoint's display address."""
     status, code = refusal.status, refusal.code
     if 300 <= status < 400:
@@ -140,7 +140,7 @@ def failure_of(refusal: HttpRefusal, where: str, retry_after_s: float | None = N
         return PermanentCallError(text, status=status)
     if status in _TRANSIENT_STATUS or status >= 500:
         if (retry_after_s or 0.0) > MAX_WAIT_S:
-            wait = rough_time(retry_after_s or 0.0)
+            wait = format_duration(retry_after_s or 0.0)
             return FatalCallError(
                 f"{text}. It asks to wait {wait}. Run the same command again after that.", status=status
             )
@@ -160,14 +160,14 @@ def classify(error: Exception, where: str, unix_now: float) -> CallError:
         refusal = HttpRefusal.read(error.status_code, error.body)
         if 300 <= error.status_code < 400:
             refusal = replace(refusal, message=display_url(error.response.headers.get("location", ""))[:200])
-        return failure_of(refusal, where, retry_after_s(error.response.headers, unix_now))
+        return error_for_refusal(refusal, where, retry_after_s(error.response.headers, unix_now))
     causes: list[BaseException] = [error]  # The library's message is only "Connection error.".
     while (cause := causes[-1].__cause__) is not None:
         causes.append(cause)
     reason = causes[-1]
     # The library's exception types do not reliably distinguish failed from interrupted connections.
     unsent = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError, aiohttp.InvalidURL)
-    failure = TransientCallError if any(isinstance(e, unsent) for e in causes) else Unanswered
+    failure = TransientCallError if any(isinstance(e, unsent) for e in causes) else NoAnswer
     if isinstance(reason, TimeoutError | asyncio.CancelledError | openai.APITimeoutError):
         return failure(f"{where} did not answer in time")
     return failure(f"No answer from {where}: {str(reason) or type(reason).__name__}")

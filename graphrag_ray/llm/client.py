@@ -47,18 +47,18 @@ from graphrag_ray.base.providers import Client
 from graphrag_ray.base.reasoning import (
     DEFAULT_REASONING_TOKENS,
     ReasoningFilter,
-    family_of,
+    find_model_family,
     starts_inside_reasoning,
     strip_reasoning,
 )
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.call_failures import (
     HttpRefusal,
+    NoAnswer,
     OnlyReasoning,
     ParameterRefused,
     ReasoningDetected,
     ReplyInterrupted,
-    Unanswered,
     classify,
     transport_errors,
 )
@@ -108,7 +108,7 @@ def _ssl_context(file: str | None, folder: str | None) -> ssl.SSLContext:
 
 
 class _BoundedBody(httpx2.AsyncByteStream):
-    """A response body with a size limit. Raises Unanswered if it is longer."""
+    """A response body with a size limit. Raises NoAnswer if it is longer."""
 
     def __init__(self, body: httpx2.AsyncByteStream, limit: int, where: str) -> None:
         self._body, self._limit, self._where = body, limit, where
@@ -118,7 +118,7 @@ class _BoundedBody(httpx2.AsyncByteStream):
         async for received in self._body:
             remaining -= len(received)
             if remaining < 0:
-                raise Unanswered(
+                raise NoAnswer(
                     f"{self._where} sent more than {self._limit:,} bytes, the maximum size of this reply"
                 )
             yield received
@@ -128,11 +128,11 @@ class _BoundedBody(httpx2.AsyncByteStream):
 
 
 async def _bound_body(response: httpx2.Response) -> None:
-    """Limit the size of a response body. Raises Unanswered if it is compressed."""
+    """Limit the size of a response body. Raises NoAnswer if it is compressed."""
     where = display_url(str(response.url))
     encoding = response.headers.get("content-encoding", "identity").lower()
     if encoding not in ("identity", ""):
-        raise Unanswered(f"{where} sent a reply in encoding {encoding[:20]!r}, which was not requested")
+        raise NoAnswer(f"{where} sent a reply in encoding {encoding[:20]!r}, which was not requested")
     assert isinstance(response.stream, httpx2.AsyncByteStream)
     response.stream = _BoundedBody(response.stream, max_bytes.get(), where)
 
@@ -174,7 +174,7 @@ class EndpointClient(Client):
         forced = vocabulary.known if force_yes_no is None else force_yes_no
         self._bias = yes_no_bias(vocabulary.name) if forced else None
         self._key_from = endpoint.api_key_env or endpoint.api_key_file
-        self._quirks = EndpointQuirks(family_of(self._name, model.model))
+        self._quirks = EndpointQuirks(find_model_family(self._name, model.model))
         self._quirks.add((quirks or {}).get(self.display_address, ()))
         self._sent_first: dict[frozenset[str], asyncio.Event] = {}
         self._dimensions: int | None = None
@@ -412,7 +412,7 @@ class EndpointClient(Client):
             failure = error
         elif not isinstance(error, self._transport_errors):  # Fail this call, but not the run.
             logger.error("Unexpected error in a call, please report it", exc_info=error)
-            failure = Unanswered(f"No answer from {self.display_address}: {type(error).__name__}: {error}")
+            failure = NoAnswer(f"No answer from {self.display_address}: {type(error).__name__}: {error}")
         else:
             failure = classify(error, self.display_address, time.time())
             if isinstance(error, openai.APIStatusError):

@@ -21,7 +21,13 @@ from graphrag_ray.base.messages import (
     join_surrogates,
 )
 from graphrag_ray.base.reasoning import strip_reasoning
-from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, Unanswered, ZeroVector, failure_of
+from graphrag_ray.llm.call_failures import (
+    HttpRefusal,
+    NoAnswer,
+    PromptTruncated,
+    ZeroVector,
+    error_for_refusal,
+)
 
 MAX_TOKENS = 10**9  # Larger token counts for one call are invalid.
 # For shorter prompts, chat templates and unusual vocabularies change counts too much to detect truncation.
@@ -38,7 +44,7 @@ def decode_object(content: bytes, where: str) -> Mapping[str, Any]:
         start = content[:80].decode("utf-8", "replace")
         raise TransientCallError(f"{where} sent a reply that is not JSON: {start!r}")
     if refusal := HttpRefusal.in_body(body):
-        raise failure_of(refusal, where)
+        raise error_for_refusal(refusal, where)
     return body
 
 
@@ -228,7 +234,7 @@ async def read_events(received: AsyncIterator[bytes], where: str) -> AsyncIterat
         except (ValueError, RecursionError):
             raise TransientCallError(f"{where} sent an event that is not JSON") from None
         if isinstance(event, dict) and (refusal := HttpRefusal.in_body(event)):
-            raise failure_of(refusal, where)
+            raise error_for_refusal(refusal, where)
         yield event
 
 
@@ -272,9 +278,9 @@ class StreamedReply:
         return piece
 
     def body(self) -> dict[str, Any]:
-        """Return the body of the whole reply. Raises Unanswered if the stream ended early."""
+        """Return the body of the whole reply. Raises NoAnswer if the stream ended early."""
         if self._finish_reason is None:
-            raise Unanswered(f"{self._where} ended the stream before the end of the reply")
+            raise NoAnswer(f"{self._where} ended the stream before the end of the reply")
         refusal, reasoning = "".join(self._refusals) or None, self._reasoned or None
         message = {"content": self.text, "refusal": refusal, "reasoning": reasoning}
         choice = {"message": message, "finish_reason": self._finish_reason}

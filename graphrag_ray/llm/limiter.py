@@ -188,7 +188,7 @@ class Permit:
 
 
 class PermitQueue:
-    """Gets permits for waiters in order. `usable` returns the endpoints for a request of so many tokens."""
+    """Gets permits for waiters in order. `usable` returns the endpoints for a request of this many tokens."""
 
     def __init__(self, model: str, limiter: Limiter, usable: Callable[[int], Sequence[int]]) -> None:
         self._model = model

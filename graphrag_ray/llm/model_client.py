@@ -25,7 +25,7 @@ from graphrag_ray.base.messages import (
 from graphrag_ray.base.providers import Client
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord, InFlight, sum_usage
-from graphrag_ray.llm.call_failures import BilledFailure, ParameterRefused, RetriesExhausted, Unanswered
+from graphrag_ray.llm.call_failures import BilledFailure, NoAnswer, ParameterRefused, RetriesExhausted
 from graphrag_ray.llm.hedging import CallDurations, race
 from graphrag_ray.llm.limiter import Limiter, Permit, PermitQueue
 from graphrag_ray.llm.limits import CallOutcome
@@ -327,7 +327,7 @@ class ModelClient:
             self._pool.record_success(endpoint)
             return reply
         except CallError as e:
-            if isinstance(e, Unanswered):
+            if isinstance(e, NoAnswer):
                 in_flight.add(record.abandon())
             elif isinstance(e, BilledFailure):
                 in_flight.add(record.owe(e.usage, client.price))

@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from zlib import crc32
 
-from graphrag_ray.base.context_records import references_in, strip_references
+from graphrag_ray.base.context_records import parse_references, strip_references
 from graphrag_ray.corpus.boundaries import CLOSERS
 from graphrag_ray.corpus.quotes import folded_words, quotations_in
 from graphrag_ray.offline.answerer import as_json
@@ -184,7 +184,7 @@ def _measured(criterion: str, question: QuestionTerms, answer: str) -> list[tupl
         return [("Distinct names", n, n)]
     if criterion == "empowerment":
         blind = {n for found in _BLIND.findall(answer) for n in _NUMBER.findall(found)}
-        n = len(references_in(answer)) + len(blind) + len(_NUMBER.findall(text))
+        n = len(parse_references(answer)) + len(blind) + len(_NUMBER.findall(text))
         n += len(quotations_in(text)) + text.count('"') // 2
         return [("References, quotations and figures", n, n)]
     stems = set(content_stems(text))

@@ -19,13 +19,13 @@ from typing import Any, TypedDict, TypeVar, Unpack
 import pyarrow as pa
 
 from graphrag_ray.base.context_records import Reference
-from graphrag_ray.base.declarations import MODEL_STAGES, RECORD_KIND_BY_SECTION
+from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, STAGE_SETTING_KEYS
 from graphrag_ray.base.errors import GraphRagError, ReportsMissing, SnapshotRemoved, StoreError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.prompts import Prompt, load_prompts
-from graphrag_ray.base.unexpected_errors import describe_error, is_unexpected
+from graphrag_ray.base.unexpected_errors import describe_unexpected_error, is_unexpected
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
@@ -140,13 +140,13 @@ class Index:
     def env(self) -> SearchEnv:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
-        settings = self.settings.with_kept_settings(self.manifest.settings)
+        settings = self.settings.with_stored_settings(self.manifest.settings)
         return SearchEnv(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),
             lru_cache(TOKEN_COUNT_CACHE_SIZE)(lambda text: count_tokens(text, vocabulary)),
             {name: sum(p.rows for p in parts) for name, parts in self.manifest.tables.items()},
-            {s: highest_price(self.settings.model(self.settings.model_name(s))) for s in MODEL_STAGES},
+            {s: highest_price(self.settings.model(self.settings.model_name(s))) for s in STAGE_SETTING_KEYS},
         )
 
     def asker(self, connections: Connections | None = None) -> Asker:
@@ -223,7 +223,7 @@ class Index:
 
         with traces.question_span(ask.method, self.manifest.number) as note:
             try:
-                search = methods.find(ask.method).search
+                search = methods.get_method(ask.method).search
                 answer = await _run_method(with_history(search, ask, env), fulfil)
                 if not isinstance(answer, Answer):
                     raise TypeError(f"it returned a {type(answer).__qualname__} instead of an Answer")
@@ -335,7 +335,9 @@ class Index:
             if not is_unexpected(e):
                 raise
             log.warning("%s could not be shown with an answer", what, exc_info=e)
-            reason = describe_error(e, quoting=False)  # the answer may be public, and messages may quote text
+            reason = describe_unexpected_error(
+                e, include_message=False
+            )  # the answer may be public, and messages may quote text
         return None, replace(answer, notes=(*answer.notes, f"{what} could not be shown: {reason}"))
 
     def ask(self, question: str, level: str | int | None = None, **options: Unpack[AskOptions]) -> Answer:
@@ -468,14 +470,14 @@ class Index:
     def levels(self, hierarchy: str | None = None) -> list[Units]:
         """Describe the levels of a hierarchy and the source text (the paper's Table 2). Raises UsageError."""
         from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
-        from graphrag_ray.query.methods.levels import levels, units
+        from graphrag_ray.query.methods.levels import build_levels, compute_units
 
         kind = resolve_hierarchy(self.env, hierarchy)
         communities, reports = (
             self.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
         )
-        known = levels(communities, reports, kind.name)
-        return units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
+        known = build_levels(communities, reports, kind.name)
+        return compute_units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
     def cited_records(self, references: Iterable[Reference]) -> list[Cited]:
         """Look up the section, short number and name of each cited record, grouped by section."""

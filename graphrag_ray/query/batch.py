@@ -22,7 +22,7 @@ from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, GraphRagError, LockHeld,
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.engine.input_rows import InputRows, read_batch
-from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.interrupts import InterruptState, handle_signals
 from graphrag_ray.engine.model_access import Models, check_endpoints
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.ray.discovery import is_submitted_job, starts_private_ray
@@ -87,7 +87,7 @@ def answer_batch(
     """
     observer, ask = observer or Observer(), ask or AskRequest()
     settings, began = index.settings, time.monotonic()
-    file = AnswersFile.at(out, settings.storage.fsspec_options(out))
+    file = AnswersFile.locate(out, settings.storage.fsspec_options(out))
     note = f"query --batch {display_path(questions) if isinstance(questions, str) else 'ask_all'}"
     work, timeout_s = index.cache or file.work, LOCK_WAIT_S if index.cache else 0.0
     with ExitStack() as stack:
@@ -108,7 +108,7 @@ def answer_batch(
         record = {"snapshot": index.manifest.number, "questions": len(batch_questions)}
         outcome = stack.enter_context(_record_outcome(file.work, work_lock, record))
         lock = work_lock if work == file.work else stack.enter_context(wait_for_lock(work, note, timeout_s))
-        stop, spending = Stop(notify=observer.message), Spending(settings.budget, time.monotonic())
+        stop, spending = InterruptState(notify=observer.message), Spending(settings.budget, time.monotonic())
 
         def on_progress(progress: SweepProgress) -> None:
             observer.progress(sweep.progress(progress))
@@ -154,7 +154,7 @@ def answer_all(
             out = str(Path(stack.enter_context(TemporaryDirectory())) / "answers.parquet")
         on_ray = dataset is not None if on_ray is None else on_ray
         answer_batch(index, batch_questions, out, ask, on_ray=on_ray, **options)
-        answers = AnswersFile.at(out, index.settings.storage.fsspec_options(out)).read()
+        answers = AnswersFile.locate(out, index.settings.storage.fsspec_options(out)).read()
     if dataset is None:
         return answers.to_pylist()
     from graphrag_ray.engine.ray.datasets import dataset_of_table

@@ -14,7 +14,7 @@ from graphrag_ray.base.context_records import Reference
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.index_settings import Input
 from graphrag_ray.base.messages import join_surrogates
-from graphrag_ray.base.urls import display_path, without_secrets
+from graphrag_ray.base.urls import display_path, redact_urls
 from graphrag_ray.corpus.decode import NotText
 from graphrag_ray.corpus.table_rows import OPENERS, WHOLE_FILE, TableRow
 from graphrag_ray.query.methods.answer import Answer
@@ -122,12 +122,12 @@ def read_file(url: str, options: Mapping[str, Any]) -> bytes:
         fs, path = open_external(url, options)
         return bytes(fs.cat_file(path))
     except (ImportError, ValueError) as e:
-        raise UsageError(f"Cannot read {display_path(url)}: {without_secrets(str(e), url)}") from e
+        raise UsageError(f"Cannot read {display_path(url)}: {redact_urls(str(e), url)}") from e
     except Exception as e:
         if not is_storage_error(e):
             raise
         missing = isinstance(e, FileNotFoundError)
-        reason = "no such file" if missing else without_secrets(str(e), url) or type(e).__name__
+        reason = "no such file" if missing else redact_urls(str(e), url) or type(e).__name__
         raise UsageError(f"Cannot read {display_path(url)}: {reason}") from e
 
 
@@ -188,7 +188,7 @@ class AnswersFile:
     work: Store
 
     @classmethod
-    def at(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
+    def locate(cls, url: str, options: Mapping[str, Any]) -> AnswersFile:
         """Locate an answers file. Raises UsageError if the URL does not name a .parquet file."""
         name = posixpath.basename(url)
         if not name.lower().endswith(".parquet") or name.lower() == ".parquet":

@@ -18,7 +18,7 @@ from graphrag_ray.engine.dialogue_runner import DialogueRunner, Waiting, record_
 from graphrag_ray.engine.executor import Executor, SweepProgress
 from graphrag_ray.engine.feed import Feed, label_item, start_item
 from graphrag_ray.engine.in_process import LocalExecutor
-from graphrag_ray.engine.interrupts import Stop
+from graphrag_ray.engine.interrupts import InterruptState
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.discovery import starts_private_ray
 from graphrag_ray.engine.reply_cache import JOURNAL
@@ -41,13 +41,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-READY = 256
+MAX_WAITING_ITEMS = 256
 """Number of items waiting to be sent from which no further question is started."""
 MAX_OPEN = 1_000
 """Maximum number of questions in progress. Their contexts are in memory."""
 MAX_STARTING = 4
 """Maximum number of questions that are reading the index before their first call."""
-LOOK_S = 0.01
+POLL_INTERVAL_S = 0.01
 MAX_IDENTICAL_REFUSALS = 3
 """The batch stops if its first questions, this many, are all refused for the same reason: then the questions
 are not to blame."""
@@ -59,7 +59,7 @@ def question_executor(
     settings: Settings,
     models: Models,
     on_progress: Callable[[SweepProgress], None],
-    stop: Stop,
+    stop: InterruptState,
     spending: Spending,
     on_ray: bool,
     address: str | None,
@@ -104,7 +104,7 @@ class Batch:
 
 
 def run_sweep(
-    executor: Executor, store: Store, ask_all: Callable[[Feed], Coroutine[Any, Any, None]]
+    executor: Executor, store: Store, feed_questions: Callable[[Feed], Coroutine[Any, Any, None]]
 ) -> Accounts:
     """Run one sweep over all dialogues that a coroutine puts into the feed. The coroutine closes the feed.
 
@@ -115,7 +115,7 @@ def run_sweep(
     journal = JournalIndex.load(store, JOURNAL)
     feed = Feed(work, store, journal)
     background = Background()
-    asking = background.run(ask_all(feed))
+    asking = background.run(feed_questions(feed))
     try:
         sweep = executor.sweep(work, feed, journal)
         asking.result()
@@ -140,16 +140,16 @@ class QuestionSweep:
     def __init__(
         self,
         index: Index,
-        posed: Sequence[BatchQuestion],
+        questions: Sequence[BatchQuestion],
         store: Store,
         ask: AskRequest,
-        more: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
+        extra_columns: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> None:
-        self._index, self._posed, self._store = index, posed, store
-        self._ask, self._more = ask, more
-        self._repeats = Counter(p.text for p in posed if not p.fault)
+        self._index, self._posed, self._store = index, questions, store
+        self._ask, self._more = ask, extra_columns
+        self._repeats = Counter(p.text for p in questions if not p.fault)
         self._first_rows: dict[str, int] = {}
-        for number, p in enumerate(posed):
+        for number, p in enumerate(questions):
             if not p.fault:
                 self._first_rows.setdefault(p.text, number)
         self._rows: Spool[dict[str, Any]] = Spool()
@@ -158,7 +158,7 @@ class QuestionSweep:
         self._starting = 0
         self._refused: Counter[str] = Counter()
         self._failure: BaseException | None = None
-        self.failed = len(posed) - self._repeats.total()
+        self.failed = len(questions) - self._repeats.total()
 
     def run(self, executor: Executor) -> Accounts:
         """Answer all questions.
@@ -192,7 +192,7 @@ class QuestionSweep:
             if self._failure is not None:
                 raise self._failure
             too_many_starting = self._starting >= MAX_STARTING
-            return too_many_starting or feed.waiting >= READY or len(self._open) >= MAX_OPEN
+            return too_many_starting or feed.waiting >= MAX_WAITING_ITEMS or len(self._open) >= MAX_OPEN
 
         def on_first_call() -> None:
             self._starting -= 1
@@ -200,7 +200,7 @@ class QuestionSweep:
         try:
             for number in self._first_rows.values():
                 while is_full():
-                    await asyncio.sleep(LOOK_S)
+                    await asyncio.sleep(POLL_INTERVAL_S)
                 self._starting += 1
                 asker = _FeedAsker(feed, number, self._posed[number].id, prices, on_first_call)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.arrow_arrays import arrow, strings
+from graphrag_ray.base.arrow_arrays import to_arrow, to_arrow_strings
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.ids import ID_LENGTH
 from graphrag_ray.query.methods.method import Rows
@@ -220,18 +220,20 @@ class Reader:
             if pa.types.is_list(column.type):
                 if need.trim_lists and name == need.by:
                     ends = np.searchsorted(all_entries.rows, rows, "right")
-                    matched_ids = strings(ids[n] for n in all_entries.wanted_index.tolist())
-                    return pa.ListArray.from_arrays(arrow(np.append(0, ends).astype(np.int32)), matched_ids)
+                    matched_ids = to_arrow_strings(ids[n] for n in all_entries.wanted_index.tolist())
+                    return pa.ListArray.from_arrays(
+                        to_arrow(np.append(0, ends).astype(np.int32)), matched_ids
+                    )
             elif column.type == pa.string():
-                array = strings(join_halves(entry[name]["high"], entry[name]["low"]))
+                array = to_arrow_strings(join_halves(entry[name]["high"], entry[name]["low"]))
                 return _null_where(pc.equal(array, "0" * ID_LENGTH), array)
             else:
-                values = arrow(entry[name])
+                values = to_arrow(entry[name])
                 try:
                     return _null_where(pc.is_nan(values), values).cast(column.type)
                 except pa.ArrowException as e:
                     raise indexed.index.source.invalid(f"a number is not valid for column {name}") from e
-        pages = indexed.index.page_of(name, rows)
+        pages = indexed.index.pages_of_rows(name, rows)
         if pages is not None:
             return self._paged(indexed, column, pages, rows)
         # This column is not stored in pages.
@@ -242,11 +244,11 @@ class Reader:
             part, in_part = indexed.parts[n], part_of_row == n
             if self._is_large(need.table):
                 part_ids = entry["id"][in_part]
-                wanted = strings(sorted(join_halves(part_ids["high"], part_ids["low"])))
+                wanted = to_arrow_strings(sorted(join_halves(part_ids["high"], part_ids["low"])))
                 read = read_rows(self.store, part, [name], "id", wanted)
                 chunks += conform(self.store, part, read, schema_of(need.table, [name]))[name].chunks
             else:
-                positions = arrow(rows[in_part] - before[n])
+                positions = to_arrow(rows[in_part] - before[n])
                 chunks += self._columns(need.table, part, [name])[name].take(positions).chunks
         return pa.chunked_array(chunks, column.type)
 
@@ -258,7 +260,7 @@ class Reader:
         names = [f"{column.name}/{page}" for page in wanted.tolist()]
         cached = self.cache.get(indexed.path, names)
         missing = [n for n, name in enumerate(names) if name not in cached]
-        locations = indexed.index.pages(column.name, wanted)
+        locations = indexed.index.locate_pages(column.name, wanted)
         by_part: dict[int, list[int]] = {}
         for n in missing:
             by_part.setdefault(int(locations.part[n]), []).append(n)
@@ -274,7 +276,7 @@ class Reader:
         joined = pa.chunked_array([chunk for name in names for chunk in cached[name].chunks], column.type)
         page_starts = np.cumsum(locations.rows) - locations.rows
         page = np.searchsorted(wanted, page_of_row)
-        return joined.take(arrow(page_starts[page] + rows - locations.first[page]))
+        return joined.take(to_arrow(page_starts[page] + rows - locations.first[page]))
 
     def scan(self, name: str, columns: Sequence[str], transform: Callable[[pa.Table], pa.Table]) -> pa.Table:
         """Apply a function to some columns of each part, and concatenate the results."""

@@ -81,7 +81,7 @@ class Searcher:
         """Return the embedder for questions. Raises UsageError if the index has none or other embeddings."""
         number = self.reader.manifest.number
         index_settings = parse_settings(without_machine_settings(self.reader.manifest.settings))
-        of_index, of_questions = Embedder.of(index_settings), Embedder.of(self.settings)
+        of_index, of_questions = Embedder.from_settings(index_settings), Embedder.from_settings(self.settings)
         if not index_settings.embeddings.enabled:
             raise UsageError(
                 f"Vector search needs embeddings, but snapshot {number} was indexed with embeddings.enabled: "

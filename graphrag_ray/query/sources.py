@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from graphrag_ray.base.context_records import SECTIONS, Reference
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
-from graphrag_ray.corpus.document_titles import document_label, own_title
+from graphrag_ray.corpus.document_titles import document_label, explicit_title
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.evidence import find_evidence, passages
@@ -259,9 +259,9 @@ def _name(
     # Example: `Minutes (2023-09-14): minutes.csv, row 9, characters 0–80`. A title that only repeats the file
     # name is left out.
     document = documents[row["document_id"]]
-    title = own_title(document["title"], document["document"], document["row"])
+    title = explicit_title(document["title"], document["document"], document["row"])
     metadata = metadata_lines(parse_raw_data(document["metadata"]), columns)
-    label = document_label(title, document["date"], document["document"], document["row"], more=metadata)
+    label = document_label(title, document["date"], document["document"], document["row"], metadata=metadata)
     position = f"{document['place']}, characters {row['start']}–{row['end']}"
     return f"{label}: {position}" if label else position
 
@@ -278,13 +278,13 @@ def describe_document(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "document": row["path"],
         "row": row["row"],
-        "place": document_place(row["path"], row["row"]),
+        "place": document_location(row["path"], row["row"]),
         "title": row["title"],
         "date": row["creation_date"],
         "metadata": row["raw_data"],
     }
 
 
-def document_place(path: str, row: str) -> str:
+def document_location(path: str, row: str) -> str:
     """Format the location of a document for people: "file" or "file, row 3"."""
     return f"{path}, row {row}" if row else path

@@ -195,7 +195,7 @@ class Service:
             return await asyncio.to_thread(_served_answer, question, served, answer)
         finally:
             connections.n_questions -= 1
-            accounts.absorb(asker.accounts)
+            accounts.merge(asker.accounts)
 
 
 def _prepare(index: Index, question: ClientQuestion) -> Any:

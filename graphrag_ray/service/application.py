@@ -41,7 +41,7 @@ def build(args: ServiceOptions) -> "Application":
         from graphrag_ray.service.service_metrics import MODEL_METRICS, SERVICE_METRICS
 
         log_with_serve()
-        replica = Replica.here(several=args.replicas > 1)
+        replica = Replica.current(has_peers=args.replicas > 1)
         return create_app(
             args,
             find_token(args, os.environ, replica.fetch_key),

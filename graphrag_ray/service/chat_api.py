@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from graphrag_ray.base.wording import one_line
+from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.query.methods import methods
 from graphrag_ray.service.answering import AnsweringPhase, ClientQuestion, Event, ServedAnswer
 from graphrag_ray.service.faults import INVALID, Fault, QuestionRejected, invalid
@@ -143,7 +143,7 @@ def cited_list(answer: ServedAnswer) -> str:
     """Return the names of cited records as text to append to the answer, or "" if there are none."""
     by_section: dict[str, list[str]] = {}
     for cited in answer.cited:
-        name = _MARKDOWN.sub(_ESCAPED, one_line(cited.name, _MAX_NAME_CHARS))
+        name = _MARKDOWN.sub(_ESCAPED, collapse_whitespace(cited.name, _MAX_NAME_CHARS))
         by_section.setdefault(cited.section, []).append(f"{cited.number} {name}")
     lines = [f"**{section} cited:** {'; '.join(names)}" for section, names in by_section.items()]
     return CITED_SEPARATOR + "\n".join(lines) if lines else ""

@@ -15,7 +15,7 @@ from graphrag_ray.base.errors import (
     StoreError,
     UsageError,
 )
-from graphrag_ray.base.wording import shortened
+from graphrag_ray.base.wording import shorten
 
 MAX_MESSAGE_CHARS = 1_000
 """Maximum length in characters of a message, because messages may quote a long request."""
@@ -37,9 +37,9 @@ class Fault:
 
     def body(self) -> dict[str, Any]:
         error = {
-            "message": shortened(self.message, MAX_MESSAGE_CHARS),
+            "message": shorten(self.message, MAX_MESSAGE_CHARS),
             "type": self.kind,
-            "param": self.param and shortened(self.param, MAX_MESSAGE_CHARS),
+            "param": self.param and shorten(self.param, MAX_MESSAGE_CHARS),
             "code": self.code,
         }
         return {"error": error}

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.arrow_arrays import arrow, numbers
+from graphrag_ray.base.arrow_arrays import to_arrow, to_numpy
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal, journal_rows, parquet
 from graphrag_ray.store.files import THREADS, FileInfo, Store, map_in_threads
@@ -159,7 +159,7 @@ def _merge(
     tables.clear()
     at = journal_rows.column_numbers(table["at"], "f8")
     if (np.diff(at) < 0).any():
-        table = table.take(arrow(np.argsort(at, kind="stable")))
+        table = table.take(to_arrow(np.argsort(at, kind="stable")))
     data = parquet.encode(table, dictionary=journal_rows.DICTIONARY_COLUMNS)
     del table
     matches = [journal.PART_NAME.fullmatch(part.path.rsplit("/", 1)[-1]) for part in parts]
@@ -201,12 +201,12 @@ def totals(store: Store, dialogue: str, since: float = 0.0, until: float = math.
         new = inside[seen.add(_row_hashes(table)[inside])]
         times.extend([at[new].min(), at[new].max()] if len(new) else [])
         is_turn = journal_rows.kind_codes(table["kind"])[new] == journal_rows.KINDS.index(journal_rows.TURN)
-        turns = table.select(["model", "reported", *_SUMMED]).take(arrow(new[is_turn]))
+        turns = table.select(["model", "reported", *_SUMMED]).take(to_arrow(new[is_turn]))
         encoded = turns["model"].cast(pa.string()).combine_chunks().dictionary_encode()
-        columns = {name: numbers(turns[name].combine_chunks()) for name in _SUMMED}
-        reported = numbers(turns["reported"].cast(pa.int64()).combine_chunks())
+        columns = {name: to_numpy(turns[name].combine_chunks()) for name in _SUMMED}
+        reported = to_numpy(turns["reported"].cast(pa.int64()).combine_chunks())
         for code, name in enumerate(encoded.dictionary.to_pylist()):
-            mask = numbers(encoded.indices) == code
+            mask = to_numpy(encoded.indices) == code
             model = result.by_model.setdefault(name, ModelTotals())
             model.calls += int(mask.sum())
             model.unreported += int(mask.sum() - reported[mask].sum())
@@ -301,13 +301,13 @@ def plan_trim(store: Store, dialogue: str, keep: Prefixes, *, drop_damaged: bool
 
 
 def trim(
-    store: Store, dialogue: str, keep: Prefixes, *, unreadable: bool, check: Callable[[], object]
+    store: Store, dialogue: str, keep: Prefixes, *, drop_damaged: bool, check: Callable[[], object]
 ) -> TrimPlan:
     """Remove all items whose keys are not in `keep` from the parts. The caller holds the lock.
 
     If it is killed, some rows are in two parts or not yet removed. The next call removes them.
     """
-    plan = plan_trim(store, dialogue, keep, drop_damaged=unreadable)
+    plan = plan_trim(store, dialogue, keep, drop_damaged=drop_damaged)
     for part in plan.parts:
         table = parquet.read_whole(store, part.path)
         remaining = table.filter(pa.array(np.isin(journal_rows.column_prefixes(table["key"]), keep)))

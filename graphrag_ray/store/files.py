@@ -30,7 +30,7 @@ import orjson
 import pyarrow as pa
 
 from graphrag_ray.base.errors import SettingsError, StoreError
-from graphrag_ray.base.urls import secret_options
+from graphrag_ray.base.urls import find_secret_options
 from graphrag_ray.store.local_files import LocalFiles
 from graphrag_ray.store.remote_files import ObjectFiles, is_storage_error
 
@@ -88,7 +88,7 @@ class Store:
 
     def __init__(self, url: str, options: Mapping[str, Any] | None = None) -> None:
         self.options = dict(options or {})
-        if secrets := secret_options(self.options):
+        if secrets := find_secret_options(self.options):
             raise SettingsError(
                 f"Storage options contain a secret ({', '.join(secrets)}). Remove it and set it on each node "
                 "in the provider's environment variables (such as AWS_ACCESS_KEY_ID and "

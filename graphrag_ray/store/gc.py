@@ -131,7 +131,7 @@ def _parts_of(manifests: Iterable[Manifest]) -> set[str]:
     return {path for manifest in manifests for path in snapshots.part_paths(manifest)}
 
 
-def execute(store: Store, plan: GcPlan, check: Callable[[], object]) -> None:
+def execute_gc(store: Store, plan: GcPlan, check: Callable[[], object]) -> None:
     """Execute a plan under the lock with which it was made.
 
     `check` is called before every irreversible change and raises when the lock is lost. Raises StoreError if
@@ -146,7 +146,7 @@ def execute(store: Store, plan: GcPlan, check: Callable[[], object]) -> None:
         if number not in plan.at_once:
             store.write(f"{FOLDER}/snapshots/{number}.json", store.read(f"snapshots/{number}.json"))
         store.delete(f"snapshots/{number}.json")
-    if snapshots.numbers(store) != plan.kept:
+    if snapshots.list_numbers(store) != plan.kept:
         raise StoreError(
             f"The snapshots of {store.url} changed during garbage collection, so no part was removed. Check "
             "whether another program writes there, then run gc again."
@@ -157,7 +157,7 @@ def execute(store: Store, plan: GcPlan, check: Callable[[], object]) -> None:
     _delete_all(store, paths, check)
     # A writer that lost its lock and was paused just before its commit may reference parts that were deleted
     # in the meantime. If it commits after this check, `snapshots.commit` notices.
-    for number in set(snapshots.numbers(store)) - set(plan.kept):
+    for number in set(snapshots.list_numbers(store)) - set(plan.kept):
         if snapshots.missing_parts(store, snapshots.load(store, number)):
             store.delete(f"snapshots/{number}.json")
             snapshots.write_hint(store, max(plan.kept))

@@ -50,7 +50,7 @@ _fetched_bytes = [EVICT_EVERY_BYTES]
 _lock = threading.Lock()
 
 
-def write_blob(store: Store, table: str, source_hash: str, data: bytes, rows: int) -> Part:
+def write_index_file(store: Store, table: str, source_hash: str, data: bytes, rows: int) -> Part:
     """Store a part unless it exists.
 
     `source_hash` is a hex hash of the inputs, with which `list_by_source` finds the part.

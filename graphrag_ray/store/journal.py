@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.arrow_arrays import arrow
+from graphrag_ray.base.arrow_arrays import to_arrow
 from graphrag_ray.base.errors import CorruptPart, StoreError
 from graphrag_ray.store import journal_rows, parquet
 from graphrag_ray.store.files import FileInfo, Store, map_in_threads
@@ -254,7 +254,7 @@ class DecodedPart:
         """Return the rows whose keys begin with one of the prefixes."""
         wanted = np.unique(prefixes)
         left, right = (np.searchsorted(self._prefixes, wanted, side) for side in ("left", "right"))
-        return self.table.take(arrow(self._order[expand_ranges(left, right)[0]]))
+        return self.table.take(to_arrow(self._order[expand_ranges(left, right)[0]]))
 
 
 class Cache:
@@ -333,7 +333,7 @@ class JournalIndex:
         index._load()
         return index
 
-    def reloaded(self) -> JournalIndex:
+    def reload(self) -> JournalIndex:
         """Return an up-to-date index, reading only new parts."""
         index = JournalIndex(self._store, self.dialogue, self._parts, self._strict)
         index._load()
@@ -412,7 +412,7 @@ class JournalIndex:
         # Compares prefixes: among a million keys, two are equal with a probability of 1 in 37 million.
         return _is_in(journal_rows.key_prefixes(keys), self._done())
 
-    def turns(self, key: str) -> list[JournalRow]:
+    def rows_of_item(self, key: str) -> list[JournalRow]:
         """Return the resolved rows of one item (`journal_rows.resolve`), or [] for an unknown key."""
         return self.lookup([key]).get(key, [])
 
@@ -430,7 +430,7 @@ class JournalIndex:
         return self._read(self._keys_like(prefixes))
 
     @_reloading
-    def failed(self) -> dict[str, list[JournalRow]]:
+    def failed_items(self) -> dict[str, list[JournalRow]]:
         """Return the resolved rows of the items that have a failure and no done row."""
         failed = np.setdiff1d(self._with_kind(FAILED), self._done(), assume_unique=True)
         return self._resolved(failed, FAILED, {FAILED})

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.arrow_arrays import arrow, strings
+from graphrag_ray.base.arrow_arrays import to_arrow, to_arrow_strings
 
 TURN, DONE, FAILED, KILLED, RETRY = "turn", "done", "failed", "killed", "retry"
 KINDS = (TURN, DONE, FAILED, KILLED, RETRY)
@@ -197,8 +197,8 @@ def column_numbers(column: pa.ChunkedArray, dtype: npt.DTypeLike) -> npt.NDArray
 
 def kind_codes(column: pa.ChunkedArray) -> npt.NDArray[np.int32]:
     """Return the index of each kind in KINDS, or -1 for unknown kinds."""
-    codes = pc.index_in(column.cast(pa.string()), value_set=strings(KINDS))
-    return column_numbers(pc.coalesce(codes, arrow(np.full(len(column), -1, np.int32))), np.int32)
+    codes = pc.index_in(column.cast(pa.string()), value_set=to_arrow_strings(KINDS))
+    return column_numbers(pc.coalesce(codes, to_arrow(np.full(len(column), -1, np.int32))), np.int32)
 
 
 def _array(type_: pa.DataType, values: list[Any]) -> pa.Array:

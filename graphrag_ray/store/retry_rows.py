@@ -79,7 +79,9 @@ def find_failed(store: Store, dialogue: str) -> dict[str, list[JournalRow]]:
 
     read_parts(store, dialogue, ["key", "kind", "error"], consume)
     ended_items = index.lookup(sorted(keys))
-    return index.failed() | {k: rows for k, rows in ended_items.items() if any(map(_ended_with_error, rows))}
+    return index.failed_items() | {
+        k: rows for k, rows in ended_items.items() if any(map(_ended_with_error, rows))
+    }
 
 
 def _ended_with_error(row: JournalRow) -> bool:

@@ -80,29 +80,29 @@ class RefusedRun:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def write(store: Store, record: RunRecord) -> None:
+def write_record(store: Store, record: RunRecord) -> None:
     _write(store, record_path(record.epoch), vars(record))
 
 
-def epochs(store: Store) -> list[int]:
+def list_epochs(store: Store) -> list[int]:
     """Return the sorted epochs of all records."""
     return store.list_numbers("runs", _NAME)
 
 
-def newest_first(store: Store) -> Iterator[RunRecord]:
+def iter_newest_first(store: Store) -> Iterator[RunRecord]:
     """Yield all readable records, newest first."""
-    for epoch in reversed(epochs(store)):
+    for epoch in reversed(list_epochs(store)):
         if (record := _read(store, record_path(epoch), RunRecord)) is not None:
             yield record
 
 
 def latest_run(store: Store) -> RunRecord | None:
-    return next(newest_first(store), None)
+    return next(iter_newest_first(store), None)
 
 
-def unfinished(store: Store) -> list[RunRecord]:
+def unfinished_runs(store: Store) -> list[RunRecord]:
     """Return the runs after the last finished one, newest first."""
-    return list(takewhile(lambda record: not _is_finished(record), newest_first(store)))
+    return list(takewhile(lambda record: not _is_finished(record), iter_newest_first(store)))
 
 
 def _is_finished(record: RunRecord) -> bool:
@@ -116,9 +116,9 @@ def obsolete_files(store: Store) -> set[str]:
     These are records before the last finished run, progress files of earlier runs, and a refusal if a run
     followed it.
     """
-    all_epochs = epochs(store)
+    all_epochs = list_epochs(store)
     newest = max(all_epochs, default=0)
-    finished = next((record.epoch for record in newest_first(store) if _is_finished(record)), 0)
+    finished = next((record.epoch for record in iter_newest_first(store) if _is_finished(record)), 0)
     live = {info.path: int(m.group(1)) for info in store.list("runs") if (m := _LIVE.fullmatch(info.path))}
     paths = {path for path, epoch in live.items() if epoch < newest or epoch == finished}
     refused = read_refusal(store)
@@ -128,7 +128,7 @@ def obsolete_files(store: Store) -> set[str]:
 
 def progress_text(store: Store) -> str:
     """Return `, at extract, 640 of 932` for the current run, or "" if it has not reported yet."""
-    live = read_live(store, max(epochs(store), default=0))
+    live = read_live(store, max(list_epochs(store), default=0))
     if live is None:
         return ""
     done, total = live.pace.get("done"), live.pace.get("total")

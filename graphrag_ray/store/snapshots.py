@@ -114,7 +114,7 @@ def write_hint(store: Store, number: int) -> None:
     store.write(HINT, b"%d\n" % number)
 
 
-def numbers(store: Store) -> list[int]:
+def list_numbers(store: Store) -> list[int]:
     """Return the sorted numbers of all snapshots."""
     return store.list_numbers("snapshots", NAME)
 
@@ -135,7 +135,7 @@ def load(store: Store, number: int) -> Manifest:
         try:
             return parse(store, path, store.read(path))
         except FileNotFoundError:
-            existing = ", ".join(map(str, numbers(store))) or "none"
+            existing = ", ".join(map(str, list_numbers(store))) or "none"
             message = f"{store.url} has no snapshot {number}. Existing snapshots: {existing}."
             raise IndexNotFound(message) from None
         except CorruptPart:
@@ -184,10 +184,10 @@ def read_latest(store: Store) -> Manifest | None:
             return load(store, newest)
         except IndexNotFound:
             # It was removed in the meantime, so there is a newer one.
-            newest = max(numbers(store), default=0)
+            newest = max(list_numbers(store), default=0)
             return load(store, newest) if newest else None
     except CorruptPart as e:
-        older = [n for n in numbers(store) if _path(n) != e.path]
+        older = [n for n in list_numbers(store) if _path(n) != e.path]
         instead = f", or use snapshot {max(older)} (--snapshot {max(older)})" if older else ""
         raise CorruptPart(
             f"{e}. Run the same `graphrag-ray index` command again to rebuild the snapshot{instead}.",
@@ -198,7 +198,7 @@ def read_latest(store: Store) -> Manifest | None:
 def latest_readable(store: Store) -> tuple[Manifest | None, list[CorruptPart]]:
     """Return the newest readable snapshot, and the damaged ones after it, which a run will rebuild."""
     problems: list[CorruptPart] = []
-    existing = numbers(store)
+    existing = list_numbers(store)
     try:
         hint = _read_hint(store)
         if hint > max(existing, default=0):
@@ -321,7 +321,7 @@ def newest_number(store: Store) -> int | None:
     except ValueError:
         hint = 0
     if hint < 1 or not store.exists(_path(hint)):
-        newest = max(numbers(store), default=None)
+        newest = max(list_numbers(store), default=None)
         if hint > (newest or 0):
             raise _missing(store, hint)
         return newest

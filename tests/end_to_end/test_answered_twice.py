@@ -33,7 +33,7 @@ def answer_differently_and_earlier(store: Store) -> int:
     """Journal another, earlier reply to each report request, as a worker that was presumed dead might."""
     index = JournalIndex.load(store, "report")
     zombie = JournalWriter(store, "report", "zombie")
-    written = [r for key in answered_keys(store) for r in index.turns(key) if r.kind == TURN]
+    written = [r for key in answered_keys(store) for r in index.rows_of_item(key) if r.kind == TURN]
     for row in written:
         told = json.loads(row.reply or "")
         zombie.append(replace(row, at=row.at - 1, reply=json.dumps({**told, "title": "Z " + told["title"]})))

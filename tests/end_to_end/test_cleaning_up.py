@@ -372,18 +372,20 @@ def test_files_outside_the_index_with_text_of_a_purged_document_are_listed(
         f"{place}archive.zip": "cannot be searched (neither text nor Parquet)",
     }
     also = [str(replies), str(other), str(town.root)]
-    assert clean_up(town.store, GcOptions(), purge=list(SECRET), search=also).traces == expected
+    assert clean_up(town.store, GcOptions(), purge=list(SECRET), search_paths=also).traces == expected
     one = [f"{place}ids.csv"]
-    done = clean_up(town.store, GcOptions(), purge=list(SECRET), search=one, delete=True)
+    done = clean_up(town.store, GcOptions(), purge=list(SECRET), search_paths=one, delete=True)
     assert list(done.traces) == one and (other / "ids.csv").exists()
 
 
 def test_nothing_is_removed_if_a_folder_to_search_does_not_exist(town: World, tmp_path: Path):
     before = files_of(town)
     with pytest.raises(UsageError, match=r"--also .*gone: No such file"):
-        clean_up(town.store, GcOptions(), purge=list(SECRET), search=[str(tmp_path / "gone")], delete=True)
+        clean_up(
+            town.store, GcOptions(), purge=list(SECRET), search_paths=[str(tmp_path / "gone")], delete=True
+        )
     with pytest.raises(UsageError, match="--purge"):
-        clean_up(town.store, GcOptions(), search=[str(town.input)])
+        clean_up(town.store, GcOptions(), search_paths=[str(town.input)])
     assert {p: b for p, b in files_of(town).items() if "/locks/" not in p} == {
         p: b for p, b in before.items() if "/locks/" not in p
     }
@@ -455,13 +457,13 @@ def test_a_gc_killed_at_any_moment_leaves_snapshots_intact_and_the_next_one_fini
     with pytest.MonkeyPatch.context() as patch, contextlib.suppress(Killed):
         dying(patch, store, moment)
         clean_up(store, options, purge=purge, delete=True)
-    there = snapshots.numbers(store)
+    there = snapshots.list_numbers(store)
     assert {3, 4} <= set(there)
     assert {n: everything(open_index(str(root), snapshot=n)) for n in there} == {n: held[n] for n in there}
     shutil.rmtree(root / "locks")  # The process is dead, so its lock is taken over.
     begun = store.exists("gc/purge.json")
     clean_up(store, options, purge=purge if begun else [], delete=True)
-    assert snapshots.numbers(store) == [3, 4] and not store.exists("gc/purge.json")
+    assert snapshots.list_numbers(store) == [3, 4] and not store.exists("gc/purge.json")
     assert {n: everything(open_index(str(root), snapshot=n)) for n in (3, 4)} == {n: held[n] for n in (3, 4)}
     if begun:
         assert traces(root, MARKER) == []

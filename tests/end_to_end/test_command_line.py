@@ -298,7 +298,7 @@ def test_an_unexpected_error_is_one_line_with_its_location_and_no_traceback(
     def broken(*given: object, **more: object) -> None:
         entity_key(7)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("graphrag_ray.indexing.status.status_of", broken)
+    monkeypatch.setattr("graphrag_ray.indexing.status.index_status", broken)
     monkeypatch.setattr(program, "is_unexpected", is_unexpected)
     result = run("status", "--root", world.root)
     assert result.exit_code == 1 and "Traceback" not in result.stderr

@@ -397,4 +397,4 @@ def test_status_lists_the_damage(world: World, run: Command, spoil: Damage, what
     assert result.exit_code == (0 if unseen else 1)
     assert (path in result.output) is not unseen
     assert ("index` command again" in result.output) is not unseen
-    assert snapshots.numbers(world.store)
+    assert snapshots.list_numbers(world.store)

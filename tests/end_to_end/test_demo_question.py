@@ -10,7 +10,7 @@ from rich.console import Console
 from world import Silent
 
 from graphrag_ray import open_index
-from graphrag_ray.base.context_records import references_in
+from graphrag_ray.base.context_records import parse_references
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli import answer_output
 from graphrag_ray.corpus.quotes import quotations_in
@@ -89,7 +89,7 @@ def test_every_cited_record_leads_to_the_location_of_its_quotation(demo: Index, 
     said = list(re.finditer(r"“(.+?)” (\[Data: [^]]+\])", answer.text))
     assert len(said) >= 5
     for quotation, markers in (m.groups() for m in said):
-        for reference in references_in(markers):
+        for reference in parse_references(markers):
             evidence = sources[reference.section, reference.id].evidence
             (found, *_) = [e for e in evidence if e["verbatim"] and one_line(e["quote"]) == whole(quotation)]
             text = documents[found["document"], found["row"]]

@@ -31,7 +31,7 @@ from graphrag_ray.evaluate.comparison import Comparison
 from graphrag_ray.evaluate.comparison import compare as compared
 from graphrag_ray.evaluate.evaluation_files import GoldQuestion
 from graphrag_ray.evaluate.evaluation_run import evaluation_run
-from graphrag_ray.evaluate.known_answers import known_answers
+from graphrag_ray.evaluate.known_answers import score_known_answers
 from graphrag_ray.query.question_files import BatchQuestion
 
 QUESTIONS = ("What about ALICE ?", "What about DAVE ?", "What about HEIDI ?")
@@ -190,11 +190,11 @@ def test_method_none_can_be_compared_and_cites_nothing(town: World):
 
 def test_method_none_has_answer_scores_but_no_retrieval_scores(town: World):
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
-        found = known_answers(run, gold(), ["vector=vector", "zero=none"])
+        found = score_known_answers(run, gold(), ["vector=vector", "zero=none"])
         summary = {row["condition"]: row for row in found.tables["summary"].to_pylist()}
         assert summary["zero"]["accuracy"] == 0.0 and summary["zero"]["recall@5"] is None
         with pytest.raises(UsageError, match="Condition zero: Method none retrieves nothing"):
-            known_answers(run, gold(), ["zero=none"], retrieval_only=True)
+            score_known_answers(run, gold(), ["zero=none"], retrieval_only=True)
 
 
 def test_settings_of_a_condition_apply_to_it_only(town: World):
@@ -313,7 +313,7 @@ def gold() -> list[GoldQuestion]:
 
 def test_gold_answers_score_answers_and_retrieval(town: World):
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
-        found = known_answers(run, gold(), ["vector=vector", "local=local"])
+        found = score_known_answers(run, gold(), ["vector=vector", "local=local"])
     scores = {(s["condition"], s["question_id"]): s for s in found.tables["scores"].to_pylist()}
     assert len(scores) == 4
     assert scores["vector", "1"]["recall@10"] == 1.0 and scores["vector", "2"]["recall@10"] == 0.5
@@ -331,7 +331,9 @@ def test_a_missing_answer_scores_0(town: World):
 
     town.endpoint.respond = asked
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
-        found = known_answers(run, [GoldQuestion(BatchQuestion("1", "Which ?"), ("A",))], ["vector=vector"])
+        found = score_known_answers(
+            run, [GoldQuestion(BatchQuestion("1", "Which ?"), ("A",))], ["vector=vector"]
+        )
     (scores,) = found.tables["scores"].to_pylist()
     assert scores["accuracy"] == scores["f1"] == scores["judged_correct"] == 0.0
     assert found.failed == 1 and "1 answer missing, scored 0" in found.warnings
@@ -340,7 +342,7 @@ def test_a_missing_answer_scores_0(town: World):
 def test_retrieval_scores_alone_need_no_answers(town: World):
     asked = town.asked()
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
-        found = known_answers(run, gold(), ["vector=vector", "words=keyword"], retrieval_only=True)
+        found = score_known_answers(run, gold(), ["vector=vector", "words=keyword"], retrieval_only=True)
     assert town.asked() == asked
     summary = found.tables["summary"].to_pylist()
     assert [s["condition"] for s in summary] == ["vector", "words"]
@@ -350,13 +352,13 @@ def test_retrieval_scores_alone_need_no_answers(town: World):
         pytest.raises(UsageError, match="at most 60"),
         evaluation_run(town.open(), str(folder(town)), "qa") as run,
     ):
-        known_answers(run, gold(), ["a" * 61 + "=keyword"], retrieval_only=True)
+        score_known_answers(run, gold(), ["a" * 61 + "=keyword"], retrieval_only=True)
 
 
 def test_a_question_without_results_scores_0_and_reports_have_no_retrieval_score(town: World):
     asked = [*gold(), GoldQuestion(BatchQuestion("3", "Xyzzy ?"), ("ALICE",), ("council.txt",))]
     with evaluation_run(town.open(), str(folder(town)), "qa") as run:
-        found = known_answers(run, asked, ["words=keyword", "reports=global"], retrieval_only=True)
+        found = score_known_answers(run, asked, ["words=keyword", "reports=global"], retrieval_only=True)
     scores = {(s["condition"], s["question_id"]): s["recall@5"] for s in found.tables["scores"].to_pylist()}
     assert scores["words", "3"] == 0.0 and scores["words", "1"] > 0
     assert {scores["reports", q] for q in "123"} == {None}
@@ -380,7 +382,7 @@ def test_question_embeddings_are_paid_for_once(world: World):
     asked = len(world.endpoint.requests)
     for _ in range(2):
         with evaluation_run(world.open(**world.embedding), str(folder(world)), "qa") as run:
-            known_answers(run, gold(), ["vector=vector"], retrieval_only=True)
+            score_known_answers(run, gold(), ["vector=vector"], retrieval_only=True)
     assert len(world.endpoint.requests) - asked in (1, 2), "a call may hold both questions"
 
 

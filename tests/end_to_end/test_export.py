@@ -28,7 +28,7 @@ from graphrag_ray.export.graph_tables import clean_text
 from graphrag_ray.export.microsoft import VECTOR_TABLES
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.levels import levels
+from graphrag_ray.query.methods.levels import build_levels
 from graphrag_ray.store.files import Store
 
 TOP = Path(__file__).parents[2]
@@ -126,8 +126,10 @@ def communities_by_level(opened: Index) -> list[dict[int, int]]:
     for row in opened.table("entities", ["id", "human_readable_id"]).to_pylist():
         numbers[row["id"]] = row["human_readable_id"]
     reports = opened.table("community_reports", ["community", "n_tokens", "hierarchy"])
-    held = levels(communities, reports, "leiden")
-    chosen = [reports["community"].take(held.at(k).rows).to_pylist() for k in range(held.n_levels)]
+    held = build_levels(communities, reports, "leiden")
+    chosen = [
+        reports["community"].take(held.reports_of_level(k).rows).to_pylist() for k in range(held.n_levels)
+    ]
     members = {c["community"]: c["entity_ids"] for c in communities.to_pylist()}
     return [{numbers[id_]: c for c in of_level for id_ in members[c]} for of_level in chosen]
 

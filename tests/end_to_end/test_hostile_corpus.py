@@ -123,8 +123,8 @@ def test_unexpected_errors_fail_one_document_or_row_with_their_location(
 
     monkeypatch.setattr(parse, "read_html", broken(parse.read_html))
     monkeypatch.setattr(parse, "to_json", broken(parse.to_json))
-    monkeypatch.setattr(chunks, "cut_chunks", broken(chunks.cut_chunks))
-    monkeypatch.setattr(corpus_counts, "cut_chunks", broken(corpus_counts.cut_chunks))
+    monkeypatch.setattr(chunks, "split_into_chunks", broken(chunks.split_into_chunks))
+    monkeypatch.setattr(corpus_counts, "split_into_chunks", broken(corpus_counts.split_into_chunks))
     world.write(
         TOWN
         | {"a.html": "<p>FAIL", "b.txt": "FAIL", "c.jsonl": '{"text": "x", "n": "FAIL"}\n{"text": "y"}\n'}

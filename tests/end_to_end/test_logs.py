@@ -118,4 +118,4 @@ def test_options_override_the_environment_and_apply_to_one_command(
             refused.exit_code == 2
             and "Unknown value 'loud' in GRAPHRAG_RAY_LOG. Choose from: debug, info" in refused.stderr
         )
-    logs.forget()
+    logs.reset()

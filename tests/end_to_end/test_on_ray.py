@@ -26,7 +26,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.indexing.index import IndexResult, index
-from graphrag_ray.indexing.status import status_of
+from graphrag_ray.indexing.status import index_status
 
 pytestmark = pytest.mark.cluster
 
@@ -179,7 +179,7 @@ def test_a_killed_run_resumes(world: World, on_cluster: Callable[..., IndexResul
     driver.wait()
     assert world.snapshots() == []
     time.sleep(1.0)  # Its workers die with it.
-    found = status_of(world.store)
+    found = index_status(world.store)
     assert found["writer"] is None and [j["stage"] for j in found["journal"]] == ["extract"]
     paid = world.asked()
     assert 50 <= paid < 120

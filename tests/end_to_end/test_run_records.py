@@ -106,7 +106,7 @@ def test_a_killed_run_is_known_by_its_lock_and_its_cost_by_the_journal(
     (world.root / "snapshots" / "1.json").unlink()
     with locks.acquire(world.store) as lock:
         record = run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", given={"input": "x"})
-        run_records.write(world.store, record)
+        run_records.write_record(world.store, record)
         assert status(run, world)["outcome"] == "running" and "running since" in plain(run, world)
     assert status(run, world)["outcome"] == "killed" and "was killed" in plain(run, world)
     told = run(*index_command(world)).stderr
@@ -140,7 +140,7 @@ def test_an_interrupted_run_waits_for_calls_in_flight(world: World):
     world.index()
     after = [repr(b["messages"]) for b in world.endpoint.bodies()[len(asked) :]]
     assert set(asked).isdisjoint(after)
-    assert [r.outcome for r in run_records.newest_first(world.store)] == ["committed", "interrupted"]
+    assert [r.outcome for r in run_records.iter_newest_first(world.store)] == ["committed", "interrupted"]
 
 
 def test_a_run_interrupted_between_stages_starts_no_further_step(world: World):
@@ -165,15 +165,15 @@ def test_a_run_interrupted_between_stages_starts_no_further_step(world: World):
 def test_newer_and_damaged_records_are_skipped(world: World):
     world.store.write("runs/7.json", b'{"format": 99}')
     world.store.write("runs/9.json", b"{")
-    run_records.write(world.store, run_records.RunRecord(3, "n", 1.0, "0", outcome="committed"))
+    run_records.write_record(world.store, run_records.RunRecord(3, "n", 1.0, "0", outcome="committed"))
     found = run_records.latest_run(world.store)
-    assert found is not None and found.epoch == 3 and run_records.unfinished(world.store) == []
-    assert run_records.epochs(world.store) == [3, 7, 9]
+    assert found is not None and found.epoch == 3 and run_records.unfinished_runs(world.store) == []
+    assert run_records.list_epochs(world.store) == [3, 7, 9]
 
 
 def test_a_run_killed_after_its_commit_counts_as_finished(town: World, run: Command):
-    run_records.write(town.store, run_records.RunRecord(7, "n", 1.0, "0", snapshot=1))
-    assert run_records.unfinished(town.store) == [] and "runs/1.json" in run_records.obsolete_files(
+    run_records.write_record(town.store, run_records.RunRecord(7, "n", 1.0, "0", snapshot=1))
+    assert run_records.unfinished_runs(town.store) == [] and "runs/1.json" in run_records.obsolete_files(
         town.store
     )
     assert "was killed, after it had committed snapshot 1" in plain(run, town)

@@ -150,8 +150,8 @@ def test_a_text_is_embedded_once_for_all_searches_and_accounted(
     before = len(world.endpoint.bodies("/embeddings"))
     text = "a question that is longer than the embedding model can take " * 3
     searches = [Search(kind, "vector", text, 2) for kind in KINDS]
-    vector = replace(methods.find("vector"), search=a_method(*searches))
-    monkeypatch.setattr(methods, "find", lambda name: vector)
+    vector = replace(methods.get_method("vector"), search=a_method(*searches))
+    monkeypatch.setattr(methods, "get_method", lambda name: vector)
     answer = world.open(models=models, embeddings={"max_tokens": 20}).ask("What?")
     assert len(answer.text.split()) == 7
     (sent,) = world.endpoint.bodies("/embeddings")[before:]
@@ -285,13 +285,13 @@ def test_an_update_builds_few_shards_and_none_without_changes(copy: World, monke
     before = shards(copy, "text_unit")
     assert len(before) > 6
     made: list[str] = []
-    write = index_files.write_blob
+    write = index_files.write_index_file
 
     def noted(store: Store, name: str, *more: Any) -> Part:
         made.append(name)
         return write(store, name, *more)
 
-    monkeypatch.setattr(index_files, "write_blob", noted)
+    monkeypatch.setattr(index_files, "write_index_file", noted)
     copy.index(query={"response_type": "one sentence"})
     assert made == [] and shards(copy, "text_unit") == before
     copy.write({"more99.txt": "KARL wrote to LENA."})

@@ -21,7 +21,7 @@ from world import TOWN, Command, World, chain, index_command
 
 from graphrag_ray.base.errors import ModelRefused
 from graphrag_ray.indexing import run_record, status
-from graphrag_ray.indexing.status import last_run, status_of, watch_last_run
+from graphrag_ray.indexing.status import index_status, last_run, watch_last_run
 from graphrag_ray.store import gc, locks, run_records
 from graphrag_ray.store.local_files import LocalFiles
 
@@ -62,7 +62,7 @@ def test_a_run_publishes_progress_rates_and_cost_until_it_ends(
     def look() -> dict[str, Any]:
         shown.append(run("status", "--root", world.root).stdout)
         shown.append(run("query", "Who?", "--root", world.root).stderr)
-        return status_of(world.store)
+        return index_status(world.store)
 
     seen = when_asked(world, 40, look)
     price = {"input_usd_per_mtok": 1.0, "output_usd_per_mtok": 1.0}
@@ -90,7 +90,7 @@ def test_a_run_publishes_progress_rates_and_cost_until_it_ends(
     logged = [r.graphrag_ray_fields for r in caplog.records if r.message == "progress"]  # type: ignore[attr-defined]
     assert [fields for fields in logged if fields["step"] == "extract" and fields["total"] == 30]
     assert live_files(world) == []
-    after = status_of(world.store)["last_run"]
+    after = index_status(world.store)["last_run"]
     assert (after["outcome"], after["failed"], after["exit_meaning"]) == ("committed", 0, "done")
     assert after["reached"] is None
 
@@ -137,7 +137,7 @@ def test_a_killed_run_is_shown_with_its_last_progress(world: World, often: None,
     live = run_records.LiveRun("n", 7, 0.0, "extract", 61.0, {})
     with locks.acquire(world.store) as lock:
         record = run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", host="far", pid=7)
-        run_records.write(world.store, record)
+        run_records.write_record(world.store, record)
         run_records.write_live(world.store, lock.epoch, live)
         found = last_run(world.store)
         assert found is not None and found["outcome"] == "running"
@@ -179,7 +179,7 @@ def test_watch_shows_each_step_once_and_returns_the_exit_code_of_the_run(
     seen: list[Any] = []
     running = threading.Thread(target=world.index)
     running.start()
-    while not run_records.epochs(world.store):
+    while not run_records.list_epochs(world.store):
         time.sleep(0.01)
     seen += watch_last_run(world.store, sleep=lambda seconds: time.sleep(OFTEN_S))
     running.join()
@@ -196,7 +196,7 @@ def test_a_new_run_is_not_mistaken_for_the_killed_one_before_it(
 ):
     """The first one is killed, and while that is being detected the same command is started again."""
     dead = locks.acquire(world.store)
-    run_records.write(world.store, run_records.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
+    run_records.write_record(world.store, run_records.RunRecord(dead.epoch, dead.holder.nonce, 1.0, "0"))
     begun: list[locks.Lock] = []
     living = locks.find_live_holder
 
@@ -205,11 +205,11 @@ def test_a_new_run_is_not_mistaken_for_the_killed_one_before_it(
             return living(store)
         dead.release()
         begun.append(lock := locks.acquire(store))
-        run_records.write(store, run_records.RunRecord(lock.epoch, lock.holder.nonce, 2.0, "0"))
+        run_records.write_record(store, run_records.RunRecord(lock.epoch, lock.holder.nonce, 2.0, "0"))
         return None
 
     monkeypatch.setattr(locks, "find_live_holder", while_it_is_watched)
-    found = status_of(world.store)
+    found = index_status(world.store)
     assert (found["last_run"]["epoch"], found["last_run"]["outcome"]) == (2, "running")
     assert found["writer"] is not None
     begun.pop().release()
@@ -242,7 +242,7 @@ def later() -> Iterator[Callable[[Callable[[], object]], None]]:
 
 
 def refuse(world: World) -> None:
-    last = max(run_records.epochs(world.store), default=0)
+    last = max(run_records.list_epochs(world.store), default=0)
     run_records.write_refusal(
         world.store, run_records.RefusedRun(last, time.time(), "usage", 2, "no such setting")
     )
@@ -290,9 +290,9 @@ def test_watch_follows_a_running_run(
 ):
     with locks.acquire(world.store) as lock:
         record = run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0")
-        run_records.write(world.store, record)
+        run_records.write_record(world.store, record)
         ended = replace(record, outcome="budget", exit_code=4, ended_at=2.0)
-        later(lambda: run_records.write(world.store, ended))
+        later(lambda: run_records.write_record(world.store, ended))
         assert run("status", "--root", world.root, "--watch", "--next").exit_code == 4
 
 
@@ -336,19 +336,19 @@ def test_a_rejected_attempt_is_shown_until_a_run_follows(world: World, run: Comm
     plain = run("status", "--root", world.root).stdout
     assert "no run was started" in plain and "(exit code 2: wrong usage or settings)" in plain
     assert run(*index_command(world, "--set", "chunking.overlap=700")).exit_code == 2
-    assert "overlap" in status_of(world.store)["refused"]["message"]
+    assert "overlap" in index_status(world.store)["refused"]["message"]
     with locks.acquire(world.store, note="somebody else"):
         assert run(*index_command(world)).exit_code == 1
-    assert status_of(world.store)["refused"]["outcome"] == "held"
+    assert index_status(world.store)["refused"]["outcome"] == "held"
     assert run(*index_command(world)).exit_code == 0
-    assert status_of(world.store)["refused"] is None
+    assert index_status(world.store)["refused"] is None
 
 
 def test_a_stopped_run_is_reported_once(world: World, run: Command):
     world.write(TOWN)
     world.endpoint.respond = lambda body: Status(401, "this key may read, and not ask")
     assert run(*index_command(world)).exit_code == 1
-    found = status_of(world.store)
+    found = index_status(world.store)
     assert found["last_run"]["outcome"] == "refused" and found["refused"] is None
     with pytest.raises(ModelRefused):
         world.index()
@@ -363,7 +363,7 @@ def test_nothing_is_written_to_a_mistyped_root_except_by_jobs(
         assert run("status", "--root", world.root, *watch).exit_code == 2
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert run(*attempt).exit_code == 2
-    found = status_of(world.store)
+    found = index_status(world.store)
     assert found["last_run"] is None and "Nothing to read" in found["refused"]["message"]
     assert run("status", "--root", world.root).exit_code == 0
 
@@ -386,7 +386,7 @@ def test_a_job_records_invalid_settings_next_to_the_index(
     assert run(*attempt).exit_code == 2 and not world.root.exists()
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     assert told in run(*attempt).stderr
-    found = status_of(world.store)["refused"]
+    found = index_status(world.store)["refused"]
     assert found["exit_code"] == 2 and told in found["message"]
     assert run("status", "--root", world.root, "--watch").exit_code == 2
 

@@ -102,7 +102,7 @@ def test_ray_builds_the_same_tree(world: World, on_ray: None, monkeypatch: pytes
 
 @pytest.fixture
 def umap_for_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_stage, "FEW_CHUNKS", 0)
+    monkeypatch.setattr(tree_stage, "MIN_UMAP_CHUNKS", 0)
 
 
 def test_a_small_tree_does_not_compile_umap(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -114,7 +114,7 @@ def test_a_small_tree_does_not_compile_umap(world: World, monkeypatch: pytest.Mo
     world.write(chain(24))
     world.index(**settings(dimensionality_reduction="umap"))
     assert len(world.table("tree_clusters")) > 1
-    monkeypatch.setattr(tree_stage, "FEW_CHUNKS", 24)
+    monkeypatch.setattr(tree_stage, "MIN_UMAP_CHUNKS", 24)
     world.forget()
     with pytest.raises(AssertionError, match="UMAP is used"):
         world.index(**settings(dimensionality_reduction="umap"))

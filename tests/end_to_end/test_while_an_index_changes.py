@@ -16,11 +16,11 @@ import pytest
 from world import TOWN, Built, Command, World, everything, index_command
 
 from graphrag_ray import open_index
-from graphrag_ray.base.declarations import COMPARED_TABLES
+from graphrag_ray.base.declarations import CHANGE_TRACKED_TABLES
 from graphrag_ray.indexing import changes as comparing
 from graphrag_ray.indexing.purge import NOT_PURGED, clean_up
 from graphrag_ray.indexing.stages import document_parts, merge_stage
-from graphrag_ray.indexing.status import status_of
+from graphrag_ray.indexing.status import index_status
 from graphrag_ray.store import snapshots
 from graphrag_ray.store.gc import GcOptions
 
@@ -163,7 +163,7 @@ def test_changes_are_reported_with_correct_counts(world: World, monkeypatch: pyt
     asked = world.asked()
     done = world.index()
     after, told = everything(world.open()), done.manifest.run["changes"]
-    for name, (_, columns) in COMPARED_TABLES.items():
+    for name, (_, columns) in CHANGE_TRACKED_TABLES.items():
         old = {r["id"]: [r[c] for c in columns] for r in before.get(name, [])}
         new = {r["id"]: [r[c] for c in columns] for r in after.get(name, [])}
         both = old.keys() & new.keys()
@@ -259,4 +259,4 @@ def test_a_document_is_purged_from_the_command_line(run: Command, world: World):
     done = run("gc", "--root", world.root, "--purge", "letters/secret.txt", "--delete")
     assert done.exit_code == 0 and "of the journal of extract" in done.stdout
     assert world.snapshots() == [2]
-    assert status_of(world.store, listed=True)["snapshots"][0]["snapshot"] == 2
+    assert index_status(world.store, with_snapshots=True)["snapshots"][0]["snapshot"] == 2

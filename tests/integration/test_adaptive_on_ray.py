@@ -18,7 +18,7 @@ from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
 from graphrag_ray.indexing.index import index
-from graphrag_ray.indexing.status import status_of
+from graphrag_ray.indexing.status import index_status
 from graphrag_ray.store.files import Store
 
 ENDPOINT = Path(__file__).parents[2] / "benchmarks" / "endpoint"
@@ -113,7 +113,7 @@ def test_concurrency_without_known_limits_follows_the_server_capacity(
         executor.close()
 
     assert done.committed and done.failed == 0
-    rows = {row["stage"]: row for row in status_of(store)["usage"]}
+    rows = {row["stage"]: row for row in index_status(store)["usage"]}
     assert rows["extract"]["requests"] == CHUNKS and rows["extract"]["rate_limited"] == 0
     assert max(n for _, n, _ in server.seen) <= 4 * settings.run.initial_in_flight
     followed = server.in_flight(AFTER, 0, CHUNKS - 2 * AFTER)

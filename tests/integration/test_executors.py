@@ -30,7 +30,7 @@ from graphrag_ray.base.errors import (
 from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.base.unexpected_errors import describe_error
+from graphrag_ray.base.unexpected_errors import describe_unexpected_error
 from graphrag_ray.engine import interrupts
 from graphrag_ray.engine.executor import Executor, RowSource, SweepProgress
 from graphrag_ray.engine.in_process import LocalExecutor
@@ -150,7 +150,7 @@ def test_bug_in_a_step_is_reported_with_its_location(make: Make):
     no_parts: Any = [(Group("entity", [7], [], []), [])]
     with pytest.raises(AttributeError) as caught:
         make().map("describe", partial(_assemble, "o200k_base"), no_parts)
-    assert re.search(r"\(store/\w+\.py:\d+\)$", describe_error(caught.value))
+    assert re.search(r"\(store/\w+\.py:\d+\)$", describe_unexpected_error(caught.value))
 
 
 def test_equal_tables_are_stored_once(make: Make):
@@ -317,7 +317,7 @@ def test_rejected_key_stops_the_run_without_recording_failures(make: Make, endpo
     executor = make()
     with pytest.raises(ModelRefused, match="Incorrect API key"):
         sweep(executor, ["a", "b"])
-    assert JournalIndex.load(executor.store, "echo").failed() == {}
+    assert JournalIndex.load(executor.store, "echo").failed_items() == {}
     endpoint.respond = lambda body: "fine"
     assert sweep(executor, ["a", "b"]).outcomes[0].status == "complete"
 
@@ -419,7 +419,7 @@ def test_request_that_was_too_long_is_sent_with_a_larger_window(make: Make, endp
     small, large = make(window=1_000, max_failed_fraction=1.0), make()
     assert sweep(small, [text]).outcomes[0].status == "retry"
     assert "context window of 1000" in sweep(small, [text]).outcomes[0].error
-    rows = JournalIndex.load(small.store, "echo").failed()
+    rows = JournalIndex.load(small.store, "echo").failed_items()
     assert [len(r) for r in rows.values()] == [1] and endpoint.requests == []
     assert sweep(large, [text]).outcomes[0].status == "complete"
 

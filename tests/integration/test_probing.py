@@ -84,9 +84,9 @@ def test_unreachable_endpoint_is_reported(nobody):
 def test_run_without_working_endpoints_or_journal_ends_immediately(nobody):
     settings, said = asking(nobody), []
     with pytest.raises(ModelRefused, match=nobody):
-        check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append)
+        check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, notify=said.append)
     models = check_endpoints(
-        Models.from_settings(settings), settings, STAGES, may_reuse=True, say=said.append
+        Models.from_settings(settings), settings, STAGES, may_reuse=True, notify=said.append
     )
     assert nobody in said[0] and "stops at the first request that needs this model" in said[1]
     (unusable,) = connect_clients(models, "default")
@@ -97,9 +97,9 @@ def test_missing_key_is_a_usage_error(nobody, monkeypatch):
     monkeypatch.delenv("MY_KEY")
     settings, said = asking(nobody), []
     with pytest.raises(NotConfigured, match="MY_KEY is not set"):
-        check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append)
+        check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, notify=said.append)
     models = check_endpoints(
-        Models.from_settings(settings), settings, STAGES, may_reuse=True, say=said.append
+        Models.from_settings(settings), settings, STAGES, may_reuse=True, notify=said.append
     )
     (unusable,) = connect_clients(models, "default")
     assert isinstance(unusable, NoEndpoint)
@@ -109,7 +109,7 @@ def test_one_working_endpoint_is_enough(nobody):
     with Endpoint(key="sk-another") as wrong, Endpoint() as right:
         settings, said = asking(nobody, wrong.base_url, right.base_url), []
         models = check_endpoints(
-            Models.from_settings(settings), settings, STAGES, may_reuse=False, say=said.append
+            Models.from_settings(settings), settings, STAGES, may_reuse=False, notify=said.append
         )
         kinds = [isinstance(c, FatalCallError) for c in connect_clients(models, "default")]
     assert len(said) == 2 and kinds == [False, True, False], "one that is not there may come back"

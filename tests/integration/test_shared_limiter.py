@@ -122,7 +122,7 @@ def test_successor_of_a_replica_keeps_its_slots(many: Models, prefix: str, on_ra
             assert await limiter.acquire(MODEL, [1], [0]) == (0,)
         old.close()
         actor = ray.get_actor(f"{prefix}-{MODEL}", NAMESPACE)
-        while (in_flight := (await actor.watched.remote()).endpoints[0].in_flight) == 2:
+        while (in_flight := (await actor.endpoint_states.remote()).endpoints[0].in_flight) == 2:
             await asyncio.sleep(0.05)
         assert in_flight == 1
         new.close()
@@ -137,7 +137,7 @@ def test_settlements_are_batched_but_endpoint_limits_sent_immediately(
 
     def seen() -> tuple[int, int]:
         """Return calls in flight and answered, from the actor itself, while our event loop is blocked."""
-        (endpoint,) = ray.get(actor.watched.remote(), timeout=30).endpoints
+        (endpoint,) = ray.get(actor.endpoint_states.remote(), timeout=30).endpoints
         return endpoint.in_flight, endpoint.tally.answered
 
     async def ask_and_settle() -> None:
@@ -180,13 +180,13 @@ def test_permits_from_before_a_restart_free_no_slots(models: Models, prefix: str
     async def ask_twice() -> None:
         limiter = RayLimiter(prefix, "one", [MODEL], NAMESPACE)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
-        life = ray.get(actor.watched.remote()).life
+        life = ray.get(actor.endpoint_states.remote()).life
         ray.kill(actor, no_restart=False)
-        while ray.get(actor.watched.remote()).life == life:
+        while ray.get(actor.endpoint_states.remote()).life == life:
             time.sleep(0.05)
         assert await limiter.acquire(MODEL, [1], [0]) == (0,)
         limiter.settle(MODEL, 0, 0, CallOutcome(4.0, 100))  # from before the restart
-        while not (endpoint := (await actor.watched.remote()).endpoints[0]).tally.answered:
+        while not (endpoint := (await actor.endpoint_states.remote()).endpoints[0]).tally.answered:
             await asyncio.sleep(0.01)
         assert endpoint.in_flight == 1
 

@@ -132,7 +132,7 @@ def test_failed_compaction_does_not_undo_the_commit(small: Small, monkeypatch: p
     small.leave_parts(8)
     monkeypatch.setattr(compaction, "merge_parts", full)
     assert small.index().committed
-    assert snapshots.numbers(small.store) == [1]
+    assert snapshots.list_numbers(small.store) == [1]
     assert any("no space left" in note for note in small.told.notes)
 
 

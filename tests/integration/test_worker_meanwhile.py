@@ -76,7 +76,7 @@ def run_scenario(coroutine: Any) -> None:
 def test_other_items_continue_while_a_worker_reloads_the_journal(
     store: Store, own: worker.Worker, monkeypatch: pytest.MonkeyPatch
 ):
-    go_on, again = threading.Event(), JournalIndex.reloaded
+    go_on, again = threading.Event(), JournalIndex.reload
 
     def slowly(index: JournalIndex) -> JournalIndex:
         assert go_on.wait(WITHIN_S), "nothing went on"
@@ -93,7 +93,7 @@ def test_other_items_continue_while_a_worker_reloads_the_journal(
         go_on.set()
         assert await finished(own, 100, 2) == {0, 1}
 
-    monkeypatch.setattr(JournalIndex, "reloaded", slowly)
+    monkeypatch.setattr(JournalIndex, "reload", slowly)
     run_scenario(scenario())
 
 

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pytest
 from hostile_text import CORPORA
 
-from graphrag_ray.base.context_records import parse_sections, references_in
+from graphrag_ray.base.context_records import parse_references, parse_sections
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, Dialogue
 from graphrag_ray.base.prompts import load_prompts
@@ -165,7 +165,7 @@ def test_a_report_is_complete_and_cites_only_its_context(recorded):
         assert written.title and written.summary and written.rating_explanation
         assert 0 < written.rating <= 10 and len(written.findings) >= 2
         assert written.references and written.dropped_references == 0
-        assert all(references_in(explanation) for _, explanation in written.findings)
+        assert all(parse_references(explanation) for _, explanation in written.findings)
         cited += len(written.references)
     assert cited == 206
 
@@ -188,7 +188,7 @@ def test_an_answer_from_one_context_cites_its_records(recorded):
 
 def test_a_final_answer_cites_records_of_the_partial_answers(recorded):
     for one in of(recorded, "reduce"):
-        cited = references_in(one.context.text)
+        cited = parse_references(one.context.text)
         numbering = {(r.section, int(r.id)): f"{r.section} {r.id}" for r in cited}
         spec = reduce_spec(SETTINGS, PROMPTS)
         shown = {"answers": one.context.text}

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.declarations import MODEL_STAGES
+from graphrag_ray.base.declarations import STAGE_SETTING_KEYS
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, UsageError
 from graphrag_ray.base.wording import escape_control, price_hint
 from graphrag_ray.cli import console, options
@@ -129,10 +129,10 @@ def _read_questions(opts: IndexOptions, url: str) -> tuple[Index, list[BatchQues
 def _running(
     index: Index, out: str, note: str, as_json: bool, ray: bool, address: str | None, quiet: bool
 ) -> AbstractContextManager[EvaluationRun]:
-    from graphrag_ray.cli.progress import observer_for_people
+    from graphrag_ray.cli.progress import default_observer
     from graphrag_ray.evaluate.evaluation_run import evaluation_run
 
-    observer = observer_for_people(quiet=quiet or as_json)
+    observer = default_observer(quiet=quiet or as_json)
     return evaluation_run(index, out, note, on_ray=ray, address=address, observer=observer)
 
 
@@ -252,7 +252,7 @@ def estimate(opts: IndexOptions, questions_url: str, as_json: bool, **judge_opti
         columns = ["", "calls", "prompt tokens", "reply tokens", "cost"]
         console.print_table(columns, (row(*astuple(cost)) for cost in costs), total=total)
         if None in usd:
-            names = map(index.settings.model_name, MODEL_STAGES)
+            names = map(index.settings.model_name, STAGE_SETTING_KEYS)
             unpriced = next((n for n in names if highest_price(index.settings.model(n)) is None), "default")
             click.echo(
                 f"The price of model {unpriced!r} is unknown. To see the cost, use {price_hint(unpriced)}"
@@ -433,11 +433,11 @@ def qa(
     index = _open(opts)
     from graphrag_ray.evaluate.evaluation_files import gold_questions
     from graphrag_ray.evaluate.judging.answer_metrics import KS
-    from graphrag_ray.evaluate.known_answers import known_answers
+    from graphrag_ray.evaluate.known_answers import score_known_answers
 
     gold, warnings = gold_questions(questions_url, index.settings.storage.fsspec_options(questions_url))
     with _running(index, out, "qa", as_json, **run_options) as run:
-        result = known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
+        result = score_known_answers(run, gold, conditions, retrieval_only, judge, ks or KS)
     warnings += result.warnings
     if as_json:
         tables = {name: table.to_pylist() for name, table in result.tables.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.declarations import FAILURE_STAGES, JOURNALS
+from graphrag_ray.base.declarations import FAILURE_NAMES, JOURNALS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, options
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @options.storage
 @options.snapshot
 @click.option("--retry", is_flag=True, help="Reset the items so that the next `index` retries them.")
-@click.option("--stage", type=click.Choice(FAILURE_STAGES), help="Only items of this stage.")
+@click.option("--stage", type=click.Choice(FAILURE_NAMES), help="Only items of this stage.")
 @click.option("--document", metavar="GLOB", help="Only items of documents with a matching path.")
 @click.option("--key", multiple=True, metavar="KEY", help="Only items whose key starts with KEY; repeatable.")
 @click.option(

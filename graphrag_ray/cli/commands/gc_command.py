@@ -117,7 +117,7 @@ def gc(
 
     store, _ = opts.snapshot()
     policy = GcOptions(keep=keep, older_than_s=older_than, grace_s=grace, damaged=damaged)
-    result = clean_up(store, policy, purge=purge, search=also, journal=journal, delete=delete)
+    result = clean_up(store, policy, purge=purge, search_paths=also, journal=journal, delete=delete)
     if not as_json:
         _print_result(result, searched=bool(also))
         return

@@ -94,9 +94,9 @@ def index(
       graphrag-ray index --input articles:dataset --root ./my-index --set input.id_column=id
     """
     from graphrag_ray import build_index
-    from graphrag_ray.cli.progress import observer_for_people
+    from graphrag_ray.cli.progress import default_observer
 
-    observer = observer_for_people(quiet=quiet or as_json)
+    observer = default_observer(quiet=quiet or as_json)
     input_name = function or (display_path(input_url) if input_url else None)
     attempt = {"input": input_name, "add": add, "allow_deletes": allow_deletes}
     with _recorded(opts, attempt) as store:
@@ -157,16 +157,16 @@ def _rows_of(function: str, input_url: str | None) -> InputRows:
 def _recorded(opts: IndexOptions, attempt: Mapping[str, Any]) -> Iterator[Store]:
     """Open the store, and record errors before the run starts. Raises SettingsError, UsageError."""
     from graphrag_ray.engine.ray.discovery import is_submitted_job
-    from graphrag_ray.indexing.run_record import recording_refusals
+    from graphrag_ray.indexing.run_record import record_refusal
 
     try:
         store = opts.store()
     except SettingsError:
         # Record the error in the index as opened without these settings.
         plain_store = IndexOptions(opts.root, None, ()).store()
-        with recording_refusals(plain_store, attempt, always=is_submitted_job()):
+        with record_refusal(plain_store, attempt, always=is_submitted_job()):
             raise
-    with recording_refusals(store, attempt, always=is_submitted_job()):
+    with record_refusal(store, attempt, always=is_submitted_job()):
         yield store
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.wording import one_line, plural
+from graphrag_ray.base.wording import collapse_whitespace, plural
 from graphrag_ray.cli import answer_output, console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import IndexOptions
@@ -112,7 +112,7 @@ def _print_overview(out: Console, record: Record, index_arguments: str) -> None:
     counts = ", ".join(plural(record["counts"].get(name, 0), *words) for name, words in names.items())
     out.print(f"Snapshot {record['snapshot']}: {counts}")
     if record["about"]:
-        out.print(f"  {one_line('About: ' + record['about'])}")
+        out.print(f"  {collapse_whitespace('About: ' + record['about'])}")
     _print_list(out, record, "communities", "Largest communities at C0")
     _print_list(out, record, "entities", "Best connected entities")
     _print_list(out, record, "documents", "Documents with the most chunks")
@@ -121,9 +121,11 @@ def _print_overview(out: Console, record: Record, index_arguments: str) -> None:
 
 def _print_matches(out: Console, record: Record, index_arguments: str) -> None:
     if not any(record["totals"].values()):
-        out.print(f"No name contains {one_line(record['text'], _MAX_TEXT)!r}.")
+        out.print(f"No name contains {collapse_whitespace(record['text'], _MAX_TEXT)!r}.")
         if record["near"]:
-            out.print("Did you mean: " + "; ".join(one_line(name, 80) for name in record["near"]) + "?")
+            out.print(
+                "Did you mean: " + "; ".join(collapse_whitespace(name, 80) for name in record["near"]) + "?"
+            )
         return
     for name in ("entities", "communities", "documents"):
         _print_list(out, record, name)
@@ -144,15 +146,15 @@ def _print_record(out: Console, record: Record) -> None:
     """Print a record, then its lists."""
     kind, report = record["kind"], record.get("report")
     values = {**record, "type": record.get("type") or "untyped", "title": (report or record).get("title")}
-    out.print(one_line(_TITLES[kind].format_map(values)), style="bold")
+    out.print(collapse_whitespace(_TITLES[kind].format_map(values)), style="bold")
     if record.get("description"):
-        out.print(f"  {one_line(record['description'])}")
+        out.print(f"  {collapse_whitespace(record['description'])}")
     if kind in ("chunk", "document"):
         title = "" if not record["title"] or record["title"] in record["place"] else record["title"]
-        if about := ", ".join(one_line(part) for part in (title, record["date"]) if part):
+        if about := ", ".join(collapse_whitespace(part) for part in (title, record["date"]) if part):
             out.print(f"  {about}")
         if record["metadata"]:
-            out.print(f"  {one_line(record['metadata'], _MAX_METADATA)}")
+            out.print(f"  {collapse_whitespace(record['metadata'], _MAX_METADATA)}")
     _print_details(out, record)
     if kind == "community":
         _print_list(out, record, "children", "Sub-communities")
@@ -192,7 +194,7 @@ def _print_report(out: Console, report: Record | None) -> None:
         out.print("  No report (see `graphrag-ray failures`).")
         return
     if report["rank"] is not None:
-        out.print(f"  rated {report['rank']:g} of 10: {one_line(report['rating_explanation'])}\n")
+        out.print(f"  rated {report['rank']:g} of 10: {collapse_whitespace(report['rating_explanation'])}\n")
     answer_output.print_text(out, report["full_content"])
     if left_out := report["context_left_out"]:
         out.print(f"  [written without {plural(left_out, 'record')} that did not fit or had failed]")
@@ -205,7 +207,7 @@ def _print_chunks(out: Console, record: Record) -> None:
     for c in record["chunks"]:
         where = f"characters {c['start']} to {c['end']}, {plural(c['n_tokens'], 'token')}"
         out.print(f"\nChunk {c['human_readable_id']} ({where})", style="bold")
-        names = "; ".join(one_line(e["title"], 80) for e in c["entities"])
+        names = "; ".join(collapse_whitespace(e["title"], 80) for e in c["entities"])
         more = c["totals"]["entities"] - len(c["entities"])
         out.print(f"  {names or 'no entities'}{f' and {more:,} more' if more > 0 else ''}")
         counts = [plural(c["totals"][name], name[:-1]) for name in ("relationships", "claims")]
@@ -233,25 +235,29 @@ def _line(name: str, row: Record) -> str:
             n = row["children"]
             children = f", {plural(n, 'sub-community', 'sub-communities')}" if n else ""
             about = f"{plural(row['size'], 'member')}{rank}{children}"
-            return f"C{row['level']}:{row['community']}  {one_line(row['title'], _MAX_TEXT)} ({about})"
+            title = collapse_whitespace(row["title"], _MAX_TEXT)
+            return f"C{row['level']}:{row['community']}  {title} ({about})"
         case "entities":
-            text = (
-                f"{one_line(row['title'], _MAX_TEXT)} ({row['type'] or 'untyped'}, degree {row['degree']:,})"
-            )
+            title = collapse_whitespace(row["title"], _MAX_TEXT)
+            text = f"{title} ({row['type'] or 'untyped'}, degree {row['degree']:,})"
         case "relationships":
-            ends = f"{one_line(row['source'], 80)} – {one_line(row['target'], 80)}"
-            description = one_line(row["description"], _MAX_TEXT)
+            ends = f"{collapse_whitespace(row['source'], 80)} – {collapse_whitespace(row['target'], 80)}"
+            description = collapse_whitespace(row["description"], _MAX_TEXT)
             text = f"{ends} (weight {row['weight']:g}){f': {description}' if description else ''}"
         case "claims":
-            ends = f"{one_line(row['subject_id'], 80)} – {one_line(row['object_id'], 80)}"
-            text = f"{ends} ({row['status']}): {one_line(row['description'], _MAX_TEXT)}"
+            ends = (
+                f"{collapse_whitespace(row['subject_id'], 80)} – {collapse_whitespace(row['object_id'], 80)}"
+            )
+            text = f"{ends} ({row['status']}): {collapse_whitespace(row['description'], _MAX_TEXT)}"
         case "documents":
             title = (
-                "" if not row["title"] or row["title"] in row["place"] else one_line(row["title"], _MAX_TEXT)
+                ""
+                if not row["title"] or row["title"] in row["place"]
+                else collapse_whitespace(row["title"], _MAX_TEXT)
             )
             chunks = f" ({plural(row['chunks'], 'chunk')})" if "chunks" in row else ""
-            text = f"{one_line(row['place'], _MAX_TEXT)}{f': {title}' if title else ''}{chunks}"
+            text = f"{collapse_whitespace(row['place'], _MAX_TEXT)}{f': {title}' if title else ''}{chunks}"
         case _:
-            where = f"{one_line(row['place'], _MAX_TEXT)}, character {row['quote_start']}"
-            text = f"{where}: “{one_line(row['quote'])}”"
+            where = f"{collapse_whitespace(row['place'], _MAX_TEXT)}, character {row['quote_start']}"
+            text = f"{where}: “{collapse_whitespace(row['quote'])}”"
     return f"{row['human_readable_id']:>6}  {text}"

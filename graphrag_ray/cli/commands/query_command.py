@@ -15,7 +15,7 @@ from graphrag_ray.base.wording import plural
 from graphrag_ray.cli import console, options
 from graphrag_ray.cli.command_line import Command
 from graphrag_ray.cli.options import IndexOptions
-from graphrag_ray.query.methods.methods import METHODS, check_options, find, load_all
+from graphrag_ray.query.methods.methods import METHODS, check_options, get_method, load_all
 
 if TYPE_CHECKING:
     from graphrag_ray.query.ask import Index
@@ -106,7 +106,7 @@ def query(
         if (out is None) == (batch is not None) or (is_single and (ray or address)):
             raise UsageError("--batch needs --out, a .parquet file. --out, --ray and --address need --batch.")
         method = request["method"]
-        if opts.short["dynamic"] and not find(method).dynamic:
+        if opts.short["dynamic"] and not get_method(method).dynamic:
             raise UsageError(f"--dynamic is supported by global search only, not by {method} search")
         check_options(method, opts.short)
         index = opts.index(snapshot, cache)
@@ -140,9 +140,9 @@ def _recorded(opts: IndexOptions, out: str | None, batch: str | None) -> Iterato
         storage_options = load_storage(opts.config, opts.overrides).fsspec_options(out)
     except SettingsError:
         # Record the error at --out as opened without these settings.
-        with record_failed_start(AnswersFile.at(out, {}).work, always):
+        with record_failed_start(AnswersFile.locate(out, {}).work, always):
             raise
-    with record_failed_start(AnswersFile.at(out, storage_options).work, always):
+    with record_failed_start(AnswersFile.locate(out, storage_options).work, always):
         yield
 
 
@@ -193,11 +193,11 @@ def _ask_many(
     as_json: bool,
 ) -> bool:
     """Answer a batch. Returns whether an answer, or part of one, is missing."""
-    from graphrag_ray.cli.progress import observer_for_people
+    from graphrag_ray.cli.progress import default_observer
     from graphrag_ray.query.batch import answer_batch
     from graphrag_ray.query.methods.method import AskRequest
 
-    observer = observer_for_people(quiet=quiet or as_json)
+    observer = default_observer(quiet=quiet or as_json)
     observer.run_started(index.settings, "map")
     result = answer_batch(
         index, batch, out, AskRequest(**request), observer=observer, on_ray=ray, address=address

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
 
-from graphrag_ray.base.declarations import COMPARED_TABLES, MODEL_STAGES_OF_INDEXING
+from graphrag_ray.base.declarations import CHANGE_TRACKED_TABLES, DIALOGUE_STAGES
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.wording import escape_control, plural, price_hint
 from graphrag_ray.cli import console, options
@@ -60,7 +60,7 @@ def status(
       graphrag-ray status --root s3://bucket/index --watch
       graphrag-ray status --root s3://bucket/index --watch --next
     """
-    from graphrag_ray.indexing.status import status_of
+    from graphrag_ray.indexing.status import index_status
 
     if wait_for_next and not watch:
         raise click.UsageError("--next needs --watch")
@@ -68,7 +68,7 @@ def status(
     with options.naming_root(opts.root):
         if watch:
             sys.exit(_watch(store, wait_for_next, as_json))
-        record = status_of(store, snapshot, listed=listed)
+        record = index_status(store, snapshot, with_snapshots=listed)
     if as_json:
         console.print_json(record)
     else:
@@ -79,7 +79,12 @@ def status(
 
 def _watch(store: Store, wait_for_next: bool, as_json: bool) -> int:
     """Follow a run until it ends. Return its exit code, or the code of a later refused attempt."""
-    from graphrag_ray.indexing.status import refusal_since_last_run, status_of, wait_for_run, watch_last_run
+    from graphrag_ray.indexing.status import (
+        index_status,
+        refusal_since_last_run,
+        wait_for_run,
+        watch_last_run,
+    )
 
     if wait_for_next:
         click.echo(
@@ -104,7 +109,7 @@ def _watch(store: Store, wait_for_next: bool, as_json: bool) -> int:
         else:
             click.echo(escape_control(_refusal(refused)))
         return int(refused["exit_code"])
-    record = status_of(store)
+    record = index_status(store)
     if as_json:
         console.print_json(record["last_run"], indent=False)
     else:
@@ -288,7 +293,7 @@ def _print_changes(out: Console, run: Record, counts: Record) -> None:
     """Print what the run that built the snapshot added, changed and removed, and which items models wrote."""
     out.print("\nChanges by the run that built this snapshot")
     rows = []
-    for name, (label, _) in COMPARED_TABLES.items():
+    for name, (label, _) in CHANGE_TRACKED_TABLES.items():
         changes = run["changes"].get(name, {})
         if any(changes.values()):
             rows.append([label, *(f"{changes[kind]:,}" if changes[kind] else "" for kind in _CHANGES)])
@@ -296,7 +301,7 @@ def _print_changes(out: Console, run: Record, counts: Record) -> None:
     if counts.get("kept"):
         out.print(f"  {plural(counts['kept'], 'unreadable document')} kept in the previous version")
     written = []
-    for stage in MODEL_STAGES_OF_INDEXING:
+    for stage in DIALOGUE_STAGES:
         label, total = stage.writes
         if n := run.get("asked", {}).get(stage.dialogue):
             totals = sum(c.get(total, 0) for c in (counts, *counts.get("hierarchies", {}).values()))

@@ -171,12 +171,12 @@ class ModelLimiter:
             await self.forget(silent)
         if self._meter is not None and now - self._recorded_at >= RECORD_INTERVAL_S:
             self._recorded_at = now
-            self._meter.endpoints(SERVICE_STAGE, await self.watched())
+            self._meter.endpoints(SERVICE_STAGE, await self.endpoint_states())
 
     async def take_peak(self) -> int:
         return self._limiter.take_peak()
 
-    async def watched(self) -> WatchedEndpoints:
+    async def endpoint_states(self) -> WatchedEndpoints:
         return WatchedEndpoints(self._name, self._life, self._limiter.endpoint_states(self._name))
 
     def _exit_when_unused(self, unused_s: float) -> None:

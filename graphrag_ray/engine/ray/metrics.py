@@ -79,14 +79,14 @@ class RunMetrics:
         if self._pending and not ray.wait(self._pending, num_returns=len(self._pending), timeout=0)[1]:
             self._record_endpoints()
         if not self._pending:
-            self._pending = [limiter.watched.remote() for limiter in self._limiters]
+            self._pending = [limiter.endpoint_states.remote() for limiter in self._limiters]
 
     def end(self, sweep: SweepResult) -> None:
         """Record the result of a sweep."""
         self._record(sweep, 0, 0, 0.0, 0)
         self._ended[self._stage] += sweep.finished
         with suppress(RayError):
-            self._pending = [limiter.watched.remote() for limiter in self._limiters]
+            self._pending = [limiter.endpoint_states.remote() for limiter in self._limiters]
             self._record_endpoints(finished=True)
 
     def _record_endpoints(self, finished: bool = False) -> None:

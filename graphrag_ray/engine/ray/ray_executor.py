@@ -278,7 +278,7 @@ class RaySweep(RunningSweep[T]):
 
     def _record(self, connection: WorkerConnection, report: WorkerReport) -> None:
         connection.report = report
-        self.sweep.accounts.absorb(report.accounts)
+        self.sweep.accounts.merge(report.accounts)
         for number, outcome in report.finished:
             connection.restarts = 0
             if self._book.finish(number):

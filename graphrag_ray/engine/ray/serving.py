@@ -29,7 +29,7 @@ from ray.serve.schema import APIType
 
 from graphrag_ray.base.errors import GraphRagError, UsageError
 from graphrag_ray.base.instruments import Instrument
-from graphrag_ray.base.logs import PACKAGE_LOGGER, ForwardingHandler, Level, LogConfig, hide_values
+from graphrag_ray.base.logs import PACKAGE_LOGGER, ForwardingHandler, Level, LogConfig, redact_values
 from graphrag_ray.base.wording import strip_ansi
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray import PINNED
@@ -73,10 +73,10 @@ class Replica:
     _fetched: dict[str, str] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def here(cls, several: bool) -> Replica:
+    def current(cls, has_peers: bool) -> Replica:
         """Return the replica that runs in this process."""
         context = serve.get_replica_context()
-        return cls(context.app_name, str(context.replica_id.unique_id), several)
+        return cls(context.app_name, str(context.replica_id.unique_id), has_peers)
 
     def fetch_key(self, variable: str) -> str | None:
         """Get an environment variable from the process that started the service, and remember it. Blocks."""
@@ -88,7 +88,7 @@ class Replica:
         except (ValueError, RayError):  # no such actor
             return None
         if value:
-            hide_values([value])
+            redact_values([value])
             self._fetched[variable] = value
         return value
 

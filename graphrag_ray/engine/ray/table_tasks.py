@@ -24,7 +24,7 @@ from ray.exceptions import RayActorError, RayError, RaySystemError, RayTaskError
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import GraphRagError, ProcessDied
 from graphrag_ray.base.logs import LogConfig
-from graphrag_ray.base.unexpected_errors import attach_place
+from graphrag_ray.base.unexpected_errors import attach_location
 from graphrag_ray.base.wording import strip_ansi
 from graphrag_ray.engine.executor import (
     PARTITION,
@@ -33,7 +33,7 @@ from graphrag_ray.engine.executor import (
     TableFunction,
     Tables,
     WrittenParts,
-    by_partition,
+    iter_partitions,
     write_all,
 )
 from graphrag_ray.engine.ray.limiter_actors import on_driver_node
@@ -370,7 +370,7 @@ def reduce_partitions(
     store: Store, reduce: Callable[[pa.Table], Tables], attempts: Attempts, rows: pa.Table
 ) -> Iterator[tuple[int, TableParts | str]]:
     """Yield each partition in `rows` with its written parts, or with the reason why it was skipped."""
-    for partition, table in by_partition(rows):
+    for partition, table in iter_partitions(rows):
         if why := attempts.begin(partition):
             yield partition, why
             continue
@@ -405,6 +405,6 @@ def unwrap_errors(step: str) -> Iterator[None]:
         if (original := find_graphrag_error(e)) is not None:
             raise original from None
         if isinstance(e, RayTaskError) and isinstance(e.cause, Exception):
-            attach_place(e.cause, str(e))
+            attach_location(e.cause, str(e))
             raise e.cause from e
         raise

@@ -178,7 +178,7 @@ class WorkerSession:
         self.ending: asyncio.Future[WorkerReport] | None = None
 
     async def begin(self) -> WorkerReport:
-        logs.hide_values(self.keys.values())
+        logs.redact_values(self.keys.values())
         logs.set_item_context(self.work.name)
         logs.log_event(_log, "worker joined", worker=self.settings.name)
         gateway = open_gateway(
@@ -314,7 +314,7 @@ class WorkerSession:
         index = self.index
         if loss > self.last_loss:
             if self.reloading is None or self.reloading[0] < loss:
-                self.reloading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.reloaded))
+                self.reloading = loss, asyncio.ensure_future(asyncio.to_thread(self.index.reload))
             loss, reloading = self.reloading
             index = await asyncio.shield(reloading)
             if loss > self.last_loss:

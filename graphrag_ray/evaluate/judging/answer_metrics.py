@@ -78,7 +78,7 @@ def normalise(text: str) -> str:
     return " ".join(word for word in _folded(text, _SQUAD).split() if word not in ARTICLES)
 
 
-def words(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Split text into runs of letters and digits in lower case, the words of ROUGE and TREX."""
     return _UNITS.findall(_folded(text, _ROUGE))
 
@@ -140,7 +140,7 @@ def recall(text: str, answer: str) -> float:
 @_best
 def bleu_1(text: str, answer: str) -> float:
     """Return BLEU-1 (Papineni et al. 2002) with the answer as the only reference."""
-    actual, expected = words(text), words(answer)
+    actual, expected = split_words(text), split_words(answer)
     common = (Counter(actual) & Counter(expected)).total()
     return common / len(actual) * min(1.0, math.exp(1 - len(expected) / len(actual))) if common else 0.0
 
@@ -150,7 +150,7 @@ def rouge_l(text: str, answer: str) -> float:
     """Return F1 by the longest common subsequence of words (ROUGE-L, Lin 2004), without stemming."""
     from rapidfuzz.distance import LCSseq
 
-    actual, expected = words(text)[:MAX_WORDS], words(answer)[:MAX_WORDS]
+    actual, expected = split_words(text)[:MAX_WORDS], split_words(answer)[:MAX_WORDS]
     if not actual or not expected:
         return 0.0
     # rapidfuzz compares hashes. String hashes differ between processes, so pass numbers.
@@ -169,7 +169,7 @@ def meteor(text: str, answer: str) -> float:
     from nltk.translate.meteor_score import single_meteor_score
 
     stemmer, none = _cached_stemmer(), SimpleNamespace(synsets=lambda word: ())
-    return float(single_meteor_score(words(answer), words(text), stemmer=stemmer, wordnet=none))
+    return float(single_meteor_score(split_words(answer), split_words(text), stemmer=stemmer, wordnet=none))
 
 
 def answer_scores(text: str, gold: Sequence[str]) -> dict[str, float]:
@@ -235,7 +235,7 @@ def retrieval_scores(
     texts = list(texts)
     if gold_texts := list(gold_texts):
         actual, expected = (
-            Counter(word for text in side for word in words(text)) for side in (texts, gold_texts)
+            Counter(word for text in side for word in split_words(text)) for side in (texts, gold_texts)
         )
         common = (actual & expected).total()
         scores["token_precision"] = common / max(actual.total(), 1)
@@ -269,7 +269,7 @@ def count_clusters(claims: Sequence[str], thresholds: Sequence[float] = THRESHOL
 
     counts = dict.fromkeys(thresholds, 0)
     for start in range(0, len(claims), MAX_CLAIMS):
-        texts = [words(claim)[:MAX_CLAIM_WORDS] for claim in claims[start : start + MAX_CLAIMS]]
+        texts = [split_words(claim)[:MAX_CLAIM_WORDS] for claim in claims[start : start + MAX_CLAIMS]]
         if len(texts) == 1:
             counts = {threshold: n + 1 for threshold, n in counts.items()}
             continue

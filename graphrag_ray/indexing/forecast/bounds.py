@@ -131,7 +131,7 @@ class Bound:
     limited_by: str
 
 
-def bound_of(volume: Volume, model: Model, latency: Latency, initial_in_flight: int) -> Bound | None:
+def estimate_bound(volume: Volume, model: Model, latency: Latency, initial_in_flight: int) -> Bound | None:
     """Compute the time of a stage at its model's limits, using all endpoints. Returns None for a local model.
 
     It is the minimum that the limits allow, plus the time that slow calls take at the end, plus the remaining
@@ -164,7 +164,7 @@ def bound_of(volume: Volume, model: Model, latency: Latency, initial_in_flight: 
     return Bound(longest.seconds + tail_s, longest.limited_by)
 
 
-def cost_of(volume: Volume, model: Model) -> float | None:
+def estimate_cost(volume: Volume, model: Model) -> float | None:
     """Return the cost in US dollars, averaged over endpoints, or None if a price is unknown."""
     if not volume.calls:
         return 0.0

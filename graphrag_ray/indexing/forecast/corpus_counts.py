@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
-from graphrag_ray.corpus.chunks import chunk_header, cut_chunks
+from graphrag_ray.corpus.chunks import chunk_header, split_into_chunks
 from graphrag_ray.corpus.document import Document, metadata_lines
 from graphrag_ray.corpus.document_titles import document_header
 from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
@@ -107,7 +107,7 @@ class ChunkCounter:
 
     def add(self, document: Document) -> None:
         header = chunk_header(document, self._settings.chunking)
-        cuts = cut_chunks(document.text, self._settings.chunking, self._vocabulary, header(""))
+        cuts = split_into_chunks(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in cuts]
         chunks = [ChunkText(text, header(text)) for text in texts]
         new = []  # A run sends equal chunks once. Chunks with the same 64-bit hash count as equal.

@@ -22,7 +22,13 @@ from graphrag_ray.base.messages import ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
 from graphrag_ray.graph.context_plan import HEADING_TOKENS, NUMBER_TOKENS
-from graphrag_ray.graph.corpus_overview import ENTITIES_TOKENS, TITLES_TOKENS, about, about_spec, needs_about
+from graphrag_ray.graph.corpus_overview import (
+    ENTITIES_TOKENS,
+    TITLES_TOKENS,
+    about_spec,
+    needs_overview,
+    request_overview,
+)
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, RECORD
 from graphrag_ray.graph.descriptions import (
     MAX_JOINED_TEXTS,
@@ -36,7 +42,14 @@ from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
 from graphrag_ray.graph.summary_dialogue import context_tokens, max_record_tokens, summary, summary_spec
 from graphrag_ray.graph.summary_tree import has_next_level
-from graphrag_ray.indexing.forecast.bounds import Bound, Replies, Volume, bound_of, cost_of, fit_latency
+from graphrag_ray.indexing.forecast.bounds import (
+    Bound,
+    Replies,
+    Volume,
+    estimate_bound,
+    estimate_cost,
+    fit_latency,
+)
 from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
 from graphrag_ray.llm.request_sizes import PACK_TOKENS, TOKENS_PER_MESSAGE, count_text_tokens
 
@@ -277,8 +290,8 @@ def forecast(
         if volume.stage != "extract" and open_chunks <= 0 and volume.items:
             share = max(0.0, 1.0 - evidence.items.get(volume.stage, 0) / volume.items)
         left = volume.times(share)
-        bounds = [bound_of(v, model, latency, in_flight) for v in (volume, left)]
-        costs = [cost_of(v, model) for v in (volume, left)]
+        bounds = [estimate_bound(v, model, latency, in_flight) for v in (volume, left)]
+        costs = [estimate_cost(v, model) for v in (volume, left)]
         stages.append(StageForecast(volume, model.model_id, costs[0], bounds[0], left, costs[1], bounds[1]))
     own_s = assume.take("own_s", OWN_S + OWN_S_PER_CHUNK * corpus.chunks, "assumed, on two cores")
     notes = tuple(_notes(settings, corpus, volumes, bool(evidence.model_extractions)))
@@ -473,8 +486,8 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
         volumes.append(basis.volume("claims", n, n, prompt, n * reply))
     descriptions, merged_tokens = _description_volume(basis, kinds)
     volumes.append(descriptions)
-    if settings.built_hierarchies and needs_about(settings, prompts):
-        prompt = basis.first_request("about", about("", "", about_spec(settings, prompts)))
+    if settings.built_hierarchies and needs_overview(settings, prompts):
+        prompt = basis.first_request("about", request_overview("", "", about_spec(settings, prompts)))
         prompt += min(TITLES_TOKENS, corpus.documents * TITLE_TOKENS)
         prompt += min(ENTITIES_TOKENS, entities.record_tokens(merged_tokens))
         volumes.append(basis.volume("about", 1, 1, prompt, basis.reply("about", ABOUT_TOKENS, "assumed")))
@@ -544,7 +557,7 @@ def _report_call(basis: _Basis) -> tuple[float, float]:
     """Return the tokens of a report's prompt without its data, and the tokens of the report."""
     spec = report_spec(basis.settings, basis.prompts)
     fixed = float(basis.first_request("report", report(Context("", {}, 0), spec)) + MEAN_HEADING_TOKENS)
-    if needs_about(basis.settings, basis.prompts):
+    if needs_overview(basis.settings, basis.prompts):
         fixed += ABOUT_TOKENS
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
     expected, source = LIMIT_USED_SHARE * limit, f"assumed: {LIMIT_USED_SHARE:g} of the limit"

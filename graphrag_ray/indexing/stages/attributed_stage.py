@@ -235,7 +235,7 @@ def _previous_level(
 
     All are None if there is no such level, if it is damaged, or if the settings differ.
     """
-    parent, now, nothing = run.parent, run.settings.for_snapshot(), (None, None, None)
+    parent, now, nothing = run.parent, run.settings.snapshot_settings(), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
         return nothing
     if any(parent.settings.get(name) != now[name] for name in ("attributed", "communities")):

@@ -28,13 +28,13 @@ from graphrag_ray.graph.hierarchy import Hierarchy, Ints
 from graphrag_ray.graph.leiden import connected_components
 from graphrag_ray.graph.seeded_partition import PreviousPartition
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, ends_of, read_columns
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS, KINDS, edge_ends, read_columns
 from graphrag_ray.indexing.stages.merge_stage import CLAIM_COLUMNS, n_bundles
 from graphrag_ray.indexing.stages.short_ids import (
     IDS,
     Keys,
-    columns_of,
     entity_positions,
+    load_integer_columns,
     read_arrays,
     row_slices,
     write_arrays,
@@ -294,7 +294,7 @@ def _previous_partition(run: Run) -> PreviousPartition | None:
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.forced_steps:
         return None
-    if parent.settings.get("communities") != run.settings.for_snapshot()["communities"]:
+    if parent.settings.get("communities") != run.settings.snapshot_settings()["communities"]:
         return None
     before = run.parent_results["communities"]
     if not before.parts("hierarchy"):  # written by another version
@@ -304,13 +304,13 @@ def _previous_partition(run: Run) -> PreviousPartition | None:
     if run.has_lost_parts([*parts, *before.parts("hierarchy")]):
         run.observer.message("The communities of the parent snapshot are damaged: partitioning from scratch")
         return None
-    nodes = columns_of(run.store, descriptions.tables["entities"], IDS)
-    edges = columns_of(run.store, descriptions.tables["relationships"], _PREVIOUS_EDGES)
+    nodes = load_integer_columns(run.store, descriptions.tables["entities"], IDS)
+    edges = load_integer_columns(run.store, descriptions.tables["relationships"], _PREVIOUS_EDGES)
     hierarchy = read_hierarchy(run, before)
     if len(hierarchy.node_at_place) != nodes.num_rows:  # The hierarchy does not belong to these tables.
         return None
     return PreviousPartition(
-        hierarchy, nodes["id"].to_numpy(), *ends_of(nodes, edges), edges["weight"].to_numpy()
+        hierarchy, nodes["id"].to_numpy(), *edge_ends(nodes, edges), edges["weight"].to_numpy()
     )
 
 
@@ -382,14 +382,14 @@ class IntegerGraph:
 
 def read_graph(run: Run, merged: Result, descriptions: Result) -> IntegerGraph:
     entities, relationships = (read_columns(run, descriptions, kind) for kind in COLUMNS)
-    covariates = columns_of(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
+    covariates = load_integer_columns(run.store, merged.tables["covariates"], CLAIM_COLUMNS)
     nodes, edges, claims = (
         {name: table[name].to_numpy() for name in table.column_names}
         for table in (entities, relationships, covariates)
     )
     about = np.flatnonzero(claims["subject_entity_id"]).astype(np.int64)
     subject = entity_positions(nodes["id"], claims["subject_entity_id"][about])
-    return IntegerGraph(nodes, edges, claims, *ends_of(entities, relationships), about, subject)
+    return IntegerGraph(nodes, edges, claims, *edge_ends(entities, relationships), about, subject)
 
 
 def hierarchy_arrays(hierarchy: Hierarchy) -> dict[str, Any]:

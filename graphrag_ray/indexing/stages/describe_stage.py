@@ -24,7 +24,7 @@ from graphrag_ray.graph.community_signatures import content_hashes
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer, without_duplicates
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
-from graphrag_ray.indexing.stages.short_ids import columns_of, entity_positions
+from graphrag_ray.indexing.stages.short_ids import entity_positions, load_integer_columns
 from graphrag_ray.indexing.step_result import (
     Result,
     fingerprint_of,
@@ -48,7 +48,7 @@ COLUMNS: dict[Kind, pa.Schema] = {
         ]
     ),
 }
-"""Columns of the step's tables on the driver (`short_ids.columns_of`)."""
+"""Columns of the step's tables on the driver (`short_ids.load_integer_columns`)."""
 
 MAX_LAYERS = 40
 """Guards against an endless loop. In practice, each layer at least halves the number of texts."""
@@ -147,10 +147,10 @@ def describe_graph(run: Run, merged: Result) -> Result:
 
 def read_columns(run: Run, described: Result, kind: Kind) -> pa.Table:
     """Load `COLUMNS` of a kind, in the order of its table."""
-    return columns_of(run.store, described.tables[KINDS[kind]], COLUMNS[kind])
+    return load_integer_columns(run.store, described.tables[KINDS[kind]], COLUMNS[kind])
 
 
-def ends_of(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
+def edge_ends(nodes: pa.Table, edges: pa.Table) -> tuple[Ints, Ints]:
     """Return source [E] and target [E] of relationships as positions of entities, given `COLUMNS` of both."""
     ids = nodes["id"].to_numpy()
     source, target = (entity_positions(ids, edges[end].to_numpy()) for end in ("source_id", "target_id"))

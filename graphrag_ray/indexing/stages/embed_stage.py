@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import HIERARCHIES, REPORT_KINDS, SEARCHED_KINDS
+from graphrag_ray.base.declarations import HIERARCHIES, REPORT_KINDS, SEARCHABLE_KINDS
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_header
@@ -91,7 +91,7 @@ def _by_kind(
     groups: dict[str, Sequence[Sequence[Part]]] = {}
     if descriptions:
         kinds = ("entity", "relationship")
-        groups = {kind: descriptions.tables[SEARCHED_KINDS[kind].table] for kind in kinds}
+        groups = {kind: descriptions.tables[SEARCHABLE_KINDS[kind].table] for kind in kinds}
     groups |= {kind: result.tables["reports"] for kind, result in reports.items()}
     texts = {kind: [Texts(kind, group) for group in kind_groups] for kind, kind_groups in groups.items()}
     return {**texts, "text_unit": _chunk_texts(corpus, columns)}
@@ -156,7 +156,7 @@ def _headers(store: Store, texts: Texts) -> dict[str, Callable[[str], str]]:
         r["id"]: partial(
             document_header,
             *(r["title"], r["creation_date"], r["path"] or "", r["row"] or ""),
-            more=metadata_lines(parse_raw_data(r["raw_data"]), texts.columns) if texts.columns else "",
+            metadata=metadata_lines(parse_raw_data(r["raw_data"]), texts.columns) if texts.columns else "",
         )
         for r in rows
     }
@@ -190,7 +190,9 @@ def embed_now(run: Run, step: str, texts: Sequence[Texts]) -> tuple[list[Part], 
     Texts that could not be embedded are missing. Step `embed` makes the same requests and reports them.
     """
     names = sorted({f"embeddings_{group.kind}" for group in texts})
-    written = _write_vectors(run, step, Embedder.of(run.settings), [_Input(group) for group in texts])
+    written = _write_vectors(
+        run, step, Embedder.from_settings(run.settings), [_Input(group) for group in texts]
+    )
     final = not has_transient_failures(run.store, parts_by_input(written, "failures"))
     return [part for tables in written for name in names for part in tables.get(name, [])], final
 
@@ -202,7 +204,7 @@ def _header_columns(run: Run) -> tuple[str, ...] | None:
 
 
 def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
-    embedder = Embedder.of(run.settings)
+    embedder = Embedder.from_settings(run.settings)
     depends_on = [run.settings.embeddings, embedder]
 
     def compute() -> Result:
@@ -217,7 +219,7 @@ def _embed(run: Run, step: str, texts: Mapping[str, Sequence[Texts]]) -> Result:
             inputs = [_Input(group) for group in groups]
             # Groups of entities and relationships are ranges of ids, whose rows can be compared one by one.
             descriptions = run.parent_result("describe") if kind in ("entity", "relationship") else None
-            previous = descriptions.tables.get(SEARCHED_KINDS[kind].table, []) if descriptions else []
+            previous = descriptions.tables.get(SEARCHABLE_KINDS[kind].table, []) if descriptions else []
             previous = [group for group in previous if group]
             vectors = before.tables.get(names[0], []) if before and is_same_model else []
             if len(previous) == len(vectors) == len(groups):
@@ -311,7 +313,7 @@ def _compute_offline(
     from graphrag_ray.offline import embed_many  # Imported lazily: not needed with an embedding model.
 
     def embed(rows: pa.Table) -> list[bytes]:
-        return embed_many([embedder.cut(text) for text in rows["text"].to_pylist()])
+        return embed_many([embedder.truncate(text) for text in rows["text"].to_pylist()])
 
     def outcome(result: Any) -> Outcome[bytes]:
         if isinstance(result, str):

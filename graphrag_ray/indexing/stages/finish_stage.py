@@ -18,11 +18,11 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.ids import ID_LENGTH, stable_id
 from graphrag_ray.engine.executor import Tables
-from graphrag_ray.graph.integer_arrays import Ints, degrees, id_hash64
+from graphrag_ray.graph.integer_arrays import Ints, id_hash64, node_degrees
 from graphrag_ray.graph.stable_batches import stable_batches
 from graphrag_ray.indexing.results import ExtractedGraph, Results
 from graphrag_ray.indexing.run import Run
-from graphrag_ray.indexing.stages.describe_stage import COLUMNS, ends_of, read_columns
+from graphrag_ray.indexing.stages.describe_stage import COLUMNS, edge_ends, read_columns
 from graphrag_ray.indexing.stages.merge_stage import range_of
 from graphrag_ray.indexing.stages.search_stage import build_shards, write_shard
 from graphrag_ray.indexing.stages.short_ids import (
@@ -30,8 +30,8 @@ from graphrag_ray.indexing.stages.short_ids import (
     IDS,
     ShortIds,
     assign_short_ids,
-    columns_of,
     id_keys,
+    load_integer_columns,
     parent_short_ids,
     row_slices,
 )
@@ -66,7 +66,7 @@ def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.
         sources = {name: results.corpus.tables[name] for name in ("documents", "text_units")}
         if results.graph:
             sources["covariates"] = results.graph.merged.tables["covariates"]
-        ids = {name: columns_of(run.store, groups, IDS) for name, groups in sources.items()}
+        ids = {name: load_integer_columns(run.store, groups, IDS) for name, groups in sources.items()}
         numbers = _assign_all_numbers(run, results, ids)
         finished.next_human_readable_id = {table: n.next_short_id for table, n in numbers.items()}
         shared = run.executor.share(numbers)
@@ -93,7 +93,7 @@ def _assign_all_numbers(run: Run, results: Results, ids: Mapping[str, pa.Table])
     if results.graph:
         # New entities are numbered by degree, so that 1 is the largest hub; new relationships by weight.
         nodes, edges = (read_columns(run, results.graph.descriptions, kind) for kind in COLUMNS)
-        degree = degrees(*ends_of(nodes, edges), nodes.num_rows)
+        degree = node_degrees(*edge_ends(nodes, edges), nodes.num_rows)
         by_degree = np.argsort(-degree, kind="stable")
         by_weight = np.argsort(-edges["weight"].to_numpy(), kind="stable")
         numbers["entities"] = assign_short_ids(run, "entities", nodes["id"].to_numpy(), by_degree)
@@ -195,8 +195,8 @@ def _set_lists(table: pa.Table, column: str, row_ids: pa.ChunkedArray, values: p
 
 def _finish_graph(run: Run, shared: Callable[[], dict[str, ShortIds]], graph: ExtractedGraph) -> list[Result]:
     nodes, edges = (read_columns(run, graph.descriptions, kind) for kind in COLUMNS)
-    source, target = ends_of(nodes, edges)
-    degree = degrees(source, target, nodes.num_rows)
+    source, target = edge_ends(nodes, edges)
+    degree = node_degrees(source, target, nodes.num_rows)
     tables: dict[str, tuple[list[list[Part]], dict[str, Ints]]] = {
         "entities": (graph.descriptions.tables["entities"], {"degree": degree}),
         "relationships": (

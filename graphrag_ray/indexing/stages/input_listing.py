@@ -17,7 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
-from graphrag_ray.base.urls import display_path, display_url, protocol_of, without_secrets
+from graphrag_ray.base.urls import display_path, display_url, protocol_of, redact_urls
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.readers import READERS, extensions
 from graphrag_ray.store.remote_files import is_storage_error, modified_time, open_external
@@ -110,7 +110,7 @@ def scan_input(
     except Exception as e:
         if not isinstance(e, ValueError | TypeError | ImportError) and not is_storage_error(e):
             raise
-        reason = without_secrets(str(e), input_url)
+        reason = redact_urls(str(e), input_url)
         raise InputError(f"Cannot list INPUT {display_path(input_url)!r}: {reason}") from e
     is_same_storage = index_url and protocol_of(index_url) == protocol_of(input_url)
     own_index = f"{fs._strip_protocol(index_url)}/" if is_same_storage else ""

@@ -21,7 +21,7 @@ from graphrag_ray.corpus.tokens import count_tokens, vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.community_signatures import content_hashes
-from graphrag_ray.graph.integer_arrays import Ints, degrees
+from graphrag_ray.graph.integer_arrays import Ints, node_degrees
 from graphrag_ray.graph.merge import (
     CLAIM_INSTANCES,
     descriptions_by_key,
@@ -31,14 +31,14 @@ from graphrag_ray.graph.merge import (
     null_unmatched_subjects,
     sort_instances,
 )
-from graphrag_ray.graph.prune import keep_entities, keep_relationships
+from graphrag_ray.graph.prune import entities_to_retain, relationships_to_retain
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages.short_ids import (
     IDS,
     Keys,
-    columns_of,
     entity_positions,
     id_keys,
+    load_integer_columns,
     row_slices,
 )
 from graphrag_ray.indexing.step_result import Result, count_rows, join_results, parts_by_input
@@ -198,7 +198,10 @@ def _prune(
     counted = read_table(run.store, words.parts("lower_words"), None, _LOWER_WORDS)
     sums = counted.group_by("word", use_threads=False).aggregate([("count", "sum")]).sort_by("word")
     lower = sums.filter(pc.not_equal(sums["count_sum"], 0)).rename_columns({"count_sum": "count"})
-    columns = {kind: columns_of(run.store, ranges, _PRUNING_COLUMNS[kind]) for kind, ranges in merged.items()}
+    columns = {
+        kind: load_integer_columns(run.store, ranges, _PRUNING_COLUMNS[kind])
+        for kind, ranges in merged.items()
+    }
     masks = _pruning_masks(lower, columns["entities"], columns["relationships"], n_units, threshold)
     results = [words]
     for kind, ranges in merged.items():
@@ -228,11 +231,11 @@ def _pruning_masks(
     units = relationships["n_units"].to_numpy()
     between = strong[source] & strong[target]
     kept_edges = np.zeros(len(source), dtype=np.bool_)
-    kept_edges[between] = keep_relationships(
+    kept_edges[between] = relationships_to_retain(
         source[between], target[between], units[between], frequency, n_units, threshold
     )
-    degree = degrees(source[kept_edges], target[kept_edges], len(ids))
-    stays = strong & keep_entities(frequency, entities["type"].to_numpy().astype(np.int64), degree)
+    degree = node_degrees(source[kept_edges], target[kept_edges], len(ids))
+    stays = strong & entities_to_retain(frequency, entities["type"].to_numpy().astype(np.int64), degree)
     return {"entities": stays, "relationships": kept_edges}
 
 
@@ -266,8 +269,8 @@ def _merge_claims(run: Run, extracted_claims: Result, entities: list[list[Part]]
     groups = extracted_claims.tables["found_claims"]
     result = _in_ranges(run, groups, "claim_instances", "merged_covariates", reduce)
     merged = result.tables.pop("merged_covariates")
-    subjects = columns_of(run.store, merged, pa.schema([("subject_entity_id", pa.uint64())]))
-    ids = columns_of(run.store, entities, IDS)["id"].to_numpy()
+    subjects = load_integer_columns(run.store, merged, pa.schema([("subject_entity_id", pa.uint64())]))
+    ids = load_integer_columns(run.store, entities, IDS)["id"].to_numpy()
     is_entity = np.isin(subjects["subject_entity_id"].to_numpy(), ids)
     covariates = _apply_mask(run, "covariates", merged, is_entity, _with_subjects)
     counts = {"claims_without_entity": int((~is_entity).sum())}

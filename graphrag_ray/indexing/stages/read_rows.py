@@ -21,7 +21,7 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import Document, Unreadable
-from graphrag_ray.corpus.parse import DATASET_PATH, documents_of
+from graphrag_ray.corpus.parse import DATASET_PATH, documents_from_rows
 from graphrag_ray.engine.executor import InputSplitter, WrittenParts
 from graphrag_ray.engine.input_rows import InputRows, RowBatch, read_batch
 from graphrag_ray.graph.stable_batches import stable_batches
@@ -81,7 +81,7 @@ def read_rows(run: Run, source: InputRows, add: bool, allow_deletes: bool) -> Re
 
 def _known_rows(run: Run) -> npt.NDArray[np.bytes_]:
     """Return the sorted row keys of the parent, or none if this run would chunk the same rows differently."""
-    now, previous = run.settings.for_snapshot(), run.parent.settings if run.parent else {}
+    now, previous = run.settings.snapshot_settings(), run.parent.settings if run.parent else {}
     is_same = all(previous.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
     if run.code_changed or run.damaged or not is_same:
         return np.empty(0, "S32")
@@ -102,7 +102,7 @@ def _read_batch(
     documents: dict[str, Document] = {}
     unreadable: list[Unreadable] = []
     seen: list[dict[str, Any]] = []
-    for document in documents_of(read_batch(batch), settings.input):
+    for document in documents_from_rows(read_batch(batch), settings.input):
         if isinstance(document, Unreadable):
             unreadable.append(document)
             continue
@@ -137,7 +137,7 @@ def _single_rows(batch: RowBatch) -> list[RowBatch]:
 
 def _crash_failures(settings: Settings, batch: RowBatch, error: str) -> Mapping[str, pa.Table]:
     """Return the failures of rows that crash processes."""
-    rows = documents_of(read_batch(batch), settings.input)
+    rows = documents_from_rows(read_batch(batch), settings.input)
     failed = [Unreadable(DATASET_PATH, row.row, f"cannot be read: {error}") for row in rows]
     return {"failures": document_parts.read_failures(failed)}
 

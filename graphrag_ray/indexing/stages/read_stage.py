@@ -25,12 +25,12 @@ from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.unexpected_errors import is_unexpected
-from graphrag_ray.base.urls import protocol_of, without_secrets
+from graphrag_ray.base.urls import protocol_of, redact_urls
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus import input_splits
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.input_splits import Segment, Split
-from graphrag_ray.corpus.parse import documents_of_split, parquet_segments_of
+from graphrag_ray.corpus.parse import documents_from_split, parquet_segments_of
 from graphrag_ray.corpus.readers import READERS, documents_in
 from graphrag_ray.corpus.table_rows import HEAD_BYTES
 from graphrag_ray.corpus.tokens import vocabulary_for
@@ -42,7 +42,7 @@ from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.indexing.stages.input_listing import InputFile, scan_input, skipped_indexes
 from graphrag_ray.indexing.stages.read_rows import read_rows
-from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, columns_of, id_keys
+from graphrag_ray.indexing.stages.short_ids import GROUP, IDS, id_keys, load_integer_columns
 from graphrag_ray.indexing.step_result import Result, count_rows, join_results
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_table
@@ -149,7 +149,7 @@ def _split_files(
         [stable_id("file", file.path), file.version_hash, *span] if file.version_hash else None
         for _, file, *span in scans
     ]
-    depends_on = [run.settings.for_snapshot()["input"], limit]
+    depends_on = [run.settings.snapshot_settings()["input"], limit]
     plan = run.reuse_plan("read", scans, depends_on, ("segments",), identities=versions)
     has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in plan.new_inputs}}
     scan = partial(_scan, run.settings.input, options, limit)
@@ -266,7 +266,7 @@ def _drop_repeated_ids(run: Run, tables: dict[str, list[list[Part]]]) -> int:
     groups = zip(tables["documents"], tables["text_units"], strict=True)
     pairs = [pair for group in groups for pair in document_parts.pairs_of(*group)]
     tables["documents"], tables["text_units"] = ([pair[i] for pair in pairs] for i in (0, 1))
-    ids = columns_of(run.store, tables["documents"], IDS)
+    ids = load_integer_columns(run.store, tables["documents"], IDS)
     keys, group_of = ids["id"].to_numpy(), ids[GROUP].to_numpy()
     order = np.argsort(keys, kind="stable")
     repeated = order[1:][keys[order[1:]] == keys[order[:-1]]]
@@ -293,7 +293,7 @@ def _read_splits(
 
     Splits with failures are read again in every run.
     """
-    settings, stored = run.settings, run.settings.for_snapshot()
+    settings, stored = run.settings, run.settings.snapshot_settings()
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     versions = [
@@ -340,7 +340,7 @@ def read_file(
 
     Args:
         options: Storage options of INPUT.
-        names: See `documents_of_split`.
+        names: See `documents_from_split`.
     """
     try:
         with _open(file, options or {}, split) as stream:
@@ -348,12 +348,12 @@ def read_file(
                 yield from documents_in(file.path, stream, settings.input, file.reader)
             else:
                 names = set() if names is None else names
-                yield from documents_of_split(file.path, stream, settings.input, split, names)
+                yield from documents_from_split(file.path, stream, settings.input, split, names)
     except BaseException as e:
         if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no special type for it.
             reason = _NO_RANGES
         elif is_storage_error(e):
-            reason = without_secrets(str(e), file.url)
+            reason = redact_urls(str(e), file.url)
         elif is_unexpected(e):
             reason = record_bug(e)
         else:

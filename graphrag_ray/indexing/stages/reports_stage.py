@@ -28,7 +28,7 @@ from graphrag_ray.graph import corpus_overview, report_context
 from graphrag_ray.graph.community_signatures import Hashes, signatures
 from graphrag_ray.graph.context_plan import CHUNK, CLAIM, ENTITY, RELATIONSHIP, ContextPlan
 from graphrag_ray.graph.hierarchy import Ints
-from graphrag_ray.graph.integer_arrays import degrees
+from graphrag_ray.graph.integer_arrays import node_degrees
 from graphrag_ray.graph.report_dialogue import Report, ReportSpec, full_content, report, report_spec
 from graphrag_ray.graph.report_reuse import (
     ContextSketch,
@@ -459,7 +459,7 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
     """
     if run.about_failure:  # It failed in an attempt of this run that a damaged part aborted.
         return run.about_failure
-    if not corpus_overview.needs_about(run.settings, run.prompts):
+    if not corpus_overview.needs_overview(run.settings, run.prompts):
         return Result()
     layout = load_layout()
     if not len(layout.node_keys):
@@ -467,7 +467,7 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
     spec = corpus_overview.about_spec(run.settings, run.prompts)
     work = Work(
         ABOUT_DIALOGUE,
-        lambda store, row: corpus_overview.about(row["titles"], row["entities"], spec),
+        lambda store, row: corpus_overview.request_overview(row["titles"], row["entities"], spec),
         lambda row: ("the corpus", ""),
     )
     with run.maintenance_task(ABOUT_DIALOGUE) as counts:
@@ -495,7 +495,7 @@ def _corpus_overview(run: Run, corpus: Result, layout: Layout) -> Row:
     """Return the titles of documents spread evenly over the corpus, and the best connected entities."""
     tokens_of = partial(count_tokens, vocabulary_name=_vocabulary(run, "report"))
     elements, n = layout.elements, len(layout.hierarchy.node_at_place)
-    degree = degrees(elements.edge_source, elements.edge_target, n)
+    degree = node_degrees(elements.edge_source, elements.edge_target, n)
     positions = np.lexsort((layout.node_keys[layout.hierarchy.node_at_place], -degree))[
         : corpus_overview.MAX_ENTITIES
     ]

@@ -33,7 +33,7 @@ from graphrag_ray.graph.report_reuse import (
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages.communities_stage import ELEMENTS, Layout, community_ids, read_hierarchy
-from graphrag_ray.indexing.stages.short_ids import IDS, Keys, columns_of, find_positions, id_keys
+from graphrag_ray.indexing.stages.short_ids import IDS, Keys, find_positions, id_keys, load_integer_columns
 from graphrag_ray.indexing.step_result import Result
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import Part, read_part, read_table
@@ -193,7 +193,7 @@ def _find_lost(run: Run, corpus: Result, layout: Layout) -> RemovedEvidence:
 
 
 def _parent_keys(run: Run, step: str, table: str) -> Keys:
-    keys: Keys = columns_of(run.store, run.parent_results[step].tables[table], IDS)["id"].to_numpy()
+    keys: Keys = load_integer_columns(run.store, run.parent_results[step].tables[table], IDS)["id"].to_numpy()
     return keys
 
 

@@ -88,7 +88,7 @@ def write_shard(
 ) -> pa.Table:
     """Write a shard. If it lacks failed items (item, error), the next run builds it again."""
     made_from = stable_id(shard.made_from, "incomplete") if failed else shard.made_from
-    part = index_files.write_blob(store, shard.table, made_from, data, shard.rows)
+    part = index_files.write_index_file(store, shard.table, made_from, data, shard.rows)
     row = {"table": shard.table, "made_from": shard.made_from, "path": part.path, "bytes": part.bytes}
     return pa.Table.from_pylist([{**row, "derived": derived, "failed": failed}], schema=_BUILT)
 

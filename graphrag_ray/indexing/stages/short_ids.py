@@ -35,7 +35,7 @@ _NO_ID = "0" * 32
 _THREADS = 8
 
 
-def columns_of(store: Store, groups: Sequence[Sequence[Part]], columns: pa.Schema) -> pa.Table:
+def load_integer_columns(store: Store, groups: Sequence[Sequence[Part]], columns: pa.Schema) -> pa.Table:
     """Load columns of all rows as integers, preceded by the column `GROUP`.
 
     An id becomes its first 64 bits, or 0 if it is null. A column declared as boolean is true where its text
@@ -154,7 +154,7 @@ def parent_short_ids(run: Run, table: str) -> ShortIds:
     parts = manifest.parts(table) if manifest else []
     if manifest is run.parent:
         parts = [part for part in parts if not run.has_lost_parts([part])]
-    rows = columns_of(run.store, [parts], _NUMBERED)
+    rows = load_integer_columns(run.store, [parts], _NUMBERED)
     first = int(manifest.next_human_readable_id.get(table, 1)) if manifest else 1
     return sorted_short_ids(rows["id"].to_numpy(), rows["human_readable_id"].to_numpy(), first)
 

@@ -41,7 +41,7 @@ from graphrag_ray.store.parts import Part, read_part, read_table
 
 KIND = HIERARCHIES["tree"]
 STEP = "tree"
-FEW_CHUNKS = 150
+MIN_UMAP_CHUNKS = 150
 """Below this number of chunks, dimensions are always reduced with principal components: the clusters are as
 good, and compiling UMAP can take minutes on a busy machine."""
 _TOKENS = pa.schema([("at", pa.int64()), ("tokens", pa.list_(pa.int64()))])
@@ -129,7 +129,7 @@ class _Builder:
             parts = self.corpus.parts("text_units")
             keys = id_keys(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
             vectors = hierarchy_tables.load_vectors(run, self.embedded.parts("embeddings_text_unit"), keys)
-            reduction = options.dimensionality_reduction if len(keys) >= FEW_CHUNKS else "pca"
+            reduction = options.dimensionality_reduction if len(keys) >= MIN_UMAP_CHUNKS else "pca"
             # Tokens of the chunks' records, in the vocabulary of the model that writes summaries.
             counts: list[Any] = [np.zeros(0, np.int64)] * len(parts)
             count = partial(_count_tokens, requests.budget.count)
@@ -218,8 +218,8 @@ class _Builder:
             [n or None for n in tokens.tolist()],
             budget,
             REPORT if height else CHUNK,
-            in_order=True,
-            places=positions,
+            sort_by_number=True,
+            indices=positions,
             max_record_tokens=max_record_tokens(budget),
         )
         work = ReportWork.for_summaries(run, blocks, budget).work
@@ -232,7 +232,7 @@ class _Builder:
         for level, keys, main, ids in zip(built.levels, built.keys, built.main, built.ids, strict=True):
             arrays = {
                 "key": keys,
-                "cluster": level.clusters.of_member,
+                "cluster": level.clusters.cluster_of_member,
                 "member": level.clusters.member,
                 "born": level.names,
                 "main": main,

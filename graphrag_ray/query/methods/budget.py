@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHED_KINDS
+from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Price, Query
 from graphrag_ray.base.wording import plural, price_hint
@@ -218,7 +218,7 @@ def recount_tokens(kind: Kind, rows: pa.Table, env: SearchEnv) -> Steps[pa.Table
     sample = rows.take(pa.array(positions))
     size = dict(zip(sample["id"].to_pylist(), sample["n_tokens"].to_pylist(), strict=True))
     column = "full_content" if kind in REPORT_KINDS else "text"
-    texts = yield Rows(SEARCHED_KINDS[kind].table, ["id", column], list(size))
+    texts = yield Rows(SEARCHABLE_KINDS[kind].table, ["id", column], list(size))
     factor = 1.0
     for id_, text in zip(texts["id"].to_pylist(), texts[column].to_pylist(), strict=True):
         n_tokens = env.count(content_for_context(text) if kind in REPORT_KINDS else text)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from graphrag_ray.base.context_records import (
     Reference,
     drop_unclosed_reference,
-    references_in,
+    parse_references,
     strip_references,
 )
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks, name_words
@@ -107,4 +107,4 @@ def _link(line: str) -> ChainLink | None:
     if len(parts) < 2 or not question or not answer:
         return None
     cut = drop_unclosed_reference(answer[:MAX_CHARACTERS]) if len(answer) > MAX_CHARACTERS else answer
-    return ChainLink(question[:MAX_CHARACTERS], cut, tuple(references_in(answer)))
+    return ChainLink(question[:MAX_CHARACTERS], cut, tuple(parse_references(answer)))

@@ -40,7 +40,7 @@ def with_history(
         return (yield from search(question, env))
     settings, rewritten, note = env.settings, question, NOT_REWRITTEN
     if settings.model(settings.model_name(STAGE)).provider != "offline":
-        conversation = history(question.history, HISTORY_TOKENS, env.count)
+        conversation = render_history(question.history, HISTORY_TOKENS, env.count)
         call = settings.call_parameters(STAGE, MAX_OUTPUT_TOKENS)
         dialogue = partial(condense, question.text, conversation, env.prompts[STAGE], call)
         (outcome,) = yield Dialogues(STAGE, [dialogue])
@@ -54,7 +54,7 @@ def with_history(
     return replace(answer, question=question.text, notes=(*([note] if note else []), *answer.notes))
 
 
-def history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
+def render_history(turns: Sequence[tuple[str, str]], tokens: int, count: Count) -> str:
     """Render the end of a conversation as a table of at most `tokens` tokens, without references."""
     lines: list[str] = []
     heading = context_records.section_heading("Conversation", COLUMNS)

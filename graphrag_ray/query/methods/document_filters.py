@@ -70,7 +70,7 @@ def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
         raise UsageError(f"At most {MAX_CONDITIONS} conditions can be combined, got {len(conditions):,}")
     parsed = [parse(c) for c in conditions]
     documents = yield Rows("documents", ["text_unit_ids", *columns(parsed)])
-    mask = satisfied(parsed, documents)
+    mask = evaluate(parsed, documents)
     if all(mask):
         return None
     lists = documents["text_unit_ids"].filter(pa.array(mask))
@@ -121,7 +121,7 @@ def columns(conditions: Sequence[Condition]) -> list[str]:
     return list(dict.fromkeys("raw_data" if c.metadata else FIELDS[c.name] for c in conditions))
 
 
-def satisfied(conditions: Sequence[Condition], documents: pa.Table) -> list[bool]:
+def evaluate(conditions: Sequence[Condition], documents: pa.Table) -> list[bool]:
     """For each document, given with `columns(conditions)`, evaluate whether it satisfies all conditions.
 
     Raises:

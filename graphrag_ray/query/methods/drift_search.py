@@ -34,7 +34,7 @@ from graphrag_ray.query.methods.hierarchy_choice import (
     reports_of,
     resolve_hierarchy,
 )
-from graphrag_ray.query.methods.levels import is_auto, levels
+from graphrag_ray.query.methods.levels import build_levels, is_auto
 from graphrag_ray.query.methods.local_search import DEFAULT_LEVEL, context_for
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
@@ -45,7 +45,7 @@ from graphrag_ray.query.methods.map_reduce import (
     prompt_variables,
     reduce_spec,
     resolve_answer,
-    without_scores,
+    strip_scores,
 )
 from graphrag_ray.query.methods.method import (
     DialogueOutcome,
@@ -100,7 +100,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     state = _State(asked={_normalized(text)})
     search_text = text
     if has_hypothesis:
-        (outcome,) = yield Dialogues("drift", [partial(hypothesis, text, specs[HYPOTHESIS])])
+        (outcome,) = yield Dialogues("drift", [partial(write_hypothesis, text, specs[HYPOTHESIS])])
         search_text = f"{text}\n\n{outcome.result}" if outcome.result else text
     reports = yield from nearest_context(
         [Search(kind.report_kind, "vector", search_text, 0, report_ids)], env
@@ -153,11 +153,11 @@ METHOD = MethodKind(
 def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tuple[int, list[str]]]:
     """Return the requested or default level, and the ids of its reports (at most the finest level's)."""
     reports, communities = yield reports_of(kind), communities_of(kind)
-    known = levels(communities, reports, kind.name)
+    known = build_levels(communities, reports, kind.name)
     finest = DEFAULT_LEVEL if is_auto(level) else known.parse(level, 0)
     if not known.n_levels:
         return finest, []
-    rows = known.at(min(finest, known.n_levels - 1)).rows
+    rows = known.reports_of_level(min(finest, known.n_levels - 1)).rows
     return finest, reports["id"].take(pa.array(rows)).to_pylist()
 
 
@@ -220,7 +220,7 @@ def drift_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -
     return build_spec("drift", settings, prompts, max_tokens, prompt)
 
 
-def hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
+def write_hypothesis(question: str, spec: AnswerSpec) -> Dialogue[str]:
     """Ask for a paragraph that might answer the question. Returns "" if the reply is empty."""
     reply: ChatReply = yield build_request(HYPOTHESIS, prompt_variables(question, spec), spec)
     return sanitize(reply.text).strip()
@@ -263,7 +263,7 @@ def parse_step(reply: str) -> StepReply | ReplyProblem:
     parsed = parse_reply(reply, StepReply)
     if isinstance(parsed, ReplyProblem):
         return ReplyProblem(NO_SCORE)
-    answer = without_scores(parsed.answer)
+    answer = strip_scores(parsed.answer)
     if parsed.score > 0 and not answer:
         return ReplyProblem(EMPTY_ANSWER)
     cleaned = [(sanitize(f.question).strip(), f.score) for f in parsed.follow_ups]

@@ -27,7 +27,7 @@ from typing import Any, ClassVar
 import numpy as np
 from pydantic import Field
 
-from graphrag_ray.base.declarations import SEARCHED_KINDS
+from graphrag_ray.base.declarations import SEARCHABLE_KINDS
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
@@ -168,7 +168,9 @@ def _rate_level(
         ids[known.report[child]]: by_community[int(known.parent[child])] for child in np.flatnonzero(inside)
     }
     if parent_of:
-        rows = (yield Rows(SEARCHED_KINDS[kind].table, ["id", "title", "rank"], list(parent_of))).to_pylist()
+        rows = (
+            yield Rows(SEARCHABLE_KINDS[kind].table, ["id", "title", "rank"], list(parent_of))
+        ).to_pylist()
         below: dict[int, list[str]] = {}
         for row in sorted(rows, key=lambda r: (-(r["rank"] or 0.0), r["id"])):
             below.setdefault(parent_of[row["id"]], []).append(row["title"] or "")

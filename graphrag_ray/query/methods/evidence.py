@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from graphrag_ray.base.context_records import Reference, find_references, references_in
+from graphrag_ray.base.context_records import Reference, find_references, parse_references
 from graphrag_ray.corpus.boundaries import sentences
 from graphrag_ray.corpus.quotes import (
     MIN_WORDS,
@@ -66,7 +66,7 @@ def passages(answer: str) -> dict[Reference, list[str]]:
         passage = _HEADING.sub("", parts[-1]).strip() if parts else ""
         before = passage if _words(passage) else before  # adjacent references share a passage
         position = marker.end()
-        for reference in references_in(marker.group()):
+        for reference in parse_references(marker.group()):
             of_reference = cited.setdefault(reference, [])
             if before and before not in of_reference:
                 of_reference.append(before)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
-from graphrag_ray.base.declarations import SEARCHED_KINDS
+from graphrag_ray.base.declarations import SEARCHABLE_KINDS
 from graphrag_ray.base.ids import entity_id, entity_key
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
@@ -45,9 +45,9 @@ from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
     ask_for_reply,
+    build_correction,
     build_request,
     build_spec,
-    correction_of,
     parse_text,
     prompt_variables,
     reduce_spec,
@@ -84,7 +84,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     text, query = question.text, env.settings.query
     specs = [fgrag_spec(name, env.settings, env.prompts) for name in (ENTITIES, QUESTIONS, SUMMARY)]
     _check_limits(text, env, *specs)
-    (outcome,) = yield Dialogues(STAGE, [partial(query_entities, text, specs[0], query.fgrag_entities)])
+    (outcome,) = yield Dialogues(STAGE, [partial(list_query_entities, text, specs[0], query.fgrag_entities)])
     named: QueryEntities | None = outcome.result
     if named is None:
         reason = f"the call that lists its subjects failed: {outcome.error}" if outcome.error else NO_SUBJECT
@@ -94,7 +94,8 @@ def search(question: Question, env: SearchEnv) -> Method:
     else:
         names, notes = named.names, [f"Looked up: {'; '.join(named.names)}."]
         asked: list[DialogueOutcome[tuple[str, ...]]] = yield Dialogues(
-            STAGE, [partial(entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names]
+            STAGE,
+            [partial(ask_entity_questions, text, n, named, specs[1], query.fgrag_questions) for n in names],
         )
         questions = [o.result or (text,) for o in asked]
         if errors := [o.error for o in asked if o.result is None]:
@@ -106,7 +107,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     # Skip subjects without any records.
     subjects = [subject for subject in zip(names, questions, contexts, strict=True) if subject[2].numbering]
     parts = PartialAnswers()
-    dialogues = [partial(entity_summary, text, *subject, specs[2]) for subject in subjects]
+    dialogues = [partial(summarise_entity, text, *subject, specs[2]) for subject in subjects]
     summaries: list[DialogueOutcome[MapAnswer]] = yield Dialogues(STAGE, dialogues)
     for position, ((_, _, context), summary) in enumerate(zip(subjects, summaries, strict=True)):
         answers = [replace(summary.result, position=position)] if summary.result else None
@@ -183,7 +184,7 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
     by_key = {(r.section, r.id): r for r in records}
     contexts = []
     for group in elements:
-        keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in group]
+        keys = [(SEARCHABLE_KINDS[kind].section, id_) for kind, id_ in group]
         share = Share([by_key[key] for key in keys if key in by_key])
         # Records that do not fit are the farthest from the name, so they do not count as left out.
         context = fill([share], env.settings.query.fgrag_context_tokens, env.count)
@@ -247,20 +248,20 @@ def fgrag_spec(prompt: str, settings: Settings, prompts: Mapping[str, Prompt]) -
     return build_spec(STAGE, settings, prompts, max_tokens, prompt)
 
 
-def query_entities(question: str, spec: AnswerSpec, limit: int) -> Dialogue[QueryEntities | None]:
+def list_query_entities(question: str, spec: AnswerSpec, limit: int) -> Dialogue[QueryEntities | None]:
     """Ask for the subjects of a question. Returns None if neither the reply nor its correction names any."""
     variables = {**prompt_variables(question, spec), "n_entities": str(limit)}
     request = build_request(ENTITIES, variables, spec)
     reply: ChatReply = yield request
     names = parse_names(reply.text, limit, question)
     if not names:
-        request = correction_of(request, reply, ReplyProblem(NO_NAMES), spec)
+        request = build_correction(request, reply, ReplyProblem(NO_NAMES), spec)
         reply = yield request
         names = parse_names(reply.text, limit, question)
     return QueryEntities(tuple(names), request, reply) if names else None
 
 
-def entity_questions(
+def ask_entity_questions(
     question: str, entity: str, before: QueryEntities, spec: AnswerSpec, limit: int
 ) -> Dialogue[tuple[str, ...]]:
     """Ask for the questions that a user would ask about an entity, as the next turn after `before`."""
@@ -271,7 +272,7 @@ def entity_questions(
     return tuple(parse_questions(reply.text, limit))
 
 
-def entity_summary(
+def summarise_entity(
     question: str, entity: str, questions: Sequence[str], context: Context, spec: AnswerSpec
 ) -> Dialogue[MapAnswer]:
     """Ask for a summary that answers the questions. The score is 0 if the context is irrelevant."""

@@ -24,7 +24,7 @@ from graphrag_ray.query.methods.budget import (
 )
 from graphrag_ray.query.methods.dynamic_selection import Selection, select
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
-from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, is_auto, levels
+from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, build_levels, is_auto
 from graphrag_ray.query.methods.method import Method, Question, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.partial_answers import RecordsToRead, combined_answer, map_reduce
@@ -38,11 +38,11 @@ def search(question: Question, env: SearchEnv) -> Method:
     kind = resolve_hierarchy(env)
     reports, communities = yield reports_of(kind), communities_of(kind)
     reports = yield from recount_tokens(kind.report_kind, reports, env)
-    known = levels(communities, reports, kind.name)
+    known = build_levels(communities, reports, kind.name)
     query = env.settings.query
     if query.dynamic:
         if not known.n_levels or not (known.report >= 0).any():
-            raise known.empty()
+            raise known.no_reports_error()
         deepest = min(query.dynamic_max_level, known.n_levels - 1)
         if not is_auto(question.level):
             deepest = known.parse(question.level, query.context_tokens)
@@ -84,9 +84,11 @@ def choose_level(
 
     auto = is_auto(question.level)
     if auto and has_budget(query):
-        with_reports = [level for k in range(known.n_levels) if len((level := known.at(k)).rows)]
+        with_reports = [
+            level for k in range(known.n_levels) if len((level := known.reports_of_level(k)).rows)
+        ]
         if not with_reports:
-            raise known.empty()
+            raise known.no_reports_error()
         chosen = next((level for level in reversed(with_reports) if bound(level).within(query)), None)
         if chosen is None:
             lowest = min(with_reports, key=lambda level: bound(level).tokens)
@@ -97,7 +99,7 @@ def choose_level(
         finer = next((level for level in with_reports if level.level > chosen.level), None)
         suffix = f"; C{finer.level} would take {bound(finer)}" if finer else ""
         return chosen, (f"C{chosen.level} is the finest level within the budget: {bound(chosen)}{suffix}.",)
-    chosen = known.at(known.parse(None if auto else question.level, query.context_tokens))
+    chosen = known.reports_of_level(known.parse(None if auto else question.level, query.context_tokens))
     check_budget(bound(chosen), query, ADVICE)
     if question.level is None or not auto:
         return chosen, ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from graphrag_ray.base.declarations import HIERARCHIES, SEARCHED_KINDS, HierarchyKind
+from graphrag_ray.base.declarations import HIERARCHIES, SEARCHABLE_KINDS, HierarchyKind
 from graphrag_ray.base.errors import ReportsMissing, UsageError
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv
 
@@ -80,9 +80,9 @@ def _it_has(names: Collection[str]) -> str:
 def check_embedded(env: SearchEnv, method: str, kinds: Sequence[Kind]) -> None:
     """Raise UsageError if the snapshot has records of one of these kinds without embeddings."""
     missing = [
-        SEARCHED_KINDS[k].table.replace("_", " ")
+        SEARCHABLE_KINDS[k].table.replace("_", " ")
         for k in kinds
-        if env.n_rows.get(SEARCHED_KINDS[k].table) and not env.n_rows.get(f"embeddings_{k}")
+        if env.n_rows.get(SEARCHABLE_KINDS[k].table) and not env.n_rows.get(f"embeddings_{k}")
     ]
     if missing:
         raise UsageError(

@@ -75,12 +75,12 @@ class Levels:
 
     def default(self, context_tokens: int) -> int:
         """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
-        tokens = [self.at(level).n_tokens for level in range(self.n_levels)]
+        tokens = [self.reports_of_level(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
-            raise self.empty()
+            raise self.no_reports_error()
         return next((k for k, n in enumerate(tokens) if n >= context_tokens), int(np.argmax(tokens)))
 
-    def at(self, level: int) -> LevelReports:
+    def reports_of_level(self, level: int) -> LevelReports:
         """Collect the reports of C_level. Raises LevelNotFound."""
         if not 0 <= level < self.n_levels:
             raise LevelNotFound(f"There is no level C{level}: {self._describe_levels()}")
@@ -104,7 +104,7 @@ class Levels:
         rows, n_tokens = np.sort(self.report[positions]), int(self.n_tokens[positions].sum())
         return LevelReports(level, rows, tuple(replaced), tuple(missing), n_tokens)
 
-    def empty(self) -> LevelNotFound:
+    def no_reports_error(self) -> LevelNotFound:
         """Build the error for a hierarchy without reports."""
         return LevelNotFound(f"No community has a report: {self._describe_levels()}")
 
@@ -119,7 +119,7 @@ def is_auto(level: str | int | None) -> bool:
     return level is None or str(level).strip().lower() == AUTO
 
 
-def levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
+def build_levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Levels:
     """Build the levels of a hierarchy.
 
     Args:
@@ -155,12 +155,12 @@ class Units:
     missing: int = 0
 
 
-def units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
+def compute_units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
     """Compute Table 2 of the paper (4.1.2) from the levels and the token count of each chunk."""
     chunks = np.asarray(chunk_tokens, dtype=np.int64)
     rows = [
         (f"C{level.level}", len(level.rows), level.n_tokens, len(level.missing))
-        for level in map(known.at, range(known.n_levels))
+        for level in map(known.reports_of_level, range(known.n_levels))
     ]
     rows.append(("TS", len(chunks), int(chunks.sum()), 0))
     largest = max(1, *(tokens for _, _, tokens, _ in rows))

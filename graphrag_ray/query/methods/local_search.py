@@ -23,7 +23,7 @@ from itertools import groupby, islice, zip_longest
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from graphrag_ray.base.arrow_arrays import strings
+from graphrag_ray.base.arrow_arrays import to_arrow_strings
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.schema import NAME_LINKS_TABLE, RELATIONSHIP_ENDS, search_index_table
 from graphrag_ray.graph.report_context import Context, Record, claim_record
@@ -31,7 +31,7 @@ from graphrag_ray.query.methods.chunk_walk import walk_chunks
 from graphrag_ray.query.methods.context_filling import Share, fill
 from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, communities_of, resolve_hierarchy
-from graphrag_ray.query.methods.levels import is_auto, levels
+from graphrag_ray.query.methods.levels import build_levels, is_auto
 from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.nearest import add_neighbours, rank
@@ -126,7 +126,7 @@ def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
         return DEFAULT_LEVEL
     communities = yield communities_of(kind)
     no_reports = communities.slice(0, 0).rename_columns(["community", "n_tokens", "parent", "hierarchy"])
-    return levels(communities, no_reports, kind.name).parse(level, 0)
+    return build_levels(communities, no_reports, kind.name).parse(level, 0)
 
 
 def _near(
@@ -332,7 +332,7 @@ def memberships(communities: pa.Table, entities: Collection[str], level: int) ->
     coarse = communities.filter(pc.less_equal(communities["level"], level))
     lists = coarse["entity_ids"].combine_chunks()
     ids = lists.flatten()
-    mask = pc.is_in(ids, value_set=strings(sorted(entities)))
+    mask = pc.is_in(ids, value_set=to_arrow_strings(sorted(entities)))
     members: dict[int, set[str]] = defaultdict(set)
     parents = pc.list_parent_indices(lists).filter(mask).to_pylist()
     for parent, id_ in zip(parents, ids.filter(mask).to_pylist(), strict=True):

@@ -27,7 +27,7 @@ from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply,
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS, NUMBER_TOKENS
-from graphrag_ray.graph.corpus_overview import about_line
+from graphrag_ray.graph.corpus_overview import overview_line
 from graphrag_ray.graph.report_context import (
     Context,
     Count,
@@ -109,7 +109,7 @@ def build_spec(
         knowledge=_GENERAL_KNOWLEDGE if settings.query.general_knowledge else "",
         language=settings.answer_language,
         max_tokens=max_tokens,
-        about=about_line(settings, template),
+        about=overview_line(settings, template),
     )
 
 
@@ -362,7 +362,7 @@ def reply_or_correction(
     reply: ChatReply = yield request
     result = parse(reply)
     if isinstance(result, ReplyProblem):
-        reply = yield correction_of(request, reply, result, spec)
+        reply = yield build_correction(request, reply, result, spec)
         result = parse(reply)
     if isinstance(result, ReplyProblem):
         raise DialogueFailed(f"{name}: still not usable after a correction: {result.text}")
@@ -370,7 +370,7 @@ def reply_or_correction(
 
 
 def parse_text(reply: ChatReply) -> str | ReplyProblem:
-    return without_scores(reply.text) or ReplyProblem("it is empty")
+    return strip_scores(reply.text) or ReplyProblem("it is empty")
 
 
 def resolve_answer(
@@ -410,7 +410,7 @@ def build_request(
     )
 
 
-def correction_of(
+def build_correction(
     request: ChatRequest, reply: ChatReply, problem: ReplyProblem, spec: AnswerSpec
 ) -> ChatRequest:
     """Build the follow-up request that asks to correct an unusable reply."""
@@ -440,13 +440,13 @@ def parse_scored(reply: str) -> Scored | ReplyProblem:
     if len(scores) > 1:
         return ReplyProblem("it has several scores that differ, and needs one for the whole answer")
     score = scores.pop()
-    text = without_scores(reply)
+    text = strip_scores(reply)
     if not text and score > 0:
         return ReplyProblem("it has a score above zero but no answer")
     return Scored(text, score)
 
 
-def without_scores(reply: str) -> str:
+def strip_scores(reply: str) -> str:
     return _TAG.sub("", _SCORE.sub("", reply)).strip()
 
 
@@ -455,7 +455,7 @@ def parse_points(reply: str, finish_reason: str = "stop") -> tuple[Scored, ...] 
     parsed = parse_reply(reply, PointsReply, finish_reason)
     if isinstance(parsed, ReplyProblem):
         return parsed
-    points = [(without_scores(point.description), point.score) for point in parsed.points]
+    points = [(strip_scores(point.description), point.score) for point in parsed.points]
     if any(text and score is None for text, score in points):
         return ReplyProblem("a point has no `score`, which is a number from 0 to 100")
     if points and not any(text for text, _ in points):

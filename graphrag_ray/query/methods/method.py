@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from graphrag_ray.base.index_settings import Price, Query, Searched, Settings
+from graphrag_ray.base.index_settings import Price, Query, SearchedKind, Settings
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Count
@@ -22,8 +22,8 @@ T = TypeVar("T")
 
 MAX_QUESTION_CHARACTERS = 20_000
 
-Kind: TypeAlias = Searched
-"""A kind of records that can be searched, one of `declarations.SEARCHED_KINDS`."""
+Kind: TypeAlias = SearchedKind
+"""A kind of records that can be searched, one of `declarations.SEARCHABLE_KINDS`."""
 By: TypeAlias = Literal["vector", "keyword"]
 
 

@@ -76,7 +76,7 @@ BASELINES = Registry(
 """Baselines for comparison, which only `evaluate` offers."""
 
 
-def find(name: str) -> MethodKind:
+def get_method(name: str) -> MethodKind:
     """Look up a method or baseline. Raises PluginError, a UsageError, if it is unknown or unusable."""
     return (BASELINES if name in BASELINES else METHODS)[name]
 
@@ -94,7 +94,7 @@ def load_all() -> dict[str, MethodKind]:
 
 def stages(name: str, dynamic: bool = False, is_follow_up: bool = False) -> list[str]:
     """List the stages whose models a question calls. A follow-up question has a history."""
-    kind = find(name)
+    kind = get_method(name)
     return [*kind.stages, *["rate"] * (dynamic and kind.dynamic), *["condense"] * is_follow_up]
 
 
@@ -104,7 +104,7 @@ def check_method(name: str, level: str | int | None, where: Sequence[str], basel
     def enumerate_names(names: Sequence[str]) -> str:
         return f"{', '.join(names[:-1])} and {names[-1]}"
 
-    kind = find(name)
+    kind = get_method(name)
     if name in BASELINES and not baselines:
         raise UsageError(
             f"Method {name!r} reads {kind.description}: it is a baseline for `graphrag-ray evaluate` "
@@ -128,7 +128,7 @@ def check_options(name: str, options: Mapping[str, object]) -> None:
     present = {option for option, value in options.items() if value is not None}
     for other, kind in load_all().items() if present else ():
         option, setting = kind.option
-        if option in present and find(name).option != kind.option:
+        if option in present and get_method(name).option != kind.option:
             from graphrag_ray.base.index_settings import Query
 
             choices = get_args(Query.model_fields[setting].annotation)  # the values of a Literal

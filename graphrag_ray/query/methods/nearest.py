@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from graphrag_ray.base.declarations import SEARCHED_KINDS
+from graphrag_ray.base.declarations import SEARCHABLE_KINDS
 from graphrag_ray.graph.report_context import Context, Record, source_record
 from graphrag_ray.query.methods.context_filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv, Steps
@@ -61,7 +61,7 @@ def nearest_context(
             records = yield from load_records((c for c in candidates if c not in loaded), env, chunks)
             loaded.update(candidates)
             by_key |= {(record.section, record.id): record for record in records}
-            keys = [(SEARCHED_KINDS[kind].section, id_) for kind, id_ in candidates]
+            keys = [(SEARCHABLE_KINDS[kind].section, id_) for kind, id_ in candidates]
             shares = [Share([by_key[key] for key in keys if key in by_key])]
             context = fill(shares, budget, env.count)
             if context.left_out or are_all:

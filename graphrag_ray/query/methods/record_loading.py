@@ -13,7 +13,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHED_KINDS
+from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.graph.report_context import (
@@ -60,7 +60,7 @@ _FORMATS: dict[Kind, _Format] = {
         "relationship_instances",
     ),
     **{
-        k: _Format(("title", "full_content"), partial(_report, SEARCHED_KINDS[k].section))
+        k: _Format(("title", "full_content"), partial(_report, SEARCHABLE_KINDS[k].section))
         for k in REPORT_KINDS
     },
 }
@@ -78,7 +78,7 @@ def load_records(
     for kind, of_kind in ids.items():
         form = _FORMATS[kind]
         if chunks is None or not form.instances:
-            needs.append(Rows(SEARCHED_KINDS[kind].table, ["id", *form.columns], of_kind))
+            needs.append(Rows(SEARCHABLE_KINDS[kind].table, ["id", *form.columns], of_kind))
         else:
             columns = [f"{kind}_id", "text_unit_id", *form.columns]
             needs.append(Rows(form.instances, columns, of_kind, by=f"{kind}_id"))
@@ -147,7 +147,7 @@ def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
         d["id"]: partial(
             document_label,
             *(d["title"], d["creation_date"], d["path"] or "", d["row"] or ""),
-            more=metadata_lines(parse_raw_data(d["raw_data"]), columns) if columns else "",
+            metadata=metadata_lines(parse_raw_data(d["raw_data"]), columns) if columns else "",
         )
         for d in table.to_pylist()
     }

@@ -199,7 +199,7 @@ def read(source: ByteSource) -> KeywordShard:
 
 
 def search(
-    shards: Sequence[KeywordShard], question: str, k: int, among: Sequence[str] | None = None
+    shards: Sequence[KeywordShard], question: str, k: int, allowed_ids: Sequence[str] | None = None
 ) -> list[ScoredId]:
     """Return the k records with the highest scores in all shards, or only those with ids in `among`."""
     hashes = {language: _hash_question(question, language) for language in {s.language for s in shards}}
@@ -210,7 +210,7 @@ def search(
         frequency.update({word: end - start for word, (start, end) in by_word.items()})
     idf = {word: math.log(1 + max(0.5, n - f + 0.5) / (f + 0.5)) for word, f in frequency.items()}
     mean_length = n_words / n if n and n_words > 0 else 1.0
-    allowed = None if among is None else mapped_arrays.id_halves(among)
+    allowed = None if allowed_ids is None else mapped_arrays.id_halves(allowed_ids)
     best: list[ScoredId] = []
     for shard, by_word in zip(shards, postings, strict=True):
         threshold = best[k - 1][1] if len(best) >= k > 0 else 0.0

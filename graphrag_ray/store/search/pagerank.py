@@ -57,7 +57,7 @@ def walk(
     names: Mapping[str, float],
     chunks: Mapping[str, float],
     k: int,
-    among: Sequence[str] | None = None,
+    allowed_chunks: Sequence[str] | None = None,
     precision: float = PRECISION,
 ) -> list[WalkHit]:
     """Return the k chunks with the highest scores, sorted by falling score, then by id.
@@ -67,7 +67,7 @@ def walk(
         chunks: Restarts at chunks: ids -> positive weights.
         among: Limits the walk to these chunk ids.
     """
-    walker = _Walk(shards, names, chunks, precision, among)
+    walker = _Walk(shards, names, chunks, precision, allowed_chunks)
     for _ in range(MAX_ROUNDS):
         if not (walker.push_names() | walker.push_chunks()):
             break

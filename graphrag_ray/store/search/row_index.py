@@ -149,13 +149,13 @@ class RowIndex:
             raise self.source.invalid("an entry refers to an unknown row")
         return all_entries
 
-    def page_of(self, column: str, rows: Ints) -> Ints | None:
+    def pages_of_rows(self, column: str, rows: Ints) -> Ints | None:
         """Return the page of each row, or None if the column cannot be read by page."""
         if f"first.{column}" not in self.arrays:
             return None
         return np.searchsorted(self._first_rows(column), rows, "right").astype(np.int64) - 1
 
-    def pages(self, column: str, numbers: Ints) -> PageLocations:
+    def locate_pages(self, column: str, numbers: Ints) -> PageLocations:
         page, first_rows = self.arrays[f"page.{column}"].take(numbers), self._first_rows(column)
         first, end = first_rows[numbers].astype(np.int64), first_rows[numbers + 1].astype(np.int64)
         part = np.searchsorted(self.ends, first, "right").astype(np.int64)

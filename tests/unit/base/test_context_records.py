@@ -10,8 +10,8 @@ from graphrag_ray.base.context_records import (
     defuse_references,
     drop_unclosed_reference,
     find_references,
+    parse_references,
     parse_sections,
-    references_in,
     render_references,
     resolve_references,
     section_heading,
@@ -188,7 +188,7 @@ def test_all_ids_are_cited_but_only_five_are_rendered():
     text, cited, _ = resolve_references("[Data: Claims (1, 2, 3, 4, 5, 6, 7)]", NUMBERING)
     assert text == "[Data: Claims (c1, c2, c3, c4, c5, +more)]"
     assert len(cited) == 7
-    assert len(references_in(text)) == MAX_REFERENCE_IDS
+    assert len(parse_references(text)) == MAX_REFERENCE_IDS
 
 
 def test_a_repeated_id_is_cited_once():
@@ -256,7 +256,7 @@ PIECES = st.lists(
 @given(PIECES)
 def test_every_resolved_reference_points_to_a_record_in_the_context(text):
     resolved, cited, _ = resolve_references(text, NUMBERING)
-    assert {(r.section, r.id) for r in references_in(resolved)} <= {(r.section, r.id) for r in cited}
+    assert {(r.section, r.id) for r in parse_references(resolved)} <= {(r.section, r.id) for r in cited}
     assert {(r.section, r.id) for r in cited} <= {(section, id_) for (section, _), id_ in NUMBERING.items()}
 
 

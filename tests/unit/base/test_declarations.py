@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import graphrag_ray.indexing.stages
-from graphrag_ray.base.declarations import JOURNALS, MODEL_STAGES_OF_INDEXING, STAGES, affected_dialogues
+from graphrag_ray.base.declarations import DIALOGUE_STAGES, JOURNALS, STAGES, affected_dialogues
 
 
 def test_every_stage_has_a_file_and_reads_only_earlier_stages():
@@ -26,7 +26,7 @@ def test_every_stage_has_a_file_and_reads_only_earlier_stages():
         ("describe", {"describe", "report", "embed"}),
         ("claims", {"claims", "report", "embed"}),
         ("extract_examples", {"extract", "claims", "describe", "report", "embed"}),
-        ("correct", {stage.dialogue for stage in MODEL_STAGES_OF_INDEXING}),
+        ("correct", {stage.dialogue for stage in DIALOGUE_STAGES}),
     ],
 )
 def test_a_changed_prompt_affects_its_dialogue_and_downstream_dialogues(prompt: str, dialogues: set[str]):

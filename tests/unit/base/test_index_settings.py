@@ -317,17 +317,17 @@ def test_a_known_reasoning_model_has_extra_tokens_for_reasoning(name, room):
 )
 def test_an_index_keeps_its_corpus_description(given, before, about):
     settings = parse_settings({"corpus": {"description": given}})
-    assert settings.with_kept_settings(before).corpus.description == about
+    assert settings.with_stored_settings(before).corpus.description == about
 
 
 def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
-    offline = parse_settings({"corpus": {"description": "Mills."}}).for_snapshot()
+    offline = parse_settings({"corpus": {"description": "Mills."}}).snapshot_settings()
     paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
-    assert Settings().with_kept_settings(offline).corpus.description == "Mills."
-    assert paid.with_kept_settings(offline).corpus.description is None
+    assert Settings().with_stored_settings(offline).corpus.description == "Mills."
+    assert paid.with_stored_settings(offline).corpus.description is None
     told = paid.with_description("Mills.")
-    assert paid.with_kept_settings(told.for_snapshot()).corpus.description == "Mills."
-    assert told.with_kept_settings(offline).corpus.description == "Mills."
+    assert paid.with_stored_settings(told.snapshot_settings()).corpus.description == "Mills."
+    assert told.with_stored_settings(offline).corpus.description == "Mills."
 
 
 RENAMED = [(s, old, new) for s, keys in index_settings._RENAMED.items() for old, new in keys.items()]
@@ -336,9 +336,9 @@ RENAMED = [(s, old, new) for s, keys in index_settings._RENAMED.items() for old,
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
 def test_stored_settings_with_old_names_are_read_under_their_new_ones(section, old, new):
     default = getattr(Settings(), section).model_dump(mode="json")[new]
-    stored = Settings().for_snapshot()
+    stored = Settings().snapshot_settings()
     stored[section][old] = stored[section].pop(new)
-    assert index_settings.without_machine_settings(stored) == Settings().for_snapshot()
+    assert index_settings.without_machine_settings(stored) == Settings().snapshot_settings()
     both = {section: {old: "ignored", new: default}}
     assert index_settings.without_machine_settings(both) == {section: {new: default}}
     with pytest.raises(SettingsError, match=f"{section}.{old}"):
@@ -374,12 +374,12 @@ def test_prepended_metadata_excludes_title_and_date():
     ],
 )
 def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, kept):
-    settings = parse_settings({"reports": given}).with_kept_settings(before)
+    settings = parse_settings({"reports": given}).with_stored_settings(before)
     assert settings.reports.role == kept
 
 
 def test_an_index_keeps_the_settings_that_would_repeat_model_calls():
     made = {"chunking": {"prepend_metadata": ["author"]}, "embeddings": {"include_titles": False}}
-    settings = parse_settings({"chunking": {"size": 300}}).with_kept_settings(made)
+    settings = parse_settings({"chunking": {"size": 300}}).with_stored_settings(made)
     assert settings.chunking.prepend_metadata == ("author",) and settings.chunking.size == 300
     assert not settings.embeddings.include_titles

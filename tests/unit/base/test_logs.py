@@ -28,7 +28,7 @@ def told(
     monkeypatch.setattr(ours, "propagate", True)
     yield lambda: capsys.readouterr().err.splitlines()  # noqa: PLW0108 - at each call
     ours.setLevel(level)
-    logs.forget()
+    logs.reset()
 
 
 def test_an_event_is_one_line_of_json_with_its_run_stage_item_and_numbers(told):
@@ -63,7 +63,7 @@ def test_every_message_is_one_line_of_printable_characters(text, form):
 
 def test_secrets_in_the_environment_and_hidden_values_are_replaced(told, monkeypatch):
     monkeypatch.setenv("SOME_API_KEY", "correct-horse")
-    logs.hide_values(["battery-staple"])
+    logs.redact_values(["battery-staple"])
     for form in ("text", "json"):
         logs.configure(LogConfig("debug", form))
         log.info("with correct-horse and %s", "battery-staple")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.context_records import SECTIONS, references_in
+from graphrag_ray.base.context_records import SECTIONS, parse_references
 from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.prompts import (
     PLACEHOLDERS,
@@ -318,7 +318,7 @@ def test_a_query_prompt_without_general_knowledge_has_no_gap(prompts, name):
 @pytest.mark.parametrize("name", ["report", *ANSWERS])
 def test_example_references_can_be_resolved(prompts, name):
     text = filled(prompts[name])
-    found = references_in(text)
+    found = parse_references(text)
     assert found
     assert {r.section for r in found} <= set(SECTIONS)
     assert "+more" in text
@@ -334,7 +334,7 @@ def test_the_map_prompt_requests_the_score_before_the_answer(prompts):
 @pytest.mark.parametrize("name", ["map", "map_points"])
 def test_map_prompts_name_both_reports_and_sources(prompts, name):
     for part in filled(prompts[name]).split("\nCONTEXT\n"):
-        assert {r.section for r in references_in(part)} == {"Reports", "Sources"}
+        assert {r.section for r in parse_references(part)} == {"Reports", "Sources"}
         assert "tables and ids" in part
 
 

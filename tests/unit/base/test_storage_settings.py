@@ -9,7 +9,7 @@ import pytest
 from graphrag_ray.base.errors import InputError, SettingsError
 from graphrag_ray.base.index_settings import Storage
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, resolve_storage
-from graphrag_ray.base.urls import protocol_of, secret_options
+from graphrag_ray.base.urls import find_secret_options, protocol_of
 from graphrag_ray.indexing.stages.input_listing import scan_input
 from graphrag_ray.store.files import Store
 
@@ -120,13 +120,13 @@ def test_a_secret_is_refused_and_not_repeated(secret):
 
 
 def test_the_name_of_a_token_source_is_not_a_secret():
-    assert secret_options({"token": "anon"}) == []
-    assert secret_options({"token": "ya29.x", "a": {"password": "y"}}) == ["a.password", "token"]
+    assert find_secret_options({"token": "anon"}) == []
+    assert find_secret_options({"token": "ya29.x", "a": {"password": "y"}}) == ["a.password", "token"]
 
 
 def test_snapshots_do_not_store_storage_settings():
     settings = parse_settings({"storage": HERE, "input": {"storage": HERE, "text_column": "body"}})
-    kept = settings.for_snapshot()
+    kept = settings.snapshot_settings()
     assert "storage" not in kept and "storage" not in kept["input"]
     assert parse_settings(kept).input.text_column == "body"
 

@@ -10,7 +10,7 @@ import pytest
 
 from graphrag_ray.base.errors import PromptError, SettingsError
 from graphrag_ray.base.prompts import bundled_prompts, load_prompts
-from graphrag_ray.base.settings_file import load_settings, load_storage, root_in
+from graphrag_ray.base.settings_file import load_settings, load_storage, read_root
 from graphrag_ray.base.text_files import names_in, read_text, resolve_relative
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.indexing.index import load_names
@@ -33,7 +33,7 @@ def test_settings_at_a_url_resolve_relative_paths(far: fsspec.AbstractFileSystem
     far.pipe_file("/project/no.txt", b"nobody\n")
     settings = load_settings(f"{FAR}/settings.yaml")
     assert (settings.root, settings.input.url) == (f"{FAR}/index", f"{FAR}/docs")
-    assert root_in(f"{FAR}/settings.yaml") == f"{FAR}/index"
+    assert read_root(f"{FAR}/settings.yaml") == f"{FAR}/index"
     assert load_storage(f"{FAR}/settings.yaml").region == "r"
     prompts = load_prompts(settings.prompts_dir)
     assert prompts["map"].user.endswith("In verse.") and prompts["reduce"] == load_prompts()["reduce"]

@@ -58,7 +58,7 @@ def test_snapshots_store_no_settings_of_the_machine():
             "prompts_dir": "prompts",
         }
     )
-    kept = settings.for_snapshot()
+    kept = settings.snapshot_settings()
     assert sorted(kept["models"]["default"]) == [
         "context_window", "embedding_dimensions", "max_output_tokens", "model", "needs_address", "provider",
         "reasoning_effort", "reasoning_tokens", "tokenizer",
@@ -68,7 +68,7 @@ def test_snapshots_store_no_settings_of_the_machine():
     assert not {"url", "storage", "aliases_file", "blocklist_file"} & (
         kept["input"].keys() | kept["names"].keys()
     )
-    assert without_machine_settings(kept) == kept == parse_settings(kept).for_snapshot()
+    assert without_machine_settings(kept) == kept == parse_settings(kept).snapshot_settings()
 
 
 def test_user_settings_of_a_model_are_found_by_id_or_name(own_settings: Path):

@@ -1,4 +1,4 @@
-from graphrag_ray.base.wording import plural, rough_time
+from graphrag_ray.base.wording import format_duration, plural
 
 
 def test_one_thing_is_singular_and_every_other_number_plural():
@@ -8,4 +8,4 @@ def test_one_thing_is_singular_and_every_other_number_plural():
 
 def test_durations_are_rounded():
     waits = {5: "5 s", 59: "59 s", 90: "2 min", 3600: "1 h", 86_400: "24 h", 172_800: "2 days"}
-    assert {s: rough_time(s) for s in waits} == waits
+    assert {s: format_duration(s) for s in waits} == waits

@@ -8,7 +8,7 @@ from corpus import HUB, documents, write_corpus
 
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatRequest
-from graphrag_ray.corpus.chunks import cut_chunks
+from graphrag_ray.corpus.chunks import split_into_chunks
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, parse_records
 from graphrag_ray.offline import answer
 
@@ -34,7 +34,7 @@ def written(tmp_path_factory):
 def chunks(written):
     options = Settings().chunking
     texts = [row["text"] for part in sorted(written[0].iterdir()) for row in rows(written[0], part.name)]
-    return [text[c.start : c.end] for text in texts for c in cut_chunks(text, options, "cl100k_base")]
+    return [text[c.start : c.end] for text in texts for c in split_into_chunks(text, options, "cl100k_base")]
 
 
 @pytest.fixture(scope="module")

@@ -14,9 +14,9 @@ from graphrag_ray import _observer
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.cli.console import format_duration
-from graphrag_ray.cli.progress import ProgressDisplay, observer_for_people, progress_line, step_line
+from graphrag_ray.cli.progress import ProgressDisplay, default_observer, progress_line, step_line
 from graphrag_ray.engine.executor import SweepProgress
-from graphrag_ray.engine.sweep_pace import RATE_OVER_S, Amount, RecentRates, StagePace, seconds_left
+from graphrag_ray.engine.sweep_pace import RATE_WINDOW_S, Amount, RecentRates, StagePace, estimate_remaining_s
 from graphrag_ray.llm.accounting import Accounts, CallTotals, CombinedLimits, InFlight
 
 
@@ -40,7 +40,7 @@ def seen(done: int, seconds: float, tokens: int = 0, pico_usd: int | None = 0, *
 def line_after(*glimpses: SweepProgress, bar: bool = False) -> str:
     recent = RecentRates()
     for p in glimpses:
-        recent.note(p)
+        recent.add(p)
     return progress_line(StagePace.of(glimpses[-1], recent), bar=bar)
 
 
@@ -58,7 +58,7 @@ def test_rate_and_time_left_follow_the_last_half_minute():
     slow_then_fast += [seen(100 + 10 * s, 100.0 + s, 1000 + 100 * s) for s in range(1, 41)]
     line = line_after(*slow_then_fast)
     assert "500/1,000" in line and "50 s left" in line and "6,000 tokens/min" in line
-    assert RATE_OVER_S == 30.0
+    assert RATE_WINDOW_S == 30.0
 
 
 def test_cost_covers_the_whole_run():
@@ -94,7 +94,7 @@ def test_lines_fit_the_terminal(width: int):
     big = seen(123_456, 4_000.0, 10**9, None, limits=limits, total=1_669_000, failed=12, expected_turns=2.5)
     recent = RecentRates()
     for p in (seen(0, 0.1, total=1_669_000), big):
-        recent.note(p)
+        recent.add(p)
     line = progress_line(StagePace.of(big, recent), "extract", width, bar=True)
     assert len(line) < width and line.startswith("extract") and "123,456/1,669,000" in line
     counts = {"levels": {"C0": 13, "C1": 45}, "communities": 68, "modularity": 0.6382, "files": 12}
@@ -160,11 +160,11 @@ def test_time_left_is_right_for_any_order_of_calls(limited: bool):
         p, left_s = breadth_first(float(s))
         if not limited:
             p.accounts.limits.clear()
-        recent.note(p)
-        estimate = seconds_left(p, Amount.of(p), recent)
+        recent.add(p)
+        estimate = estimate_remaining_s(p, Amount.of(p), recent)
         if estimate is not None:
             assert left_s / 2 <= estimate <= 2 * left_s + 1, (s, estimate, left_s)
-        if s > RATE_OVER_S + LATENCY_S:
+        if s > RATE_WINDOW_S + LATENCY_S:
             assert estimate is not None and abs(estimate - left_s) <= 0.2 * left_s + 2.0, (
                 s,
                 estimate,
@@ -208,8 +208,8 @@ def test_time_left_of_a_real_sweep_is_within_a_factor_of_about_two(stage: str):
             in_flight=InFlight(row["in_flight"], row["in_flight_tokens"]),
             turns=row["turns"], expected_turns=trace["turns_each"],
         )  # fmt: skip
-        recent.note(p)
-        left = seconds_left(p, Amount.of(p), recent)
+        recent.add(p)
+        left = estimate_remaining_s(p, Amount.of(p), recent)
         true = ends - row["seconds"]
         if left is not None and true > 1.5:
             estimates += 1
@@ -233,7 +233,7 @@ def test_more_calls_than_expected_keep_the_share_below_one():
 
 
 def test_quiet_prints_nothing(capsys):
-    with observer_for_people(quiet=True) as observer:
+    with default_observer(quiet=True) as observer:
         observer.step_started("extract")
         observer.progress(seen(1, 100.0))
         observer.message("hello")

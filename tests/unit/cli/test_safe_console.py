@@ -14,7 +14,7 @@ from rich.markdown import Markdown
 from rich.table import Table
 from rich.text import Text
 
-from graphrag_ray.base.wording import escape_control, one_line
+from graphrag_ray.base.wording import collapse_whitespace, escape_control
 from graphrag_ray.cli import console
 from graphrag_ray.cli.safe_console import SafeConsole
 
@@ -75,7 +75,7 @@ def test_json_escapes_the_same_characters(text: str):
 
 def test_one_line_is_a_single_line_of_limited_length():
     assert (
-        one_line(" a\n\n b\tc ") == "a b c"
-        and one_line("abcdef", 4) == "abc…"
-        and one_line("abcd", 4) == "abcd"
+        collapse_whitespace(" a\n\n b\tc ") == "a b c"
+        and collapse_whitespace("abcdef", 4) == "abc…"
+        and collapse_whitespace("abcd", 4) == "abcd"
     )

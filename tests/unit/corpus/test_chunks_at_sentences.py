@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Chunking
-from graphrag_ray.corpus.chunks import Chunk, cut_chunks
+from graphrag_ray.corpus.chunks import Chunk, split_into_chunks
 from graphrag_ray.corpus.tokens import count_tokens
 
 V = "o200k_base"
@@ -41,7 +41,7 @@ def overlaps(text: str, chunks: list[Chunk]) -> list[int]:
 
 
 def test_chunks_of_prose_are_whole_sentences() -> None:
-    chunks = cut_chunks(PROSE, Chunking(), V)
+    chunks = split_into_chunks(PROSE, Chunking(), V)
     assert len(chunks) > 10
     for text in texts(PROSE, chunks):
         assert set(re.split(r"(?<=[.]) (?=Item)", text)) <= set(SENTENCES)
@@ -53,7 +53,7 @@ def test_chunks_of_prose_are_whole_sentences() -> None:
 @given(TEXTS, options())
 def test_chunks_do_not_split_words_or_exceed_their_size(text: str, chunking: Chunking) -> None:
     assert isinstance(chunking.size, int)
-    chunks = cut_chunks(text, chunking, V)
+    chunks = split_into_chunks(text, chunking, V)
     for c in chunks:
         most = chunking.size + (max(0, chunking.min_last_chunk_tokens - 1) if c is chunks[-1] else 0)
         assert c.n_tokens == count_tokens(text[c.start : c.end], V) <= most
@@ -65,7 +65,7 @@ def test_chunks_do_not_split_words_or_exceed_their_size(text: str, chunking: Chu
 def test_chunks_cover_the_text_with_about_the_requested_overlap(
     text: str, chunking: Chunking, header: str
 ) -> None:
-    chunks = cut_chunks(text, chunking, V, header)
+    chunks = split_into_chunks(text, chunking, V, header)
     covered = {i for c in chunks for i in range(c.start, c.end)}
     assert all(c.isspace() or i in covered for i, c in enumerate(text))
     assert all(n <= chunking.overlap * 3 // 2 + 20 for n in overlaps(text, chunks))
@@ -74,21 +74,25 @@ def test_chunks_cover_the_text_with_about_the_requested_overlap(
 
 def test_text_that_fits_is_one_unchanged_chunk() -> None:
     text = " One. \n"
-    assert cut_chunks(text, Chunking(), V) == [Chunk(0, len(text), count_tokens(text, V))]
+    assert split_into_chunks(text, Chunking(), V) == [Chunk(0, len(text), count_tokens(text, V))]
 
 
 def test_small_remainder_joins_the_last_chunk() -> None:
     text = " ".join(SENTENCES[:30])
     n, sentence = count_tokens(text, V), count_tokens(SENTENCES[29], V)
-    (only,) = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=50), V)
+    (only,) = split_into_chunks(text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=50), V)
     assert only == Chunk(0, len(text), n)
-    first, last = cut_chunks(text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=sentence - 5), V)
+    first, last = split_into_chunks(
+        text, Chunking(size=n - 5, overlap=0, min_last_chunk_tokens=sentence - 5), V
+    )
     assert (first.end, last.n_tokens) == (last.start - 1, sentence)
 
 
 def test_text_without_sentences_is_split_between_lines() -> None:
     lines = [f"{i:02}:00 so the mayor of netherquay met ulla again" for i in range(60)]
-    for text in texts("\n".join(lines), cut_chunks("\n".join(lines), Chunking(size=100, overlap=20), V)):
+    for text in texts(
+        "\n".join(lines), split_into_chunks("\n".join(lines), Chunking(size=100, overlap=20), V)
+    ):
         assert set(text.split("\n")) <= set(lines)
 
 
@@ -103,7 +107,7 @@ def test_text_without_sentences_is_split_between_lines() -> None:
 )
 def test_sentences_in_other_scripts_are_not_split(sentence: str, stop: str) -> None:
     text = (sentence + stop) * 60
-    chunks = cut_chunks(text, Chunking(size=100, overlap=20), V)
+    chunks = split_into_chunks(text, Chunking(size=100, overlap=20), V)
     assert len(chunks) > 3
     for part in texts(text, chunks):
         assert part.startswith(sentence)
@@ -115,7 +119,7 @@ def test_sentences_in_other_scripts_are_not_split(sentence: str, stop: str) -> N
 )
 def test_text_without_boundaries_is_split_between_characters(unit: str) -> None:
     text = unit * 2_000
-    chunks = cut_chunks(text, Chunking(size=100, overlap=20), V)
+    chunks = split_into_chunks(text, Chunking(size=100, overlap=20), V)
     assert len(chunks) > 2
     assert all(c.n_tokens <= 100 for c in chunks[:-1])
     if len(unit) < 6:
@@ -124,16 +128,16 @@ def test_text_without_boundaries_is_split_between_characters(unit: str) -> None:
 
 def test_numbers_are_not_split_at_commas() -> None:
     text = "|".join(f"{i},{i:03}.5" for i in range(1, 900))
-    for part in texts(text, cut_chunks(text, Chunking(size=100, overlap=20), V)):
+    for part in texts(text, split_into_chunks(text, Chunking(size=100, overlap=20), V)):
         assert all(re.fullmatch(r"\d+,\d{3}\.5", number) for number in part.strip("|").split("|"))
 
 
 def test_long_whitespace_is_in_no_chunk() -> None:
     text = "One. " + "\n \t" * 5_000 + "Two."
-    assert texts(text, cut_chunks(text, Chunking(size=30, overlap=10), V)) == ["One.", "Two."]
+    assert texts(text, split_into_chunks(text, Chunking(size=30, overlap=10), V)) == ["One.", "Two."]
 
 
 def test_small_remainder_of_long_tokens_joins_the_last_chunk() -> None:
     text = ("a" + " " * 400 + "b") * 700
-    chunks = cut_chunks(text, Chunking(size=100, overlap=20, min_last_chunk_tokens=50), V)
+    chunks = split_into_chunks(text, Chunking(size=100, overlap=20, min_last_chunk_tokens=50), V)
     assert count_tokens(text[chunks[-2].end :], V) >= 50

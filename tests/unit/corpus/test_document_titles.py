@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.corpus.document_titles import document_header, document_label, name_from_title, own_title
+from graphrag_ray.corpus.document_titles import (
+    document_header,
+    document_label,
+    explicit_title,
+    name_from_title,
+)
 
 MINUTES = ("Minutes of September", "2023-09-14", "minutes.jsonl", "9")
 
@@ -65,8 +70,13 @@ def test_title_that_counts_rows_is_omitted():
 
 
 def test_title_derived_from_the_file_name_is_not_an_own_title():
-    assert own_title("a", "x/a.txt", "") == own_title("b 3", "b.csv", "3") == own_title(None, "a", "") == ""
-    assert own_title("A tale", "x/a.txt", "") == "A tale"
+    assert (
+        explicit_title("a", "x/a.txt", "")
+        == explicit_title("b 3", "b.csv", "3")
+        == explicit_title(None, "a", "")
+        == ""
+    )
+    assert explicit_title("A tale", "x/a.txt", "") == "A tale"
 
 
 def test_very_long_title_is_shortened():

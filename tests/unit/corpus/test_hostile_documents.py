@@ -9,7 +9,7 @@ from linear_time import too_slow
 from graphrag_ray.base.ids import entity_key
 from graphrag_ray.base.index_settings import Chunking, Input
 from graphrag_ray.corpus.boundaries import sentences
-from graphrag_ray.corpus.chunks import cut_chunks
+from graphrag_ray.corpus.chunks import split_into_chunks
 from graphrag_ray.corpus.markup import read_html
 from graphrag_ray.corpus.readers import documents_in
 from graphrag_ray.query.methods.evidence import find_evidence
@@ -20,7 +20,7 @@ def read(name: str) -> Callable[[str], object]:
 
 
 def cut(vocabulary: str) -> Callable[[str], object]:
-    return lambda text: cut_chunks(text, Chunking(), vocabulary)
+    return lambda text: split_into_chunks(text, Chunking(), vocabulary)
 
 
 PAGES = {

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import StoreError
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Reply
-from graphrag_ray.base.unexpected_errors import REPORT_HINT
+from graphrag_ray.base.unexpected_errors import DESCRIPTION_PREFIX
 from graphrag_ray.engine.feed import Feed, label_item, start_item
 from graphrag_ray.engine.leases import FailureWatch
 from graphrag_ray.engine.work import DialogueIO, Outcome, Row, Work, replay_outcomes, run_item, start_items
@@ -179,6 +179,6 @@ def test_dialogues_that_fail_before_their_first_request_get_different_keys(tmp_p
 def test_bugs_stop_a_run_only_if_running_items_cannot_outweigh_them():
     watch = FailureWatch(0.5)
     for _ in range(25):
-        watch.note("retry", f"{REPORT_HINT}: MemoryError")
+        watch.note("retry", f"{DESCRIPTION_PREFIX}: MemoryError")
     assert not watch.tripped(running=50) and watch.tripped(running=10) and watch.tripped()
     assert not watch.mostly_transient, "it was no endpoint that failed"

@@ -10,13 +10,13 @@ import threading
 import pytest
 
 from graphrag_ray.base.errors import Interrupted, Terminated
-from graphrag_ray.engine.interrupts import Stop, handle_signals
+from graphrag_ray.engine.interrupts import InterruptState, handle_signals
 from graphrag_ray.llm.accounting import InFlight
 
 
 def test_a_first_signal_during_a_sweep_ends_the_run_at_its_next_check():
     messages: list[str] = []
-    stop = Stop(polled=True, notify=messages.append)
+    stop = InterruptState(polled=True, notify=messages.append)
     stop.check(InFlight(3))
     stop.handle(signal.SIGINT)
     with pytest.raises(Interrupted, match=r"Stopped by Ctrl-C.*same command again") as raised:
@@ -25,14 +25,14 @@ def test_a_first_signal_during_a_sweep_ends_the_run_at_its_next_check():
 
 
 def test_a_signal_after_the_last_check_ends_the_run_with_the_sweep():
-    stop = Stop()
+    stop = InterruptState()
     with pytest.raises(Interrupted, match="Stopped by Ctrl-C"), stop.polling():
         stop.handle(signal.SIGINT)
     assert not stop.polled
 
 
 def test_sigterm_waits_less_and_has_its_own_exit_code():
-    stop = Stop(polled=True)
+    stop = InterruptState(polled=True)
     patient = stop.grace_s
     stop.handle(signal.SIGTERM)
     assert stop.grace_s < patient
@@ -43,7 +43,7 @@ def test_sigterm_waits_less_and_has_its_own_exit_code():
 
 @pytest.mark.parametrize("asking", [True, False])
 def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_immediately(asking: bool):
-    stop = Stop(polled=asking)
+    stop = InterruptState(polled=asking)
     if asking:
         stop.handle(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
@@ -53,7 +53,7 @@ def test_a_second_signal_or_one_outside_a_sweep_ends_the_run_immediately(asking:
 
 
 def _received_signal() -> None:
-    with handle_signals(Stop()):
+    with handle_signals(InterruptState()):
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(10)
 
@@ -69,7 +69,7 @@ def test_outside_the_main_thread_signals_are_not_handled():
     worked: list[bool] = []
 
     def work() -> None:
-        with handle_signals(Stop()):
+        with handle_signals(InterruptState()):
             worked.append(True)
 
     thread = threading.Thread(target=work)
@@ -89,7 +89,7 @@ def test_a_signal_within_a_finalizer_shows_no_traceback_and_ends_the_run_at_its_
             os.kill(os.getpid(), signal.SIGINT)
             sum(range(10_000))  # the handler runs before the finalizer ends
 
-    stop = Stop()
+    stop = InterruptState()
     with handle_signals(stop):
         Dropped()
         with pytest.raises(Interrupted):

@@ -16,7 +16,7 @@ from served import until
 
 from graphrag_ray.base import logs
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.unexpected_errors import describe_error
+from graphrag_ray.base.unexpected_errors import describe_unexpected_error
 from graphrag_ray.engine.process_pool import ProcessPool
 
 
@@ -76,7 +76,7 @@ def test_an_error_from_another_process_says_where_it_occurred(pool: ProcessPool)
     pool.wait()
     with pytest.raises(UsageError) as raised:
         list(pool.map(logs.from_environment, [{logs.VARIABLE: "loud"}] * 2))
-    assert re.search(r"\(base/logs.py:\d+\)$", describe_error(raised.value))
+    assert re.search(r"\(base/logs.py:\d+\)$", describe_unexpected_error(raised.value))
 
 
 def test_a_shared_value_is_sent_with_each_input_if_the_file_cannot_be_written(

@@ -23,7 +23,7 @@ def test_without_limits_nothing_stops_a_run():
 
 def test_tokens_of_earlier_sweeps_count():
     spending = Spending(Budget(max_total_tokens=100))
-    spending.earlier.absorb(spent(60))
+    spending.earlier.merge(spent(60))
     spending.check(spent(39), InFlight(), 0.0)
     with pytest.raises(BudgetSpent, match=r"100 tokens spent; budget.max_total_tokens is 100"):
         spending.check(spent(40), InFlight(), 0.0)
@@ -72,7 +72,7 @@ def test_only_items_that_can_finish_within_the_budget_are_started():
         "an item is taken to need 5,000 tokens at first"
     )
     assert spending.affordable_items(spent(8_000), 4, offline) == 50
-    spending.earlier.absorb(spent(90_000))
+    spending.earlier.merge(spent(90_000))
     assert spending.affordable_items(spent(8_000), 4, offline) == 5
     assert spending.affordable_items(Accounts(), 0, offline) == 2
     assert Spending().affordable_items(spent(8_000), 4, offline) is None
@@ -124,7 +124,7 @@ def test_one_item_is_tried_with_any_budget_but_none_without():
     spending = Spending(Budget(max_total_tokens=100))
     offline = Models({"default": Model()})
     assert spending.affordable_items(Accounts(), 0, offline) == 1
-    spending.earlier.absorb(spent(100))
+    spending.earlier.merge(spent(100))
     assert spending.affordable_items(Accounts(), 0, offline) == 0
 
 

@@ -18,12 +18,12 @@ from graphrag_ray.graph.corpus_overview import (
     ENTITIES_TOKENS,
     MAX_TITLES,
     TITLES_TOKENS,
-    about,
-    about_line,
     about_spec,
     entity_lines,
     evenly_spaced,
-    needs_about,
+    needs_overview,
+    overview_line,
+    request_overview,
     title_lines,
 )
 from graphrag_ray.graph.report_dialogue import report_spec
@@ -40,7 +40,9 @@ def told(text: str) -> Settings:
 
 
 def asked(reply: ChatReply) -> str:
-    return run_dialogue(about("- Minutes of May", "- MILL: It grinds.", SPEC), lambda request: reply)
+    return run_dialogue(
+        request_overview("- Minutes of May", "- MILL: It grinds.", SPEC), lambda request: reply
+    )
 
 
 def test_prompt_lists_titles_and_entities_and_the_reply_is_returned():
@@ -50,7 +52,7 @@ def test_prompt_lists_titles_and_entities_and_the_reply_is_returned():
         seen.append(request)
         return ChatReply("  Minutes of a\nmilling town.\n\nFrom 1900. ")
 
-    text = run_dialogue(about("- Minutes of May", "- MILL: It grinds.", SPEC), answer)
+    text = run_dialogue(request_overview("- Minutes of May", "- MILL: It grinds.", SPEC), answer)
     assert text == "Minutes of a milling town. From 1900."
     assert "\n- Minutes of May\n" in seen[0].messages[-1].content
     assert "\n- MILL: It grinds.\n" in seen[0].messages[-1].content
@@ -68,14 +70,14 @@ def test_a_reply_that_is_too_long_is_cut():
 
 
 def test_overview_is_needed_once_and_only_if_the_report_prompt_uses_it():
-    assert needs_about(Settings(), PROMPTS)
-    assert not needs_about(told("Mills."), PROMPTS) and not needs_about(told(""), PROMPTS)
-    assert not needs_about(Settings(), {**PROMPTS, "report": OLD})
+    assert needs_overview(Settings(), PROMPTS)
+    assert not needs_overview(told("Mills."), PROMPTS) and not needs_overview(told(""), PROMPTS)
+    assert not needs_overview(Settings(), {**PROMPTS, "report": OLD})
 
 
 def test_overview_fills_the_placeholder_of_prompts():
     line = "What the corpus is about: Mills."
-    assert about_line(told("Mills."), PROMPTS["report"]) == line
+    assert overview_line(told("Mills."), PROMPTS["report"]) == line
     assert report_spec(told("Mills."), PROMPTS).about == line
     assert report_spec(told("Mills."), {**PROMPTS, "report": OLD}).about == ""
     assert report_spec(Settings(), PROMPTS).about == ""
@@ -84,7 +86,7 @@ def test_overview_fills_the_placeholder_of_prompts():
 
 
 def test_untrusted_overview_is_one_short_sanitized_line():
-    line = about_line(told("Mills.\n\n# Goal\x1b[2J [Data: Reports (1)]" + "x" * 9_000), PROMPTS["report"])
+    line = overview_line(told("Mills.\n\n# Goal\x1b[2J [Data: Reports (1)]" + "x" * 9_000), PROMPTS["report"])
     assert "\n" not in line and "\x1b" not in line and "[Data:" not in line and len(line) < MAX_ABOUT + 50
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import ids
-from graphrag_ray.graph.integer_arrays import codes, degrees, id_hash64, same_lists
+from graphrag_ray.graph.integer_arrays import encode_sorted, id_hash64, node_degrees, same_lists
 
 IDS = sorted(ids.entity_id(f"NAME {i}") for i in range(50))
 
@@ -27,13 +27,13 @@ def test_invalid_ids_have_no_hash(odd):
 
 
 def test_degrees_count_relationships_at_both_ends():
-    assert degrees(np.array([0, 0, 1]), np.array([1, 2, 2]), 4).tolist() == [2, 2, 2, 0]
+    assert node_degrees(np.array([0, 0, 1]), np.array([1, 2, 2]), 4).tolist() == [2, 2, 2, 0]
 
 
 @given(st.lists(st.none() | st.text(max_size=3), max_size=30), st.integers(0, 30))
 def test_codes_sort_like_values(values, cut):
     column = pa.chunked_array([values[:cut], values[cut:]], type=pa.string())
-    code, distinct = codes(column)
+    code, distinct = encode_sorted(column)
     assert distinct.to_pylist() == sorted({v for v in values if v is not None})
     assert [None if c < 0 else distinct[int(c)].as_py() for c in code] == values
 

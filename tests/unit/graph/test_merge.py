@@ -215,7 +215,7 @@ def test_descriptions_of_a_hub_are_gathered_in_pieces(monkeypatch):
     hub = [("ADA", "PERSON", f"{i:010d}", 0) for i in range(40)]
     table = sort_instances(entity_instance_rows([(ExtractionSource("u", "d", 0), extraction(hub))]))
     assert table["description"].num_chunks > 5
-    (batch,) = descriptions_by_key(table, max_rows=10)
+    (batch,) = descriptions_by_key(table, max_batch_rows=10)
     assert batch.column("descriptions").to_pylist() == [[f"{i:010d}" for i in range(40)]]
 
 

@@ -7,8 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.graph.integer_arrays import degrees
-from graphrag_ray.graph.prune import keep_entities, keep_relationships, log_likelihood, strongest
+from graphrag_ray.graph.integer_arrays import node_degrees
+from graphrag_ray.graph.prune import (
+    entities_to_retain,
+    log_likelihood,
+    relationships_to_retain,
+    strongest_relationships,
+)
 
 
 def g2(n_ab, n_a, n_b, n_units):
@@ -44,7 +49,7 @@ def test_associations_are_retained_and_chance_is_pruned():
     # to 4.
     source, target = np.array([0, 2, 0, 1]), np.array([1, 3, 4, 4])
     n_ab, frequency = np.array([1, 1, 20, 20]), np.array([40, 40, 1, 1, 25])
-    assert keep_relationships(source, target, n_ab, frequency, 100, 3.84).tolist() == [
+    assert relationships_to_retain(source, target, n_ab, frequency, 100, 3.84).tolist() == [
         False,
         True,
         True,
@@ -61,13 +66,13 @@ def test_relationships_of_a_ubiquitous_host_are_retained():
     frequency = np.concatenate([[1000], np.full(20, 30), np.full(20, 15)])
     association = log_likelihood(n_ab, frequency[source], frequency[target], 1000)
     assert (association[:20] < 3.84).all()
-    assert keep_relationships(source, target, n_ab, frequency, 1000, 3.84).all()
+    assert relationships_to_retain(source, target, n_ab, frequency, 1000, 3.84).all()
 
 
 def test_single_cooccurrence_with_a_host_is_pruned_unless_it_is_the_strongest():
     source, target = np.array([0, 0, 1, 0]), np.array([1, 2, 2, 3])
     n_ab, frequency = np.array([1, 1, 2, 1]), np.array([1000, 4, 4, 1])
-    keep = keep_relationships(source, target, n_ab, frequency, 1000, 3.84)
+    keep = relationships_to_retain(source, target, n_ab, frequency, 1000, 3.84)
     assert keep.tolist() == [False, False, True, True]
 
 
@@ -90,27 +95,31 @@ def test_every_node_retains_a_relationship_in_any_edge_order(graph, threshold, r
     edges, frequency = graph
     frequency = np.array(frequency)
     source, target, n_ab = np.array(edges, dtype=np.int64).reshape(-1, 3).T
-    keep = keep_relationships(source, target, n_ab, frequency, 100, threshold)
-    before, after = (degrees(source[m], target[m], len(frequency)) for m in (np.ones(len(keep), bool), keep))
+    keep = relationships_to_retain(source, target, n_ab, frequency, 100, threshold)
+    before, after = (
+        node_degrees(source[m], target[m], len(frequency)) for m in (np.ones(len(keep), bool), keep)
+    )
     assert ((after > 0) == (before > 0)).all()
     by = np.array(random.sample(range(len(edges)), len(edges)), dtype=np.int64)
     # The ends can be in either order.
-    assert (keep_relationships(target[by], source[by], n_ab[by], frequency, 100, threshold) == keep[by]).all()
-    assert keep_entities(frequency * 0, frequency * 0, after)[np.unique(source)].all()
+    assert (
+        relationships_to_retain(target[by], source[by], n_ab[by], frequency, 100, threshold) == keep[by]
+    ).all()
+    assert entities_to_retain(frequency * 0, frequency * 0, after)[np.unique(source)].all()
 
 
 def test_the_strongest_is_by_count_then_association_then_neighbour():
     source, target = np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4])
-    best = strongest(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]), 5)
+    best = strongest_relationships(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]), 5)
     # Each is the only edge of its leaf, so give the leaves stronger ones to test node 0.
     assert best.all()
     source, target = np.append(source, [1, 2, 3, 4]), np.append(target, [5, 5, 5, 5])
-    best = strongest(
+    best = strongest_relationships(
         source, target, np.array([1, 2, 2, 2, 9, 9, 9, 9]), np.array([9.0, 1, 3, 3, 0, 0, 0, 0]), 6
     )
     assert best.tolist() == [False, False, True, False, True, True, True, True]
 
 
 def test_name_seen_once_without_type_or_relationship_is_pruned():
-    keep = keep_entities(np.array([1, 2, 1, 1]), np.array([0, 0, 1, 0]), np.array([0, 0, 0, 1]))
+    keep = entities_to_retain(np.array([1, 2, 1, 1]), np.array([0, 0, 1, 0]), np.array([0, 0, 0, 1]))
     assert keep.tolist() == [False, True, True, True]

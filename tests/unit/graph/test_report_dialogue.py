@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.context_records import Reference, references_in
+from graphrag_ray.base.context_records import Reference, parse_references
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
@@ -254,7 +254,7 @@ def test_full_content_is_markdown_and_contexts_show_it_without_its_title() -> No
         "# The mill and more\n\nMara owns the mill [Data: Entities (aa, bb)].\n\n"
         "## Finding 0\n\nBecause 0 [Data: Entities (aa)].\n"
     )
-    assert set(references_in(full_content(found))) <= set(found.references)
+    assert set(parse_references(full_content(found))) <= set(found.references)
     assert report_record("x", found.title, full_content(found)).fields[0] == "The mill and more"
 
 

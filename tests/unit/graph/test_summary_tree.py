@@ -30,7 +30,7 @@ def vectors_of(n, seed=0, topics=12):
 
 
 def level(clusters, n):
-    made = Clusters.of(np.array(own) for own in clusters)
+    made = Clusters.from_sets(np.array(own) for own in clusters)
     return PreviousLevel(
         TreeLevel(made, np.arange(len(made), dtype=np.uint64) + 500, 2.0), np.arange(n, dtype=np.uint64)
     )
@@ -48,7 +48,7 @@ def trees(draw):
         n_clusters = draw(st.integers(1, max(1, n // 2)))
         of = draw(st.lists(st.sets(st.integers(0, n_clusters - 1), min_size=1), min_size=n, max_size=n))
         own = [[node for node in range(n) if c in of[node]] for c in range(n_clusters)]
-        levels.append(Clusters.of(np.array(members) for members in own if members))
+        levels.append(Clusters.from_sets(np.array(members) for members in own if members))
         n = len(levels[-1])
     return levels
 
@@ -79,7 +79,7 @@ def test_every_summary_covers_texts_and_every_text_is_below_the_top(levels):
 
 def test_main_cluster_has_the_nearest_mean():
     vectors = normalize(np.array([[1, 0], [1, 0.1], [0.5, 0.9], [0, 1]], dtype=np.float32))
-    clusters = Clusters.of([np.array([0, 1, 2]), np.array([2, 3])])
+    clusters = Clusters.from_sets([np.array([0, 1, 2]), np.array([2, 3])])
     assert main_clusters(clusters, vectors).tolist() == [0, 0, 1, 1]
 
 

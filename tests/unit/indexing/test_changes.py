@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.declarations import COMPARED_TABLES
+from graphrag_ray.base.declarations import CHANGE_TRACKED_TABLES
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.in_process import LocalExecutor
@@ -62,7 +62,7 @@ def run_after(store: Store, tables: Mapping[str, list[Part]] | None) -> Run:
 
 
 def compare_one_by_one(name: str, before: Rows, now: Rows) -> dict[str, int]:
-    _, columns = COMPARED_TABLES[name]
+    _, columns = CHANGE_TRACKED_TABLES[name]
     old, new = (
         {n: orjson.dumps([row[c] for c in columns]) for n, row in rows.items()} for rows in (before, now)
     )

@@ -40,7 +40,7 @@ def storage() -> tuple[FaultyFiles, Store]:
 def record_run(
     store: Store, lock: locks.Lock, outcome: str = run_records.RUNNING, code: int | None = None
 ) -> None:
-    run_records.write(
+    run_records.write_record(
         store, run_records.RunRecord(lock.epoch, lock.holder.nonce, 1.0, "0", outcome, exit_code=code)
     )
 

@@ -54,7 +54,7 @@ def test_step_that_cannot_continue_from_a_snapshot_is_repeated_without_it(tmp_pa
 
 
 def test_hierarchies_in_the_format_of_another_version_are_not_reused(tmp_path: Path):
-    settings = parse_settings({}).for_snapshot()
+    settings = parse_settings({}).snapshot_settings()
     steps = {name: {"tables": {}} for name in ("read", "merge", "describe", "communities", "reports")}
     steps["communities"] = {"tables": {"hierarchy_nodes": [[["tables/a.parquet", 1, 1]]]}}
     run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=settings))

@@ -71,8 +71,8 @@ def test_merging_does_not_depend_on_grouping_or_order(a, b, c):
 @given(many, spans, spans)
 def test_accounts_survive_json(a, mine, others):
     before = accounts(a)
-    before.absorb(Accounts(spans=mine, limits={"m": CombinedLimits(10.0, None)}))
-    before.absorb(Accounts(spans=others))
+    before.merge(Accounts(spans=mine, limits={"m": CombinedLimits(10.0, None)}))
+    before.merge(Accounts(spans=others))
     assert Accounts.from_dict(json.loads(json.dumps(before.to_dict()))) == before
 
 
@@ -135,7 +135,7 @@ def test_rows_contain_calls_in_flight_and_the_share_of_the_limit():
     endpoints = [Endpoint(requests_per_minute=60, tokens_per_minute=6_000)] * 2
     model = Model(provider="openai", model="m", endpoints=tuple(endpoints))
     one = accounts([record(usage=Usage(500, 100), busy_s=12.0) for _ in range(10)])
-    one.absorb(Accounts(spans={"extract": StageTiming(30_000, 7)}, limits={"m": CombinedLimits.of(model)}))
+    one.merge(Accounts(spans={"extract": StageTiming(30_000, 7)}, limits={"m": CombinedLimits.of(model)}))
     (row,) = one.rows()
     assert (row["seconds"], row["mean_in_flight"], row["peak_in_flight"]) == (30.0, 4.0, 7)
     assert row["share_of_limit"] == 1.0, "6,000 tokens in half a minute, with a limit of 12,000 per minute"

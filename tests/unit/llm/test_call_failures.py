@@ -6,7 +6,7 @@ import pytest
 
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import Usage
-from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, RetriesExhausted, failure_of
+from graphrag_ray.llm.call_failures import HttpRefusal, PromptTruncated, RetriesExhausted, error_for_refusal
 from graphrag_ray.llm.limit_headers import retry_after_s
 
 NOW = 1_800_000_000.0
@@ -14,7 +14,7 @@ NOW = 1_800_000_000.0
 
 def kind(status, message="no", code=None):
     body = {"error": {"message": message, "code": code}}
-    return type(failure_of(HttpRefusal.read(status, body), "http://host"))
+    return type(error_for_refusal(HttpRefusal.read(status, body), "http://host"))
 
 
 @pytest.mark.parametrize(
@@ -67,14 +67,14 @@ def test_failures_that_may_pass_are_transient(status):
     ],
 )
 def test_the_reason_is_found_in_every_body_format(body):
-    error = failure_of(HttpRefusal.read(400, body), "http://host/v1")
+    error = error_for_refusal(HttpRefusal.read(400, body), "http://host/v1")
     assert "http://host/v1 answered 400" in str(error)
     assert "the reason" in str(error)
 
 
 @pytest.mark.parametrize("body", [None, "", [], {}, {"error": None}, {"error": {}}])
 def test_an_empty_body_still_gives_a_message(body):
-    assert "503" in str(failure_of(HttpRefusal.read(503, body), "http://host"))
+    assert "503" in str(error_for_refusal(HttpRefusal.read(503, body), "http://host"))
 
 
 @pytest.mark.parametrize(
@@ -114,13 +114,15 @@ def test_the_waiting_time_is_read_from_every_header(headers, seconds):
 
 @pytest.mark.parametrize("status", [408, 429, 503])
 def test_an_endpoint_that_asks_for_a_long_wait_is_unavailable(status):
-    error = failure_of(HttpRefusal.read(status, "maintenance"), "http://host/v1", 86400.0)
+    error = error_for_refusal(HttpRefusal.read(status, "maintenance"), "http://host/v1", 86400.0)
     assert isinstance(error, FatalCallError) and "asks to wait 24 h" in str(error)
-    assert failure_of(HttpRefusal.read(status, "busy"), "http://host/v1", 590.0).retry_after_s == 590.0
+    assert error_for_refusal(HttpRefusal.read(status, "busy"), "http://host/v1", 590.0).retry_after_s == 590.0
 
 
 def test_redirects_are_not_followed():
-    assert isinstance(failure_of(HttpRefusal(307, "http://other/v1"), "http://host/v1"), FatalCallError)
+    assert isinstance(
+        error_for_refusal(HttpRefusal(307, "http://other/v1"), "http://host/v1"), FatalCallError
+    )
 
 
 def test_errors_keep_their_attributes_when_pickled():

@@ -13,7 +13,7 @@ from graphrag_ray.base.errors import (
 from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, Usage
 from graphrag_ray.llm.accounting import InFlight
-from graphrag_ray.llm.call_failures import ParameterRefused, PromptTruncated, RetriesExhausted, Unanswered
+from graphrag_ray.llm.call_failures import NoAnswer, ParameterRefused, PromptTruncated, RetriesExhausted
 
 
 def test_a_reply_is_settled_priced_and_recorded():
@@ -125,7 +125,7 @@ def test_a_truncated_prompt_is_paid_for():
 
 
 def test_an_unanswered_request_is_assumed_to_be_billed():
-    world = World(FakeClient(Unanswered("too slow"), HELLO))
+    world = World(FakeClient(NoAnswer("too slow"), HELLO))
     assert world.run(chat()) == [HELLO]
     (record,) = world.records
     (lost,) = record.unanswered
@@ -141,7 +141,7 @@ def test_unanswered_attempts_count_towards_budgets_immediately():
     class Silent(FakeClient):
         async def chat(self, request, prompt_tokens=None, listener=None):
             seen.append((sent.calls, sent.tokens // (500 + prompt_tokens), sent.cost_pico_usd > 0))
-            raise Unanswered("too slow")
+            raise NoAnswer("too slow")
 
     world = World(Silent(HELLO), max_attempts=3, in_flight=sent)
     (error,) = world.run(chat())

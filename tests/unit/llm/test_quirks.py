@@ -4,7 +4,7 @@ import pytest
 
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Message
 from graphrag_ray.base.prompts import load_prompts
-from graphrag_ray.base.reasoning import family_of
+from graphrag_ray.base.reasoning import find_model_family
 from graphrag_ray.llm.call_failures import HttpRefusal
 from graphrag_ray.llm.quirks import NO, YES, YES_NO_TOKENS, EndpointQuirks, describe_quirks, yes_no_bias
 
@@ -132,11 +132,13 @@ def test_a_reasoning_model_gets_extra_tokens_even_for_one_word():
 
 
 def test_parameters_that_a_known_family_refuses_are_omitted():
-    quirks = EndpointQuirks(family_of("openai/gpt-5-mini"))
+    quirks = EndpointQuirks(find_model_family("openai/gpt-5-mini"))
     body = quirks.chat_body(request("yes_no"), "gpt-5-mini", 700, {"1": 100}, room=2000)
     assert set(body) == {"model", "messages", "max_completion_tokens"}
     assert body["max_completion_tokens"] == 2000 + YES_NO_TOKENS and not quirks.learned
-    assert "temperature" in EndpointQuirks(family_of("gpt-5-chat-latest")).chat_body(request(), "m", 9, None)
+    assert "temperature" in EndpointQuirks(find_model_family("gpt-5-chat-latest")).chat_body(
+        request(), "m", 9, None
+    )
 
 
 def test_quirks_can_be_shared():

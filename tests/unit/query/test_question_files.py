@@ -63,7 +63,7 @@ def test_question_uses_id_of_its_row(read):
 def test_lone_surrogate_in_question_is_accepted(read, tmp_path):
     (posed,) = read("q.jsonl", '{"id": "n\\ud83d", "question": "Who \\ud83d?"}\n')
     assert posed == BatchQuestion("n\ufffd", "Who \ufffd?")
-    file = AnswersFile.at(str(tmp_path / "answers.parquet"), {})
+    file = AnswersFile.locate(str(tmp_path / "answers.parquet"), {})
     file.write([failed_row(posed, "global", "no")])
     assert pq.read_table(tmp_path / "answers.parquet")["question"].to_pylist() == ["Who \ufffd?"]
 
@@ -131,7 +131,7 @@ def test_answers_and_failures_become_rows(tmp_path):
     answer = Answer("Who?", text, "global", cited, 2, True, (used,), phases, notes=("n",))
     one, other = BatchQuestion("a", "Who?"), BatchQuestion("b", "Why?")
     rows = [answer_row(one, answer, {cited[0]: 3}), failed_row(other, "global", "no")]
-    file = AnswersFile.at(str(tmp_path / "answers.parquet"), {})
+    file = AnswersFile.locate(str(tmp_path / "answers.parquet"), {})
     file.write(rows)
     table = pq.read_table(tmp_path / "answers.parquet")
     assert table.schema.equals(ANSWERS)
@@ -151,13 +151,13 @@ def test_answers_and_failures_become_rows(tmp_path):
 @pytest.mark.parametrize("out", ["answers", "answers.csv", "folder/", ".parquet", "s3://bucket/x.json"])
 def test_answers_file_must_be_parquet(out):
     with pytest.raises(UsageError, match=r"must name a \.parquet file"):
-        AnswersFile.at(out, {})
+        AnswersFile.locate(out, {})
 
 
 def test_work_folder_is_next_to_answers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for out in ("answers.parquet", str(tmp_path / "answers.parquet")):
-        file = AnswersFile.at(out, {})
+        file = AnswersFile.locate(out, {})
         assert file.url == str(tmp_path / "answers.parquet")
         assert file.work.url == str(tmp_path / "answers.parquet.work")
-    assert AnswersFile.at("s3://b/x/answers.parquet", {}).work.url == "s3://b/x/answers.parquet.work"
+    assert AnswersFile.locate("s3://b/x/answers.parquet", {}).work.url == "s3://b/x/answers.parquet.work"

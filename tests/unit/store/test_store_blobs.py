@@ -73,7 +73,7 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 
 
 def write_part(store: Store, source_hash: str = "ab12", data: bytes = DATA) -> Part:
-    return index_files.write_blob(store, "t", source_hash, data, rows=3)
+    return index_files.write_index_file(store, "t", source_hash, data, rows=3)
 
 
 def load_ranges(blob: IndexFile, *ranges: tuple[int, int]) -> list[bytes]:
@@ -324,7 +324,7 @@ from graphrag_ray.store import index_files
 from graphrag_ray.store.files import Store
 
 store = Store("memory://of-another-process")
-index_files.open_part(store, index_files.write_blob(store, "t", "ef56", b"much smaller", 1))
+index_files.open_part(store, index_files.write_index_file(store, "t", "ef56", b"much smaller", 1))
 """
     in_another_process(code, **{index_files.CACHE_LIMIT_ENV: "0"})
     (left,) = cache_folder.iterdir()

@@ -226,8 +226,8 @@ def test_journalled_rows_can_be_looked_up(store):
     assert writer.flush() is None
     index = JournalIndex.load(store, "extract")
     assert index.count_done() == 50
-    assert index.turns(key(7)) == [row(7), row(7, "done")]
-    assert index.turns(key(99)) == []
+    assert index.rows_of_item(key(7)) == [row(7), row(7, "done")]
+    assert index.rows_of_item(key(99)) == []
 
 
 def test_readers_opened_before_a_compaction_still_find_their_rows(store):
@@ -273,7 +273,7 @@ def test_committed_snapshot_is_the_latest(store):
     found = snapshots.open_latest(store)
     assert found == manifest(2, tables={"entities": [part]})
     assert snapshots.open_latest(store, 1).number == 1
-    assert snapshots.numbers(store) == [1, 2]
+    assert snapshots.list_numbers(store) == [1, 2]
 
 
 def test_exactly_one_of_several_concurrent_commits_wins(store):
@@ -364,14 +364,14 @@ def test_parts_of_removed_snapshots_are_deleted_after_the_grace_period(store):
         snapshots.commit(store, manifest(number, tables={"numbers": [shared, part]}))
     with locks.acquire(store) as lock:
         found = gc.plan_gc(store, gc.GcOptions(keep=1), lock)
-        gc.execute(store, found, lock.check)
-        assert snapshots.numbers(store) == [3] and found.snapshots == [1, 2]
+        gc.execute_gc(store, found, lock.check)
+        assert snapshots.list_numbers(store) == [3] and found.snapshots == [1, 2]
         assert len(store.list("tables")) == 4, "readers may still use the removed snapshots"
         with pytest.raises(IndexNotFound, match=r"no snapshot 2. Existing snapshots: 3"):
             snapshots.open_latest(store, 2)
         found = gc.plan_gc(store, gc.GcOptions(keep=1, grace_s=0), lock)
         assert found.expired == [1, 2] and {i.path for i in found.parts} == {p.path for p in distinct[:2]}
-        gc.execute(store, found, lock.check)
+        gc.execute_gc(store, found, lock.check)
     assert snapshots.open_latest(store).number == 3
     assert {i.path for i in store.list("tables")} == {shared.path, distinct[2].path}
     assert store.list("gc") == []
@@ -381,12 +381,12 @@ def test_newest_snapshot_is_found_after_a_gap(store):
     for number in (1, 2, 3):
         snapshots.commit(store, manifest(number))
     store.write(snapshots.HINT, b"1\n")
-    gc.execute(
+    gc.execute_gc(
         store,
         gc.plan_gc(store, gc.GcOptions(at_once=frozenset({2}))),
         lambda: None,
     )
-    assert snapshots.numbers(store) == [1, 3] and snapshots.open_latest(store).number == 3
+    assert snapshots.list_numbers(store) == [1, 3] and snapshots.open_latest(store).number == 3
 
 
 def test_gc_keeps_parts_of_steps(store):
@@ -403,7 +403,7 @@ def test_commit_after_planning_stops_gc(store):
     found = gc.plan_gc(store, gc.GcOptions(keep=1, grace_s=0))
     snapshots.commit(store, manifest(3, tables={"numbers": [part]}))
     with pytest.raises(StoreError, match="changed during garbage collection"):
-        gc.execute(store, found, lambda: None)
+        gc.execute_gc(store, found, lambda: None)
     assert len(store.list("tables")) == 2
 
 
@@ -431,7 +431,7 @@ def test_paused_writer_undoes_its_commit_if_parts_were_removed(store, removed):
         looks.append(None)
         if len(looks) == 2:
             raise LockLost("taken over")
-        gc.execute(store, gc.plan_gc(store, gc.GcOptions(grace_s=0)), lambda: None)
+        gc.execute_gc(store, gc.plan_gc(store, gc.GcOptions(grace_s=0)), lambda: None)
 
     late = manifest(2, tables={"new": [new]} if removed else {"old": [old]})
     if removed:
@@ -439,7 +439,7 @@ def test_paused_writer_undoes_its_commit_if_parts_were_removed(store, removed):
             snapshots.commit(store, late, check=check_and_pause)
     else:
         snapshots.commit(store, late, check=check_and_pause)
-    assert snapshots.numbers(store) == ([1] if removed else [1, 2])
+    assert snapshots.list_numbers(store) == ([1] if removed else [1, 2])
 
 
 def test_commit_during_part_deletion_is_undone(store, monkeypatch):
@@ -455,5 +455,5 @@ def test_commit_during_part_deletion_is_undone(store, monkeypatch):
 
     monkeypatch.setattr(Store, "delete", delete)
     with pytest.raises(StoreError, match=r"Snapshot 2 .*removed again"):
-        gc.execute(store, gc.plan_gc(store, gc.GcOptions(grace_s=0)), lambda: None)
+        gc.execute_gc(store, gc.plan_gc(store, gc.GcOptions(grace_s=0)), lambda: None)
     assert snapshots.open_latest(store).number == 1

@@ -86,21 +86,21 @@ def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(sto
         shutil.copytree(saved, store.url)
         kill_at[0] = moment
         try:
-            gc.execute(store, gc.plan_gc(store, options), lambda: None)
+            gc.execute_gc(store, gc.plan_gc(store, options), lambda: None)
             done = True
         except Killed:
             done = False
         kill_at[0] = None
-        numbers = snapshots.numbers(store)
+        numbers = snapshots.list_numbers(store)
         assert {3, 4} <= set(numbers) and snapshots.open_latest(store).number == 4
         assert all(numbers_in(store, n) == [0, n, n + 1] for n in numbers)
-        gc.execute(store, gc.plan_gc(store, options), lambda: None)
-        gc.execute(
+        gc.execute_gc(store, gc.plan_gc(store, options), lambda: None)
+        gc.execute_gc(
             store,
             gc.plan_gc(store, gc.GcOptions(keep=2, grace_s=0)),
             lambda: None,
         )
-        assert snapshots.numbers(store) == [3, 4] and store.list("gc") == []
+        assert snapshots.list_numbers(store) == [3, 4] and store.list("gc") == []
         assert sorted(numbers_in(store, 3) + numbers_in(store, 4)) == [0, 0, 3, 4, 4, 5]
         assert len(store.list("tables")) == 4
         if done:
@@ -111,13 +111,13 @@ def test_gc_killed_at_any_operation_keeps_live_snapshots_and_can_be_repeated(sto
 def test_gc_deletes_cached_copies_of_removed_remote_parts(tmp_path, monkeypatch):
     monkeypatch.setenv(index_files.CACHE_DIR_ENV, str(tmp_path / "cache"))
     far = Store(f"memory://{tmp_path.name}-{id(tmp_path)}")
-    shards = [index_files.write_blob(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
+    shards = [index_files.write_index_file(far, "numbers", f"a{n}", b"%d" % n, rows=1) for n in (1, 2)]
     for number, shard in enumerate(shards, 1):
         index_files.open_part(far, shard)
         earlier = tmp_path / "cache" / (index_files._copy_prefix(far, shard.path) + index_files.SUFFIX)
         earlier.write_bytes(b"as versions before named it")
         snapshots.commit(far, Manifest(number, number - 1 or None, "", "0", tables={"numbers": [shard]}))
-    gc.execute(
+    gc.execute_gc(
         far,
         gc.plan_gc(far, gc.GcOptions(at_once=frozenset({1}))),
         lambda: None,
@@ -150,11 +150,11 @@ def test_trim_removes_items_and_keeps_the_rows_of_others(store):
     untouched = write(store, 3, writer="b")
     write(store, 4, 5, writer="c")
     seen = compaction.plan_trim(store, "extract", prefixes(2, 3))
-    found = compaction.trim(store, "extract", prefixes(2, 3), unreadable=False, check=lambda: None)
+    found = compaction.trim(store, "extract", prefixes(2, 3), drop_damaged=False, check=lambda: None)
     assert (seen, found.items, found.rows, len(found.parts)) == (found, 3, 6, 2)
     index = JournalIndex.load(store, "extract")
     assert set(index.lookup(map(key, range(9)))) == {key(2), key(3)}
-    assert [len(index.turns(key(i))) for i in (2, 3)] == [2, 2]
+    assert [len(index.rows_of_item(key(i))) for i in (2, 3)] == [2, 2]
     left = [info.path for info in store.list("work/extract")]
     assert untouched in left and len(left) == 2
     assert all(journal.PART_NAME.fullmatch(path.rsplit("/", 1)[-1]) for path in left)
@@ -167,12 +167,12 @@ def test_trim_killed_at_any_operation_loses_no_kept_item_and_can_be_repeated(sto
     for moment in range(50):
         kill_at[0] = moment
         try:
-            compaction.trim(store, "extract", prefixes(*keep), unreadable=False, check=lambda: None)
+            compaction.trim(store, "extract", prefixes(*keep), drop_damaged=False, check=lambda: None)
             break
         except Killed:
             kill_at[0] = None
             index = JournalIndex.load(store, "extract")
-            assert all(len(index.turns(key(i))) == 2 for i in keep)
+            assert all(len(index.rows_of_item(key(i))) == 2 for i in keep)
     kill_at[0] = None
     index = JournalIndex.load(store, "extract")
     assert set(index.lookup(map(key, range(12)))) == set(map(key, keep))
@@ -182,9 +182,9 @@ def test_trim_killed_at_any_operation_loses_no_kept_item_and_can_be_repeated(sto
 def test_damaged_part_is_only_removed_on_request(store):
     path = write(store, 1)
     store.write(path, b"PAR1 and no more")
-    assert not compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None).damaged
+    assert not compaction.trim(store, "extract", prefixes(1), drop_damaged=False, check=lambda: None).damaged
     assert [info.path for info in store.list("work/extract")] == [path]
-    assert compaction.trim(store, "extract", prefixes(1), unreadable=True, check=lambda: None).damaged
+    assert compaction.trim(store, "extract", prefixes(1), drop_damaged=True, check=lambda: None).damaged
     assert store.list("work/extract") == []
 
 
@@ -192,5 +192,5 @@ def test_part_that_cannot_be_rewritten_is_kept_and_reported(store, monkeypatch):
     path = write(store, 1, 2)
     monkeypatch.setattr(compaction, "_merge", lambda *_: False)
     with pytest.raises(StoreError, match="Cannot rewrite"):
-        compaction.trim(store, "extract", prefixes(1), unreadable=False, check=lambda: None)
+        compaction.trim(store, "extract", prefixes(1), drop_damaged=False, check=lambda: None)
     assert [info.path for info in store.list("work/extract")] == [path]

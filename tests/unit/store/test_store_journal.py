@@ -136,7 +136,7 @@ def test_invalid_row_is_refused_on_append(store, change):
 
 def test_lone_surrogate_in_a_reply_is_replaced(store):
     write(store, row(1, reply="a\ud800b"))
-    assert JournalIndex.load(store, "extract").turns(key(1))[0].reply == "a?b"
+    assert JournalIndex.load(store, "extract").rows_of_item(key(1))[0].reply == "a?b"
 
 
 # writing
@@ -219,16 +219,16 @@ def test_keys_with_equal_prefixes_are_distinguished(store):
     a, b = "0" * 64, "0" * 63 + "1"
     write(store, row(1, key=a), row(2, key=b))
     index = JournalIndex.load(store, "extract")
-    assert index.turns(a) == [row(1, key=a)]
-    assert index.turns(b) == [row(2, key=b)]
-    assert index.turns("0" * 63 + "2") == []
+    assert index.rows_of_item(a) == [row(1, key=a)]
+    assert index.rows_of_item(b) == [row(2, key=b)]
+    assert index.rows_of_item("0" * 63 + "2") == []
 
 
 def test_rows_of_an_item_are_collected_from_many_parts(store):
     for turn in range(5):
         write(store, row(1, turn=turn, at=1000.0 + turn), row(turn + 10), writer=f"w{turn}")
     index = JournalIndex.load(store, "extract")
-    assert [r.turn for r in index.turns(key(1))] == [0, 1, 2, 3, 4]
+    assert [r.turn for r in index.rows_of_item(key(1))] == [0, 1, 2, 3, 4]
     assert sum(len(part.prefixes) for part in index._parts.values()) == 10
 
 
@@ -285,7 +285,7 @@ def test_done_items_are_computed_once_per_load(store, monkeypatch):
     write(store, row(3, "done"), writer="c")
     compaction.compact(store, "extract", at_least=1)
     journal.cache.clear()
-    index.turns(key(1))
+    index.rows_of_item(key(1))
     assert index.is_done([key(3)]).tolist() == [True] and len(found) == 4
 
 
@@ -319,25 +319,30 @@ def test_reloading_reads_only_new_parts(store, monkeypatch):
         store.delete(path)
     read, real = [], Store.read
     monkeypatch.setattr(Store, "read", lambda self, path: read.append(path) or real(self, path))
-    again = index.reloaded()
+    again = index.reload()
     assert sorted(path for path in read if path.endswith(".parquet")) == sorted(new)
     fresh = JournalIndex.load(store, "extract")
     keys = [*map(key, range(120))]
     assert again.lookup(keys) == fresh.lookup(keys)
     assert (again.n_parts, again.any_killed, again.damaged) == (fresh.n_parts, True, [])
-    assert again.reloaded().lookup(keys) == fresh.lookup(keys)
+    assert again.reload().lookup(keys) == fresh.lookup(keys)
 
 
 def test_failed_items_are_listed_with_all_their_rows(store):
     write(store, row(1), row(1, "failed", error="x"), row(2, "failed"), row(2, "done"), writer="a")
     write(store, row(1, "failed", at=2000.0, error="y"), row(3), writer="b")
-    failed = JournalIndex.load(store, "extract").failed()
+    failed = JournalIndex.load(store, "extract").failed_items()
     assert failed == {key(1): [row(1), row(1, "failed", error="x"), row(1, "failed", at=2000.0, error="y")]}
 
 
 def test_empty_journal_has_no_rows(store):
     index = JournalIndex.load(store, "extract")
-    assert (index.n_parts, index.count_done(), index.turns(key(1)), index.failed()) == (0, 0, [], {})
+    assert (index.n_parts, index.count_done(), index.rows_of_item(key(1)), index.failed_items()) == (
+        0,
+        0,
+        [],
+        {},
+    )
     assert index.is_done([key(1)]).tolist() == [False]
     assert compaction.totals(store, "extract").items == 0
     assert compaction.compact(store, "extract", at_least=1) == 0
@@ -360,7 +365,7 @@ def test_part_damaged_after_loading_is_reported_and_its_items_are_pending(store,
     rotten = bytearray(store.read(path))
     rotten[len(rotten) // 3] ^= 0xFF
     store.write(path, bytes(rotten))
-    assert index.turns(key(1)) == []
+    assert index.rows_of_item(key(1)) == []
     assert index.damaged == [path]
     assert path in caplog.text
     assert JournalIndex.load(store, "extract").count_done() == 0

@@ -53,22 +53,22 @@ def test_retried_item_has_no_replies_until_it_is_requested_again(store: Store):
         store, turn_row(1, 5.0), done_row(1, 5.1, "no JSON"), turn_row(2, 6.0, reply="fine"), done_row(2, 6.1)
     )
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
-    assert read_journal(store).turns(key(1)) == [] and read_journal(store).turns(key(2)) != []
+    assert read_journal(store).rows_of_item(key(1)) == [] and read_journal(store).rows_of_item(key(2)) != []
     assert (
         read_journal(store).is_done([key(1), key(2)]).tolist() == [False, True]
         and read_journal(store).count_done() == 1
     )
     write(store, turn_row(1, 5.2, reply="good"), done_row(1, 5.3), writer="v")
-    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert [r.reply for r in read_journal(store).rows_of_item(key(1)) if r.kind == TURN] == ["good"]
     assert read_journal(store).count_done() == 2
 
 
 def test_replies_before_a_failed_turn_stay_valid(store: Store):
     write(store, turn_row(1, 5.0, 0, "good"), failed_row(1, 6.0, 1))
-    assert list(read_journal(store).failed()) == [key(1)]
+    assert list(read_journal(store).failed_items()) == [key(1)]
     retry_rows.mark_for_retry(store, "extract", {key(1): 6}, "by hand")
-    assert [(r.kind, r.reply) for r in read_journal(store).turns(key(1))] == [(TURN, "good")]
-    assert read_journal(store).failed() == {}
+    assert [(r.kind, r.reply) for r in read_journal(store).rows_of_item(key(1))] == [(TURN, "good")]
+    assert read_journal(store).failed_items() == {}
 
 
 def test_items_answered_after_the_retry_are_skipped(store: Store):
@@ -77,7 +77,7 @@ def test_items_answered_after_the_retry_are_skipped(store: Store):
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "again") == 0
     write(store, turn_row(1, 9.0, reply="good"), done_row(1, 9.1), writer="v")
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "once more") == 0
-    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert [r.reply for r in read_journal(store).rows_of_item(key(1)) if r.kind == TURN] == ["good"]
 
 
 def test_fast_clock_does_not_void_later_replies(store: Store):
@@ -89,7 +89,7 @@ def test_fast_clock_does_not_void_later_replies(store: Store):
     now = read_journal(store).next_time()
     assert now > ahead
     write(store, turn_row(1, now, reply="good"), done_row(1, now), writer="v")
-    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert [r.reply for r in read_journal(store).rows_of_item(key(1)) if r.kind == TURN] == ["good"]
 
 
 class Killed(BaseException):
@@ -114,7 +114,7 @@ def test_killed_retry_does_not_void_later_replies(store: Store, monkeypatch, wri
     monkeypatch.undo()
     now = read_journal(store).next_time()
     write(store, turn_row(1, now, reply="good"), done_row(1, now), writer="v")
-    assert [r.reply for r in read_journal(store).turns(key(1)) if r.kind == TURN] == ["good"]
+    assert [r.reply for r in read_journal(store).rows_of_item(key(1)) if r.kind == TURN] == ["good"]
 
 
 def test_retried_until_is_the_time_of_the_latest_retry(store: Store):
@@ -124,7 +124,7 @@ def test_retried_until_is_the_time_of_the_latest_retry(store: Store):
     retry_rows.mark_for_retry(store, "extract", {key(1): ahead}, "by hand")
     before = read_journal(store)
     retry_rows.mark_for_retry(store, "extract", {key(2): ahead}, "by hand")
-    for index in (read_journal(store), before.reloaded()):
+    for index in (read_journal(store), before.reload()):
         assert index.retried_until == ahead < index.next_time() < ahead + 1
 
 
@@ -132,7 +132,7 @@ def test_item_without_an_end_is_retried_by_its_time(store: Store):
     write(store, turn_row(1, 5.7))
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 4}, "answered since") == 0
     assert retry_rows.mark_for_retry(store, "extract", {key(1): 5}, "by hand") == 1
-    assert read_journal(store).turns(key(1)) == []
+    assert read_journal(store).rows_of_item(key(1)) == []
 
 
 def test_every_retry_changes_the_marker(store: Store):
@@ -155,9 +155,9 @@ def test_compaction_preserves_retries(store: Store):
     for i in range(4):
         write(store, turn_row(i, 5.0 + i), done_row(i, 5.1 + i, "no JSON"), writer=f"w{i}")
     retry_rows.mark_for_retry(store, "extract", {key(1): 6, key(2): 7}, "by hand")
-    before = {i: read_journal(store).turns(key(i)) for i in range(4)}
+    before = {i: read_journal(store).rows_of_item(key(i)) for i in range(4)}
     assert compaction.compact(store, "extract", at_least=2) > 0
-    assert {i: read_journal(store).turns(key(i)) for i in range(4)} == before
+    assert {i: read_journal(store).rows_of_item(key(i)) for i in range(4)} == before
     assert before[1] == before[2] == [] and read_journal(store).count_done() == 2
 
 

@@ -109,7 +109,7 @@ def test_newest_snapshot_is_found_when_older_ones_are_gone(store):
     store.delete("snapshots/2.json")
     store.write("CURRENT", b"1\n")
     assert snapshots.read_latest(store).number == 3
-    assert snapshots.numbers(store) == [3]
+    assert snapshots.list_numbers(store) == [3]
 
 
 def test_hint_write_failure_does_not_undo_a_commit(store, monkeypatch, caplog):
@@ -212,7 +212,7 @@ def test_unrelated_files_next_to_manifests_are_ignored(store):
     store.write("snapshots/1.json.bak", b"")
     store.write("snapshots/old/2.json", b"")
     store.write("snapshots/007.json", b"")
-    assert snapshots.numbers(store) == [1]
+    assert snapshots.list_numbers(store) == [1]
 
 
 def test_manifest_is_frozen():

@@ -27,7 +27,7 @@ from graphrag_ray.evaluate.judging.answer_metrics import (
     normalise,
     recall,
     rouge_l,
-    words,
+    split_words,
 )
 
 SAYINGS = ["the", "The", "a", "an", "cat", "cats", "sat", "on", "mat", "don't", "U.S.", "3.5%", "(b)", "_x_"]
@@ -87,12 +87,12 @@ def test_different_texts_have_different_normal_forms(text: str, other: str):
 
 @given(ASCII)
 def test_words_of_ascii_text_are_runs_of_letters_and_digits(text: str):
-    assert words(text) == re.findall("[a-z0-9]+", text.lower())
+    assert split_words(text) == re.findall("[a-z0-9]+", text.lower())
 
 
 @given(HOSTILE)
 def test_words_contain_no_whitespace_and_are_storable(text: str):
-    for word in words(text):
+    for word in split_words(text):
         assert word and not any(c.isspace() for c in word)
         word.encode()
 
@@ -111,7 +111,7 @@ def test_words_contain_no_whitespace_and_are_storable(text: str):
     ],
 )
 def test_words_of_all_scripts(text: str, expected: list[str]):
-    assert words(text) == expected
+    assert split_words(text) == expected
 
 
 # measures
@@ -207,7 +207,9 @@ def test_rouge_l_reads_only_the_beginning_of_very_long_text():
 
 @given(ASCII, ASCII)
 def test_bleu_1_equals_nltk(text: str, gold: str):
-    expected = sentence_bleu([words(gold)], words(text), weights=(1,)) if words(text) else 0.0
+    expected = (
+        sentence_bleu([split_words(gold)], split_words(text), weights=(1,)) if split_words(text) else 0.0
+    )
     assert bleu_1(text, [gold]) == pytest.approx(expected)
 
 
@@ -223,7 +225,7 @@ class NoSynonyms:
 
 @given(ASCII, st.lists(ASCII, min_size=1, max_size=3))
 def test_meteor_equals_nltk(text: str, gold: list[str]):
-    expected = meteor_score([words(answer) for answer in gold], words(text), wordnet=NoSynonyms())
+    expected = meteor_score([split_words(answer) for answer in gold], split_words(text), wordnet=NoSynonyms())
     assert meteor(text, gold) == pytest.approx(expected)
 
 
@@ -255,7 +257,7 @@ def test_scores_are_between_0_and_1(text: str, gold: str):
 def test_identical_text_scores_1(text: str):
     scores = answer_scores(text, [text])
     assert scores["accuracy"] == scores["exact_match"] == scores["f1"] == scores["recall"] == 1.0
-    if words(text):
+    if split_words(text):
         assert scores["rouge_l"] == scores["bleu_1"] == 1.0
 
 

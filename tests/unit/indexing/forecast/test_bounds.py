@@ -9,7 +9,14 @@ import numpy as np
 import pytest
 
 from graphrag_ray.base.index_settings import Endpoint, Model, Price
-from graphrag_ray.indexing.forecast.bounds import Latency, Replies, Volume, bound_of, cost_of, fit_latency
+from graphrag_ray.indexing.forecast.bounds import (
+    Latency,
+    Replies,
+    Volume,
+    estimate_bound,
+    estimate_cost,
+    fit_latency,
+)
 
 LATENCY = Latency(ttft_s=1.0, tokens_per_s=100.0)
 VOLUME = Volume("extract", "default", items=600, calls=600, prompt_tokens=1_000_000, completion_tokens=60_000)
@@ -31,7 +38,7 @@ def model(*ends: Endpoint, price: Price | None = None) -> Model:
     ],
 )
 def test_tightest_limit_determines_the_time_and_is_named(ends: list[Endpoint], seconds: float, by: str):
-    bound = bound_of(VOLUME, model(*ends), LATENCY, initial_in_flight=60)
+    bound = estimate_bound(VOLUME, model(*ends), LATENCY, initial_in_flight=60)
     assert bound is not None and bound.limited_by.startswith(by)
     # The last call adds at most its own two seconds, because other calls rarely end after it.
     assert seconds <= bound.seconds <= seconds + 2.0
@@ -50,30 +57,30 @@ def test_time_for_slow_calls_at_the_end_agrees_with_a_simulation():
 
 def test_calls_of_a_chain_add_their_time_at_the_end():
     ends = [Endpoint(tokens_per_minute=530_000)]
-    flat = bound_of(VOLUME, model(*ends), LATENCY, 60)
-    chained = bound_of(replace(VOLUME, chain=4.0), model(*ends), LATENCY, 60)
+    flat = estimate_bound(VOLUME, model(*ends), LATENCY, 60)
+    chained = estimate_bound(replace(VOLUME, chain=4.0), model(*ends), LATENCY, 60)
     assert flat is not None and chained is not None
     assert chained.seconds - flat.seconds == pytest.approx(3 * LATENCY.mean_s(VOLUME))
 
 
 def test_limit_applies_only_if_every_endpoint_has_it():
     endpoints = model(Endpoint(tokens_per_minute=1.0), Endpoint(requests_per_minute=1e9))
-    bound = bound_of(VOLUME, endpoints, LATENCY, 60)
+    bound = estimate_bound(VOLUME, endpoints, LATENCY, 60)
     assert bound is not None and bound.limited_by == "one call after another"
 
 
 def test_unknown_price_gives_no_cost_and_offline_engine_is_free():
-    assert cost_of(VOLUME, model(Endpoint())) is None
-    assert cost_of(VOLUME, Model()) == 0 and bound_of(VOLUME, Model(), LATENCY, 60) is None
+    assert estimate_cost(VOLUME, model(Endpoint())) is None
+    assert estimate_cost(VOLUME, Model()) == 0 and estimate_bound(VOLUME, Model(), LATENCY, 60) is None
     price = Price(input_usd_per_mtok=2.0, output_usd_per_mtok=10.0)
-    assert cost_of(VOLUME, model(Endpoint(), price=price)) == pytest.approx(2.6)
-    assert cost_of(VOLUME.times(0.5), model(Endpoint(), price=price)) == pytest.approx(1.3)
+    assert estimate_cost(VOLUME, model(Endpoint(), price=price)) == pytest.approx(2.6)
+    assert estimate_cost(VOLUME.times(0.5), model(Endpoint(), price=price)) == pytest.approx(1.3)
 
 
 def test_empty_volume_takes_no_time_and_costs_nothing():
     nothing = VOLUME.times(0.0)
-    bound = bound_of(nothing, model(Endpoint()), LATENCY, 60)
-    assert bound is not None and bound.seconds == 0 and cost_of(nothing, model(Endpoint())) == 0
+    bound = estimate_bound(nothing, model(Endpoint()), LATENCY, 60)
+    assert bound is not None and bound.seconds == 0 and estimate_cost(nothing, model(Endpoint())) == 0
 
 
 def fit(completions: np.ndarray, seconds: np.ndarray, hedge: bool = False) -> Latency:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.corpus.chunks import cut_chunks
+from graphrag_ray.corpus.chunks import split_into_chunks
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
@@ -41,7 +41,7 @@ def counter(settings: Settings = SETTINGS, sample: int = 10, done=None, spec: Ex
 def test_tokens_of_first_requests_equal_the_counts_of_the_client(text: str):
     counted = counter()
     counted.add(document(text))
-    chunks = cut_chunks(text, SETTINGS.chunking, "o200k_base")
+    chunks = split_into_chunks(text, SETTINGS.chunking, "o200k_base")
     model = SETTINGS.model("default")
     different = dict.fromkeys(text[c.start : c.end] for c in chunks)
     requests = [next(extract(ChunkText(chunk), SPEC)) for chunk in different]

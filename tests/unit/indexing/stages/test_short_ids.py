@@ -10,7 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.indexing.stages.short_ids import GROUP, columns_of, entity_positions, find_positions
+from graphrag_ray.indexing.stages.short_ids import (
+    GROUP,
+    entity_positions,
+    find_positions,
+    load_integer_columns,
+)
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.parts import write_part
 
@@ -21,11 +26,11 @@ def test_columns_are_loaded_as_integers_with_the_group_of_each_row(tmp_path: Pat
     first = write_part(store, "t", pa.table({"id": ids, "type": ["", "x"], "n": [1, 2]}))
     second = write_part(store, "t", pa.table({"id": ids[:1], "type": ["y"], "n": [3]}))
     schema = pa.schema([("id", pa.uint64()), ("type", pa.bool_()), ("n", pa.int64())])
-    columns = columns_of(store, [[first], [], [second]], schema)
+    columns = load_integer_columns(store, [[first], [], [second]], schema)
     assert columns[GROUP].to_pylist() == [0, 0, 2]
     assert columns["id"].to_pylist() == [int("ab" * 8, 16), 0, int("ab" * 8, 16)]
     assert columns["type"].to_pylist() == [False, True, True] and columns["n"].to_pylist() == [1, 2, 3]
-    assert columns_of(store, [], schema).num_rows == 0
+    assert load_integer_columns(store, [], schema).num_rows == 0
 
 
 @given(st.lists(st.integers(0, 99), unique=True).map(sorted), st.lists(st.integers(0, 99)))

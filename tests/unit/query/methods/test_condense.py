@@ -16,7 +16,7 @@ from graphrag_ray.query.methods.condense import (
     MAX_TURNS,
     NOT_REWRITTEN,
     condense,
-    history,
+    render_history,
     with_history,
 )
 from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Question, SearchEnv
@@ -56,7 +56,7 @@ def driven(question: Question, given: SearchEnv, ran: DialogueOutcome[str] | Non
 
 
 def test_history_is_a_table_without_references():
-    shown = parse_sections(history(TURNS, 1000, tokens))["Conversation"]
+    shown = parse_sections(render_history(TURNS, 1000, tokens))["Conversation"]
     assert shown == [
         {"question": "Who is ANNA?", "answer": "ANNA runs the mill."},
         {"question": "And BEN?", "answer": "BEN left."},
@@ -65,13 +65,13 @@ def test_history_is_a_table_without_references():
 
 def test_oldest_turns_are_dropped():
     turns = [(f"Question {i}?", "word " * 50) for i in range(20)]
-    shown = parse_sections(history(turns, 300, tokens))["Conversation"]
+    shown = parse_sections(render_history(turns, 300, tokens))["Conversation"]
     assert [r["question"] for r in shown] == [q for q, _ in turns[-len(shown) :]] and 2 < len(shown) < 20
 
 
 @given(st.lists(st.tuples(st.text(), st.text(max_size=200)), max_size=6), st.integers(30, 200))
 def test_history_stays_within_budget(turns, budget):
-    shown = history(turns, budget, tokens)
+    shown = render_history(turns, budget, tokens)
     assert tokens(shown) <= budget and len(parse_sections(shown).get("Conversation", [])) <= len(turns)
 
 
@@ -82,13 +82,13 @@ def test_history_length_is_limited():
         looked.append(len(text))
         return 1
 
-    history([("a" * 1_000_000, "b" * 1_000_000)] * 500, 2_000, count)
+    render_history([("a" * 1_000_000, "b" * 1_000_000)] * 500, 2_000, count)
     assert max(looked) <= MAX_TURNS * (2 * MAX_CHARACTERS + 10)
     assert len(looked) <= MAX_TURNS * 20
 
 
 def test_long_answer_is_truncated():
-    (row,) = parse_sections(history([("Why?", "word " * 5000)], 2000, tokens))["Conversation"]
+    (row,) = parse_sections(render_history([("Why?", "word " * 5000)], 2000, tokens))["Conversation"]
     assert 300 < tokens(row["answer"]) <= 400
 
 

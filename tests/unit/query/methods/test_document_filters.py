@@ -18,10 +18,10 @@ from graphrag_ray.query.methods.document_filters import (
     MAX_CHARACTERS,
     MAX_CONDITIONS,
     columns,
+    evaluate,
     matching_chunks,
     matching_ids,
     parse,
-    satisfied,
 )
 
 
@@ -47,7 +47,7 @@ def chosen(*conditions: str, library: list[dict[str, Any]] = LIBRARY) -> list[st
     parsed = [parse(c) for c in conditions]
     fields = pa.schema([schema.DOCUMENTS.field(c) for c in columns(parsed)])
     table = pa.Table.from_pylist([{c: d[c] for c in columns(parsed)} for d in library], fields)
-    return [d["path"][2] for d, yes in zip(library, satisfied(parsed, table), strict=True) if yes]
+    return [d["path"][2] for d, yes in zip(library, evaluate(parsed, table), strict=True) if yes]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from graphrag_ray.query.methods.dynamic_selection import (
 )
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of
-from graphrag_ray.query.methods.levels import Levels, levels
+from graphrag_ray.query.methods.levels import Levels, build_levels
 from graphrag_ray.query.methods.method import Dialogues, Question
 
 Tree = Mapping[int, tuple[int, int]]
@@ -68,7 +68,7 @@ def snapshot(
 
 def hierarchy(snap: Snapshot) -> tuple[Levels, list[str]]:
     communities, reports = snap.rows(communities_of(LEIDEN)), snap.rows(reports_of(LEIDEN))
-    return levels(communities, reports, LEIDEN.name), reports["id"].to_pylist()
+    return build_levels(communities, reports, LEIDEN.name), reports["id"].to_pylist()
 
 
 def selected(snap: Snapshot, max_level: int = 2, **query: Any) -> tuple[Selection, set[int]]:
@@ -199,7 +199,7 @@ def test_selected_reports_do_not_overlap(tree: Tree, data):
 def test_all_relevant_reads_whole_level(tree: Tree, max_level: int):
     snap = snapshot(tree, tree)
     known, _ = hierarchy(snap)
-    at = known.at(min(max_level, known.n_levels - 1))
+    at = known.reports_of_level(min(max_level, known.n_levels - 1))
     found, _ = selected(snap, max_level)
     assert sorted(known.report[found.positions].tolist()) == at.rows.tolist()
 

@@ -19,13 +19,13 @@ from graphrag_ray.query.methods.fgrag_search import (
     SCORE,
     SUMMARY,
     QueryEntities,
-    entity_questions,
-    entity_summary,
+    ask_entity_questions,
     fgrag_spec,
     is_insufficient,
+    list_query_entities,
     parse_names,
     parse_questions,
-    query_entities,
+    summarise_entity,
 )
 from graphrag_ray.query.methods.map_reduce import reduce_spec
 
@@ -35,7 +35,7 @@ FIRST, THEN, LAST = (fgrag_spec(name, SETTINGS, PROMPTS) for name in (ENTITIES, 
 
 
 def named(*replies: str, most: int = 8) -> tuple[QueryEntities | None, list[ChatRequest]]:
-    return drive(query_entities("How do bees winter?", FIRST, most), *replies)
+    return drive(list_query_entities("How do bees winter?", FIRST, most), *replies)
 
 
 # subjects of a question
@@ -124,7 +124,7 @@ def test_questions_continue_the_entity_conversation():
     before, (first,) = named("Bees\nHives")
     assert before is not None
     asked, (request,) = drive(
-        entity_questions("How do bees winter?", "Hives", before, THEN, 10), "Why?\nWhere?"
+        ask_entity_questions("How do bees winter?", "Hives", before, THEN, 10), "Why?\nWhere?"
     )
     assert asked == ("Why?", "Where?")
     assert request.messages[: len(first.messages)] == first.messages
@@ -155,7 +155,7 @@ def test_questions_are_parsed_from_many_list_formats(reply: str, asked: list[str
 
 
 def summary(*replies: ChatReply | str):
-    return drive(entity_summary("Why?", "Hives", ["Who?", "When?"], CONTEXT, LAST), *replies)
+    return drive(summarise_entity("Why?", "Hives", ["Who?", "When?"], CONTEXT, LAST), *replies)
 
 
 def test_summary_has_entity_heading_and_checked_references():

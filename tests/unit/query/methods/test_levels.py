@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import LevelNotFound
-from graphrag_ray.query.methods.levels import Levels, levels, units
+from graphrag_ray.query.methods.levels import Levels, build_levels, compute_units
 
 # community: (level, parent).   10 ─┬─ 20 ─┬─ 30      11 is a leaf at C0, 21 at C1.
 #                                   │      └─ 31
@@ -40,7 +40,7 @@ def tables(
 
 def read(tokens: dict[int, int], tree: dict[int, tuple[int, int]] = TREE) -> tuple[Levels, list[int]]:
     """Return the levels, and the community of each row of the reports table."""
-    return levels(*tables(tree, tokens), "leiden"), list(tokens)
+    return build_levels(*tables(tree, tokens), "leiden"), list(tokens)
 
 
 ALL = {10: 100, 11: 50, 20: 300, 21: 200, 30: 400, 31: 500}
@@ -52,7 +52,7 @@ ALL = {10: 100, 11: 50, 20: 300, 21: 200, 30: 400, 31: 500}
 )
 def test_level_includes_leaves_above(level, communities, n_tokens) -> None:
     found, rows = read(dict(reversed(ALL.items())))
-    at = found.at(level)
+    at = found.reports_of_level(level)
     assert {rows[r] for r in at.rows} == communities
     assert at.n_tokens == n_tokens
     assert (at.replaced, at.missing) == ((), ())
@@ -60,15 +60,15 @@ def test_level_includes_leaves_above(level, communities, n_tokens) -> None:
 
 def test_children_represent_community_without_report() -> None:
     found, rows = read({k: v for k, v in ALL.items() if k not in (10, 20)})
-    at = found.at(0)
+    at = found.reports_of_level(0)
     assert {rows[r] for r in at.rows} == {11, 21, 30, 31}
     assert (at.replaced, at.missing) == ((10,), ())
 
 
 def test_uncovered_community_is_missing() -> None:
     found, rows = read({10: 1, 20: 1, 21: 1, 31: 1})
-    assert found.at(0).missing == (11,)
-    at = found.at(2)
+    assert found.reports_of_level(0).missing == (11,)
+    at = found.reports_of_level(2)
     assert {rows[r] for r in at.rows} == {21, 31}
     assert set(at.missing) == {11, 30}
     assert at.replaced == ()
@@ -95,7 +95,7 @@ def test_reports_and_gaps_cover_each_leaf_once(case) -> None:
 
     every = sorted(c for c in tree if leaves(c) == [c])
     for level in range(found.n_levels):
-        at = found.at(level)
+        at = found.reports_of_level(level)
         used = [rows[r] for r in at.rows]
         assert sorted(leaf for c in [*used, *at.missing] for leaf in leaves(c)) == every
         assert at.n_tokens == sum(tokens[c] for c in used)
@@ -128,13 +128,13 @@ def test_other_hierarchies_are_ignored() -> None:
     other = tables({1: (0, -1), 10: (0, -1)}, {10: 9, 1: 9}, hierarchy="other")
     own = tables(TREE, ALL)
     both = [pa.concat_tables(pair) for pair in zip(other, own, strict=True)]
-    at = levels(*both, "leiden").at(0)
+    at = build_levels(*both, "leiden").at(0)
     assert at.rows.tolist() == [2, 3]
     assert at.n_tokens == 150
 
 
 def test_units_are_levels_and_source_text() -> None:
-    found = units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
+    found = compute_units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
     assert [(u.name, u.n_units, u.n_tokens) for u in found] == [
         ("C0", 2, 150),
         ("C1", 3, 550),
@@ -147,15 +147,15 @@ def test_units_are_levels_and_source_text() -> None:
 @given(trees(), st.lists(st.integers(0, 900), max_size=9))
 def test_shares_are_relative_to_largest_row(case, chunks: list[int]) -> None:
     tree, tokens = case
-    found = units(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))
+    found = compute_units(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))
     most = max(u.n_tokens for u in found)
     assert all(u.share == (u.n_tokens / most if most else 0.0) for u in found)
     assert [u.name for u in found][-1] == "TS"
 
 
 def test_units_count_missing_communities() -> None:
-    assert [u.missing for u in units(read({10: 1, 20: 1, 21: 1, 31: 1})[0], [])] == [1, 1, 2, 0]
+    assert [u.missing for u in compute_units(read({10: 1, 20: 1, 21: 1, 31: 1})[0], [])] == [1, 1, 2, 0]
 
 
 def test_empty_index_has_no_tokens() -> None:
-    assert [(u.name, u.n_units, u.share) for u in units(read({}, {})[0], [])] == [("TS", 0, 0.0)]
+    assert [(u.name, u.n_units, u.share) for u in compute_units(read({}, {})[0], [])] == [("TS", 0, 0.0)]

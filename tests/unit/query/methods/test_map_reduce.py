@@ -343,7 +343,7 @@ def test_replayed_dialogue_is_identical(replies: list[str]) -> None:
 )
 def test_answer_language_defaults_to_question_language(way: str) -> None:
     prompts = load_prompts()
-    kept = Settings.model_validate(Settings().for_snapshot())  # as stored in a snapshot
+    kept = Settings.model_validate(Settings().snapshot_settings())  # as stored in a snapshot
     for made_with in (Settings(), kept):
         spoken = map_reduce.build_spec("map", made_with, prompts, 100, way).language
         assert spoken == "the language of the question"

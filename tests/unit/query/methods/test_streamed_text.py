@@ -14,7 +14,7 @@ from graphrag_ray.base.context_records import (
     strip_references,
 )
 from graphrag_ray.query.answer_streams import StreamedText
-from graphrag_ray.query.methods.map_reduce import without_scores
+from graphrag_ray.query.methods.map_reduce import strip_scores
 
 NUMBERING = {
     ("Reports", 1): "r-one",
@@ -31,7 +31,7 @@ NUMBER = {
 
 def final(reply: str) -> str:
     """Compute the final text like `ask_for_text` and `build_answer`."""
-    text, _, _ = resolve_references(without_scores(reply), NUMBERING)
+    text, _, _ = resolve_references(strip_scores(reply), NUMBERING)
     return render_references(text.strip(), NUMBER.get)
 
 
@@ -96,7 +96,7 @@ def test_streamed_text_is_a_prefix_of_the_answer(made, data):
     cuts = sorted(data.draw(st.lists(st.integers(0, len(reply)), max_size=8)))
     pieces = [reply[a:b] for a, b in zip([0, *cuts], [*cuts, len(reply)], strict=True)]
     whole = final(reply)
-    nested = list(find_references(strip_references(without_scores(reply))))
+    nested = list(find_references(strip_references(strip_scores(reply))))
     if not nested:  # a nested reference is streamed as a correction (answer_streams.ReplyStreamer)
         assert whole.startswith("".join(shown(pieces)))
 

@@ -49,9 +49,9 @@ def search_rows(source: ByteSource) -> None:
             row_index.best_per_id([found, found], 1)
             assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
     rows = np.arange(min(300, index.n_rows))
-    pages = index.page_of("text", rows)
+    pages = index.pages_of_rows("text", rows)
     if pages is not None:
-        found_pages = index.pages("text", pages)
+        found_pages = index.locate_pages("text", pages)
         first_rows = found_pages.first
         assert (first_rows <= rows).all() and (rows < first_rows + found_pages.rows).all()
 
@@ -313,7 +313,7 @@ def test_part_with_other_contents_is_reported(url: str, tmp_path: Path, monkeypa
 
     def open_bytes(data: bytes) -> keyword_index.KeywordShard:
         return keyword_index.read(
-            index_files.open_part(store, index_files.write_blob(store, "t", "ab12", data, rows=1))
+            index_files.open_part(store, index_files.write_index_file(store, "t", "ab12", data, rows=1))
         )
 
     assert len(keyword_index.search([open_bytes(SHARDS["keyword"][1])], "word3", 5)) == 5

@@ -201,11 +201,11 @@ def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
     """`parts` contains the number of rows of each page of each part."""
     flat = [n for part in parts for n in part]
     index = read(InMemory.of(build([sum(part) for part in parts], {}, {"text": make_pages(flat)})), TYPES)
-    assert index.page_of("other", np.array([0])) is None
+    assert index.pages_of_rows("other", np.array([0])) is None
     rows = np.array(data.draw(st.lists(st.integers(0, max(0, sum(flat) - 1)), max_size=9)), np.int64)
-    at = index.page_of("text", rows if flat else rows[:0])
+    at = index.pages_of_rows("text", rows if flat else rows[:0])
     assert at is not None
-    pages = index.pages("text", at)
+    pages = index.locate_pages("text", at)
     of_row = [part for part, page_rows in enumerate(parts) for _ in range(sum(page_rows))]
     for row, part, first, n, page in zip(
         rows, pages.part, pages.first, pages.rows, pages.page["sum"], strict=False
@@ -217,17 +217,17 @@ def test_every_row_is_on_its_page(parts: list[list[int]], data: st.DataObject):
 @pytest.mark.parametrize("rows", [[-1], [3], [0, 4], [2**40], [-(2**40)]])
 def test_unknown_row_has_no_page(rows: list[int]):
     index = read(InMemory.of(build([3], {}, {"text": make_pages([2, 1])})), TYPES)
-    at = index.page_of("text", np.array(rows))
+    at = index.pages_of_rows("text", np.array(rows))
     assert at is not None
     with pytest.raises(ValueError, match="out of range"):
-        index.pages("text", at)
+        index.locate_pages("text", at)
 
 
 def test_only_wanted_pages_are_read(watched: Any):
     source = watched(build([3_000], {}, {"text": make_pages([3] * 1_000)}))
     index = read(source, TYPES)
     source.forget()
-    assert index.pages("text", np.array([7, 900])).first.tolist() == [21, 2_700]
+    assert index.locate_pages("text", np.array([7, 900])).first.tolist() == [21, 2_700]
     array = index.arrays["page.text"]
     assert source.needed[array.begin : array.begin + array.values.nbytes].sum() == 2 * PAGE.itemsize
 
@@ -291,9 +291,9 @@ def read_everything(index: RowIndex, keys: np.ndarray) -> None:
                 row_index.best_per_id([found, found], 1)
                 assert not len(found.rows) or 0 <= found.rows.min() <= found.rows.max() < index.n_rows
     rows = np.arange(min(index.n_rows, 9))
-    at = index.page_of("text", rows)
+    at = index.pages_of_rows("text", rows)
     if at is not None:
-        pages = index.pages("text", at)
+        pages = index.locate_pages("text", at)
         assert (pages.first <= rows).all() and (rows < pages.first + pages.rows).all()
 
 
