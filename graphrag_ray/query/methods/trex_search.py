@@ -3,7 +3,7 @@
 Two lists, the nearest by cosine and by BM25, each of chunks and summaries, are fused. TREX has one index;
 here chunks and summaries have one each, with its own word statistics. (Scaling each to 0–1 separately finds
 less.) TREX fuses by reciprocal ranks of equal weight. We fuse by score like hybrid search, which loses less
-of what only keywords find: see "Trees of summaries" in benchmarks/RESULTS.md.
+of what only keywords find: see "Summary trees" in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
