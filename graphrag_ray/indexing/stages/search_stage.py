@@ -48,7 +48,7 @@ SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
 """Maximum stored size of a shard's parts. Building a shard takes about 1 GB of memory."""
 EXACT_BYTES = 64 << 20
 """Up to this size, all embeddings of a kind are compared. Beyond it, their signs are compared first (see
-"Search" in benchmarks/RESULTS.md)."""
+"Vector and keyword search" in benchmarks/RESULTS.md)."""
 
 _BUILT = pa.schema(
     [

@@ -3,7 +3,7 @@
 Two lists of chunks and summaries are fused, the nearest by cosine similarity and by BM25. TREX has one index.
 Here, chunks and summaries have separate indexes with separate word statistics. (Scaling their scores to 0–1
 separately gives worse results.) TREX fuses by reciprocal rank with equal weights. We fuse by score, which
-loses fewer records that only keywords find: see "Trees of summaries" in benchmarks/RESULTS.md.
+loses fewer records that only keywords find: see "Summary trees" in benchmarks/RESULTS.md.
 """
 
 from __future__ import annotations
