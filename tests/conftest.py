@@ -62,7 +62,7 @@ def reset_logging() -> Iterator[None]:
     """Reset the logging that a command in this process configured."""
     yield
     if logs := sys.modules.get("graphrag_ray.base.logs"):
-        logs.forget()
+        logs.reset()
         logging.getLogger("graphrag_ray").setLevel(logging.NOTSET)
 
 

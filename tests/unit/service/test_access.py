@@ -9,7 +9,7 @@ from starlette.testclient import TestClient
 from starlette.types import ASGIApp
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.cli.commands.serve_command import _guarded, is_loopback
+from graphrag_ray.cli.commands.serve_command import _restrict_access, is_loopback
 from graphrag_ray.service.access import Guard, find_token
 from graphrag_ray.service.service_options import ServiceOptions
 
@@ -84,20 +84,20 @@ def test_loopback_addresses_are_recognised(host: str):
 def test_without_a_token_the_host_header_must_be_the_listening_address(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
     for host in HERE:
-        assert host in _guarded(OPTIONS, host).hosts
+        assert host in _restrict_access(OPTIONS, host).hosts
     with pytest.raises(UsageError, match="other machines"):
-        _guarded(OPTIONS, "0.0.0.0")
+        _restrict_access(OPTIONS, "0.0.0.0")
 
 
 def test_without_a_token_origins_must_not_be_a_wildcard(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("GRAPHRAG_RAY_TOKEN", raising=False)
     of_all = OPTIONS.model_copy(update={"origins": ("*",)})
     with pytest.raises(UsageError, match="every web page"):
-        _guarded(of_all, "127.0.0.1")
+        _restrict_access(of_all, "127.0.0.1")
     with pytest.raises(UsageError, match="every web page"):
-        _guarded(OPTIONS.model_copy(update={"origins": ("null",)}), "127.0.0.1")
+        _restrict_access(OPTIONS.model_copy(update={"origins": ("null",)}), "127.0.0.1")
     monkeypatch.setenv("GRAPHRAG_RAY_TOKEN", "s3cret")
-    assert _guarded(of_all, "0.0.0.0").origins == ("*",)
+    assert _restrict_access(of_all, "0.0.0.0").origins == ("*",)
 
 
 @pytest.mark.parametrize(
