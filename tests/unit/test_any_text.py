@@ -238,6 +238,7 @@ REPLIES = (
 )
 NOT_REACHED = {
     "graph/stable_batches.py": "hashes of ours",
+    "query/methods/budget.py": "names of models",
     "query/methods/methods.py": "names of methods",
     "graph/report_reuse.py": "ids of chunks",
     "indexing/forecast/bounds.py": "names of prompts and assumptions",
