@@ -119,7 +119,7 @@ def check(graph, h, options):
         assert h.packed[c] or connected_components(len(nodes), among).max() == 0
         if len(nodes) > limit and not len(h.children(c)) and not h.packed[c]:
             with seeded_igraph(0) as generator:
-                found = leiden(len(nodes), among, graph.edge_weight[inside], options, generator)
+                found = leiden(len(nodes), among, graph.weight[inside], options, generator)
             assert found.max() == 0, "what Leiden can divide is divided"
         assert len(nodes) > limit or not len(h.children(c))
 

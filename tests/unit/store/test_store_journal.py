@@ -356,7 +356,7 @@ def test_index_pickles_with_out_of_band_arrays(store):
     assert len(data) < 2000
     assert sum(len(b.raw()) for b in buffers) == 21 * 1000
     frozen = [bytes(b.raw()) for b in buffers]
-    assert pickle.loads(data, buffers=frozen).turns(key(5)) == [row(5)]
+    assert pickle.loads(data, buffers=frozen).rows_of_item(key(5)) == [row(5)]
 
 
 def test_part_damaged_after_loading_is_reported_and_its_items_are_pending(store, caplog):
@@ -438,9 +438,9 @@ def test_reading_and_writing_the_journal_does_not_import_pandas(tmp_path):
             writer = JournalWriter(store, "d", f"w{i}")
             writer.append(JournalRow("a" * 64, i, 0, "h", "turn", 1.0, reply="x"))
             writer.flush()
-        assert len(JournalIndex.load(store, "d").turns("a" * 64)) == 3
+        assert len(JournalIndex.load(store, "d").rows_of_item("a" * 64)) == 3
         compaction.compact(store, "d", at_least=1)
-        assert len(JournalIndex.load(store, "d").turns("a" * 64)) == 3
+        assert len(JournalIndex.load(store, "d").rows_of_item("a" * 64)) == 3
         print("pandas" in sys.modules)
     """
     command = [sys.executable, "-c", code, str(tmp_path)]
