@@ -374,8 +374,9 @@ def test_an_update_of_an_index_with_missing_or_repeated_groups_succeeds(
         ids = [sorted(row["id"] for row in index.table(name)) for index in (world, afresh)]
         assert ids[0] == ids[1], name
 
+
+class Trusting(Silent):
     """An observer of a run that may discard existing results."""
-    """An observer of a run that may give up what is there."""
 
     def message(self, message: str) -> None:
         self.notes.append(message)
