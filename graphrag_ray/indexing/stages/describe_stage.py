@@ -173,6 +173,8 @@ def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.
     if not isinstance(source, Group):
         yield from _load(store, source)
         return
+    if not source.merged:
+        return
     columns = ["title"] if kind == "entity" else ["source", "target"]
     rows = read_table(store, source.merged, ["id", *columns])
     described = _reused(store, source)["id"].combine_chunks()
