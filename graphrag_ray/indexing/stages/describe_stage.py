@@ -23,6 +23,7 @@ from graphrag_ray.graph import report_context
 from graphrag_ray.graph.community_signatures import content_hashes
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer, without_duplicates
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
+from graphrag_ray.graph.merge import descriptions_by_key
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
 from graphrag_ray.indexing.stages.short_ids import entity_positions, load_integer_columns
 from graphrag_ray.indexing.step_result import (
@@ -71,12 +72,13 @@ ITEMS = pa.schema(
 
 @dataclass(frozen=True)
 class Group:
-    """Merged rows of a range, and the parent snapshot's rows and descriptions if its ranges are the same."""
+    """Merged rows and instances of a range, and those of the parent snapshot if its ranges are the same."""
 
     kind: Kind
     merged: list[Part]
-    before: list[Part]
-    described: list[Part]
+    instances: list[Part]
+    instances_before: list[Part]
+    described_before: list[Part]
 
 
 def describe_graph(run: Run, merged: Result) -> Result:
@@ -105,16 +107,16 @@ def describe_graph(run: Run, merged: Result) -> Result:
         is_same_spec = before is not None and before.made_from.get("descriptions") == [fingerprint]
         plans = {}
         for kind, name in KINDS.items():
-            now = merged.tables[name]
-            old, old_described = (
-                result.tables.get(name, []) if result else [] for result in (merged_before, before)
-            )
+            now, instances = merged.tables[name], merged.tables[f"{kind}_instances"]
+            old = merged_before.tables.get(f"{kind}_instances", []) if merged_before else []
+            old_described = before.tables.get(name, []) if before else []
             if not is_same_spec or not len(old) == len(old_described) == len(now):
-                old = old_described = [[] for _ in now]
-            inputs = [Group(kind, *ranges) for ranges in zip(now, old, old_described, strict=True)]
+                old = done = [[] for _ in now]
+            inputs = [Group(kind, *ranges) for ranges in zip(now, instances, old, old_described, strict=True)]
+            identities = list(zip(now, instances, strict=True))
             names = (name, f"failures_{name}")
             plans[kind] = run.reuse_plan(
-                "describe", inputs, depends_on, names, identities=now, journal=work.name
+                "describe", inputs, depends_on, names, identities=identities, journal=work.name
             )
         new = [group for plan in plans.values() for group in plan.new_inputs]
         described: list[list[Part]] = [[] for _ in new]
@@ -141,7 +143,7 @@ def describe_graph(run: Run, merged: Result) -> Result:
         made_from = result.made_from | {"descriptions": [fingerprint]}
         return Result(result.tables, {}, not has_transient_failures(run.store, result.tables), made_from)
 
-    ranges = [merged.tables["entities"], merged.tables["relationships"]]
+    ranges = [merged.tables[name] for kind in KINDS for name in (KINDS[kind], f"{kind}_instances")]
     return run.step("describe", [*ranges, *depends_on], compute, work.name)
 
 
@@ -166,30 +168,44 @@ def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
 
 
 def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.Table]:
-    """Yield `TEXTS`: in the first layer from merged rows that must be described, then from stored parts."""
+    """Yield `TEXTS`: in the first layer of rows that must be described, then from stored parts."""
     if not isinstance(source, Group):
         yield from _load(store, source)
         return
+    if not source.merged:
+        return
+    columns = ["title"] if kind == "entity" else ["source", "target"]
+    rows = read_table(store, source.merged, ["id", *columns])
     described = _reused(store, source)["id"].combine_chunks()
-    for part in source.merged:
-        table = read_part(store, part)
-        table = table.filter(pc.invert(pc.is_in(table["id"], value_set=described)))
-        names = [table["title"]] if kind == "entity" else [table["source"], table["target"]]
-        name = pc.binary_join_element_wise(*names, " – ")
-        yield pa.table([table["id"], name, table["descriptions"]], schema=TEXTS)
+    rows = rows.filter(pc.invert(pc.is_in(rows["id"], value_set=described)))
+    names = pc.binary_join_element_wise(*(rows[column] for column in columns), " – ")
+    for batch in _descriptions(store, kind, source.instances):
+        position = pc.index_in(batch["id"], value_set=rows["id"].combine_chunks())
+        table, position = batch.filter(position.is_valid()), position.drop_null()
+        yield pa.table([table["id"], names.take(position), table["descriptions"]], schema=TEXTS)
+
+
+def _descriptions(store: Store, kind: Kind, instances: list[Part]) -> Iterator[pa.Table]:
+    """Yield columns id and descriptions of the instances in a range."""
+    if instances:
+        rows = read_table(store, instances, [f"{kind}_id", "description"])
+        yield from (pa.Table.from_batches([batch]) for batch in descriptions_by_key(rows))
 
 
 def _reused(store: Store, group: Group) -> pa.Table:
     """Return `REUSED` of rows that the parent snapshot described from the same texts."""
-    if not group.merged or not group.before:
+    if not group.merged or not group.instances_before:
         return REUSED.empty_table()
-    now, old = (read_table(store, parts, ["id", "descriptions"]) for parts in (group.merged, group.before))
+    now, old = (
+        pa.concat_tables(_descriptions(store, group.kind, parts))
+        for parts in (group.instances, group.instances_before)
+    )
     position = pc.index_in(now["id"], value_set=old["id"].combine_chunks())
     common = now.filter(position.is_valid())
     texts_now = common["descriptions"].combine_chunks()
     texts_then = old["descriptions"].take(position.drop_null()).combine_chunks()
     ids = common["id"].filter(pa.array(same_lists(texts_now, texts_then))).combine_chunks()
-    rows = read_table(store, group.described, REUSED.names, REUSED)
+    rows = read_table(store, group.described_before, REUSED.names, REUSED)
     return rows.filter(pc.and_(pc.is_in(rows["id"], value_set=ids), pc.invert(rows["description_failed"])))
 
 
@@ -250,7 +266,7 @@ def _assemble(vocabulary: str, store: Store, pair: tuple[Group, list[Part]]) -> 
     group, described = pair
     if not group.merged:
         return
-    table = read_table(store, group.merged).drop_columns(["descriptions"])
+    table = read_table(store, group.merged)
     new = read_table(store, described, None, DESCRIBED)
     rows = table.take(pc.index_in(new["id"], value_set=table["id"].combine_chunks()))
     names = [rows["title"]] if group.kind == "entity" else [rows["source"], rows["target"]]

@@ -1,6 +1,6 @@
 """Merge instances into one row per entity, relationship and claim.
 
-found_* (by chunk) ──shuffle by id range──► *_instances, sorted by id; merged rows with their descriptions
+found_* (by chunk) ──shuffle by id range──► *_instances, sorted by id; merged rows without descriptions
                                                 └─ the driver prunes (integer arrays) ─► kept rows
 """
 
@@ -24,7 +24,6 @@ from graphrag_ray.graph.community_signatures import content_hashes
 from graphrag_ray.graph.integer_arrays import Ints, node_degrees
 from graphrag_ray.graph.merge import (
     CLAIM_INSTANCES,
-    descriptions_by_key,
     merge_claims,
     merge_entities,
     merge_relationships,
@@ -89,8 +88,8 @@ BUNDLE_ROWS = 400_000
 def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_claims: Result) -> Result:
     """Merge instances by id, and prune accidental entities and relationships.
 
-    Returns tables *_instances, entities and relationships (columns of graph.merge plus `descriptions`), and
-    covariates, with a group per range of ids. Pruning adds lower_words, with a group per group of chunks.
+    Returns tables *_instances, entities and relationships (columns of graph.merge), and covariates, with a
+    group per range of ids. Pruning adds lower_words, with a group per group of chunks.
     """
     prune = run.settings.graph.prune == "on" or (
         run.settings.graph.prune == "auto"
@@ -176,8 +175,6 @@ def _merge_range(kind: str, weight: Literal["count", "strength"], prune: bool, i
     """Merge the instances of a range. `prune` adds the columns that pruning needs."""
     is_entity = kind == "entities"
     merged = merge_entities(instances) if is_entity else merge_relationships(instances, weight)
-    lists = [batch["descriptions"] for batch in descriptions_by_key(instances)]
-    merged = merged.append_column("descriptions", pa.chunked_array(lists, pa.large_list(pa.large_string())))
     if prune and is_entity:
         _, words, counts = capitalised_counts(instances)
         hashes = pa.array([word_hash(w) if w else 0 for w in words], pa.uint64())
