@@ -111,7 +111,7 @@ def describe_graph(run: Run, merged: Result) -> Result:
             old = merged_before.tables.get(f"{kind}_instances", []) if merged_before else []
             old_described = before.tables.get(name, []) if before else []
             if not is_same_spec or not len(old) == len(old_described) == len(now):
-                old = done = [[] for _ in now]
+                old = old_described = [[] for _ in now]
             inputs = [Group(kind, *ranges) for ranges in zip(now, instances, old, old_described, strict=True)]
             identities = list(zip(now, instances, strict=True))
             names = (name, f"failures_{name}")
