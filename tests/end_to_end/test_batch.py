@@ -158,7 +158,7 @@ def test_the_outcome_of_a_rejected_batch_replaces_an_earlier_one(town: World, ru
         ({}, ["--config", broken], "unknown setting 'storage.regoin'"),
         ({}, ["--snapshot", 7], "snapshot 7"),
         ({}, ["--level", "C9"], "There is no level 'C9'"),
-        ({}, ["Who?"], "Pass a question, or a file of questions"),
+        ({}, ["Who?"], "Pass either a question or, with --batch, a file of questions"),
         (
             {"--batch": f"https://me:{password}@127.0.0.1:9/q.csv"},
             [],
@@ -472,8 +472,8 @@ def test_the_command_reports_the_outcome(town: World, run: Command):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "Pass a question, or a file of questions with --batch"),
-        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "Pass a question, or a file"),
+        ([], "Pass either a question or, with --batch, a file of questions"),
+        (["Who?", "--batch", "q.csv", "--out", "a.parquet"], "Pass either a question or"),
         (["--batch", "q.csv"], "--batch needs --out"),
         (["Who?", "--out", "a.parquet"], "--out, --ray and --address need --batch"),
         (["--batch", "q.csv", "--out", "a.csv"], "must name a .parquet file"),

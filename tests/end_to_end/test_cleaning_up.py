@@ -380,7 +380,7 @@ def test_files_outside_the_index_with_text_of_a_purged_document_are_listed(
 
 def test_nothing_is_removed_if_a_folder_to_search_does_not_exist(town: World, tmp_path: Path):
     before = files_of(town)
-    with pytest.raises(UsageError, match=r"--also .*gone: No such file"):
+    with pytest.raises(UsageError, match=r"--also .*gone: There is no such file"):
         clean_up(
             town.store, GcOptions(), purge=list(SECRET), search_paths=[str(tmp_path / "gone")], delete=True
         )

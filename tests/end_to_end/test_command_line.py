@@ -304,7 +304,7 @@ def test_an_unexpected_error_is_one_line_with_its_location_and_no_traceback(
     assert result.exit_code == 1 and "Traceback" not in result.stderr
     assert re.fullmatch(
         r"graphrag-ray: unexpected error, please report it: AttributeError: .* \(base/ids\.py:\d+\)\. "
-        r"All replies received so far are kept\. Add --traceback .*\n",
+        r"All replies received so far are kept\. Run the command with --traceback .*\n",
         result.stderr,
     )
 

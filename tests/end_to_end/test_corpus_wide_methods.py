@@ -304,7 +304,7 @@ def test_query_options_work_with_the_offline_engine(run: Command, world: World):
 
 def test_dynamic_selection_is_rejected_for_other_methods(run: Command, world: World):
     result = run("query", ALL, "--root", world.root, "--dynamic", "--method", "text")
-    assert result.exit_code == 2 and "not supported by text search" in result.stderr
+    assert result.exit_code == 2 and "not by text search" in result.stderr
 
 
 def test_an_insufficient_budget_returns_4_and_names_a_sufficient_one(run: Command, world: World):

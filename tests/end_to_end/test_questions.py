@@ -218,7 +218,7 @@ def test_an_unreachable_endpoint_is_named_with_the_error(town: World):
     answer = town.open(models={"default": dead}).ask("What did DAVE do?")
     assert not answer.found and answer.failed_parts == 1
     assert answer.text.startswith(UNREADABLE) and address in answer.text
-    assert f"attempt {FIRST_ATTEMPTS}, the last" in answer.text
+    assert f"attempt {FIRST_ATTEMPTS} of {FIRST_ATTEMPTS}" in answer.text
 
 
 def test_failing_calls_are_retried_up_to_max_attempts(town: World):

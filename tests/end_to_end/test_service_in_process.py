@@ -614,7 +614,7 @@ def test_a_port_in_use_is_reported_immediately(town: World):
     port = town.endpoint.base_url.split(":")[2].split("/")[0]
     command = [sys.executable, "-m", "graphrag_ray", "serve", "--root", str(town.root), "--port", port]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and f"Cannot listen at 127.0.0.1:{port}" in done.stderr
+    assert done.returncode == 2 and f"Cannot listen on 127.0.0.1:{port}" in done.stderr
 
 
 def test_commands_do_not_import_the_service():

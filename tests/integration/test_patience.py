@@ -59,7 +59,7 @@ def ask(
 def test_call_makes_at_most_the_configured_number_of_attempts(most: int):
     (outcome,), prompts, _ = ask(lambda prompt: BUSY, "A", max_attempts=most)
     assert (len(prompts), outcome.status, outcome.attempts) == (most, "retry", most)
-    assert f"attempt {most}, the last" in outcome.error
+    assert f"attempt {most} of {most}" in outcome.error
 
 
 def test_answered_turn_is_not_repeated_when_the_next_turn_uses_all_attempts():
