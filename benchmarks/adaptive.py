@@ -3,7 +3,7 @@
     python benchmarks/adaptive.py                                     # 1, 3, 10 s a call; 16, 64, 256 slots
     python benchmarks/adaptive.py --seconds 10 --slots 256 --phase 120
 
-Each server is a process of the simulated endpoint (see `endpoint/`) that works on so many calls at once,
+Each server is a process of the simulated endpoint (see `endpoint/`) that works on this many concurrent calls,
 queues the others, and tells no limit. Its slots are halved after --phase seconds of extraction and doubled
 again after as many more. A run has as many chunks as the best client could have answered until the end of the
 third phase. What is printed is computed from the endpoint's log, minute by minute from the first call on:

@@ -3,7 +3,7 @@ r"""Many questions at once: `graphrag-ray query --batch` against the simulated e
     python benchmarks/batch.py --root index --questions questions.csv --levels C0 C2 --speed 10
 
 The endpoint (see `endpoint/`) has the limits of the GraphRAG paper's own run, 2M tokens and 10k requests a
-minute, times --speed, which divides every duration. What was asked and how fast is told by the endpoint:
+minute, times --speed, which divides every duration. Calls and rates are those counted by the endpoint:
 *share of the limit* is the tighter one's, from the first call to the last answer. *again* is the same command
 with the same --out: what it asks, and its seconds. Measures, asserts nothing.
 """

@@ -6,7 +6,7 @@
     python benchmarks/chnsw.py --nodes 100_000 --dimensions 256 --vectors random
     python benchmarks/chnsw.py --nodes 100_000 --vectors random --against faiss faiss-8-bits
 
-Level 0 has so many nodes, of which each is a vector that was given, or one with noise (of length --noise,
+Level 0 has --nodes nodes, each of which is a given vector, or one with added noise (of length --noise,
 before both are made 1 long again) where there are more nodes than vectors. Each further level has the
 centroids of groups of three, then of four, then of three … near nodes of the level below. Questions are
 vectors that were given and are no nodes; drawn at random, if vectors are. Recall is the share of the 5
@@ -43,7 +43,7 @@ EFS = (5, 8, 12, 20, 40, 80, 160, 400)
 RECALLS = (0.90, 0.95, 0.98)
 ROUNDS = 3
 CELL = 1_000
-"""Groups are made within cells of about so many nodes."""
+"""Approximate number of nodes in the cells in which groups are formed."""
 AT_ONCE = 8_192
 LEAST = 12
 """A level of fewer nodes has none above it."""

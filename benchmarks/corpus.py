@@ -2,7 +2,8 @@
 
     python benchmarks/corpus.py OUT --tokens 10_000_000 --seed 1
 
-Writes OUT/part-00000.jsonl … (title, date and text of a document a line) and, beside it, what was planted:
+Writes OUT/part-00000.jsonl … (title, date and text of one document per line) and, next to it, the planted
+graph:
 OUT.truth/entities.jsonl, relationships.jsonl and summary.json. What is written depends on the seed and the
 options alone, and a larger corpus starts with the smaller one, whole documents at a time.
 

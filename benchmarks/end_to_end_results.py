@@ -10,7 +10,7 @@ tables, answers of every search method, exports, HTTP replies, the output of com
 varies is normalised: times, durations, concurrency, versions, host names, the temporary folder, the names of
 stored parts. Vectors are rounded to 3 decimals and hashed, other floats rounded to 6 significant digits.
 
-The cases `2wiki` and `podcasts` read the folder GRAPHRAG_RAY_SHARED_DATA, by default ../shared/data beside
+The cases `2wiki` and `podcasts` read the folder GRAPHRAG_RAY_SHARED_DATA, by default ../shared/data next to
 the checkout, and are skipped if it does not exist. Recordings contain their text: keep them out of the
 repository. `compare` without --only compares the cases that both recordings have.
 """

@@ -2,7 +2,8 @@
 
     python benchmarks/growth.py --tokens 1_000_000 10_000_000 --work /tmp/growth
 
-Writes corpora of so many tokens (`corpus.py`), indexes each with a Ray of its own, and prints tables: CPU
+Writes corpora with these numbers of tokens (`corpus.py`), indexes each with a Ray of its own, and prints
+tables: CPU
 seconds of all processes per million tokens, wall, seconds by step, peak memory of the driver and of the
 workers, bytes written. See `processes.py` for how they are measured. A run has a constant part, mostly Ray's
 start; it is measured by indexing one short document, and taken off in the column that says so.

@@ -1,4 +1,4 @@
-"""Every way of answering side by side: seconds, calls, tokens and cost of a question, by one finished index.
+"""Compare all search methods on one index: seconds, calls, tokens and cost per question.
 
     python benchmarks/methods.py --root ./index --questions questions.csv --every 5
 

@@ -1,4 +1,4 @@
-"""How many small faults, put into a pure room at random, its unit tests notice.
+"""How many random mutations of a pure folder its unit tests detect.
 
     python benchmarks/mutation.py graph             # 150 mutants of the room, chosen by a fixed seed
     python benchmarks/mutation.py graph --sample 0  # all of them: up to an hour or two

@@ -151,7 +151,7 @@ def lists(instances: pa.Table) -> pa.ChunkedArray:
 
 
 def described(kind: Any, name: str, descriptions: Sequence[str], spec: Any) -> str:
-    """The simplest tree of summaries: batches of 150 descriptions."""
+    """The simplest summary tree: batches of 150 descriptions."""
     texts = list(descriptions)
     while len(texts) > 150:
         texts = [

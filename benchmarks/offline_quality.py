@@ -304,7 +304,7 @@ def main() -> None:
     parser.add_argument("--podcast", type=Path, help="folder with one .txt per chunk")
     parser.add_argument("--questions", type=Path, help="CSV with a column question_text")
     parser.add_argument("--demo", type=Path, help="folder with corpus/ and truth.yaml")
-    parser.add_argument("--show", type=int, default=0, help="print so many answers and reports")
+    parser.add_argument("--show", type=int, default=0, help="number of answers and reports to print")
     parser.add_argument("--set", action="append", default=[], help="a.b=c, as for the index command")
     parser.add_argument("--passages", type=Path, help=".jsonl or .jsonl.gz with id and text")
     parser.add_argument("--labels", type=Path, default=LABELS, help="what these passages say")

@@ -9,7 +9,7 @@ A corpus is a folder with `questions.jsonl`, or such a file, as those in benchma
 `question`, and `supporting_titles` or `supporting_ids` (paths, where the documents are files), and maybe
 `also`: passages of which one is enough. INDEX holds the passages, made with `input.id_column=id`. A method
 may have settings behind it: local,local_pagerank=false. Chunks count in the order in which they stand in the
-context; "keyword" and "vector" beside the methods are the bare lists that the index finds.
+context; "keyword" and "vector" next to the methods are the plain result lists of the indexes.
 --half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting.
 
 --known-items makes questions of one hop: the first sentence of a document, drawn by a fixed seed, without the

@@ -56,7 +56,7 @@ KEY_BYTES_PER_CHUNK = 70 + 12
 REPORT_BYTES = 5_000
 """Of a finished report in a temporary file of the driver's machine."""
 TABLE_MB_PER_MTOK = 57
-"""Measured at 10M tokens, offline engine; less for larger ones, since names grow slower than text."""
+"""Measured at 10M tokens, offline engine; less for larger ones, because names grow more slowly than text."""
 START_S = 25.0
 """Measured: of a run besides calls and tables."""
 

@@ -3,9 +3,9 @@
     python benchmarks/update.py --tokens 1_000_000 10_000_000 --work /tmp/updates
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --endpoint --only nothing two-documents
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --s3
-    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --set communities.max_size=20 --afresh
+    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --set communities.max_size=20 --rebuild
 
-For each size: a corpus of so many tokens (`corpus.py`), and a full index of it, the row "made". Then each
+For each size: a corpus of this many tokens (`corpus.py`), and a full index of it, the row "made". Then each
 change by itself, from a copy of the full index and of the corpus:
 
 - *nothing*: the same command again;
@@ -17,7 +17,7 @@ Documents are known by their titles (`input.id_column`): else a deleted line wou
 another number. Files that did not change keep their time of change.
 
 The corpus and the full index stay in --work and are taken from there the next time, the index with its
-figures. It is made again with --afresh, as after a change of the code, and where other settings are given.
+figures. It is made again with --rebuild, as after a change of the code, and where other settings are given.
 
 Measured (`processes.py`): wall, CPU of all processes, peak memory; bytes read from files and pipes, whether
 they are in the page cache or not; bytes sent to disk. Python's own modules are among those read. The endpoint
@@ -199,7 +199,7 @@ class Bench:
     def made(self) -> Figures:
         """The full index, which is stored, and its figures."""
         figures = self.kept.with_suffix(".json")
-        if figures.exists() and self.kept.exists() and not self.given.afresh:
+        if figures.exists() and self.kept.exists() and not self.given.rebuild:
             found = json.loads(figures.read_text("utf-8"))
             if found.pop("settings") == self.settings:
                 return Figures(**found | {"used": Totals(**found["used"])})
@@ -347,7 +347,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--endpoint", action="store_true", help="ask the simulated endpoint")
     parser.add_argument("--s3", action="store_true", help="keep the index on an S3 server of this machine")
     parser.add_argument("--ray", action="store_true", help="use Ray in every run")
-    parser.add_argument("--afresh", action="store_true", help="make the full index again")
+    parser.add_argument("--rebuild", action="store_true", help="make the full index again")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     return parser
 

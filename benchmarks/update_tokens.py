@@ -10,9 +10,9 @@ in this process, without Ray. Tokens are those of calls that were really made:
 - *added*: an index of all but a share of the documents, drawn at random, then one of all;
 - *changed*: an index of all, then with the second halves of a share replaced by those of other documents;
 - *deleted*: an index of all, then without a share;
-- *afresh*: as *added*, with --reset-communities: what it would cost to partition the changed graph anew.
+- *reset*: as *added*, with --reset-communities: the cost of partitioning the changed graph from scratch.
 
-`modularity` is that of the coarsest level, beside that of a partition made afresh of the same graph.
+`modularity` is that of the coarsest level, next to that of a new partition of the same graph.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Cost:
     communities: int
     kept: int
     modularity: float
-    afresh: float
+    new_modularity: float
 
 
 def main() -> None:
@@ -116,15 +116,15 @@ class Bench:
         others = dice.sample(sorted(texts.keys() - set(some)), len(some))
         rest = {name: text for name, text in texts.items() if name not in some}
         self.run("rest", rest)
-        for name, afresh in (("added", False), ("afresh", True)):
-            yield name, self.run(self._copy("rest", "update"), texts, afresh)
+        for name, reset in (("added", False), ("reset", True)):
+            yield name, self.run(self._copy("rest", "update"), texts, reset)
         halves = {a: _half(texts[a], 0) + _half(texts[b], 1) for a, b in zip(some, others, strict=True)}
         yield "changed", self.run(self._copy("full", "update"), {**texts, **halves})
         yield "deleted", self.run(self._copy("full", "update"), rest)
         for name in ("rest", "update"):
             shutil.rmtree(self.folder / name)
 
-    def run(self, name: str, texts: Mapping[str, str], afresh: bool = False) -> Cost:
+    def run(self, name: str, texts: Mapping[str, str], reset: bool = False) -> Cost:
         """Update the index of this name with these documents."""
         documents, root = self.folder / "documents", self.folder / name
         shutil.rmtree(documents, ignore_errors=True)
@@ -140,7 +140,7 @@ class Bench:
             run.journal_flush_s,
         )
         done = index(
-            str(documents), executor, self.settings, Observer(), allow_deletes=True, reset_communities=afresh
+            str(documents), executor, self.settings, Observer(), allow_deletes=True, reset_communities=reset
         )
         return _cost(done, root, before, self.settings)
 
@@ -164,14 +164,14 @@ def _cost(done: IndexResult, root: Path, before: set[str], settings: Settings) -
         tokens[row["stage"]] += row["prompt_tokens"] + row["completion_tokens"]
     after = _community_ids(root)
     modularity = done.manifest.counts["modularity"]
-    return Cost(calls, tokens, len(after), len(after & before), modularity, _afresh(root, settings))
+    return Cost(calls, tokens, len(after), len(after & before), modularity, _reset(root, settings))
 
 
 def _community_ids(root: Path) -> set[str]:
     return set(open_index(str(root)).table("communities")["id"].to_pylist())
 
 
-def _afresh(root: Path, settings: Settings) -> float:
+def _reset(root: Path, settings: Settings) -> float:
     """The modularity of a new partition of the index's graph."""
     opened = open_index(str(root))
     entities, edges = opened.table("entities"), opened.table("relationships")
@@ -198,7 +198,7 @@ def _afresh(root: Path, settings: Settings) -> float:
 def _line(cost: Cost, full: Cost) -> str:
     shares = [f"{s} {cost.tokens[s] / full.tokens[s]:.1%}" for s in STAGES if full.tokens[s]]
     kept = f"{cost.kept} of {cost.communities} communities kept, {cost.calls['report']} reports written"
-    return f"{', '.join(shares)}; {kept}; modularity {cost.modularity:.4f} (afresh {cost.afresh:.4f})"
+    return f"{', '.join(shares)}; {kept}; modularity {cost.modularity:.4f} (new partition {cost.new_modularity:.4f})"
 
 
 def _print(full: Cost, costs: Mapping[str, Sequence[Cost]]) -> None:
@@ -226,9 +226,12 @@ def _print(full: Cost, costs: Mapping[str, Sequence[Cost]]) -> None:
     ):
         row(title, str(of_cost(full)), [f"{mean(of_cost(c) for c in of):.0f}" for of in costs.values()])
     row(
-        "modularity, against afresh",
+        "modularity, relative to a new partition",
         f"{full.modularity:.4f}",
-        [f"{mean(c.modularity for c in of) / mean(c.afresh for c in of) - 1:+.2%}" for of in costs.values()],
+        [
+            f"{mean(c.modularity for c in of) / mean(c.new_modularity for c in of) - 1:+.2%}"
+            for of in costs.values()
+        ],
     )
 
 

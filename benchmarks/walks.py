@@ -1,10 +1,10 @@
-"""A walk over names and chunks in a large index: CPU and memory of a question, and what it finds beside exact
+"""A walk over names and chunks in a large index: CPU and memory of a question, and its results compared with exact
 personalised PageRank.
 
     python benchmarks/walks.py --links 1_000_000 10_000_000
     python benchmarks/walks.py --links 1_000_000 --exact
 
-Makes an index of so many links in --work: chunks with some twenty names each, which are drawn by Zipf's law
+Makes an index of this many links in --work: chunks with about twenty names each, drawn by Zipf's law
 (the commonest stands in some percent of all chunks, most in a few), and each chunk has the name of its own
 document. It is written as shards of 131,072 chunks, as an index has them, and mapped into memory. Questions
 begin at one to three names, drawn by their occurrences, and at 100 chunks with weights as keyword search has.

@@ -89,7 +89,7 @@ class S3Proxy:
                 self.under_way -= 1
 
     def take(self, method: str, url: str, n_bytes: int) -> str:
-        """Note a request with a body of so many bytes; the fault that it meets."""
+        """Record a request with a body of this many bytes. Returns its fault."""
         with self._lock:
             self.sent[_kind(method, url)] += n_bytes
             if self.script and self.script[0][0] == method:

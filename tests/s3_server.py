@@ -1,6 +1,6 @@
 """The S3 server of the tests over object storage, by GRAPHRAG_RAY_TEST_S3:
 
-(not set)          moto's, installed once into a virtual environment of its own under ~/.cache, since pip
+(not set)          moto's, installed once into a virtual environment of its own under ~/.cache, because pip
                    resolves for minutes with s3fs in the same one; where that cannot be, tests are skipped
 ceph               Ceph's gateway (see ceph.py), as `make test-cluster` sets it
 http://host:port   any other, whose keys are in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY

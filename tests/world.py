@@ -69,7 +69,7 @@ Built = Callable[..., "World"]
 
 
 class Silent(Observer):
-    """An observer that records messages. A run that discards existing results has found a bug of ours."""
+    """An observer that records messages. A run that discards existing results has found a bug."""
 
     def __init__(self) -> None:
         self.reused: dict[str, bool] = {}

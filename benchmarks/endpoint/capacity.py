@@ -94,18 +94,18 @@ class Capacity:
         rate = self._speed * (self._batch / self._running if sharing and self._batch else 1.0)
         if rate != self._rate:
             self._rate = rate
-            self._set_timer(anew=True)
+            self._set_timer(restart=True)
 
     def _advance(self) -> None:
         now = self._loop.time()
         self._virtual += (now - self._at) * self._rate
         self._at = now
 
-    def _set_timer(self, anew: bool = False) -> None:
+    def _set_timer(self, restart: bool = False) -> None:
         while self._work and self._work[0][2].done():  # Cancelled by its caller.
             heapq.heappop(self._work)
         if self._timer is not None:
-            if self._work and self._work[0][0] == self._timer_for and not anew:
+            if self._work and self._work[0][0] == self._timer_for and not restart:
                 return
             self._timer.cancel()
             self._timer = None

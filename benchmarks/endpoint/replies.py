@@ -155,7 +155,7 @@ def _report(text: str, rng: Random) -> str:
         second = _told(relationships or reports or entities, i, rng.randint(10, 22))
         explanation = (
             f"{who} matters to this community in more than one respect. {first} {evidence}.\n\n"
-            f"It stands beside other members, which bears on what may follow. {second}"
+            f"It appears with other members, which affects what may follow. {second}"
         )
         findings.append({"summary": f"The part of {who}", "explanation": explanation})
     summary = (

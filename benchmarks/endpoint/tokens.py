@@ -11,7 +11,7 @@ PER_PROMPT = 3
 """What the chat format adds, as OpenAI documents it for its models."""
 CACHE_STEP = 128
 CACHE_FROM = 1024
-"""A repeated prefix counts as cached from so many tokens on, in such steps (OpenAI's prompt caching)."""
+"""Minimum number of tokens of a cached prefix, and step of its length (OpenAI's prompt caching)."""
 MAX_PREFIXES = 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""One vocabulary for all: cl100k_base, from a package, since tiktoken would download it."""
+"""One vocabulary for all: cl100k_base, from a package, because tiktoken would download it."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_a_failed_description_is_reported_and_reports_are_written_without_it(sma
     assert any("corpus.description" in note for note in small.observer.notes)
     small.endpoint.respond = toy_model.respond
     asked = small.asked()
-    assert not small.index().committed and small.asked() == asked, "reports would all be asked for anew"
+    assert not small.index().committed and small.asked() == asked, "all reports would be requested again"
 
 
 def test_resuming_after_a_failed_description_pays_for_no_report_twice(small: World):

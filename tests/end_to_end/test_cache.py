@@ -33,7 +33,7 @@ def cache(world: World) -> Path:
 
 
 def opened(world: World, cache: Path, **changes: object) -> Index:
-    """Open the index anew, as another user would."""
+    """Open the index again, as another user would."""
     settings = world.settings(**changes) if changes else None
     return open_index(str(world.root), settings=settings, cache=str(cache))
 

@@ -123,7 +123,7 @@ def made_anew(world: World, paths: list[str], whole: dict[str, Any]) -> None:
     for path in there:
         folder, name = path.rsplit("/", 1)
         assert (world.root / folder / damaged_files.FOLDER / name).exists()
-    assert done.committed and asked(world) == before, "all is made anew from the journal"
+    assert done.committed and asked(world) == before, "everything is rebuilt from the journal"
     assert everything(world.open()) == whole
 
 
@@ -179,13 +179,13 @@ def test_damage_found_while_a_step_reads_restarts_the_run(
 
     world.root = tmp_path / "damaged"
     monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
-    spoilt = of_steps(world.open().manifest, kind)
-    for path in spoilt:
+    damaged_paths = of_steps(world.open().manifest, kind)
+    for path in damaged_paths:
         flip(world.root / path)
     before = asked(world)
     world.index()
     assert everything(world.open()) == expected and asked(world) - before == calls
-    assert any(told(world, path) for path in spoilt)
+    assert any(told(world, path) for path in damaged_paths)
 
 
 @pytest.mark.parametrize("kind", ["text_units", "entities"])
@@ -193,12 +193,12 @@ def test_short_ids_lost_with_a_part_are_assigned_again_unchanged(
     world: World, whole: dict[str, Any], kind: str, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(steps_damage, "MAX_VERIFIED_BYTES", 0)
-    spoilt = [part.path for part in world.open().manifest.parts(kind)]
-    for path in spoilt:
+    damaged_paths = [part.path for part in world.open().manifest.parts(kind)]
+    for path in damaged_paths:
         flip(world.root / path)
     assert world.index(query={"response_type": "one sentence"}, verify=True).committed
     assert everything(world.open()) == whole
-    assert any(told(world, path) for path in spoilt)
+    assert any(told(world, path) for path in damaged_paths)
 
 
 def test_no_document_is_deleted_unasked_if_both_copies_of_documents_are_damaged(

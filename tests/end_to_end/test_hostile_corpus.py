@@ -17,7 +17,7 @@ from graphrag_ray.indexing.estimate import estimate
 from graphrag_ray.indexing.forecast import corpus_counts
 
 N = 60_000
-"""Repetitions: what takes quadratic time with so many does not end."""
+"""Number of repetitions with which anything quadratic would not end."""
 MARKS = "\u0301\u0316" * N
 
 READ: dict[str, str] = {

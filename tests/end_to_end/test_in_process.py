@@ -155,5 +155,5 @@ def test_long_computations_run_in_other_processes_with_the_same_result(tmp_path:
         index(str(tmp_path / "input"), executor, settings, Silent(), now=lambda: 1_700_000_000.0)
         return everything(open_index(str(tmp_path / where)))
 
-    assert built("beside", pool=pool) == built("here")
+    assert built("pooled", pool=pool) == built("here")
     pool.close()

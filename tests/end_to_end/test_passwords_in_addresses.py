@@ -56,5 +56,5 @@ def test_the_document_of_a_signed_address_is_named_after_its_file(run: Command, 
         code, told = index(run, world, signed)
         assert code == 0 and [d["path"] for d in world.table("documents")] == ["alice.txt"]
         assert not index(run, world, signed.replace(SIGNATURE, "another"))[0]
-        assert world.snapshots() == [1], "who signs anew has the same document"
+        assert world.snapshots() == [1], "a new signature names the same document"
         assert SIGNATURE not in told + told_of(run, world)

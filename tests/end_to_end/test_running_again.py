@@ -144,7 +144,7 @@ def test_an_added_document_changes_no_existing_part(
 
 
 def without_numbers(tables: dict) -> dict:
-    """Tables without short ids, which updates preserve and builds from scratch assign anew."""
+    """Tables without short ids, which updates preserve and builds from scratch assign again."""
     shown = {"human_readable_id", "community", "parent", "children", "title", "full_content"}
     shown |= {"full_content_json", "summary", "findings", "rating_explanation"}
     out = {}

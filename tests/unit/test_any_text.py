@@ -32,7 +32,7 @@ ROUNDS = int(os.environ.get("GRAPHRAG_RAY_FUZZ_ROUNDS", "0"))
 """Of the second tier, for each room; 0: the first tier, which draws the same texts in every run."""
 FIRST_ROUNDS = 60
 BLOCK = 1_000
-"""Rounds after which Hypothesis begins anew: what it remembers of earlier ones takes memory."""
+"""Rounds after which Hypothesis is restarted, because its memory of earlier rounds grows."""
 
 PURE = [room for room in DRIVES if (TOP / "graphrag_ray" / room).is_dir()]
 OF_TEXT = ("str", "bytes", "BinaryIO")
@@ -85,7 +85,7 @@ def test_no_text_raises_a_foreign_error(room: str):
 
 SMALL = 4_000 if ROUNDS else 1_000
 SHARE = 1 if ROUNDS else 8
-"""The first tier takes one of so many of the repetitions, others for the next drive."""
+"""The first tier tries one in this many repetitions, different ones for each function."""
 OWN = ("graph: names",)
 """Drives of files that only an index's owner writes. These are YAML, and its parser takes quadratic time."""
 
@@ -237,7 +237,7 @@ REPLIES = (
     "reply_tokens=1.5",
 )
 NOT_REACHED = {
-    "graph/stable_batches.py": "hashes of ours",
+    "graph/stable_batches.py": "our own hashes",
     "query/methods/budget.py": "names of models",
     "query/methods/methods.py": "names of methods",
     "graph/report_reuse.py": "ids of chunks",

@@ -85,7 +85,7 @@ def test_an_error_that_cannot_format_its_message_is_described_by_its_type():
 
 
 @pytest.mark.parametrize(
-    ("error", "unforeseen"),
+    ("error", "unexpected"),
     [
         (ValueError(), True),
         (MemoryError(), True),
@@ -99,5 +99,5 @@ def test_an_error_that_cannot_format_its_message_is_described_by_its_type():
         (asyncio.CancelledError(), False),
     ],
 )
-def test_interruptions_and_our_own_errors_are_not_unexpected(error, unforeseen):
-    assert is_unexpected(error) == unforeseen
+def test_interruptions_and_our_own_errors_are_not_unexpected(error, unexpected):
+    assert is_unexpected(error) == unexpected

@@ -85,7 +85,7 @@ FILES = {
     "quotes": ("a.csv", lambda n: "text,id\n" + '"' * n),
     "an array in an array": ("a.jsonl", lambda n: '{"text":' + "[" * n),
     "a number": ("a.jsonl", lambda n: '{"text": "x", "n": ' + "9" * n + "}"),
-    "a number beside NaN": ("a.jsonl", lambda n: '{"text": "x", "m": NaN, "n": ' + "9" * n + "}"),
+    "a number next to NaN": ("a.jsonl", lambda n: '{"text": "x", "m": NaN, "n": ' + "9" * n + "}"),
     "keys": ("a.jsonl", lambda n: '{"text": "x"' + "".join(f', "k{i}": 1' for i in range(n)) + "}"),
 }
 

@@ -66,7 +66,7 @@ def test_a_reply_truncated_right_after_an_inner_parenthesis_is_incomplete():
         pytest.param(joined(ALICE, ACME, LEADS, end=""), id="no completion"),
         pytest.param("\n".join([ALICE, ACME, LEADS]), id="newlines only"),
         pytest.param(" ".join([ALICE, ACME, LEADS]), id="spaces only"),
-        pytest.param(RECORD.join([ALICE, ACME, LEADS]) + COMPLETION, id="no white space"),
+        pytest.param(RECORD.join([ALICE, ACME, LEADS]) + COMPLETION, id="no whitespace"),
         pytest.param(",\n".join([ALICE, ACME, LEADS]), id="commas"),
         pytest.param("```\n" + joined(ALICE, ACME, LEADS) + "\n```", id="fence"),
         pytest.param("```text\n" + joined(ALICE, ACME, LEADS, end="\n```\n"), id="fence, no completion"),

@@ -159,7 +159,7 @@ def test_after_a_deletion_parents_of_rewritten_reports_are_rewritten():
     records, of = shown(behind, {"old": ("Told of them.", rests)})
     earlier = written(records, of, [])
     more = sketch_evidence(CHUNKS[1_000:1_101])
-    records, now = shown(behind, {"old": ("Told of them anew.", more)})
+    records, now = shown(behind, {"old": ("Told of them again.", more)})
     assert reusable_report(earlier, now, records, 0.1, NOTHING_LOST) is not None
     assert reusable_report(earlier, now, records, 0.1, lost_by()) is None
 

@@ -205,11 +205,11 @@ def test_flipped_bit_in_the_tail_is_detected_on_opening(either: Store, back: int
 
 @pytest.mark.parametrize("damage", [flip, truncate])
 def test_damaged_part_is_found_and_set_aside(either: Store, damage: Callable[[Store, str], None]):
-    sound, spoilt = write_part(either), write_part(either, "cd34", b"other" * 1000)
-    damage(either, spoilt.path)
-    assert damaged_files.find_damaged(either, [sound.path, spoilt.path]) == [spoilt.path]
-    aside = spoilt.path.replace("/part", "/damaged/part")
-    assert damaged_files.set_aside(either, [sound.path, spoilt.path]) == [aside]
+    sound, damaged_part = write_part(either), write_part(either, "cd34", b"other" * 1000)
+    damage(either, damaged_part.path)
+    assert damaged_files.find_damaged(either, [sound.path, damaged_part.path]) == [damaged_part.path]
+    aside = damaged_part.path.replace("/part", "/damaged/part")
+    assert damaged_files.set_aside(either, [sound.path, damaged_part.path]) == [aside]
     assert index_files.list_by_source(either, "t") == {"ab12": (sound.path, sound.bytes)}
 
 
@@ -693,10 +693,10 @@ def test_threads_can_load_the_same_blocks_concurrently(
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="needs Linux")
 def test_files_are_closed_with_the_last_reference(either: Store):
     part = write_part(either)
-    spoilt = replace(part, bytes=part.bytes + 1)
+    damaged_part = replace(part, bytes=part.bytes + 1)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         read_all(index_files.open_part(either, part))
         with pytest.raises(CorruptPart, match="is damaged"):
-            index_files.open_part(either, spoilt)
+            index_files.open_part(either, damaged_part)
     assert len(os.listdir("/proc/self/fd")) <= before + 1
