@@ -198,7 +198,8 @@ def _reset(root: Path, settings: Settings) -> float:
 def _line(cost: Cost, full: Cost) -> str:
     shares = [f"{s} {cost.tokens[s] / full.tokens[s]:.1%}" for s in STAGES if full.tokens[s]]
     kept = f"{cost.kept} of {cost.communities} communities kept, {cost.calls['report']} reports written"
-    return f"{', '.join(shares)}; {kept}; modularity {cost.modularity:.4f} (new partition {cost.new_modularity:.4f})"
+    modularity = f"modularity {cost.modularity:.4f} (new partition {cost.new_modularity:.4f})"
+    return f"{', '.join(shares)}; {kept}; {modularity}"
 
 
 def _print(full: Cost, costs: Mapping[str, Sequence[Cost]]) -> None:

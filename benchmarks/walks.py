@@ -1,4 +1,4 @@
-"""A walk over names and chunks in a large index: CPU and memory of a question, and its results compared with exact
+"""Walks over names and chunks in a large index: CPU and memory of a question, and results compared with exact
 personalised PageRank.
 
     python benchmarks/walks.py --links 1_000_000 10_000_000

@@ -26,8 +26,8 @@ LATENCY_S = 0.5
 BEFORE, AFTER = 8, 24
 """Slots: few and slow. At many calls a second this machine, busy with other tests, would bound them."""
 CHUNKS, FIRST_ANSWERS, SETTLED_LOOKS = 800, 150, 20
-"""Other programs may disturb the search at first. So the server gets more slots only after the calls in flight
-have fitted it in this many checks, after this many answers."""
+"""Other programs may disturb the search at first. So the server gets more slots only after the calls in
+flight have fitted it in this many checks, after this many answers."""
 
 
 def fit(in_flight: Sequence[int], slots: int) -> bool:
