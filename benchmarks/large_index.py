@@ -4,7 +4,7 @@
 
 Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too.
 So the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids
-made anew, and the tables, indexes of rows and indexes for search written as `graphrag-ray index` does. The
+made anew, and the tables, row indexes and search indexes written as `graphrag-ray index` does. The
 words of a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about
 a second a copy of 1,700 chunks.
 """
