@@ -15,7 +15,7 @@ from world import World
 METHOD = "passages-reports"
 BROKEN = {
     "cannot-import": ("import not_installed_anywhere\n", "ModuleNotFoundError"),
-    "no-method": ("METHOD = 'a text'\n", "but a str"),
+    "no-method": ("METHOD = 'a text'\n", "not str"),
     "answers-nonsense": (
         "from graphrag_ray.query.methods.methods import MethodKind\n"
         "def search(question, given):\n    yield 5\n"
@@ -25,7 +25,7 @@ BROKEN = {
 }
 BROKEN_EXPORTERS = {
     "no-module": ("import not_installed_anywhere\n", "ModuleNotFoundError"),
-    "no-exporter": ("EXPORTER = 'a text'\n", "but a str"),
+    "no-exporter": ("EXPORTER = 'a text'\n", "not str"),
     "raises": (
         "from graphrag_ray.export.exporters import Exporter\n"
         "EXPORTER = Exporter(lambda snapshot, output: {}['x'], 'raises', ())\n",
