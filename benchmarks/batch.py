@@ -2,10 +2,10 @@ r"""Many questions at once: `graphrag-ray query --batch` against the simulated e
 
     python benchmarks/batch.py --root index --questions questions.csv --levels C0 C2 --speed 10
 
-The endpoint (see `endpoint/`) has the limits of the GraphRAG paper's own run, 2M tokens and 10k requests a
-minute, times --speed, which divides every duration. Calls and rates are those counted by the endpoint:
-*share of the limit* is the tighter one's, from the first call to the last answer. *again* is the same command
-with the same --out: what it asks, and its seconds. Measures, asserts nothing.
+The endpoint (see `endpoint/`) has the limits that the GraphRAG paper used, 2M tokens and 10k requests per
+minute, times --speed, which divides all durations. The figures come from the endpoint. *share of the limit*
+is the share of the tighter limit, from the first call to the last response. *again* repeats the command with
+the same --out: its calls and its seconds. The benchmark asserts nothing.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
     print(f"{open_index(args.root)!r}, limits and latencies times {args.speed:g}\n")
     print(
         "| level | calls | prompt tokens | completion tokens | s | share of the limit | in flight, mean "
-        "| CPU s | CPU ms a call | answered twice | again |"
+        "| CPU s | CPU ms per call | answered twice | again |"
     )
     print("| --- " * 11 + "|")
     with tempfile.TemporaryDirectory() as scratch:

@@ -106,9 +106,7 @@ def of_rows(store: Store, name: str, parts: Sequence[Part], share: float, rng: n
     derived, s_derived = took(lambda: made(store, RowIndexPlan(covered, (earlier, before))))
     assert derived == rebuilt
     size = f"{derived.bytes / 1e6:.0f} MB"
-    print(
-        f"| index of rows: {name}, {share:.0%} of the parts new; {size} | {s_rebuilt:.2f} | {s_derived:.2f} |"
-    )
+    print(f"| row index: {name}, {share:.0%} of the parts new; {size} | {s_rebuilt:.2f} | {s_derived:.2f} |")
 
 
 def of_counts(store: Store, parts: Sequence[Part]) -> None:

@@ -56,10 +56,10 @@ def called(*words: str) -> tuple[int, float, dict[str, Any], str]:
     done = subprocess.run([*CLI, *words, "--json"], capture_output=True, text=True, check=False)
     seconds = time.monotonic() - before
     try:
-        told = json.loads(done.stdout)
+        output = json.loads(done.stdout)
     except json.JSONDecodeError:
-        told = {}
-    return done.returncode, seconds, told, done.stderr
+        output = {}
+    return done.returncode, seconds, output, done.stderr
 
 
 def tried(corpus: Path, work: Path, limit_s: float) -> list[str]:
@@ -67,18 +67,18 @@ def tried(corpus: Path, work: Path, limit_s: float) -> list[str]:
     source, overrides = unpacked(corpus, work / "input")
     set_ = [word for override in overrides for word in ("--set", override)]
     root = str(work / "index")
-    code, seconds, told, complaint = called("index", str(source), "--root", root, *set_)
-    failed = told.get("counts", {}).get("failures")
+    code, seconds, output, complaint = called("index", str(source), "--root", root, *set_)
+    failed = output.get("counts", {}).get("failures")
     print(f"| {corpus.name} | index | {seconds:.0f} | exit code {code}, {failed} failed |", flush=True)
     wrong = [f"{corpus.name}: {complaint[-2000:]}"] if code or failed else []
     wrong += [f"{corpus.name}: took {seconds:.0f} s"] if seconds > limit_s else []
     for method in METHODS if not code else ():
-        code, seconds, told, complaint = called(
+        code, seconds, output, complaint = called(
             "query", question_of(corpus), "--root", root, "--method", method
         )
-        text = " ".join(str(told.get("text")).split())
+        text = " ".join(str(output.get("text")).split())
         print(f"| | {method} | {seconds:.0f} | {text[:90]} |", flush=True)
-        if code or not told.get("references"):
+        if code or not output.get("references"):
             wrong.append(f"{corpus.name}, {method}: exit code {code}, {complaint[-500:] or text[:200]}")
     return wrong
 

@@ -6,9 +6,9 @@ r"""Index runs that are killed again and again: what survives, what is paid twic
 The first way indexes CORPUS into one fresh root after the other. In each run, at random moments of its steps
 (--seed), something is killed with SIGKILL: a worker, the limiter, a process of Ray Data's,
 the driver, the second of two nodes, or everything. The same command is run until it ends, and
-the parts of all tables, whose names are hashes of their content, are compared with those of a run that nobody
-disturbed. The log of the simulated endpoint, a separate process, shows what was paid twice; *late* is
-what had been answered more than 5 s before the kill, and must be 0.
+the parts of all tables, whose names are hashes of their content, are compared with those of an
+undisturbed run. The log of the simulated endpoint, a separate process, shows which requests were paid for
+twice. *late* counts those that were answered more than 5 s before the kill, and must be 0.
 
 The second way kills everything when nine tenths of the calls are answered, and runs the command once more.
 """

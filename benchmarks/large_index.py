@@ -4,7 +4,7 @@
 
 Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too.
 So the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids
-made anew, and the tables, indexes of rows and indexes for search written as `graphrag-ray index` does. The
+made anew, and the tables, row indexes and search indexes written as `graphrag-ray index` does. The
 words of a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about
 a second a copy of 1,700 chunks.
 """
@@ -227,7 +227,7 @@ def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part
     return found
 
 
-def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> Manifest:
+def made(index: Index, out: Store, copies: int, report: Callable[[str], None]) -> Manifest:
     names = [name for name in IDS if name != "community_reports"]
     tables = {name: copied(index, name, copies) for name in names}
     reports = index.table("community_reports")
@@ -252,7 +252,7 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
                 write_part(out, name, taken(tables, table, *of_part)) for of_part in batches(table)
             ]
             parts[schema.row_index_table(name)] = indexes_of_rows(out, name, parts[name])
-            told(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
+            report(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
     for kind, name in SEARCHED.items():
         started = time.monotonic()
         table = tables[name]
@@ -260,7 +260,7 @@ def made(index: Index, out: Store, copies: int, told: Callable[[str], None]) -> 
         signs = table.ids.shape[0] * table.rows.num_rows * width * 4 > (64 << 20)
         parts[schema.search_index_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
         parts[schema.search_index_table(kind, "vector")] = vector_shards(out, index, kind, table, signs)
-        told(f"search {kind}: {time.monotonic() - started:.0f} s")
+        report(f"search {kind}: {time.monotonic() - started:.0f} s")
         # Only its length is used.
         parts[f"embeddings_{kind}"] = [Part("tables/none", copies * table.rows.num_rows, 0)]
     counts = {name: sum(p.rows for p in of_table) for name, of_table in parts.items() if name in tables}
@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--out", required=True, help="a folder that does not exist")
     options = parser.parse_args()
     out = Store(str(Path(options.out).absolute()))
-    manifest = made(open_index(options.of), out, options.copies, lambda told: print(told, flush=True))
+    manifest = made(open_index(options.of), out, options.copies, lambda message: print(message, flush=True))
     snapshots.commit(out, manifest)
 
 

@@ -22,8 +22,10 @@ CAUGHT = ("killed", "timeout", "segfault")
 
 def verdicts(room: str) -> dict[str, str]:
     """Map from each mutant of the folder to its status in mutmut; empty before its first run."""
-    told = subprocess.run([*MUTMUT, "results", "--all", "true"], capture_output=True, text=True, check=False)
-    lines = (line.strip().partition(": ") for line in told.stdout.splitlines())
+    results = subprocess.run(
+        [*MUTMUT, "results", "--all", "true"], capture_output=True, text=True, check=False
+    )
+    lines = (line.strip().partition(": ") for line in results.stdout.splitlines())
     return {name: verdict for name, _, verdict in lines if name.startswith(f"graphrag_ray.{room}.")}
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/service.py --root ./index --clients 1 10 100 --questions 300
 
-Starts `graphrag-ray serve` on a private Ray of this machine and asks it over HTTP, by --method and --level.
+Starts `graphrag-ray serve` on a private Ray instance and asks it over HTTP, by --method and --level.
 Questions are those of --file (a .csv with a column question_text), or four of our own, in turn. Seconds are
 those that a client waits, its place in the queue included. CPU is that of replicas and of Serve's proxy, for
 each question; that of the clients is not in it, though it runs on the same cores. A row is printed for each

@@ -1,4 +1,4 @@
-"""A proxy in front of an S3 server, that counts what passes and lets it go wrong as it is told."""
+"""A proxy for an S3 server that counts requests and injects faults."""
 
 from __future__ import annotations
 
@@ -15,13 +15,18 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 STATUS = {"500": "InternalError", "503": "SlowDown", "409": "OperationAborted"}
-"""Faults that are answers, with the code in their body."""
-FAULTS = [*STATUS, "hang up", "lose the answer", "cut the answer short"]
+"""Faults that are error responses: the error code in the body, by HTTP status."""
+FAULTS = [*STATUS, "hang up", "lose the response", "truncate the response"]
 
 
 @dataclass(frozen=True)
 class Seen:
-    """method: with what an S3 server takes it for (`GET list`, `PUT part`); path; fault: "" for none."""
+    """A request.
+
+    Attributes:
+        kind: The S3 operation, such as `GET list` or `PUT part`.
+        fault: The injected fault, or "".
+    """
 
     method: str
     kind: str
@@ -30,12 +35,15 @@ class Seen:
 
 
 class S3Proxy:
-    """In front of `target`, while the block lasts.
+    """A context manager that runs a proxy for `target`.
 
-    script   (method, fault): the next request of that method meets that fault, once, in this order
-    choose   otherwise: called with each request, returns a fault or ""
-    arrived  called with each request before its body is taken
-    sent     bytes of the bodies of requests, by kind;  answered: of those of answers
+    Attributes:
+        script: Pairs of method and fault. If the first pair has the method of a request, it is
+            removed and its fault is injected.
+        choose: Returns the fault for a request that the script does not cover, or "".
+        arrived: Called with each request before its body is read.
+        sent: Bytes of request bodies, by kind.
+        answered: Bytes of response bodies, by kind.
     """
 
     def __init__(self, target: str) -> None:
@@ -45,7 +53,7 @@ class S3Proxy:
         self.arrived: Callable[[Seen], None] = lambda seen: None
         self.seen: list[Seen] = []
         self.sent, self.answered = Counter[str](), Counter[str]()
-        self.under_way = 0
+        self.in_flight = 0
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), self._handler())
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
@@ -59,37 +67,37 @@ class S3Proxy:
         self._server.server_close()
 
     def faults(self, method: str) -> list[str]:
-        """What each request of a method met."""
+        """Return the fault of each request with a method, in order."""
         return [s.fault for s in self.seen if s.method == method]
 
     def counts(self) -> Counter[str]:
-        """Requests by kind."""
+        """Count requests by kind."""
         return Counter(s.kind for s in self.seen)
 
     def fail_at_random(self, seed: int, share: float, faults: tuple[str, ...]) -> None:
-        """From now on this share of requests meets one of the faults."""
+        """Inject one of the faults into this share of all further requests."""
         rng = random.Random(seed)
         self.choose = lambda seen: rng.choice(faults) if rng.random() < share else ""
 
     def wait_until_idle(self) -> None:
-        """Until nothing is passed on any more."""
+        """Wait until no request is in flight."""
         end = time.monotonic() + 30
-        while self.under_way and time.monotonic() < end:
+        while self.in_flight and time.monotonic() < end:
             time.sleep(0.01)
 
     @contextmanager
-    def passing(self, method: str, url: str) -> Iterator[None]:
+    def track(self, method: str, url: str) -> Iterator[None]:
         with self._lock:
-            self.under_way += 1
+            self.in_flight += 1
         try:
             self.arrived(Seen(method, _kind(method, url), url, ""))
             yield
         finally:
             with self._lock:
-                self.under_way -= 1
+                self.in_flight -= 1
 
-    def take(self, method: str, url: str, n_bytes: int) -> str:
-        """Record a request with a body of this many bytes. Returns its fault."""
+    def record_request(self, method: str, url: str, n_bytes: int) -> str:
+        """Record a request and the size of its body. Returns its fault."""
         with self._lock:
             self.sent[_kind(method, url)] += n_bytes
             if self.script and self.script[0][0] == method:
@@ -99,7 +107,7 @@ class S3Proxy:
             self.seen.append(Seen(method, _kind(method, url), url, fault))
         return fault
 
-    def note_answer(self, method: str, url: str, n_bytes: int) -> None:
+    def record_response(self, method: str, url: str, n_bytes: int) -> None:
         with self._lock:
             self.answered[_kind(method, url)] += n_bytes
 
@@ -108,8 +116,8 @@ class S3Proxy:
 
         class Handler(_Handler):
             def handle_request(self) -> None:
-                with proxy.passing(self.command, self.path):
-                    self.pass_on(proxy)
+                with proxy.track(self.command, self.path):
+                    self.forward(proxy)
 
             do_GET = do_PUT = do_HEAD = do_DELETE = do_POST = handle_request
 
@@ -119,41 +127,43 @@ class S3Proxy:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
-    """Of connections that wait to be accepted. With the usual 5 some of many at once wait for a second."""
+    """Maximum number of connections that wait to be accepted. With the default of 5, some connections are
+    delayed by a second when many are opened at once.
+    """
 
 
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
-    def pass_on(self, proxy: S3Proxy) -> None:
+    def forward(self, proxy: S3Proxy) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         body = self._body(length)
         if len(body) < length:
-            # The client is gone: the server sees as much, and that nobody is there any more.
+            # The client is gone. Forward the partial body and close the connection.
             with closing(self._request(proxy, body)):
                 return self._hang_up()
-        fault = proxy.take(self.command, self.path, length)
+        fault = proxy.record_request(self.command, self.path, length)
         if fault in STATUS:
-            return self._answer(int(fault), [], b"<Error><Code>%s</Code></Error>" % STATUS[fault].encode())
+            return self._respond(int(fault), [], b"<Error><Code>%s</Code></Error>" % STATUS[fault].encode())
         if fault == "hang up":
             return self._hang_up()
         connection = self._request(proxy, body)
-        answer = connection.getresponse()
-        data = answer.read()
+        response = connection.getresponse()
+        data = response.read()
         connection.close()
-        if fault == "lose the answer":
+        if fault == "lose the response":
             return self._hang_up()
-        cut = len(data) // 2 if fault == "cut the answer short" else len(data)
-        proxy.note_answer(self.command, self.path, cut)
-        return self._answer(answer.status, answer.getheaders(), data, cut)
+        cut = len(data) // 2 if fault == "truncate the response" else len(data)
+        proxy.record_response(self.command, self.path, cut)
+        return self._respond(response.status, response.getheaders(), data, cut)
 
     def _body(self, length: int) -> bytes:
-        pieces, left = [], length
+        pieces, remaining = [], length
         with suppress(ConnectionError):
-            while left and (piece := self.rfile.read1(min(left, 1 << 20))):
+            while remaining and (piece := self.rfile.read1(min(remaining, 1 << 20))):
                 pieces.append(piece)
-                left -= len(piece)
+                remaining -= len(piece)
         return b"".join(pieces)
 
     def _request(self, proxy: S3Proxy, body: bytes) -> http.client.HTTPConnection:
@@ -161,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         connection.request(self.command, self.path, body, dict(self.headers))
         return connection
 
-    def _answer(
+    def _respond(
         self, status: int, headers: list[tuple[str, str]], data: bytes, cut: int | None = None
     ) -> None:
         self.send_response_only(status)

@@ -1,8 +1,9 @@
-"""Index a folder of .txt files with microsoft/graphrag; run by the Python that has it.
+"""Index a folder of .txt files with microsoft/graphrag.
 
     python run_graphrag.py INPUT WORK BASE_URL IN_FLIGHT
 
-Its standard pipeline with its own defaults, but for the address, the chunks and the gleanings.
+Run it with the Python environment in which graphrag is installed. It runs graphrag's standard pipeline with
+default settings, except for the models, the chunks, the gleanings and the number of concurrent requests.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main(source: str, folder: str, base_url: str, in_flight: str) -> int:
     config = settings(Path(source), work, base_url, int(in_flight))
     (work / "settings.yaml").write_text(json.dumps(config))
     outputs = asyncio.run(build_index(load_config(root_dir=work)))
-    wrong = [f"{o.workflow}: {o.error}" for o in outputs if o.error is not None]
+    errors = [f"{o.workflow}: {o.error}" for o in outputs if o.error is not None]
     tables = ("text_units", "entities", "relationships", "communities", "community_reports")
     rows = {t: len(pd.read_parquet(work / "output" / f"{t}.parquet", columns=["id"])) for t in tables}
     built = {
@@ -59,9 +60,9 @@ def main(source: str, folder: str, base_url: str, in_flight: str) -> int:
         "reports": rows["community_reports"],
         "version": version("graphrag"),
     }
-    print("\n".join(wrong))
+    print("\n".join(errors))
     print("built " + json.dumps(built), flush=True)
-    return 1 if wrong else 0
+    return 1 if errors else 0
 
 
 if __name__ == "__main__":

@@ -29,8 +29,8 @@ _RECORDS = frozenset({"field", "record", "completion"})
 """Extracted records have the form ("entity"{field}NAME{field}…){record}. {completion} ends the reply."""
 _PASSAGE = _RECORDS | {"language", "header", "text"}
 _LENGTH = frozenset({"max_tokens", "max_words"})
-_WRITTEN = _LENGTH | {"language"}
-_ANSWER = _WRITTEN | {"question", "response_type", "knowledge"}
+_GENERATED = _LENGTH | {"language"}
+_ANSWER = _GENERATED | {"question", "response_type", "knowledge"}
 _QUESTIONS = frozenset({"description", "n", "language"})
 
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
@@ -39,29 +39,29 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "glean_check": frozenset(),
     "glean": _RECORDS,
     "claims": _PASSAGE | {"claim_description", "entities"},
-    "describe": _WRITTEN | {"kind", "name", "descriptions"},
-    "about": _WRITTEN | {"titles", "entities"},
-    "report": _WRITTEN | {"about", "role", "rating_criterion", "context"},
-    "summary": _WRITTEN | {"context"},
+    "describe": _GENERATED | {"kind", "name", "descriptions"},
+    "about": _GENERATED | {"titles", "entities"},
+    "report": _GENERATED | {"about", "role", "rating_criterion", "context"},
+    "summary": _GENERATED | {"context"},
     "map": _ANSWER | {"about", "context"},
     "map_points": _ANSWER | {"about", "context"},
     "rate": _LENGTH | {"about", "question", "context"},
     "reduce": _ANSWER | {"answers"},
     "answer": _ANSWER | {"context"},
-    "drift_hypothesis": _WRITTEN | {"about", "question"},
+    "drift_hypothesis": _GENERATED | {"about", "question"},
     "drift_primer": _ANSWER | {"about", "context", "n_follow_ups"},
     "drift_local": _ANSWER | {"asked", "context", "follow_up", "n_follow_ups"},
     "keywords": frozenset({"about", "question", "language"}),
     "walk_answer": _ANSWER | {"context", "if_missing"},
     "next_questions": frozenset({"question", "asked", "context", "n_questions"}),
     "pick_facts": frozenset({"question", "context", "n_facts"}),
-    "zero_shot": _WRITTEN | {"question", "response_type"},
-    "query_entities": _WRITTEN | {"about", "question", "n_entities"},
-    "entity_questions": _WRITTEN | {"question", "entity", "n_questions"},
+    "zero_shot": _GENERATED | {"question", "response_type"},
+    "query_entities": _GENERATED | {"about", "question", "n_entities"},
+    "entity_questions": _GENERATED | {"question", "entity", "n_questions"},
     "entity_summary": _ANSWER | {"entity", "questions", "context"},
     "fgrag_answer": _ANSWER | {"answers"},
     "condense": frozenset({"history", "question"}),
-    "corpus_description": _WRITTEN | {"reports"},
+    "corpus_description": _GENERATED | {"reports"},
     "personas": _QUESTIONS,
     "tasks": _QUESTIONS | {"persona"},
     "corpus_questions": _QUESTIONS | {"persona", "task"},
@@ -114,9 +114,9 @@ class Prompt:
         return self._fill(self.user, variables)
 
     def _fill(self, template: str, variables: Mapping[str, str]) -> str:
-        # Item keys cover every byte of an indexing prompt, so only remove optional placeholders there.
-        only = OPTIONAL if self.name in INDEXING_PROMPTS else None
-        template = _without_empty(template, variables, only)
+        # Item keys depend on every byte of an indexing prompt, so remove only its optional placeholders.
+        removable = OPTIONAL if self.name in INDEXING_PROMPTS else None
+        template = _remove_empty(template, variables, removable)
         return _PLACEHOLDER.sub(lambda m: variables[m.group(1)], template)
 
 
@@ -207,7 +207,7 @@ def _prompt_paths(folder: str) -> dict[str, str]:
         if near := difflib.get_close_matches(name, PLACEHOLDERS, n=1, cutoff=0.8):
             raise PromptError(
                 f"Unknown prompt {display_path(paths[name])}; did you mean {near[0]}.txt? "
-                "Rename it or move it away."
+                "Rename the file or move it to another folder."
             )
     return paths
 
@@ -218,13 +218,14 @@ def bundled_prompts() -> Path:
     return installed if installed.is_dir() else Path(__file__).parents[2] / "prompts"
 
 
-def _without_empty(template: str, variables: Mapping[str, str], only: frozenset[str] | None) -> str:
-    """Remove placeholders with empty values, adjacent blanks, and lines that contain nothing else.
+def _remove_empty(template: str, variables: Mapping[str, str], removable: frozenset[str] | None) -> str:
+    """Remove placeholders with empty values.
 
-    If `only` is given, other placeholders are left alone.
+    Also removes the blanks next to them, and lines that would be left empty. If `removable` is given, other
+    placeholders are left alone.
     """
     slots = set(_PLACEHOLDER.findall(template))
-    for name in sorted(n for n in (slots if only is None else slots & only) if not variables[n]):
+    for name in sorted(n for n in (slots if removable is None else slots & removable) if not variables[n]):
         slot = rf"\{{{name}\}}"
         alone = rf"^[ \t]*+(?:[-*•][ \t]*+)?{slot}[ \t]*+(?:\n|\Z)"
         first, later = rf"^{slot}[ \t]*+", rf"(?<![ \t])[ \t]*+{slot}"

@@ -1,8 +1,8 @@
 """Export the graph as GraphML (graphml.graphdrawing.org) for Gephi, igraph, networkx and others.
 
 Nodes and edges have the columns of `graph_tables.py` but no coordinates, because the reading program computes
-the layout. Edges are undirected in a graph and directed in a tree. Ids are n12 and e7 in a graph, from the
-short ids that `inspect` accepts, and s12 and c7 in a tree. Missing values have no element.
+the layout. Edges are undirected in a graph and directed in a tree. In a graph, ids such as n12 and e7 contain
+the short ids that `inspect` accepts; in a tree, ids look like s12 and c7. Missing values are omitted.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from graphrag_ray.export.graph_tables import edge_tables, escape_xml, node_table
 from graphrag_ray.export.output import Output
 
 PATH = "graph.graphml"
-FOOT = "  </graph>\n</graphml>\n"
+FOOTER = "  </graph>\n</graphml>\n"
 _ENDS = ("id", "source", "target", "source_label", "target_label")
 """Columns of edges that are not exported as attributes."""
 
@@ -27,19 +27,19 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
     nodes, edges = node_tables(snapshot, members), edge_tables(snapshot, members)
     rows = 0
     with output.file(PATH) as local, open(local, "w", encoding="utf-8", newline="\n") as file:
-        file.write(head(next(nodes), next(edges), directed=snapshot.is_tree))
+        file.write(header(next(nodes), next(edges), directed=snapshot.is_tree))
         for table in nodes:
             file.write(node_lines(table))
             rows += table.num_rows
         for table in edges:
             file.write(edge_lines(table))
-        file.write(FOOT)
+        file.write(FOOTER)
     output.rows[PATH] = rows
     return []
 
 
-def head(nodes: pa.Table, edges: pa.Table, *, directed: bool = False) -> str:
-    """Render everything before the first node. `nodes` and `edges` may be empty tables with the columns."""
+def header(nodes: pa.Table, edges: pa.Table, *, directed: bool = False) -> str:
+    """Render everything before the first node. Only the columns of `nodes` and `edges` matter."""
     keys = ""
     for element, columns in (("node", _node_data(nodes)), ("edge", _edge_data(edges))):
         for id_, column in columns.items():
@@ -102,8 +102,6 @@ EXPORTER = Exporter(
     write,
     "the graph for Gephi and similar tools, with communities as node attributes C0, C1, …",
     (PATH,),
-    lambda url: (
-        "Open it in Gephi. Colour nodes by their communities, C0, C1, …, or in a tree by kind or level."
-    ),
+    lambda url: "Open it in Gephi. Colour nodes by community (C0, C1, …), or in a tree by kind or level.",
     supports_trees=True,
 )

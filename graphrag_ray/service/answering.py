@@ -167,8 +167,8 @@ class Service:
             seconds = time.monotonic() - started
             # Clients can make up any number of names, so unknown ones must not become labels.
             method = question.method if question.method in methods.METHODS else "unknown"
-            self.metrics.question(method, status, seconds)
-            self.metrics.calls(accounts)
+            self.metrics.count_question(method, status, seconds)
+            self.metrics.count_calls(accounts)
             logs.log_event(
                 log,
                 "Question ended",

@@ -194,7 +194,7 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get(METRICS, response_model=None)
     async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type=CONTENT_TYPE_LATEST)
+        return Response(service.metrics.render(), media_type=CONTENT_TYPE_LATEST)
 
 
 def _add_error_handlers(app: FastAPI, options: ServiceOptions) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of a service: of this process at /metrics, and of all processes through a recorder.
+"""Service metrics: /metrics shows those of this process, a recorder collects those of all processes.
 
 Model calls have the same metric names as in an index run.
 """
@@ -44,17 +44,17 @@ SERVICE_METRICS = (
     Instrument(
         "histogram",
         "service_question_seconds",
-        "Time from the arrival of a question to its end",
+        "Time from receiving a question to finishing it",
         ("method",),
         _SECONDS,
     ),
     Instrument("gauge", "service_questions_running", "Questions being answered"),
     Instrument("gauge", "service_questions_waiting", "Questions waiting for a slot"),
-    Instrument("gauge", "service_snapshot", "Number of the served snapshot, 0 without one"),
-    Instrument("gauge", "service_snapshot_looks_failed", "Failed checks for a newer snapshot"),
-    Instrument("gauge", "service_kept_bytes", "Bytes of rows cached for later questions"),
-    Instrument("counter", "service_kept_hits", "Columns or pages found in the cache"),
-    Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
+    Instrument("gauge", "service_snapshot", "Number of the served snapshot, or 0 if there is none"),
+    Instrument("gauge", "service_snapshot_checks_failed", "Failed checks for a newer snapshot"),
+    Instrument("gauge", "service_cache_bytes", "Bytes of rows cached for later questions"),
+    Instrument("counter", "service_cache_hits", "Columns or pages found in the cache"),
+    Instrument("counter", "service_cache_misses", "Columns or pages that had to be read"),
 )
 MODEL_METRICS = (*CALL_METRICS, *ENDPOINT_METRICS)
 
@@ -77,20 +77,20 @@ class ServiceMetrics:
         self._registry = CollectorRegistry()
         self._recorder = _Recorders(self._registry, replica, recorder)
         self._watched: list[Callable[[], None]] = []
-        self._counted: Mapping[str, int] = {}
+        self._last_cache_stats: Mapping[str, int] = {}
 
-    def request(self, path: str, status: int) -> None:
+    def count_request(self, path: str, status: int) -> None:
         """Count an HTTP request. `path` is without the service's prefix."""
         label = _MODELS_PATH if path.startswith(f"{_MODELS_PATH}/") else path
         labels = {"path": label if label in PATHS else OTHER, "status": str(status)}
         self._recorder.count("service_requests", 1, labels)
 
-    def question(self, method: str, status: int, seconds: float) -> None:
+    def count_question(self, method: str, status: int, seconds: float) -> None:
         """Count a finished question. `status` is its HTTP status, or CLIENT_GONE."""
         self._recorder.count("service_questions", 1, {"method": method, "status": str(status)})
         self._recorder.observe("service_question_seconds", seconds, {"method": method})
 
-    def calls(self, accounts: Accounts) -> None:
+    def count_calls(self, accounts: Accounts) -> None:
         """Count the model calls of a question, answered or not."""
         for (stage, model), totals in accounts.by_stage.items():
             for name, amount in metric_values(totals).items():
@@ -100,16 +100,16 @@ class ServiceMetrics:
         """Report the endpoints of a limiter of this process until the returned function is called."""
         limiter_id, meter = uuid.uuid4().hex, CallMeter(self._recorder, models.online)
 
-        def report(over: bool = False) -> None:
+        def report(ended: bool = False) -> None:
             for name in models.online:
                 meter.endpoints(
-                    SERVICE_STAGE, WatchedEndpoints(name, limiter_id, limiter.endpoint_states(name)), over
+                    SERVICE_STAGE, WatchedEndpoints(name, limiter_id, limiter.endpoint_states(name)), ended
                 )
 
         def stop() -> None:
-            report(over=True)
+            report(ended=True)
             self._watched.remove(report)
-            self._update()  # another limiter may share the gauges
+            self._update()  # Another limiter may share the gauges.
 
         self._watched.append(report)
         return stop
@@ -120,7 +120,8 @@ class ServiceMetrics:
             self._update()
             await asyncio.sleep(UPDATE_INTERVAL_S)
 
-    def text(self) -> bytes:
+    def render(self) -> bytes:
+        """Return the metrics in the Prometheus text format."""
         self._update()
         return generate_latest(self._registry)
 
@@ -131,17 +132,18 @@ class ServiceMetrics:
             "service_questions_running": self._slots.running,
             "service_questions_waiting": self._slots.waiting,
             "service_snapshot": current.number if current else 0,
-            "service_snapshot_looks_failed": self._live.failed_refreshes,
+            "service_snapshot_checks_failed": self._live.failed_refreshes,
         }
         if cache:
-            gauges["service_kept_bytes"] = cache["bytes"]
+            gauges["service_cache_bytes"] = cache["bytes"]
         for name, value in gauges.items():
             self._recorder.set(name, value, {})
         for name in ("hits", "misses"):
-            increase = cache.get(name, 0) - self._counted.get(name, 0)
-            self._recorder.count(f"service_kept_{name}", max(0, increase), {})
-        self._counted = cache
-        for report in list(self._watched):  # if two limiters have an endpoint, the newer one is reported last
+            increase = cache.get(name, 0) - self._last_cache_stats.get(name, 0)
+            self._recorder.count(f"service_cache_{name}", max(0, increase), {})
+        self._last_cache_stats = cache
+        # If two limiters have the same endpoint, the newer one is reported last.
+        for report in list(self._watched):
             report()
 
 
@@ -161,14 +163,14 @@ class RequestCounter:
             nonlocal answered
             if message["type"] == "http.response.start":
                 answered = True
-                self._metrics.request(path, message["status"])
+                self._metrics.count_request(path, message["status"])
             await send(message)
 
         try:
             await self._app(scope, receive, counted)
         except BaseException as e:
-            if not answered:  # the server will send the response
-                self._metrics.request(path, 500 if isinstance(e, Exception) else CLIENT_GONE)
+            if not answered:  # The server will send the response.
+                self._metrics.count_request(path, 500 if isinstance(e, Exception) else CLIENT_GONE)
             raise
 
 

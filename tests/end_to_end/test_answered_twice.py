@@ -1,5 +1,6 @@
-"""Requests that were answered twice, by a worker that was presumed dead: tables contain the replies in the
-journal."""
+"""A worker that was presumed dead may answer a request a second time. Tables use the reply that the journal
+selects.
+"""
 
 from __future__ import annotations
 
@@ -24,19 +25,21 @@ SMALL = {
 }
 
 
-def chain(n: int) -> dict[str, str]:
+def chain_of_people(n: int) -> dict[str, str]:
     name = [f"{chr(65 + i // 26)}{chr(65 + i % 26)}X" for i in range(n + 3)]
     return {f"{i:02}.txt": f"{name[i]} knows {name[i + 1]} and {name[i + 2]}." for i in range(n)}
 
 
-def answer_differently_and_earlier(store: Store) -> int:
+def journal_earlier_replies(store: Store) -> int:
     """Journal another, earlier reply to each report request, as a worker that was presumed dead might."""
     index = JournalIndex.load(store, "report")
     zombie = JournalWriter(store, "report", "zombie")
     written = [r for key in answered_keys(store) for r in index.rows_of_item(key) if r.kind == TURN]
     for row in written:
-        told = json.loads(row.reply or "")
-        zombie.append(replace(row, at=row.at - 1, reply=json.dumps({**told, "title": "Z " + told["title"]})))
+        reply = json.loads(row.reply or "")
+        zombie.append(
+            replace(row, at=row.at - 1, reply=json.dumps({**reply, "title": "Z " + reply["title"]}))
+        )
     zombie.flush()
     return len(written)
 
@@ -56,23 +59,23 @@ def answered_keys(store: Store) -> list[str]:
 
 
 def test_reports_use_the_valid_reply(world: World, monkeypatch: pytest.MonkeyPatch):
-    world.write(chain(40))
+    world.write(chain_of_people(40))
     world.index(**SMALL)
     undisturbed = everything(world.open())["community_reports"]
     assert len({r["level"] for r in undisturbed}) > 1
     world.forget()
-    sweep, zombies = LocalExecutor.sweep, []
+    sweep, duplicates = LocalExecutor.sweep, []
 
     def disturbed(self: LocalExecutor, work: Any, source: Any, index: Any) -> Any:
         done = sweep(self, work, source, index)
-        if work.name == "report" and not zombies:
-            zombies.append(answer_differently_and_earlier(world.store))
+        if work.name == "report" and not duplicates:
+            duplicates.append(journal_earlier_replies(world.store))
         return done
 
     monkeypatch.setattr(LocalExecutor, "sweep", disturbed)
     world.index(**SMALL)
     reports = everything(world.open())["community_reports"]
-    assert zombies == [len(undisturbed)]
+    assert duplicates == [len(undisturbed)]
     assert any(r["title"].startswith("Z ") for r in reports) and reports != undisturbed
 
     for folder in ("tables", "snapshots", "locks", "runs"):
@@ -80,7 +83,7 @@ def test_reports_use_the_valid_reply(world: World, monkeypatch: pytest.MonkeyPat
     (world.root / "CURRENT").unlink()
     asked = world.asked()
     world.index(**SMALL)
-    assert world.asked() == asked, "the journal answers every report that was planned from it"
+    assert world.asked() == asked, "the journal has a reply for every planned report"
     assert everything(world.open())["community_reports"] == reports
 
 
@@ -88,7 +91,7 @@ def row(key: str, at: float, **changes: Any) -> JournalRow:
     return replace(JournalRow(key, 0, 0, "h", TURN, at, reply=f"at {at}"), **changes)
 
 
-def test_only_two_valid_replies_to_one_request_are_repeats(world: World):
+def test_only_two_valid_replies_to_one_request_are_duplicates(world: World):
     store = world.store
     keys = [f"{i:064x}"[::-1] for i in range(6)]
     for writer, rows in (
@@ -96,7 +99,7 @@ def test_only_two_valid_replies_to_one_request_are_repeats(world: World):
         ("b", [row(keys[1], 6.0)]),
         ("c", [row(keys[2], 6.0, request_hash="another")]),
         ("d", [row(keys[3], 6.0, turn=1)]),
-        ("e", [row(keys[4], 5.0)]),  # Written twice, as by a compaction that was killed.
+        ("e", [row(keys[4], 5.0)]),  # Duplicated, as after a killed compaction.
         ("f", [row(keys[5], 5.0, kind="retry", reply=None), row(keys[5], 7.0)]),
     ):
         journal = JournalWriter(store, "report", writer)

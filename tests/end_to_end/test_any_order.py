@@ -1,4 +1,4 @@
-"""The same replies give the same tables in any order."""
+"""Tables do not depend on the order in which replies arrive."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ SETTINGS = {
 
 
 @pytest.fixture
-def calm(world: World) -> dict:
-    """The tables of an undisturbed run. Empties the world afterwards."""
+def undisturbed(world: World) -> dict:
+    """The tables of an undisturbed run, whose index is then deleted."""
     world.write(TOWN)
     world.index(**SETTINGS)
     tables = everything(world.open())
@@ -29,43 +29,47 @@ def calm(world: World) -> dict:
 
 
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_tables_do_not_depend_on_which_call_returns_first(world: World, calm: dict, seed: int):
-    dice = random.Random(seed)
-    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=dice.random() * 0.06)
+def test_tables_do_not_depend_on_which_call_returns_first(world: World, undisturbed: dict, seed: int):
+    rng = random.Random(seed)
+    world.endpoint.respond = lambda body: Answer(toy_model.respond(body), delay_s=rng.random() * 0.06)
     world.index(**SETTINGS)
-    assert everything(world.open()) == calm
+    assert everything(world.open()) == undisturbed
 
 
-def test_tables_do_not_depend_on_transient_faults(world: World, calm: dict):
-    dice = random.Random(7)
+def test_tables_do_not_depend_on_transient_faults(world: World, undisturbed: dict):
+    rng = random.Random(7)
 
     def respond(body: dict) -> Response:
-        return rate_limited(retry_after="0.02") if dice.random() < 0.1 else toy_model.respond(body)
+        return rate_limited(retry_after="0.02") if rng.random() < 0.1 else toy_model.respond(body)
 
     world.endpoint.respond = respond
     world.index(**SETTINGS)
-    assert everything(world.open()) == calm
+    assert everything(world.open()) == undisturbed
 
 
-def test_tables_do_not_depend_on_how_many_items_run_at_once(world: World, calm: dict):
+def test_tables_do_not_depend_on_how_many_items_run_at_once(world: World, undisturbed: dict):
     model = world.settings().models["default"].model_dump(mode="json")
     model["endpoints"][0]["max_in_flight"] = 1
     world.index(models={"default": model}, **SETTINGS)
-    assert everything(world.open()) == calm
+    assert everything(world.open()) == undisturbed
 
 
 def test_tables_do_not_depend_on_how_rows_are_split_into_files(world: World):
-    """Ids contain the path, so the same rows in one file are other documents with the same content."""
+    """Ids depend on the path, so they differ, but titles and contents are the same."""
     import json
 
     rows = [json.dumps({"text": text, "id": name}) for name, text in TOWN.items()]
     world.write({"all.jsonl": "\n".join(rows)})
     options = {"input": {"id_column": "id"}} | SETTINGS
     world.index(**options)
-    whole = {e["title"]: (e["frequency"], e["degree"], e["description"]) for e in world.table("entities")}
+    from_one_file = {
+        e["title"]: (e["frequency"], e["degree"], e["description"]) for e in world.table("entities")
+    }
     (world.input / "all.jsonl").unlink()
     world.forget()
     world.write({f"{i}.jsonl": row for i, row in enumerate(rows)})
     world.index(**options)
-    cut = {e["title"]: (e["frequency"], e["degree"], e["description"]) for e in world.table("entities")}
-    assert cut == whole
+    from_many_files = {
+        e["title"]: (e["frequency"], e["degree"], e["description"]) for e in world.table("entities")
+    }
+    assert from_many_files == from_one_file

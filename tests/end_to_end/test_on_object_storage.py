@@ -306,11 +306,11 @@ def test_an_unreachable_server_is_reported(run: Command, cloud: Cloud, monkeypat
 def test_transient_faults_do_not_change_the_index(run: Command, cloud: Cloud, proxy: S3Proxy):
     cloud.write(TOWN)
     expected = cloud.expected()
-    proxy.fail_at_random(7, 0.1, ("500", "503", "hang up", "lose the answer"))
+    proxy.fail_at_random(7, 0.1, ("500", "503", "hang up", "lose the response"))
     result = run(*cloud.index_command(*cloud.reached(proxy.address)))
     assert result.exit_code == 0, result.output
     met = Counter(s.fault for s in proxy.seen)
-    assert min(met[fault] for fault in ("500", "503", "hang up", "lose the answer")) > 0
+    assert min(met[fault] for fault in ("500", "503", "hang up", "lose the response")) > 0
     assert tables(cloud.open()) == expected
 
 

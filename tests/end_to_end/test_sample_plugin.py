@@ -126,7 +126,7 @@ def test_an_export_format_is_listed_with_its_package_and_writes_files(
     installed: Path, town: World, tmp_path: Path
 ):
     listed = run(installed, "-m", "graphrag_ray", "export", "--formats")
-    assert "pairs      pairs of related entities, one a line (graphrag-ray-sample 1.0)" in listed.stdout
+    assert "pairs      pairs of related entities, one per line (graphrag-ray-sample 1.0)" in listed.stdout
     assert "graphml    the graph for Gephi" in listed.stdout
     done = export(installed, town, tmp_path / "out", "pairs")
     assert done.returncode == 0 and "pairs.txt" in done.stdout, done.stderr

@@ -1,4 +1,4 @@
-"""The store against a real S3 server over HTTP (which one: see s3_server.py)."""
+"""The store against a real S3 server over HTTP (`s3_server.py` chooses it)."""
 
 import importlib.util
 import os
@@ -55,18 +55,18 @@ def proxied(proxy):
 def test_listing_with_several_pages_is_complete(store, proxy):
     with ThreadPoolExecutor(16) as pool:
         list(pool.map(lambda i: store.write(f"many/{i:04d}", b"x"), range(1005)))
-    proxy.script[:] = [("GET", ""), ("GET", "503"), ("GET", "cut the answer short")]
-    through = Store(store.url, {"endpoint_url": proxy.address})
-    assert [info.path for info in through.list("many")] == [f"many/{i:04d}" for i in range(1005)]
-    assert proxy.faults("GET")[:3] == ["", "503", "cut the answer short"]
+    proxy.script[:] = [("GET", ""), ("GET", "503"), ("GET", "truncate the response")]
+    proxied = Store(store.url, {"endpoint_url": proxy.address})
+    assert [info.path for info in proxied.list("many")] == [f"many/{i:04d}" for i in range(1005)]
+    assert proxy.faults("GET")[:3] == ["", "503", "truncate the response"]
     proxy.seen.clear()
-    assert len(through.list("many")) == 1005
+    assert len(proxied.list("many")) == 1005
     assert proxy.counts() == {"GET list": 2}
 
 
 def test_common_operations_take_one_request_each(proxy, proxied):
     part = parts.write_part(proxied, "entities", pa.table({"n": [1, 2]}))
-    assert proxy.counts() == {"HEAD": 1, "PUT": 1}, "a look whether the part is there, and its bytes"
+    assert proxy.counts() == {"HEAD": 1, "PUT": 1}, "one check for an existing part and one upload"
     assert proxy.sent["PUT"] == part.bytes
     for operation, kind in [
         (lambda: parts.read_part(proxied, part, ["n"]), "GET"),
@@ -106,20 +106,20 @@ for i in range(9):
 
 
 @pytest.mark.parametrize(
-    ("piece", "kind", "nth"),
+    ("single_put_bytes", "kind", "nth"),
     [(remote_files._SINGLE_PUT_BYTES, "PUT", 2), (6 << 20, "PUT part", 7)],
     ids=["in one request", "in parts"],
 )
-def test_killed_writer_leaves_no_partial_object(store, proxy, piece, kind, nth):
-    begun = []
+def test_killed_writer_leaves_no_partial_object(store, proxy, single_put_bytes, kind, nth):
+    kinds = []
 
     def kill(seen):
-        begun.append(seen.kind)
-        if begun.count(kind) == nth:
+        kinds.append(seen.kind)
+        if kinds.count(kind) == nth:
             writer.send_signal(signal.SIGKILL)
 
     proxy.arrived = kill
-    arguments = [sys.executable, "-c", WRITER, store.url, proxy.address, str(piece), str(LARGE)]
+    arguments = [sys.executable, "-c", WRITER, store.url, proxy.address, str(single_put_bytes), str(LARGE)]
     writer = subprocess.Popen(arguments)
     assert writer.wait(100) == -signal.SIGKILL
     proxy.wait_until_idle()
@@ -157,31 +157,31 @@ def test_storage_options_are_passed_to_the_client(endpoint):
 
 
 def test_every_kind_of_fault_is_survived(proxy, proxied):
-    faults = ["500", "503", "hang up", "lose the answer"]
+    faults = ["500", "503", "hang up", "lose the response"]
     proxy.script[:] = [("PUT", fault) for fault in faults]
     proxied.write("x", b"0123456789")
     assert proxy.faults("PUT") == [*faults, ""]
-    proxy.script[:] = [("GET", fault) for fault in [*faults[:3], "cut the answer short"]]
+    proxy.script[:] = [("GET", fault) for fault in [*faults[:3], "truncate the response"]]
     assert proxied.read("x") == b"0123456789"
-    proxy.script[:] = [("GET", "503"), ("GET", "cut the answer short")]
+    proxy.script[:] = [("GET", "503"), ("GET", "truncate the response")]
     assert [info.path for info in proxied.list()] == ["x"]
     proxy.script[:] = [("HEAD", "503"), ("HEAD", "hang up")]
     assert proxied.size("x") == 10
-    proxy.script[:] = [("DELETE", "500"), ("DELETE", "lose the answer")]
+    proxy.script[:] = [("DELETE", "500"), ("DELETE", "lose the response")]
     proxied.delete("x")
     assert not proxied.exists("x")
     assert proxy.script == []
 
 
 def test_create_with_a_lost_response_succeeds(proxy, proxied):
-    proxy.script[:] = [("PUT", "lose the answer")]
+    proxy.script[:] = [("PUT", "lose the response")]
     assert proxied.create("x", b"mine")
     assert proxied.read("x") == b"mine"
     assert not proxied.create("x", b"theirs")
 
 
 def test_exactly_one_of_several_creates_with_lost_responses_succeeds(proxy, proxied):
-    proxy.script[:] = [("PUT", "lose the answer")] * 4
+    proxy.script[:] = [("PUT", "lose the response")] * 4
     with ThreadPoolExecutor(8) as pool:
         won = list(pool.map(lambda i: proxied.create("x", b"%d" % i), range(8)))
     assert won.count(True) == 1

@@ -33,8 +33,8 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     counts and failures.
     """
     spec = extraction_dialogue.extract_spec(run.prompts, run.settings, names.key)
-    # Initial estimate of the calls per chunk: half of the gleaning checks are answered with yes, and each yes
-    # leads to another extraction.
+    # Initial estimate of the calls per chunk: half of the gleaning checks return yes, and each yes leads to
+    # another extraction.
     turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
     work = Work(
         "extract",
@@ -115,7 +115,7 @@ def _collect(
     store: Store,
     chunks: _Chunks,
 ) -> Iterator[Tables]:
-    """Replay a group of chunks into one part per table, because a manifest lists all parts of a corpus."""
+    """Replay a group of chunks. Yields one part per table, because the manifest lists every part."""
     tables: dict[str, list[pa.Table]] = {}
     for batch in replay_rows(work, index(), store, _load(store, chunks)):
         results = [
@@ -134,12 +134,12 @@ def _graph_tables(
     counts = (
         {
             "unusable_records": records.unusable,
-            "odd_gleaning_replies": records.unexpected_glean_replies,
+            "unexpected_gleaning_replies": records.unexpected_glean_replies,
             "blocked_names": records.blocked,
             "unreadable_strengths": records.unreadable_strengths,
             "self_relationships": sum(r.source == r.target for r in records.relationships),
             "gleaned_entities": sum(r.turn > 0 for r in records.entities),
-            "chunks_without_entity": int(not records.entities),
+            "chunks_without_entities": int(not records.entities),
         }
         for _, records in results
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.base.wording import plural
-from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_context_fits, reduce_bound
 from graphrag_ray.query.methods.context_filling import Share, fill
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, resolve_hierarchy
 from graphrag_ray.query.methods.local_search import EDGES, MAX_EDGES, relationships_in_order
@@ -47,7 +47,7 @@ def search(question: Question, env: SearchEnv) -> Method:
         ]
     check_embedded(env, NAME, [kind.report_kind, "entity"])
     spec, dialogue = mapper(settings, env.prompts, points=True)
-    check_room(text, env, (spec, reduce_spec(settings, env.prompts)))
+    check_context_fits(text, env, (spec, reduce_spec(settings, env.prompts)))
     hits_of: list[list[Hit]] = yield LevelSearch(kind.name, text, query.archrag_k)
     entities, *above = ([hit.id for hit in hits] for hits in hits_of)
     # Level 0: the entities, then the relationships among them, most connected entities first.

@@ -178,7 +178,7 @@ def reply_tokens(env: SearchEnv, spec: AnswerSpec) -> int:
     return spec.call.max_output_tokens or env.settings.model(spec.call.model).max_output_tokens
 
 
-def check_room(
+def check_context_fits(
     question: str,
     env: SearchEnv,
     specs: Sequence[AnswerSpec],

@@ -27,7 +27,7 @@ from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply,
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Context, sanitize
-from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room, reduce_bound
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_context_fits, reduce_bound
 from graphrag_ray.query.methods.hierarchy_choice import (
     check_embedded,
     communities_of,
@@ -87,8 +87,8 @@ def search(question: Question, env: SearchEnv) -> Method:
     offline = settings.model(settings.model_name("drift")).provider == "offline"
     has_hypothesis = query.drift_hypothesis and not offline
     extra = 2 * MAX_FOLLOW_UP_TOKENS + LISTED_TOKENS
-    check_room(text, env, [specs[PRIMER], reduce_spec(settings, env.prompts)])
-    check_room(text, env, [specs[LOCAL]], extra_tokens=extra)
+    check_context_fits(text, env, [specs[PRIMER], reduce_spec(settings, env.prompts)])
+    check_context_fits(text, env, [specs[LOCAL]], extra_tokens=extra)
     bound = calls_bound(text, env, "drift", specs[PRIMER], 1, query.context_tokens)
     bound += reduce_bound(text, env)
     if has_hypothesis:

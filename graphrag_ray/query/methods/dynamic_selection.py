@@ -38,7 +38,7 @@ from graphrag_ray.query.methods.answer import ContextUsed
 from graphrag_ray.query.methods.budget import (
     CostBound,
     check_budget,
-    check_room,
+    check_context_fits,
     map_reduce_bound,
     packed_bound,
 )
@@ -106,7 +106,7 @@ def select(
         BudgetSpent: Rating the first level and reading one context could exceed the budget.
     """
     query, spec = env.settings.query, rate_spec(env.settings, env.prompts)
-    check_room(question, env, (spec,))
+    check_context_fits(question, env, (spec,))
     state = Selection()
     frontier = np.flatnonzero(known.level == 0)
     while len(frontier):

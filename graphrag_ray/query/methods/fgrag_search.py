@@ -34,7 +34,7 @@ from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
     calls_bound,
     check_budget,
-    check_room,
+    check_context_fits,
     instructions,
     reply_tokens,
 )
@@ -137,10 +137,10 @@ def _check_limits(
     name_tokens = max(reply_tokens(env, entities), env.count(text))
     question_tokens = max(reply_tokens(env, questions), env.count(text))
     before = instructions(text, entities, env.count) + reply_tokens(env, entities) + MESSAGE_TOKENS
-    check_room(
+    check_context_fits(
         text, env, [summary], extra_tokens=name_tokens + question_tokens, setting="fgrag_context_tokens"
     )
-    check_room(text, env, [final])
+    check_context_fits(text, env, [final])
     n = query.fgrag_entities
     summary_tokens = n * (query.fgrag_context_tokens + question_tokens) + name_tokens
     bound = calls_bound(text, env, STAGE, entities, 1, 0)

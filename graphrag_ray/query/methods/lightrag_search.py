@@ -36,7 +36,7 @@ from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
 from graphrag_ray.graph.report_context import Context, Record, sanitize
-from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_context_fits
 from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
 from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, check_graph
@@ -79,7 +79,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(env, NAME, [kind for kind in _KINDS if kind != unsearched])
     first, last = keywords_spec(env.settings, env.prompts), answer_spec(env.settings, env.prompts)
-    check_room(text, env, [last], setting=CONTEXT_SETTING)
+    check_context_fits(text, env, [last], setting=CONTEXT_SETTING)
     bound = calls_bound(text, env, STAGE, first, 1, 0)
     bound += calls_bound(text, env, PHASE, last, 1, query.lightrag_context_tokens)
     check_budget(bound, query, ADVICE.format(CONTEXT_SETTING))

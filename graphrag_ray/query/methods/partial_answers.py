@@ -14,7 +14,7 @@ from graphrag_ray.base.context_records import render_references
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
-from graphrag_ray.query.methods.budget import check_room
+from graphrag_ray.query.methods.budget import check_context_fits
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
@@ -73,7 +73,7 @@ def map_reduce(question: str, env: SearchEnv, wanted: RecordsToRead) -> Steps[Pa
     """
     query = env.settings.query
     spec, dialogue = mapper(env.settings, env.prompts)
-    check_room(question, env, (spec, reduce_spec(env.settings, env.prompts)))
+    check_context_fits(question, env, (spec, reduce_spec(env.settings, env.prompts)))
     partial_answers = PartialAnswers()
     for ids in batches(wanted, query.seed, BATCH_TOKENS):
         records = yield from load_records(((wanted.kind, id_) for id_ in ids), env)

@@ -40,7 +40,7 @@ from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.schema import NAME_LINKS_TABLE
 from graphrag_ray.graph.report_context import Context, sanitize, write_sections
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
-from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_context_fits
 from graphrag_ray.query.methods.chain import check_link, split_chain
 from graphrag_ray.query.methods.chunk_walk import FACT_WEIGHT, rarity, walk_chunks
 from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
@@ -185,15 +185,15 @@ def _check_room(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpec
     query = env.settings.query
     n = 1 + query.ppr_steps
     extra = 2 * max(map(env.count, (INSUFFICIENT, LAST)))  # the prompt contains it twice
-    check_room(text, env, [answer], extra_tokens=extra)
+    check_context_fits(text, env, [answer], extra_tokens=extra)
     bound = calls_bound(text, env, PHASE, answer, n, n * (query.context_tokens + extra))
     if query.ppr_steps:
         before = query.ppr_steps * MAX_NEXT_QUESTIONS * MAX_TOKENS[NEXT]
-        check_room(text, env, [next_], extra_tokens=before)
+        check_context_fits(text, env, [next_], extra_tokens=before)
         data_tokens = query.ppr_steps * (query.context_tokens + before)
         bound += calls_bound(text, env, STAGE, next_, query.ppr_steps, data_tokens)
     if query.ppr_candidate_facts:
-        check_room(text, env, [facts])
+        check_context_fits(text, env, [facts])
         bound += calls_bound(text, env, STAGE, facts, 1, query.context_tokens)
     check_budget(bound, query, ADVICE)
 

@@ -14,7 +14,7 @@ from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.methods.answer import Answer, ContextUsed
-from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_room
+from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_context_fits
 from graphrag_ray.query.methods.map_reduce import (
     NOTHING_FOUND,
     AnswerSpec,
@@ -74,7 +74,7 @@ def answer_from(
         nothing = Reduced(NOTHING_FOUND, found=False)
         return (yield from build_answer(question, method, context, nothing, notes))
     spec = answer_spec(env.settings, env.prompts)
-    check_room(question, env, [spec], setting=setting)
+    check_context_fits(question, env, [spec], setting=setting)
     bound = calls_bound(question, env, PHASE, spec, 1, context.n_tokens)
     check_budget(bound, env.settings.query, ADVICE.format(setting))
     dialogue = partial(answer_context, question, context, spec)

@@ -15,41 +15,41 @@ from graphrag_ray.base.text_files import names_in, read_text, resolve_relative
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.indexing.index import load_names
 
-FAR = "memory://project"
+REMOTE_URL = "memory://project"
 
 
 @pytest.fixture
-def far() -> Iterator[fsspec.AbstractFileSystem]:
+def remote() -> Iterator[fsspec.AbstractFileSystem]:
     """A remote folder."""
     fs = fsspec.filesystem("memory")
     yield fs
     fs.rm("/project", recursive=True)
 
 
-def test_settings_at_a_url_resolve_relative_paths(far: fsspec.AbstractFileSystem):
+def test_settings_at_a_url_resolve_relative_paths(remote: fsspec.AbstractFileSystem):
     text = "root: index\ninput: {url: docs}\nprompts_dir: prompts\nstorage: {region: r}\n"
-    far.pipe_file("/project/settings.yaml", f"{text}names: {{blocklist_file: no.txt}}".encode())
-    far.pipe_file("/project/prompts/map.txt", (bundled_prompts() / "map.txt").read_bytes() + b"In verse.")
-    far.pipe_file("/project/no.txt", b"nobody\n")
-    settings = load_settings(f"{FAR}/settings.yaml")
-    assert (settings.root, settings.input.url) == (f"{FAR}/index", f"{FAR}/docs")
-    assert read_root(f"{FAR}/settings.yaml") == f"{FAR}/index"
-    assert load_storage(f"{FAR}/settings.yaml").region == "r"
+    remote.pipe_file("/project/settings.yaml", f"{text}names: {{blocklist_file: no.txt}}".encode())
+    remote.pipe_file("/project/prompts/map.txt", (bundled_prompts() / "map.txt").read_bytes() + b"In verse.")
+    remote.pipe_file("/project/no.txt", b"nobody\n")
+    settings = load_settings(f"{REMOTE_URL}/settings.yaml")
+    assert (settings.root, settings.input.url) == (f"{REMOTE_URL}/index", f"{REMOTE_URL}/docs")
+    assert read_root(f"{REMOTE_URL}/settings.yaml") == f"{REMOTE_URL}/index"
+    assert load_storage(f"{REMOTE_URL}/settings.yaml").region == "r"
     prompts = load_prompts(settings.prompts_dir)
     assert prompts["map"].user.endswith("In verse.") and prompts["reduce"] == load_prompts()["reduce"]
     assert load_names(settings).blocked
 
 
-def test_errors_name_missing_and_misspelt_files(far: fsspec.AbstractFileSystem):
-    with pytest.raises(SettingsError, match=f"Settings file {FAR}/none.yaml does not exist"):
-        load_settings(f"{FAR}/none.yaml")
+def test_errors_name_missing_and_misspelt_files(remote: fsspec.AbstractFileSystem):
+    with pytest.raises(SettingsError, match=f"Settings file {REMOTE_URL}/none.yaml does not exist"):
+        load_settings(f"{REMOTE_URL}/none.yaml")
     with pytest.raises(SettingsError, match="Cannot read settings file nosuch://there: Protocol not known"):
         load_settings("nosuch://there")
-    with pytest.raises(PromptError, match=f"prompts_dir {FAR}/none is not a folder"):
-        load_prompts(f"{FAR}/none")
-    far.pipe_file("/project/prompts/reduse.txt", b"x")
+    with pytest.raises(PromptError, match=f"prompts_dir {REMOTE_URL}/none is not a folder"):
+        load_prompts(f"{REMOTE_URL}/none")
+    remote.pipe_file("/project/prompts/reduse.txt", b"x")
     with pytest.raises(PromptError, match=r"Unknown prompt .*reduse\.txt; did you mean reduce\.txt"):
-        load_prompts(f"{FAR}/prompts")
+        load_prompts(f"{REMOTE_URL}/prompts")
 
 
 def test_a_password_or_signature_in_a_url_is_not_shown():

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from graphrag_ray.export.graph_tables import clean_text
-from graphrag_ray.export.graphml import FOOT, edge_lines, head, node_lines
+from graphrag_ray.export.graphml import FOOTER, edge_lines, header, node_lines
 
 HOSTILE = [
     "\"quotes\" & <tags>", "]]>", "<!--", "&amp;", "=1+1", "a\x00b\x1b[2Jc", "new\nline", "x" * 100_000,
@@ -39,7 +39,7 @@ def written(names: list[str], descriptions: list[str], levels: list[list[int | N
             "weight": pa.array(np.arange(n) + 0.5), "description": nodes["description"],
         }
     )  # fmt: skip
-    return head(nodes[:0], edges[:0]) + node_lines(nodes) + edge_lines(edges) + FOOT
+    return header(nodes[:0], edges[:0]) + node_lines(nodes) + edge_lines(edges) + FOOTER
 
 
 def read(text: str, folder: Path) -> igraph.Graph:

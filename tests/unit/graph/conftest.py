@@ -6,15 +6,15 @@ from graphrag_ray.base.prompts import load_prompts
 
 def play_dialogue(dialogue, replies):
     """Run a dialogue with the given replies. Returns its result and its requests."""
-    left, requests = list(replies), []
+    remaining, requests = list(replies), []
     try:
         request = next(dialogue)
         while True:
             requests.append(request)
-            reply = left.pop(0)
+            reply = remaining.pop(0)
             request = dialogue.send(reply if isinstance(reply, ChatReply) else ChatReply(reply))
     except StopIteration as stop:
-        assert not left, f"not asked for: {left}"
+        assert not remaining, f"unused replies: {remaining}"
         return stop.value, requests
 
 

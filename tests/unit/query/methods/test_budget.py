@@ -21,7 +21,7 @@ from graphrag_ray.query.methods.budget import (
     MESSAGE_TOKENS,
     CostBound,
     check_budget,
-    check_room,
+    check_context_fits,
     instructions,
     line_tokens,
     map_reduce_bound,
@@ -159,7 +159,7 @@ def test_question_without_room_for_data_is_rejected():
     question = "Why did the mill stand idle? " * 500
     given_ = with_window(8_600)
     with pytest.raises(UsageError, match=r"the question has 3,50\d and appears twice.*8,600\. Shorten"):
-        check_room(question, given_, [map_spec(given_.settings, given_.prompts)])
+        check_context_fits(question, given_, [map_spec(given_.settings, given_.prompts)])
 
 
 def test_rejected_setting_names_the_maximum():
@@ -167,11 +167,11 @@ def test_rejected_setting_names_the_maximum():
     spec = map_spec(given_.settings, given_.prompts)
     left = 8_192 - instructions("Why?", spec, COUNT) - given_.settings.query.max_map_tokens
     with pytest.raises(UsageError, match=f"Set query.context_tokens to {left:,} or less"):
-        check_room("Why?", given_, [spec])
+        check_context_fits("Why?", given_, [spec])
     fitting = with_window(8_000 + spec.max_tokens + instructions("Why?", spec, COUNT))
-    check_room("Why?", fitting, [spec])
+    check_context_fits("Why?", fitting, [spec])
     with pytest.raises(UsageError):
-        check_room("Why?", fitting, [spec], extra_tokens=1)
+        check_context_fits("Why?", fitting, [spec], extra_tokens=1)
 
 
 def test_instructions_exclude_data():
