@@ -7,7 +7,7 @@ r"""How much of an endpoint's limits a whole index uses: `graphrag-ray index` ag
         --truncate 0.01
 
 The endpoint is a process of its own (see `endpoint/`), by default with the limits of the GraphRAG paper's own
-run: 2M tokens and 10k requests a minute, a call takes 0.5 s + 60 tokens/s, 1% of calls eight times as long.
+run: 2M tokens and 10k requests per minute, a call takes 0.5 s + 60 tokens/s, 1% of calls eight times as long.
 What is printed is computed from the endpoint's log, not from what we say of ourselves:
 
 - *while queued*: tokens admitted from a stage's first call until its last dialogue began, as a share of the

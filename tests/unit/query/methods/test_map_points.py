@@ -40,11 +40,11 @@ def points(*pairs: tuple[str, object]) -> str:
 
 
 def test_each_point_becomes_an_answer():
-    said, requests = drive(
+    answers, requests = drive(
         map_points("Why?", CONTEXT, SPEC),
         points(("A [Data: Reports (1, 9)].", 80), ("B [Data: Reports (2)].", 20)),
     )
-    assert said == (
+    assert answers == (
         MapAnswer("A [Data: Reports (aa)].", 80, (Reference("Reports", "aa"),), dropped_references=1),
         MapAnswer("B [Data: Reports (bb)].", 20, (Reference("Reports", "bb"),)),
     )
@@ -52,26 +52,26 @@ def test_each_point_becomes_an_answer():
 
 
 def test_points_are_ranked_individually_and_zeros_dropped():
-    said, _ = drive(map_points("Why?", CONTEXT, SPEC), points(("A.", 80), ("B.", 0), ("C.", 90)))
-    assert [a.text for a in reduce_context(said, 1000, len).answers] == ["C.", "A."]
+    answers, _ = drive(map_points("Why?", CONTEXT, SPEC), points(("A.", 80), ("B.", 0), ("C.", 90)))
+    assert [a.text for a in reduce_context(answers, 1000, len).answers] == ["C.", "A."]
 
 
 def test_empty_list_is_valid():
-    said, requests = drive(map_points("Why?", CONTEXT, SPEC), points())
-    assert said == () and len(requests) == 1
+    answers, requests = drive(map_points("Why?", CONTEXT, SPEC), points())
+    assert answers == () and len(requests) == 1
 
 
 def test_reply_without_json_is_corrected_once_then_fails():
-    said, requests = drive(map_points("Why?", CONTEXT, SPEC), "Because.", points(("A.", 5)))
-    assert said == (MapAnswer("A.", 5),)
+    answers, requests = drive(map_points("Why?", CONTEXT, SPEC), "Because.", points(("A.", 5)))
+    assert answers == (MapAnswer("A.", 5),)
     assert requests[1].prompt == "correct" and "`points`" in requests[1].messages[-1].content
     with pytest.raises(DialogueFailed, match="no JSON object"):
         drive(map_points("Why?", CONTEXT, SPEC), "Because.", "Because!")
 
 
 def test_invalid_score_is_a_problem():
-    found = parse_points(points(("A.", "high"), ("B.", 5)))
-    assert isinstance(found, ReplyProblem) and "`score`" in found.text
+    problem = parse_points(points(("A.", "high"), ("B.", 5)))
+    assert isinstance(problem, ReplyProblem) and "`score`" in problem.text
 
 
 def test_at_least_one_point_needs_text():
@@ -81,5 +81,5 @@ def test_at_least_one_point_needs_text():
 
 def test_complete_points_of_truncated_reply_are_used():
     reply = ChatReply(points(("A.", 5), ("B.", 6))[:-20], "length")
-    said, requests = drive(map_points("Why?", CONTEXT, SPEC), reply)
-    assert said == (MapAnswer("A.", 5, truncated=True),) and len(requests) == 1
+    answers, requests = drive(map_points("Why?", CONTEXT, SPEC), reply)
+    assert answers == (MapAnswer("A.", 5, truncated=True),) and len(requests) == 1
