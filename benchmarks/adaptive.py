@@ -8,8 +8,8 @@ queues the others, and tells no limit. Its slots are halved after --phase second
 again after as many more. A run has as many chunks as the best client could have answered until the end of the
 third phase. What is printed is computed from the endpoint's log, minute by minute from the first call on:
 calls answered, as a share of what the slots of that minute can answer, and the mean number of calls at the
-server by its slots (above 1: some of them wait there). Servers of more than some 100 calls a second are left
-out: they measure CPU.
+server by its slots (above 1: some of them wait there). Servers with more than about 100 calls per
+second are left out, because they would measure CPU.
 """
 
 from __future__ import annotations

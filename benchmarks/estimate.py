@@ -49,7 +49,7 @@ def main() -> None:
     sums["seconds"] = [found.totals["seconds"] or 0.0, sum(actual["run"]["seconds"].values())]
     show("total", {c: (sums[c][0], sums[c][1]) for c in COLUMNS})
     tokens = [sums["prompt_tokens"][i] + sums["completion_tokens"][i] for i in (0, 1)]
-    print(f"\ntokens in all {deviation(*tokens)}")
+    print(f"\ntotal tokens {deviation(*tokens)}")
     for name in ("entities", "relationships", "communities"):
         print(
             f"{name:14}{found.graph[name]:>14,.0f}{actual['counts'][name]:>12,}"

@@ -46,7 +46,7 @@ def main() -> None:
     print(f"questions                          {len(questions)}")
     print(f"… with three or more references    {len(answered)} ({len(answered) / len(questions):.3f})")
     print(f"… answered, and answers differ     {sum(a.found for a in answers)}, {len(texts)} texts")
-    print(f"references taken out               {dropped}")
+    print(f"dropped references                 {dropped}")
     print(f"references per answer, median      {statistics.median(len(a.references) for a in answers):.0f}")
     print(f"off-topic: nothing found           {nothing} of {len(OFF_TOPIC)}")
     print(f"CPU s per question                 {cpu:.2f}")

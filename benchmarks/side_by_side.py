@@ -252,7 +252,7 @@ def _parser() -> argparse.ArgumentParser:
     p.add_argument("--only", nargs="+", default=[], choices=[OURS, *(x.name for x in PEERS)])
     p.add_argument("--in-flight", type=int, default=25)
     p.add_argument("--latency", type=float, default=1.0,
-                   help="seconds of a chat call; 0: half a second and 60 tokens a second")  # fmt: skip
+                   help="seconds of a chat call; 0: half a second and 60 tokens per second")  # fmt: skip
     p.add_argument("--jitter", type=float, default=0.2, help="see the endpoint's --help")
     p.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a tool is killed")
     p.add_argument("--work", type=Path, help="where the scratch folder is made; it is kept")

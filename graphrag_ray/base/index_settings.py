@@ -420,7 +420,7 @@ class Graph(_Strict):
     prune: Literal["auto", "on", "off"] = "auto"
     """Remove accidental names and co-occurrences by their statistics. auto: only with the offline engine."""
     min_log_likelihood: float = 3.84
-    """Relationships below this log-likelihood ratio are pruned (Dunning 1993; 3.84 is p = .05)."""
+    """Relationships below this log-likelihood ratio are pruned (Dunning 1993; 3.84 is p = 0.05)."""
 
     @field_validator("prune", mode="before")
     @classmethod
@@ -430,7 +430,7 @@ class Graph(_Strict):
 
 
 class Communities(_Strict):
-    """Leiden communities, the hierarchy `leiden` (paper 3.1.4)."""
+    """The `leiden` hierarchy: Leiden communities (paper 3.1.4)."""
 
     library: Literal["igraph", "leidenalg"] = "igraph"
     """Leiden implementation."""
@@ -459,7 +459,7 @@ class Communities(_Strict):
 
 
 class Attributed(_Strict):
-    """Communities by links and embeddings (ArchRAG, algorithm 1), the hierarchy `attributed`."""
+    """The `attributed` hierarchy: clustering by links and embeddings (ArchRAG, algorithm 1)."""
 
     similarity_links: Literal["knn", "codicil", "none"] = "knn"
     """Links to add between similar entities. knn: link each entity to its nearest neighbours; codicil: like
@@ -481,7 +481,7 @@ class Attributed(_Strict):
 
 
 class Tree(_Strict):
-    """Summary tree over chunks (RAPTOR, TREX), the hierarchy `tree`. Needs pip install '.[tree]'."""
+    """The `tree` hierarchy: a summary tree over chunks (RAPTOR, TREX). Needs pip install '.[tree]'."""
 
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
     """Maximum length of the text of one summary. Extended if two whole chunks need more."""

@@ -54,7 +54,7 @@ class NotText:
 
 
 def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
-    """Decode a whole file, leaving line ends unchanged.
+    """Decode a whole file, leaving line endings unchanged.
 
     Tries in this order: a byte order mark; strict UTF-8; the declared encoding (HTML); UTF-8 with a few
     damaged bytes; detection by charset-normalizer, with a preference for Western (cp1252) if it is about as
@@ -68,7 +68,7 @@ def decode(data: bytes, declared: str | None = None) -> Decoded | NotText:
         except UnicodeDecodeError:
             return NotText(f"starts with the byte order mark of {codec} but is not {codec}")
         if not _plausible(decoded.text):
-            return NotText(f"starts like {codec} but is binary data, not text")
+            return NotText(f"starts with the byte order mark of {codec} but is binary data, not text")
         return decoded
     if codec == "utf-8":
         data = data[len(codecs.BOM_UTF8) :]
@@ -99,9 +99,9 @@ def codec_of_head(head: bytes) -> str | NotText:
     The codec ("utf-8-sig", "utf-16", "utf-32") removes the byte order mark. "utf-8" may only mean that the
     beginning is ASCII, so later bytes may need another codec.
     """
-    bom = codec_of_bom(head)
-    if bom is not None:
-        return "utf-8-sig" if bom == "utf-8" else bom.rsplit("-", 1)[0]
+    codec = codec_of_bom(head)
+    if codec is not None:
+        return "utf-8-sig" if codec == "utf-8" else codec.rsplit("-", 1)[0]
     if fault := zero_byte_fault(head):
         return fault
     try:
@@ -111,7 +111,7 @@ def codec_of_head(head: bytes) -> str | NotText:
         if _decode_damaged_utf8(head):
             return "utf-8"
         candidates = _candidates(head, e.start, complete=False)
-        plausible = (codec for codec in candidates if _plausible(head.decode(codec, "replace")))
+        plausible = (name for name in candidates if _plausible(head.decode(name, "replace")))
         return next(plausible, None) or _unknown(head, e.start)
     return "utf-8"
 
@@ -148,7 +148,7 @@ def _decode_damaged_utf8(data: bytes) -> Decoded | None:
 def _decode_detected(data: bytes, first_invalid: int) -> Decoded | None:
     for codec in _candidates(data, first_invalid):
         text = data.decode(codec, "replace")
-        # A few bytes that the codec does not define are no reason to reject it for the whole file.
+        # Do not reject a codec because it leaves a few bytes of the file undefined.
         n_replaced = text.count("\ufffd")
         if n_replaced <= _MAX_LOST_SHARE * len(text) and _plausible(text):
             return Decoded(text, codec, damaged=n_replaced > 0)
@@ -186,7 +186,7 @@ def _candidates(data: bytes, first_invalid: int, complete: bool = True) -> list[
 def _unknown(data: bytes, first_invalid: int) -> NotText:
     return NotText(
         f"neither UTF-8 (byte 0x{data[first_invalid]:02x} at position {first_invalid}) nor any other known "
-        "encoding: binary data, or a text that must be converted to UTF-8"
+        "encoding: either binary data, or text that must be converted to UTF-8"
     )
 
 

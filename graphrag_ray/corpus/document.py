@@ -36,7 +36,7 @@ class Document:
     Attributes:
         path: Relative to INPUT, with forward slashes.
         row: Id or number of the row inside a table file; "" for a file that is one document.
-        text: Decoded, with \\n line ends. All offsets count its characters.
+        text: Decoded, with \\n line endings. All offsets count its characters.
         date: As written, or None if unknown.
         metadata: The other columns of a table's row, as JSON-compatible values. Empty for plain files.
     """
@@ -91,7 +91,7 @@ class Unreadable:
 
 
 def normalise_text(text: str) -> str:
-    """Convert line ends to \\n, and lone surrogates, which UTF-8 cannot encode, to U+FFFD."""
+    """Convert line endings to \\n, and lone surrogates, which UTF-8 cannot encode, to U+FFFD."""
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
     return text if text.isascii() else _SURROGATE.sub("\ufffd", text)

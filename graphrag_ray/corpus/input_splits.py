@@ -41,14 +41,14 @@ class Segment:
     rows: int
     lines: int
     size: int  # in bytes
-    rank: str  # hash of its start, by which splits are cut; "" if no split may begin there
+    rank: str  # hash that decides where splits are cut; "" if no split may begin with this segment
 
 
 def can_split_jsonl(head: bytes, text_column: str) -> bool:
     """Return whether the rows of a .jsonl file can be read independently, from its first bytes.
 
-    They cannot if the file has a byte order mark or is not JSON Lines, or if the first rows lack the text
-    column, because whether that is a fault of each row or of the whole file depends on later rows.
+    They cannot if the file has a byte order mark or is not JSON Lines. They cannot if the first rows lack the
+    text column either, because only later rows show whether the whole file lacks it.
     """
     if codec_of_bom(head) is not None or 0 in head or is_json_array(head):
         return False
@@ -57,7 +57,7 @@ def can_split_jsonl(head: bytes, text_column: str) -> bool:
 
 
 def jsonl_segments(lines: Iterable[bytes], start: int, limit: int) -> list[Segment]:
-    """Return segments of consecutive lines. A split may begin at least at one of them.
+    """Return segments of consecutive lines. A split may begin with at least one of them.
 
     `start` is the offset of the first line in the file, `limit` the maximum size of a split in bytes.
     """
@@ -65,7 +65,8 @@ def jsonl_segments(lines: Iterable[bytes], start: int, limit: int) -> list[Segme
     offset, rows, n_lines, rank = start, 0, 0, ""
     for line in lines:
         crc = zlib.crc32(line)
-        # Cuts are as likely as the line is long, so that every file has the same number of them per byte.
+        # The probability of a cut is proportional to the length of the line, so the expected number of cuts
+        # per byte does not depend on how long lines are.
         if crc * limit < len(line) * _SEGMENTS_PER_SPLIT << 32:
             if n_lines:
                 segments.append(Segment(start, offset, rows, n_lines, offset - start, rank))
@@ -90,7 +91,7 @@ def parquet_segments(stream: BinaryIO) -> list[Segment]:
 
 
 def join_segments(segments: Sequence[Segment]) -> list[Segment]:
-    """Merge each segment at which no split may begin into the previous one. Segments must be contiguous."""
+    """Merge each segment with which no split may begin into the previous one. Segments must be contiguous."""
     merged: list[Segment] = []
     for s in segments:
         if s.rank or not merged:
@@ -108,5 +109,5 @@ def are_contiguous(segments: Sequence[Segment]) -> bool:
 
 
 def iter_lines(data: bytes) -> Iterable[bytes]:
-    """Iterate over lines with their line ends. Only \\n ends a line."""
+    """Iterate over lines, including their line endings. Only \\n ends a line."""
     return io.BytesIO(data)

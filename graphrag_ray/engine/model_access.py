@@ -95,7 +95,7 @@ class Models:
         return sorted({name for name in names if name})
 
     def workers_per_node(self, cores: int) -> int:
-        """Return 2 (about 900 requests a second), or one worker per core for the CPU-bound offline engine."""
+        """Return 2 (about 900 requests per second), or one per core for the CPU-bound offline engine."""
         return 2 if self.online else max(1, cores)
 
     def slots(self, stage: str, workers: int, processes: int = 1) -> int:
@@ -117,7 +117,7 @@ class Models:
         return max(8, min(MAX_SLOTS, -(-total // workers) + 8))
 
     def calls_per_second(self, model: Model, quick_call_s: float) -> float:
-        """Return the calls a second that the limits allow if each takes `quick_call_s`; inf if unlimited."""
+        """Return the calls per second that the limits allow if each takes `quick_call_s`, or inf."""
         bound = self._bound(model)
         return min(self._rate(model) / 60.0, math.inf if bound is None else bound / quick_call_s)
 
@@ -127,7 +127,7 @@ class Models:
         return None if None in bounds or not bounds else sum(b for b in bounds if b is not None)
 
     def _rate(self, model: Model) -> float:
-        """Return how many small calls a minute the known rate limits allow; inf if none is known."""
+        """Return how many small calls per minute the known rate limits allow; inf if none is known."""
         limits = CombinedLimits.of(model)
         bounds = limits.requests_per_minute, (limits.tokens_per_minute or math.inf) / SMALL_CALL_TOKENS
         return min(bounds[0] or math.inf, bounds[1])

@@ -66,7 +66,7 @@ def export(
     if not snapshot.is_tree:
         if "entities" not in reader.manifest.tables:
             raise UsageError("The index has no graph, so there are no entities and relationships to export")
-        # Exporters read the chosen hierarchy under the table names of the hierarchy `leiden`.
+        # Exporters read the chosen hierarchy under the table names of the `leiden` hierarchy.
         leiden, tables = HIERARCHIES["leiden"], dict(reader.manifest.tables)
         for exported, chosen in (
             (leiden.communities_table, kind.communities_table),
@@ -93,7 +93,7 @@ def export(
             )
     if others := [name for name in hierarchies if name != kind.name]:
         notes.append(
-            f"Exported the communities and reports of hierarchy {kind.name}. Pass --hierarchy to export "
+            f"Exported the communities and reports of the {kind.name} hierarchy. Pass --hierarchy to export "
             f"{' or '.join(others)}"
         )
     return ExportResult(format, out.url, reader.manifest.number, output.files, output.rows, notes)

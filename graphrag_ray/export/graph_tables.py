@@ -42,7 +42,7 @@ _NEW_CELL = f"([;\t]\\s*[\"']?)([{_SIGNS}])"
 
 
 def clean_text(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Normalise line ends to \\n and remove control characters."""
+    """Normalise line endings to \\n and remove control characters."""
     lines = pc.replace_substring_regex(column, _LINE_END, "\n")
     return pc.replace_substring_regex(lines, _NOT_XML, "")
 

@@ -14,7 +14,7 @@ from graphrag_ray.base.ids import ID_LENGTH
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Bools = npt.NDArray[np.bool_]
-_PREFIX_DIGITS = 16  # hex digits of 64 bits
+_HALF_DIGITS = 16  # hex digits of 64 bits
 _BLOCK_ROWS = 1 << 20  # number of rows converted at a time, which limits temporary memory
 
 _NIBBLE = np.full(256, 255, dtype=np.uint8)
@@ -81,7 +81,7 @@ def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
     key, keys = encode_sorted(instances[key_column])
     document, _ = encode_sorted(instances["document_id"])
     unit, units = encode_sorted(instances["text_unit_id"])
-    # A position in a document is one text unit, so equal units end up next to each other.
+    # Each position in a document has one text unit, so rows with equal units end up next to each other.
     order = np.lexsort((unit, instances["position"].to_numpy(), document, key))
     sorted_key, sorted_unit = key[order], unit[order]
     is_new = run_starts(sorted_key) | run_starts(sorted_unit)
@@ -94,7 +94,7 @@ def text_units_by_key(instances: pa.Table, key_column: str) -> TextUnits:
 def id_hash64(column: pa.ChunkedArray | pa.Array, half: Literal[0, 1] = 0) -> npt.NDArray[np.uint64] | None:
     """Return the first (half=0) or last (half=1) 64 bits of each id, read from Arrow's buffers.
 
-    Returns None if a value is not an id, which has 32 lower-case hex digits.
+    Returns None unless all values are ids (32 lower-case hex digits).
     """
     parts = [np.empty(0, dtype=np.uint64)]
     for chunk in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
@@ -118,7 +118,7 @@ def _parse_hex_half(strings: pa.Array, half: int) -> npt.NDArray[np.uint64] | No
     digits = _NIBBLE[data.reshape(-1, ID_LENGTH)]
     if (digits > 15).any():
         return None
-    digits = digits[:, half * _PREFIX_DIGITS : (half + 1) * _PREFIX_DIGITS]
+    digits = digits[:, half * _HALF_DIGITS : (half + 1) * _HALF_DIGITS]
     octets = np.ascontiguousarray((digits[:, 0::2] << 4) | digits[:, 1::2])
     return octets.view(">u8").ravel().astype(np.uint64)
 

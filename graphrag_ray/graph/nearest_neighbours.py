@@ -2,7 +2,7 @@
 
 Up to `EXACT_ROWS` rows, all pairs are compared, in blocks. For more rows, k-means divides them into about
 sqrt(N) cells, and each row is compared with the members of the `PROBED_CELLS` nearest cells (an inverted file
-as in Jégou, Douze and Schmid 2011, without quantisation). The recall of the 8 nearest is .95 to .97 on
+as in Jégou, Douze and Schmid 2011, without quantisation). The recall of the 8 nearest is 0.95 to 0.97 on
 clustered vectors. Cells larger than `LARGE_CELL_FACTOR` times the average are searched in windows of rows.
 """
 

@@ -22,7 +22,7 @@ def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     """[E] signed log-likelihood ratio (G², Dunning 1993) of the association of two entities.
 
     Positive if they co-occur more often than by chance, negative if less often, 0 if an end occurs
-    everywhere. 3.84 corresponds to p = .05 for one degree of freedom. The measure is conservative, because
+    everywhere. 3.84 corresponds to p = 0.05 for one degree of freedom. The measure is conservative, because
     relationships are rarer than co-occurrences.
 
     `n_ab`, `n_a` and `n_b` [E] are the numbers of text units with the relationship and with each end, and

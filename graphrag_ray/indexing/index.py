@@ -58,7 +58,10 @@ from graphrag_ray.version import __version__
 
 @dataclass(frozen=True)
 class IndexResult:
-    """The newest snapshot after a run, and seconds by step. `committed` is False if nothing had changed."""
+    """The newest snapshot after a run, and the duration of each step.
+
+    `committed` is False if nothing had changed.
+    """
 
     manifest: Manifest
     committed: bool
@@ -179,10 +182,10 @@ def _commit(
     finished = write_snapshot_tables(run, results, format_utc(created)[:10], failures)
     counts = _counts(finished.tables, results)
     settings, notes = run.settings, {}
-    writes = (
+    dialogue = (
         "extract" if settings.has_graph else STAGES[HIERARCHIES[settings.hierarchies[0]].stages[-1]].dialogue
     )
-    if settings.model(settings.model_name(writes or "report")).provider == "offline":
+    if settings.model(settings.model_name(dialogue or "report")).provider == "offline":
         notes["offline"] = "Written by the offline engine, without a language model."
     manifest = Manifest(
         number=number,
@@ -207,10 +210,10 @@ def _commit(
         },
     )
     snapshots.commit(store, manifest, check=run.check)
-    # Record the snapshot already, in case this process is killed while it compacts the journals.
+    # Record the snapshot now, in case this process is killed while it compacts the journals.
     record.write(snapshot=number, failed=failures.num_rows)
     try:
-        with suppress(LockLost):  # Everything is committed.
+        with suppress(LockLost):  # Losing the lock is harmless, because everything is committed.
             compact(run, JOURNALS, FEW_PARTS)
     finally:
         record.finish("committed", number, failures.num_rows)

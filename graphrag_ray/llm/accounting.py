@@ -1,4 +1,4 @@
-"""Accounts of model calls, tokens, costs and latencies per stage and model. Pure; merging is commutative."""
+"""Account for model calls, tokens, costs and latencies per stage and model. Pure; merging is commutative."""
 
 from __future__ import annotations
 
@@ -57,11 +57,11 @@ class CallRecord:
         latency_s: Duration of the last attempt, without waiting for the limiter.
         attempts: Requests sent, without hedges. `excused` ones do not count against max_attempts.
         busy_s: Seconds in flight, summed over all requests.
-        hedged: Number of hedges. A cancelled request counts as much usage as the successful one.
+        hedged: Number of hedges. Cancelled requests are counted with the usage of the successful one.
         unanswered: Estimated usage of requests that were not answered but may be billed.
         learned: Quirks that the endpoint revealed during this call (`quirks.NAMES`).
         sent: Expected usage of the attempt in flight, and its price.
-        owed: Cost of failed attempts, which counts as in flight until the call has ended.
+        failed_attempts: Usage of failed attempts, which counts as in flight until the call has ended.
     """
 
     stage: str
@@ -80,7 +80,7 @@ class CallRecord:
     learned: frozenset[str] = frozenset()
     excused: int = 0
     sent: tuple[Usage, Price | None] | None = None
-    owed: InFlight = field(default_factory=InFlight)
+    failed_attempts: InFlight = field(default_factory=InFlight)
 
     @property
     def cost_usd(self) -> float | None:
@@ -93,26 +93,26 @@ class CallRecord:
         tokens = usage.prompt_tokens + usage.completion_tokens
         return InFlight(1, tokens, cost_pico_usd(usage, price) or 0)
 
-    def pay(self, usage: Usage, price: Price | None) -> InFlight:
+    def add_attempt(self, usage: Usage, price: Price | None) -> InFlight:
         """Add the usage of an attempt, and return it as an `InFlight` with zero calls."""
         cost = cost_pico_usd(usage, price)
         self.cost_pico_usd = _sum(self.cost_pico_usd, cost)
         self.usage = sum_usage([self.usage, usage])
         return InFlight(0, usage.prompt_tokens + usage.completion_tokens, cost or 0)
 
-    def owe(self, usage: Usage, price: Price | None) -> InFlight:
-        """Like `pay`, for a failed attempt."""
-        paid = self.pay(usage, price)
-        self.owed.add(paid)
-        return paid
+    def add_failed_attempt(self, usage: Usage, price: Price | None) -> InFlight:
+        """Like `add_attempt`, for a failed attempt."""
+        added = self.add_attempt(usage, price)
+        self.failed_attempts.add(added)
+        return added
 
     def abandon(self) -> InFlight:
-        """Like `owe`, for the attempt in flight if it will not be answered."""
+        """Like `add_failed_attempt`, for the attempt in flight if it will not be answered."""
         if self.sent is None:
             return InFlight()
         (usage, price), self.sent = self.sent, None
         self.unanswered += (replace(usage, reported=False),)
-        return self.owe(self.unanswered[-1], price)
+        return self.add_failed_attempt(self.unanswered[-1], price)
 
     def add_hedge(self, other: CallRecord) -> None:
         """Add the record of a hedge."""
@@ -122,7 +122,7 @@ class CallRecord:
         self.cost_pico_usd = _sum(self.cost_pico_usd, other.cost_pico_usd)
         self.usage = sum_usage([self.usage, other.usage])
         self.unanswered += other.unanswered
-        self.owed.add(other.owed)
+        self.failed_attempts.add(other.failed_attempts)
         self.learned |= other.learned
 
 
@@ -150,12 +150,12 @@ class Latencies:
         self.longest_s = max(self.longest_s, seconds)
 
     @staticmethod
-    def middle_s(bucket: int) -> float:
-        """The duration in the middle of a bucket."""
+    def midpoint_s(bucket: int) -> float:
+        """Return the duration at the midpoint of a bucket."""
         return _MIN_LATENCY_S * math.exp2((bucket + 0.5) / _BUCKETS_PER_DOUBLING)
 
     def quantile(self, share: float) -> float | None:
-        """Return the duration that `share` of calls did not exceed, to within 9%, or None without calls."""
+        """Return the duration, to within 9%, that this share of calls did not exceed. None without calls."""
         rank = math.ceil(share * sum(self.counts.values()))
         cumulative = 0
         for bucket in sorted(self.counts):
@@ -173,9 +173,9 @@ class Latencies:
 class CallTotals:
     """Sums over logical calls, including all their requests.
 
-    Tokens of `unanswered` requests are estimates. `unreported` counts calls without usage from the endpoint,
-    whose tokens we counted ourselves. The cost is None if any price was unknown. `busy_ms` is the time in
-    flight in milliseconds.
+    Tokens of `unanswered` requests are estimates. `unreported` counts calls for which the endpoint
+    reported no usage, so we counted the tokens ourselves. The cost is None if any price was unknown.
+    `busy_ms` is the time in flight in milliseconds.
     """
 
     calls: int = 0

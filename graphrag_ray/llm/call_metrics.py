@@ -93,7 +93,7 @@ class CallMeter:
             for bucket, so_far in tally.latency.counts.items():
                 key = ("llm_latency_seconds", of, bucket)
                 for _ in range(so_far - int(self._counted.get(key, 0))):
-                    self._recorder.observe("llm_latency_seconds", Latencies.middle_s(bucket), labels)
+                    self._recorder.observe("llm_latency_seconds", Latencies.midpoint_s(bucket), labels)
                 self._counted[key] = so_far
             self.set("llm_requests_in_flight", now.in_flight, labels)
             self.set("llm_max_in_flight", now.max_in_flight, labels)

@@ -301,7 +301,7 @@ class ModelClient:
             runtime.in_flight.add(record.abandon())
             raise
         finally:
-            runtime.in_flight.add(record.owed, -1)
+            runtime.in_flight.add(record.failed_attempts, -1)
             if record.attempts:
                 runtime.on_call(record)
 
@@ -323,14 +323,14 @@ class ModelClient:
             usage = call.usage(reply)
             used = usage.prompt_tokens + usage.completion_tokens
             outcome = usage.completion_tokens or usage.prompt_tokens, True
-            record.pay(usage, client.price)
+            record.add_attempt(usage, client.price)
             self._pool.record_success(endpoint)
             return reply
         except CallError as e:
             if isinstance(e, NoAnswer):
                 in_flight.add(record.abandon())
             elif isinstance(e, BilledFailure):
-                in_flight.add(record.owe(e.usage, client.price))
+                in_flight.add(record.add_failed_attempt(e.usage, client.price))
             elif e.status is not None and e.status < 500:
                 used = 0  # refused before it was processed
             record.sent = None
@@ -395,7 +395,7 @@ class ModelClient:
         if not isinstance(result, CallError):
             usage = replace(call.usage(result), reported=False)
             for client in (self._clients[endpoint] for endpoint in lost):
-                record.pay(usage, None if isinstance(client, FatalCallError) else client.price)
+                record.add_attempt(usage, None if isinstance(client, FatalCallError) else client.price)
         record.latency_s = runtime.clock() - started
         return result
 

@@ -39,7 +39,7 @@ from graphrag_ray.query.question_files import (
     questions_of,
     read_questions,
 )
-from graphrag_ray.query.question_sweep import Batch, QuestionSweep, question_executor
+from graphrag_ray.query.question_sweep import BatchResult, QuestionSweep, question_executor
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.run_records import RUNNING
@@ -68,7 +68,7 @@ def answer_batch(
     on_ray: bool = False,
     address: str | None = None,
     observer: Observer | None = None,
-) -> Batch:
+) -> BatchResult:
     """Answer the questions of a file, and write the answers (`question_files.ANSWERS`) to another file.
 
     Args:
@@ -127,7 +127,7 @@ def answer_batch(
                 outcome |= {"failed": sweep.failed, "usage": executor.spending.earlier.to_dict()}
             file.write(sweep.rows())
             merge_small_parts(work, lock.check, MERGE_FROM_PARTS_AT_END)
-    return Batch(file.url, len(batch_questions), sweep.failed, accounts, time.monotonic() - began)
+    return BatchResult(file.url, len(batch_questions), sweep.failed, accounts, time.monotonic() - began)
 
 
 def answer_all(

@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 MAX_WAITING_ITEMS = 256
-"""Number of items waiting to be sent from which no further question is started."""
-MAX_OPEN = 1_000
-"""Maximum number of questions in progress. Their contexts are in memory."""
-MAX_STARTING = 4
+"""No further question is started while this many items are waiting to be sent."""
+MAX_OPEN_QUESTIONS = 1_000
+"""Maximum number of questions in progress. The contexts of all of them are in memory."""
+MAX_STARTING_QUESTIONS = 4
 """Maximum number of questions that are reading the index before their first call."""
 POLL_INTERVAL_S = 0.01
 MAX_IDENTICAL_REFUSALS = 3
-"""The batch stops if its first questions, this many, are all refused for the same reason: then the questions
-are not to blame."""
+"""The batch stops if this many questions are refused for the same reason before as many are answered, because
+the options are then at fault, not the questions."""
 
 
 @contextmanager
@@ -93,8 +93,8 @@ def question_executor(
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The result of a batch. `failed` counts questions with no answer or an incomplete one."""
+class BatchResult:
+    """Totals of a batch. `failed` counts questions with no answer or an incomplete one."""
 
     url: str
     questions: int
@@ -115,12 +115,12 @@ def run_sweep(
     journal = JournalIndex.load(store, JOURNAL)
     feed = Feed(work, store, journal)
     background = Background()
-    asking = background.run(feed_questions(feed))
+    feeding = background.run(feed_questions(feed))
     try:
         sweep = executor.sweep(work, feed, journal)
-        asking.result()
+        feeding.result()
     finally:
-        asking.cancel()
+        feeding.cancel()
         background.close()
     return sweep.accounts
 
@@ -129,9 +129,11 @@ class QuestionSweep:
     """Answers the questions of a batch. Identical questions are asked once.
 
     Args:
+        index: Index to ask.
+        questions: Questions of the batch, including unreadable rows.
         store: Store of the journal.
-        ask: How to ask each question.
-        more: Computes extra columns of a row from the answer and the usage of its replies.
+        ask: Options for every question.
+        extra_columns: Computes extra columns of a row from the answer and the usage of its replies.
 
     Attributes:
         failed: Number of questions so far with no answer or an incomplete one.
@@ -145,8 +147,8 @@ class QuestionSweep:
         ask: AskRequest,
         extra_columns: Callable[[Answer, Accounts], Mapping[str, Any]] = lambda *_: {},
     ) -> None:
-        self._index, self._posed, self._store = index, questions, store
-        self._ask, self._more = ask, extra_columns
+        self._index, self._questions, self._store = index, questions, store
+        self._ask, self._extra_columns = ask, extra_columns
         self._repeats = Counter(p.text for p in questions if not p.fault)
         self._first_rows: dict[str, int] = {}
         for number, p in enumerate(questions):
@@ -171,7 +173,7 @@ class QuestionSweep:
 
     def rows(self) -> Iterator[Mapping[str, Any]]:
         """Yield the answers in the order of the questions."""
-        for p in self._posed:
+        for p in self._questions:
             if p.fault:
                 yield failed_row(p, self._ask.method, p.fault)
             else:
@@ -188,11 +190,16 @@ class QuestionSweep:
         prices = ReplyPrices(self._index.settings.models)
 
         def is_full() -> bool:
-            """Whether the next question has to wait. Raises the error that stops the batch, if any."""
+            return (
+                self._starting >= MAX_STARTING_QUESTIONS
+                or feed.waiting >= MAX_WAITING_ITEMS
+                or len(self._open) >= MAX_OPEN_QUESTIONS
+            )
+
+        def raise_failure() -> None:
+            """Raise the error that stops the batch, if any."""
             if self._failure is not None:
                 raise self._failure
-            too_many_starting = self._starting >= MAX_STARTING
-            return too_many_starting or feed.waiting >= MAX_WAITING_ITEMS or len(self._open) >= MAX_OPEN
 
         def on_first_call() -> None:
             self._starting -= 1
@@ -200,14 +207,16 @@ class QuestionSweep:
         try:
             for number in self._first_rows.values():
                 while is_full():
+                    raise_failure()
                     await asyncio.sleep(POLL_INTERVAL_S)
+                raise_failure()
                 self._starting += 1
-                asker = _FeedAsker(feed, number, self._posed[number].id, prices, on_first_call)
+                asker = _FeedAsker(feed, number, self._questions[number].id, prices, on_first_call)
                 self._open.add(asyncio.ensure_future(self._answer(number, asker)))
             while self._open:
-                is_full()
+                raise_failure()
                 await asyncio.wait(self._open, return_when=asyncio.FIRST_COMPLETED)
-            is_full()
+            raise_failure()
             feed.close()
         except BaseException as e:
             feed.close(e)
@@ -217,23 +226,23 @@ class QuestionSweep:
                 task.cancel()
 
     async def _answer(self, number: int, asker: _FeedAsker) -> None:
-        posed = self._posed[number]
+        question = self._questions[number]
         incomplete = True
         try:
-            answering = self._index.prepare(replace(self._ask, text=posed.text))
-            answer: Answer = await answering(asker, None)
+            answer_question = self._index.prepare(replace(self._ask, text=question.text))
+            answer: Answer = await answer_question(asker, None)
             cited = answer.references
             numbers, answer = await asyncio.to_thread(
                 self._index.show_or_note, answer, lambda: self._index.short_numbers(cited), "Short numbers"
             )
-            extra = await asyncio.to_thread(self._more, answer, asker.accounts)
-            row = {**answer_row(posed, answer, numbers or {}), **extra}
+            extra = await asyncio.to_thread(self._extra_columns, answer, asker.accounts)
+            row = {**answer_row(question, answer, numbers or {}), **extra}
             incomplete = bool(answer.failed_parts)
         except StoreError as e:
             self._failure = self._failure or e
             return
         except GraphRagError as e:
-            row = failed_row(posed, self._ask.method, str(e))
+            row = failed_row(question, self._ask.method, str(e))
             if isinstance(e, UsageError):
                 self._refused[str(e)] += 1
                 limit = min(MAX_IDENTICAL_REFUSALS, len(self._first_rows))
@@ -243,13 +252,13 @@ class QuestionSweep:
             if not is_unexpected(e):
                 self._failure = self._failure or e
                 return
-            row = failed_row(posed, self._ask.method, record_bug(e))
+            row = failed_row(question, self._ask.method, record_bug(e))
         finally:
             asker.note_first_call()
             self._open.discard(asyncio.current_task())
         self._rows[number] = row
-        self._answered += self._repeats[posed.text]
-        self.failed += incomplete * self._repeats[posed.text]
+        self._answered += self._repeats[question.text]
+        self.failed += incomplete * self._repeats[question.text]
 
 
 @dataclass

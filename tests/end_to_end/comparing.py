@@ -25,7 +25,7 @@ def without_numbers(rows: Rows) -> Rows:
 
 
 def by_id(tables: Tables) -> dict[str, Rows]:
-    """Return tables sorted by id, with short ids replaced by ids, in texts too."""
+    """Return tables sorted by id, with short ids replaced by ids, also within texts."""
     id_of = {name: {r["human_readable_id"]: r["id"] for r in tables[name]} for name in TABLE_OF.values()}
     community = {r["human_readable_id"]: r["id"] for r in tables["communities"]}
 
@@ -33,7 +33,7 @@ def by_id(tables: Tables) -> dict[str, Rows]:
         numbers = [int(n) for n in match[2].split(", ") if n.isdecimal()]
         return f"{match[1]} ({', '.join(id_of[TABLE_OF[match[1]]][n] for n in numbers)})"
 
-    def plain(key: str, value: Any) -> Any:
+    def normalise(key: str, value: Any) -> Any:
         if key in ("community", "parent"):
             return community.get(value, "")
         if key == "children":
@@ -42,14 +42,14 @@ def by_id(tables: Tables) -> dict[str, Rows]:
             value = re.sub(r"\ACommunity \d+\Z", "Community", value)
             return re.sub(r"\b(" + "|".join(TABLE_OF) + r") \(([^()]*)\)", cited, value)
         if isinstance(value, list):
-            return [plain("", v) for v in value]
+            return [normalise("", v) for v in value]
         if isinstance(value, dict):
-            return {k: plain(k, v) for k, v in value.items()}
+            return {k: normalise(k, v) for k, v in value.items()}
         return value
 
     return {
         name: sorted(
-            ({k: plain(k, v) for k, v in row.items()} for row in without_numbers(rows)),
+            ({k: normalise(k, v) for k, v in row.items()} for row in without_numbers(rows)),
             key=lambda row: (row.get("id", ""), orjson.dumps(row, option=orjson.OPT_SORT_KEYS)),
         )
         for name, rows in tables.items()

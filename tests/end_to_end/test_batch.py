@@ -29,7 +29,7 @@ from graphrag_ray.query import batch
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.batch import answer_batch
 from graphrag_ray.query.methods.method import AskRequest
-from graphrag_ray.query.question_sweep import Batch
+from graphrag_ray.query.question_sweep import BatchResult
 from graphrag_ray.store import locks
 from graphrag_ray.store.files import Store
 
@@ -48,7 +48,7 @@ def out(world: World) -> Path:
     return world.root.parent / "answers.parquet"
 
 
-def ask(world: World, *texts: str, changes: dict[str, Any] | None = None, **how: Any) -> Batch:
+def ask(world: World, *texts: str, changes: dict[str, Any] | None = None, **how: Any) -> BatchResult:
     opened = world.open(**(changes or {}))
     way = AskRequest(**{name: how.pop(name) for name in ("method", "level", "where") if name in how})
     return answer_batch(opened, str(questions(world, *texts)), str(out(world)), way, **how)

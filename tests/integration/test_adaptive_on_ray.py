@@ -24,7 +24,7 @@ from graphrag_ray.store.files import Store
 ENDPOINT = Path(__file__).parents[2] / "benchmarks" / "endpoint"
 LATENCY_S = 0.5
 BEFORE, AFTER = 8, 24
-"""Slots: few and slow. At many calls a second this machine, busy with other tests, would bound them."""
+"""Slots: few and slow. At many calls per second this machine, busy with other tests, would bound them."""
 CHUNKS, FIRST_ANSWERS, SETTLED_LOOKS = 800, 150, 20
 """Other programs may disturb the search at first. So the server gets more slots only after the calls in
 flight have fitted it in this many checks, after this many answers."""

@@ -1,4 +1,4 @@
-"""Arbitrary text through every public function of the pure folders that takes text.
+"""Pass arbitrary text to every public function of the pure folders that takes text.
 
 No text may raise an error that is not ours, give a result that cannot be stored, or take more than about
 linear time. `make fuzz` runs more rounds, also on passages of real corpora.
@@ -26,15 +26,15 @@ from hostile_text import GROWING, TOP, texts
 from hypothesis import HealthCheck, given, seed, settings
 from linear_time import too_slow
 from pattern_texts import growing, patterns_of
-from text_drives import DRIVES, Drive
+from text_entry_points import ENTRY_POINTS, EntryPoint
 
 ROUNDS = int(os.environ.get("GRAPHRAG_RAY_FUZZ_ROUNDS", "0"))
-"""Of the second tier, for each room; 0: the first tier, which draws the same texts in every run."""
+"""Rounds of the second tier per folder. 0 selects the first tier, which draws the same texts in every run."""
 FIRST_ROUNDS = 60
 BLOCK = 1_000
 """Rounds after which Hypothesis is restarted, because its memory of earlier rounds grows."""
 
-PURE = [room for room in DRIVES if (TOP / "graphrag_ray" / room).is_dir()]
+PURE = [folder for folder in ENTRY_POINTS if (TOP / "graphrag_ray" / folder).is_dir()]
 OF_TEXT = ("str", "bytes", "BinaryIO")
 
 
@@ -55,39 +55,39 @@ def storable(value: Any) -> None:
             storable(item)
 
 
-def through(drives: Mapping[str, Drive], rounds: int, block: int) -> None:
+def through(entry_points: Mapping[str, EntryPoint], rounds: int, block: int) -> None:
     """Send texts through all functions. An error names the function, and Hypothesis shrinks the text."""
 
     @seed(block)
     @settings(max_examples=rounds, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(texts(real=block > 0))
     def send(text: str) -> None:
-        for name, drive in drives.items():
+        for name, call in entry_points.items():
             try:
-                storable(drive(text))
+                storable(call(text))
             except Exception as e:
-                e.add_note(f"drive: {name}")
+                e.add_note(f"entry point: {name}")
                 raise
 
     send()
 
 
 @pytest.mark.timeout(0 if ROUNDS else 240)
-@pytest.mark.parametrize("room", DRIVES)
-def test_no_text_raises_a_foreign_error(room: str):
+@pytest.mark.parametrize("folder", ENTRY_POINTS)
+def test_no_text_raises_a_foreign_error(folder: str):
     if not ROUNDS:
-        through(DRIVES[room], FIRST_ROUNDS, 0)
+        through(ENTRY_POINTS[folder], FIRST_ROUNDS, 0)
     for block in range(1, 1 + -(-ROUNDS // BLOCK)):
-        through(DRIVES[room], min(BLOCK, ROUNDS), block)
+        through(ENTRY_POINTS[folder], min(BLOCK, ROUNDS), block)
 
 
 # Time
 
 SMALL = 4_000 if ROUNDS else 1_000
 SHARE = 1 if ROUNDS else 8
-"""The first tier tries one in this many repetitions, different ones for each function."""
+"""The first tier tests every nth repetition, and different ones for the next entry point."""
 OWN = ("graph: names",)
-"""Drives of files that only an index's owner writes. These are YAML, and its parser takes quadratic time."""
+"""Entry points for YAML files that only an index's owner writes. The YAML parser takes quadratic time."""
 
 
 def numbered(length: int) -> str:
@@ -96,21 +96,25 @@ def numbered(length: int) -> str:
 
 
 def timed() -> list[Any]:
-    named = ((f"{room}: {name}", drive) for room, drives in DRIVES.items() for name, drive in drives.items())
-    mine = [(name, drive) for name, drive in named if name not in OWN]
-    return [pytest.param(drive, GROWING[i % SHARE :: SHARE], id=name) for i, (name, drive) in enumerate(mine)]
+    named = (
+        (f"{folder}: {name}", call)
+        for folder, entry_points in ENTRY_POINTS.items()
+        for name, call in entry_points.items()
+    )
+    mine = [(name, call) for name, call in named if name not in OWN]
+    return [pytest.param(call, GROWING[i % SHARE :: SHARE], id=name) for i, (name, call) in enumerate(mine)]
 
 
 @pytest.mark.timeout(0 if ROUNDS else 240)
-@pytest.mark.parametrize(("drive", "units"), timed())
-def test_time_grows_linearly_with_the_text(drive: Drive, units: list[str]):
-    drive("Warm.")
+@pytest.mark.parametrize(("call", "units"), timed())
+def test_time_grows_linearly_with_the_text(call: EntryPoint, units: list[str]):
+    call("Warm.")
     slow = [
         f"{unit!r} × {told}"
         for unit in units
-        if (told := too_slow(drive, unit.__mul__, max(1, SMALL // len(unit))))
+        if (told := too_slow(call, unit.__mul__, max(1, SMALL // len(unit))))
     ]
-    slow += [f"sentences of {told}" for told in [too_slow(drive, numbered, SMALL)] if told]
+    slow += [f"sentences of {told}" for told in [too_slow(call, numbered, SMALL)] if told]
     assert not slow, "; ".join(slow)
 
 
@@ -120,15 +124,15 @@ NO_TEXT = frozenset(("logs", "prompts", "settings_file", "settings_text", "text_
 """Modules of `base` whose functions of one string are given places or names, and do I/O."""
 
 
-def modules_of(rooms: Iterable[str]) -> Iterator[tuple[Path, ModuleType]]:
-    for room in rooms:
-        for path in sorted((TOP / "graphrag_ray" / room).rglob("*.py")):
+def modules_of(folders: Iterable[str]) -> Iterator[tuple[Path, ModuleType]]:
+    for folder in folders:
+        for path in sorted((TOP / "graphrag_ray" / folder).rglob("*.py")):
             name = ".".join(path.relative_to(TOP).with_suffix("").parts).removesuffix(".__init__")
             yield path, importlib.import_module(name)
 
 
 def functions_of_one_text() -> Iterator[Any]:
-    """All functions of the pure folders, private ones too, whose only required argument is a text."""
+    """Yield all functions of the pure folders, private ones too, whose only required argument is text."""
     for path, module in modules_of((*PURE, "base", "store/search")):
         if path.stem in NO_TEXT:
             continue
@@ -175,11 +179,13 @@ def test_no_text_built_from_a_functions_patterns_is_slow(function: Callable[[str
     assert not slow_texts(whatever(function), makers, (6, 50, 250, 1_000))
 
 
-@pytest.mark.parametrize("room", sorted(p.parent.name for p in (TOP / "graphrag_ray").glob("*/__init__.py")))
-def test_no_pattern_backtracks_exponentially(room: str):
-    """As neighbouring repetitions do that accept the same character, in every folder."""
+@pytest.mark.parametrize(
+    "folder", sorted(p.parent.name for p in (TOP / "graphrag_ray").glob("*/__init__.py"))
+)
+def test_no_pattern_backtracks_exponentially(folder: str):
+    """Adjacent repetitions that accept the same character backtrack. Checks every folder."""
     slow = []
-    for path, module in modules_of([room]):
+    for path, module in modules_of([folder]):
         for pattern in patterns_of(module).values():
             makers = growing(pattern.pattern, pattern.flags & re.VERBOSE)
             for match in (pattern.match, pattern.fullmatch):
@@ -192,11 +198,11 @@ def test_no_pattern_backtracks_exponentially(room: str):
 
 
 def functions_of_text() -> Iterator[tuple[str, CodeType]]:
-    """Public functions and methods of the pure folders with a parameter whose type contains text."""
-    for room in PURE:
-        for path in sorted((TOP / "graphrag_ray" / room).glob("*.py")):
+    """Yield public functions and methods of the pure folders with a parameter whose type contains text."""
+    for folder in PURE:
+        for path in sorted((TOP / "graphrag_ray" / folder).glob("*.py")):
             module = importlib.import_module(
-                f"graphrag_ray.{room.replace('/', '.')}.{path.stem}".removesuffix(".__init__")
+                f"graphrag_ray.{folder.replace('/', '.')}.{path.stem}".removesuffix(".__init__")
             )
             for node in ast.parse(path.read_text("utf-8")).body:
                 inside = node.body if isinstance(node, ast.ClassDef) else [node]
@@ -205,7 +211,7 @@ def functions_of_text() -> Iterator[tuple[str, CodeType]]:
                     if isinstance(one, ast.FunctionDef) and not one.name.startswith("_") and _takes_text(one):
                         found = getattr(owner, one.name)
                         code = getattr(found, "__wrapped__", found).__code__
-                        yield f"{room}/{path.name}: {getattr(node, 'name', '')}.{one.name}", code
+                        yield f"{folder}/{path.name}: {getattr(node, 'name', '')}.{one.name}", code
 
 
 def _takes_text(function: ast.FunctionDef) -> bool:
@@ -260,10 +266,10 @@ def test_every_function_that_takes_text_is_driven():
             cached.cache_clear()
     sys.setprofile(note)
     try:
-        for drives in DRIVES.values():
-            for drive in drives.values():
+        for entry_points in ENTRY_POINTS.values():
+            for call in entry_points.values():
                 for reply in REPLIES:
-                    drive(reply)
+                    call(reply)
     finally:
         sys.setprofile(None)
     missed = [name for name, code in wanted.items() if code not in reached]

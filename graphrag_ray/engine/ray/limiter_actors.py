@@ -50,7 +50,7 @@ LINGER_S = 0.05
 costs the actor as much as a hundred settlements."""
 MAX_LINGER_S = 0.1
 BATCHES_PER_S = 640
-"""Target for settlement calls a second from all workers. With many workers, each lingers longer."""
+"""Target for settlement calls per second from all workers. With many workers, each lingers longer."""
 LINGER_SHARE = 0.05
 """Maximum delay as a share of the call's duration, because others may wait for its permit."""
 MIN_LINGER_S = 0.002

@@ -36,9 +36,9 @@ from graphrag_ray.store.files import Store
 logger = logging.getLogger(__name__)
 
 CALLS_PER_WORKER_S = 225.0
-"""Expected calls a second per worker: half of the measured maximum."""
+"""Expected calls per second per worker: half of the measured maximum."""
 QUICK_CALL_S = 0.5
-"""Assumed minimum duration of a call, to convert a bound on calls in flight to calls a second."""
+"""Assumed minimum duration of a call, to convert a bound on calls in flight to calls per second."""
 MIN_WORKERS = 8
 """Minimum number of workers if there are enough nodes, so that losing a node loses few calls in flight."""
 MAX_WORKERS = 64

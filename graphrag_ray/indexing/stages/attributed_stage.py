@@ -57,7 +57,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds the hierarchy from the graph and table embeddings_entity."""
+    """Builds the hierarchy from the graph and the embeddings of its entities."""
 
     run: Run
     groups: dict[str, list[list[Part]]]
@@ -65,7 +65,10 @@ class _Builder:
     embedded: Result
 
     def cluster_entities(self) -> Result:
-        """Return tables levels and hierarchy of the first level, and blocks of all elements in its order."""
+        """Return the tables `levels` and `hierarchy` of the first level, and all elements in blocks.
+
+        The blocks follow the order of the hierarchy.
+        """
         run, graph = self.run, self.graph
 
         def compute() -> Result:
@@ -95,7 +98,8 @@ class _Builder:
     def build_levels(self, entity_clusters: Result) -> Result:
         """Write reports level by level, and cluster each level into the next.
 
-        Returns tables levels (above the first), hierarchy, reports, failures, and blocks of `TABLE_COLUMNS`.
+        Returns the tables `levels` (above the first), `hierarchy`, `reports` and `failures`, and blocks of
+        `TABLE_COLUMNS`.
         """
         run, graph, options = self.run, self.graph, self.run.settings.attributed
         layout = communities_stage.load_layout(run, graph, entity_clusters)
@@ -103,7 +107,7 @@ class _Builder:
 
         def compute() -> Result:
             levels = [_read_level(run, entity_clusters, 0)[0]]
-            reports = LevelReports(KIND, "community {} of hierarchy attributed")
+            reports = LevelReports(KIND, "community {} of the attributed hierarchy")
             keys, tokens = graph.node_keys, graph.nodes["n_tokens"]
             cluster_of = np.arange(len(keys))
             vectors = load_vectors(run, self.embedded.parts("embeddings_entity"), keys)
@@ -139,8 +143,8 @@ class _Builder:
         options, pack_tokens = settings.attributed, settings.reports.context_tokens // 2
         if options.clustering == "spectral" and len(nodes.keys) > MAX_NODES:
             self.run.observer.message(
-                f"Spectral clustering is limited to {MAX_NODES:,} nodes: using Leiden for a level of "
-                f"{len(nodes.keys):,}"
+                f"Spectral clustering is limited to {MAX_NODES:,} nodes: using Leiden for a level with "
+                f"{len(nodes.keys):,} nodes"
             )
             options = options.model_copy(update={"clustering": "leiden"})
         # igraph blocks all other threads while it works.
@@ -199,7 +203,7 @@ def _members(label: Ints, n: int) -> list[Ints]:
 def _write_levels(
     run: Run, levels: Sequence[ClusteredLevel], keys: Sequence[Keys]
 ) -> dict[str, list[list[Part]]]:
-    """Write table levels with a group per level. `keys` are the keys of each level's nodes."""
+    """Write the table `levels` with a group per level. `keys` are the keys of each level's nodes."""
     groups = []
     for level, level_keys in zip(levels, keys, strict=True):
         centres = np.zeros((0, 0), np.float32) if level.centres is None else level.centres
@@ -235,18 +239,18 @@ def _previous_level(
 
     All are None if there is no such level, if it is damaged, or if the settings differ.
     """
-    parent, now, nothing = run.parent, run.settings.snapshot_settings(), (None, None, None)
+    parent, settings, no_level = run.parent, run.settings.snapshot_settings(), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
-        return nothing
-    if any(parent.settings.get(name) != now[name] for name in ("attributed", "communities")):
-        return nothing
-    before = run.parent_results[step]
-    levels = before.tables.get("levels", [])
+        return no_level
+    if any(parent.settings.get(name) != settings[name] for name in ("attributed", "communities")):
+        return no_level
+    previous = run.parent_results[step]
+    levels = previous.tables.get("levels", [])
     if index >= len(levels) or run.has_lost_parts(levels[index]):
-        return nothing
-    level, keys = _read_level(run, before, index)
+        return no_level
+    level, keys = _read_level(run, previous, index)
     if len(level.inner.node_at_place) != len(keys):
-        return nothing
+        return no_level
     source, target = level.edges.ends.T
     partition = PreviousPartition(level.inner, keys, source, target, level.edges.weight)
     return partition, level.neighbours, level.centres

@@ -285,8 +285,8 @@ def test_an_empty_value_leaves_no_gap_in_a_query_prompt():
     )
     filled_in = {**dict.fromkeys(PLACEHOLDERS["answer"], "x"), "knowledge": ""}
     assert prompt.fill(filled_in)[0].content == "Use it. Be brief.\nSo.\nx|x|x|x|x"
-    said = prompt.fill({**filled_in, "knowledge": "K."})[0].content
-    assert said == "Use it. K. Be brief.\n- K.\nK. So. K.\nx|x|x|x|x"
+    result = prompt.fill({**filled_in, "knowledge": "K."})[0].content
+    assert result == "Use it. K. Be brief.\n- K.\nK. So. K.\nx|x|x|x|x"
 
 
 def test_an_empty_value_does_not_change_the_rest_of_an_indexing_prompt():

@@ -107,8 +107,8 @@ def test_options_of_a_command_precede_user_settings(own_settings: Path, tmp_path
 
 def test_a_key_of_the_user_is_not_sent_to_another_address(own_settings: Path):
     own(own_settings, "models: {llama: {endpoints: [{base_url: 'http://own/v1', api_key_env: OWN_KEY}]}}")
-    said = load_settings(None, ["models.default.endpoints.0.base_url=http://other/v1"], OF_AN_INDEX)
-    assert endpoints(said) == [("http://other/v1", "OPENAI_API_KEY")]
+    result = load_settings(None, ["models.default.endpoints.0.base_url=http://other/v1"], OF_AN_INDEX)
+    assert endpoints(result) == [("http://other/v1", "OPENAI_API_KEY")]
 
 
 def test_the_default_address_comes_from_the_environment_or_is_openais(monkeypatch: pytest.MonkeyPatch):

@@ -85,8 +85,10 @@ def test_passage_has_the_same_entities_for_every_tool() -> None:
 )
 def test_gleaning_adds_missing_entities(asked: str, again: str, start: str, field: str) -> None:
     first = _reply(asked)
-    said = start + field.join(["MARA VENN", "person", "…"]) if field == "<|#|>" else first[: first.find("##")]
-    gleaned = _reply(asked, said, again)
+    result = (
+        start + field.join(["MARA VENN", "person", "…"]) if field == "<|#|>" else first[: first.find("##")]
+    )
+    gleaned = _reply(asked, result, again)
     assert kind_of(again) == "glean"
     assert start in gleaned
     assert "entity" + field + "Mara Venn" not in gleaned

@@ -145,11 +145,11 @@ def test_entity_has_the_same_type_in_all_passages() -> None:
 
 
 def test_gleaning_adds_missing_names() -> None:
-    said = _reply(_messages("extract", text=PASSAGE))
+    result = _reply(_messages("extract", text=PASSAGE))
     gleaned = parse_records(
-        _reply(_messages("extract"), said, _messages("glean_check"), "Y", _messages("glean"))
+        _reply(_messages("extract"), result, _messages("glean_check"), "Y", _messages("glean"))
     )
-    before = {e.title for e in parse_records(said).entities}
+    before = {e.title for e in parse_records(result).entities}
     assert gleaned.complete
     assert gleaned.unusable == 0
     assert gleaned.entities

@@ -15,8 +15,8 @@ MINUTES = ("Minutes of September", "2023-09-14", "minutes.jsonl", "9")
 
 
 def test_header_has_title_and_date_with_the_month_in_words():
-    said = "Minutes of September\n2023-09-14 (14 September 2023)\n\n"
-    assert document_header(*MINUTES, "The mill was sold.") == said
+    result = "Minutes of September\n2023-09-14 (14 September 2023)\n\n"
+    assert document_header(*MINUTES, "The mill was sold.") == result
     assert document_header("Minutes", "2023-09", "m.txt", "", "") == "Minutes\n2023-09 (September 2023)\n\n"
     assert document_header("Minutes", "last spring", "a.txt", "", "") == "Minutes\nlast spring\n\n"
     assert document_header("Minutes", "2023-13-40", "a.txt", "", "") == "Minutes\n2023-13-40\n\n"
@@ -32,9 +32,9 @@ def test_label_has_title_and_date_in_one_line():
 
 def test_selected_metadata_follow_title_and_date():
     more = "author: Mara Venn\nheard: 2023-10\n"
-    said = "Minutes of September\n2023-09-14 (14 September 2023)\n"
-    said += "author: Mara Venn\nheard: 2023-10 (October 2023)\n\n"
-    assert document_header(*MINUTES, "It rained.", more) == said
+    result = "Minutes of September\n2023-09-14 (14 September 2023)\n"
+    result += "author: Mara Venn\nheard: 2023-10 (October 2023)\n\n"
+    assert document_header(*MINUTES, "It rained.", more) == result
     told = "Minutes of September (2023-09-14); author: Mara Venn; heard: 2023-10"
     assert document_label(*MINUTES, "It rained.", more) == told
     assert document_label(None, None, "a.txt", "", "", more) == "author: Mara Venn; heard: 2023-10"

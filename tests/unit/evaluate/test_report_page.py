@@ -248,11 +248,11 @@ def test_script_receives_answers_and_verdicts():
     first = found["question-0"]
     assert first["answers"][0].startswith("<h5>Themes</h5>\n<p><strong>C0</strong> of part 0: <a href=")
     assert first["answers"][1] is None and first["errors"] == {"1": "the endpoint gave up"}
-    said = first["reasons"]
+    result = first["reasons"]
     a, b, criterion, letters, numbers = first["judged"][0]
     # No verdict; then C0, which was presented second.
     assert (a, b, criterion, letters) == (0, 1, 0, "xA")
-    assert [said[n] for n in numbers] == [
+    assert [result[n] for n in numbers] == [
         "no JSON in the reply",
         "Reason 1 for comprehensiveness, question 0.",
     ]

@@ -116,8 +116,8 @@ def test_the_offline_engine_names_titles_and_names():
         "titles": "- Minutes of May\n- Minutes of June",
         "entities": "- MILL: It grinds.\n- ANNA: She.",
     }
-    said = offline_answer(ChatRequest("about", (), SPEC.call, variables)).text
-    assert said == (
+    result = offline_answer(ChatRequest("about", (), SPEC.call, variables)).text
+    assert result == (
         "Documents such as “Minutes of May” and “Minutes of June”. "
         "The best connected names are MILL and ANNA."
     )

@@ -129,7 +129,7 @@ def test_small_changes_add_up():
 
 def test_cited_records_must_be_in_the_context():
     before = people(20)
-    now = {name: said for name, said in before.items() if name != "NAME 7"}
+    now = {name: description for name, description in before.items() if name != "NAME 7"}
     assert stands(before, now) is not None
     assert stands(before, now, cited=("NAME 7",)) is None
 
@@ -141,7 +141,7 @@ def test_report_that_may_contain_deleted_text_is_rewritten():
     assert stands(before, now) is not None, "what changed without a deletion may lag behind"
     assert stands(before, now, lost=lost_by("NAME 3")) is None
     assert stands(before, now, lost=lost_by("NAME 4")) is not None, "it reads as before"
-    vanished = {name: said for name, said in before.items() if name != "NAME 3"}
+    vanished = {name: description for name, description in before.items() if name != "NAME 3"}
     assert stands(before, vanished, lost=lost_by("NAME 3")) is None
     unchanged_text = one_more({**before, "NAME 3": (text, chunks[:-1])}, "NAME 5", CHUNKS[-1])
     assert stands(before, unchanged_text, lost=lost_by("NAME 3")) is not None
@@ -149,7 +149,7 @@ def test_report_that_may_contain_deleted_text_is_rewritten():
 
 def test_report_on_removed_elements_is_rewritten():
     before = people(30)
-    now = {name: said for name, said in before.items() if name != "NAME 3"}
+    now = {name: description for name, description in before.items() if name != "NAME 3"}
     assert stands(before, now) is not None, "it may be shown elsewhere"
     assert stands(before, now, lost=lost_by("NAME 3", deleted=False)) is None
 

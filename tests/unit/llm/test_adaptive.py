@@ -29,7 +29,7 @@ SHORT_MEAN = 85.0
 
 def measure(world, mean_tokens, start, end):
     """Return the share of the best throughput, and calls in flight relative to those needed for 90% of it."""
-    best = world.server.best(mean_tokens) * (1.0 - world.fails) / (1.0 + 7.0 * world.tail)
+    best = world.server.best(mean_tokens) * (1.0 - world.lost_share) / (1.0 + 7.0 * world.slow_share)
     return (
         world.throughput(start, end) / best,
         world.mean_in_flight(start, end) / world.server.needed(),
@@ -96,7 +96,7 @@ def test_a_start_that_is_far_too_high_is_detected_from_the_first_calls(slots):
 
 
 def test_a_few_slow_and_lost_calls_do_not_mislead():
-    world = World(fixed(100), short, tail=0.01, fails=0.03).run(150.0)
+    world = World(fixed(100), short, slow_share=0.01, lost_share=0.03).run(150.0)
     share, in_flight = measure(world, SHORT_MEAN, 60.0, 150.0)
     assert share >= 0.88
     assert in_flight <= 2.0
@@ -124,7 +124,7 @@ def test_the_bound_follows_the_server_within_a_minute(before, after):
 
 
 def test_the_bound_stays_just_below_the_load_at_which_calls_are_refused():
-    server = Server(50, lambda n: 60.0, bounces_at=60)
+    server = Server(50, lambda n: 60.0, max_in_flight=60)
     world = World(server, short).run(150.0)
     share, in_flight = measure(world, SHORT_MEAN, 60.0, 150.0)
     assert share >= 0.85

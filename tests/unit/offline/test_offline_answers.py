@@ -131,8 +131,8 @@ SOURCES = (
 
 def answered(question):
     context = section_heading("Sources", ("id", "text")) + csv_line([1, SOURCES])
-    said = ask("answer", question=question, context=context, max_tokens="1000", response_type="a paragraph")
-    return quotations_in(said.partition(MARK)[0])
+    result = ask("answer", question=question, context=context, max_tokens="1000", response_type="a paragraph")
+    return quotations_in(result.partition(MARK)[0])
 
 
 def test_answer_is_about_the_subjects_of_a_question_not_its_verb():
@@ -152,8 +152,8 @@ def test_legal_notices_and_courtesies_come_last():
 
 def test_answer_repeats_no_sentence_and_quotes_at_most_two_per_report():
     found = mapped("What topics are discussed?")
-    said = quotations_in(found.text)
-    assert len(said) == len(set(said))
+    result = quotations_in(found.text)
+    assert len(result) == len(set(result))
     assert all(found.text.count(f"Reports ({n})") <= 2 for n in range(1, 5))
 
 
@@ -306,8 +306,8 @@ def test_self_contained_sentence_is_quoted_first_among_equal_matches():
         "“Was the harbour plan of Denholm refused?” ## Denholm “The harbour plan of Denholm was refused.”"
     )
     context = section_heading("Reports", ("id", "title", "content")) + csv_line([1, "Denholm", content])
-    said = quotations_in(ask("map", question="What became of the harbour plan?", context=context))
-    assert said[0] == "The harbour plan of Denholm was refused."
+    result = quotations_in(ask("map", question="What became of the harbour plan?", context=context))
+    assert result[0] == "The harbour plan of Denholm was refused."
 
 
 def points(question, **variables):
@@ -400,9 +400,11 @@ def test_title_gives_context_and_is_not_quoted():
     chunks = section_heading("Sources", ("id", "document", "text"))
     chunks += csv_line([1, "Minutes of March (2023-03-14)", "The board heard the sailors on eels."])
     chunks += csv_line([2, "Minutes of September (2023-09-14)", "The board heard the fishermen on eels."])
-    said = ask("answer", question="Whom did the board hear in September?", context=chunks, max_tokens="500")
-    assert said.startswith("**Minutes of September (2023-09-14)**: “The board heard the fishermen on eels.”")
-    assert "“Minutes" not in said
+    result = ask("answer", question="Whom did the board hear in September?", context=chunks, max_tokens="500")
+    assert result.startswith(
+        "**Minutes of September (2023-09-14)**: “The board heard the fishermen on eels.”"
+    )
+    assert "“Minutes" not in result
 
 
 def test_names_and_rare_words_are_low_level_keywords_and_others_high_level():

@@ -32,8 +32,8 @@ def ask(prompt: str, **variables: str) -> str:
 
 
 def judged(criterion: str, first: str, second: str, question: str = QUESTION) -> tuple[int, str]:
-    said = CRITERIA.get(criterion, criterion)
-    found = json.loads(ask("judge", question=question, criterion=said, answer_1=first, answer_2=second))
+    result = CRITERIA.get(criterion, criterion)
+    found = json.loads(ask("judge", question=question, criterion=result, answer_1=first, answer_2=second))
     return found["winner"], found["reason"]
 
 
@@ -185,8 +185,8 @@ def test_wording_is_found_inside_other_text(text: str, around: str):
 
 def test_corpus_is_described_by_the_titles_of_its_first_reports():
     reports = "- Kestrel Marine, Denholm: A community.\n\n- Hask Marsh: Another: one.\n- : None.\n- Varnmouth"
-    said = ask("corpus_description", reports=reports)
-    assert said == "Texts that deal with Kestrel Marine, Denholm; Hask Marsh; Varnmouth."
+    result = ask("corpus_description", reports=reports)
+    assert result == "Texts that deal with Kestrel Marine, Denholm; Hask Marsh; Varnmouth."
     assert ask("corpus_description", reports=" \n") == NOTHING_KNOWN
 
 

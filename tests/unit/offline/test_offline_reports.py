@@ -61,8 +61,8 @@ def whole(report):
 
 def test_report_consists_of_quotations_with_references():
     report = draft(context())
-    said = quotations_in(whole(report))
-    assert sorted(said) == sorted([*SENTENCES.values(), *LINKS.values()])
+    result = quotations_in(whole(report))
+    assert sorted(result) == sorted([*SENTENCES.values(), *LINKS.values()])
     numbering = {("Entities", i): f"e{i}" for i in (1, 2, 3)} | {
         ("Relationships", i): f"r{i}" for i in (1, 2)
     }
@@ -143,10 +143,10 @@ def test_report_respects_its_length_limit():
 )
 def test_any_description_yields_a_valid_report_without_repeats(entities):
     report = draft(context(entities, {}))
-    said = quotations_in(whole(report))
-    assert len(said) == len({s.casefold() for s in said})
+    result = quotations_in(whole(report))
+    assert len(result) == len({s.casefold() for s in result})
     known = {p for d in entities.values() for p in pieces(" ".join(d.split()))}
-    assert set(said) <= known
+    assert set(result) <= known
 
 
 def test_description_joins_distinct_quotations_in_order():

@@ -185,8 +185,8 @@ def chunks_of(pieces: list[bytes]) -> list[Any]:
 
 def test_a_stream_has_chunks_with_one_id_and_ends_with_the_usage():
     told = stream_chunks(body(user("What?"), stream=True, stream_options={"include_usage": True}), "cd")
-    said = [PhaseEvent("map", 2, False), "It silted ", StartsAgain("[again]"), "up.", REPLIED]
-    found = chunks_of([piece for one in said for piece in told(one)])
+    result = [PhaseEvent("map", 2, False), "It silted ", StartsAgain("[again]"), "up.", REPLIED]
+    found = chunks_of([piece for one in result for piece in told(one)])
     assert {c["id"] for c in found} == {"chatcmpl-cd"} and {c["object"] for c in found} == {
         "chat.completion.chunk"
     }

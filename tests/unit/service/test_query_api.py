@@ -88,10 +88,10 @@ def test_a_record_that_is_not_in_the_snapshot_has_no_number():
 
 
 def test_every_event_has_a_name():
-    said = [AnsweringPhase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
+    result = [AnsweringPhase("map", 3, ended=False), "Th", StartsAgain("\n\n[again]\n\n"), "This.", REPLIED]
     lines = [
         line
-        for one in said
+        for one in result
         for piece in stream_events(False, one)
         for line in piece.decode().splitlines()
         if line

@@ -37,8 +37,8 @@ def claims(*told: object) -> str:
 
 
 def test_claims_are_listed_in_the_order_of_the_answer():
-    said, requests = drive(claimed(), claims(ONE, OTHER))
-    assert said == [ONE, OTHER]
+    result, requests = drive(claimed(), claims(ONE, OTHER))
+    assert result == [ONE, OTHER]
     (request,) = requests
     assert (request.prompt, request.response) == ("answer_claims", "json")
     assert request.schema == list_schema("claims", "claim")
@@ -59,8 +59,8 @@ def test_claims_are_listed_in_the_order_of_the_answer():
     ],
 )
 def test_lists_are_parsed_in_all_forms_that_models_write(text: str):
-    said, requests = drive(claimed(), text)
-    assert (said, len(requests)) == ([ONE, OTHER], 1)
+    result, requests = drive(claimed(), text)
+    assert (result, len(requests)) == ([ONE, OTHER], 1)
 
 
 def test_repeated_claim_counts_once():
@@ -69,8 +69,8 @@ def test_repeated_claim_counts_once():
 
 
 def test_answer_may_have_no_claims():
-    said, requests = drive(claimed(), claims())
-    assert said == [] and len(requests) == 1
+    result, requests = drive(claimed(), claims())
+    assert result == [] and len(requests) == 1
 
 
 def test_entries_without_text_are_ignored_unless_all_are():
@@ -83,8 +83,8 @@ def test_entries_without_text_are_ignored_unless_all_are():
 def test_two_replies_without_a_list_fail(text: str):
     with pytest.raises(DialogueFailed, match="answer_claims: still not usable after a correction"):
         drive(claimed(), text, text)
-    said, requests = drive(claimed(), text, claims(ONE))
-    assert said == [ONE] and requests[1].prompt == "correct"
+    result, requests = drive(claimed(), text, claims(ONE))
+    assert result == [ONE] and requests[1].prompt == "correct"
 
 
 @pytest.mark.parametrize("text", [claims(ONE, OTHER), json.dumps({"claims": [ONE, OTHER]})])
@@ -105,8 +105,8 @@ def test_any_reply_yields_distinct_storable_claims_or_fails(text: str, ended: st
 @given(texts(), texts())
 def test_offline_engine_lists_claims_at_the_first_turn(question: str, answer: str):
     asked = []
-    said = run_dialogue(
+    result = run_dialogue(
         answer_claims(question, answer, SPEC),
         lambda request: asked.append(request) or offline_answer(request),
     )
-    assert len(set(said)) == len(said) and len(asked) == 1
+    assert len(set(result)) == len(result) and len(asked) == 1

@@ -157,13 +157,13 @@ def test_recall_is_the_share_of_the_gold_words(text: str, gold: list[str], expec
 
 
 def squad_f1(text: str, gold: str) -> float:
-    said, wanted = squad(text).split(), squad(gold).split()
-    if not said or not wanted:
-        return float(said == wanted)
-    common = sum((Counter(said) & Counter(wanted)).values())
+    result, wanted = squad(text).split(), squad(gold).split()
+    if not result or not wanted:
+        return float(result == wanted)
+    common = sum((Counter(result) & Counter(wanted)).values())
     if not common:
         return 0.0
-    precision, share = common / len(said), common / len(wanted)
+    precision, share = common / len(result), common / len(wanted)
     return 2 * precision * share / (precision + share)
 
 

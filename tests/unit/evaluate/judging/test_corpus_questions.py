@@ -211,8 +211,8 @@ REPORTS = "- Kestrel Marine, Denholm: A community.\n- Hask Marsh: Another one.\n
 
 
 def test_description_is_a_paragraph():
-    said, (request,) = drive(corpus_description(REPORTS, SPEC), " Letters.\n\nOn the harbour. ")
-    assert said == "Letters. On the harbour."
+    result, (request,) = drive(corpus_description(REPORTS, SPEC), " Letters.\n\nOn the harbour. ")
+    assert result == "Letters. On the harbour."
     assert (request.prompt, request.response) == ("corpus_description", "text")
     assert REPORTS in request.messages[-1].content
     assert "in Welsh" in request.messages[0].content

@@ -24,8 +24,8 @@ def checked(answer: str = "It was she.") -> Dialogue[bool]:
 
 
 def test_one_letter_is_requested_with_all_wordings_of_the_correct_answer():
-    said, (request,) = drive(checked(), "Y")
-    assert said is True
+    result, (request,) = drive(checked(), "Y")
+    assert result is True
     assert (request.prompt, request.response) == ("correct_answer", "yes_no")
     assert "- Mara Venn\n- the mayor\n" in request.messages[-1].content
 

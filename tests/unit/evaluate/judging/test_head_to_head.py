@@ -158,7 +158,7 @@ def test_judge_that_ignores_the_order_has_no_position_bias():
 
 def test_condition_against_itself_wins_half():
     for verdict in ("", "A"):
-        verdicts = judged(9, lambda q, first, second, said=verdict: said, [("A", "A")])  # type: ignore[misc]
+        verdicts = judged(9, lambda q, first, second, result=verdict: result, [("A", "A")])  # type: ignore[misc]
         row = win_rates(verdicts, [("A", "A")]).to_pylist()[0]
         assert (row["win_rate"], row["z"], row["p"], row["p_holm"], row["ties"]) == (50.0, 0.0, 1.0, 1.0, 1.0)
         assert row["normal_p"] is None
@@ -336,12 +336,14 @@ def test_reliability_columns(rows: list[Row]):
             decided += winner != ""
             first += winner == shown
         assert row["first_shown"] == (pytest.approx(first / decided) if decided else None)
-        pairs = [x == y for by in orders.values() for said in by.values() for x, y in combinations(said, 2)]
+        pairs = [
+            x == y for by in orders.values() for result in by.values() for x, y in combinations(result, 2)
+        ]
         assert row["agreement"] == (pytest.approx(sum(pairs) / len(pairs)) if pairs else None)
         changed = []
         for (_, a, b), by in orders.items():
             if len(by) == 2:
-                x, y = (np.sign(said.count(a) - said.count(b)) for said in by.values())
+                x, y = (np.sign(result.count(a) - result.count(b)) for result in by.values())
                 changed.append(x != y)
         assert row["position_bias"] == (pytest.approx(sum(changed) / len(changed)) if changed else None)
 
@@ -352,8 +354,8 @@ def test_majority_needs_more_verdicts_than_any_alternative(rows: list[Row]):
     for question, criterion, first, second, _, winner in rows:
         if winner is not None:
             key = (criterion, *sorted((first, second)), question)
-            said = "" if first == second else winner
-            expected.setdefault(key, Counter[str]())[said] += 1
+            result = "" if first == second else winner
+            expected.setdefault(key, Counter[str]())[result] += 1
     found = majorities(table(rows)).to_dict("records")
     keys = ("criterion", "first", "second", "question_id")
     assert [tuple(row[k] for k in keys) for row in found] == sorted(expected)

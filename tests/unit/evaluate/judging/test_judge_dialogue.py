@@ -39,8 +39,8 @@ def verdict(winner: object, reason: object = "So.") -> str:
 
 
 def test_judge_receives_question_criterion_and_answers_in_order():
-    said, requests = drive(judged(), verdict(2))
-    assert said == Verdict(2, "So.")
+    result, requests = drive(judged(), verdict(2))
+    assert result == Verdict(2, "So.")
     (request,) = requests
     text = request.messages[-1].content
     assert (request.prompt, request.response, request.schema) == ("judge", "json", VERDICT_SCHEMA)
@@ -71,8 +71,8 @@ def test_judge_receives_question_criterion_and_answers_in_order():
     ],
 )
 def test_verdict_is_parsed_in_all_forms_that_models_write(text: str, winner: int):
-    said, requests = drive(judged(), text)
-    assert (said.winner, len(requests)) == (winner, 1)
+    result, requests = drive(judged(), text)
+    assert (result.winner, len(requests)) == (winner, 1)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +85,8 @@ def test_reply_that_names_no_answer_is_not_a_verdict(winner: object):
 
 
 def test_reply_without_a_verdict_is_requested_once_more():
-    said, requests = drive(judged(), "The first is better.", verdict(1))
-    assert said.winner == 1
+    result, requests = drive(judged(), "The first is better.", verdict(1))
+    assert result.winner == 1
     assert requests[1].prompt == "correct"
     assert '"winner": 1, 2 or 0' in requests[1].messages[-1].content
 
@@ -99,16 +99,16 @@ def test_two_replies_without_a_verdict_fail_and_are_not_a_tie(second: str):
 
 def test_reply_truncated_before_its_verdict_is_requested_again_with_the_reason():
     cut = ChatReply('{"reason": "Answer 1 has more details, of which 2 are', "length")
-    said, requests = drive(judged(), cut, verdict(0))
-    assert said.winner == 0
+    result, requests = drive(judged(), cut, verdict(0))
+    assert result.winner == 0
     assert "it was cut off before its end" in requests[1].messages[-1].content
     with pytest.raises(DialogueFailed, match="judge"):
         drive(judged(), cut, cut)
 
 
 def test_reply_truncated_after_its_verdict_counts():
-    said, _ = drive(judged(), ChatReply('{"winner": 2, "reason": "It has more', "length"))
-    assert said.winner == 2
+    result, _ = drive(judged(), ChatReply('{"winner": 2, "reason": "It has more', "length"))
+    assert result.winner == 2
 
 
 @pytest.mark.parametrize("reason", [None, 5, [1], ""])
@@ -142,11 +142,11 @@ def test_offline_engine_gives_a_verdict_at_the_first_turn(
     question: str, criterion: str, first: str, second: str
 ):
     asked = []
-    said = run_dialogue(
+    result = run_dialogue(
         judge(question, criterion, (first, second), SPEC, 0),
         lambda request: asked.append(request) or offline_answer(request),
     )
-    assert said.winner in (0, 1, 2) and len(asked) == 1
+    assert result.winner in (0, 1, 2) and len(asked) == 1
 
 
 def test_references_do_not_reveal_the_search_method():

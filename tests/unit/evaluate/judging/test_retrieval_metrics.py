@@ -63,9 +63,9 @@ def test_tokens_are_counted_as_often_as_they_occur():
 
 @given(*[st.lists(st.text("ab1 -_.", max_size=20), min_size=1, max_size=3)] * 2)
 def test_token_overlap_uses_multisets(retrieved: list[str], gold: list[str]):
-    said, wanted = (Counter(re.findall("[a-z0-9]+", " ".join(some))) for some in (retrieved, gold))
-    common = sum((said & wanted).values())
-    expected = (common / max(1, said.total()), common / max(1, wanted.total()))
+    result, wanted = (Counter(re.findall("[a-z0-9]+", " ".join(some))) for some in (retrieved, gold))
+    common = sum((result & wanted).values())
+    expected = (common / max(1, result.total()), common / max(1, wanted.total()))
     assert overlap(retrieved, gold) == expected
 
 

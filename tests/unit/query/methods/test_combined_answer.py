@@ -68,10 +68,10 @@ def test_answer_notes_missing_parts() -> None:
     gap_notes = LevelReports(1, np.array([0]), replaced=(4,), missing=(5, 6), n_tokens=20)
     answer = composed([MapAnswer("p", 80), None], gap_notes)
     assert answer.failed_parts == 1
-    said = " ".join(answer.notes)
-    assert "1 of 2 parts" in said
-    assert "2 communities have no report and are missing" in said
-    assert "sub-communities" in said
+    result = " ".join(answer.notes)
+    assert "1 of 2 parts" in result
+    assert "2 communities have no report and are missing" in result
+    assert "sub-communities" in result
 
 
 def test_failure_of_all_parts_differs_from_not_found() -> None:

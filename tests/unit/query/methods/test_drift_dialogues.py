@@ -51,17 +51,19 @@ def step(answer: str, score: object, *follow_ups: tuple[str, object]) -> str:
 
 
 def test_step_has_answer_references_and_follow_ups():
-    said, requests = drive(
+    result, requests = drive(
         primer("Why?", CONTEXT, FIRST, 3), step("A [Data: Reports (1, 7)].", 40, ("Who?", 90))
     )
-    assert (said.answer.text, said.answer.score) == ("A [Data: Reports (aa)].", 40.0)
-    assert said.answer.dropped_references == 1 and said.follow_ups == [FollowUp(question="Who?", score=90.0)]
+    assert (result.answer.text, result.answer.score) == ("A [Data: Reports (aa)].", 40.0)
+    assert result.answer.dropped_references == 1 and result.follow_ups == [
+        FollowUp(question="Who?", score=90.0)
+    ]
     assert requests[0].response == "json" and "at most 3" in requests[0].messages[0].content
 
 
 def test_prompt_contains_follow_up_and_original_question():
-    said, (request,) = drive(look_up("Why?", "Who?", CONTEXT, THEN, 2), step("B [Data: Sources (1)].", 9))
-    assert [r.id for r in said.answer.references] == ["bb"]
+    result, (request,) = drive(look_up("Why?", "Who?", CONTEXT, THEN, 2), step("B [Data: Sources (1)].", 9))
+    assert [r.id for r in result.answer.references] == ["bb"]
     text = request.messages[-1].content
     assert "Why?" in text and "Who?" in text
 
@@ -75,13 +77,15 @@ def test_prompt_lists_earlier_questions():
 
 def test_custom_prompt_may_omit_earlier_questions():
     own = parse_prompt(LOCAL, THEN.prompt.source.replace("{asked}", ""))
-    said, _ = drive(look_up("Why?", "Who?", CONTEXT, replace(THEN, prompt=own), 2, ["When?"]), step("B.", 9))
-    assert said.answer.text == "B."
+    result, _ = drive(
+        look_up("Why?", "Who?", CONTEXT, replace(THEN, prompt=own), 2, ["When?"]), step("B.", 9)
+    )
+    assert result.answer.text == "B."
 
 
 def test_unusable_reply_is_corrected_once_then_fails():
-    said, requests = drive(primer("Why?", CONTEXT, FIRST, 3), "Because.", step("A.", 5))
-    assert said.answer.text == "A." and "`score`" in requests[1].messages[-1].content
+    result, requests = drive(primer("Why?", CONTEXT, FIRST, 3), "Because.", step("A.", 5))
+    assert result.answer.text == "A." and "`score`" in requests[1].messages[-1].content
     with pytest.raises(DialogueFailed, match="drift_primer: still not usable"):
         drive(primer("Why?", CONTEXT, FIRST, 3), "Because.", step("", 5))
 

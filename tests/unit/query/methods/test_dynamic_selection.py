@@ -323,8 +323,8 @@ def test_requested_level_limits_rating():
 
 def test_answer_notes_failed_ratings():
     answer = asked(snapshot({10}, answer=_useless_ratings))
-    said = " ".join(answer.notes)
-    assert "2 reports got no rating and counted as relevant (rate: still not usable" in said
+    result = " ".join(answer.notes)
+    assert "2 reports got no rating and counted as relevant (rate: still not usable" in result
     assert answer.failed_parts == 0
 
 

@@ -46,10 +46,10 @@ def test_reference_on_its_own_line_belongs_to_previous_paragraph():
 
 
 def test_quotation_is_found_despite_formatting():
-    said = [
+    result = [
         'It is told that “the mayor rejected the harbour loan, which had been asked for twice. "So be it,"”'
     ]
-    ((found,), shares) = find_evidence(said, CHUNKS)
+    ((found,), shares) = find_evidence(result, CHUNKS)
     assert found.verbatim and found.text == 1 and shares[1] == 1.0
     quote = CHUNKS[1][found.start : found.end]
     assert quote.startswith("The mayor rejected") and quote.endswith("“So be it,”")
@@ -85,8 +85,8 @@ def test_limit_applies_only_to_paraphrases():
     st.lists(st.text(alphabet='ab “”".!?\n…', max_size=60), max_size=3),
     st.lists(st.text(alphabet='ab “”".!?\n…', max_size=60), max_size=3),
 )
-def test_evidence_is_within_its_chunk_without_overlap(said, texts):
-    found, shares = find_evidence(said, texts)
+def test_evidence_is_within_its_chunk_without_overlap(result, texts):
+    found, shares = find_evidence(result, texts)
     assert len(shares) == len(texts)
     assert all(0 <= f.start < f.end <= len(texts[f.text]) and 0 < f.share <= 1.0001 for f in found)
     spans = sorted((f.text, f.start, f.end) for f in found)
@@ -108,7 +108,7 @@ def test_evidence_search_is_fast_on_large_input():
 
 
 def test_texts_without_words_give_no_evidence():
-    said = ["The mayor rejected the harbour loan for ever."]
-    assert find_evidence(said, ["… --- !!!", " ", ""]) == ([], [0.0, 0.0, 0.0])
-    found, _ = find_evidence(said, ["*** ", *CHUNKS])
+    result = ["The mayor rejected the harbour loan for ever."]
+    assert find_evidence(result, ["… --- !!!", " ", ""]) == ([], [0.0, 0.0, 0.0])
+    found, _ = find_evidence(result, ["*** ", *CHUNKS])
     assert [f.text for f in found] == [2]

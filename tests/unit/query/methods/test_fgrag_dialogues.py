@@ -159,30 +159,30 @@ def summary(*replies: ChatReply | str):
 
 
 def test_summary_has_entity_heading_and_checked_references():
-    said, (request,) = summary("A [Data: Entities (1, 7)]. B [Data: Relationships (1)].")
-    assert said.text == "**Hives** A [Data: Entities (aa)]. B [Data: Relationships (bb)]."
-    assert said.score == SCORE and said.dropped_references == 1
-    assert [r.id for r in said.references] == ["aa", "bb"]
+    result, (request,) = summary("A [Data: Entities (1, 7)]. B [Data: Relationships (1)].")
+    assert result.text == "**Hives** A [Data: Entities (aa)]. B [Data: Relationships (bb)]."
+    assert result.score == SCORE and result.dropped_references == 1
+    assert [r.id for r in result.references] == ["aa", "bb"]
     text = request.messages[-1].content
     assert "Who?\nWhen?" in text and "Hives" in text and "Why?" in text and "data\n" in text
 
 
 @pytest.mark.parametrize("reply", ["NONE", "None.", "**NONE**", "“none”"])
 def test_irrelevant_summary_scores_zero(reply: str):
-    said, _ = summary(reply)
-    assert (said.text, said.score) == ("", 0.0)
+    result, _ = summary(reply)
+    assert (result.text, result.score) == ("", 0.0)
 
 
 def test_empty_summary_is_corrected_once_then_fails():
-    said, requests = summary(" ", "A.")
-    assert said.text == "**Hives** A." and len(requests) == 2
+    result, requests = summary(" ", "A.")
+    assert result.text == "**Hives** A." and len(requests) == 2
     with pytest.raises(DialogueFailed, match=r"entity_summary: .* it is empty"):
         summary("", "")
 
 
 def test_truncated_summary_has_no_unclosed_reference():
-    said, _ = summary(ChatReply("A [Data: Entities (1)]. B [Data: Ent", "length"))
-    assert said.truncated and said.text == "**Hives** A [Data: Entities (aa)]. B"
+    result, _ = summary(ChatReply("A [Data: Entities (1)]. B [Data: Ent", "length"))
+    assert result.truncated and result.text == "**Hives** A [Data: Entities (aa)]. B"
 
 
 # the answer

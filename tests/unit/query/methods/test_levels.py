@@ -128,9 +128,9 @@ def test_other_hierarchies_are_ignored() -> None:
     other = tables({1: (0, -1), 10: (0, -1)}, {10: 9, 1: 9}, hierarchy="other")
     own = tables(TREE, ALL)
     both = [pa.concat_tables(pair) for pair in zip(other, own, strict=True)]
-    at = build_levels(*both, "leiden").reports_of_level(0)
-    assert at.rows.tolist() == [2, 3]
-    assert at.n_tokens == 150
+    reports = build_levels(*both, "leiden").reports_of_level(0)
+    assert reports.rows.tolist() == [2, 3]
+    assert reports.n_tokens == 150
 
 
 def test_units_are_levels_and_source_text() -> None:

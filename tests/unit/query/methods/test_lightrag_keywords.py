@@ -62,8 +62,8 @@ def test_keywords_take_one_json_call():
 
 
 @given(st.lists(st.text(max_size=300), max_size=40), st.text(max_size=80))
-def test_keywords_of_any_reply_are_limited_and_distinct(said: list[str], other: str):
-    for reply in (json.dumps({"high_level": said, "low_level": [other]}), other):
+def test_keywords_of_any_reply_are_limited_and_distinct(result: list[str], other: str):
+    for reply in (json.dumps({"high_level": result, "low_level": [other]}), other):
         found = parse_keywords(reply)
         for listed in () if isinstance(found, ReplyProblem) else (found.high, found.low):
             assert len(listed) == len(set(listed)) <= MAX_KEYWORDS

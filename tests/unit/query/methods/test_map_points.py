@@ -70,8 +70,8 @@ def test_reply_without_json_is_corrected_once_then_fails():
 
 
 def test_invalid_score_is_a_problem():
-    parsed = parse_points(points(("A.", "high"), ("B.", 5)))
-    assert isinstance(parsed, ReplyProblem) and "`score`" in parsed.text
+    problem = parse_points(points(("A.", "high"), ("B.", 5)))
+    assert isinstance(problem, ReplyProblem) and "`score`" in problem.text
 
 
 def test_at_least_one_point_needs_text():

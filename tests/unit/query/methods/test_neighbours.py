@@ -56,8 +56,8 @@ def ask(way: Any, tables: dict[str, Any], *found: str, **query: Any) -> tuple[An
         return Snapshot({}).answer(request)
 
     snap = Snapshot(tables, lambda search: found if search.kind == "text_unit" else [], answer)
-    said = snap.run(way.search(Question("What did ALICE do?"), snap.given(**query)))
-    return said, snap, [row["text"] for row in parse_sections(contexts[0])["Sources"]]
+    result = snap.run(way.search(Question("What did ALICE do?"), snap.given(**query)))
+    return result, snap, [row["text"] for row in parse_sections(contexts[0])["Sources"]]
 
 
 @pytest.mark.parametrize("way", WAYS)

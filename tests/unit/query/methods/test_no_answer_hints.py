@@ -38,8 +38,8 @@ def test_all_kinds_of_records_are_named():
 
 
 def test_rated_records_do_not_count_as_read():
-    said = "Nothing was read: global search found nothing near the question."
-    assert no_answer_hints(nothing("global", used("rate", "Reports", "a")), restricted=False)[0] == said
+    result = "Nothing was read: global search found nothing near the question."
+    assert no_answer_hints(nothing("global", used("rate", "Reports", "a")), restricted=False)[0] == result
 
 
 @pytest.mark.parametrize("method", [m for m in methods.METHODS if m != "auto"])
@@ -55,8 +55,8 @@ def test_every_method_has_a_suggestion():
 
 def test_suggestions_respect_missing_graph():
     for method in methods.METHODS:
-        said = " ".join(no_answer_hints(nothing(method), restricted=False, has_graph=False))
-        assert "--method local" not in said and "--method drift" not in said
+        result = " ".join(no_answer_hints(nothing(method), restricted=False, has_graph=False))
+        assert "--method local" not in result and "--method drift" not in result
 
 
 def test_found_or_failed_answer_has_no_hints():

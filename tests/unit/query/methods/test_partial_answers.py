@@ -41,13 +41,15 @@ def test_texts_are_processed_in_batches(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(partial_answers, "BATCH_TOKENS", 1_000)
     rows = chunks(12)
     snap = Snapshot({"text_units": rows})
-    said = snap.run(map_reduce("What about ALICE ?", snap.given(context_tokens=600), to_read(rows)))
+    result = snap.run(map_reduce("What about ALICE ?", snap.given(context_tokens=600), to_read(rows)))
     reads = [n for n in snap.needs if isinstance(n, Rows)]
     asked = [n for n in snap.needs if isinstance(n, Dialogues)]
     assert len(reads) > 3 and all(len(n.ids) <= 3 for n in reads)
     assert [type(n) for n in snap.needs[:4]] == [Rows, Dialogues, Rows, Dialogues]
     assert sorted(i for n in reads for i in n.ids) == sorted(r["id"] for r in rows)
-    assert asked[-1].is_answer and {r.id for c in said.contexts for r in c.records} == {r["id"] for r in rows}
+    assert asked[-1].is_answer and {r.id for c in result.contexts for r in c.records} == {
+        r["id"] for r in rows
+    }
 
 
 @given(
@@ -59,25 +61,25 @@ def test_contexts_stay_within_budget(texts: list[str], budget: int, protocol: st
     rows = [{"id": f"{i:032x}", "text": t} for i, t in enumerate(texts)]
     snap = Snapshot({"text_units": rows})
     given_ = snap.given(context_tokens=budget, map_protocol=protocol)
-    said = snap.run(map_reduce("What about MILL ?", given_, to_read(rows)))
-    assert all(c.n_tokens <= budget for c in said.contexts)
-    assert said.reduce_context.n_tokens <= budget
-    assert sorted(r.id for c in said.contexts for r in c.records) == [r["id"] for r in rows]
+    result = snap.run(map_reduce("What about MILL ?", given_, to_read(rows)))
+    assert all(c.n_tokens <= budget for c in result.contexts)
+    assert result.reduce_context.n_tokens <= budget
+    assert sorted(r.id for c in result.contexts for r in c.records) == [r["id"] for r in rows]
 
 
 def test_context_score_is_that_of_best_point():
     rows = chunks(3)
     snap = Snapshot({"text_units": rows})
-    said = snap.run(map_reduce("What about ALICE ?", snap.given(map_protocol="points"), to_read(rows)))
-    assert [c.score for c in said.contexts] == [90.0]
-    assert [a.score for a in said.reduce_context.answers] == [90.0, 85.0, 80.0]
+    result = snap.run(map_reduce("What about ALICE ?", snap.given(map_protocol="points"), to_read(rows)))
+    assert [c.score for c in result.contexts] == [90.0]
+    assert [a.score for a in result.reduce_context.answers] == [90.0, 85.0, 80.0]
 
 
 def test_context_without_points_scores_zero():
     rows = chunks(3)
     snap = Snapshot({"text_units": rows})
-    said = snap.run(map_reduce("What about ZOE ?", snap.given(map_protocol="points"), to_read(rows)))
-    assert [c.score for c in said.contexts] == [0.0] and not said.errors and not said.reduced.found
+    result = snap.run(map_reduce("What about ZOE ?", snap.given(map_protocol="points"), to_read(rows)))
+    assert [c.score for c in result.contexts] == [0.0] and not result.errors and not result.reduced.found
 
 
 @pytest.mark.parametrize("protocol", ["answer", "points"])

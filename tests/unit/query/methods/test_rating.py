@@ -24,14 +24,14 @@ def ratings(*pairs: tuple[object, object]) -> str:
 
 
 def test_each_report_gets_its_rating():
-    said, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((3, 0), (1, 5), (2, "4/5")))
-    assert said == {"id1": 5.0, "id2": 4.0, "id3": 0.0}
+    result, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((3, 0), (1, 5), (2, "4/5")))
+    assert result == {"id1": 5.0, "id2": 4.0, "id3": 0.0}
     assert requests[0].response == "json" and "Why?" in requests[0].messages[-1].content
 
 
 def test_missing_rating_is_corrected_once():
-    said, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((1, 2)), ratings((2, 0), (9, 5)))
-    assert said == {"id1": 2.0, "id2": 0.0}
+    result, requests = drive(rate_reports("Why?", CONTEXT, SPEC), ratings((1, 2)), ratings((2, 0), (9, 5)))
+    assert result == {"id1": 2.0, "id2": 0.0}
     assert "no rating from 0 to 5 for 2, 3" in requests[1].messages[-1].content
 
 

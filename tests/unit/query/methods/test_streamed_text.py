@@ -41,8 +41,8 @@ def shown(pieces: list[str]) -> list[str]:
 
 
 def test_text_is_streamed_with_short_ids():
-    said = shown(["The ferry", " was sold [Da", "ta: Reports (1,", " 2)] in", " May."])
-    assert said == ["The ferry", " was sold", "", " [Data: Reports (101, 102)] in", " May."]
+    result = shown(["The ferry", " was sold [Da", "ta: Reports (1,", " 2)] in", " May."])
+    assert result == ["The ferry", " was sold", "", " [Data: Reports (101, 102)] in", " May."]
 
 
 def test_invalid_reference_is_never_streamed():

@@ -1,6 +1,6 @@
-"""Every function through which outside text reaches the pure folders, as a function of one text.
+"""All functions through which untrusted text reaches the pure folders, each as a function of one text.
 
-`DRIVES` has them by folder. The tests that fuzz and time them (`tests/unit/test_any_text.py`) also check that
+`ENTRY_POINTS` lists them by folder. `tests/unit/test_any_text.py` fuzzes and times them, and checks that
 every public function of these folders that takes text is covered.
 """
 
@@ -120,7 +120,7 @@ from graphrag_ray.query.methods.ppr_search import (
 )
 from graphrag_ray.store.search.tokenizer import tokenize
 
-Drive = Callable[[str], Any]
+EntryPoint = Callable[[str], Any]
 
 SETTINGS = parse_settings({"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}})
 PROMPTS = load_prompts()
@@ -172,17 +172,17 @@ def document_of(text: str) -> Document:
     return Document("a.txt", "", text, text or " ", None, {"author": text})
 
 
-def read_as(name: str, wrap: Callable[[str], str | bytes] = str) -> Drive:
+def read_as(name: str, wrap: Callable[[str], str | bytes] = str) -> EntryPoint:
     """Documents and tables of a file with the text."""
 
-    def drive(text: str) -> Any:
+    def call(text: str) -> Any:
         data = wrap(text)
         data = plainly(data) if isinstance(data, str) else data
         found = list(documents_in(name, io.BytesIO(data), Input(strip_pattern=r"\s*#")))
         documents = [d for d in found if isinstance(d, Document)]
         return found, documents_table(documents)
 
-    return drive
+    return call
 
 
 def in_json(text: str) -> str:
@@ -369,10 +369,10 @@ def tables_of(text: str) -> dict[str, list[dict[str, Any]]]:
     return {name: [row] for name in (*names, "entity_instances", "relationship_instances")}
 
 
-def asked(method: str, **query: Any) -> Drive:
+def asked(method: str, **query: Any) -> EntryPoint:
     """A question to an index full of the text, whose models reply with it."""
 
-    def drive(text: str) -> Any:
+    def call(text: str) -> Any:
         links = {(ROW, f"{text} a"): 10}
         snapshot = Snapshot(tables_of(text), lambda search: [ROW], lambda request: ChatReply(text), links)
         question = Question(text, history=((text, text),))
@@ -380,7 +380,7 @@ def asked(method: str, **query: Any) -> Drive:
         answer = quietly(lambda: snapshot.run(condense.with_history(search, question, given)))
         return answer.as_dict() if answer else None
 
-    return drive
+    return call
 
 
 def online(given: Any) -> Any:
@@ -498,10 +498,10 @@ def compared(text: str) -> Any:
 # Offline engine, forecast
 
 
-def offline(prompt: str, **given: str) -> Drive:
+def offline(prompt: str, **given: str) -> EntryPoint:
     """The offline engine's reply to a prompt filled with the text; contexts and other inputs are ours."""
 
-    def drive(text: str) -> str:
+    def call(text: str) -> str:
         variables = dict.fromkeys(PLACEHOLDERS[prompt], text) | DELIMITERS
         if "context" in variables:
             variables["context"] = contexts.render(shown_records(text), 10_000, COUNT).text
@@ -512,7 +512,7 @@ def offline(prompt: str, **given: str) -> Drive:
         variables |= {"kind": "entity", "n": "3"} | given
         return offline_answer(ChatRequest(prompt, (), CallParameters("default", "offline-1"), variables)).text
 
-    return drive
+    return call
 
 
 def forecast_of(text: str) -> Any:
@@ -524,7 +524,7 @@ def forecast_of(text: str) -> Any:
     ]
 
 
-DRIVES: Mapping[str, Mapping[str, Drive]] = {
+ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
     "corpus": {
         "txt": read_as("a.txt"),
         "md": read_as("a.md"),
