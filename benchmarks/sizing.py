@@ -1,12 +1,11 @@
-"""What to set for corpora of 1M, 100M and 10B tokens: limits, hours, dollars, nodes, memory of the driver.
+"""Predict limits, hours, cost, nodes and driver memory for corpora of 1M, 100M and 10B tokens.
 
     python benchmarks/sizing.py            # the table of cluster/README.md
 
-Nothing of this is a measurement of these sizes. Calls and tokens are those of the forecast that
-`graphrag-ray estimate` makes, fed with the growth of names that was measured between 1M and 10M tokens; CPU
-and memory are the figures of benchmarks/RESULTS.md, extrapolated. Each constant below says where it comes
-from. The prompts are the real ones; the sample graph, which tells how long contexts are, is that of the
-demo corpus.
+None of these sizes was measured. Calls and tokens come from the forecast of `graphrag-ray estimate`, using
+the growth of names measured between 1M and 10M tokens. CPU and memory are extrapolated from
+benchmarks/RESULTS.md. Each constant below states its origin. The prompts are the real ones, and the lengths
+of contexts come from the graph of the demo corpus.
 """
 
 from __future__ import annotations
@@ -126,7 +125,7 @@ class Sized:
 
 
 ROWS: Mapping[str, Callable[[Sized], str]] = {
-    "tokens a minute, requests a minute (chosen)": lambda s: (
+    "tokens per minute, requests per minute (chosen)": lambda s: (
         f"{short(s.case.tokens_per_minute)}, {short(s.case.requests_per_minute)}"
     ),
     "worker nodes (chosen)": lambda s: (
@@ -141,23 +140,19 @@ ROWS: Mapping[str, Callable[[Sized], str]] = {
     "calls": lambda s: short(s.calls),
     "prompt tokens": lambda s: short(s.asked("prompt_tokens")),
     "completion tokens": lambda s: short(s.asked("completion_tokens")),
-    "US dollars at 0.15 and 0.60 a million": lambda s: short(s.found.totals["cost_usd"]),
-    "hours of asking at these limits": lambda s: short(s.asking_s / 3600),
-    "hours in all": lambda s: short(s.found.totals["seconds"] / 3600),
-    "calls in flight, mean": lambda s: short(s.in_flight),
+    "cost in USD at 0.15 and 0.60 per million tokens": lambda s: short(s.found.totals["cost_usd"]),
+    "hours of model calls at these limits": lambda s: short(s.asking_s / 3600),
+    "total hours": lambda s: short(s.found.totals["seconds"] / 3600),
+    "mean calls in flight": lambda s: short(s.in_flight),
     "CPU hours: calls": lambda s: short(s.calls_cpu_s / 3600),
     "CPU hours: tables": lambda s: short(s.tables_cpu_s / 3600),
-    "share of the workers' CPU that the calls take": lambda s: (
-        f"{s.calls_cpu_s / s.asking_s / s.case.cores:.0%}"
-    ),
-    "share of one core that the limiter takes, mean": lambda s: f"{LIMITER_CPU_S * s.calls / s.asking_s:.0%}",
-    "driver, GB: graph": lambda s: short(s.graph_bytes / 1e9),
-    "driver, GB: in all": lambda s: short(s.driver_bytes / 1e9),
-    "head node's memory, GB: twice that, 8 at least": lambda s: short(max(8.0, 2 * s.driver_bytes / 1e9)),
-    "head node's disk for finished reports, GB": lambda s: short(
-        REPORT_BYTES * s.found.graph["communities"] / 1e9
-    ),
-    "tables in storage, GB at most": lambda s: short(TABLE_MB_PER_MTOK * s.case.tokens / 1e9),
+    "share of worker CPU used by calls": lambda s: f"{s.calls_cpu_s / s.asking_s / s.case.cores:.0%}",
+    "mean share of one core used by the limiter": lambda s: f"{LIMITER_CPU_S * s.calls / s.asking_s:.0%}",
+    "driver memory, GB: graph": lambda s: short(s.graph_bytes / 1e9),
+    "driver memory, GB: total": lambda s: short(s.driver_bytes / 1e9),
+    "head memory, GB: twice the driver's, at least 8": lambda s: short(max(8.0, 2 * s.driver_bytes / 1e9)),
+    "head disk for finished reports, GB": lambda s: short(REPORT_BYTES * s.found.graph["communities"] / 1e9),
+    "tables in storage, GB (upper bound)": lambda s: short(TABLE_MB_PER_MTOK * s.case.tokens / 1e9),
 }
 
 

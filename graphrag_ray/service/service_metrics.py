@@ -51,10 +51,10 @@ SERVICE_METRICS = (
     Instrument("gauge", "service_questions_running", "Questions being answered"),
     Instrument("gauge", "service_questions_waiting", "Questions waiting for a slot"),
     Instrument("gauge", "service_snapshot", "Number of the served snapshot, 0 without one"),
-    Instrument("gauge", "service_snapshot_looks_failed", "Failed checks for a newer snapshot"),
-    Instrument("gauge", "service_kept_bytes", "Bytes of rows cached for later questions"),
-    Instrument("counter", "service_kept_hits", "Columns or pages found in the cache"),
-    Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
+    Instrument("gauge", "service_snapshot_failed_refreshes", "Failed checks for a newer snapshot"),
+    Instrument("gauge", "service_cache_bytes", "Bytes of rows cached for later questions"),
+    Instrument("counter", "service_cache_hits", "Columns or pages found in the cache"),
+    Instrument("counter", "service_cache_misses", "Columns or pages that had to be read"),
 )
 MODEL_METRICS = (*CALL_METRICS, *ENDPOINT_METRICS)
 
@@ -131,15 +131,15 @@ class ServiceMetrics:
             "service_questions_running": self._slots.running,
             "service_questions_waiting": self._slots.waiting,
             "service_snapshot": current.number if current else 0,
-            "service_snapshot_looks_failed": self._live.failed_refreshes,
+            "service_snapshot_failed_refreshes": self._live.failed_refreshes,
         }
         if cache:
-            gauges["service_kept_bytes"] = cache["bytes"]
+            gauges["service_cache_bytes"] = cache["bytes"]
         for name, value in gauges.items():
             self._recorder.set(name, value, {})
         for name in ("hits", "misses"):
             increase = cache.get(name, 0) - self._counted.get(name, 0)
-            self._recorder.count(f"service_kept_{name}", max(0, increase), {})
+            self._recorder.count(f"service_cache_{name}", max(0, increase), {})
         self._counted = cache
         for report in list(self._watched):  # if two limiters have an endpoint, the newer one is reported last
             report()

@@ -12,4 +12,4 @@ def write(snapshot, output):
     return [] if lines else ["The index has no relationships"]
 
 
-EXPORTER = Exporter(write, "pairs of related entities, one a line", files=("pairs.txt",))
+EXPORTER = Exporter(write, "pairs of related entities, one per line", files=("pairs.txt",))
