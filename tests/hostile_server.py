@@ -1,6 +1,6 @@
-"""A real server on loopback that says what nobody should believe, in bytes of its own.
+"""A real server on loopback that sends arbitrary bytes.
 
-with HostileServer(lambda body: [b"HTTP/1.1 200 OK\\r\\n\\r\\n", *forever(b"x")]) as server: ...
+with HostileServer(lambda body: [b"HTTP/1.1 200 OK\\r\\n\\r\\n", *endless(b"x")]) as server: ...
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
-Says: TypeAlias = Callable[[dict[str, Any]], Iterable[bytes]]
+Respond: TypeAlias = Callable[[dict[str, Any]], Iterable[bytes]]
 
 
 class HostileServer:
-    """`says` yields what is written in response to a request body, piece by piece, until the client
-    disconnects. `sent` counts written bytes, and `asked` has the bodies of requests."""
+    """`respond` yields what is written in response to a request body, piece by piece, until the client
+    disconnects. `sent_bytes` counts written bytes, and `bodies` has the bodies of requests."""
 
-    def __init__(self, says: Says) -> None:
-        self._says = says
+    def __init__(self, respond: Respond) -> None:
+        self._respond = respond
         self._listening = socket.create_server(("127.0.0.1", 0))
         self._open: list[socket.socket] = []
-        self.sent = 0
-        self.asked: list[dict[str, Any]] = []
+        self.sent_bytes = 0
+        self.bodies: list[dict[str, Any]] = []
 
     @property
     def base_url(self) -> str:
@@ -51,10 +51,10 @@ class HostileServer:
         try:
             with connection:
                 body = json.loads(_request_body(connection))
-                self.asked.append(body)
-                for piece in self._says(body):
+                self.bodies.append(body)
+                for piece in self._respond(body):
                     connection.sendall(piece)
-                    self.sent += len(piece)
+                    self.sent_bytes += len(piece)
         except (OSError, ValueError):
             return
 
@@ -75,25 +75,25 @@ def _request_body(connection: socket.socket) -> bytes:
 def answer(body: bytes | dict[str, Any], status: str = "200 OK", **headers: str) -> list[bytes]:
     """A complete response."""
     content = body if isinstance(body, bytes) else json.dumps(body).encode()
-    said = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
-    said |= {name.replace("_", "-"): value for name, value in headers.items()}
-    head = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+    fields = {"Content-Type": "application/json", "Content-Length": str(len(content)), "Connection": "close"}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    head = "".join(f"{name}: {value}\r\n" for name, value in fields.items())
     return [f"HTTP/1.1 {status}\r\n{head}\r\n".encode(), content]
 
 
-def begins(content_type: str = "application/json", **headers: str) -> bytes:
+def start_response(content_type: str = "application/json", **headers: str) -> bytes:
     """The head of a response that ends with the connection."""
     more = "".join(f"{name.replace('_', '-')}: {value}\r\n" for name, value in headers.items())
     return f"HTTP/1.1 200 OK\r\nContent-Type: {content_type}\r\nConnection: close\r\n{more}\r\n".encode()
 
 
-def forever(piece: bytes, size: int = 1 << 16) -> Iterator[bytes]:
+def endless(piece: bytes, size: int = 1 << 16) -> Iterator[bytes]:
     many = piece * max(1, size // len(piece))
     while True:
         yield many
 
 
-def dripping(piece: bytes, every_s: float = 0.05) -> Iterator[bytes]:
+def trickle(piece: bytes, every_s: float = 0.05) -> Iterator[bytes]:
     while True:
         yield piece
         time.sleep(every_s)

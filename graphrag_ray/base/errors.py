@@ -21,7 +21,7 @@
     │   ├── Interrupted                Ctrl-C: exit code 130
     │   │   └── Terminated             SIGTERM: exit code 143
     │   ├── TooManyFailures            more items failed than max_failed_fraction allows
-    │   └── ModelRefused               the endpoint refuses all requests (key, model, quota)
+    │   └── ModelUnavailable           the endpoint refuses all requests (key, model, quota)
     │       └── NotConfigured          a model has no usable endpoint: exit code 2
     └── CallError                      one request to a model failed
         ├── TransientCallError         may succeed on retry (408, 409, 425, 429, 5xx, connection, timeout)
@@ -120,10 +120,10 @@ class Terminated(Interrupted):
 class TooManyFailures(RunStopped): ...
 
 
-class ModelRefused(RunStopped): ...
+class ModelUnavailable(RunStopped): ...
 
 
-class NotConfigured(ModelRefused):
+class NotConfigured(ModelUnavailable):
     exit_code = 2
 
 
@@ -160,13 +160,13 @@ class RequestTooLarge(PermanentCallError):
 
 
 class FatalCallError(CallError):
-    def as_run_error(self) -> ModelRefused:
+    def as_run_error(self) -> ModelUnavailable:
         """Return the error to stop the run or query with."""
-        return ModelRefused(str(self))
+        return ModelUnavailable(str(self))
 
 
 class NoEndpoint(FatalCallError):
-    def as_run_error(self) -> ModelRefused:
+    def as_run_error(self) -> ModelUnavailable:
         return NotConfigured(str(self))
 
 

@@ -19,7 +19,7 @@ from typing import Any
 from graphrag_ray.base.declarations import INDEXING_PROMPTS
 from graphrag_ray.base.errors import PromptError
 from graphrag_ray.base.messages import Message
-from graphrag_ray.base.text_files import names_in, read_text
+from graphrag_ray.base.text_files import list_names, read_text
 from graphrag_ray.base.urls import display_path
 
 _PLACEHOLDER = re.compile(r"\{([a-z][a-z0-9_]*)\}")
@@ -173,7 +173,7 @@ def load_criteria(directory: str | Path | None = None) -> dict[str, str]:
         return criteria
     folder = posixpath.join(str(directory), "criteria")
     try:
-        for name in sorted(names_in(folder) or ()):
+        for name in sorted(list_names(folder) or ()):
             if name.endswith(".txt"):
                 criteria[name.removesuffix(".txt")] = read_text(posixpath.join(folder, name)).strip()
     except (OSError, UnicodeDecodeError) as e:
@@ -191,7 +191,7 @@ def stored_prompts(prompts: Mapping[str, Prompt]) -> dict[str, str]:
 def _prompt_paths(folder: str) -> dict[str, str]:
     """Return the paths of the prompts in a folder, by name."""
     try:
-        names = names_in(folder)
+        names = list_names(folder)
     except OSError as e:
         raise PromptError(f"Cannot read prompts_dir {display_path(folder)}: {e}") from e
     if names is None:

@@ -27,7 +27,7 @@ def read_text(path_or_url: str) -> str:
     return data.decode("utf-8")
 
 
-def names_in(folder: str) -> set[str] | None:
+def list_names(folder: str) -> set[str] | None:
     """List the names in a folder. Returns None if it does not exist, or if it is a URL and empty."""
     if not is_url(folder):
         path = Path(folder)

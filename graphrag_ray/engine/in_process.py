@@ -263,7 +263,7 @@ async def run_dialogues(
     """Run dialogues concurrently, reusing replies from the cache.
 
     Raises:
-        ModelRefused: The model refuses all requests.
+        ModelUnavailable: The model refuses all requests.
         StoreError: The cache cannot be read.
     """
     runners = [DialogueRunner(dialogue) for dialogue in dialogues]

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.errors import FatalCallError, ModelRefused, NotConfigured, StoreError
+from graphrag_ray.base.errors import FatalCallError, ModelUnavailable, NotConfigured, StoreError
 from graphrag_ray.base.index_settings import Model, Settings
 from graphrag_ray.base.messages import Reply, Request, StreamListener
 from graphrag_ray.base.providers import (
@@ -325,15 +325,15 @@ def check_endpoints(
     """Probe the endpoints that `stages` use, report problems, and return the models without those endpoints.
 
     Raises:
-        ModelRefused, NotConfigured: No endpoint of a model works, and the run cannot reuse earlier replies
-            (`may_reuse`).
+        ModelUnavailable, NotConfigured: No endpoint of a model works, and the run cannot reuse earlier
+            replies (`may_reuse`).
     """
     problems = probe_endpoints(models, settings, stages)
     names = {p.model for p in problems}
     unusable = {n for n in names if sum(p.model == n for p in problems) == len(models.by_name[n].endpoints)}
     if unusable and not may_reuse:
         tried = any(p.asked for p in problems if p.model in unusable)
-        raise (ModelRefused if tried else NotConfigured)("; ".join(map(str, problems)))
+        raise (ModelUnavailable if tried else NotConfigured)("; ".join(map(str, problems)))
     for problem in problems:
         notify(str(problem))
     if unusable:

@@ -171,7 +171,7 @@ class EvaluationRun:
         return (spool[number] for number in range(total))
 
     def check_models(self, stages: Sequence[str]) -> None:
-        """Check that the models of these stages respond. Raises SettingsError, ModelRefused."""
+        """Check that the models of these stages respond. Raises SettingsError, ModelUnavailable."""
         require_known_addresses(self.index.settings, stages)
         if uses_local_keys(self.on_ray, self.address):
             models = Models.from_settings(self.index.settings, self.index.manifest.usage)

@@ -12,9 +12,9 @@ from graphrag_ray.graph.integer_arrays import Bools, Floats, Ints, run_starts
 
 _MIN_REPEATS = 3  # a relationship stated by this many text units is not an accident
 
-# Approximate number for a chunk of 600 tokens. Relationships are extracted from sentences, so the null model
-# is that two names share a sentence by chance. The number of text units with a name serves as a lower bound
-# of its number of sentences.
+# Approximate number of sentences in a chunk of 600 tokens. Relationships are extracted from sentences, so the
+# null model is that two names share a sentence by chance. The number of text units with a name serves as a
+# lower bound of its number of sentences.
 _SENTENCES_PER_UNIT = 20
 
 
@@ -44,9 +44,7 @@ def log_likelihood(n_ab: Ints, n_a: Ints, n_b: Ints, n_units: int) -> Floats:
     return np.where(n_both * total >= a * b, 2.0, -2.0) * np.maximum(g2, 0.0)
 
 
-def strongest_relationships(
-    source: Ints, target: Ints, n_ab: Ints, association: Floats, n_nodes: int
-) -> Bools:
+def strongest_relationships(source: Ints, target: Ints, n_ab: Ints, association: Floats) -> Bools:
     """[E] mask with the strongest relationship of each node.
 
     It is the one stated by most text units. Ties: by association, then by the smaller neighbour.
@@ -79,11 +77,7 @@ def relationships_to_retain(
     """
     association = log_likelihood(n_ab, frequency[source], frequency[target], n_units * _SENTENCES_PER_UNIT)
     significant = association >= max(min_log_likelihood, np.finfo(np.float64).tiny)
-    return (
-        significant
-        | (n_ab >= _MIN_REPEATS)
-        | strongest_relationships(source, target, n_ab, association, len(frequency))
-    )
+    return significant | (n_ab >= _MIN_REPEATS) | strongest_relationships(source, target, n_ab, association)
 
 
 def entities_to_retain(frequency: Ints, n_typed: Ints, degree: Ints) -> Bools:

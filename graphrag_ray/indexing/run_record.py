@@ -39,7 +39,7 @@ OUTCOMES: dict[type[BaseException], str] = {
     errors.Interrupted: "interrupted",
     KeyboardInterrupt: "interrupted",
     errors.TooManyFailures: "failures",
-    errors.ModelRefused: "refused",
+    errors.ModelUnavailable: "refused",
     errors.LockLost: "lost",
     LockHeld: "held",
     errors.UsageError: "usage",

@@ -154,7 +154,7 @@ class BaseAsker:
             listener: Receives the replies as they arrive.
 
         Raises:
-            ModelRefused: The endpoint refuses all requests.
+            ModelUnavailable: The endpoint refuses all requests.
             BudgetSpent: A necessary call could exceed the budget.
         """
         raise NotImplementedError

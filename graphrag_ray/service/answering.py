@@ -171,7 +171,7 @@ class Service:
             self.metrics.count_calls(accounts)
             logs.log_event(
                 log,
-                "Question ended",
+                "Question finished",
                 question=question.id,
                 method=method,
                 status=status,
@@ -192,7 +192,7 @@ class Service:
             answer = await answering(asker, ReplyStreamer(emit))
             if answer.unread:
                 raise GraphRagError(answer.text)
-            return await asyncio.to_thread(_served_answer, question, served, answer)
+            return await asyncio.to_thread(_build_answer, question, served, answer)
         finally:
             connections.n_questions -= 1
             accounts.merge(asker.accounts)
@@ -204,7 +204,7 @@ def _prepare(index: Index, question: ClientQuestion) -> Any:
     return index.prepare(replace(question, query=query))
 
 
-def _served_answer(question: ClientQuestion, served: Served, answer: Answer) -> ServedAnswer:
+def _build_answer(question: ClientQuestion, served: Served, answer: Answer) -> ServedAnswer:
     index, references = served.index, answer.references
     sources: Sequence[Source] | None = None
     if question.sources:

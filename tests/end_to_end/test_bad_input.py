@@ -18,7 +18,7 @@ from graphrag_ray.base.errors import (
     IndexNotFound,
     InputError,
     LevelNotFound,
-    ModelRefused,
+    ModelUnavailable,
     PromptError,
     SettingsError,
     TooManyFailures,
@@ -349,7 +349,7 @@ def test_a_question_to_an_unfinished_index_says_how_to_finish_it(world: World):
     world.endpoint.respond = lambda body: (
         WRONG_KEY if "Write the report" in body["messages"][-1]["content"] else toy_model.respond(body)
     )
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelUnavailable):
         world.index()
     with pytest.raises(IndexNotFound, match=r"is incomplete.*all finished work is kept"):
         open_index(str(world.root))
@@ -433,7 +433,7 @@ def with_endpoint(world: World, **given) -> dict:
 def test_a_missing_key_variable_is_reported_with_the_node(world: World, monkeypatch):
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     world.write(TOWN)
-    with pytest.raises(ModelRefused, match="NO_SUCH_KEY is not set") as refused:
+    with pytest.raises(ModelUnavailable, match="NO_SUCH_KEY is not set") as refused:
         world.index(models=with_endpoint(world, api_key_env="NO_SUCH_KEY"))
     assert socket.gethostname() in str(refused.value)
     assert world.asked() == 0
@@ -444,7 +444,7 @@ def test_a_rejected_key_stops_the_run_and_the_next_run_resumes(world: World, mon
     world.write(TOWN)
     world.endpoint.key = "right"
     models = with_endpoint(world, api_key_env="TEST_KEY", max_in_flight=2)
-    with pytest.raises(ModelRefused, match="Incorrect API key") as refused:
+    with pytest.raises(ModelUnavailable, match="Incorrect API key") as refused:
         world.index(models=models)
     assert world.asked() <= 2 and world.endpoint.base_url in str(refused.value)
     monkeypatch.setenv("TEST_KEY", "right")
@@ -489,7 +489,7 @@ def test_nothing_is_paid_twice_if_an_endpoint_disappears(world: World):
         return toy_model.respond(body)
 
     world.endpoint.respond = leaving
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelUnavailable):
         world.index()
     asked = world.asked()
     world.endpoint.respond = toy_model.respond

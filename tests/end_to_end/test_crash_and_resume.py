@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from machine import IN_FLIGHT, Killed, Machine, Small, machine
 from world import everything
 
-from graphrag_ray.base.errors import ModelRefused
+from graphrag_ray.base.errors import ModelUnavailable
 
 names = st.sampled_from(["ANNA", "BERT", "CORA", "DIRK", "EDNA", "FRED", "GINA"])
 sentences = st.lists(names, min_size=1, max_size=3, unique=True).map(lambda n: f"{' met '.join(n)} there. ")
@@ -40,7 +40,7 @@ def test_after_a_rejected_key_only_calls_in_flight_are_paid_twice(corpus: dict[s
     with machine() as world_machine, Small() as world:
         world.hold(corpus)
         world_machine.refuse_at = int(moment * (len(calm.asked) - 1))
-        with pytest.raises(ModelRefused):
+        with pytest.raises(ModelUnavailable):
             world.index()
         assert world.snapshots() == []
         kept = world.journalled()

@@ -23,6 +23,10 @@ TABLE_OF = {
     "Reports": "community_reports",
     "Sources": "text_units",
 }
+ALL_HIERARCHIES = {
+    "hierarchies": ("leiden", "attributed", "tree"),
+    "tree": {"dimensionality_reduction": "pca"},
+}
 
 
 def test_entities_and_relationships_are_those_of_the_texts(world: World, built: Built):
@@ -50,16 +54,12 @@ def test_several_descriptions_are_summarised_and_a_single_one_is_kept(world: Wor
     description = {e["title"]: e["description"] for e in world.table("entities")}
     assert description["JUDY"] == "GRACE bought flour from JUDY."
     assert description["ALICE"].startswith("ALICE: ")
-    for said in ("ALICE met BOB at the council.", "CAROL thanked ALICE.", "ALICE met BOB again."):
-        assert said in description["ALICE"]
+    for sentence in ("ALICE met BOB at the council.", "CAROL thanked ALICE.", "ALICE met BOB again."):
+        assert sentence in description["ALICE"]
 
 
 def test_every_table_has_its_schema(world: World, built: Built):
-    all_of_them = {
-        "hierarchies": ("leiden", "attributed", "tree"),
-        "tree": {"dimensionality_reduction": "pca"},
-    }
-    world.take(built(TOWN, claims={"enabled": True}, **all_of_them))
+    world.take(built(TOWN, claims={"enabled": True}, **ALL_HIERARCHIES))
     opened = world.open()
     for name, schema in TABLES.items():
         table = opened.table(name)
@@ -68,11 +68,7 @@ def test_every_table_has_its_schema(world: World, built: Built):
 
 
 def test_only_finished_tables_are_in_their_folder_and_others_are_documented(world: World, built: Built):
-    all_of_them = {
-        "hierarchies": ("leiden", "attributed", "tree"),
-        "tree": {"dimensionality_reduction": "pca"},
-    }
-    world.take(built(TOWN, claims={"enabled": True}, **all_of_them))
+    world.take(built(TOWN, claims={"enabled": True}, **ALL_HIERARCHIES))
     intermediate = set()
     for info in list_parts(world.store):
         folder, *table, _ = info.path.split("/")
@@ -93,8 +89,8 @@ def test_offsets_locate_every_chunk_in_its_document(world: World):
         text = documents[u["document_id"]]["text"]
         assert u["text"] == text[u["start"] : u["end"]]
     for d in documents.values():
-        mine = [u for u in units if u["document_id"] == d["id"]]
-        assert d["text_unit_ids"] == [u["id"] for u in sorted(mine, key=lambda u: u["position"])]
+        in_document = [u for u in units if u["document_id"] == d["id"]]
+        assert d["text_unit_ids"] == [u["id"] for u in sorted(in_document, key=lambda u: u["position"])]
 
 
 def test_chunks_list_their_records(world: World, built: Built):
@@ -164,8 +160,10 @@ def test_every_community_has_a_report_and_every_reference_resolves(world: World)
     reports = world.table("community_reports")
     assert [r["community"] for r in reports] == [c["community"] for c in world.table("communities")]
     rows = {section: world.table(table) for section, table in TABLE_OF.items()}
-    ids = {section: {row["id"] for row in own} for section, own in rows.items()}
-    numbers = {section: {row["human_readable_id"]: row["id"] for row in own} for section, own in rows.items()}
+    ids = {section: {row["id"] for row in table} for section, table in rows.items()}
+    numbers = {
+        section: {row["human_readable_id"]: row["id"] for row in table} for section, table in rows.items()
+    }
     for r in reports:
         assert r["references"], "the toy model cites in every report"
         assert all(c["id"] in ids[c["section"]] for c in r["references"])
@@ -179,7 +177,7 @@ def toy_references(text: str) -> set[tuple[str, int]]:
     return {(section, int(n)) for section, listed in found for n in listed.split(",")}
 
 
-def test_report_contexts_keep_to_their_budget(world: World):
+def test_report_contexts_stay_within_their_budget(world: World):
     world.write(chain(40))
     world.index(reports={"context_tokens": 600}, **DEEP)
     reports = world.table("community_reports")
@@ -190,7 +188,7 @@ def test_report_contexts_keep_to_their_budget(world: World):
         if b["messages"][-1]["content"].startswith("Write the report")
     ]
     assert any("-----Reports-----" in variables["context"] for _, variables in asked), (
-        "some community is too large for its elements and is written from reports"
+        "some community is too large to be written from its elements"
     )
 
 

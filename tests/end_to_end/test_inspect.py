@@ -245,10 +245,10 @@ def test_an_older_snapshot_is_inspected_by_number(town: World, look):
 
 def test_malicious_names_are_found_and_cannot_control_the_terminal(world: World, run: Command, look):
     world.endpoint.respond = hostile.respond
-    world.write({"evil.txt": f"{hostile.WRITTEN[0]} and ANNA {hostile.ESCAPE} met." + " And so on." * 50})
+    world.write({"evil.txt": f"{hostile.RAW_NAMES[0]} and ANNA {hostile.ESCAPE} met." + " And so on." * 50})
     world.index()
     assert {e["title"] for e in world.table("entities")} == set(hostile.NAMES)
-    for written, name in zip(hostile.WRITTEN, hostile.NAMES, strict=True):
+    for written, name in zip(hostile.RAW_NAMES, hostile.NAMES, strict=True):
         if name not in ("1984", "+1"):
             assert look("entity", written)["title"] == look("entity", name)["title"] == name
     assert look("entity", "1984")["title"] == "1984"

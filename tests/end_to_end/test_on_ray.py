@@ -21,7 +21,7 @@ from click.testing import CliRunner, Result
 from endpoint import Answer
 from world import TOWN, World, everything
 
-from graphrag_ray.base.errors import ModelRefused
+from graphrag_ray.base.errors import ModelUnavailable
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.engine.model_access import Models
@@ -211,7 +211,7 @@ def test_a_missing_key_is_reported_with_variable_and_node(
     world.write(TOWN)
     given = {"base_url": world.endpoint.base_url, "api_key_env": "GRAPHRAG_TEST_NOWHERE"}
     model = {"provider": "openai", "model": "m", "endpoints": [given]}
-    with pytest.raises(ModelRefused, match="GRAPHRAG_TEST_NOWHERE is not set") as refused:
+    with pytest.raises(ModelUnavailable, match="GRAPHRAG_TEST_NOWHERE is not set") as refused:
         on_cluster(models={"default": model})
     assert socket.gethostname() in str(refused.value) and world.asked() == 0
 

@@ -12,7 +12,7 @@ from endpoint import WRONG_KEY, Answer, Status
 from world import DEEPER, REJECTED, World, prompt_of, python
 
 from graphrag_ray.base.context_records import parse_sections
-from graphrag_ray.base.errors import LevelNotFound, ModelRefused, UsageError
+from graphrag_ray.base.errors import LevelNotFound, ModelUnavailable, UsageError
 from graphrag_ray.query.methods.answer import UNREADABLE
 from graphrag_ray.query.model_calls import FIRST_ATTEMPTS
 
@@ -142,7 +142,7 @@ def test_a_question_writes_nothing(town: World):
     opened.ask("What are the THEMES?")
     opened.sources(opened.ask("What did DAVE do?").references)
     town.endpoint.respond = lambda body: WRONG_KEY
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelUnavailable):
         opened.ask("What did ERIN do?")
     assert listing() == before
 

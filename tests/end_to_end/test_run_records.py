@@ -11,7 +11,7 @@ import toy_model
 from endpoint import WRONG_KEY, Answer
 from world import REJECTED, TOWN, Command, World, index_command
 
-from graphrag_ray.base.errors import Interrupted, ModelRefused, Terminated
+from graphrag_ray.base.errors import Interrupted, ModelUnavailable, Terminated
 from graphrag_ray.engine.executor import SweepProgress
 from graphrag_ray.indexing.build import previous_record
 from graphrag_ray.store import locks, run_records
@@ -81,7 +81,7 @@ def test_without_a_snapshot_the_settings_of_the_stopped_run_are_reused(run: Comm
 def test_a_rejected_key_is_recorded(world: World):
     world.write(TOWN)
     world.endpoint.respond = lambda body: WRONG_KEY
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelUnavailable):
         world.index()
     found = run_records.latest_run(world.store)
     assert found is not None and (found.outcome, found.exit_code) == ("refused", 1)

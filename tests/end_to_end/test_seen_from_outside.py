@@ -19,7 +19,7 @@ import toy_model
 from endpoint import Answer, Status
 from world import TOWN, Command, World, chain, index_command
 
-from graphrag_ray.base.errors import ModelRefused
+from graphrag_ray.base.errors import ModelUnavailable
 from graphrag_ray.indexing import run_record, status
 from graphrag_ray.indexing.status import index_status, last_run, watch_last_run
 from graphrag_ray.store import gc, locks, run_records
@@ -350,7 +350,7 @@ def test_a_stopped_run_is_reported_once(world: World, run: Command):
     assert run(*index_command(world)).exit_code == 1
     found = index_status(world.store)
     assert found["last_run"]["outcome"] == "refused" and found["refused"] is None
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelUnavailable):
         world.index()
 
 

@@ -258,7 +258,7 @@ def test_shutdown_finishes_running_questions_and_no_secret_was_logged(
         code, told = ending.result()
     assert code == 0 and "Stopping" in told
     logs = "".join(p.read_text(errors="replace") for p in session.glob("logs/**/*") if p.is_file())
-    (last,) = [r for r in records_of(session) if r.get("message") == "Question ended"][-1:]
+    (last,) = [r for r in records_of(session) if r.get("message") == "Question finished"][-1:]
     assert (last["method"], last["status"], last["levelname"]) == ("global", 200, "INFO")
     assert last["seconds"] > 1 and last["calls"] > 1 and last["tokens"] > 100 and last["cost_usd"] is None
     assert len(last["question"]) == 24 and last["application"] == "graphrag" and last["replica"]

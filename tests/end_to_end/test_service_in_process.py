@@ -33,7 +33,7 @@ from graphrag_ray.service.service_options import ServiceOptions
 from graphrag_ray.store.gc import GcOptions
 
 THEMES = "What are the THEMES?"
-TOKEN = "a-token-of-clients"
+TOKEN = "client-a-token"
 Start = Callable[..., Served]
 
 
@@ -50,14 +50,14 @@ def serve(tmp_path: Path) -> Iterator[Start]:
         served.close()
 
 
-def reducing(world: World, reply: Response) -> None:
+def set_reduce_reply(world: World, reply: Response) -> None:
     def respond(body: dict[str, Any]) -> Response:
         return reply if prompt_of(body) == "reduce" else toy_model.respond(body)
 
     world.endpoint.respond = respond
 
 
-def grown(world: World) -> None:
+def add_snapshot(world: World) -> None:
     """Commit another snapshot, in which ZOE feeds YURI."""
     world.write({"zoo.txt": "ZOE feeds YURI."})
     world.index(communities={"pack_components_below": 1})
@@ -66,28 +66,28 @@ def grown(world: World) -> None:
 # POST /query
 
 
-def test_an_answer_is_that_of_the_index_with_names_of_cited_records(town: World, serve: Start):
+def test_answer_matches_the_index_and_names_cited_records(town: World, serve: Start):
     answer = serve().ask(THEMES)
-    told, asked = answer.json(), town.open().ask(THEMES)
-    assert answer.status_code == 200 and told["text"] == asked.text and told["snapshot"] == 1
-    assert [r["id"] for r in told["references"]] == [r.id for r in asked.references]
-    assert all(f"({r['number']})" in told["text"] and r["name"] for r in told["references"])
-    assert told["usage"]["total_tokens"] > 0 and told["phases"].keys() == {"map", "reduce"}
-    assert told["seconds"] > 0 and "sources" not in told and "contexts" not in told
+    payload, asked = answer.json(), town.open().ask(THEMES)
+    assert answer.status_code == 200 and payload["text"] == asked.text and payload["snapshot"] == 1
+    assert [r["id"] for r in payload["references"]] == [r.id for r in asked.references]
+    assert all(f"({r['number']})" in payload["text"] and r["name"] for r in payload["references"])
+    assert payload["usage"]["total_tokens"] > 0 and payload["phases"].keys() == {"map", "reduce"}
+    assert payload["seconds"] > 0 and "sources" not in payload and "contexts" not in payload
 
 
 def test_sources_are_returned_on_request(town: World, serve: Start):
-    told = serve().ask("What did DAVE do?", method="local", sources=True).json()
-    assert any(c["document"] == "harbour.txt" for s in told["sources"] for c in s["chunks"])
+    payload = serve().ask("What did DAVE do?", method="local", sources=True).json()
+    assert any(c["document"] == "harbour.txt" for s in payload["sources"] for c in s["chunks"])
 
 
 def test_a_stream_sends_phases_then_pieces_then_the_answer(town: World, serve: Start):
-    said = list(serve().stream(THEMES))
-    names = [name for name, _ in said]
+    events = list(serve().stream(THEMES))
+    names = [name for name, _ in events]
     assert names[0] == "phase" and names[-1] == "answer" and names.count("text") > 3
-    text = "".join(data["text"] for name, data in said if name == "text")
-    assert text == said[-1][1]["text"] == town.open().ask(THEMES).text
-    begun = [data["phase"] for name, data in said if name == "phase" and not data["ended"]]
+    text = "".join(data["text"] for name, data in events if name == "text")
+    assert text == events[-1][1]["text"] == town.open().ask(THEMES).text
+    begun = [data["phase"] for name, data in events if name == "phase" and not data["ended"]]
     assert begun == ["map", "reduce"]
 
 
@@ -101,14 +101,16 @@ def test_accept_event_stream_gets_a_stream(town: World, serve: Start):
 
 def test_follow_up_questions_use_the_conversation(town: World, serve: Start):
     asked = town.asked()
-    told = serve().ask("And him?", history=[{"question": "Who is ERIN?", "answer": "DAVE sold her a boat."}])
-    assert told.status_code == 200
+    answer = serve().ask(
+        "And him?", history=[{"question": "Who is ERIN?", "answer": "DAVE sold her a boat."}]
+    )
+    assert answer.status_code == 200
     condensed = town.endpoint.bodies()[asked]
     assert prompt_of(condensed) == "condense" and "DAVE sold her" in condensed["messages"][-1]["content"]
 
 
 @pytest.mark.parametrize(
-    ("given", "status", "said"),
+    ("params", "status", "message"),
     [
         ({"method": "magic"}, 400, "Unknown search method 'magic'"),
         ({"method": "vector", "level": "C0"}, 400, "vector search has no levels"),
@@ -123,11 +125,13 @@ def test_follow_up_questions_use_the_conversation(town: World, serve: Start):
     ],
 )
 def test_invalid_questions_are_rejected_with_a_reason(
-    town: World, serve: Start, given: dict[str, Any], status: int, said: str
+    town: World, serve: Start, params: dict[str, Any], status: int, message: str
 ):
-    answers = [serve().ask(**({"question": THEMES} | given | {"stream": stream})) for stream in (False, True)]
+    answers = [
+        serve().ask(**({"question": THEMES} | params | {"stream": stream})) for stream in (False, True)
+    ]
     for answer in answers:
-        assert answer.status_code == status and said in answer.json()["error"]["message"]
+        assert answer.status_code == status and message in answer.json()["error"]["message"]
 
 
 def test_invalid_and_oversized_bodies_are_rejected(town: World, serve: Start):
@@ -138,7 +142,7 @@ def test_invalid_and_oversized_bodies_are_rejected(town: World, serve: Start):
     # A page in a browser can send this to another address without a preflight request.
     simple = client.post("/query", content=b'{"question": "x"}', headers={"Content-Type": "text/plain"})
     assert simple.status_code == 400
-    # As sent by `curl -d hello`.
+    # `curl -d hello` sends this.
     form = client.post(
         "/query", content=b"hello", headers={"Content-Type": "application/x-www-form-urlencoded"}
     )
@@ -158,9 +162,9 @@ def test_invalid_and_oversized_bodies_are_rejected(town: World, serve: Start):
 
 def test_the_root_lists_the_endpoints(town: World, serve: Start):
     served = serve()
-    told = served.client.get("/").json()
-    assert {*told["POST"], *told["GET"], "/"} == {*PATHS}
-    for path, body in told["POST"].items():
+    payload = served.client.get("/").json()
+    assert {*payload["POST"], *payload["GET"], "/"} == {*PATHS}
+    for path, body in payload["POST"].items():
         assert served.client.post(path, json=body).status_code == 200
     for method, path in (("GET", "/query"), ("GET", "/nowhere"), ("POST", "/index")):
         assert "GET / lists the endpoints" in served.client.request(method, path).json()["error"]["message"]
@@ -175,7 +179,7 @@ def test_the_service_describes_its_index_and_health(town: World, serve: Start):
         assert httpx.get(f"{served.url}{path}").status_code == 401
     described = served.client.get("/openapi.json").json()["paths"]
     assert {"/query", "/index", "/v1/chat/completions", "/healthz"} <= described.keys()
-    assert served.client.get("/docs").status_code == 404, "it would run scripts from elsewhere"
+    assert served.client.get("/docs").status_code == 404, "it would load third-party scripts"
     served.ask(THEMES)
     served.ask(THEMES, method="magic")
     questions = served.measured("questions_total")
@@ -249,19 +253,19 @@ def test_model_calls_are_measured_as_in_a_run(town: World, serve: Start):
 
 
 def test_a_question_that_takes_too_long_is_cancelled(town: World, serve: Start):
-    reducing(town, Hang(30))
+    set_reduce_reply(town, Hang(30))
     served = serve(max_seconds=60)
     late = served.ask(THEMES, max_seconds=0.5)
     assert late.status_code == 504 and late.json()["error"]["code"] == "timeout"
-    said = list(served.stream(THEMES, max_seconds=0.5))
-    assert said[-1][0] == "error" and said[-1][1]["status"] == 504
-    reducing(town, "All is well.")
+    events = list(served.stream(THEMES, max_seconds=0.5))
+    assert events[-1][0] == "error" and events[-1][1]["status"] == 504
+    set_reduce_reply(town, "All is well.")
     assert served.ask(THEMES).json()["text"] == "All is well."
 
 
 def test_a_full_queue_rejects_questions_with_retry_after(town: World, serve: Start):
-    over = threading.Event()
-    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    finish = threading.Event()
+    set_reduce_reply(town, Answer("One thing, another thing, and a last thing.", until=finish))
     served = serve(max_running=1, max_waiting=1)
     with ThreadPoolExecutor(2) as pool:
         # A stream waits for its end; the other question waits for its slot.
@@ -272,7 +276,7 @@ def test_a_full_queue_rejects_questions_with_retry_after(town: World, serve: Sta
         full = served.ask(THEMES)
         assert full.status_code == 429 and int(full.headers["Retry-After"]) >= 1
         assert full.json()["error"]["type"] == "rate_limit_error"
-        over.set()
+        finish.set()
         assert first.result()[-1][0] == "answer" and second.result().status_code == 200
 
 
@@ -286,7 +290,7 @@ def test_a_request_can_lower_but_not_raise_the_budget(town: World, serve: Start)
 
 def test_concurrent_questions_share_a_limiter_and_have_their_own_accounts(town: World, serve: Start):
     served = serve(overrides=("models.default.endpoints.0.max_in_flight=2",))
-    reducing(town, Answer("All is well.", delay_s=0.1))
+    set_reduce_reply(town, Answer("All is well.", delay_s=0.1))
     alone = served.ask(THEMES).json()["usage"]
     left = town.endpoint.in_flight  # Questions of earlier tests, whose clients disconnected.
     town.endpoint.peak_in_flight = 0
@@ -301,7 +305,7 @@ def test_concurrent_questions_share_a_limiter_and_have_their_own_accounts(town: 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_disconnected_client_ends_its_question(town: World, serve: Start, stream: bool):
-    reducing(town, Hang(60))
+    set_reduce_reply(town, Hang(60))
     served = serve(overrides=("models.default.endpoints.0.max_in_flight=1",))
     asked = town.asked()
     with pytest.raises(httpx.ReadTimeout):
@@ -311,7 +315,7 @@ def test_a_disconnected_client_ends_its_question(town: World, serve: Start, stre
     assert served.measured("questions_total") == {'{method="global",replica="",status="499"}': 1}
     # Calls made so far are counted, and the slot at the model is free again.
     assert served.measured("calls_total", "llm")['{model="m",replica="",stage="reduce"}'] == 1
-    reducing(town, "All is well.")
+    set_reduce_reply(town, "All is well.")
     assert served.ask(THEMES).json()["text"] == "All is well."
 
 
@@ -322,9 +326,9 @@ def test_a_rejected_key_is_reported_with_a_status(town: World, serve: Start):
     town.endpoint.respond = lambda body: WRONG_KEY
     served = serve()
     answer = served.ask(THEMES)
-    assert answer.status_code == 503 and answer.json()["error"]["code"] == "model_refused"
-    name, told = list(served.stream(THEMES))[-1]
-    assert name == "error" and told["status"] == 503 and told["error"]["code"] == "model_refused"
+    assert answer.status_code == 503 and answer.json()["error"]["code"] == "model_unavailable"
+    name, payload = list(served.stream(THEMES))[-1]
+    assert name == "error" and payload["status"] == 503 and payload["error"]["code"] == "model_unavailable"
 
 
 def test_an_interrupted_answer_starts_again(town: World, serve: Start):
@@ -334,10 +338,10 @@ def test_an_interrupted_answer_starts_again(town: World, serve: Start):
         return replies.pop(0) if prompt_of(body) == "reduce" else toy_model.respond(body)
 
     town.endpoint.respond = respond
-    said = list(serve().stream(THEMES))
-    names = [name for name, _ in said]
+    events = list(serve().stream(THEMES))
+    names = [name for name, _ in events]
     assert names.index("restart") < len(names) - 1 and names[-1] == "answer"
-    after = said[names.index("restart") + 1 :]
+    after = events[names.index("restart") + 1 :]
     assert "".join(data["text"] for name, data in after if name == "text") == "All is well."
 
 
@@ -353,15 +357,14 @@ def test_a_bug_is_reported_logged_and_counted(
         raise error
 
     served = serve()
-    monkeypatch.setattr(answering, "_served_answer", fail)
+    monkeypatch.setattr(answering, "_build_answer", fail)
     answer = served.ask(THEMES)
     assert answer.status_code == 500 and "DAVE" not in answer.text
     assert re.search("service.s log under question=[0-9a-f]{24}", answer.json()["error"]["message"])
     assert list(served.stream(THEMES))[-1][1]["status"] == 500
     assert served.measured("questions_total") == {'{method="global",replica="",status="500"}': 2}
     bugs = [r for r in caplog.records if r.exc_info]
-    # Only our log lines, which leave out the text of exceptions, and none of the server, which would include
-    # it.
+    # Our log lines omit the text of exceptions; the server's would include it.
     assert {r.name for r in bugs} == {"graphrag_ray.service.answering"} and len(bugs) == 2
 
 
@@ -385,42 +388,42 @@ def test_only_the_type_of_storage_errors_is_shown(town: World, serve: Start, mon
     served = serve()
 
     def fail(number: int) -> None:
-        raise OSError("no access to bucket-of-us")
+        raise OSError("no access to private-bucket")
 
     monkeypatch.setattr(served.service.live, "_open", fail)
-    grown(town)
+    add_snapshot(town)
     until(lambda: "OSError" in served.client.get("/index").json()["problem"])
-    assert "bucket-of-us" not in served.client.get("/index").text
+    assert "private-bucket" not in served.client.get("/index").text
 
 
 # Snapshots
 
 
 def test_new_snapshots_are_used_and_running_questions_finish_on_theirs(town: World, serve: Start):
-    over = threading.Event()
-    reducing(town, Answer("One thing, another thing, and a last thing.", until=over))
+    finish = threading.Event()
+    set_reduce_reply(town, Answer("One thing, another thing, and a last thing.", until=finish))
     served = serve()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(lambda: list(served.stream(THEMES)))
         until(lambda: served.service.slots.running == 1)
         town.endpoint.respond = toy_model.respond
-        grown(town)
+        add_snapshot(town)
         until(lambda: served.client.get("/healthz").json()["snapshot"] == 2)
         assert "ZOE" in served.ask("What about YURI ?").json()["text"]
-        over.set()
+        finish.set()
         assert running.result()[-1][1]["snapshot"] == 1
 
 
 def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(town: World, serve: Start):
-    over = threading.Event()
+    finish = threading.Event()
     written = "One thing, another thing, and a last thing."
-    reducing(town, Answer(written, until=over))
+    set_reduce_reply(town, Answer(written, until=finish))
     served = serve()
     live, coming = served.service.live, served.stream(THEMES)
     assert next(data["text"] for name, data in coming if name == "text").startswith("One")
     connections = live.require_current().connections
     town.endpoint.respond = toy_model.respond
-    grown(town)
+    add_snapshot(town)
     until(lambda: live.require_current().number == 2)
     assert live.require_current().connections is connections
     know(town.endpoint, "m", max_in_flight=3)
@@ -429,8 +432,8 @@ def test_a_question_keeps_its_connections_through_two_changes_of_the_snapshot(to
     until(lambda: live.require_current().number == 3)
     assert live.require_current().connections is not connections
     town.store.write("snapshots/4.json", b"{")
-    until(lambda: live.failed_refreshes >= 2)  # Every look closes unused connections.
-    over.set()
+    until(lambda: live.failed_refreshes >= 2)  # Every refresh closes unused connections.
+    finish.set()
     rest = list(coming)
     assert "restart" not in [name for name, _ in rest]
     assert rest[-1][1]["text"] == written and rest[-1][1]["snapshot"] == 1
@@ -460,7 +463,7 @@ def test_a_snapshot_removed_during_a_question_is_reported_and_the_next_is_used(
     # The question has not seen the new snapshot when the old one is removed, nor read all of the old one.
     with monkeypatch.context() as blind:
         blind.setattr(served.service.live, "refresh", _never)
-        grown(town)
+        add_snapshot(town)
         clean_up(town.store, GcOptions(keep=1, grace_s=0.0), delete=True)
         removed = served.ask(THEMES, method="text")
     error = removed.json()["error"]
@@ -520,7 +523,7 @@ def test_a_chat_client_works_unchanged(town: World, serve: Start, caplog: pytest
     )
     assert "".join(p.choices[0].delta.content or "" for p in pieces if p.choices) == text
     (streamed,) = {p.id.removeprefix("chatcmpl-") for p in pieces}
-    assert streamed in [told["question"] for told in questions_logged(caplog)]
+    assert streamed in [payload["question"] for payload in questions_logged(caplog)]
     assert pieces[-1].usage is not None and pieces[-2].choices[0].finish_reason == "stop"
     again = [*messages, {"role": "assistant", "content": text}, {"role": "user", "content": "And DAVE ?"}]
     assert (
@@ -545,7 +548,7 @@ def test_errors_have_the_format_of_the_client(town: World, serve: Start):
         list(client.chat.completions.create(model="graphrag-ray", messages=messages, stream=True))
 
 
-def test_the_examples_of_the_documentation_run(
+def test_documentation_examples_run(
     town: World, serve: Start, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     page = (TOP / "docs" / "guides" / "service.md").read_text("utf-8")
@@ -572,13 +575,13 @@ def test_questions_are_not_logged(town: World, serve: Start, caplog: pytest.LogC
     good, bad = questions_logged(caplog)
     assert (good["method"], good["status"]) == ("global", 200) and good["calls"] > 0 < good["tokens"]
     assert (bad["method"], bad["status"], bad["calls"]) == ("unknown", 400, 0)
-    said = caplog.text + str([vars(record) for record in caplog.records])
-    assert "secret" not in said.replace("a-token", "") and TOKEN not in said
+    logged = caplog.text + str([vars(record) for record in caplog.records])
+    assert "secret" not in logged.replace("a-token", "") and TOKEN not in logged
 
 
 def questions_logged(caplog: pytest.LogCaptureFixture) -> list[dict[str, Any]]:
     """The log records of finished questions."""
-    return [r.graphrag_ray_fields for r in caplog.records if r.message == "Question ended"]  # type: ignore[attr-defined]
+    return [r.graphrag_ray_fields for r in caplog.records if r.message == "Question finished"]  # type: ignore[attr-defined]
 
 
 # Start-up
@@ -594,7 +597,7 @@ def test_addresses_beyond_this_machine_need_a_token(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         (["--method", "magic"], "Unknown search method 'magic'"),
         (["--method", "vector", "--level", "C0"], "vector search has no levels"),
@@ -604,10 +607,10 @@ def test_addresses_beyond_this_machine_need_a_token(
     ],
 )
 def test_an_index_that_cannot_be_served_is_reported_immediately(
-    town: World, run: Command, options: list[str], said: str
+    town: World, run: Command, options: list[str], message: str
 ):
     done = run("serve", "--root", town.root, *options)
-    assert done.exit_code == 2 and said in done.output
+    assert done.exit_code == 2 and message in done.output
 
 
 def test_a_port_in_use_is_reported_immediately(town: World):

@@ -59,7 +59,7 @@ def test_a_model_that_rejected_calls_is_tried_again_later(
     asked = town.asked()
     for _ in range(3):
         refused = served.ask(THEMES)
-        assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_refused"
+        assert refused.status_code == 503 and refused.json()["error"]["code"] == "model_unavailable"
     assert town.asked() < asked + 3
     town.endpoint.respond = toy_model.respond
     while served.ask(THEMES).status_code == 503:  # For as long as a test may take.

@@ -27,42 +27,42 @@ class Driver:
     Its process group receives the terminal's signals.
     """
 
-    def __init__(self, world: World, where: str) -> None:
-        options = index_command(world, "--set", "embeddings.enabled=false", where)
-        line = [sys.executable, "-m", "graphrag_ray", *map(str, options)]
+    def __init__(self, world: World, executor_option: str) -> None:
+        options = index_command(world, "--set", "embeddings.enabled=false", executor_option)
+        command = [sys.executable, "-m", "graphrag_ray", *map(str, options)]
         self.process = subprocess.Popen(
-            line,
+            command,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
         )
 
-    def wait_until(self, seen: Callable[[], bool]) -> None:
-        until = time.monotonic() + 120
-        while not seen():
+    def wait_until(self, condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 120
+        while not condition():
             assert self.process.poll() is None, self.process.communicate()[1]
-            assert time.monotonic() < until, "nothing to see"
+            assert time.monotonic() < deadline, "timed out"
             time.sleep(0.02)
 
     def interrupt(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
     def ended(self) -> tuple[int, str]:
-        told = self.process.communicate(timeout=120)[1]
-        return self.process.returncode, told
+        stderr = self.process.communicate(timeout=120)[1]
+        return self.process.returncode, stderr
 
 
 @pytest.fixture(params=["--in-process", pytest.param("--ray", marks=pytest.mark.cluster)])
 def start(request: pytest.FixtureRequest, world: World) -> Iterator[Callable[[], Driver]]:
-    made: list[Driver] = []
+    drivers: list[Driver] = []
 
-    def begin() -> Driver:
-        made.append(Driver(world, request.param))
-        return made[-1]
+    def start_driver() -> Driver:
+        drivers.append(Driver(world, request.param))
+        return drivers[-1]
 
-    yield begin
-    for driver in made:
+    yield start_driver
+    for driver in drivers:
         if driver.process.poll() is None:
             os.killpg(driver.process.pid, signal.SIGKILL)
 
@@ -76,14 +76,14 @@ def answered(world: World, stage: str) -> int:
     return index.count_done()
 
 
-def go_on(world: World, asked: int, at_most_again: int) -> None:
-    """Run the same command again, to its end."""
+def resume_and_check(world: World, n_asked: int, max_repeated: int) -> None:
+    """Run the same command again and check that few calls are repeated."""
     world.endpoint.respond = toy_model.respond
     before = [repr(b["messages"]) for b in world.endpoint.bodies()]
-    assert len(before) == asked
+    assert len(before) == n_asked
     assert world.index(**NO_EMBEDDINGS).failed == 0
-    after = [repr(b["messages"]) for b in world.endpoint.bodies()[asked:]]
-    assert sum(b in set(before) for b in after) <= at_most_again
+    after = [repr(b["messages"]) for b in world.endpoint.bodies()[n_asked:]]
+    assert sum(b in set(before) for b in after) <= max_repeated
 
 
 @pytest.mark.parametrize("start", ["--in-process"], indirect=True)
@@ -95,12 +95,12 @@ def test_one_ctrl_c_waits_for_calls_in_flight_and_nothing_is_paid_twice(
     driver = start()
     driver.wait_until(lambda: world.asked() >= 20)
     driver.interrupt()
-    code, told = driver.ended()
-    assert code == 130 and "run the same command again to continue" in told
-    assert "in flight" in told and "Traceback" not in told
+    code, stderr = driver.ended()
+    assert code == 130 and "run the same command again to continue" in stderr
+    assert "in flight" in stderr and "Traceback" not in stderr
     asked = world.asked()
     assert 20 <= asked < 120 and world.snapshots() == [] and locks.find_holder(world.store) is None
-    go_on(world, asked, at_most_again=0)
+    resume_and_check(world, asked, max_repeated=0)
 
 
 def test_a_second_ctrl_c_stops_immediately_and_earlier_replies_are_kept(
@@ -117,10 +117,10 @@ def test_a_second_ctrl_c_stops_immediately_and_earlier_replies_are_kept(
     driver.interrupt()
     time.sleep(1.0)
     driver.interrupt()
-    code, told = driver.ended()
-    assert code == 130 and "second Ctrl-C" in told and "Traceback" not in told
+    code, stderr = driver.ended()
+    assert code == 130 and "second Ctrl-C" in stderr and "Traceback" not in stderr
     assert locks.find_holder(world.store) is None
-    go_on(world, world.asked(), at_most_again=1)
+    resume_and_check(world, world.asked(), max_repeated=1)
 
 
 @pytest.mark.parametrize("start", ["--in-process"], indirect=True)
@@ -137,10 +137,10 @@ def test_sigterm_waits_for_reports_in_flight_and_has_its_own_exit_code(
     driver = start()
     driver.wait_until(lambda: world.prompts()["report"] > 0)
     driver.process.send_signal(signal.SIGTERM)
-    code, told = driver.ended()
-    assert code == 143 and "Stopped by SIGTERM" in told and "Traceback" not in told
+    code, stderr = driver.ended()
+    assert code == 143 and "Stopped by SIGTERM" in stderr and "Traceback" not in stderr
     assert world.snapshots() == [] and locks.find_holder(world.store) is None
-    go_on(world, world.asked(), at_most_again=0)
+    resume_and_check(world, world.asked(), max_repeated=0)
 
 
 def test_ctrl_c_between_calls_stops_without_waiting(world: World, start: Callable[[], Driver]):
@@ -148,7 +148,7 @@ def test_ctrl_c_between_calls_stops_without_waiting(world: World, start: Callabl
     driver = start()
     driver.wait_until((world.root / "locks").exists)
     driver.interrupt()
-    code, told = driver.ended()
-    assert code == 130 and "Stopped by Ctrl-C" in told and "Traceback" not in told
+    code, stderr = driver.ended()
+    assert code == 130 and "Stopped by Ctrl-C" in stderr and "Traceback" not in stderr
     assert world.asked() == 0 and locks.find_holder(world.store) is None
-    go_on(world, 0, at_most_again=0)
+    resume_and_check(world, 0, max_repeated=0)

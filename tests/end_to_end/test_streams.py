@@ -12,7 +12,7 @@ from endpoint import BROKEN, WRONG_KEY, Answer, Broken, Response
 from terminals import Terminal
 from world import REJECTED, Command, World, prompt_of
 
-from graphrag_ray.base.errors import GraphRagError, ModelRefused, UsageError
+from graphrag_ray.base.errors import GraphRagError, ModelUnavailable, UsageError
 from graphrag_ray.query.answer_streams import CORRECTED, FAILED_MIDWAY, AnswerStream, StartsAgain
 from graphrag_ray.query.methods.answer import UNREADABLE
 
@@ -200,7 +200,7 @@ def test_invalid_questions_are_reported_before_streaming(town: World):
 def test_failures_are_raised_by_the_iterator(town: World):
     town.endpoint.respond = lambda body: WRONG_KEY
     stream: AnswerStream = town.open().stream(THEMES)
-    with pytest.raises(ModelRefused):
+    with pytest.raises(ModelUnavailable):
         list(stream)
     with pytest.raises(UsageError, match="There is no level 'C9'"):
         list(town.open().stream(THEMES, "C9"))

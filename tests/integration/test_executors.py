@@ -24,7 +24,7 @@ from graphrag_ray.base.errors import (
     GraphRagError,
     Interrupted,
     LockLost,
-    ModelRefused,
+    ModelUnavailable,
     TooManyFailures,
 )
 from graphrag_ray.base.index_settings import Budget
@@ -315,7 +315,7 @@ def test_transient_failure_is_retried_by_the_next_run(make: Make, endpoint: Endp
 def test_rejected_key_stops_the_run_without_recording_failures(make: Make, endpoint: Endpoint):
     endpoint.respond = lambda body: WRONG_KEY
     executor = make()
-    with pytest.raises(ModelRefused, match="Incorrect API key"):
+    with pytest.raises(ModelUnavailable, match="Incorrect API key"):
         sweep(executor, ["a", "b"])
     assert JournalIndex.load(executor.store, "echo").failed_items() == {}
     endpoint.respond = lambda body: "fine"

@@ -7,7 +7,7 @@ import socket
 import pytest
 from endpoint import BROKEN, NO_QUOTA, NO_SUCH_MODEL, Endpoint, Hang
 
-from graphrag_ray.base.errors import FatalCallError, ModelRefused, NoEndpoint, NotConfigured
+from graphrag_ray.base.errors import FatalCallError, ModelUnavailable, NoEndpoint, NotConfigured
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.model_access import Models, check_endpoints, connect_clients, probe_endpoints
 from graphrag_ray.llm import client
@@ -83,7 +83,7 @@ def test_unreachable_endpoint_is_reported(nobody):
 
 def test_run_without_working_endpoints_or_journal_ends_immediately(nobody):
     settings, said = asking(nobody), []
-    with pytest.raises(ModelRefused, match=nobody):
+    with pytest.raises(ModelUnavailable, match=nobody):
         check_endpoints(Models.from_settings(settings), settings, STAGES, may_reuse=False, notify=said.append)
     models = check_endpoints(
         Models.from_settings(settings), settings, STAGES, may_reuse=True, notify=said.append

@@ -223,7 +223,7 @@ def serve_application(
                 if "Failed to bind" not in str(e):
                     raise
                 raise UsageError(
-                    f"Cannot listen at {host}:{port} on the head node. Choose another --port."
+                    f"Cannot listen on {host}:{port} on the head node. Choose another --port."
                 ) from e
         try:
             serve.run(app, name=name, route_prefix=prefix, logging_config=logs)

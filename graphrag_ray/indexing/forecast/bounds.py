@@ -149,7 +149,7 @@ def estimate_bound(volume: Volume, model: Model, latency: Latency, initial_in_fl
             for e in model.endpoints
         ]
     )
-    bounds = [Bound(volume.chain * seconds, "one call after another")]
+    bounds = [Bound(volume.chain * seconds, "sequential calls")]
     if limits.tokens_per_minute:
         tokens = volume.prompt_tokens + volume.completion_tokens
         bounds.append(Bound(tokens / limits.tokens_per_minute * 60, "tokens per minute"))

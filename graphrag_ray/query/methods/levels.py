@@ -1,11 +1,11 @@
 """The levels of a hierarchy, and the reports that represent each (paper 4.1.2).
 
-C_k consists of every community of level k and the leaves above it, which are projected down. A community is
-stored once, at its own level, and projected here.
+C_k consists of every community at level k and every leaf at a coarser level, which is projected down. A
+community is stored once, at its own level, and projected here.
 
 A community of C_k whose report failed is represented by the reports of its sub-communities, recursively.
 Unlike the report of its parent, they cover the same members and no others. If no report covers a community,
-its members are missing, and a note of the answer gives the number of such communities.
+its members are missing, and a note in the answer gives the number of such communities.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LevelReports:
     Attributes:
         rows: Positions in the reports table, ascending.
         replaced: Communities without a report that are represented by reports of their sub-communities.
-        missing: Communities of the level or below that no report covers.
+        missing: Communities at this level or a finer one that no report covers.
         n_tokens: Total size of the reports in contexts.
     """
 
@@ -115,7 +115,7 @@ class Levels:
 
 
 def is_auto(level: str | int | None) -> bool:
-    """Whether the search method is to choose the level."""
+    """Whether the search method should choose the level."""
     return level is None or str(level).strip().lower() == AUTO
 
 
@@ -139,13 +139,13 @@ def build_levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Le
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class LevelSize:
     """A row of the paper's Table 2: a level ("C0", "C1", …) or the source text ("TS").
 
     Attributes:
         n_units: Number of community reports or chunks.
         share: `n_tokens` relative to the largest row.
-        missing: Number of communities of the level that no report covers.
+        missing: Number of communities that no report covers.
     """
 
     name: str
@@ -155,16 +155,16 @@ class Units:
     missing: int = 0
 
 
-def compute_units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
+def level_sizes(levels: Levels, chunk_tokens: npt.ArrayLike) -> list[LevelSize]:
     """Compute Table 2 of the paper (4.1.2) from the levels and the token count of each chunk."""
     chunks = np.asarray(chunk_tokens, dtype=np.int64)
     rows = [
         (f"C{level.level}", len(level.rows), level.n_tokens, len(level.missing))
-        for level in map(known.reports_of_level, range(known.n_levels))
+        for level in map(levels.reports_of_level, range(levels.n_levels))
     ]
     rows.append(("TS", len(chunks), int(chunks.sum()), 0))
     largest = max(1, *(tokens for _, _, tokens, _ in rows))
-    return [Units(name, n, tokens, tokens / largest, missing) for name, n, tokens, missing in rows]
+    return [LevelSize(name, n, tokens, tokens / largest, missing) for name, n, tokens, missing in rows]
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

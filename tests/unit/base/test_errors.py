@@ -37,4 +37,4 @@ def test_exit_codes_match_the_documentation_of_the_command_line():
     assert codes["SettingsError"] == codes["DeletionRefused"] == 2
     assert codes["NotConfigured"] == 2, "as of a run that is refused for it before it begins"
     assert codes["BudgetSpent"] == 4
-    assert codes["ModelRefused"] == codes["LockHeld"] == codes["TooManyFailures"] == 1
+    assert codes["ModelUnavailable"] == codes["LockHeld"] == codes["TooManyFailures"] == 1

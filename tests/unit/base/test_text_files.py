@@ -11,7 +11,7 @@ import pytest
 from graphrag_ray.base.errors import PromptError, SettingsError
 from graphrag_ray.base.prompts import bundled_prompts, load_prompts
 from graphrag_ray.base.settings_file import load_settings, load_storage, read_root
-from graphrag_ray.base.text_files import names_in, read_text, resolve_relative
+from graphrag_ray.base.text_files import list_names, read_text, resolve_relative
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.indexing.index import load_names
 
@@ -79,5 +79,5 @@ def test_parent_folders_are_resolved_within_the_bucket():
 
 def test_a_local_folder_is_listed_and_a_missing_one_is_none(tmp_path: Path):
     (tmp_path / "a.txt").write_text("ü")
-    assert names_in(str(tmp_path)) == {"a.txt"} and names_in(str(tmp_path / "b")) is None
+    assert list_names(str(tmp_path)) == {"a.txt"} and list_names(str(tmp_path / "b")) is None
     assert read_text(str(tmp_path / "a.txt")) == read_text((tmp_path / "a.txt").as_uri()) == "ü"

@@ -285,7 +285,7 @@ def test_prometheus_can_connect_to_the_metrics_port(cluster):
         "ray.io/is-ray-node": kept["__meta_kubernetes_pod_label_ray_io_is_ray_node"]
     }
     reached = [rule["from"] for rule in policy["ingress"] if {"port": port} in rule.get("ports", [])]
-    assert reached == [[{"namespaceSelector": {"matchLabels": {"graphrag-ray/scrapes": "yes"}}}]]
+    assert reached == [[{"namespaceSelector": {"matchLabels": {"graphrag-ray/metrics-client": "yes"}}}]]
 
 
 def test_the_service_discovery_file_is_the_one_that_ray_writes(cluster):

@@ -36,7 +36,7 @@ EXEMPT = {"docs/reference/prompts.md"}
 
 
 def texts() -> list[tuple[str, str]]:
-    """Return path and content of all committed text except corpora and prompts."""
+    """Return the path and content of all committed text except corpora and prompts."""
     listed = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=True).stdout
     paths = [
         path

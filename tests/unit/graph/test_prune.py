@@ -110,12 +110,12 @@ def test_every_node_retains_a_relationship_in_any_edge_order(graph, threshold, r
 
 def test_the_strongest_is_by_count_then_association_then_neighbour():
     source, target = np.array([0, 0, 0, 0]), np.array([1, 2, 3, 4])
-    best = strongest_relationships(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]), 5)
+    best = strongest_relationships(source, target, np.array([1, 2, 2, 2]), np.array([9.0, 1.0, 3.0, 3.0]))
     # Each is the only edge of its leaf, so give the leaves stronger ones to test node 0.
     assert best.all()
     source, target = np.append(source, [1, 2, 3, 4]), np.append(target, [5, 5, 5, 5])
     best = strongest_relationships(
-        source, target, np.array([1, 2, 2, 2, 9, 9, 9, 9]), np.array([9.0, 1, 3, 3, 0, 0, 0, 0]), 6
+        source, target, np.array([1, 2, 2, 2, 9, 9, 9, 9]), np.array([9.0, 1, 3, 3, 0, 0, 0, 0])
     )
     assert best.tolist() == [False, False, True, False, True, True, True, True]
 

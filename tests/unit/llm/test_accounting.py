@@ -117,7 +117,7 @@ def test_take_empties_the_accounts():
 
 
 @given(st.lists(st.floats(0.001, 500.0), min_size=1, max_size=200), st.sampled_from([0.5, 0.95, 0.99]))
-def test_quantiles_are_accurate_to_ten_percent(seconds, share):
+def test_quantiles_are_within_ten_percent_of_the_exact_value(seconds, share):
     latencies = Latencies()
     for s in seconds:
         latencies.add(s)
@@ -157,7 +157,7 @@ def test_a_model_is_unlimited_if_one_endpoint_is():
     assert CombinedLimits.of(Model()) == CombinedLimits(None, None)
 
 
-def test_two_sweeps_of_a_stage_sum_their_time_and_keep_the_higher_peak():
+def test_times_of_two_sweeps_are_added_and_the_higher_peak_is_kept():
     both = Accounts.merged(
         [Accounts(spans={"report": StageTiming(5, 9)}), Accounts(spans={"report": StageTiming(7, 3)})]
     )

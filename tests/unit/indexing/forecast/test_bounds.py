@@ -34,7 +34,7 @@ def model(*ends: Endpoint, price: Price | None = None) -> Model:
         ([Endpoint(requests_per_minute=60)], 600.0, "requests per minute"),
         ([Endpoint(tokens_per_minute=53_000_000, max_in_flight=6)], 200.0, "6 calls in flight"),
         ([Endpoint()], 20.0, "60 calls in flight"),
-        ([Endpoint(tokens_per_minute=1e12)], 2.0, "one call after another"),
+        ([Endpoint(tokens_per_minute=1e12)], 2.0, "sequential calls"),
     ],
 )
 def test_tightest_limit_determines_the_time_and_is_named(ends: list[Endpoint], seconds: float, limit: str):
@@ -66,7 +66,7 @@ def test_calls_of_a_chain_add_their_time_at_the_end():
 def test_limit_applies_only_if_every_endpoint_has_it():
     endpoints = model(Endpoint(tokens_per_minute=1.0), Endpoint(requests_per_minute=1e9))
     bound = estimate_bound(VOLUME, endpoints, LATENCY, 60)
-    assert bound is not None and bound.limited_by == "one call after another"
+    assert bound is not None and bound.limited_by == "sequential calls"
 
 
 def test_unknown_price_gives_no_cost_and_offline_engine_is_free():
