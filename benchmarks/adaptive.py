@@ -1,15 +1,15 @@
-"""How near to its best a server without any known limit is used: whole runs of `graphrag-ray index` on Ray.
+"""How close does `graphrag-ray index` get to the throughput of a server without known limits? Runs on Ray.
 
-    python benchmarks/adaptive.py                                     # 1, 3, 10 s a call; 16, 64, 256 slots
+    python benchmarks/adaptive.py                                     # 1, 3, 10 s per call; 16, 64, 256 slots
     python benchmarks/adaptive.py --seconds 10 --slots 256 --phase 120
 
-Each server is a process of the simulated endpoint (see `endpoint/`) that works on so many calls at once,
-queues the others, and tells no limit. Its slots are halved after --phase seconds of extraction and doubled
-again after as many more. A run has as many chunks as the best client could have answered until the end of the
-third phase. What is printed is computed from the endpoint's log, minute by minute from the first call on:
-calls answered, as a share of what the slots of that minute can answer, and the mean number of calls at the
-server by its slots (above 1: some of them wait there). Servers of more than some 100 calls a second are left
-out: they measure CPU.
+Each server is a process of the simulated endpoint (see `endpoint/`). It works on a fixed number of calls
+concurrently (its slots), queues the others, and reports no limit. Its slots are halved after --phase seconds
+of extraction and doubled again after another --phase seconds. A run has as many chunks as an ideal client
+could process by the end of the third phase. Results are computed from the endpoint's log for each minute
+after the first call: the calls answered, as a share of the capacity of that minute's slots, and the mean
+number of calls at the server per slot (above 1, some are queued). Servers with more than about 100 calls per
+second are skipped, because they would measure CPU.
 """
 
 from __future__ import annotations

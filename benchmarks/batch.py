@@ -1,11 +1,11 @@
-r"""Many questions at once: `graphrag-ray query --batch` against the simulated endpoint, then the same again.
+r"""Measure `graphrag-ray query --batch` against the simulated endpoint, then repeat the same command.
 
     python benchmarks/batch.py --root index --questions questions.csv --levels C0 C2 --speed 10
 
-The endpoint (see `endpoint/`) has the limits of the GraphRAG paper's own run, 2M tokens and 10k requests a
-minute, times --speed, which divides every duration. What was asked and how fast is told by the endpoint:
-*share of the limit* is the tighter one's, from the first call to the last answer. *again* is the same command
-with the same --out: what it asks, and its seconds. Measures, asserts nothing.
+The endpoint (see `endpoint/`) has the limits of the GraphRAG paper's run, 2M tokens and 10k requests per
+minute, multiplied by --speed, which also divides every duration. Calls and throughput come from the
+endpoint's statistics. *share of the limit* refers to the tighter limit, from the first call to the last
+answer. *again* repeats the command with the same --out: its calls and its seconds. Makes no assertions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import Totals
-from simulated import endpoint, get, measured_beside
+from simulated import endpoint, get, measure_without_endpoint
 
 from graphrag_ray import open_index
 
@@ -34,7 +34,7 @@ def command(args: argparse.Namespace, url: str, level: str, out: Path) -> list[s
 
 
 def ran(args: argparse.Namespace, url: str, level: str, out: Path) -> Totals:
-    totals, printed = measured_beside(command(args, url, level, out))
+    totals, printed = measure_without_endpoint(command(args, url, level, out))
     if totals.exit_code != 0:
         sys.exit(printed)
     return totals

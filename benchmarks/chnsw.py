@@ -1,4 +1,4 @@
-"""The nearest of every level: one descent through C-HNSW against an HNSW for each level.
+"""Find the nearest records of every level: one descent through C-HNSW compared with one HNSW per level.
 
     pip install faiss-cpu numba
     python benchmarks/chnsw.py --nodes 100_000 --vectors INDEX/tables/embeddings_entity
@@ -6,15 +6,15 @@
     python benchmarks/chnsw.py --nodes 100_000 --dimensions 256 --vectors random
     python benchmarks/chnsw.py --nodes 100_000 --vectors random --against faiss faiss-8-bits
 
-Level 0 has so many nodes, of which each is a vector that was given, or one with noise (of length --noise,
-before both are made 1 long again) where there are more nodes than vectors. Each further level has the
-centroids of groups of three, then of four, then of three … near nodes of the level below. Questions are
-vectors that were given and are no nodes; drawn at random, if vectors are. Recall is the share of the 5
-nearest of each level that was found, over all levels. All is done by one thread; questions are asked one
-after the other within one call (a call a level for HNSW), so that the time of calls from Python does not
-count; ids are not looked up. Times are of the CPU, the least of three rounds. `alone` enters each level of
-the same C-HNSW by the nearest of 64 nodes, so what it takes longer is what the hierarchy saves. Where a
-recall is below what the least ef has, times of that are compared. Measures, asserts nothing.
+Level 0 has --nodes nodes. Each is one of the given vectors or, if there are fewer vectors than nodes, a given
+vector with noise of length --noise, normalized again. Each further level contains the centroids of groups of
+nearby nodes of the level below, in groups of three, then four, then three again, and so on. Questions are
+given vectors that are not nodes, or random vectors with `--vectors random`. Recall is the share found of the
+5 nearest of each level, over all levels. Everything runs in one thread. Questions are asked one by one within
+a single call (for HNSW, one call per level), so that calls from Python do not count. Ids are not looked up.
+Times are CPU times, the minimum of three rounds. `alone` enters each level of the same C-HNSW at the nearest
+of 64 nodes, so its extra time is what the hierarchy saves. If a recall is below that of the smallest ef, the
+time of the smallest ef is compared. Makes no assertions.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
-"""How the cost of an index grows with its corpus: `graphrag-ray index` with the offline engine.
+"""Measure how the cost of an index grows with its corpus: `graphrag-ray index` with the offline engine.
 
     python benchmarks/growth.py --tokens 1_000_000 10_000_000 --work /tmp/growth
 
-Writes corpora of so many tokens (`corpus.py`), indexes each with a Ray of its own, and prints tables: CPU
-seconds of all processes per million tokens, wall, seconds by step, peak memory of the driver and of the
-workers, bytes written. See `processes.py` for how they are measured. A run has a constant part, mostly Ray's
-start; it is measured by indexing one short document, and taken off in the column that says so.
+Writes a corpus of each size (`corpus.py`), indexes it with its own Ray, and prints tables: CPU seconds of all
+processes per million tokens, wall time, seconds by step, peak memory of the driver and of the workers, and
+bytes written. `processes.py` explains how they are measured. Every run has a constant cost, mostly the start
+of Ray. It is measured by indexing one short document, and subtracted in the column that says so.
 
-Corpora and indexes stay in --work; a corpus that is there is not written again, an index is.
+Corpora and indexes remain in --work. Existing corpora are reused; indexes are always rebuilt.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import write_corpus
-from processes import Totals, measured
+from processes import Totals, measure
 
 from graphrag_ray.base.declarations import STAGES
 
@@ -75,7 +75,7 @@ def index(folder: Path, root: Path, extra: Sequence[str]) -> tuple[Totals, dict[
         "--ray",
         *extra,
     ]
-    totals, printed = measured(command, lap_of, env)
+    totals, printed = measure(command, lap_of, env)
     if totals.exit_code:
         sys.exit(f"{' '.join(command)} ended with {totals.exit_code}:\n{printed}")
     snapshot = json.loads((root / "snapshots" / "1.json").read_text("utf-8"))

@@ -1,7 +1,7 @@
 """Start nodes and index runs as separate processes, and kill some of them.
 
-Linux only. Every process gets its own session (`setsid`), which its children stay in even after it died. Only
-processes of such sessions are inspected and killed.
+Linux only. Every process gets its own session (`setsid`), in which its children remain even after it has
+died. Only processes in such sessions are inspected and killed.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-r"""Index runs that are killed again and again: what survives, what is paid twice, what resuming costs.
+r"""Kill index runs repeatedly, and measure what survives, what is paid twice and what resuming costs.
 
     python benchmarks/kills.py demo/corpus --kills 60
     python benchmarks/kills.py demo/corpus --resume --latency 8
 
-The first way indexes CORPUS into one fresh root after the other. In each run, at random moments of its steps
-(--seed), something is killed with SIGKILL: a worker, the limiter, a process of Ray Data's,
-the driver, the second of two nodes, or everything. The same command is run until it ends, and
-the parts of all tables, whose names are hashes of their content, are compared with those of a run that nobody
-disturbed. What was paid twice is told by the log of the simulated endpoint, a process of its own; *late* is
-what had been answered more than 5 s before the kill, and must be 0.
+By default, CORPUS is indexed into a series of new roots. At random moments of each run (--seed), one of these
+is killed with SIGKILL: a worker, the limiter, a process of Ray Data, the driver, the second of two nodes, or
+everything. The same command is repeated until it succeeds, and the parts of all tables, whose names are
+hashes of their contents, are compared with those of an undisturbed run. The log of the simulated endpoint,
+which is a separate process, shows which calls were paid twice. *late* counts those that had been answered
+more than 5 s before the kill, and must be 0.
 
-The second way kills everything when nine tenths of the calls are answered, and runs the command once more.
+With --resume, everything is killed once nine tenths of the calls are answered, and the command is run again.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""How good the offline engine is: the podcast corpus against its targets, the demo corpus against truth.yaml,
-passages of 2wiki against labels made by hand.
+"""Measure the quality of the offline engine: the podcast corpus against its targets, the demo corpus against
+truth.yaml, and passages of 2wiki against manual labels.
 
     python benchmarks/offline_quality.py [--podcast FOLDER] [--questions CSV] [--demo FOLDER] [--set a.b=c]…
         [--passages JSONL [--labels YAML] [--mistakes]]
 
-FOLDER of the podcast holds one .txt per chunk, the first line of which repeats the file name. Prints a
-table per corpus; measures, asserts nothing. --mistakes lists those in the passages for tuning, and never
-those in the others: once they are looked at, they measure nothing.
+The podcast FOLDER contains one .txt file per chunk, whose first line repeats the file name. Prints a table
+per corpus and makes no assertions. --mistakes lists mistakes in the passages for tuning only: once the others
+have been inspected, they no longer measure anything.
 """
 
 from __future__ import annotations

@@ -1,25 +1,27 @@
-"""Which passages a question finds: those that its answer needs, among the first k chunks of the context.
+"""Measure how many of the passages that an answer needs are among the first k chunks of the context.
 
     python benchmarks/retrieval.py ../shared/data/2wiki --root INDEX
     python benchmarks/retrieval.py ../shared/data/musique --root INDEX --methods hybrid local --half 1
     python benchmarks/retrieval.py --known-items 100 --root INDEX
     python benchmarks/retrieval.py --keywords questions.csv --root INDEX --methods hybrid local vector
 
-A corpus is a folder with `questions.jsonl`, or such a file, as those in benchmarks/questions: its rows hold
-`question`, and `supporting_titles` or `supporting_ids` (paths, where the documents are files), and maybe
-`also`: passages of which one is enough. INDEX holds the passages, made with `input.id_column=id`. A method
-may have settings behind it: local,local_pagerank=false. Chunks count in the order in which they stand in the
-context; "keyword" and "vector" beside the methods are the bare lists that the index finds.
---half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting.
+A corpus is a folder with `questions.jsonl`, or such a file, as in benchmarks/questions. Its rows contain
+`question`, and `supporting_titles` or `supporting_ids` (paths, if the documents are files), and optionally
+`also`: alternative passages, one of which is enough. INDEX contains the passages, indexed with
+`input.id_column=id`. A method may be followed by settings: local,local_pagerank=false. Chunks are ranked by
+their order in the context. In addition to search methods, "keyword" and "vector" stand for the plain results
+of the search indexes. --half 0 selects the questions with even numbers, for tuning; --half 1 the others, for
+reporting.
 
---known-items makes questions of one hop: the first sentence of a document, drawn by a fixed seed, without the
-words of its title and those that many documents have; the document is to be found. --keywords takes any
-questions (a column question_text), and tells which share of their content words stands in what the context
-holds, and for how many questions all of them: words of four letters or more that stand in some chunk and in
-no more than half of all. They are compared by their English stems, then as they are written.
+--known-items generates single-hop questions: the first sentence of a random document (fixed seed), without
+            the words of its title and words that many documents have. The document must be found. --keywords
+            takes any questions (column question_text), and reports the share of their content words that the
+            context contains, and for how many questions it contains all. Content words have at least four
+            letters and occur in at least one chunk, but in no more than half of them. They are compared by
+            their English stems, then as written.
 
-Asks the models of the index, so it is free where that is the offline engine. The program is the one that
-PYTHONPATH names: an earlier one, with an index of its own, shows what has changed. Measures, asserts nothing.
+Uses the models of the index, so it is free with the offline engine. It measures the package that Python
+imports: to compare with an earlier version, set PYTHONPATH and use an index of its own. Makes no assertions.
 """
 
 from __future__ import annotations

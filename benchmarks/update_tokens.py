@@ -1,18 +1,18 @@
-r"""What an update costs: 1% of the documents added, changed or deleted, against a full index.
+r"""Measure the cost of an update: 1% of the documents added, changed or deleted, compared with a full index.
 
     python benchmarks/update_tokens.py CORPUS --set chunking.size=document
     python benchmarks/update_tokens.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
 
-The corpus is a folder of text files. The model is the offline engine, or with --endpoint the simulated one of
-this folder, at a high speed and without limits: counts and tokens are what matters, not time. Everything runs
-in this process, without Ray. Tokens are those of calls that were really made:
+CORPUS is a folder of text files. The model is the offline engine or, with --endpoint, the simulated endpoint
+of this folder at high speed and without limits, because counts and tokens matter here, not time. Everything
+runs in this process, without Ray. Tokens are those of actual calls:
 
-- *added*: an index of all but a share of the documents, drawn at random, then one of all;
-- *changed*: an index of all, then with the second halves of a share replaced by those of other documents;
-- *deleted*: an index of all, then without a share;
-- *afresh*: as *added*, with --reset-communities: what it would cost to partition the changed graph anew.
+- *added*: an index of all documents except a random share, then one of all documents;
+- *changed*: an index of all documents, then with the second halves of a share replaced by those of others;
+- *deleted*: an index of all documents, then without a share;
+- *afresh*: as *added*, with --reset-communities: the cost of partitioning the changed graph from scratch.
 
-`modularity` is that of the coarsest level, beside that of a partition made afresh of the same graph.
+`modularity` is that of the coarsest level, next to that of a new partition of the same graph.
 """
 
 from __future__ import annotations

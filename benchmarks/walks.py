@@ -1,18 +1,17 @@
-"""A walk over names and chunks in a large index: CPU and memory of a question, and what it finds beside exact
-personalised PageRank.
+"""Measure CPU and memory of a walk over a large index, and compare it with exact personalised PageRank.
 
     python benchmarks/walks.py --links 1_000_000 10_000_000
     python benchmarks/walks.py --links 1_000_000 --exact
 
-Makes an index of so many links in --work: chunks with some twenty names each, which are drawn by Zipf's law
-(the commonest stands in some percent of all chunks, most in a few), and each chunk has the name of its own
-document. It is written as shards of 131,072 chunks, as an index has them, and mapped into memory. Questions
-begin at one to three names, drawn by their occurrences, and at 100 chunks with weights as keyword search has.
-Each question runs in this process: CPU seconds, the median and the 95th of a hundred, and by how much its own
-memory rose at most after one of them; files that are mapped do not count.
+Generates an index with this many links in --work. Its chunks have about twenty names each, drawn by Zipf's
+law (the most common name occurs in a few percent of all chunks, most names in a few chunks), plus the name of
+their document. It is written in shards of 131,072 chunks, like a real index, and memory-mapped. Questions
+start at one to three names, drawn by frequency, and at 100 chunks with weights like those of keyword search.
+They run in this process. Prints the median and 95th percentile of CPU seconds over a hundred questions, and
+the largest increase in private memory after one, which excludes mapped files.
 
---exact compares the first 10 and 100 chunks with those of igraph's PageRank (prpack), and its time. igraph
-holds the whole graph in memory. Measures, asserts nothing.
+--exact compares the first 10 and 100 chunks, and the time, with igraph's PageRank (prpack), which holds the
+            whole graph in memory. Makes no assertions.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ from graphrag_ray.query.methods import methods
 from graphrag_ray.query.methods.answer import Answer, Phase
 from graphrag_ray.query.methods.budget import has_budget, reduce_bound
 from graphrag_ray.query.methods.condense import with_history
-from graphrag_ray.query.methods.levels import Units
+from graphrag_ray.query.methods.levels import LevelSize
 from graphrag_ray.query.methods.method import (
     MAX_QUESTION_CHARACTERS,
     AskRequest,
@@ -467,17 +467,17 @@ class Index:
             with suppress(GraphRagError):  # the first real question will raise it
                 self.ask("What are the main themes?", level, method=method)
 
-    def levels(self, hierarchy: str | None = None) -> list[Units]:
+    def levels(self, hierarchy: str | None = None) -> list[LevelSize]:
         """Describe the levels of a hierarchy and the source text (the paper's Table 2). Raises UsageError."""
         from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
-        from graphrag_ray.query.methods.levels import build_levels, compute_units
+        from graphrag_ray.query.methods.levels import build_levels, compute_level_sizes
 
         kind = resolve_hierarchy(self.env, hierarchy)
         communities, reports = (
             self.table(need.table, need.columns) for need in (communities_of(kind), reports_of(kind))
         )
         known = build_levels(communities, reports, kind.name)
-        return compute_units(known, self.table("text_units", ["n_tokens"])["n_tokens"])
+        return compute_level_sizes(known, self.table("text_units", ["n_tokens"])["n_tokens"])
 
     def cited_records(self, references: Iterable[Reference]) -> list[Cited]:
         """Look up the section, short number and name of each cited record, grouped by section."""

@@ -17,7 +17,7 @@ from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.base.user_settings import user_file
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.query.ask import Index
-from graphrag_ray.query.methods.levels import Units
+from graphrag_ray.query.methods.levels import LevelSize
 from graphrag_ray.query.model_calls import Connections
 from graphrag_ray.service.faults import SERVER, Fault, QuestionRejected
 from graphrag_ray.service.service_options import ANSWER_STAGES, ServiceOptions
@@ -36,7 +36,7 @@ class Served:
 
     index: Index
     connections: Connections
-    levels: list[Units]
+    levels: list[LevelSize]
     missing_key: str
 
     @property
@@ -158,7 +158,7 @@ class LiveIndex:
         except StoreError as e:
             log.info("Cannot check whether the served snapshot still exists: %s", e)
 
-    def _open(self, number: int) -> tuple[Index, list[Units]]:
+    def _open(self, number: int) -> tuple[Index, list[LevelSize]]:
         """Open and warm up a snapshot. Call it outside the event loop."""
         manifest: Manifest = load(self._store, number)
         settings = self._options.settings_of(manifest, self._base_settings)

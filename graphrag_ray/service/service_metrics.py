@@ -1,4 +1,4 @@
-"""Metrics of a service: of this process at /metrics, and of all processes through a recorder.
+"""Service metrics. /metrics reports this process; a recorder can collect all processes.
 
 Model calls have the same metric names as in an index run.
 """
@@ -51,10 +51,10 @@ SERVICE_METRICS = (
     Instrument("gauge", "service_questions_running", "Questions being answered"),
     Instrument("gauge", "service_questions_waiting", "Questions waiting for a slot"),
     Instrument("gauge", "service_snapshot", "Number of the served snapshot, 0 without one"),
-    Instrument("gauge", "service_snapshot_looks_failed", "Failed checks for a newer snapshot"),
-    Instrument("gauge", "service_kept_bytes", "Bytes of rows cached for later questions"),
-    Instrument("counter", "service_kept_hits", "Columns or pages found in the cache"),
-    Instrument("counter", "service_kept_misses", "Columns or pages that had to be read"),
+    Instrument("gauge", "service_failed_refreshes", "Failed checks for a newer snapshot"),
+    Instrument("gauge", "service_cache_bytes", "Bytes of rows cached for later questions"),
+    Instrument("counter", "service_cache_hits", "Columns or pages found in the cache"),
+    Instrument("counter", "service_cache_misses", "Columns or pages that had to be read"),
 )
 MODEL_METRICS = (*CALL_METRICS, *ENDPOINT_METRICS)
 
@@ -80,7 +80,7 @@ class ServiceMetrics:
         self._counted: Mapping[str, int] = {}
 
     def request(self, path: str, status: int) -> None:
-        """Count an HTTP request. `path` is without the service's prefix."""
+        """Count an HTTP request. `path` excludes the service's prefix."""
         label = _MODELS_PATH if path.startswith(f"{_MODELS_PATH}/") else path
         labels = {"path": label if label in PATHS else OTHER, "status": str(status)}
         self._recorder.count("service_requests", 1, labels)
@@ -100,14 +100,14 @@ class ServiceMetrics:
         """Report the endpoints of a limiter of this process until the returned function is called."""
         limiter_id, meter = uuid.uuid4().hex, CallMeter(self._recorder, models.online)
 
-        def report(over: bool = False) -> None:
+        def report(stopped: bool = False) -> None:
             for name in models.online:
                 meter.endpoints(
-                    SERVICE_STAGE, WatchedEndpoints(name, limiter_id, limiter.endpoint_states(name)), over
+                    SERVICE_STAGE, WatchedEndpoints(name, limiter_id, limiter.endpoint_states(name)), stopped
                 )
 
         def stop() -> None:
-            report(over=True)
+            report(stopped=True)
             self._watched.remove(report)
             self._update()  # another limiter may share the gauges
 
@@ -131,15 +131,15 @@ class ServiceMetrics:
             "service_questions_running": self._slots.running,
             "service_questions_waiting": self._slots.waiting,
             "service_snapshot": current.number if current else 0,
-            "service_snapshot_looks_failed": self._live.failed_refreshes,
+            "service_failed_refreshes": self._live.failed_refreshes,
         }
         if cache:
-            gauges["service_kept_bytes"] = cache["bytes"]
+            gauges["service_cache_bytes"] = cache["bytes"]
         for name, value in gauges.items():
             self._recorder.set(name, value, {})
         for name in ("hits", "misses"):
             increase = cache.get(name, 0) - self._counted.get(name, 0)
-            self._recorder.count(f"service_kept_{name}", max(0, increase), {})
+            self._recorder.count(f"service_cache_{name}", max(0, increase), {})
         self._counted = cache
         for report in list(self._watched):  # if two limiters have an endpoint, the newer one is reported last
             report()
@@ -181,7 +181,9 @@ class _Recorders:
         for declared in (*SERVICE_METRICS, *MODEL_METRICS):
             name, labels = PREFIX + declared.name, ("replica", *declared.labels)
             buckets = {"buckets": declared.buckets} if declared.buckets else {}
-            instrument = _KINDS[declared.kind](name, declared.about, labels, registry=registry, **buckets)
+            instrument = _KINDS[declared.kind](
+                name, declared.description, labels, registry=registry, **buckets
+            )
             self._instruments[declared.name] = instrument
 
     def _record(

@@ -477,7 +477,7 @@ def test_a_snapshot_that_cannot_be_opened_leaves_the_current_one_in_use(town: Wo
     town.store.write("snapshots/2.json", b"{")
     until(lambda: "damaged" in served.client.get("/index").json()["problem"])
     assert served.ask(THEMES).json()["snapshot"] == 1
-    assert served.measured("snapshot_looks_failed")['{replica=""}'] >= 1
+    assert served.measured("failed_refreshes")['{replica=""}'] >= 1
 
 
 def test_a_removed_snapshot_is_not_used_even_if_the_newest_cannot_be_opened(town: World, serve: Start):

@@ -5,7 +5,7 @@ stored once, at its own level, and projected here.
 
 A community of C_k whose report failed is represented by the reports of its sub-communities, recursively.
 Unlike the report of its parent, they cover the same members and no others. If no report covers a community,
-its members are missing, and a note of the answer gives the number of such communities.
+its members are missing, and a note in the answer gives the number of such communities.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class LevelReports:
         rows: Positions in the reports table, ascending.
         replaced: Communities without a report that are represented by reports of their sub-communities.
         missing: Communities of the level or below that no report covers.
-        n_tokens: Total size of the reports in contexts.
+        n_tokens: Total tokens of the reports, as rendered in contexts.
     """
 
     level: int
@@ -46,12 +46,12 @@ class LevelReports:
 
 @dataclass(frozen=True)
 class Levels:
-    """The C communities of one hierarchy, and their reports.
+    """The communities of one hierarchy and their reports, as arrays with one entry per community.
 
     Attributes:
-        community, level, parent: [C] Columns of the communities table.
-        report: [C] Position in the reports table, or -1 if there is no report.
-        n_tokens: [C] Size of the report, or 0 if there is none.
+        community, level, parent: Columns of the communities table.
+        report: Position in the reports table, or -1 if there is no report.
+        n_tokens: Tokens of the report, as rendered in contexts, or 0 if there is none.
     """
 
     community: Ints
@@ -74,7 +74,10 @@ class Levels:
         raise LevelNotFound(f"There is no level {str(text)!r}: {self._describe_levels()}")
 
     def default(self, context_tokens: int) -> int:
-        """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
+        """Choose the coarsest level that fills a context, or if none does, the level with the most tokens.
+
+        Raises LevelNotFound if no level has reports.
+        """
         tokens = [self.reports_of_level(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.no_reports_error()
@@ -110,12 +113,12 @@ class Levels:
 
     def _describe_levels(self) -> str:
         if not self.n_levels:
-            return "this index has no communities"
-        return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
+            return "this hierarchy has no communities"
+        return "this hierarchy has " + ", ".join(f"C{k}" for k in range(self.n_levels))
 
 
 def is_auto(level: str | int | None) -> bool:
-    """Whether the search method is to choose the level."""
+    """Whether the search method chooses the level."""
     return level is None or str(level).strip().lower() == AUTO
 
 
@@ -139,7 +142,7 @@ def build_levels(communities: pa.Table, reports: pa.Table, hierarchy: str) -> Le
 
 
 @dataclass(frozen=True, slots=True)
-class Units:
+class LevelSize:
     """A row of the paper's Table 2: a level ("C0", "C1", …) or the source text ("TS").
 
     Attributes:
@@ -155,16 +158,16 @@ class Units:
     missing: int = 0
 
 
-def compute_units(known: Levels, chunk_tokens: npt.ArrayLike) -> list[Units]:
+def compute_level_sizes(levels: Levels, chunk_tokens: npt.ArrayLike) -> list[LevelSize]:
     """Compute Table 2 of the paper (4.1.2) from the levels and the token count of each chunk."""
     chunks = np.asarray(chunk_tokens, dtype=np.int64)
     rows = [
         (f"C{level.level}", len(level.rows), level.n_tokens, len(level.missing))
-        for level in map(known.reports_of_level, range(known.n_levels))
+        for level in map(levels.reports_of_level, range(levels.n_levels))
     ]
     rows.append(("TS", len(chunks), int(chunks.sum()), 0))
     largest = max(1, *(tokens for _, _, tokens, _ in rows))
-    return [Units(name, n, tokens, tokens / largest, missing) for name, n, tokens, missing in rows]
+    return [LevelSize(name, n, tokens, tokens / largest, missing) for name, n, tokens, missing in rows]
 
 
 def _ints(column: pa.ChunkedArray) -> Ints:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import LevelNotFound
-from graphrag_ray.query.methods.levels import Levels, build_levels, compute_units
+from graphrag_ray.query.methods.levels import Levels, build_levels, compute_level_sizes
 
 # community: (level, parent).   10 ─┬─ 20 ─┬─ 30      11 is a leaf at C0, 21 at C1.
 #                                   │      └─ 31
@@ -134,7 +134,7 @@ def test_other_hierarchies_are_ignored() -> None:
 
 
 def test_units_are_levels_and_source_text() -> None:
-    found = compute_units(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
+    found = compute_level_sizes(read(ALL)[0], pa.chunked_array([[600, 600], [800]]))
     assert [(u.name, u.n_units, u.n_tokens) for u in found] == [
         ("C0", 2, 150),
         ("C1", 3, 550),
@@ -147,15 +147,17 @@ def test_units_are_levels_and_source_text() -> None:
 @given(trees(), st.lists(st.integers(0, 900), max_size=9))
 def test_shares_are_relative_to_largest_row(case, chunks: list[int]) -> None:
     tree, tokens = case
-    found = compute_units(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))
+    found = compute_level_sizes(read(tokens, tree)[0], np.array(chunks, dtype=np.int64))
     most = max(u.n_tokens for u in found)
     assert all(u.share == (u.n_tokens / most if most else 0.0) for u in found)
     assert [u.name for u in found][-1] == "TS"
 
 
 def test_units_count_missing_communities() -> None:
-    assert [u.missing for u in compute_units(read({10: 1, 20: 1, 21: 1, 31: 1})[0], [])] == [1, 1, 2, 0]
+    assert [u.missing for u in compute_level_sizes(read({10: 1, 20: 1, 21: 1, 31: 1})[0], [])] == [1, 1, 2, 0]
 
 
 def test_empty_index_has_no_tokens() -> None:
-    assert [(u.name, u.n_units, u.share) for u in compute_units(read({}, {})[0], [])] == [("TS", 0, 0.0)]
+    assert [(u.name, u.n_units, u.share) for u in compute_level_sizes(read({}, {})[0], [])] == [
+        ("TS", 0, 0.0)
+    ]
