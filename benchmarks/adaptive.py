@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="of a call")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="seconds per call")
     parser.add_argument("--slots", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--phase", type=float, default=120.0, help="seconds until the slots change")
     given = parser.parse_args()

@@ -79,7 +79,12 @@ def main() -> None:
     parser.add_argument("--root", required=True)
     parser.add_argument("--questions", required=True, type=Path)
     parser.add_argument("--levels", nargs="+", default=["C0", "C2"])
-    parser.add_argument("--speed", type=float, default=1.0, help="divides every duration, the minute too")
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        help="speed-up of all durations, including the minute of the limits",
+    )
     args = parser.parse_args()
     print(f"{open_index(args.root)!r}, limits and latencies times {args.speed:g}\n")
     print(

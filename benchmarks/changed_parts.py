@@ -102,12 +102,12 @@ def of_rows(store: Store, name: str, parts: Sequence[Part], share: float, rng: n
     for at in rng.choice(len(now), max(1, round(share * len(now))), replace=False).tolist():
         (now[at],) = written(store, name, with_other_texts(read_part(store, now[at])).slice(3))
     covered = CoveredParts(name, now)
-    afresh, s_afresh = took(lambda: made(store, RowIndexPlan(covered)))
+    rebuilt, s_rebuilt = took(lambda: made(store, RowIndexPlan(covered)))
     derived, s_derived = took(lambda: made(store, RowIndexPlan(covered, (earlier, before))))
-    assert derived == afresh
+    assert derived == rebuilt
     size = f"{derived.bytes / 1e6:.0f} MB"
     print(
-        f"| index of rows: {name}, {share:.0%} of the parts new; {size} | {s_afresh:.2f} | {s_derived:.2f} |"
+        f"| index of rows: {name}, {share:.0%} of the parts new; {size} | {s_rebuilt:.2f} | {s_derived:.2f} |"
     )
 
 
@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--chunks", type=int, default=131_072)
     args = parser.parse_args()
     rng = np.random.default_rng(1)
-    print("| CPU s | afresh, or by reading rows | from what an index tells |")
+    print("| CPU s | rebuilt, or by reading rows | derived, or from an index |")
     print("| --- | ---: | ---: |")
     with TemporaryDirectory() as folder:
         store = Store(folder)

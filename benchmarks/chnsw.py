@@ -43,7 +43,7 @@ EFS = (5, 8, 12, 20, 40, 80, 160, 400)
 RECALLS = (0.90, 0.95, 0.98)
 ROUNDS = 3
 CELL = 1_000
-"""Groups are made within cells of about so many nodes."""
+"""Approximate number of nodes in the cells within which nodes are grouped."""
 AT_ONCE = 8_192
 LEAST = 12
 """A level of fewer nodes has none above it."""
@@ -199,13 +199,13 @@ def recall(found: np.ndarray, truth: Sequence[np.ndarray]) -> float:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--nodes", type=int, default=100_000, help="of level 0")
-    arguments.add_argument("--dimensions", type=int, default=256, help="of vectors that are drawn")
+    arguments.add_argument("--nodes", type=int, default=100_000, help="number of nodes at level 0")
+    arguments.add_argument("--dimensions", type=int, default=256, help="dimensions of random vectors")
     arguments.add_argument(
         "--vectors", default="random", metavar="random|FILE", help="a .npy file, or a folder of Parquet files"
     )
     arguments.add_argument("--noise", type=float, default=0.6)
-    arguments.add_argument("--levels", type=int, default=11, help="at most")
+    arguments.add_argument("--levels", type=int, default=11, help="maximum number of levels")
     arguments.add_argument("--questions", type=int, default=500)
     arguments.add_argument("--m", type=int, default=chnsw.M)
     arguments.add_argument("--ef-build", type=int, default=chnsw.EF_BUILD)

@@ -171,7 +171,7 @@ def main() -> None:
     parser.add_argument("--edges", type=int, nargs="+", default=[100_000, 1_000_000])
     parser.add_argument("--library", nargs="+", default=["igraph", "leidenalg"])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--limit-s", type=float, default=600.0, help="stop a run after so many seconds")
+    parser.add_argument("--limit-s", type=float, default=600.0, help="stop a run after this many seconds")
     parser.add_argument("--one", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.one:

@@ -311,7 +311,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument(
+        "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
+    )
     options = parser.parse_args()
     started = time.perf_counter()
     summary = write_corpus(options.out, options.tokens, options.seed, options.exponent)

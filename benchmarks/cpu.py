@@ -87,11 +87,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--input", help="a corpus; without it, one is generated")
-    parser.add_argument("--chunks", type=int, default=4000, help="of the generated corpus")
+    parser.add_argument("--chunks", type=int, default=4000, help="number of chunks in the generated corpus")
     parser.add_argument("--chunk-tokens", type=int, default=550)
-    parser.add_argument("--latency", type=float, default=3.0, help="seconds of every call")
+    parser.add_argument("--latency", type=float, default=3.0, help="seconds per call")
     parser.add_argument("--in-flight", type=int, default=1000)
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="of graphrag-ray index")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     with tempfile.TemporaryDirectory() as folder:
         return run(parser.parse_args(), Path(folder))
 

@@ -152,7 +152,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument(
+        "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
+    )
     parser.add_argument("--work", type=Path, default=Path("growth"), help="folder for corpora and indexes")
     parser.add_argument("--constant", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")

@@ -27,9 +27,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import read_latest
 
 STEPS = ("read", "extract", "merge", "describe", "communities", "reports", "embed", "finish")
-"""As the command prints them when they end."""
+"""Steps, as the command prints them when they end."""
 KEPT_S = 5.0
-"""What was answered so long before a kill is never asked again."""
+"""Calls answered longer than this before a kill are never repeated."""
 ENDS_WITHIN_S = 3600.0
 _LOOK_S = 0.02
 _ROLES = {"Worker": "worker", "ModelLimiter": "limiter"}

@@ -227,10 +227,14 @@ def main() -> None:
     parser.add_argument("corpus", metavar="CORPUS", type=Path, help="what `graphrag-ray index` reads")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--latency", type=float, default=0.5, help="seconds that a call takes")
+    parser.add_argument("--latency", type=float, default=0.5, help="seconds per call")
     parser.add_argument("--in-flight", type=int, default=16)
-    parser.add_argument("--resume", action="store_true", help="one kill at nine tenths of the calls")
-    parser.add_argument("--private", action="store_true", help="--resume with a Ray of each run's own")
+    parser.add_argument(
+        "--resume", action="store_true", help="kill everything once, at nine tenths of the calls"
+    )
+    parser.add_argument(
+        "--private", action="store_true", help="with --resume: start a separate Ray for each run"
+    )
     args = parser.parse_args()
     if args.resume and args.private:
         with tempfile.TemporaryDirectory() as scratch:

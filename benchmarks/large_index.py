@@ -1,12 +1,12 @@
-"""An index as large as one likes, made of copies of one that is there: only the tables that questions read.
+"""Build an arbitrarily large index from copies of an existing one, with only the tables that questions read.
 
     python benchmarks/large_index.py --of podcast-index --copies 1000 --out large-index
 
-Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too.
-So the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids
-made anew, and the tables, indexes of rows and indexes for search written as `graphrag-ray index` does. The
-words of a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about
-a second a copy of 1,700 chunks.
+Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copied too.
+So the graph has the same shape, and lists per name do not grow. Nothing is indexed: rows are repeated with
+new ids, and the tables, row indexes and search indexes are written as by `graphrag-ray index`. Every copy has
+the same words, so keyword search finds a record in each of them. Takes about a second per copy of 1,700
+chunks.
 """
 
 from __future__ import annotations

@@ -229,7 +229,7 @@ STAGE = re.compile(r"LAUGH|CROSSTALK|INAUDIBLE|^MUSIC$|\.TXT|PART\d|TRANSCRIPT|^
 
 
 def match(person: str, by_title: Mapping[str, Any]) -> str | None:
-    """The node for a guest: the name itself, or else the most frequent name of two or more words that ends
+    """The node for a guest: the name itself, otherwise the most frequent name of two or more words that ends
     with the last word."""
     key = entity_key(person)
     plain = {re.sub(r"[^A-ZÀ-Þ]", "", t): t for t in by_title}
@@ -304,10 +304,10 @@ def main() -> None:
     parser.add_argument("--podcast", type=Path, help="folder with one .txt per chunk")
     parser.add_argument("--questions", type=Path, help="CSV with a column question_text")
     parser.add_argument("--demo", type=Path, help="folder with corpus/ and truth.yaml")
-    parser.add_argument("--show", type=int, default=0, help="print so many answers and reports")
+    parser.add_argument("--show", type=int, default=0, help="print this many answers and reports")
     parser.add_argument("--set", action="append", default=[], help="a.b=c, as for the index command")
     parser.add_argument("--passages", type=Path, help=".jsonl or .jsonl.gz with id and text")
-    parser.add_argument("--labels", type=Path, default=LABELS, help="what these passages say")
+    parser.add_argument("--labels", type=Path, default=LABELS, help="labels of these passages")
     parser.add_argument("--mistakes", action="store_true", help="list those in the passages for tuning")
     args = parser.parse_args()
     settings = load_settings(overrides=args.set)

@@ -61,8 +61,12 @@ TEXTS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """needed: rows (`documents.row`), or paths, of the passages that its answer needs; also: others, each of
-    which answers it as well."""
+    """A question and the passages that answer it.
+
+    Attributes:
+        needed: Rows (`documents.row`) or paths of the passages that its answer needs.
+        also: Alternative passages, each of which also answers it.
+    """
 
     text: str
     needed: frozenset[str]
@@ -100,7 +104,7 @@ def content(text: str, stem: Callable[[str], str] = str) -> set[str]:
 
 
 def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]) -> None:
-    """Print which share of the content words of questions stands in their contexts."""
+    """Print the share of the content words of questions that their contexts contain."""
     texts = {
         row["id"]: " ".join(row[c] or "" for c in columns)
         for table, columns in TEXTS.items()
@@ -168,7 +172,7 @@ def measured(
     questions: Sequence[Question],
     row_of: Mapping[str, str],
 ) -> list[float]:
-    """recall at each cut, share of questions with all they need within ALL_WITHIN, ms a question."""
+    """Returns recall at each cut, the share of questions with all they need in ALL_WITHIN, and ms each."""
     sums, whole, began = [0.0] * len(CUTS), 0, time.monotonic()
     for question in questions:
         rows = list(dict.fromkeys(row_of[id_] for id_ in read(index, question.text)))

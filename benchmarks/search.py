@@ -130,7 +130,7 @@ def main() -> None:
     arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
     arguments.add_argument("--only", choices=["exact", "signs", "keyword"], nargs="+")
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--folder", type=Path, help="where to keep shards; those that are there are read")
+    arguments.add_argument("--folder", type=Path, help="store shards here, and reuse existing ones")
     given = arguments.parse_args()
     text = " ".join(path.read_text("utf-8") for path in sorted(DEMO.rglob("*.*")))
     sentences = sorted({s.strip() for s in re.split(r"(?<=[.!?])\s+", text) if len(s.split()) > 4})

@@ -1,12 +1,12 @@
-"""The service under load: many clients at once, each asking one question after the other.
+"""Measure the service under load: many concurrent clients, each asking one question after the other.
 
     python benchmarks/service.py --root ./index --clients 1 10 100 --questions 300
 
-Starts `graphrag-ray serve` on a private Ray of this machine and asks it over HTTP, by --method and --level.
-Questions are those of --file (a .csv with a column question_text), or four of our own, in turn. Seconds are
-those that a client waits, its place in the queue included. CPU is that of replicas and of Serve's proxy, for
-each question; that of the clients is not in it, though it runs on the same cores. A row is printed for each
-number of clients. Measures, asserts nothing.
+Starts `graphrag-ray serve` on a private Ray instance and asks it over HTTP, with --method and --level.
+Questions are those of --file (a .csv with a column question_text), or four built-in ones, in turn. Seconds
+are the time that a client waits, including its time in the queue. CPU is that of the replicas and of Serve's
+proxy per question. It excludes the clients, although they run on the same cores. Prints a row for each number
+of clients. Makes no assertions.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import httpx2 as httpx
 OWN = (
     "What are the main themes?",
     "Who decides, and who opposes them?",
-    "Which risks are told of?",
+    "Which risks are mentioned?",
     "What has changed over time?",
 )
 COLUMNS = ("clients", "questions", "errors", "a second", "p50 s", "p95 s", "max s", "CPU ms", "of it proxy")
@@ -45,12 +45,12 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--questions", type=int, default=300, help="for each number of clients")
+    parser.add_argument("--questions", type=int, default=300, help="questions per number of clients")
     parser.add_argument("--file", help="a .csv with a column question_text")
     parser.add_argument("--method", default="global")
     parser.add_argument("--level")
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--stream", action="store_true", help="as server-sent events")
+    parser.add_argument("--stream", action="store_true", help="request server-sent events")
     given = parser.parse_args()
     questions = _questions(given.file)
     with serving(given.root, given.replicas) as (url, pid):

@@ -256,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
                    help="seconds of a chat call; 0: half a second and 60 tokens a second")  # fmt: skip
     p.add_argument("--jitter", type=float, default=0.2, help="see the endpoint's --help")
     p.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a tool is killed")
-    p.add_argument("--work", type=Path, help="where the scratch folder is made; it is kept")
+    p.add_argument("--work", type=Path, help="create the scratch folder here and do not delete it")
     return p
 
 

@@ -68,7 +68,7 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--nodes", type=int, default=2_000)
-    parser.add_argument("--tokens", type=int, default=3_436, help="Of a cluster, at most.")
+    parser.add_argument("--tokens", type=int, default=3_436, help="maximum tokens per cluster")
     args = parser.parse_args()
     index = open_index(args.root)
     sizes = dict(zip(*index.table("text_units", ["id", "n_tokens"]).to_pydict().values(), strict=True))

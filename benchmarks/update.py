@@ -3,7 +3,7 @@
     python benchmarks/update.py --tokens 1_000_000 10_000_000 --work /tmp/updates
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --endpoint --only nothing two-documents
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --s3
-    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --set communities.max_size=20 --afresh
+    python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --set communities.max_size=20 --rebuild
 
 For each size, writes a corpus (`corpus.py`) and builds a full index of it (row "made"). Each of these changes
 is then applied to a copy of the full index and the corpus:
@@ -17,7 +17,7 @@ Documents are identified by their titles (`input.id_column`). Otherwise, a delet
 lines after it. Unchanged files keep their modification time.
 
 The corpus and the full index stay in --work and are reused with their measurements the next time. The index
-is rebuilt with --afresh, for example after a code change, and if the settings differ.
+is rebuilt with --rebuild, for example after a code change, and if the settings differ.
 
 Measured (`processes.py`): wall time, CPU time of all processes, peak memory, bytes read from files and pipes,
 including the page cache and Python's own modules, and bytes sent to disk. The endpoint and the S3 server are
@@ -61,7 +61,7 @@ TABLES = {
     "relationships": "relationships",
     "community_reports": "reports",
 }
-"""Of which the changes are told, with what they are called here."""
+"""Tables whose changes are reported, and their names in the report."""
 ENDPOINT = ("--speed", "200", "--jitter", "0.1")
 BY_TITLE = "input.id_column=title"
 
@@ -199,7 +199,7 @@ class Bench:
     def made(self) -> Figures:
         """The full index, which is stored, and its figures."""
         figures = self.kept.with_suffix(".json")
-        if figures.exists() and self.kept.exists() and not self.given.afresh:
+        if figures.exists() and self.kept.exists() and not self.given.rebuild:
             found = json.loads(figures.read_text("utf-8"))
             if found.pop("settings") == self.settings:
                 return Figures(**found | {"used": Totals(**found["used"])})
@@ -338,16 +338,18 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--seed", type=int, default=1, help="of the corpus and of its changes")
-    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the corpus and its changes")
+    parser.add_argument(
+        "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
+    )
     parser.add_argument("--work", type=Path, default=Path("updates"), help="folder for corpora and indexes")
     parser.add_argument(
-        "--only", nargs="+", default=changes, choices=changes, help="these changes; all by default"
+        "--only", nargs="+", default=changes, choices=changes, help="changes to measure (default: all)"
     )
-    parser.add_argument("--endpoint", action="store_true", help="ask the simulated endpoint")
-    parser.add_argument("--s3", action="store_true", help="keep the index on an S3 server of this machine")
+    parser.add_argument("--endpoint", action="store_true", help="use the simulated endpoint")
+    parser.add_argument("--s3", action="store_true", help="store the index on a local S3 server")
     parser.add_argument("--ray", action="store_true", help="use Ray in every run")
-    parser.add_argument("--afresh", action="store_true", help="make the full index again")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the full index")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     return parser
 

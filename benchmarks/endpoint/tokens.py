@@ -8,10 +8,10 @@ from typing import Any
 
 PER_MESSAGE = 4
 PER_PROMPT = 3
-"""What the chat format adds, as OpenAI documents it for its models."""
+"""Tokens that the chat format adds, as documented by OpenAI."""
 CACHE_STEP = 128
 CACHE_FROM = 1024
-"""A repeated prefix counts as cached from so many tokens on, in such steps (OpenAI's prompt caching)."""
+"""A repeated prefix is cached from CACHE_FROM tokens, in steps of CACHE_STEP (OpenAI's prompt caching)."""
 MAX_PREFIXES = 1_000_000
 
 

@@ -65,7 +65,7 @@ def stored(world: World) -> dict[str, list[str]]:
     return {n: [part.path for part in parts] for n, parts in tables.items() if n.startswith("search_")}
 
 
-def afresh(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> World:
+def rebuilt(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> World:
     """The same world after the same update without any derivation."""
     other = World(folder, world.endpoint)
     other.take(world)
@@ -103,7 +103,7 @@ def test_derived_shards_equal_shards_built_from_scratch(
     people.index()
     people.write({"other.txt": "OTTO met PAULA."})
     people.index()
-    other = afresh(people, tmp_path / "other", monkeypatch)
+    other = rebuilt(people, tmp_path / "other", monkeypatch)
     made.clear()
     told = update(people)
     assert made.count("update") == told["derived"] > 2
@@ -149,7 +149,7 @@ def test_a_damaged_earlier_shard_is_not_needed(
 ):
     """Its sources are not needed either. A large index is not verified before each run."""
     monkeypatch.setattr(repair, "MAX_VERIFIED_BYTES", 0)
-    other = afresh(people, tmp_path / "other", monkeypatch)
+    other = rebuilt(people, tmp_path / "other", monkeypatch)
     sound = World(tmp_path / "sound", people.endpoint).take(people)
     derived = update(sound)["derived"]
     damage(people, parts_of(people, step, table))
@@ -163,7 +163,7 @@ def test_nothing_is_derived_from_a_shard_under_a_wrong_name(
     people: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """In an index from an untrusted source, a shard may be any other shard."""
-    other = afresh(people, tmp_path / "other", monkeypatch)
+    other = rebuilt(people, tmp_path / "other", monkeypatch)
     opened = search_stage.index_files.open_part
     words, near = (parts_of(people, "search", f"search_entity_{by}") for by in ("keyword", "vector"))
 

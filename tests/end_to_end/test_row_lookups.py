@@ -109,8 +109,10 @@ def test_an_update_reads_only_new_parts_for_row_indexes(world: World, monkeypatc
         assert reader.rows(need).equals(looked_through(whole, need)), need
     for name in schema.ROW_INDEXES:
         (covered,) = row_index_parts(name, reader.manifest.parts(name))
-        (afresh,) = next(iter(build_row_index(reader.store, RowIndexPlan(covered)))).to_pylist()
-        assert [afresh["path"]] == [part.path for part in reader.manifest.parts(schema.row_index_table(name))]
+        (rebuilt,) = next(iter(build_row_index(reader.store, RowIndexPlan(covered)))).to_pylist()
+        assert [rebuilt["path"]] == [
+            part.path for part in reader.manifest.parts(schema.row_index_table(name))
+        ]
 
 
 def test_the_first_rows_by_rank_are_found_for_every_id(reader: Reader):

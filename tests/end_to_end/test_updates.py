@@ -287,9 +287,9 @@ def test_changed_header_columns_embed_chunks_again(built: Built, world: World, s
     world.write(texts)
     world.index(embeddings={"enabled": True})
     world.index(**with_authors)
-    afresh = built(texts, **with_authors)
+    rebuilt = built(texts, **with_authors)
     for table in ("embeddings_text_unit", "text_units"):
-        assert newest(world).parts(table) == newest(afresh).parts(table), table
+        assert newest(world).parts(table) == newest(rebuilt).parts(table), table
 
 
 @pytest.mark.parametrize(
@@ -369,9 +369,9 @@ def test_an_update_of_an_index_with_missing_or_repeated_groups_succeeds(
     documents["13.txt"] += " ABX wrote to ADX."
     world.write(documents)
     world.index()
-    afresh = built(documents, communities={"max_size": 3})
+    rebuilt = built(documents, communities={"max_size": 3})
     for name in ("documents", "text_units", "entities", "relationships"):
-        ids = [sorted(row["id"] for row in index.table(name)) for index in (world, afresh)]
+        ids = [sorted(row["id"] for row in index.table(name)) for index in (world, rebuilt)]
         assert ids[0] == ids[1], name
 
 

@@ -93,12 +93,12 @@ def test_the_total_does_not_depend_on_how_nodes_came_and_went(seen, some, per_no
     for found in seen:
         there = [Node(id_, cpus) for id_, cpus in found.items()]
         having = workers_on(there, some, per_node, {id_: n for id_, n in having.items() if id_ in found})
-        afresh = workers_on(there, some, per_node)
-        assert sum(having.values()) == sum(afresh.values())
+        from_scratch = workers_on(there, some, per_node)
+        assert sum(having.values()) == sum(from_scratch.values())
         for node in there:
             assert having.get(node.id, 0) <= (per_node or some.workers_per_node(int(node.cpus)))
         assert bool(sum(having.values())) == bool(there)
         assert workers_on(there, some, per_node, having) == having
         if some.online:
-            spread = Counter(afresh.values())
+            spread = Counter(from_scratch.values())
             assert max(spread, default=0) - min(spread, default=0) <= 1

@@ -130,9 +130,9 @@ def test_seeded_hierarchy_is_valid_and_nearly_as_modular_as_a_fresh_one(graphs, 
     for graph in graphs:
         h = graph.hierarchy(options, past)
         check(graph, h, options)
-        afresh = graph.hierarchy(options)
-        assert h.modularity >= afresh.modularity - TOLERANCE * abs(afresh.modularity) - 1e-12
-        event(f"as afresh: {np.array_equal(h.node_at_place, afresh.node_at_place)}")
+        rebuilt = graph.hierarchy(options)
+        assert h.modularity >= rebuilt.modularity - TOLERANCE * abs(rebuilt.modularity) - 1e-12
+        event(f"same as rebuilt: {np.array_equal(h.node_at_place, rebuilt.node_at_place)}")
         past = graph.past(h)
 
 
@@ -213,9 +213,9 @@ def test_obsolete_partition_is_replaced():
     rng = np.random.default_rng(5)
     other = dict(zip(nodes, rng.permutation(nodes).tolist(), strict=True))
     now = Graph(nodes, {tuple(sorted((other[a], other[b]))): w for (a, b), w in ring(12).items()})
-    afresh = now.hierarchy()
+    rebuilt = now.hierarchy()
     updated = now.hierarchy(past=then.past(then.hierarchy()))
-    assert updated.modularity == pytest.approx(afresh.modularity, rel=TOLERANCE)
+    assert updated.modularity == pytest.approx(rebuilt.modularity, rel=TOLERANCE)
 
 
 def test_merged_parallel_edges_are_a_change():
@@ -228,8 +228,8 @@ def test_merged_parallel_edges_are_a_change():
     updated = build_communities(
         14, *once, DEFAULT, previous=PreviousPartition(h, keys, *double), node_keys=keys
     )
-    afresh = build_communities(14, *once, DEFAULT, node_keys=keys)
-    assert updated.modularity == pytest.approx(afresh.modularity)
+    rebuilt = build_communities(14, *once, DEFAULT, node_keys=keys)
+    assert updated.modularity == pytest.approx(rebuilt.modularity)
 
 
 @pytest.mark.parametrize("gone", ["then", "now"])
@@ -237,5 +237,5 @@ def test_either_graph_can_be_empty(gone):
     full, empty = graph_of(ring(5)), Graph([], {})
     then, now = (empty, full) if gone == "then" else (full, empty)
     h = now.hierarchy(past=then.past(then.hierarchy()))
-    afresh = now.hierarchy()
-    assert np.array_equal(h.node_at_place, afresh.node_at_place) and np.array_equal(h.start, afresh.start)
+    rebuilt = now.hierarchy()
+    assert np.array_equal(h.node_at_place, rebuilt.node_at_place) and np.array_equal(h.start, rebuilt.start)

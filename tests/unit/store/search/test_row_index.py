@@ -263,8 +263,8 @@ def test_derived_index_equals_a_built_one(
         of.insert(dice.randint(0, len(of)), part)
     if of:
         index = read(InMemory.of(build_from_parts(earlier)), TYPES)
-        afresh = build_from_parts([earlier[part] if isinstance(part, int) else part for part in of])
-        assert derive(index, of) == afresh
+        rebuilt = build_from_parts([earlier[part] if isinstance(part, int) else part for part in of])
+        assert derive(index, of) == rebuilt
 
 
 @given(PARTS, PARTS)
