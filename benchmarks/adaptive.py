@@ -1,6 +1,6 @@
-"""How near to its best a server without any known limit is used: whole runs of `graphrag-ray index` on Ray.
+"""How close does `graphrag-ray index` get to the throughput of a server without known limits? Runs on Ray.
 
-    python benchmarks/adaptive.py                                     # 1, 3, 10 s a call; 16, 64, 256 slots
+    python benchmarks/adaptive.py                                     # 1, 3, 10 s per call; 16, 64, 256 slots
     python benchmarks/adaptive.py --seconds 10 --slots 256 --phase 120
 
 Each server is a process of the simulated endpoint (see `endpoint/`) that works on this many concurrent calls,
@@ -146,7 +146,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="of a call")
+    parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="seconds per call")
     parser.add_argument("--slots", type=int, nargs="+", default=[16, 64, 256])
     parser.add_argument("--phase", type=float, default=120.0, help="seconds until the slots change")
     given = parser.parse_args()

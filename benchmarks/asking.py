@@ -1,11 +1,10 @@
-"""What a question costs in an index that is there: CPU, wall and bytes read, warm and cold.
+"""Measure the cost of a question in an existing index: CPU, wall time and bytes read, warm and cold.
 
     python benchmarks/asking.py --root growth/index-corpus-10000000-1 --questions 200
 
-The questions ask for what is known of entities, drawn at random; each is asked once. Warm: one process, after
-a question of the same kind. Cold: a process of its own, from the command to the answer, with Python's start.
-Bytes are those of read calls (/proc/self/io); pages of files that are mapped into memory are not among them.
-Linux only. Measures, asserts nothing.
+The questions ask about randomly drawn entities, and each is asked once. Warm: in one process, after a
+question of the same kind. Cold: in a new process, from the command to the answer, including Python's startup.
+Bytes are those of read calls (/proc/self/io), without memory-mapped pages. Linux only. Makes no assertions.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-r"""Many questions at once: `graphrag-ray query --batch` against the simulated endpoint, then the same again.
+r"""Measure `graphrag-ray query --batch` against the simulated endpoint, then repeat the same command.
 
     python benchmarks/batch.py --root index --questions questions.csv --levels C0 C2 --speed 10
 
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import Totals
-from simulated import endpoint, get, measured_beside
+from simulated import endpoint, get, measure_without_endpoint
 
 from graphrag_ray import open_index
 
@@ -34,7 +34,7 @@ def command(args: argparse.Namespace, url: str, level: str, out: Path) -> list[s
 
 
 def ran(args: argparse.Namespace, url: str, level: str, out: Path) -> Totals:
-    totals, printed = measured_beside(command(args, url, level, out))
+    totals, printed = measure_without_endpoint(command(args, url, level, out))
     if totals.exit_code != 0:
         sys.exit(printed)
     return totals
@@ -79,7 +79,12 @@ def main() -> None:
     parser.add_argument("--root", required=True)
     parser.add_argument("--questions", required=True, type=Path)
     parser.add_argument("--levels", nargs="+", default=["C0", "C2"])
-    parser.add_argument("--speed", type=float, default=1.0, help="divides every duration, the minute too")
+    parser.add_argument(
+        "--speed",
+        type=float,
+        default=1.0,
+        help="speed-up of all durations, including the minute of the limits",
+    )
     args = parser.parse_args()
     print(f"{open_index(args.root)!r}, limits and latencies times {args.speed:g}\n")
     print(

@@ -19,7 +19,7 @@ SHARE = 0.01
 PASSAGE = 0.2
 """The share of a changed document's sentences that are replaced, all in one place."""
 SOURCES = 4
-"""Documents that an added one is put together from."""
+"""Number of documents that an added document is combined from."""
 
 _SENTENCE = re.compile(r".+?(?:\.\s+|\Z)", re.DOTALL)
 

@@ -1,4 +1,4 @@
-"""The nearest of every level: one descent through C-HNSW against an HNSW for each level.
+"""Find the nearest records of every level: one descent through C-HNSW compared with one HNSW per level.
 
     pip install faiss-cpu numba
     python benchmarks/chnsw.py --nodes 100_000 --vectors INDEX/tables/embeddings_entity
@@ -199,13 +199,13 @@ def recall(found: np.ndarray, truth: Sequence[np.ndarray]) -> float:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--nodes", type=int, default=100_000, help="of level 0")
-    arguments.add_argument("--dimensions", type=int, default=256, help="of vectors that are drawn")
+    arguments.add_argument("--nodes", type=int, default=100_000, help="number of nodes at level 0")
+    arguments.add_argument("--dimensions", type=int, default=256, help="dimensions of random vectors")
     arguments.add_argument(
         "--vectors", default="random", metavar="random|FILE", help="a .npy file, or a folder of Parquet files"
     )
     arguments.add_argument("--noise", type=float, default=0.6)
-    arguments.add_argument("--levels", type=int, default=11, help="at most")
+    arguments.add_argument("--levels", type=int, default=11, help="maximum number of levels")
     arguments.add_argument("--questions", type=int, default=500)
     arguments.add_argument("--m", type=int, default=chnsw.M)
     arguments.add_argument("--ef-build", type=int, default=chnsw.EF_BUILD)

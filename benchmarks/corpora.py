@@ -1,12 +1,12 @@
-"""Corpora that nobody chose for us, through the offline engine: does it read them whole, and answer?
+"""Index corpora that were not chosen for this project with the offline engine, and ask one question of each.
 
-    python benchmarks/corpora.py                 # all that are below ../shared/data
-    python benchmarks/corpora.py DATA 2wiki      # one of them, below DATA
+    python benchmarks/corpora.py                 # all corpora in ../shared/data
+    python benchmarks/corpora.py DATA 2wiki      # one of the corpora in DATA
 
-A corpus is a folder with `passages.jsonl.gz` (rows of id, title and text) or `transcripts.zip` (text files
-that are kept whole), and `questions.jsonl` or `questions.csv`. Each is indexed and asked one question in
-three ways. Prints a table; ends with 1 where a run failed, items failed, it took longer than --limit-s
-seconds, or a question got no answer. A corpus that is not there is skipped with a word.
+A corpus is a folder with `passages.jsonl.gz` (rows of id, title and text) or `transcripts.zip` (text files,
+one document each), and with `questions.jsonl` or `questions.csv`. Each is indexed and asked one question with
+three search methods. Prints a table. The exit code is 1 if a run failed, items failed, a run took longer than
+--limit-s seconds, or a question got no answer. Missing corpora are skipped with a message.
 """
 
 from __future__ import annotations

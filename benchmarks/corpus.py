@@ -1,4 +1,4 @@
-"""A corpus of any size with a planted graph: people, organisations and places in communities, and one hub.
+"""Generate a corpus of any size with a planted graph of people, organisations and places.
 
     python benchmarks/corpus.py OUT --tokens 10_000_000 --seed 1
 
@@ -8,17 +8,16 @@ OUT.truth/entities.jsonl, relationships.jsonl and summary.json. What is written 
 options alone, and a larger corpus starts with the smaller one, whole documents at a time.
 
 How it grows:
-- The names that have been used after n tokens are NAMES_SCALE · n^exponent (Heaps 1978; some 6,000 names in
+- The number of distinct names after n tokens is NAMES_SCALE · n^exponent (Heaps 1978; about 6,000 names in
   the first million tokens, as in the podcast corpus of the GraphRAG paper).
-- A document is about one community. Documents are dealt to communities by a Pitman–Yor process (1997), so
-  that the sizes of communities are a power law; within one, a new name is tied preferentially to names that
-  have ties already (Barabási and Albert 1999), so degrees are one too. One tie in 1 / CROSS crosses to
-  another community.
-- Of the sentences FACTS state a tie. CHANCE of these name two members of the community without any, as
-  running text does. All others are about nothing that has a name.
+- Each document is about one community. A Pitman–Yor process (1997) assigns documents to communities, so their
+  sizes follow a power law. Within a community, new names attach preferentially to names with many ties
+  (Barabási and Albert 1999), so degrees follow one too. A share CROSS of ties leads to other communities.
+- A share FACTS of sentences state a tie. A share CHANCE of these name two members of the community without a
+  tie, as running text does. All other sentences contain no names.
 - The hub is in half of all chunks of CHUNK_TOKENS.
 
-Text streams; memory holds the graph only: some 500 bytes a name. Shares no code with graphrag_ray.
+Text is streamed, and only the graph is in memory: about 500 bytes per name. Shares no code with graphrag_ray.
 """
 
 from __future__ import annotations
@@ -313,7 +312,9 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("--tokens", type=int, default=1_000_000)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument(
+        "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
+    )
     options = parser.parse_args()
     started = time.perf_counter()
     summary = write_corpus(options.out, options.tokens, options.seed, options.exponent)

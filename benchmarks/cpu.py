@@ -1,11 +1,11 @@
-"""What a run costs in CPU: all our processes, Ray's included, per request (Linux only).
+"""Measure the CPU time of a run per request, over all our processes, including Ray's (Linux only).
 
-    python benchmarks/cpu.py                          # 4,000 generated chunks, 1,000 in flight, 3 s a call
+    python benchmarks/cpu.py                          # 4,000 generated chunks, 1,000 in flight, 3 s per call
     python benchmarks/cpu.py --chunks 20000 --latency 3 --in-flight 1000
     python benchmarks/cpu.py --input DIR --set chunking.size=document
 
-It starts the simulated endpoint with precomputed replies and no limit, then `graphrag-ray index`. How the
-processes are measured, and what is missed, is in `processes.py`.
+Starts the simulated endpoint with precomputed replies and no limits, then `graphrag-ray index`.
+`processes.py` explains how processes are measured, and what is not included.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import Totals
-from simulated import endpoint, get, measured_beside
+from simulated import endpoint, get, measure_without_endpoint
 
 TOKENS_PER_WORD = 1.35
 
@@ -46,7 +46,7 @@ def run(given: argparse.Namespace, folder: Path) -> int:
             "--model", "m", "--base-url", url, "--max-in-flight", str(given.in_flight), "--quiet",
             "--set", "models.default.endpoints.0.api_key_env=null", *(f"--set={s}" for s in given.set),
         ]  # fmt: skip
-        used, printed = measured_beside(command)
+        used, printed = measure_without_endpoint(command)
         print(printed, end="")
         report(given, used, get(url), get(url, "/stats/series"))
     return used.exit_code
@@ -87,11 +87,11 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--input", help="a corpus; without it, one is generated")
-    parser.add_argument("--chunks", type=int, default=4000, help="of the generated corpus")
+    parser.add_argument("--chunks", type=int, default=4000, help="number of chunks in the generated corpus")
     parser.add_argument("--chunk-tokens", type=int, default=550)
-    parser.add_argument("--latency", type=float, default=3.0, help="seconds of every call")
+    parser.add_argument("--latency", type=float, default=3.0, help="seconds per call")
     parser.add_argument("--in-flight", type=int, default=1000)
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="of graphrag-ray index")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     with tempfile.TemporaryDirectory() as folder:
         return run(parser.parse_args(), Path(folder))
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from processes import measured
+from processes import measure
 
 ROWS_OF_A_FILE = 5000
 WAYS = ("path", "dataset")
@@ -92,7 +92,7 @@ def compare(passages: Path, tokens: int, ways: list[str]) -> None:
         for way in ways:
             root = str(Path(folder) / way)
             command = [sys.executable, __file__, "--read-by", way, str(rows), root]
-            used, printed = measured(
+            used, printed = measure(
                 command, lambda line: line.strip() if line[:4] in ("star", "read") else None
             )
             if used.exit_code:

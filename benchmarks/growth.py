@@ -1,4 +1,4 @@
-"""How the cost of an index grows with its corpus: `graphrag-ray index` with the offline engine.
+"""Measure how the cost of an index grows with its corpus: `graphrag-ray index` with the offline engine.
 
     python benchmarks/growth.py --tokens 1_000_000 10_000_000 --work /tmp/growth
 
@@ -8,7 +8,7 @@ seconds of all processes per million tokens, wall, seconds by step, peak memory 
 workers, bytes written. See `processes.py` for how they are measured. A run has a constant part, mostly Ray's
 start; it is measured by indexing one short document, and taken off in the column that says so.
 
-Corpora and indexes stay in --work; a corpus that is there is not written again, an index is.
+Corpora and indexes remain in --work. Existing corpora are reused; indexes are always rebuilt.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from corpus import write_corpus
-from processes import Totals, measured
+from processes import Totals, measure
 
 from graphrag_ray.base.declarations import STAGES
 
@@ -76,7 +76,7 @@ def index(folder: Path, root: Path, extra: Sequence[str]) -> tuple[Totals, dict[
         "--ray",
         *extra,
     ]
-    totals, printed = measured(command, lap_of, env)
+    totals, printed = measure(command, lap_of, env)
     if totals.exit_code:
         sys.exit(f"{' '.join(command)} ended with {totals.exit_code}:\n{printed}")
     snapshot = json.loads((root / "snapshots" / "1.json").read_text("utf-8"))
@@ -153,7 +153,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument(
+        "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
+    )
     parser.add_argument("--work", type=Path, default=Path("growth"), help="folder for corpora and indexes")
     parser.add_argument("--constant", action=argparse.BooleanOptionalAction, default=True)
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")

@@ -1,7 +1,7 @@
 """Start nodes and index runs as separate processes, and kill some of them.
 
-Linux only. Every process gets its own session (`setsid`), which its children stay in even after it died. Only
-processes of such sessions are inspected and killed.
+Linux only. Every process gets its own session (`setsid`), in which its children remain even after it has
+died. Only processes in such sessions are inspected and killed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import read_latest
 
 STEPS = ("read", "extract", "merge", "describe", "communities", "reports", "embed", "finish")
-"""As the command prints them when they end."""
+"""Steps, as the command prints them when they end."""
 KEPT_S = 5.0
-"""What was answered so long before a kill is never asked again."""
+"""Calls answered longer than this before a kill are never repeated."""
 ENDS_WITHIN_S = 3600.0
 _LOOK_S = 0.02
 _ROLES = {"Worker": "worker", "ModelLimiter": "limiter"}

@@ -1,4 +1,4 @@
-r"""Index runs that are killed again and again: what survives, what is paid twice, what resuming costs.
+r"""Kill index runs repeatedly, and measure what survives, what is paid twice and what resuming costs.
 
     python benchmarks/kills.py demo/corpus --kills 60
     python benchmarks/kills.py demo/corpus --resume --latency 8
@@ -10,7 +10,7 @@ the parts of all tables, whose names are hashes of their content, are compared w
 undisturbed run. The log of the simulated endpoint, a separate process, shows which requests were paid for
 twice. *late* counts those that were answered more than 5 s before the kill, and must be 0.
 
-The second way kills everything when nine tenths of the calls are answered, and runs the command once more.
+With --resume, everything is killed once nine tenths of the calls are answered, and the command is run again.
 """
 
 from __future__ import annotations
@@ -227,10 +227,14 @@ def main() -> None:
     parser.add_argument("corpus", metavar="CORPUS", type=Path, help="what `graphrag-ray index` reads")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--latency", type=float, default=0.5, help="seconds that a call takes")
+    parser.add_argument("--latency", type=float, default=0.5, help="seconds per call")
     parser.add_argument("--in-flight", type=int, default=16)
-    parser.add_argument("--resume", action="store_true", help="one kill at nine tenths of the calls")
-    parser.add_argument("--private", action="store_true", help="--resume with a Ray of each run's own")
+    parser.add_argument(
+        "--resume", action="store_true", help="kill everything once, at nine tenths of the calls"
+    )
+    parser.add_argument(
+        "--private", action="store_true", help="with --resume: start a separate Ray for each run"
+    )
     args = parser.parse_args()
     if args.resume and args.private:
         with tempfile.TemporaryDirectory() as scratch:

@@ -1,4 +1,4 @@
-"""An index as large as one likes, made of copies of one that is there: only the tables that questions read.
+"""Build an arbitrarily large index from copies of an existing one, with only the tables that questions read.
 
     python benchmarks/large_index.py --of podcast-index --copies 1000 --out large-index
 

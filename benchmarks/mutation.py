@@ -1,12 +1,12 @@
 """How many random mutations of a pure folder its unit tests detect.
 
-    python benchmarks/mutation.py graph             # 150 mutants of the room, chosen by a fixed seed
+    python benchmarks/mutation.py graph             # 150 mutants of the package, chosen by a fixed seed
     python benchmarks/mutation.py graph --sample 0  # all of them: up to an hour or two
 
-mutmut copies the package and its tests to mutants/ (some minutes, once), changes one expression of a function
-at a time and runs the tests that reach it. It does not change the constants of a module. This prints a diff
-for each mutant that survived, then how many were caught. A survivor is a behaviour that no test holds, or a
-change that makes no difference: judge it before writing a test. Delete mutants/ after larger changes.
+mutmut copies the package and its tests to mutants/ (a few minutes, once), changes one expression of a
+function at a time, and runs the tests that reach it. It does not change module constants. This program prints
+a diff for each surviving mutant, then how many were caught. A survivor is either untested behaviour or a
+change that makes no difference: decide which before you write a test. Delete mutants/ after larger changes.
 """
 
 from __future__ import annotations

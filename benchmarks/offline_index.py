@@ -1,6 +1,8 @@
-"""An index in memory, built in a plain loop in this process, for benchmarks of quality: extraction, merge,
-pruning, descriptions, communities, reports and questions by the same pure functions that a run uses,
-without Ray and storage."""
+"""Build an index in memory, in a plain loop in this process, for quality benchmarks.
+
+Extraction, merging, pruning, descriptions, communities, reports and questions use the same pure functions as
+a run, but neither Ray nor storage.
+"""
 
 from __future__ import annotations
 

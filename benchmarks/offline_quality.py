@@ -228,7 +228,7 @@ STAGE = re.compile(r"LAUGH|CROSSTALK|INAUDIBLE|^MUSIC$|\.TXT|PART\d|TRANSCRIPT|^
 
 
 def match(person: str, by_title: Mapping[str, Any]) -> str | None:
-    """The node for a guest: the name itself, or else the most frequent name of two or more words that ends
+    """The node for a guest: the name itself, otherwise the most frequent name of two or more words that ends
     with the last word."""
     key = entity_key(person)
     plain = {re.sub(r"[^A-ZÀ-Þ]", "", t): t for t in by_title}

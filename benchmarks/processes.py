@@ -1,11 +1,10 @@
-"""CPU, memory, reads and writes of a command and of all that it starts, from /proc. Linux only.
+"""Measure the CPU time, memory and I/O of a command and its descendants, from /proc. Linux only.
 
-This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the command starts stays below it.
-Every PERIOD_S all of these processes are read; a process counts with what was last seen of it. What one uses
-after its last reading is lost: at most PERIOD_S of a core for each process that ended. The operating system's
-own sum over waited-for children is of no use here: a raylet does not wait for its workers, whose time is then
-added to nobody's. Linux adds the bytes that a child has read and written to those of whoever waits for it;
-they are taken off there.
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so all processes that the command starts remain its
+descendants. They are sampled every PERIOD_S, and the last sample of each process counts. Resources used after
+that sample are not counted: at most PERIOD_S of one core per process. The kernel's totals for waited-for
+children cannot replace sampling, because a raylet does not wait for its workers, so their CPU time would be
+missing. Linux adds a child's I/O to that of the process that waits for it; we subtract it again.
 """
 
 from __future__ import annotations
@@ -28,11 +27,14 @@ _KB = 1024
 
 
 @dataclass(slots=True)
-class Seen:
-    """One process: seconds of CPU, bytes of private memory (peak), bytes read and sent to disk.
+class _ProcessUsage:
+    """The resources used by one process: CPU seconds and bytes.
 
-    parent  process id
-    io      bytes read and sent to disk as Linux has them: with those of children that it waited for
+    Attributes:
+        parent: Process id of the parent.
+        private: Private memory in the last sample.
+        read, written: Bytes read, and bytes sent to disk, by the process itself.
+        io: Bytes read and sent to disk as counted by Linux, which includes children that it waited for.
     """
 
     role: str
@@ -49,20 +51,21 @@ class Seen:
 
 @dataclass
 class Totals:
-    """What a command used. Memory in bytes, CPU in seconds.
+    """The resources used by a command. Memory in bytes, CPU in seconds.
 
-    timed_out       it was killed since it took too long
-    cpu_s           by role: driver, worker, raylet, gcs, other (Ray's agents and whatever else)
-    driver_peak     private memory: without files and shared memory that are mapped
-    worker_peak     of the largest worker
-    workers_peak    of all workers at one moment
-    all_peak        of all processes at one moment
-    store_peak      shared memory that the raylet holds: Ray's object store
-    read            bytes that the processes read from files and pipes, those in the page cache included, and
-                    Python's own modules; not what is mapped into memory, nor what comes from the network
-    written         bytes that the processes sent to disk, deleted files included
-    laps            by lap: seconds of wall and of CPU, peak private memory of the driver and of all workers.
-                    Names are taken to differ
+    Attributes:
+        timed_out: Whether the command was killed because it took too long.
+        cpu_s: CPU time by role: driver, worker, raylet, gcs, other (Ray's agents and everything else).
+        driver_peak: Peak private memory of the driver, which excludes mapped files and shared memory.
+        worker_peak: Peak private memory of the largest worker.
+        workers_peak: Peak of the private memory of all workers together.
+        all_peak: Peak of the private memory of all processes together.
+        store_peak: Peak shared memory of the raylet, which is Ray's object store.
+        read: Bytes read from files and pipes, including the page cache and Python's own modules, but neither
+            memory-mapped files nor the network.
+        written: Bytes sent to disk, including those of files that were deleted later.
+        laps: By lap: wall and CPU seconds, and the peak private memory of the driver and of all workers. Lap
+            names must be unique.
     """
 
     wall_s: float = 0.0
@@ -84,16 +87,17 @@ class Totals:
         return sum(self.cpu_s.values())
 
 
-def measured(
+def measure(
     command: Sequence[str],
     lap_of: Callable[[str], str | None],
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[Totals, str]:
-    """Run a command; what it used, and all that it printed.
+    """Run a command. Returns the resources that it used and its output.
 
-    lap_of: the name of the part of the work that ends with a printed line, or None.
-    timeout_s: the command and all of its process group are killed after so long.
+    Args:
+        lap_of: Returns the name of the lap that ends with a line of output, or None.
+        timeout_s: Seconds after which the command and its process group are killed.
     """
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.monotonic()
@@ -105,7 +109,7 @@ def measured(
     sampler = _Sampler(process.pid)
     sampler.start()
     printed: list[str] = []
-    with _killed_after(process, timeout_s) as over:
+    with _killed_after(process, timeout_s) as killed:
         assert process.stdout is not None
         for line in process.stdout:
             printed.append(line)
@@ -114,18 +118,20 @@ def measured(
         exit_code = process.wait()
     totals = sampler.stop()
     totals.wall_s, totals.exit_code = time.monotonic() - started, exit_code
-    totals.timed_out = over.is_set()
+    totals.timed_out = killed.is_set()
     return totals, "".join(printed)
 
 
 @contextmanager
 def _killed_after(process: subprocess.Popen[str], seconds: float | None) -> Iterator[threading.Event]:
-    """Kill a process and its group when they take longer, or when the block is left early. The event: it took
-    longer."""
-    over = threading.Event()
+    """Kill a process and its group after some seconds, or if the block is left early.
+
+    Yields an event that is set once the process has been killed.
+    """
+    killed = threading.Event()
 
     def kill() -> None:
-        over.set()
+        killed.set()
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -133,7 +139,7 @@ def _killed_after(process: subprocess.Popen[str], seconds: float | None) -> Iter
     if timer:
         timer.start()
     try:
-        yield over
+        yield killed
     finally:
         if timer:
             timer.cancel()
@@ -144,22 +150,22 @@ def _killed_after(process: subprocess.Popen[str], seconds: float | None) -> Iter
 class _Sampler:
     def __init__(self, driver: int) -> None:
         self._driver = driver
-        self._seen: dict[tuple[int, str], Seen] = {}
+        self._processes: dict[tuple[int, str], _ProcessUsage] = {}
         self._totals = Totals()
         self._lap = {"wall_s": time.monotonic(), "cpu_s": 0.0}
         self._lap_peaks = {"driver_peak": 0, "workers_peak": 0}
         self._lock = threading.Lock()
-        self._over = threading.Event()
+        self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
         self._thread.start()
 
     def lap(self, name: str) -> None:
-        """The part of the work called `name` ends here."""
+        """End the current lap, and name it `name`."""
         with self._lock:
             self._sample()
-            now, cpu_s = time.monotonic(), sum(s.cpu_s for s in self._seen.values())
+            now, cpu_s = time.monotonic(), sum(s.cpu_s for s in self._processes.values())
             used = {"wall_s": now - self._lap["wall_s"], "cpu_s": cpu_s - self._lap["cpu_s"]}
             self._totals.laps[name] = {**used, **self._lap_peaks}
             self._lap = {"wall_s": now, "cpu_s": cpu_s}
@@ -167,38 +173,38 @@ class _Sampler:
 
     def stop(self) -> Totals:
         self.lap("end")
-        self._over.set()
+        self._stopped.set()
         self._thread.join()
-        totals, seen = self._totals, self._seen.values()
-        totals.n_processes = len(seen)
-        for process in seen:
+        totals, processes = self._totals, self._processes.values()
+        totals.n_processes = len(processes)
+        for process in processes:
             totals.cpu_s[process.role] = totals.cpu_s.get(process.role, 0.0) + process.cpu_s
-        totals.driver_peak = max((s.peak_private for s in seen if s.role == "driver"), default=0)
-        totals.worker_peak = max((s.peak_private for s in seen if s.role == "worker"), default=0)
-        totals.store_peak = max((s.peak_shared for s in seen if s.role == "raylet"), default=0)
-        totals.read = sum(s.read for s in seen)
-        totals.written = sum(s.written for s in seen)
+        totals.driver_peak = max((s.peak_private for s in processes if s.role == "driver"), default=0)
+        totals.worker_peak = max((s.peak_private for s in processes if s.role == "worker"), default=0)
+        totals.store_peak = max((s.peak_shared for s in processes if s.role == "raylet"), default=0)
+        totals.read = sum(s.read for s in processes)
+        totals.written = sum(s.written for s in processes)
         return totals
 
     def _run(self) -> None:
-        while not self._over.wait(PERIOD_S):
+        while not self._stopped.wait(PERIOD_S):
             with self._lock:
                 self._sample()
 
     def _sample(self) -> None:
         stats = {pid: stat for pid in _pids() if (stat := _stat(pid))}
         ended: dict[int, list[tuple[int, int]]] = {}
-        for (pid, born), process in self._seen.items():
+        for (pid, born), process in self._processes.items():
             if process.alive and (pid not in stats or stats[pid][2] != born):
                 ended.setdefault(process.parent, []).append(process.io)
             process.alive = False
         for pid, (parent, cpu_s, born) in stats.items():
-            if not self._ours(pid, stats):
+            if not self._is_descendant(pid, stats):
                 continue
-            process = self._seen.setdefault((pid, born), Seen(""))
+            process = self._processes.setdefault((pid, born), _ProcessUsage(""))
             process.alive = True
             process.parent, process.cpu_s = parent, cpu_s
-            # A worker's command line says what it is only after some time, and a fork's after its exec.
+            # A worker's command line identifies it only after a while, a forked process's only after exec.
             if process.role in ("", "other"):
                 process.role = "driver" if pid == self._driver else _role(pid)
             memory = _fields(pid, "status")
@@ -216,7 +222,7 @@ class _Sampler:
         self._note_peaks()
 
     def _note_peaks(self) -> None:
-        alive = [s for s in self._seen.values() if s.alive]
+        alive = [s for s in self._processes.values() if s.alive]
         workers = sum(s.private for s in alive if s.role == "worker")
         driver = sum(s.private for s in alive if s.role == "driver")
         totals = self._totals
@@ -226,24 +232,27 @@ class _Sampler:
         peaks["driver_peak"] = max(peaks["driver_peak"], driver)
         peaks["workers_peak"] = max(peaks["workers_peak"], workers)
 
-    def _ours(self, pid: int, stats: Mapping[int, tuple[int, float, str]]) -> bool:
-        me, at = os.getpid(), pid
+    def _is_descendant(self, pid: int, stats: Mapping[int, tuple[int, float, str]]) -> bool:
+        me, ancestor = os.getpid(), pid
         for _ in range(len(stats)):
-            if at not in stats or at == me:
+            if ancestor not in stats or ancestor == me:
                 break
-            at = stats[at][0]
-        return at == me and pid != me
+            ancestor = stats[ancestor][0]
+        return ancestor == me and pid != me
 
 
 def _own_io(
     before: tuple[int, int], now: tuple[int, int], ended: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
-    """What a process has read and written itself between two readings. ended: the last readings of children
-    that have ended in between; one that it waited for is in its own numbers."""
+    """Return the bytes that a process itself read and wrote between two samples.
+
+    `ended` contains the last counters of the children that ended in between. If the process waited for a
+    child, its own counters include them.
+    """
     read, written = now[0] - before[0], now[1] - before[1]
-    for of_child in ended:
-        if of_child[0] <= read and of_child[1] <= written:
-            read, written = read - of_child[0], written - of_child[1]
+    for child_io in ended:
+        if child_io[0] <= read and child_io[1] <= written:
+            read, written = read - child_io[0], written - child_io[1]
     return read, written
 
 
@@ -252,7 +261,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[int, float, str] | None:
-    """(parent, seconds of CPU, time of its start in ticks), None for one that has ended."""
+    """Return (parent, CPU seconds, start time in ticks), or None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             fields = stream.read().rpartition(")")[2].split()
@@ -278,7 +287,7 @@ def _role(pid: int) -> str:
 
 
 def _fields(pid: int, name: str) -> dict[str, int]:
-    """The numbers of a file of lines `name: number …`."""
+    """Parse the numbers in a /proc file with lines `name: number …`."""
     try:
         with open(f"/proc/{pid}/{name}") as stream:
             lines = [line.split() for line in stream]
@@ -288,6 +297,6 @@ def _fields(pid: int, name: str) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    used, text = measured(sys.argv[1:], lambda line: None)
+    used, text = measure(sys.argv[1:], lambda line: None)
     sys.stdout.write(text)
     print(used)

@@ -1,4 +1,4 @@
-"""Which passages a question finds: those that its answer needs, among the first k chunks of the context.
+"""Measure how many of the passages that an answer needs are among the first k chunks of the context.
 
     python benchmarks/retrieval.py ../shared/data/2wiki --root INDEX
     python benchmarks/retrieval.py ../shared/data/musique --root INDEX --methods hybrid local --half 1
@@ -12,14 +12,15 @@ may have settings behind it: local,local_pagerank=false. Chunks count in the ord
 context; "keyword" and "vector" next to the methods are the plain result lists of the indexes.
 --half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting.
 
---known-items makes questions of one hop: the first sentence of a document, drawn by a fixed seed, without the
-words of its title and those that many documents have; the document is to be found. --keywords takes any
-questions (a column question_text), and tells which share of their content words stands in what the context
-holds, and for how many questions all of them: words of four letters or more that stand in some chunk and in
-no more than half of all. They are compared by their English stems, then as they are written.
+--known-items generates single-hop questions: the first sentence of a random document (fixed seed), without
+            the words of its title and words that many documents have. The document must be found. --keywords
+            takes any questions (column question_text), and reports the share of their content words that the
+            context contains, and for how many questions it contains all. Content words have at least four
+            letters and occur in at least one chunk, but in no more than half of them. They are compared by
+            their English stems, then as written.
 
-Asks the models of the index, so it is free where that is the offline engine. The program is the one that
-PYTHONPATH names: an earlier one, with an index of its own, shows what has changed. Measures, asserts nothing.
+Uses the models of the index, so it is free with the offline engine. It measures the package that Python
+imports: to compare with an earlier version, set PYTHONPATH and use an index of its own. Makes no assertions.
 """
 
 from __future__ import annotations
@@ -59,8 +60,12 @@ TEXTS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """needed: rows (`documents.row`), or paths, of the passages that its answer needs; also: others, each of
-    which answers it as well."""
+    """A question and the passages that answer it.
+
+    Attributes:
+        needed: Rows (`documents.row`) or paths of the passages that its answer needs.
+        also: Alternative passages, each of which also answers it.
+    """
 
     text: str
     needed: frozenset[str]
@@ -98,7 +103,7 @@ def content(text: str, stem: Callable[[str], str] = str) -> set[str]:
 
 
 def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]) -> None:
-    """Print which share of the content words of questions stands in their contexts."""
+    """Print the share of the content words of questions that their contexts contain."""
     texts = {
         row["id"]: " ".join(row[c] or "" for c in columns)
         for table, columns in TEXTS.items()
@@ -166,7 +171,7 @@ def measured(
     questions: Sequence[Question],
     row_of: Mapping[str, str],
 ) -> list[float]:
-    """recall at each cut, share of questions with all they need within ALL_WITHIN, ms a question."""
+    """Returns recall at each cut, the share of questions with all they need in ALL_WITHIN, and ms each."""
     sums, whole, began = [0.0] * len(CUTS), 0, time.monotonic()
     for question in questions:
         rows = list(dict.fromkeys(row_of[id_] for id_ in read(index, question.text)))

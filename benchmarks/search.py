@@ -1,12 +1,12 @@
-"""Search by the number of records: by vectors, exact and by signs first, and by keyword.
+"""Measure search by the number of records: vectors, exact and prefiltered by sign bits, and keywords.
 
     python benchmarks/search.py --sizes 10_000 100_000 300_000 1_000_000
 
-Records are three sentences of the demo corpus drawn at random, under the offline embedding (256 dimensions);
-questions are two sentences. Indexes are made by one core, in shards as an index has them, written to files
-and memory-mapped; a question is asked of all shards for the 10 nearest. Recall is the
-share of what exact search finds. A row is printed when it is done. Measures, asserts nothing. With --folder
-the shards are kept, and only searched when the same command is run again.
+Records are three random sentences of the demo corpus, embedded by the offline engine (256 dimensions);
+questions are two sentences. Indexes are built on one core, in the same shards as in a real index, written to
+files and memory-mapped. Each question searches all shards for the 10 nearest records. Recall is the share of
+the results of exact search that is found. Rows are printed as they finish. Makes no assertions. With
+--folder, shards are stored there, and the same command reuses them the next time.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def main() -> None:
     arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
     arguments.add_argument("--only", choices=["exact", "signs", "keyword"], nargs="+")
     arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--folder", type=Path, help="where to keep shards; those that are there are read")
+    arguments.add_argument("--folder", type=Path, help="store shards here, and reuse existing ones")
     given = arguments.parse_args()
     text = " ".join(path.read_text("utf-8") for path in sorted(DEMO.rglob("*.*")))
     sentences = sorted({s.strip() for s in re.split(r"(?<=[.!?])\s+", text) if len(s.split()) > 4})

@@ -1,4 +1,4 @@
-"""The service under load: many clients at once, each asking one question after the other.
+"""Measure the service under load: many concurrent clients, each asking one question after the other.
 
     python benchmarks/service.py --root ./index --clients 1 10 100 --questions 300
 
@@ -31,7 +31,7 @@ import httpx2 as httpx
 OWN = (
     "What are the main themes?",
     "Who decides, and who opposes them?",
-    "Which risks are told of?",
+    "Which risks are mentioned?",
     "What has changed over time?",
 )
 COLUMNS = ("clients", "questions", "errors", "a second", "p50 s", "p95 s", "max s", "CPU ms", "of it proxy")
@@ -45,12 +45,12 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--questions", type=int, default=300, help="for each number of clients")
+    parser.add_argument("--questions", type=int, default=300, help="questions per number of clients")
     parser.add_argument("--file", help="a .csv with a column question_text")
     parser.add_argument("--method", default="global")
     parser.add_argument("--level")
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--stream", action="store_true", help="as server-sent events")
+    parser.add_argument("--stream", action="store_true", help="request server-sent events")
     given = parser.parse_args()
     questions = _questions(given.file)
     with serving(given.root, given.replicas) as (url, pid):

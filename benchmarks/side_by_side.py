@@ -1,17 +1,18 @@
-"""graphrag-ray and its peers on the same files, against the same endpoint, with the same calls in flight.
+"""Compare graphrag-ray with its peers on the same files, the same endpoint and as many calls in flight.
 
     python benchmarks/side_by_side.py CORPUS --files 60 --venvs DIR
     python benchmarks/side_by_side.py CORPUS --venvs DIR --only ours lightrag
 
-CORPUS is a folder of .txt files; the first N in sorted order are used. Each peer has a virtual environment of
-its own, DIR/<name>; one that is absent is skipped, and the commands that make it are printed. Each tool gets
-a fresh process of the simulated endpoint, without limits: requests, tokens and calls in flight are what that
-has counted. CPU is that of the tool's process and all that it starts, without the endpoint (`processes.py`,
-Linux only).
+CORPUS is a folder of .txt files; the first N in sorted order are used. Each peer has its own virtual
+environment, DIR/<name>. If it does not exist, the peer is skipped and the commands that create it are
+printed. Each tool gets a new process of the simulated endpoint, without limits, which counts requests, tokens
+and calls in flight. CPU time is that of the tool's process and its descendants, without the endpoint
+(`processes.py`, Linux only).
 
-All have chunks of 600 tokens (cl100k_base) with 100 overlap, no gleaning, the same bound on calls, embeddings
-from the same endpoint, and their own defaults for the rest. nano-graphrag embeds entities only; graphrag also
-chunks and reports; LightRAG chunks and relationships, and it writes no reports; ours embeds all four.
+All tools use chunks of 600 tokens (cl100k_base) with an overlap of 100, no gleaning, the same limit on
+concurrent calls, embeddings from the same endpoint, and otherwise their defaults. nano-graphrag embeds only
+entities; graphrag also embeds chunks and reports; LightRAG embeds chunks and relationships, and writes no
+reports; ours embeds all four.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import Totals
-from simulated import endpoint, get, measured_beside
+from simulated import endpoint, get, measure_without_endpoint
 
 HERE = Path(__file__).resolve().parent
 DIMENSIONS = 1536
@@ -166,7 +167,7 @@ def run(
     It is measured as a child of another process than the endpoint, and killed after timeout_s.
     """
     with endpoint("--dimensions", str(DIMENSIONS), *options) as url:
-        totals, printed = measured_beside(command(url), environment(tool == OURS, url), timeout_s)
+        totals, printed = measure_without_endpoint(command(url), environment(tool == OURS, url), timeout_s)
         return Measured(tool, totals, get(url), built(printed), printed)
 
 
@@ -255,7 +256,7 @@ def _parser() -> argparse.ArgumentParser:
                    help="seconds of a chat call; 0: half a second and 60 tokens per second")  # fmt: skip
     p.add_argument("--jitter", type=float, default=0.2, help="see the endpoint's --help")
     p.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a tool is killed")
-    p.add_argument("--work", type=Path, help="where the scratch folder is made; it is kept")
+    p.add_argument("--work", type=Path, help="create the scratch folder here and do not delete it")
     return p
 
 

@@ -1,11 +1,11 @@
-"""What less work costs in clusters of texts: UMAP or principal components, all mixtures or a ladder of them.
+"""Compare cheaper ways to cluster texts: UMAP or principal components, all mixtures or a ladder of them.
 
     python benchmarks/soft_clusters.py --root ./index --nodes 2000
 
-Takes the embeddings of an index's first chunks. `all` fits every number of components, as RAPTOR's code does;
-`ladder` is ours. Prints CPU seconds, clusters, clusters that a chunk is in, the mean cosine of chunks to the
-mean of their cluster, and the Calinski-Harabasz index of the clusters that each chunk is nearest to. Asserts
-nothing.
+Uses the embeddings of an index's first chunks. `all` fits every number of components, as RAPTOR's code does;
+`ladder` is ours. Prints CPU seconds, the number of clusters, clusters per chunk, the mean cosine between
+chunks and the mean of their cluster, and the Calinski-Harabasz index of the nearest cluster of each chunk.
+Makes no assertions.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--nodes", type=int, default=2_000)
-    parser.add_argument("--tokens", type=int, default=3_436, help="Of a cluster, at most.")
+    parser.add_argument("--tokens", type=int, default=3_436, help="maximum tokens per cluster")
     args = parser.parse_args()
     index = open_index(args.root)
     sizes = dict(zip(*index.table("text_units", ["id", "n_tokens"]).to_pydict().values(), strict=True))

@@ -1,8 +1,9 @@
-"""Requests to object storage, by kind: an index of a folder, the same command again, a status, a question.
+"""Count requests to object storage by kind: an index run, its repetition, a status and a question.
 
     python benchmarks/storage.py demo/corpus
 
-Against the S3 server of the tests (moto's by default; see tests/s3_server.py), seen by a proxy before it.
+Uses the S3 server of the tests (moto by default; see tests/s3_server.py) behind a proxy that records
+requests.
 """
 
 from __future__ import annotations

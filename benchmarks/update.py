@@ -1,4 +1,4 @@
-"""What an update costs, against the full index: `graphrag-ray index` again after a change of its corpus.
+"""Compare the cost of updating an index after a change of its corpus with that of the full index.
 
     python benchmarks/update.py --tokens 1_000_000 10_000_000 --work /tmp/updates
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --endpoint --only nothing two-documents
@@ -9,27 +9,27 @@ For each size: a corpus of this many tokens (`corpus.py`), and a full index of i
 change by itself, from a copy of the full index and of the corpus:
 
 - *nothing*: the same command again;
-- *two-documents*: a fifth of one document's sentences replaced by those of another, one document added;
-- *one-percent*: 1% of the documents changed so, 1% added, 1% deleted, in one run;
-- *one-file*: all documents of one file get the texts of another corpus (that of the next seed).
+- *two-documents*: a fifth of one document's sentences replaced by those of another, and one document added;
+- *one-percent*: 1% of the documents changed in the same way, 1% added, 1% deleted, in one run;
+- *one-file*: all documents of one file replaced by the texts of another corpus (the next seed).
 
-Documents are known by their titles (`input.id_column`): else a deleted line would give all lines after it
-another number. Files that did not change keep their time of change.
+Documents are identified by their titles (`input.id_column`). Otherwise, a deleted line would renumber all
+lines after it. Unchanged files keep their modification time.
 
 The corpus and the full index stay in --work and are taken from there the next time, the index with its
 figures. It is made again with --rebuild, as after a change of the code, and where other settings are given.
 
-Measured (`processes.py`): wall, CPU of all processes, peak memory; bytes read from files and pipes, whether
-they are in the page cache or not; bytes sent to disk. Python's own modules are among those read. The endpoint
-and the S3 server do not count. The command decides itself whether it uses Ray, unless --ray is given.
+Measured (`processes.py`): wall time, CPU time of all processes, peak memory, bytes read from files and pipes,
+including the page cache and Python's own modules, and bytes sent to disk. The endpoint and the S3 server are
+not included. The command chooses whether to use Ray, unless --ray is given.
 
---endpoint  asks the simulated endpoint (`endpoint/`), without limits, instead of the offline engine
---s3        puts the index on an S3 server of this machine (tests/s3_server.py), behind a proxy that counts
-            requests and the bytes of their bodies. The cache of this machine is empty before every run. Proxy
-            and server use the same cores as the run: take no wall from here
+--endpoint  use the simulated endpoint (`endpoint/`), without limits, instead of the offline engine
+--s3        store the index on a local S3 server (tests/s3_server.py), behind a proxy that counts requests and
+            the bytes of their bodies. This machine's cache is emptied before every run. Proxy and server
+            share the cores of the run, so ignore the wall time
 
 Tables are printed for each size, and update-….json is written to --work. Rows of an index are counted as
-changed / added / deleted. Chunks are known by what they say: a changed one is deleted and added.
+changed / added / deleted. Chunks are identified by their text: a changed chunk counts as deleted and added.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from typing import Any
 from changed_corpus import SHARE, Corpus, edit, link_files, replace_file
 from growth import MB, corpus, lap_of
 from processes import Totals
-from simulated import endpoint, measured_beside
+from simulated import endpoint, measure_without_endpoint
 
 from graphrag_ray.store import run_records, snapshots
 from graphrag_ray.store.files import Store
@@ -61,7 +61,7 @@ TABLES = {
     "relationships": "relationships",
     "community_reports": "reports",
 }
-"""Of which the changes are told, with what they are called here."""
+"""Tables whose changes are reported, and their names in the report."""
 ENDPOINT = ("--speed", "200", "--jitter", "0.1")
 BY_TITLE = "input.id_column=title"
 
@@ -228,7 +228,7 @@ class Bench:
             "RAY_USAGE_STATS_ENABLED": "0",
             "GRAPHRAG_RAY_SETTINGS": str(self.given.work / "settings.yaml"),
         }
-        used, printed = measured_beside(command, env, lap_of=lap_of)
+        used, printed = measure_without_endpoint(command, env, lap_of=lap_of)
         if used.exit_code:
             sys.exit(f"{' '.join(command)} ended with {used.exit_code}:\n{printed}")
         requests = self.at.requests()
@@ -338,14 +338,16 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--seed", type=int, default=1, help="of the corpus and of its changes")
-    parser.add_argument("--exponent", type=float, default=0.65, help="of the vocabulary of names (Heaps)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the corpus and its changes")
+    parser.add_argument(
+        "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
+    )
     parser.add_argument("--work", type=Path, default=Path("updates"), help="folder for corpora and indexes")
     parser.add_argument(
-        "--only", nargs="+", default=changes, choices=changes, help="these changes; all by default"
+        "--only", nargs="+", default=changes, choices=changes, help="changes to measure (default: all)"
     )
-    parser.add_argument("--endpoint", action="store_true", help="ask the simulated endpoint")
-    parser.add_argument("--s3", action="store_true", help="keep the index on an S3 server of this machine")
+    parser.add_argument("--endpoint", action="store_true", help="use the simulated endpoint")
+    parser.add_argument("--s3", action="store_true", help="store the index on a local S3 server")
     parser.add_argument("--ray", action="store_true", help="use Ray in every run")
     parser.add_argument("--rebuild", action="store_true", help="make the full index again")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")

@@ -1,11 +1,11 @@
-r"""What an update costs: 1% of the documents added, changed or deleted, against a full index.
+r"""Measure the cost of an update: 1% of the documents added, changed or deleted, compared with a full index.
 
     python benchmarks/update_tokens.py CORPUS --set chunking.size=document
     python benchmarks/update_tokens.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
 
-The corpus is a folder of text files. The model is the offline engine, or with --endpoint the simulated one of
-this folder, at a high speed and without limits: counts and tokens are what matters, not time. Everything runs
-in this process, without Ray. Tokens are those of calls that were really made:
+CORPUS is a folder of text files. The model is the offline engine or, with --endpoint, the simulated endpoint
+of this folder at high speed and without limits, because counts and tokens matter here, not time. Everything
+runs in this process, without Ray. Tokens are those of actual calls:
 
 - *added*: an index of all but a share of the documents, drawn at random, then one of all;
 - *changed*: an index of all, then with the second halves of a share replaced by those of other documents;
@@ -69,7 +69,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--share", type=float, default=0.01)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--endpoint", action="store_true", help="ask the simulated endpoint")
+    parser.add_argument("--endpoint", action="store_true", help="use the simulated endpoint")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     given = parser.parse_args()
     texts = {p.name: p.read_text("utf-8-sig") for p in sorted(given.corpus.glob("*.txt"))}

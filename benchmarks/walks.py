@@ -11,8 +11,8 @@ begin at one to three names, drawn by their occurrences, and at 100 chunks with 
 Each question runs in this process: CPU seconds, the median and the 95th of a hundred, and by how much its own
 memory rose at most after one of them; files that are mapped do not count.
 
---exact compares the first 10 and 100 chunks with those of igraph's PageRank (prpack), and its time. igraph
-holds the whole graph in memory. Measures, asserts nothing.
+--exact compares the first 10 and 100 chunks, and the time, with igraph's PageRank (prpack), which holds the
+            whole graph in memory. Makes no assertions.
 """
 
 from __future__ import annotations

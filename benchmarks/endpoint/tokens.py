@@ -8,7 +8,7 @@ from typing import Any
 
 PER_MESSAGE = 4
 PER_PROMPT = 3
-"""What the chat format adds, as OpenAI documents it for its models."""
+"""Tokens that the chat format adds, as documented by OpenAI."""
 CACHE_STEP = 128
 CACHE_FROM = 1024
 """Minimum number of tokens of a cached prefix, and step of its length (OpenAI's prompt caching)."""

@@ -185,7 +185,7 @@ class Model(ModelConnection):
     reasoning_effort: ReasoningEffort = None
     """Reasoning effort to request, in the endpoint's terms: low, medium, high, …. null: not sent."""
     reasoning_tokens: NonNegativeInt | None = None
-    """Tokens reserved for reasoning, on top of the reply. null: 8,192 for reasoning models, else 0."""
+    """Tokens reserved for reasoning, on top of the reply. null: 8,192 for reasoning models, otherwise 0."""
     embedding_dimensions: PositiveInt | None = None
     """Dimensions to request from an embedding model that supports several. null: the model's default."""
     needs_address: bool = False

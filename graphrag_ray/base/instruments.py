@@ -16,14 +16,14 @@ class Instrument:
     Attributes:
         kind: Prometheus metric type.
         name: Name without `PREFIX`.
-        about: Help text.
+        description: Help text.
         labels: Labels on top of the ones that the recorder adds to every metric.
         buckets: Upper bounds of a histogram's buckets.
     """
 
     kind: Literal["counter", "gauge", "histogram"]
     name: str
-    about: str
+    description: str
     labels: tuple[str, ...] = ()
     buckets: tuple[float, ...] = ()
 

@@ -31,9 +31,12 @@ def find_key(
     environ: Mapping[str, str],
     ask: Callable[[str], str | None] | None = None,
 ) -> SecretStr | None:
-    """Find the API key of an endpoint in the environment or its key file, or call `ask(variable name)`.
+    """Find the API key of an endpoint in the environment or its key file, or call `ask`.
 
     Returns None if the endpoint needs no key. Blocks while it reads the file or waits for `ask`.
+
+    Args:
+        ask: Returns the key for the name of the variable or, without a variable, for the path of the file.
 
     Raises:
         NoEndpoint: No key was found. The message names the variable, the file and this node.
@@ -43,20 +46,22 @@ def find_key(
         return None
     if variable is not None and (key := environ.get(variable, "").strip()):
         return SecretStr(key)
-    problem = "is not set"
+    problems = [] if variable is None else [f"{variable} is not set"]
     if path is not None:
         try:
             if key := Path(path).expanduser().read_text("utf-8").strip():
                 return SecretStr(key)
-            problem = f"is not set and {path} is empty"
+            problems.append(f"{path} is empty")
         except (OSError, UnicodeDecodeError) as e:
-            problem = f"is not set and {path} cannot be read ({getattr(e, 'strerror', None) or 'not text'})"
+            problems.append(f"{path} cannot be read ({getattr(e, 'strerror', None) or 'not text'})")
     name = variable or str(path)
     if ask is not None and (key := (ask(name) or "").strip()):
         return SecretStr(key)
     raise NoEndpoint(
-        f"No API key for {display_url(endpoint.base_url)}: {name} {problem} on {socket.gethostname()}. "
-        "Set it there. If it needs no key, use --api-key-env null (`api_key_env: null` in the settings)."
+        f"No API key for {display_url(endpoint.base_url)} on {socket.gethostname()}: "
+        f"{' and '.join(problems)}. "
+        "Provide the key on that machine. If the endpoint needs no key, use --api-key-env null "
+        "(`api_key_env: null` in the settings)."
     )
 
 

@@ -216,9 +216,9 @@ def step_line(
 
 def _format_count(name: str, value: Any) -> str:
     if name == "asked":
-        return f"{value['items']:,} of {value['of']:,} {value['called']} processed"
-    if name == "parts_kept":
-        return f"{value['kept']:,} of {value['of']:,} parts reused"
+        return f"{value['items']:,} of {value['total']:,} {value['noun']} processed"
+    if name == "reused_parts":
+        return f"{value['reused']:,} of {value['total']:,} parts reused"
     if name == "components":
         largest = f" (largest: {value['largest_share']:.0%} of entities)" if value["count"] > 1 else ""
         return f"{plural(value['count'], 'component')}{largest}"

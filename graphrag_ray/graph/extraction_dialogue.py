@@ -159,7 +159,7 @@ def usable_reply(
 ) -> Dialogue[tuple[T, ChatReply]]:
     """Send a request and parse the reply; if that fails, send one correction that states the problem.
 
-    Later turns should continue `request` with the returned reply, because the failed attempt is of no use.
+    Later turns should continue `request` with the returned reply, because the failed attempt is useless.
 
     Raises:
         DialogueFailed: If the second reply is unusable, too.

@@ -2,7 +2,7 @@
 
 The snapshot's dialogues are replayed over its own tables with the journalled replies, as the next run would
 do, recording every key that is looked up. No model is called and nothing is stored. The result must equal the
-snapshot, so a journal reduced to these keys never makes the next run pay again.
+snapshot, so a journal reduced to these keys never makes the next run repeat a model call.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ _POLL_INTERVAL_S = 0.002  # pause while a source has no items yet
 
 
 def keys_needed(store: Store, manifest: Manifest) -> dict[str, Keys]:
-    """Return the keys that a run on top of this snapshot looks up: by dialogue, their first 64 bits, sorted.
+    """Return the keys that a run on top of this snapshot looks up, by dialogue.
+
+    Keys are represented by their first 64 bits, sorted.
 
     Raises UsageError if such a run would not reproduce the snapshot.
     """
@@ -159,7 +161,7 @@ class _ReplayRun(Run):
         """Reuse nothing, so that every item is looked up."""
 
     def journal(self, name: str) -> JournalIndex:
-        """Load the journal without its damaged parts: whether the snapshot needs them is unknown."""
+        """Load the journal, skipping damaged parts, because the snapshot may not need them."""
         return JournalIndex.load(self.store, name)
 
 
@@ -218,7 +220,7 @@ def _turns(driver: DialogueRunner[Any], rows: Sequence[JournalRow]) -> list[Turn
 
 
 class _RecordingIndex(JournalIndex):
-    """A journal that records the keys that are looked up in `seen`."""
+    """A journal that appends looked-up keys to `seen`."""
 
     seen: list[Keys]
 

@@ -156,8 +156,8 @@ class Run:
             n_items, noun = self.item_totals.get(name, (0, ""))
             if n_items:
                 completed = self.completed_items.get(journal or "", 0) - completed_before
-                counts["asked"] = {"items": completed, "of": n_items, "called": noun}
-            counts["parts_kept"] = {"kept": n_reused, "of": n_inputs}
+                counts["asked"] = {"items": completed, "total": n_items, "noun": noun}
+            counts["reused_parts"] = {"reused": n_reused, "total": n_inputs}
         self._end_step(name, self.seconds[name], counts | result.counts, reused)
         return result
 

@@ -183,7 +183,9 @@ class _Recorders:
         for declared in (*SERVICE_METRICS, *MODEL_METRICS):
             name, labels = PREFIX + declared.name, ("replica", *declared.labels)
             buckets = {"buckets": declared.buckets} if declared.buckets else {}
-            instrument = _KINDS[declared.kind](name, declared.about, labels, registry=registry, **buckets)
+            instrument = _KINDS[declared.kind](
+                name, declared.description, labels, registry=registry, **buckets
+            )
             self._instruments[declared.name] = instrument
 
     def _record(

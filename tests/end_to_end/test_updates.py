@@ -409,10 +409,10 @@ def test_a_changed_document_leaves_nearly_all_parts_of_every_step(
     monkeypatch.setattr("world.Silent", Counting)
     done = world.index()
     told = world.observer.told
-    assert told["extract"]["asked"] == {"items": 1, "of": 40, "called": "chunks"}
-    assert told["extract"]["parts_kept"] == {"kept": 39, "of": 40}
+    assert told["extract"]["asked"] == {"items": 1, "total": 40, "noun": "chunks"}
+    assert told["extract"]["reused_parts"] == {"reused": 39, "total": 40}
     for step in ("read", "merge", "describe", "communities", "embed", "finish"):
-        kept = told[step]["parts_kept"]
-        assert kept["of"] > 20 and kept["kept"] > 0.5 * kept["of"], step
+        parts = told[step]["reused_parts"]
+        assert parts["total"] > 20 and parts["reused"] > 0.5 * parts["total"], step
     communities = done.manifest.counts["communities"]
     assert 0 < len(set(planned)) < 0.6 * communities

@@ -125,9 +125,9 @@ class RayRecorder:
             for d in instruments:
                 name, labels = PREFIX + d.name, (*common, *d.labels)
                 if d.kind == "histogram":
-                    metric = ray_metrics.Histogram(name, d.about, list(d.buckets), labels)
+                    metric = ray_metrics.Histogram(name, d.description, list(d.buckets), labels)
                 else:
-                    metric = classes[d.kind](name, d.about, tag_keys=labels)
+                    metric = classes[d.kind](name, d.description, tag_keys=labels)
                 self._metrics[d.name] = metric, common
 
     def count(self, name: str, by: float, labels: Mapping[str, str]) -> None:

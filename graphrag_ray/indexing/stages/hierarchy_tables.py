@@ -58,7 +58,7 @@ PART_COMMUNITIES = 2_000
 PART_ELEMENTS = 200_000
 """Maximum number of nodes and edges of the communities in a part, unless a single community has more. At the
 coarsest level, communities contain the whole graph with all its lists of chunks."""
-NO_REPORTS_BELOW = "none of the reports that it would be written from exists"
+NO_REPORTS_BELOW = "none of the reports it would summarize exist"
 
 
 class Positions(NamedTuple):
@@ -75,7 +75,8 @@ class Positions(NamedTuple):
 class GraphHierarchy:
     """A hierarchy of entities; see `BuiltHierarchy`.
 
-    `load` returns the layout. Its blocks contain at least the ids and chunks of entities and relationships.
+    Attributes:
+        load: Returns the layout. Its blocks contain at least the ids and chunks of elements.
     """
 
     kind: HierarchyKind
@@ -105,12 +106,12 @@ class GraphHierarchy:
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
             dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
             periods = [dates.get(id_, period) for id_ in self.ids]
-        # A row of communities depends on its signature and on the community above.
+        # A row of the communities table depends on the community's signature and its parent.
         keys = id_keys(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
-        nothing_cut = np.zeros(h.n_communities, np.bool_)
-        signed = signatures(h, layout.elements, layout.contents, keys, nothing_cut)
-        signed = np.column_stack([signed, above])
+        none_truncated = np.zeros(h.n_communities, np.bool_)
+        signature_rows = signatures(h, layout.elements, layout.contents, keys, none_truncated)
+        signature_rows = np.column_stack([signature_rows, above])
 
         edge_community = layout.elements.edge_community
         first, last = (
@@ -123,7 +124,7 @@ class GraphHierarchy:
         )
         groups = [np.array(batch) for batch in batches]
         depends_on: list[Any] = [
-            [hashlib.sha256(signed[group].tobytes()).hexdigest(), [periods[c] for c in group]]
+            [hashlib.sha256(signature_rows[group].tobytes()).hexdigest(), [periods[c] for c in group]]
             for group in groups
         ]
         forced = range(len(groups)) if is_reset else ()
@@ -138,7 +139,9 @@ class GraphHierarchy:
         for group in self.reports.tables["reports"]:
             in_group = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
             members = [number[id_] for id_ in in_group]
-            neighbours = hashlib.sha256(signed[members][:, [_CHILDREN, _PARENT]].tobytes()).hexdigest()
+            neighbours = hashlib.sha256(
+                signature_rows[members][:, [_CHILDREN, _PARENT]].tobytes()
+            ).hexdigest()
             depends_on.append([group, neighbours, fingerprint_of([periods[c] for c in members])])
         return join_results(
             [communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)]
@@ -301,27 +304,29 @@ class LevelReports:
     """The reports of the levels built so far, the lowest level first.
 
     Attributes:
-        name_format: Format of a cluster's name in progress lines and failures, filled with its id.
-        first: For each level, the number of its first cluster among the clusters of all levels.
+        name_format: Format of a cluster's name in progress lines and failures, into which its id is inserted.
+        first_cluster: For each level, the number of its first cluster among the clusters of all levels.
         written: Reports by the number of their cluster.
-        final: Whether every text could be embedded, so that the next run has nothing to retry.
+        all_embedded: Whether every text could be embedded, so that the next run has nothing to retry.
     """
 
     kind: HierarchyKind
     name_format: str
     ids: list[list[str]] = field(default_factory=list)
-    first: list[int] = field(default_factory=list)
+    first_cluster: list[int] = field(default_factory=list)
     written: Spool[WrittenReport] = field(default_factory=Spool)
     failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
-    final: bool = True
+    all_embedded: bool = True
 
     def begin(self, ids: list[str]) -> None:
         """Start the next level, with the ids of its clusters."""
-        self.first.append(self.first[-1] + len(self.ids[-1]) if self.ids else 0)
+        self.first_cluster.append(self.first_cluster[-1] + len(self.ids[-1]) if self.ids else 0)
         self.ids.append(ids)
 
     def reports_of_level(self, height: int) -> Iterator[WrittenReport | None]:
-        return (self.written.get(self.first[height] + cluster) for cluster in range(len(self.ids[height])))
+        return (
+            self.written.get(self.first_cluster[height] + cluster) for cluster in range(len(self.ids[height]))
+        )
 
     def record_tokens(self, height: int) -> list[int | None]:
         """Return the tokens of each report's record, or None for a cluster without a report."""
@@ -332,14 +337,14 @@ class LevelReports:
         run: Run,
         work: Work[WrittenReport],
         schedule: Callable[[], HierarchySchedule | LevelSchedule],
-        without: Iterable[int] = (),
+        skipped: Iterable[int] = (),
         numbers: Ints | None = None,
     ) -> None:
-        """Write the reports of the last level, except for clusters `without` a report below.
+        """Write the reports of the last level, except for the `skipped` clusters, which have no report below.
 
         `schedule` creates a schedule, in which clusters may have other `numbers`.
         """
-        ids, first, height = self.ids[-1], self.first[-1], len(self.ids) - 1
+        ids, first, height = self.ids[-1], self.first_cluster[-1], len(self.ids) - 1
         above = f", {plural(height, 'level')} above the lowest" if height else ""
 
         def display_name(id_: str) -> str:
@@ -351,7 +356,7 @@ class LevelReports:
             scheduled[number] = ids[cluster]
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
         if len(self.ids) > 1:
-            lower = self.first[-2]
+            lower = self.first_cluster[-2]
             below = (lambda cluster: self.written[lower + cluster]), self.ids[-2]
 
         def plan() -> ReportSource:
@@ -365,12 +370,12 @@ class LevelReports:
                 self.written[first + cluster] = report
         self.failed += source.sorted_failures()
         outcome: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
-        self.failed += [({"called": display_name(ids[cluster])}, outcome) for cluster in without]
+        self.failed += [({"display_name": display_name(ids[cluster])}, outcome) for cluster in skipped]
 
     def write_tables(
         self, run: Run, step: str, work: Work[WrittenReport], level: Ints, communities: Iterable[Ints]
     ) -> tuple[dict[str, list[list[Part]]], list[str]]:
-        """Write tables reports and failures, given the communities of each level's clusters.
+        """Write the tables `reports` and `failures`, given the communities of each level's clusters.
 
         Also returns the ids of the communities.
         """
@@ -400,8 +405,10 @@ class LevelReports:
         # Write several parts, so that all workers take part in embedding.
         tables = reports_stage.report_tables(reports, np.zeros(len(ids), np.int64), ids)
         parts = run.write(step, "level_reports", tables, max_rows=reports_stage.PART_ROWS)
-        embedded, final = embed_now(run, step, [Texts(self.kind.report_kind, [part]) for part in parts])
-        self.final &= final
+        embedded, all_embedded = embed_now(
+            run, step, [Texts(self.kind.report_kind, [part]) for part in parts]
+        )
+        self.all_embedded &= all_embedded
         keys = id_keys(pa.array([report_id(id_) for id_ in ids], pa.string()))
         vectors = load_vectors(run, embedded, keys)
         if vectors.shape[1] != below.shape[1]:
@@ -413,13 +420,14 @@ class LevelReports:
 
     @property
     def nothing_to_retry(self) -> bool:
-        return self.final and not any(outcome.status == "retry" for _, outcome in self.failed)
+        return self.all_embedded and not any(outcome.status == "retry" for _, outcome in self.failed)
 
 
 def load_vectors(run: Run, embeddings: Sequence[Part], keys: Keys) -> Vectors:
-    """Load embeddings into a memory-mapped file as unit vectors [nodes, dimensions], zeros if missing.
+    """Load embeddings into a memory-mapped file as unit vectors [nodes, dimensions].
 
-    Allocates the file first: OSError is raised if the disk is full, rather than a crash in mapped memory.
+    Nodes without an embedding get zeros. The file is allocated first, so that a full disk raises OSError
+    instead of crashing the process on a write to mapped memory.
     """
     order = np.argsort(keys)
     sorted_keys = keys[order]

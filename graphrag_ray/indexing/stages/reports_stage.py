@@ -303,7 +303,7 @@ class ReportSource:
         for row in rows:
             self._taken.append(row["community"])
             # Store only the fields that `_label` needs, because a row may contain whole reports.
-            self._open[row["community"]] = {name: row[name] for name in ("community", "called")}
+            self._open[row["community"]] = {name: row[name] for name in ("community", "display_name")}
         return rows
 
     def on_finished(self, number: int, outcome: Outcome[WrittenReport]) -> None:
@@ -335,7 +335,7 @@ class ReportSource:
             "earlier": earlier,
             "lost": self._earlier.lost_by(earlier) if self._earlier and earlier else None,
             "community": plan.community,
-            "called": self._display_name(plan.community),
+            "display_name": self._display_name(plan.community),
             "kinds": plan.kinds,
             "places": plan.indices,
             "left_out": plan.left_out,
@@ -406,7 +406,7 @@ def _records(
 
 
 def _label(row: Row) -> tuple[str, str]:
-    return row["called"], ""
+    return row["display_name"], ""
 
 
 def _report_row(community: str, written: WrittenReport) -> dict[str, Any]:

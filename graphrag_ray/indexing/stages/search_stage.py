@@ -39,12 +39,12 @@ from graphrag_ray.store.search import chnsw, keyword_index, vector_index
 from graphrag_ray.store.search.tokenizer import detect_common_language
 from graphrag_ray.store.search.vector_index import Floats
 
-By: TypeAlias = Literal["keyword", "vector"]
+IndexType: TypeAlias = Literal["keyword", "vector"]
 
 LANGUAGE_PARTS, LANGUAGE_CHUNKS = 16, 64
 """Number of parts, and of chunks in each, from which the language of the corpus is detected."""
 SHARD_ROWS = 131_072
-SHARD_BYTES: Mapping[By, int] = {"keyword": 48 << 20, "vector": 128 << 20}
+SHARD_BYTES: Mapping[IndexType, int] = {"keyword": 48 << 20, "vector": 128 << 20}
 """Maximum stored size of a shard's parts. Building a shard takes about 1 GB of memory."""
 EXACT_BYTES = 64 << 20
 """Up to this size, all embeddings of a kind are compared. Beyond it, their signs are compared first (see
@@ -117,7 +117,7 @@ class _Shard:
     """
 
     kind: str
-    by: By
+    by: IndexType
     texts: Sequence[embed_stage.Texts]
     signs: bool
     made_from: str
@@ -179,7 +179,7 @@ def build_search_indexes(run: Run, results: Results) -> Result:
             return list(zip(missing, _nearest(missing, earlier), strict=True))
 
         shards = shards_of(texts, embedded.tables)
-        index_kinds: list[By] = ["keyword", "vector"] if embedded.tables else ["keyword"]
+        index_kinds: list[IndexType] = ["keyword", "vector"] if embedded.tables else ["keyword"]
         names = [schema.search_index_table(kind, by) for kind in searched for by in index_kinds]
         tables: dict[str, list[list[Part]]] = {name: [] for name in names}
         parts, built = build_shards(run, "search", shards, _build, with_earlier)
@@ -209,7 +209,11 @@ def _language(run: Run, corpus: Result) -> str:
 
 
 def _shards(
-    kind: str, by: By, groups: Sequence[embed_stage.Texts], depends_on: Sequence[str] = (), language: str = ""
+    kind: str,
+    by: IndexType,
+    groups: Sequence[embed_stage.Texts],
+    depends_on: Sequence[str] = (),
+    language: str = "",
 ) -> list[_Shard]:
     """Batch parts into shards. A part that exceeds the limit becomes a separate shard."""
     texts = [group for group in embed_stage.by_part(groups) if group.parts[0].rows]

@@ -46,12 +46,12 @@ class LevelReports:
 
 @dataclass(frozen=True)
 class Levels:
-    """The C communities of one hierarchy, and their reports.
+    """The communities of one hierarchy and their reports, as arrays with one entry per community.
 
     Attributes:
-        community, level, parent: [C] Columns of the communities table.
-        report: [C] Position in the reports table, or -1 if there is no report.
-        n_tokens: [C] Size of the report, or 0 if there is none.
+        community, level, parent: Columns of the communities table.
+        report: Position in the reports table, or -1 if there is no report.
+        n_tokens: Tokens of the report, as rendered in contexts, or 0 if there is none.
     """
 
     community: Ints
@@ -74,7 +74,10 @@ class Levels:
         raise LevelNotFound(f"There is no level {str(text)!r}: {self._describe_levels()}")
 
     def default(self, context_tokens: int) -> int:
-        """Choose the coarsest level that fills a context, or the largest. Raises LevelNotFound."""
+        """Choose the coarsest level that fills a context, or if none does, the level with the most tokens.
+
+        Raises LevelNotFound if no level has reports.
+        """
         tokens = [self.reports_of_level(level).n_tokens for level in range(self.n_levels)]
         if not any(tokens):
             raise self.no_reports_error()
@@ -110,8 +113,8 @@ class Levels:
 
     def _describe_levels(self) -> str:
         if not self.n_levels:
-            return "this index has no communities"
-        return "this index has " + ", ".join(f"C{k}" for k in range(self.n_levels))
+            return "this hierarchy has no communities"
+        return "this hierarchy has " + ", ".join(f"C{k}" for k in range(self.n_levels))
 
 
 def is_auto(level: str | int | None) -> bool:

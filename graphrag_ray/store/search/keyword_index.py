@@ -25,7 +25,7 @@ import numpy.typing as npt
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.store.search import mapped_arrays
 from graphrag_ray.store.search.mapped_arrays import ByteSource, Halves, Ints, Keys, Shard, block_heads
-from graphrag_ray.store.search.tokenizer import WORDS, tokenize
+from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, tokenize
 from graphrag_ray.store.search.vector_index import ScoredId, kth_highest
 
 K1, B = 1.2, 0.75  # Saturation of repeated words, and influence of a record's length, as in Lucene.
@@ -87,7 +87,7 @@ def build(
     """Return the bytes of a shard, which do not depend on the order of the records.
 
     Args:
-        language: A key of `tokenizer.WORDS`, or "" if unknown.
+        language: A key of `tokenizer.FUNCTION_WORDS`, or "" if unknown.
         failed: Called with the id of a text and the unexpected error of its tokenization. The record is then
             stored without words. By default the error is raised.
     """
@@ -193,7 +193,7 @@ def read(source: ByteSource) -> KeywordShard:
     if len(arrays["n_words"]) != 1:
         raise source.invalid("its arrays have inconsistent lengths")
     shard = KeywordShard(source, arrays)
-    if shard.language and shard.language not in WORDS:
+    if shard.language and shard.language not in FUNCTION_WORDS:
         raise source.invalid("its language is unknown")
     return shard
 

@@ -21,7 +21,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Any
 
-STEM = 6
+PREFIX_LENGTH = 6
 MAX_WORD = 64  # Longer words are split, so that every text takes linear time.
 
 _PREFIX_MARK = "*"
@@ -33,10 +33,10 @@ _UNSPACED = (
 )
 _ASCII_WORD = re.compile(f"[a-z0-9]{{1,{MAX_WORD}}}")
 _PUNCTUATION = "“”‘’–—…"  # The only non-ASCII characters of many texts.
-_RUN = re.compile(f"[{_UNSPACED}]")
+_UNSPACED_CHARACTER = re.compile(f"[{_UNSPACED}]")
 
-# About twenty of the most frequent words of each language, by its name in Snowball.
-WORDS = {
+# About twenty of the most frequent words of each language, keyed by Snowball's name for it.
+FUNCTION_WORDS = {
     "arabic": "في من على إلى أن هذا التي الذي كان مع هذه قد لم ما بعد عن كل بين وقد ذلك",
     "danish": "og i at det er en til på som med af for den ikke der var et har de fra kan også blev være",
     "dutch": "de het een en van in is dat op te zijn met voor niet aan er ook als bij maar om door deze werd",
@@ -61,27 +61,30 @@ WORDS = {
 
 MIN_SHARE = 0.6  # Minimum share of the common language among texts with a known language.
 _MIN_MATCHES = 3
-_MAX_CHARS = 4_000  # Number of examined characters per text.
+_MAX_CHARS = 4_000  # Only this many characters of a text are examined.
 
 _LETTERS = re.compile(r"[^\W\d_]++(?:[\u0300-\u036f\u0900-\u0963]++[^\W\d_]*+)*+")
 _LANGUAGES: dict[str, list[str]] = {}
-for _language, _frequent in WORDS.items():
+for _language, _frequent in FUNCTION_WORDS.items():
     for _word in _frequent.split():
         _LANGUAGES.setdefault(_word, []).append(_language)
 
 
 def tokenize(text: str, language: str = "") -> list[str]:
-    """Return all words in order, with repetitions. `language` is a key of `WORDS`, or "" if unknown."""
+    """Return the index terms of all words in order, with repetitions.
+
+    `language` is a key of `FUNCTION_WORDS`, or "" if unknown.
+    """
     return [word for token in _tokens(text) for word in _stems(token, language)]
 
 
 @lru_cache(maxsize=1 << 16)
 def _stems(token: str, language: str) -> tuple[str, ...]:
-    if token > "\u0e00" and _RUN.match(token):
+    if token > "\u0e00" and _UNSPACED_CHARACTER.match(token):
         return (*token, *map("".join, pairwise(token)))
     if language:
         return (_stemmer(language).stemWord(token),)
-    return (token, token[:STEM] + _PREFIX_MARK) if len(token) >= STEM else (token,)
+    return (token, token[:PREFIX_LENGTH] + _PREFIX_MARK) if len(token) >= PREFIX_LENGTH else (token,)
 
 
 @cache

@@ -46,8 +46,8 @@ MEASURES = """
 import json, sys
 from dataclasses import asdict
 from growth import lap_of
-from processes import measured
-totals, text = measured([sys.executable, sys.argv[1]], lap_of)
+from processes import measure
+totals, text = measure([sys.executable, sys.argv[1]], lap_of)
 print(json.dumps(asdict(totals) | {"text": text}))
 """
 

@@ -136,8 +136,8 @@ time.sleep(600)
 MEASURES = """
 import json, sys
 from dataclasses import asdict
-from processes import measured
-totals, text = measured([sys.executable, sys.argv[1]], lambda line: None, timeout_s=2.0)
+from processes import measure
+totals, text = measure([sys.executable, sys.argv[1]], lambda line: None, timeout_s=2.0)
 print(json.dumps(asdict(totals) | {"text": text}))
 """
 

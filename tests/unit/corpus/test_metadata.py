@@ -22,8 +22,8 @@ def test_raw_data_that_is_not_an_object_has_no_columns():
 
 def test_each_available_column_is_a_line():
     columns = {"author": ["Mara Venn", "Bo\u2028Lind"], "pages": 12, "note": " ", "end": None}
-    told = metadata_lines(columns, ["pages", "author", "note", "end", "publisher"])
-    assert told == "pages: 12\nauthor: Mara Venn, Bo Lind\n"
+    lines = metadata_lines(columns, ["pages", "author", "note", "end", "publisher"])
+    assert lines == "pages: 12\nauthor: Mara Venn, Bo Lind\n"
 
 
 def test_very_long_value_is_shortened():

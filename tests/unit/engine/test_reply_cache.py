@@ -1,4 +1,4 @@
-"""Cached replies are found immediately, soon written in few parts, and then removed from memory."""
+"""Cached replies are available immediately, soon written to a few parts, and then dropped from memory."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def parts(store: Store) -> int:
     return len(store.list(f"work/{JOURNAL}"))
 
 
-def ended(what: Callable[[], object], within_s: float = 20.0) -> bool:
-    end = time.monotonic() + within_s
-    while not what() and time.monotonic() < end:
+def eventually(condition: Callable[[], object], within_s: float = 20.0) -> bool:
+    deadline = time.monotonic() + within_s
+    while not condition() and time.monotonic() < deadline:
         time.sleep(0.01)
-    return bool(what())
+    return bool(condition())
 
 
 def test_written_rows_are_found_but_not_in_memory(store: Store):
@@ -83,7 +83,7 @@ def test_many_pending_rows_are_written_immediately(store: Store, monkeypatch: py
 def test_a_timer_writes_pending_rows(store: Store, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(reply_cache, "FLUSH_S", 0.01)
     ReplyCache(store).append(row(1))
-    assert ended(lambda: parts(store) == 1)
+    assert eventually(lambda: parts(store) == 1)
 
 
 def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
@@ -94,7 +94,7 @@ def test_small_parts_are_merged(store: Store, monkeypatch: pytest.MonkeyPatch):
         replies.lookup([key(i)])
         replies.append(row(i))
         replies.flush()
-        assert ended(merged_all)
+        assert eventually(no_merge_is_running)
     assert parts(store) < 16
     assert replies.lookup([key(i) for i in range(40)]) == {key(i): [row(i)] for i in range(40)}
 
@@ -106,11 +106,11 @@ def test_single_questions_merge_parts_of_other_processes(store: Store, monkeypat
         replies.lookup([key(i)])
         replies.append(row(i))
         replies.flush()
-        assert ended(merged_all)
+        assert eventually(no_merge_is_running)
     assert parts(store) <= 9
 
 
-def merged_all() -> bool:
+def no_merge_is_running() -> bool:
     return not any(thread.name == "cache" for thread in threading.enumerate())
 
 
@@ -135,7 +135,7 @@ def test_parts_are_not_merged_while_another_writer_has_the_lock(
         for i in range(4):
             replies.append(row(i))
             replies.flush()
-            assert ended(merged_all)
+            assert eventually(no_merge_is_running)
         assert parts(store) == 4 and not replies.failure
 
 

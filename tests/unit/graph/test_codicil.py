@@ -18,7 +18,7 @@ vectors = st.lists(st.lists(st.integers(-2, 2), min_size=3, max_size=3), min_siz
 )
 
 
-def thinned(n, edges, vectors, k, alpha=0.5):
+def sparsify(n, edges, vectors, k, alpha=0.5):
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     unit = vectors / np.where(length > 0, length, 1)
     return codicil(n, edges, unit, nearest_neighbours(vectors, k)[0], alpha)
@@ -29,7 +29,7 @@ def graph(n, pairs):
     return canonical_edges(n, ends[:, 0], ends[:, 1], np.ones(len(ends)))
 
 
-def joined(edges, content, k):
+def all_links(edges, content, k):
     near, _, _ = nearest_neighbours(content, k)
     ends = {tuple(e) for e in edges.ends.tolist()}
     return ends | {(min(i, j), max(i, j)) for i, row in enumerate(near.tolist()) for j in row if j >= 0}
@@ -38,24 +38,24 @@ def joined(edges, content, k):
 @given(pairs, vectors, st.integers(0, 4), st.sampled_from([0.0, 0.3, 0.5, 1.0]))
 def test_result_is_a_subset_of_all_links_and_every_node_retains_an_edge(pairs, content, k, alpha):
     edges = graph(12, pairs)
-    found = thinned(12, edges, content, k, alpha)
-    everything = joined(edges, content, k)
+    found = sparsify(12, edges, content, k, alpha)
+    everything = all_links(edges, content, k)
     ends = [tuple(e) for e in found.ends.tolist()]
     assert ends == sorted(set(ends)) and set(ends) <= everything
     assert (found.weight > 0).all() and (found.weight <= 1).all()
-    degree, left = np.bincount(np.array([*everything, (0, 0)]).ravel(), minlength=12), [0] * 12
+    degree, remaining = np.bincount(np.array([*everything, (0, 0)]).ravel(), minlength=12), [0] * 12
     degree[0] -= 2
     for a, b in ends:
-        left[a] += 1
-        left[b] += 1
-    assert all(have >= ceil(sqrt(had)) for have, had in zip(left, degree.tolist(), strict=True))
-    again = thinned(12, edges, content, k, alpha)
+        remaining[a] += 1
+        remaining[b] += 1
+    assert all(have >= ceil(sqrt(had)) for have, had in zip(remaining, degree.tolist(), strict=True))
+    again = sparsify(12, edges, content, k, alpha)
     assert np.array_equal(again.ends, found.ends) and np.array_equal(again.weight, found.weight)
 
 
 def by_definition(n, edges, content, k, alpha):
     near = {v: {v} for v in range(n)}
-    everything = sorted(joined(edges, content, k))
+    everything = sorted(all_links(edges, content, k))
     for a, b in everything:
         near[a].add(b)
         near[b].add(a)
@@ -80,7 +80,7 @@ def test_edges_with_the_highest_similarity_are_retained(seed):
     rng = np.random.default_rng(seed)
     edges = graph(30, rng.integers(0, 30, (90, 2)))
     content = rng.standard_normal((30, 5)).astype(np.float32)
-    found = thinned(30, edges, content, 3, 0.4)
+    found = sparsify(30, edges, content, 3, 0.4)
     assert {tuple(e) for e in found.ends.tolist()} == by_definition(30, edges, content, 3, 0.4)
 
 
@@ -88,28 +88,28 @@ def test_alpha_decides_between_topology_and_content():
     # 0 is in a triangle with 1 and 2, and linked to 3 and 4, which have the same content.
     edges = graph(5, [(0, 1), (0, 2), (1, 2), (0, 3), (0, 4)])
     content = np.array([[1, 0], [0, 1], [0, 1], [1, 0], [1, 0]], dtype=np.float32)
-    of_zero = {
-        alpha: [b for a, b in thinned(5, edges, content, 0, alpha).ends.tolist() if a == 0]
+    neighbours_of_zero = {
+        alpha: [b for a, b in sparsify(5, edges, content, 0, alpha).ends.tolist() if a == 0]
         for alpha in (0.0, 1.0)
     }
-    assert {3, 4} <= set(of_zero[0.0]) and {1, 2} <= set(of_zero[1.0])
+    assert {3, 4} <= set(neighbours_of_zero[0.0]) and {1, 2} <= set(neighbours_of_zero[1.0])
 
 
 @pytest.mark.parametrize("n", [0, 1])
 def test_graph_without_edges_is_unchanged(n):
-    assert len(thinned(n, graph(n, []), np.ones((n, 2), dtype=np.float32), 3)) == 0
+    assert len(sparsify(n, graph(n, []), np.ones((n, 2), dtype=np.float32), 3)) == 0
 
 
 def test_nodes_without_content_keep_their_links():
-    found = thinned(4, graph(4, [(0, 1), (2, 3)]), np.zeros((4, 2), dtype=np.float32), 3)
+    found = sparsify(4, graph(4, [(0, 1), (2, 3)]), np.zeros((4, 2), dtype=np.float32), 3)
     assert found.ends.tolist() == [[0, 1], [2, 3]]
 
 
-def test_a_hub_of_twenty_thousand_takes_seconds():
+def test_hub_with_20_000_leaves_takes_seconds():
     n = 20_000
     leaves = np.arange(1, n)
     edges = canonical_edges(n, np.zeros_like(leaves), leaves, np.ones(n - 1))
-    begun = time.process_time()
-    found = thinned(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
-    assert time.process_time() - begun < 10
+    started = time.process_time()
+    found = sparsify(n, edges, np.zeros((n, 2), dtype=np.float32), 4)
+    assert time.process_time() - started < 10
     assert len(found) == n - 1  # the only edge of each leaf

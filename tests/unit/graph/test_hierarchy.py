@@ -111,6 +111,8 @@ def test_numbering_matches_a_recursive_traversal(tree):
         }
         assert set(range(c, h.subtree_end[c])) == below
     for k in range(h.n_levels + 1):
-        of = h.community_of(k)
-        assert [n for n in range(len(leaf)) if of[n] < 0] == [n for n in range(len(leaf)) if leaf[n] < 0]
-        assert all(n in members(h, of[n]) for n in range(len(leaf)) if of[n] >= 0)
+        community = h.community_of(k)
+        assert [n for n in range(len(leaf)) if community[n] < 0] == [
+            n for n in range(len(leaf)) if leaf[n] < 0
+        ]
+        assert all(n in members(h, community[n]) for n in range(len(leaf)) if community[n] >= 0)

@@ -9,13 +9,13 @@ import pytest
 
 from graphrag_ray.indexing.stages import search_stage
 from graphrag_ray.indexing.stages.embed_stage import TEXTS, Texts
-from graphrag_ray.indexing.stages.search_stage import By, _difference, _nearest, _Shard, _shards
+from graphrag_ray.indexing.stages.search_stage import IndexType, _difference, _nearest, _Shard, _shards
 from graphrag_ray.store.parts import Part
 
 
 def shard_of(
     names: str,
-    by: By = "vector",
+    by: IndexType = "vector",
     rows: int = 10,
     span: tuple[float, float] = (0, 1),
     signs: bool = False,
@@ -32,7 +32,7 @@ def nearest(shard: _Shard, *earlier: _Shard) -> str | None:
 
 
 @pytest.mark.parametrize("by", ["keyword", "vector"])
-def test_shard_that_shares_most_rows_in_parts_is_chosen(by: By):
+def test_shard_that_shares_most_rows_in_parts_is_chosen(by: IndexType):
     apart = [shard_of(names, by, span=(0, 0)) for names in ("abxyz", "cdefg", "h")]
     assert nearest(shard_of("bcdefh", by), *apart) == "cdefg"
     assert nearest(shard_of("cdabxyz", by), *apart) == "abxyz"
@@ -59,7 +59,7 @@ def test_shard_of_another_table_or_with_signs_is_not_chosen():
     assert nearest(shard_of("ab", signs=True), shard_of("ab", signs=True)) == "ab"
 
 
-def test_chunks_with_documents_in_other_parts_differ():
+def test_shards_differ_if_documents_are_in_other_parts():
     """The documents' titles may have changed."""
 
     def shard_with(documents: str) -> _Shard:

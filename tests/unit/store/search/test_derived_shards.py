@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from graphrag_ray.store.search import keyword_index, vector_index
 from graphrag_ray.store.search.mapped_arrays import InMemory
-from graphrag_ray.store.search.tokenizer import WORDS, tokenize
+from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, tokenize
 from graphrag_ray.store.search.vector_index import Floats
 
 Texts = dict[str, str]
@@ -20,7 +20,7 @@ NAMES = st.text("ab", max_size=3)
 VOCABULARY = ["mill", "mills", "milling", "river", "rivers", "die", "Häuser", "字", "字水", "ab", "…"]
 TEXT = st.lists(st.sampled_from(VOCABULARY), max_size=12).map(" ".join) | st.text(max_size=20)
 TEXTS = st.dictionaries(NAMES, TEXT, max_size=20)
-LANGUAGES = st.sampled_from(["", *WORDS])
+LANGUAGES = st.sampled_from(["", *FUNCTION_WORDS])
 
 
 def make_id(name: str) -> str:

@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Language
-from graphrag_ray.store.search.tokenizer import WORDS, detect_common_language, detect_language
+from graphrag_ray.store.search.tokenizer import FUNCTION_WORDS, detect_common_language, detect_language
 
 GERMAN = "Die Katze saß auf dem Dach, und das war nicht gut für den Hund."
 ENGLISH = "The cat sat on the mat, and it was not good for the dog."
 
 
 def test_all_languages_in_settings_can_be_detected_and_stemmed():
-    assert set(get_args(Language)) == WORDS.keys() <= set(Stemmer.algorithms())
+    assert set(get_args(Language)) == FUNCTION_WORDS.keys() <= set(Stemmer.algorithms())
 
 
 @pytest.mark.parametrize(

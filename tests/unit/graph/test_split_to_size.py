@@ -10,12 +10,12 @@ numbers = st.sampled_from([0.0, 1.0, -1.0, 0.3, 1e-30, 1e15])
 
 
 @given(st.lists(st.tuples(numbers, numbers, st.integers(0, 20)), min_size=1, max_size=60), st.integers(1, 40))
-def test_pieces_partition_the_members_and_fit_or_are_single(rows, most):
+def test_pieces_partition_the_members_and_fit_or_are_single(rows, max_size):
     vectors = np.array([row[:2] for row in rows], dtype=np.float32)
     sizes = np.array([row[2] for row in rows])
-    pieces = split_to_size(np.arange(len(rows)), vectors, sizes, most)
+    pieces = split_to_size(np.arange(len(rows)), vectors, sizes, max_size)
     assert sorted(np.concatenate(pieces).tolist()) == list(range(len(rows)))
-    assert all(len(piece) == 1 or sizes[piece].sum() <= most for piece in pieces)
+    assert all(len(piece) == 1 or sizes[piece].sum() <= max_size for piece in pieces)
     assert all(np.all(np.diff(piece) > 0) for piece in pieces)
 
 
@@ -25,7 +25,7 @@ def test_members_are_split_along_the_principal_direction():
     assert sorted(piece.tolist() for piece in pieces) == [[0, 2], [1, 3]]
 
 
-def test_large_members_make_small_pieces():
+def test_large_member_is_separated_from_small_ones():
     vectors = np.linspace(0, 1, 6, dtype=np.float32)[:, None]
     pieces = split_to_size(np.arange(6), vectors, np.array([9, 1, 1, 1, 1, 1]), 9)
     assert sorted(piece.tolist() for piece in pieces) in ([[0], [1, 2, 3, 4, 5]], [[0, 1, 2, 3, 4], [5]])
