@@ -237,7 +237,7 @@ def test_a_document_without_entities_gives_a_valid_index(world: World):
     counts = done.manifest.counts
     assert (counts["documents"], counts["text_units"], counts["entities"]) == (1, 1, 0)
     assert done.failed == 0 and counts["levels"] == {}
-    with pytest.raises(LevelNotFound, match="this index has no communities"):
+    with pytest.raises(LevelNotFound, match="this hierarchy has no communities"):
         world.open().ask("What are the THEMES?")
     assert not world.index().committed
 

@@ -114,7 +114,7 @@ def test_an_unknown_level_or_snapshot_returns_2(run: Command, world: World):
     world.write(TOWN)
     run(*index_command(world))
     result = run("query", QUESTION, "--root", world.root, "--level", "C7")
-    assert result.exit_code == 2 and "this index has C0" in result.stderr
+    assert result.exit_code == 2 and "this hierarchy has C0" in result.stderr
     result = run("query", QUESTION, "--root", world.root, "--snapshot", 9)
     assert result.exit_code == 2 and "no snapshot 9. Existing snapshots: 1" in result.stderr
 

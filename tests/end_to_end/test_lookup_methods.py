@@ -124,7 +124,7 @@ def test_local_search_reads_reports_of_the_given_level(town: World):
     reports = {r["id"]: r["level"] for r in town.table("community_reports")}
     answer = town.open().ask("What did ERIN do?", method="local", level="C0")
     assert {reports[r.id] for r in answer.contexts[0].records if r.section == "Reports"} == {0}
-    with pytest.raises(LevelNotFound, match="no level 'C9': this index has C0"):
+    with pytest.raises(LevelNotFound, match="no level 'C9': this hierarchy has C0"):
         town.open().ask("What did ERIN do?", method="local", level="C9")
 
 

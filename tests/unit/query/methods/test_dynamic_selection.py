@@ -317,7 +317,7 @@ def test_answer_notes_numbers_of_rated_and_read_reports():
 
 def test_requested_level_limits_rating():
     assert [r.id for r in asked(snapshot({10, 20, 31}), "C1").references] == [f"{20:032x}"]
-    with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C7': this hierarchy has C0, C1, C2"):
         asked(snapshot({10}), "C7")
 
 

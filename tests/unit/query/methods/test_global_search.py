@@ -100,7 +100,7 @@ def test_level_over_budget_is_rejected_before_any_call():
 
 
 def test_unknown_level_lists_existing_levels():
-    with pytest.raises(LevelNotFound, match=r"no level 'C3': this index has C0, C1, C2$"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C3': this hierarchy has C0, C1, C2$"):
         asked("C3", budget_tokens=10**9)
 
 

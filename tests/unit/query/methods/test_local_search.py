@@ -175,7 +175,7 @@ def test_report_of_finest_community_is_used():
 
 
 def test_unknown_level_lists_existing_levels():
-    with pytest.raises(LevelNotFound, match=r"no level 'C7': this index has C0, C1, C2, C3"):
+    with pytest.raises(LevelNotFound, match=r"no level 'C7': this hierarchy has C0, C1, C2, C3"):
         shown(snapshot(), "?", level="C7")
 
 
