@@ -1,11 +1,14 @@
-"""Compare all search methods on one index: seconds, calls, tokens and cost per question.
+"""Compare all search methods on one index: time, calls, tokens and cost per question.
 
     python benchmarks/methods.py --root ./index --questions questions.csv --every 5
 
-questions.csv has a column question_text; --every takes each n-th of them, --only some of the ways. An index
-with `hierarchies=leiden,attributed,tree` can be asked in all ways. The cost is what the tokens of all
-calls would cost at --price, US dollars per million prompt and completion tokens: the offline engine asks
-nobody. Measures, asserts nothing.
+questions.csv has a column question_text. --every N uses every Nth question. --only limits the run to methods
+whose names begin with one of its values. An index built with `hierarchies=leiden,attributed,tree` supports
+all methods.
+
+Prints one row per method. The cost is what the tokens of all calls would cost at --price, in US dollars per
+million prompt and completion tokens. The offline engine itself makes no paid calls. Prints measurements;
+asserts nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from graphrag_ray.query.methods.methods import METHODS
 
 
 @dataclass(frozen=True)
-class Asked:
+class Variant:
     """One row of the table: how the questions are asked.
 
     `changes` apply to the section `query` of the settings.
@@ -39,14 +42,14 @@ class Asked:
     changes: tuple[tuple[str, object], ...] = ()
 
 
-def ways(index: Index) -> list[Asked]:
+def method_variants(index: Index) -> list[Variant]:
     """All methods that the index supports, with each of their modes."""
-    found = []
+    variants = []
     if index.settings.has_graph:
         levels = [name for name in index.manifest.counts["levels"] if int(name[1:]) < 4]
-        found = [Asked(f"global {level}", "global", level) for level in levels]
-        found += [Asked("global, dynamic", "global", None, (("dynamic", True),))]
-        found += [Asked("global C0, points", "global", "C0", (("map_protocol", "points"),))]
+        variants = [Variant(f"global {level}", "global", level) for level in levels]
+        variants += [Variant("global, dynamic", "global", None, (("dynamic", True),))]
+        variants += [Variant("global C0, points", "global", "C0", (("map_protocol", "points"),))]
     for name in METHODS:
         kind = METHODS[name]
         if name == "global" or (kind.graph and not index.settings.has_graph):
@@ -59,19 +62,21 @@ def ways(index: Index) -> list[Asked]:
             if setting
             else []
         )
-        found += [Asked(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in modes]
-        found += [] if modes else [Asked(name, name)]
-    return found
+        variants += [Variant(f"{name}, {mode}", name, None, ((setting, mode),)) for mode in modes]
+        variants += [] if modes else [Variant(name, name)]
+    return variants
 
 
-def answers_of(index: Index, way: Asked, questions: Sequence[str]) -> list[Answer]:
-    query = index.settings.query.model_copy(update=dict(way.changes))
-    changed = Index(index.store, index.manifest, index.settings.model_copy(update={"query": query}))
-    changed.ask(questions[0], way.level, method=way.method)  # Loads what is loaded once.
-    return [changed.ask(q, way.level, method=way.method) for q in questions]
+def answers_of(index: Index, variant: Variant, questions: Sequence[str]) -> list[Answer]:
+    query = index.settings.query.model_copy(update=dict(variant.changes))
+    variant_index = Index(index.store, index.manifest, index.settings.model_copy(update={"query": query}))
+    variant_index.ask(
+        questions[0], variant.level, method=variant.method
+    )  # Warm up: load what is loaded once.
+    return [variant_index.ask(q, variant.level, method=variant.method) for q in questions]
 
 
-def line(way: Asked, answers: Sequence[Answer], cpu_s: float, prices: tuple[float, float]) -> str:
+def line(variant: Variant, answers: Sequence[Answer], cpu_s: float, prices: tuple[float, float]) -> str:
     seconds = sorted(a.seconds or 0.0 for a in answers)
     phases = [[p for name, p in a.phases.items() if name != "embed"] for a in answers]
     calls = statistics.mean(sum(p.calls for p in ps) for ps in phases)
@@ -80,7 +85,7 @@ def line(way: Asked, answers: Sequence[Answer], cpu_s: float, prices: tuple[floa
     cost = (prompt * prices[0] + completion * prices[1]) / 1e6
     references = statistics.median(len(a.references) for a in answers)
     columns = (
-        way.name,
+        variant.name,
         f"{statistics.median(seconds):.2f}",
         f"{seconds[int(0.95 * (len(seconds) - 1))]:.2f}",
         f"{cpu_s / len(answers):.2f}",
@@ -101,8 +106,8 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--questions", required=True, type=Path)
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument("--only", nargs="*", default=(), help="Ways by the beginning of their names.")
+    parser.add_argument("--every", type=int, default=1, help="use every Nth question")
+    parser.add_argument("--only", nargs="*", default=(), help="beginnings of the names of methods to measure")
     parser.add_argument(
         "--price", type=float, nargs=2, default=(0.15, 0.60), metavar=("PROMPT", "COMPLETION")
     )
@@ -113,14 +118,14 @@ def main() -> None:
     print(f"{args.root}, snapshot {index.manifest.number}; {len(questions)} questions\n")
     print(
         "| method | s, median | s, p95 | CPU s | calls | prompt tokens | completion tokens | US dollars "
-        "| answered | references, median | references taken out |"
+        "| answered | references, median | invalid references removed |"
     )
     print("| --- " * 11 + "|")
-    chosen = [w for w in ways(index) if not args.only or w.name.startswith(tuple(args.only))]
-    for way in chosen:
+    chosen = [w for w in method_variants(index) if not args.only or w.name.startswith(tuple(args.only))]
+    for variant in chosen:
         before = time.process_time()
-        answers = answers_of(index, way, questions)
-        print(line(way, answers, time.process_time() - before, tuple(args.price)), flush=True)
+        answers = answers_of(index, variant, questions)
+        print(line(variant, answers, time.process_time() - before, tuple(args.price)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
-"""An index in memory, built in a plain loop in this process, for benchmarks of quality: extraction, merge,
-pruning, descriptions, communities, reports and questions by the same pure functions that a run uses,
-without Ray and storage."""
+"""Build an index in memory, in a single process, for quality benchmarks.
+
+Extraction, merge, pruning, descriptions, communities, reports and queries use the same pure functions as an
+index run, without Ray or storage.
+"""
 
 from __future__ import annotations
 

@@ -1,11 +1,12 @@
-"""CPU, memory, reads and writes of a command and of all that it starts, from /proc. Linux only.
+"""CPU, memory, reads and writes of a command and all of its child processes, from /proc. Linux only.
 
-This process adopts orphans (PR_SET_CHILD_SUBREAPER), so that whatever the command starts stays below it.
-Every PERIOD_S all of these processes are read; a process counts with what was last seen of it. What one uses
-after its last reading is lost: at most PERIOD_S of a core for each process that ended. The operating system's
-own sum over waited-for children is of no use here: a raylet does not wait for its workers, whose time is then
-added to nobody's. Linux adds the bytes that a child has read and written to those of whoever waits for it;
-they are taken off there.
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so every process that the command starts remains a
+descendant. All of them are sampled every PERIOD_S seconds, and a process counts with its last sample. What it
+uses after that is lost: at most PERIOD_S seconds of one core for each process that ended.
+
+The operating system's sum over waited-for children would be too low, because a raylet does not wait for its
+workers. Linux adds the bytes that a child has read and written to those of the process that waits for it.
+These bytes are subtracted, so they count once.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _KB = 1024
 
 @dataclass(slots=True)
 class Seen:
-    """One process: seconds of CPU, bytes of private memory (peak), bytes read and sent to disk.
+    """Usage of one process: CPU seconds, private memory and its peak, bytes read and written to disk.
 
     parent  process id
-    io      bytes read and sent to disk as Linux has them: with those of children that it waited for
+    io      bytes read and written as Linux counts them, including children that were waited for
     """
 
     role: str
@@ -51,18 +52,18 @@ class Seen:
 class Totals:
     """What a command used. Memory in bytes, CPU in seconds.
 
-    timed_out       it was killed since it took too long
+    timed_out       it was killed because it took too long
     cpu_s           by role: driver, worker, raylet, gcs, other (Ray's agents and whatever else)
-    driver_peak     private memory: without files and shared memory that are mapped
-    worker_peak     of the largest worker
+    driver_peak     private memory, without mapped files and shared memory
+    worker_peak     private memory of the largest worker
     workers_peak    of all workers at one moment
     all_peak        of all processes at one moment
-    store_peak      shared memory that the raylet holds: Ray's object store
-    read            bytes that the processes read from files and pipes, those in the page cache included, and
-                    Python's own modules; not what is mapped into memory, nor what comes from the network
-    written         bytes that the processes sent to disk, deleted files included
-    laps            by lap: seconds of wall and of CPU, peak private memory of the driver and of all workers.
-                    Names are taken to differ
+    store_peak      shared memory of the raylet: Ray's object store
+    read            bytes read from files and pipes, including the page cache and Python's modules, but not
+                    memory-mapped files or the network
+    written         bytes written to disk, including files deleted later
+    laps            by lap: wall and CPU seconds, peak private memory of the driver and of all workers.
+                    Names must be unique
     """
 
     wall_s: float = 0.0
@@ -90,10 +91,10 @@ def measured(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[Totals, str]:
-    """Run a command; what it used, and all that it printed.
+    """Run a command. Returns its resource usage and its output.
 
-    lap_of: the name of the part of the work that ends with a printed line, or None.
-    timeout_s: the command and all of its process group are killed after so long.
+    lap_of: returns the name of the lap that ends with a printed line, or None.
+    timeout_s: kill the command and its process group after this many seconds.
     """
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.monotonic()
@@ -120,8 +121,8 @@ def measured(
 
 @contextmanager
 def _killed_after(process: subprocess.Popen[str], seconds: float | None) -> Iterator[threading.Event]:
-    """Kill a process and its group when they take longer, or when the block is left early. The event: it took
-    longer."""
+    """Kill a process group after this many seconds, or when the block exits early. The event is set if it
+    timed out."""
     over = threading.Event()
 
     def kill() -> None:
@@ -156,7 +157,7 @@ class _Sampler:
         self._thread.start()
 
     def lap(self, name: str) -> None:
-        """The part of the work called `name` ends here."""
+        """End the current lap and name it."""
         with self._lock:
             self._sample()
             now, cpu_s = time.monotonic(), sum(s.cpu_s for s in self._seen.values())
@@ -198,7 +199,7 @@ class _Sampler:
             process = self._seen.setdefault((pid, born), Seen(""))
             process.alive = True
             process.parent, process.cpu_s = parent, cpu_s
-            # A worker's command line says what it is only after some time, and a fork's after its exec.
+            # A worker sets its command line only after some time, and a fork only after its exec.
             if process.role in ("", "other"):
                 process.role = "driver" if pid == self._driver else _role(pid)
             memory = _fields(pid, "status")
@@ -238,8 +239,11 @@ class _Sampler:
 def _own_io(
     before: tuple[int, int], now: tuple[int, int], ended: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
-    """What a process has read and written itself between two readings. ended: the last readings of children
-    that have ended in between; one that it waited for is in its own numbers."""
+    """Bytes that a process itself has read and written between two samples.
+
+    ended: last samples of children that ended in between. The numbers of a child that was waited for are
+    part of its parent's numbers.
+    """
     read, written = now[0] - before[0], now[1] - before[1]
     for of_child in ended:
         if of_child[0] <= read and of_child[1] <= written:
@@ -252,7 +256,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[int, float, str] | None:
-    """(parent, seconds of CPU, time of its start in ticks), None for one that has ended."""
+    """(parent, CPU seconds, start time in ticks), or None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             fields = stream.read().rpartition(")")[2].split()
@@ -278,7 +282,7 @@ def _role(pid: int) -> str:
 
 
 def _fields(pid: int, name: str) -> dict[str, int]:
-    """The numbers of a file of lines `name: number …`."""
+    """Parse the numbers in a file with lines `name: number …`."""
     try:
         with open(f"/proc/{pid}/{name}") as stream:
             lines = [line.split() for line in stream]

@@ -1,12 +1,11 @@
-"""What to set for corpora of 1M, 100M and 10B tokens: limits, hours, dollars, nodes, memory of the driver.
+"""Sizing for corpora of 1M, 100M and 10B tokens: limits, hours, dollars, nodes and memory of the driver.
 
     python benchmarks/sizing.py            # the table of cluster/README.md
 
-Nothing of this is a measurement of these sizes. Calls and tokens are those of the forecast that
-`graphrag-ray estimate` makes, fed with the growth of names that was measured between 1M and 10M tokens; CPU
-and memory are the figures of benchmarks/RESULTS.md, extrapolated. Each constant below says where it comes
-from. The prompts are the real ones; the sample graph, which tells how long contexts are, is that of the
-demo corpus.
+These are estimates, not measurements at these sizes. Calls and tokens come from the forecast of
+`graphrag-ray estimate`, with the growth of names measured between 1M and 10M tokens. CPU and memory are
+extrapolated from benchmarks/RESULTS.md. Each constant below states its source. Prompts are the real ones. The
+demo corpus serves as the sample graph, which determines the length of contexts.
 """
 
 from __future__ import annotations
@@ -30,41 +29,45 @@ from graphrag_ray.indexing.stages.read_stage import read_file
 DEMO = Path(__file__).parents[1] / "demo" / "corpus"
 
 PRICE = {"input_usd_per_mtok": 0.15, "output_usd_per_mtok": 0.60}
-"""An assumption: US dollars per million tokens of a small hosted model."""
+"""Assumed: US dollars per million tokens of a small hosted model."""
 CHUNKS_PER_MTOK = 2_086
-"""Measured: 20,857 chunks of 10.0M tokens in 5,153 documents, at 600 tokens with 100 overlap."""
+"""Measured: 20,857 chunks from 10.0M tokens in 5,153 documents, at 600 tokens with 100 overlap."""
 PAPER = {"entities": 8_564.0, "relationships": 20_691.0}
-"""GPT-4's of 1.01M tokens (paper 4.1); models differ from it by factors of three."""
+"""What GPT-4 extracts from 1.01M tokens (paper 4.1). Other models differ by up to a factor of three."""
 GROWTH = {"entities": 0.651, "relationships": 0.744}
-"""Measured from 1M to 10M tokens (6,416 to 28,720 entities, 13,789 to 76,492 relationships): the power of
-the text with which names grow. It falls slowly with size: far beyond, these are too many."""
+"""Measured from 1M to 10M tokens (6,416 to 28,720 entities, 13,789 to 76,492 relationships): the
+exponent with which counts grow with the text. It decreases slowly with size, so larger corpora are
+overestimated."""
 COMMUNITIES_PER_ENTITY = 0.205
 """Measured: 1,353 of 6,610."""
 CALL_CPU_S = 0.0056
-"""Measured: of a call, all processes."""
+"""Measured: CPU of all processes per call."""
 LIMITER_CPU_S = 0.00068
-"""Measured: of a call, in the one process that all workers ask, at 385 calls a second of 8 workers on two
-cores that others used too. More calls a second take less each: 0.00036 at 1,585, 0.00008 at 3,771."""
+"""Measured: CPU per call in the process shared by all workers, at 385 calls a second from 8 workers on two
+busy cores. A call costs less at higher rates: 0.00036 at 1,585 a second, 0.00008 at 3,771."""
 TABLES_CPU_S_PER_MTOK = 15.0
 """Measured at 10M tokens: read, merge, communities, embed (offline), search and finish."""
 DRIVER_MB = 500
-"""Measured at 10M tokens: the driver without what grows with the graph and the chunks."""
+"""Measured at 10M tokens: the driver without the parts that grow with graph and chunks."""
 GRAPH_BYTES_PER_EDGE = 302
 """Measured: 2,970 MB at the peak of Leiden on 9.83M edges."""
 KEY_BYTES_PER_CHUNK = 70 + 12
-"""A key of the sweep that runs, and the look-up of the journal."""
+"""A key of the running sweep, and the lookup table of the journal."""
 REPORT_BYTES = 5_000
-"""Of a finished report in a temporary file of the driver's machine."""
+"""Size of a finished report in a temporary file on the driver's machine."""
 TABLE_MB_PER_MTOK = 57
 """Measured at 10M tokens, offline engine; less for larger ones, because names grow more slowly than text."""
 START_S = 25.0
-"""Measured: of a run besides calls and tables."""
+"""Measured: seconds of a run besides calls and tables."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """`tokens_per_minute` and `requests_per_minute` are those of all endpoints together; `nodes` are workers
-    with `vcpus` each."""
+    """A corpus size with its limits and cluster.
+
+    `tokens_per_minute` and `requests_per_minute` are totals over all endpoints. `nodes` is the number of
+    workers with `vcpus` each.
+    """
 
     tokens: float
     tokens_per_minute: float
@@ -206,16 +209,16 @@ def forecast_of(case: Case, read: Evidence, empty: float, embed: float) -> Forec
         passage_tokens=chunk_tokens,
         embed_tokens=chunk_tokens * embed,
     )
-    given = {name: PAPER[name] * mtok ** GROWTH[name] for name in PAPER}
-    given["communities_per_entity"] = COMMUNITIES_PER_ENTITY
-    given["own_s"] = START_S + TABLES_CPU_S_PER_MTOK * mtok / case.cores
-    return forecast(settings, load_prompts(), corpus, read, given)
+    known_counts = {name: PAPER[name] * mtok ** GROWTH[name] for name in PAPER}
+    known_counts["communities_per_entity"] = COMMUNITIES_PER_ENTITY
+    known_counts["own_s"] = START_S + TABLES_CPU_S_PER_MTOK * mtok / case.cores
+    return forecast(settings, load_prompts(), corpus, read, known_counts)
 
 
-def sizing_table(found: Sequence[Sized]) -> str:
+def sizing_table(columns: Sequence[Sized]) -> str:
     """The cases as columns of a Markdown table."""
-    head = ["corpus, tokens", *(short(s.case.tokens) for s in found)]
-    lines = [head, ["---"] * len(head), *([name, *(show(s) for s in found)] for name, show in ROWS.items())]
+    head = ["corpus, tokens", *(short(s.case.tokens) for s in columns)]
+    lines = [head, ["---"] * len(head), *([name, *(show(s) for s in columns)] for name, show in ROWS.items())]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 

@@ -1,4 +1,4 @@
-r"""How much of an endpoint's limits a whole index uses: `graphrag-ray index` against the simulated endpoint.
+r"""How much of an endpoint's limits an index run uses: `graphrag-ray index` against the simulated endpoint.
 
     python benchmarks/throughput.py CORPUS --set chunking.size=document
     python benchmarks/throughput.py CORPUS --hedge
@@ -6,15 +6,16 @@ r"""How much of an endpoint's limits a whole index uses: `graphrag-ray index` ag
     python benchmarks/throughput.py CORPUS --errors 0.02 --drops 0.01 --hangs 0.002 --garbage 0.01 \
         --truncate 0.01
 
-The endpoint is a process of its own (see `endpoint/`), by default with the limits of the GraphRAG paper's own
-run: 2M tokens and 10k requests a minute, a call takes 0.5 s + 60 tokens/s, 1% of calls eight times as long.
-What is printed is computed from the endpoint's log, not from what we say of ourselves:
+The endpoint is a separate process (see `endpoint/`). By default it has the limits of the run in the GraphRAG
+paper: 2M tokens and 10k requests a minute. A call takes 0.5 s + 60 tokens/s, and 1% of calls take eight times
+as long. The figures are computed from the endpoint's log, not from the run's usage records:
 
 - *while queued*: tokens admitted from a stage's first call until its last dialogue began, as a share of the
-  limit. Reports depend on one another, so the time until nine tenths of them had begun counts there.
+  limit. Reports depend on one another, so for them the period ends when nine tenths have begun.
 - *bound*: no client can be faster than max(tokens/TPM, requests/RPM, critical path). The critical path is the
-  sum over stages of the longest dialogue, calls in turn, without the time spent in the endpoint's queue.
-- *share of the bound*: the bound over the whole run, from the start of the command to its end.
+  sum over stages of the longest dialogue, whose calls are sequential, without time in the endpoint's queue.
+- *share of the bound*: the bound divided by the time of the whole run, from the start of the command to its
+  end.
 """
 
 from __future__ import annotations
@@ -42,13 +43,13 @@ STAGES = {
     "other": ("other", "map", "reduce"),
 }
 BEGUN = {"report": 0.9}
-"""Share of dialogues after which a stage has no work queued, where that is not all of them."""
+"""Share of a stage's dialogues that must have begun before its queue counts as empty; 1 by default."""
 FAULTS = ("errors", "drops", "hangs", "garbage", "truncate")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Per minute of wall-clock time."""
+    """Limits per minute of wall-clock time."""
 
     requests: float
     tokens: float
@@ -125,10 +126,10 @@ def status(root: Path) -> dict[str, Any]:
     return dict(json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
 
 
-def print_stages(found: Sequence[Stage], limits: Limits) -> None:
-    print("| stage | requests | tokens | seconds | queued for s | share of limit while queued | 429s |")
+def print_stages(measured: Sequence[Stage], limits: Limits) -> None:
+    print("| stage | requests | tokens | seconds | seconds queued | share of limit while queued | 429s |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
-    for s in found:
+    for s in measured:
         queued, share = s.while_queued(limits)
         refused = len(s.calls) - len(s.answered)
         print(
@@ -137,12 +138,12 @@ def print_stages(found: Sequence[Stage], limits: Limits) -> None:
         )
 
 
-def print_bound(found: Sequence[Stage], limits: Limits, wall: float) -> None:
-    answered = [c for s in found for c in s.answered]
-    requests, refused = len(answered), sum(len(s.calls) for s in found) - len(answered)
-    by_tokens = sum(s.tokens for s in found) / limits.tokens * 60
+def print_bound(measured: Sequence[Stage], limits: Limits, wall: float) -> None:
+    answered = [c for s in measured for c in s.answered]
+    requests, refused = len(answered), sum(len(s.calls) for s in measured) - len(answered)
+    by_tokens = sum(s.tokens for s in measured) / limits.tokens * 60
     by_requests = requests / limits.requests * 60
-    path = sum(s.longest_dialogue_s for s in found)
+    path = sum(s.longest_dialogue_s for s in measured)
     bound = max(by_tokens, by_requests, path)
     first, last = min(c["arrived"] for c in answered), max(c["ended"] for c in answered)
     print(f"\nwhole run {wall:.1f} s, first call to last answer {last - first:.1f} s")
@@ -158,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("input", metavar="CORPUS", help="what `graphrag-ray index` reads")
+    parser.add_argument("input", metavar="CORPUS", help="INPUT of `graphrag-ray index`")
     parser.add_argument("--rpm", type=float, default=10_000)
     parser.add_argument("--tpm", type=float, default=2_000_000)
     parser.add_argument("--ttft", type=float, default=0.5, help="seconds to the first token")
@@ -166,10 +167,17 @@ def main() -> None:
     parser.add_argument(
         "--tail", type=float, default=0.01, help="share of calls that take eight times as long"
     )
-    parser.add_argument("--speed", type=float, default=1.0, help="divides every duration, the minute too")
-    parser.add_argument("--limits", action=argparse.BooleanOptionalAction, default=True, help="known to us")
-    parser.add_argument("--hedge", action="store_true", help="with run.hedge")
-    parser.add_argument("--root", type=Path, help="keep the index there")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, help="divides every duration, including the minute of the limits"
+    )
+    parser.add_argument(
+        "--limits",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="tell the run the limits of the endpoint",
+    )
+    parser.add_argument("--hedge", action="store_true", help="enable run.hedge")
+    parser.add_argument("--root", type=Path, help="folder in which to keep the index")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     for fault in FAULTS:
         parser.add_argument(f"--{fault}", type=float, default=0.0, help="share of calls")
@@ -185,18 +193,18 @@ def main() -> None:
         with endpoint("--log", str(log), *options) as url:
             wall, code = index(args, url, root, limits)
             stats = get(url)
-        found = stages(log)
-        told = status(root) if code in (0, 3) else {"counts": {}, "usage": []}
-        print(f"\nexit code {code}; {told['counts']}\n")
-        print_stages(found, limits)
-        print_bound(found, limits, wall)
+        measured = stages(log)
+        summary = status(root) if code in (0, 3) else {"counts": {}, "usage": []}
+        print(f"\nexit code {code}; {summary['counts']}\n")
+        print_stages(measured, limits)
+        print_bound(measured, limits, wall)
         flow = stats["in_flight"]
         print(f"in flight: mean {flow['mean']:.1f}, peak {flow['peak']}; endpoint CPU {stats['cpu_s']:.1f} s")
         print(f"faults {stats['faults']}; statuses {stats['by_status']}")
         print(f"answered twice {stats['answered_twice']}")
-        print(f"answered twice after a fault ate the answer {stats['answered_twice_after_fault']}")
-        print("\nOur own accounts:")
-        for row in told["usage"]:
+        print(f"answered twice after a fault in the first answer {stats['answered_twice_after_fault']}")
+        print("\nUsage recorded by the run:")
+        for row in summary["usage"]:
             print("  " + ", ".join(f"{k} {v}" for k, v in row.items() if v is not None and k != "model"))
 
 

@@ -1,8 +1,8 @@
-"""Index a folder of .txt files with microsoft/graphrag; run by the Python that has it.
+"""Index a folder of .txt files with microsoft/graphrag. Run with a Python in which it is installed.
 
     python run_graphrag.py INPUT WORK BASE_URL IN_FLIGHT
 
-Its standard pipeline with its own defaults, but for the address, the chunks and the gleanings.
+Runs the standard pipeline with its defaults, except for the endpoint, concurrency, chunking and gleanings.
 """
 
 from __future__ import annotations
