@@ -1,15 +1,17 @@
-"""How close does `graphrag-ray index` get to the throughput of a server without known limits? Runs on Ray.
+"""How well a run adapts to a server with unknown limits: `graphrag-ray index` on Ray.
 
     python benchmarks/adaptive.py                                     # 1, 3, 10 s per call; 16, 64, 256 slots
     python benchmarks/adaptive.py --seconds 10 --slots 256 --phase 120
 
-Each server is a process of the simulated endpoint (see `endpoint/`) that works on this many concurrent calls,
-queues the others, and tells no limit. Its slots are halved after --phase seconds of extraction and doubled
-again after as many more. A run has as many chunks as the best client could have answered until the end of the
-third phase. What is printed is computed from the endpoint's log, minute by minute from the first call on:
-calls answered, as a share of what the slots of that minute can answer, and the mean number of calls at the
-server by its slots (above 1: some of them wait there). Servers with more than about 100 calls per
-second are left out, because they would measure CPU.
+Each server is a separate process of the simulated endpoint (see `endpoint/`). It works on a fixed number of
+concurrent calls, its slots, queues the rest, and does not announce any limit. After --phase seconds of
+extraction the slots are halved. After another --phase seconds they are doubled again. A run has as many
+chunks as an ideal client would finish by the end of the third phase.
+
+Prints one row per server. For each minute since the first call, the row shows two figures from the
+endpoint's log: answered calls as a share of what the slots could have answered, and the mean number of calls
+at the server divided by its slots. A value above 1 means that calls are queued there. Servers that would
+answer more than 100 calls a second are skipped, because they would measure CPU instead.
 """
 
 from __future__ import annotations
@@ -37,9 +39,12 @@ WINDOW_S = 60.0
 
 @dataclass(frozen=True)
 class Server:
-    """`seconds`: median latency of a call.
+    """A simulated server.
 
-    `slots`: initial number of concurrent calls. `phase_s`: time until they are halved, and doubled again.
+    Attributes:
+        seconds: median latency of a call
+        slots: initial number of concurrent calls
+        phase_s: time until the slots are halved, and again until they are doubled
     """
 
     seconds: float
@@ -51,7 +56,7 @@ class Server:
         return self.seconds * math.exp(JITTER**2 / 2.0)
 
     def slots_at(self, t: float) -> float:
-        """`t`: seconds since the first call."""
+        """Slots at `t` seconds after the first call."""
         return self.slots / 2 if self.phase_s <= t < 2 * self.phase_s else self.slots
 
     def slot_seconds(self, start: float, end: float) -> float:
@@ -67,7 +72,8 @@ class Server:
 
 @dataclass(frozen=True)
 class Window:
-    """seconds since the first call; share of the best throughput; calls at the server, by its slots."""
+    """One minute of a run: start in seconds since the first call, share of the maximum throughput, and mean
+    number of calls at the server per slot."""
 
     start: float
     share: float
@@ -99,19 +105,21 @@ def index(server: Server, source: Path, root: Path, url: str) -> tuple[int, floa
 
 
 def windows(log: Path, server: Server) -> list[Window]:
-    """Whole minutes of extraction with work for every slot."""
+    """The complete minutes in which extraction had work for every slot."""
     calls = [json.loads(line) for line in log.read_bytes().splitlines()[1:]]
     calls = [c for c in calls if c["kind"] == "extract"]
     first = min(c["arrived"] for c in calls)
     last = max(c["arrived"] for c in calls) - first
-    found = []
+    minutes = []
     for k in range(int(min(last, 3 * server.phase_s) // WINDOW_S)):
         start, end = k * WINDOW_S, (k + 1) * WINDOW_S
         answered = sum(c["status"] == 200 and start <= c["ended"] - first < end for c in calls)
-        there = sum(max(0.0, min(end, c["ended"] - first) - max(start, c["arrived"] - first)) for c in calls)
-        room = server.slot_seconds(start, end)
-        found.append(Window(start, answered * server.mean_s / room, there / room))
-    return found
+        occupied_s = sum(
+            max(0.0, min(end, c["ended"] - first) - max(start, c["arrived"] - first)) for c in calls
+        )
+        available_s = server.slot_seconds(start, end)
+        minutes.append(Window(start, answered * server.mean_s / available_s, occupied_s / available_s))
+    return minutes
 
 
 def run(server: Server) -> tuple[list[Window], int, float]:
@@ -131,34 +139,42 @@ def run(server: Server) -> tuple[list[Window], int, float]:
         return windows(log, server), code, wall
 
 
-def print_row(server: Server, found: Sequence[Window], code: int, wall: float) -> None:
+def print_row(server: Server, minutes: Sequence[Window], code: int, wall: float) -> None:
     def cells(start: float, end: float) -> str:
-        mine = [w for w in found if start <= w.start < end]
-        return " ".join(f"{w.share:.2f}" for w in mine) + " | " + " ".join(f"{w.in_flight:.1f}" for w in mine)
+        selected = [w for w in minutes if start <= w.start < end]
+        return (
+            " ".join(f"{w.share:.2f}" for w in selected)
+            + " | "
+            + " ".join(f"{w.in_flight:.1f}" for w in selected)
+        )
 
     p = server.phase_s
     parts = " | ".join(cells(k * p, (k + 1) * p) for k in range(3))
-    what = f"{server.chunks:,} calls, exit code {code}, {wall:.0f} s"
-    print(f"| {server.seconds:g} | {server.slots} | {parts} | {what} |", flush=True)
+    note = f"{server.chunks:,} calls, exit code {code}, {wall:.0f} s"
+    print(f"| {server.seconds:g} | {server.slots} | {parts} | {note} |", flush=True)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--seconds", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="seconds per call")
-    parser.add_argument("--slots", type=int, nargs="+", default=[16, 64, 256])
+    parser.add_argument(
+        "--seconds", type=float, nargs="+", default=[1.0, 3.0, 10.0], help="median seconds a call takes"
+    )
+    parser.add_argument(
+        "--slots", type=int, nargs="+", default=[16, 64, 256], help="initial concurrent calls"
+    )
     parser.add_argument("--phase", type=float, default=120.0, help="seconds until the slots change")
-    given = parser.parse_args()
+    args = parser.parse_args()
     print(
-        "| s a call | slots | share of the best, by minute | calls there / slots "
+        "| s a call | slots | share of the maximum, by minute | calls at the server / slots "
         "| halved: share | calls / slots | doubled: share | calls / slots | run |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |", flush=True)
-    for seconds in given.seconds:
-        for slots in given.slots:
+    for seconds in args.seconds:
+        for slots in args.slots:
             if slots / seconds <= MOST_CALLS_PER_S:
-                server = Server(seconds, slots, given.phase)
+                server = Server(seconds, slots, args.phase)
                 print_row(server, *run(server))
 
 

@@ -1,10 +1,13 @@
-"""Measure the cost of a question in an existing index: CPU, wall time and bytes read, warm and cold.
+"""What a question costs on an existing index: CPU, wall time and bytes read, warm and cold.
 
     python benchmarks/asking.py --root growth/index-corpus-10000000-1 --questions 200
 
-The questions ask about randomly drawn entities, and each is asked once. Warm: in one process, after a
-question of the same kind. Cold: in a new process, from the command to the answer, including Python's startup.
-Bytes are those of read calls (/proc/self/io), without memory-mapped pages. Linux only. Makes no assertions.
+Each question asks about two randomly drawn entities and is asked once. Warm questions share one process, in
+which a question of the same kind has already run. A cold question starts a new process. Its time runs from
+the start of the process to the answer, so it includes starting Python. Bytes are those of read calls
+(/proc/self/io) and do not include memory-mapped pages.
+
+Linux only. Prints measurements; asserts nothing.
 """
 
 from __future__ import annotations
@@ -57,8 +60,8 @@ def cold(root: str, question: str, method: str) -> float:
 
 def questions(index: Index, n: int, seed: int) -> list[str]:
     titles = sorted(index.table("entities", ["title"])["title"].to_pylist())
-    chosen = random.Random(seed)
-    return [f"What is known about {chosen.choice(titles)} and {chosen.choice(titles)}?" for _ in range(n)]
+    rng = random.Random(seed)
+    return [f"What is known about {rng.choice(titles)} and {rng.choice(titles)}?" for _ in range(n)]
 
 
 def row(method: str, first: Cost, costs: Sequence[Cost], cold_s: Sequence[float]) -> str:

@@ -1,6 +1,8 @@
-"""Change a corpus of `corpus.py`: folders of .jsonl files with one document per line, identified by its
-title. Unchanged files are hard links to the original files, so they keep their size and time. Changed
-files are rewritten. Everything is determined by a seed."""
+"""Change a corpus written by `corpus.py`: folders of .jsonl files with one document per line.
+
+Documents are identified by their titles. Unchanged files are hard links to the original files, so they keep
+their size and modification time. Changed files are rewritten. The seed determines every change.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +19,9 @@ from typing import NamedTuple
 
 SHARE = 0.01
 PASSAGE = 0.2
-"""The share of a changed document's sentences that are replaced, all in one place."""
+"""Share of a changed document's sentences that are replaced, all at one position."""
 SOURCES = 4
-"""Number of documents that an added document is combined from."""
+"""Number of documents whose text is combined into an added one."""
 
 _SENTENCE = re.compile(r".+?(?:\.\s+|\Z)", re.DOTALL)
 
@@ -54,14 +56,14 @@ class Corpus:
         }
 
     def from_file(self, file: int) -> Iterator[dict[str, str]]:
-        """All documents from a file on, then again from the first file."""
+        """All documents, beginning with this file and wrapping around to the first."""
         for path in self.files[file:] + self.files[:file]:
             yield from map(json.loads, _lines(path))
 
 
 def link_files(folder: Path, to: Path) -> None:
-    """Link the files of a folder into another one under other names, or copy them with their time where
-    links are impossible."""
+    """Hard-link the files of a folder into another folder. Where that is impossible, copy them with their
+    modification time."""
     shutil.rmtree(to, ignore_errors=True)
     shutil.copytree(folder, to, copy_function=_link)
 
@@ -107,7 +109,7 @@ def replace_file(corpus: Corpus, folder: Path, other: Corpus) -> None:
 
 
 def with_passage(text: str, source: str, dice: random.Random) -> str:
-    """Replace a fifth of the sentences of a text, at one position, by sentences of another text."""
+    """Replace a fifth of the sentences of a text, at one position, with sentences of another text."""
     sentences = _SENTENCE.findall(text)
     n = max(1, round(len(sentences) * PASSAGE))
     at = dice.randint(0, len(sentences) - n)

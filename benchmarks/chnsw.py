@@ -1,4 +1,4 @@
-"""Find the nearest records of every level: one descent through C-HNSW compared with one HNSW per level.
+"""Nearest neighbours at every level: one descent through C-HNSW compared with one HNSW per level.
 
     pip install faiss-cpu numba
     python benchmarks/chnsw.py --nodes 100_000 --vectors INDEX/tables/embeddings_entity
@@ -6,15 +6,17 @@
     python benchmarks/chnsw.py --nodes 100_000 --dimensions 256 --vectors random
     python benchmarks/chnsw.py --nodes 100_000 --vectors random --against faiss faiss-8-bits
 
-Level 0 has --nodes nodes, each of which is a given vector, or one with added noise (of length --noise,
-before both are made 1 long again) where there are more nodes than vectors. Each further level has the
-centroids of groups of three, then of four, then of three … near nodes of the level below. Questions are
-vectors that were given and are no nodes; drawn at random, if vectors are. Recall is the share of the 5
-nearest of each level that was found, over all levels. All is done by one thread; questions are asked one
-after the other within one call (a call a level for HNSW), so that the time of calls from Python does not
-count; ids are not looked up. Times are of the CPU, the least of three rounds. `alone` enters each level of
-the same C-HNSW by the nearest of 64 nodes, so what it takes longer is what the hierarchy saves. Where a
-recall is below what the least ef has, times of that are compared. Measures, asserts nothing.
+Level 0 has --nodes nodes. If there are more nodes than vectors, vectors are repeated with added noise of
+length --noise and normalised again. Each higher level consists of the centroids of groups of nearby nodes of
+the level below, with alternating group sizes of three and four. Questions are vectors of the same source that
+are not nodes; with --vectors random they are also random.
+
+Prints the time per question and the recall: the share of the 5 nearest neighbours found, averaged over all
+levels. Times are CPU times, the lowest of three rounds. Everything runs in one thread. All questions are
+passed in one call (one per level for HNSW), so the overhead of calls from Python does not count. Ids are not
+resolved. `alone` enters each level of the same C-HNSW at the nearest of 64 nodes, so its extra time is what
+the hierarchy saves. The last table interpolates times at equal recall. Recall values below the lowest one
+measured use the time at the lowest ef. Prints measurements; asserts nothing.
 """
 
 from __future__ import annotations
@@ -44,14 +46,18 @@ RECALLS = (0.90, 0.95, 0.98)
 ROUNDS = 3
 CELL = 1_000
 """Approximate number of nodes in the cells in which groups are formed."""
-AT_ONCE = 8_192
-LEAST = 12
-"""A level of fewer nodes has none above it."""
+BATCH_ROWS = 8_192
+MIN_LEVEL_NODES = 12
+"""A level with fewer nodes is the top level."""
 
 
 @dataclass
-class Way:
-    """A way to find nearest neighbours: [questions, levels, K] positions within levels, for an ef."""
+class Method:
+    """A search method and its measurements.
+
+    `ask` returns the positions of the nearest neighbours within each level, [questions, levels, K], for an
+    ef.
+    """
 
     name: str
     ask: Callable[[int], np.ndarray]
@@ -68,7 +74,7 @@ class Way:
         return float(np.interp(recall, rising, self.ms))
 
 
-def given_vectors(path: Path) -> np.ndarray:
+def load_vectors(path: Path) -> np.ndarray:
     """Returns [n, dimensions] from a .npy file or the column `vector` of the Parquet files of a folder."""
     if path.is_file():
         return np.load(path).astype(np.float32, copy=False)
@@ -77,35 +83,35 @@ def given_vectors(path: Path) -> np.ndarray:
     return np.concatenate([row.flatten().to_numpy(False).reshape(len(row), -1) for row in rows])
 
 
-def nodes_and_questions(given: argparse.Namespace, rng: Any) -> tuple[np.ndarray, np.ndarray]:
-    n, asked = given.nodes, given.questions
-    if given.vectors == "random":
-        drawn = normalize(rng.standard_normal((n + asked, given.dimensions), np.float32))
-        return drawn[asked:], drawn[:asked]
-    own = normalize(given_vectors(Path(given.vectors)))
-    own = own[rng.permutation(len(own))]
-    asked = min(asked, len(own) // 4)
-    questions, own = own[:asked], own[asked:]
-    nodes = np.empty((n, own.shape[1]), np.float32)
-    for at in range(0, n, len(own)):
-        some = own[: n - at]
-        noise = normalize(rng.standard_normal(some.shape, np.float32)) * (given.noise if at else 0.0)
+def nodes_and_questions(args: argparse.Namespace, rng: Any) -> tuple[np.ndarray, np.ndarray]:
+    n, n_questions = args.nodes, args.questions
+    if args.vectors == "random":
+        drawn = normalize(rng.standard_normal((n + n_questions, args.dimensions), np.float32))
+        return drawn[n_questions:], drawn[:n_questions]
+    vectors = normalize(load_vectors(Path(args.vectors)))
+    vectors = vectors[rng.permutation(len(vectors))]
+    n_questions = min(n_questions, len(vectors) // 4)
+    questions, vectors = vectors[:n_questions], vectors[n_questions:]
+    nodes = np.empty((n, vectors.shape[1]), np.float32)
+    for at in range(0, n, len(vectors)):
+        some = vectors[: n - at]
+        noise = normalize(rng.standard_normal(some.shape, np.float32)) * (args.noise if at else 0.0)
         nodes[at : at + len(some)] = normalize(some + noise)
     return nodes[rng.permutation(n)], questions
 
 
 def nearest_centre(rows: np.ndarray, centres: np.ndarray) -> np.ndarray:
-    some = [rows[at : at + AT_ONCE] @ centres.T for at in range(0, len(rows), AT_ONCE)]
+    some = [rows[at : at + BATCH_ROWS] @ centres.T for at in range(0, len(rows), BATCH_ROWS)]
     return np.concatenate([products.argmax(axis=1) for products in some])
 
 
-def grouped(nodes: np.ndarray, of_each: int, rng: Any) -> np.ndarray:
+def group_centroids(nodes: np.ndarray, of_each: int, rng: Any) -> np.ndarray:
     """Centroids of groups of near nodes, by two rounds of k-means within each cell."""
     cells = nodes[np.sort(rng.choice(len(nodes), max(1, len(nodes) // CELL), replace=False))]
     cell_of = nearest_centre(nodes, cells)
     order = np.argsort(cell_of, kind="stable")
     bounds = np.searchsorted(cell_of[order], np.arange(len(cells) + 1))
-    found = []
+    centroids = []
     for start, end in pairwise(bounds):
         rows = nodes[order[start:end]]
         centres = rows[rng.choice(len(rows), -(-len(rows) // of_each), replace=False)]
@@ -115,25 +121,25 @@ def grouped(nodes: np.ndarray, of_each: int, rng: Any) -> np.ndarray:
             np.add.at(sums, group, rows)
             empty = np.bincount(group, minlength=len(centres)) == 0
             centres = normalize(np.where(empty[:, None], centres, sums))
-        found.append(centres)
-    return np.concatenate(found)
+        centroids.append(centres)
+    return np.concatenate(centroids)
 
 
-def levels_of(nodes: np.ndarray, most: int, rng: Any) -> list[np.ndarray]:
+def levels_of(nodes: np.ndarray, max_levels: int, rng: Any) -> list[np.ndarray]:
     levels = [nodes]
-    while len(levels) < most and len(levels[-1]) >= LEAST:
-        levels.append(grouped(levels[-1], 3 if len(levels) % 2 else 4, rng))
+    while len(levels) < max_levels and len(levels[-1]) >= MIN_LEVEL_NODES:
+        levels.append(group_centroids(levels[-1], 3 if len(levels) % 2 else 4, rng))
     return levels
 
 
-def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argparse.Namespace) -> list[Way]:
+def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, args: argparse.Namespace) -> list[Method]:
     starts = np.cumsum([0, *map(len, levels)])
     ids = [[f"{at:032x}" for at in range(start, end)] for start, end in pairwise(starts)]
-    few = chnsw.build([(ids[0][:100], levels[0][:100])], exact=10)
-    chnsw.read(InMemory.of(few)).nearest_positions(questions, K)  # Compiles it.
+    sample = chnsw.build([(ids[0][:100], levels[0][:100])], exact=10)
+    chnsw.read(InMemory.of(sample)).nearest_positions(questions, K)  # Compile it before measuring.
     started = time.process_time()
-    data = chnsw.build(list(zip(ids, levels, strict=True)), given.m, given.ef_build)
-    took = time.process_time() - started
+    data = chnsw.build(list(zip(ids, levels, strict=True)), args.m, args.ef_build)
+    build_s = time.process_time() - started
     index = chnsw.read(InMemory.of(data))
     parts = [(at, at + 1) for at in np.flatnonzero(index.firsts >= 0)]
     parts[-1:] = [
@@ -145,23 +151,26 @@ def by_chnsw(levels: Sequence[np.ndarray], questions: np.ndarray, given: argpars
     ]
 
     def ask(ef: int) -> np.ndarray:
-        return filled(index.nearest_positions(questions, K, ef)[0]) - starts[:-1, None]
+        return pad_levels(index.nearest_positions(questions, K, ef)[0]) - starts[:-1, None]
 
     def ask_alone(ef: int) -> np.ndarray:
-        found = [filled(one.nearest_positions(questions, K, ef)[0]) for one in alone]
-        return np.concatenate(found, axis=1) - starts[:-1, None]
+        positions = [pad_levels(one.nearest_positions(questions, K, ef)[0]) for one in alone]
+        return np.concatenate(positions, axis=1) - starts[:-1, None]
 
-    return [Way(name, how, took, len(data), [], []) for name, how in (("C-HNSW", ask), ("alone", ask_alone))]
+    return [
+        Method(name, ask_levels, build_s, len(data), [], [])
+        for name, ask_levels in (("C-HNSW", ask), ("alone", ask_alone))
+    ]
 
 
-def filled(places: np.ndarray) -> np.ndarray:
+def pad_levels(places: np.ndarray) -> np.ndarray:
     """Pads levels with fewer nodes to K."""
     return np.pad(places, [(0, 0), (0, 0), (0, K - places.shape[2])], constant_values=-1)
 
 
 def by_faiss(
-    name: str, levels: Sequence[np.ndarray], questions: np.ndarray, given: argparse.Namespace
-) -> Way:
+    name: str, levels: Sequence[np.ndarray], questions: np.ndarray, args: argparse.Namespace
+) -> Method:
     import faiss
 
     faiss.omp_set_num_threads(1)
@@ -169,81 +178,88 @@ def by_faiss(
     for level in levels:
         width, metric = level.shape[1], faiss.METRIC_INNER_PRODUCT
         if name == "faiss":
-            index = faiss.IndexHNSWFlat(width, given.m, metric)
+            index = faiss.IndexHNSWFlat(width, args.m, metric)
         else:
-            index = faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_8bit, given.m, metric)
+            index = faiss.IndexHNSWSQ(width, faiss.ScalarQuantizer.QT_8bit, args.m, metric)
             index.train(level)
-        index.hnsw.efConstruction = given.ef_build
+        index.hnsw.efConstruction = args.ef_build
         index.add(level)
         indexes.append(index)
-    took = time.process_time() - started
+    build_s = time.process_time() - started
 
     def ask(ef: int) -> np.ndarray:
-        found = np.empty((len(questions), len(levels), K), np.int64)
+        positions = np.empty((len(questions), len(levels), K), np.int64)
         for at, index in enumerate(indexes):
             index.hnsw.efSearch = ef
-            found[:, at] = index.search(questions, K)[1]
-        return found
+            positions[:, at] = index.search(questions, K)[1]
+        return positions
 
-    return Way(name, ask, took, sum(len(faiss.serialize_index(index)) for index in indexes), [], [])
+    return Method(name, ask, build_s, sum(len(faiss.serialize_index(index)) for index in indexes), [], [])
 
 
-def recall(found: np.ndarray, truth: Sequence[np.ndarray]) -> float:
+def recall(positions: np.ndarray, truth: Sequence[np.ndarray]) -> float:
     """`truth`: for each level [questions, K or fewer]."""
     shares = []
     for level, exact in enumerate(truth):
-        both = [np.intersect1d(a, b).size for a, b in zip(found[:, level], exact, strict=True)]
+        both = [np.intersect1d(a, b).size for a, b in zip(positions[:, level], exact, strict=True)]
         shares.append(np.mean(both) / exact.shape[1])
     return float(np.mean(shares))
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--nodes", type=int, default=100_000, help="number of nodes at level 0")
-    arguments.add_argument("--dimensions", type=int, default=256, help="dimensions of random vectors")
-    arguments.add_argument(
-        "--vectors", default="random", metavar="random|FILE", help="a .npy file, or a folder of Parquet files"
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=100_000, help="nodes of level 0")
+    parser.add_argument("--dimensions", type=int, default=256, help="dimensions of random vectors")
+    parser.add_argument(
+        "--vectors",
+        default="random",
+        metavar="random|FILE",
+        help="random vectors, a .npy file, or a folder of Parquet files",
     )
-    arguments.add_argument("--noise", type=float, default=0.6)
-    arguments.add_argument("--levels", type=int, default=11, help="maximum number of levels")
-    arguments.add_argument("--questions", type=int, default=500)
-    arguments.add_argument("--m", type=int, default=chnsw.M)
-    arguments.add_argument("--ef-build", type=int, default=chnsw.EF_BUILD)
-    arguments.add_argument("--against", choices=["faiss", "faiss-8-bits"], nargs="*", default=["faiss"])
-    arguments.add_argument("--seed", type=int, default=1)
-    given = arguments.parse_args()
-    rng = np.random.default_rng(given.seed)
-    nodes, questions = nodes_and_questions(given, rng)
-    levels = levels_of(nodes, given.levels, rng)
+    parser.add_argument(
+        "--noise", type=float, default=0.6, help="length of the noise added to repeated vectors"
+    )
+    parser.add_argument("--levels", type=int, default=11, help="maximum number of levels")
+    parser.add_argument("--questions", type=int, default=500)
+    parser.add_argument("--m", type=int, default=chnsw.M)
+    parser.add_argument("--ef-build", type=int, default=chnsw.EF_BUILD)
+    parser.add_argument("--against", choices=["faiss", "faiss-8-bits"], nargs="*", default=["faiss"])
+    parser.add_argument("--seed", type=int, default=1)
+    args = parser.parse_args()
+    rng = np.random.default_rng(args.seed)
+    nodes, questions = nodes_and_questions(args, rng)
+    levels = levels_of(nodes, args.levels, rng)
     print("levels:", *(f"{len(level):,}" for level in levels), f"| {nodes.shape[1]} dimensions", flush=True)
     products = ((questions @ level.T, min(K, len(level))) for level in levels)
     truth = [np.argpartition(-of, k - 1, axis=1)[:, :k] for of, k in products]
-    ways = by_chnsw(levels, questions, given)
-    ways += [by_faiss(name, levels, questions, given) for name in given.against]
-    for way in ways:
-        print(f"{way.name}: {way.build_s:.0f} CPU s to build, {way.n_bytes / 1e6:.0f} MB", flush=True)
-    print("\nms of a question, recall@5\n" + "ef".rjust(4), *(way.name.rjust(16) for way in ways))
+    methods = by_chnsw(levels, questions, args)
+    methods += [by_faiss(name, levels, questions, args) for name in args.against]
+    for method in methods:
+        print(
+            f"{method.name}: {method.build_s:.0f} CPU s to build, {method.n_bytes / 1e6:.0f} MB", flush=True
+        )
+    print("\nms per question, recall@5\n" + "ef".rjust(4), *(method.name.rjust(16) for method in methods))
     for ef in EFS:
-        times: dict[str, list[float]] = {way.name: [] for way in ways}
+        times: dict[str, list[float]] = {method.name: [] for method in methods}
         for at in range(ROUNDS):
-            for way in ways:
+            for method in methods:
                 started = time.process_time()
-                found = way.ask(ef)
-                times[way.name].append(1000 * (time.process_time() - started) / len(questions))
+                positions = method.ask(ef)
+                times[method.name].append(1000 * (time.process_time() - started) / len(questions))
                 if not at:
-                    way.recall.append(recall(found, truth))
-        for way in ways:
-            way.ms.append(min(times[way.name]))
-        shown = (f"{way.ms[-1]:.3f} {way.recall[-1]:.3f}".rjust(16) for way in ways)
+                    method.recall.append(recall(positions, truth))
+        for method in methods:
+            method.ms.append(min(times[method.name]))
+        shown = (f"{method.ms[-1]:.3f} {method.recall[-1]:.3f}".rjust(16) for method in methods)
         print(str(ef).rjust(4), *shown, flush=True)
-    print("\nms of a question at a recall, and how many times as long as C-HNSW")
+    print("\nms per question at a given recall, and as a multiple of C-HNSW")
     for wanted in RECALLS:
-        own = ways[0].at(wanted)
+        baseline_ms = methods[0].at(wanted)
         cells: list[str] = []
-        for way in ways:
-            ms = way.at(wanted)
-            times_own = f" ({ms / own:.1f})" if ms and own else ""
-            cells.append((f"{ms:.3f}" if ms else "never") + times_own)
+        for method in methods:
+            ms = method.at(wanted)
+            ratio = f" ({ms / baseline_ms:.1f})" if ms and baseline_ms else ""
+            cells.append((f"{ms:.3f}" if ms else "never") + ratio)
         print(f"{wanted:.2f}", *(cell.rjust(16) for cell in cells))
 
 

@@ -1,9 +1,12 @@
-"""Time and memory of hierarchical Leiden on planted graphs by size and library, run as an index runs it.
+"""Time and memory of hierarchical Leiden on planted graphs, by graph size and library.
 
-Usage: python benchmarks/communities.py --edges 100_000 1_000_000 --limit-s 600. Every graph has two edges per
-node, communities with power-law sizes, preferred members within each, a share CROSS of edges between
-communities, integer weights, one hub connected to a fiftieth of all nodes, and some small components. Each
-run is a separate process that is stopped after --limit-s.
+    python benchmarks/communities.py --edges 100_000 1_000_000 --limit-s 600
+
+Each graph has two edges per node, communities with power-law sizes and preferred members, a share CROSS of
+edges between communities, integer weights, one hub connected to 2% of all nodes, and some small components.
+Each run is a separate process with the same calls as an index run, and is stopped after --limit-s.
+
+Prints one row per graph and library.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ from graphrag_ray.graph.communities import build_communities
 CROSS = 0.15
 HUB_SHARE = 0.02
 ALONE = 0.01
-"""Share of nodes in components of two or three."""
+"""Share of nodes in components of two or three nodes."""
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -53,8 +56,10 @@ def planted_graph(n_edges: int, seed: int) -> Arrays:
     more = int(n_edges - inside - HUB_SHARE * inside)
     one = rng.integers(0, inside, max(0, more))
     last = np.minimum(start[planted[one] + 1], inside)
-    own = start[planted[one]] + ((last - start[planted[one]]) * rng.random(len(one)) ** 2).astype(np.int64)
-    other = np.where(rng.random(len(one)) < CROSS, rng.integers(0, inside, len(one)), own)
+    same_community = start[planted[one]] + ((last - start[planted[one]]) * rng.random(len(one)) ** 2).astype(
+        np.int64
+    )
+    other = np.where(rng.random(len(one)) < CROSS, rng.integers(0, inside, len(one)), same_community)
     hub = rng.choice(inside, int(HUB_SHARE * inside), replace=False)
     alone = np.arange(inside, n - 1, 2)
     source = np.concatenate([node, one, np.zeros(len(hub), dtype=np.int64), alone])
@@ -73,7 +78,7 @@ def planted_graph(n_edges: int, seed: int) -> Arrays:
 
 
 class Timed:
-    """Adds up the CPU seconds of a function."""
+    """Sums the CPU seconds of all calls of a function."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self.function = function
@@ -133,23 +138,23 @@ def one_run(path: Path, library: str) -> dict[str, Any]:
 
 
 HEADER = (
-    "| edges | nodes | library | CPU s | wall s | Leiden itself / all else, CPU s | runs of Leiden | peak "
+    "| edges | nodes | library | CPU s | wall s | Leiden / everything else, CPU s | runs of Leiden | peak "
     "MB (before) | modularity | communities at C0 / C1 / … |\n|" + " --- |" * 10
 )
 
 
-def row(found: dict[str, Any], library: str) -> str:
+def row(result: dict[str, Any], library: str) -> str:
     cells = [
-        f"{found['edges']:,}",
-        f"{found['nodes']:,}",
+        f"{result['edges']:,}",
+        f"{result['nodes']:,}",
         library,
-        f"{found['cpu_s']:.1f}",
-        f"{found['wall_s']:.1f}",
-        f"{found['leiden_s']:.1f} / {found['cpu_s'] - found['leiden_s']:.1f}",
-        f"{found['leiden_calls']:,}",
-        f"{found['peak_mb']:.0f} ({found['before_mb']:.0f})",
-        f"{found['modularity']:.4f}",
-        " / ".join(f"{n:,}" for n in found["levels"]),
+        f"{result['cpu_s']:.1f}",
+        f"{result['wall_s']:.1f}",
+        f"{result['leiden_s']:.1f} / {result['cpu_s'] - result['leiden_s']:.1f}",
+        f"{result['leiden_calls']:,}",
+        f"{result['peak_mb']:.0f} ({result['before_mb']:.0f})",
+        f"{result['modularity']:.4f}",
+        " / ".join(f"{n:,}" for n in result["levels"]),
     ]
     return "| " + " | ".join(cells) + " |"
 

@@ -1,23 +1,24 @@
-"""Generate a corpus of any size with a planted graph of people, organisations and places.
+"""Generate a corpus of any size with a planted graph of people, organisations and places, and one hub.
 
     python benchmarks/corpus.py OUT --tokens 10_000_000 --seed 1
 
-Writes OUT/part-00000.jsonl … (title, date and text of one document per line) and, next to it, the planted
-graph:
-OUT.truth/entities.jsonl, relationships.jsonl and summary.json. What is written depends on the seed and the
-options alone, and a larger corpus starts with the smaller one, whole documents at a time.
+Writes OUT/part-00000.jsonl … (title, date and text of one document per line), and the planted graph in
+OUT.truth: entities.jsonl, relationships.jsonl and summary.json. The output depends only on the seed and the
+options. A larger corpus begins with the documents of a smaller one.
 
 How it grows:
-- The number of distinct names after n tokens is NAMES_SCALE · n^exponent (Heaps 1978; about 6,000 names in
-  the first million tokens, as in the podcast corpus of the GraphRAG paper).
-- Each document is about one community. A Pitman–Yor process (1997) assigns documents to communities, so their
-  sizes follow a power law. Within a community, new names attach preferentially to names with many ties
-  (Barabási and Albert 1999), so degrees follow one too. A share CROSS of ties leads to other communities.
-- A share FACTS of sentences state a tie. A share CHANCE of these name two members of the community without a
-  tie, as running text does. All other sentences contain no names.
-- The hub is in half of all chunks of CHUNK_TOKENS.
+- After n tokens, NAMES_SCALE · n^exponent names have been used (Heaps 1978). That is about 6,000 names in the
+  first million tokens, as in the podcast corpus of the GraphRAG paper.
+- Each document is about one community. A Pitman–Yor process (1997) assigns documents to communities, so
+  community sizes follow a power law. Within a community, new names are linked preferentially to names that
+  already have links (Barabási and Albert 1999), so degrees follow a power law as well. A share CROSS of the
+  links leads to other communities.
+- A share FACTS of the sentences state a fact about two names. Of these, a share CHANCE names two members of
+  the community that may not be linked, as ordinary text does. All other sentences mention no name.
+- The hub is mentioned in half of all chunks of CHUNK_TOKENS tokens.
 
-Text is streamed, and only the graph is in memory: about 500 bytes per name. Shares no code with graphrag_ray.
+Text is streamed. Only the graph is held in memory, at about 500 bytes a name. This program shares no code
+with graphrag_ray.
 """
 
 from __future__ import annotations
@@ -50,12 +51,12 @@ from corpus_words import (
 
 NAMES_SCALE = 0.8
 CHARACTERS_PER_TOKEN = 4.76
-"""Of this text under cl100k_base, invented names included: measured."""
+"""Measured on this text with cl100k_base, including the invented names."""
 FACTS = 0.38
 CHANCE = 0.10
 CROSS = 0.12
 DISCOUNT, CONCENTRATION = 0.5, 20.0
-"""Of the Pitman–Yor process that deals documents to communities."""
+"""Parameters of the Pitman–Yor process that assigns documents to communities."""
 HUB = ("Meridian Trust", "organization")
 CHUNK_TOKENS = 600
 FILE_CHARACTERS = 1_000_000
@@ -85,7 +86,7 @@ class Document:
 
 
 class Planted:
-    """The graph so far. `dealt` has the community of each document."""
+    """The graph generated so far. `dealt` holds the community of each document."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -95,7 +96,7 @@ class Planted:
         self.n_ties = 0
 
     def community_for_document(self) -> int:
-        """An existing community that documents are about, or a new one."""
+        """Draw the community of the next document: an existing one, or a new one."""
         rng, k, n = self.rng, len(self.communities), len(self.dealt)
         if rng.random() * (CONCENTRATION + n) < CONCENTRATION + DISCOUNT * k:
             self.communities.append(Community())
@@ -105,27 +106,27 @@ class Planted:
         return self.dealt[-1]
 
     def add(self, community: int) -> tuple[int, list[tuple[int, int]]]:
-        """A new name in a community, and its ties as (number, pairs)."""
+        """Add a name to a community. Returns its number and its ties."""
         rng = self.rng
         number = len(self.names)
         text, kind = spell(number, rng)
         self.names.append(Name(text, kind, community))
-        own = self.communities[community]
+        home = self.communities[community]
         ties: list[tuple[int, int]] = []
         for _ in range(1 + int(rng.random() * 3)):
             if number and rng.random() < CROSS:
                 other = int(rng.random() * number)
-            elif own.members:
-                of = own.ends if own.ends and rng.random() < 0.7 else own.members
+            elif home.members:
+                of = home.ends if home.ends and rng.random() < 0.7 else home.members
                 other = of[int(rng.random() * len(of))]
             else:
                 continue
             if (other, number) not in ties:
                 ties.append((other, number))
-        own.members.append(number)
-        own.ties.extend(ties)
+        home.members.append(number)
+        home.ties.extend(ties)
         for tie in ties:
-            own.ends.extend(tie)
+            home.ends.extend(tie)
         self.n_ties += len(ties)
         return number, ties
 
@@ -164,7 +165,7 @@ def _syllable(digit: int) -> str:
 
 
 class Writer:
-    """Writes documents of a planted graph, one after the other."""
+    """Writes the documents of a planted graph in sequence."""
 
     def __init__(self, seed: int, exponent: float) -> None:
         self.rng = random.Random(seed)
@@ -174,8 +175,7 @@ class Writer:
         self.hub_sentences = 0
         self.born: list[tuple[int, list[tuple[int, int]]]] = []
         # P(no hub in a chunk) = (1 - p)^(sentences per chunk) = 1/2. A sentence has about 80 characters, and
-        # introducing a name takes several.
-        # and one that is born brings several.
+        # introducing a name takes several sentences.
         self._hub = 1 - 0.5 ** (102 / (CHUNK_TOKENS * CHARACTERS_PER_TOKEN))
 
     def wanted_names(self) -> float:
@@ -206,18 +206,18 @@ class Writer:
             if ties:
                 return " ".join([self._fact(*tie) for tie in ties])
             return f"{graph.names[number].text} {_one(DID, random_)} the {_one(NOUNS, random_)}."
-        own = graph.communities[community]
+        home = graph.communities[community]
         at = random_()
-        if at < self._hub and own.members:
+        if at < self._hub and home.members:
             self.hub_sentences += 1
-            member = graph.names[own.members[int(random_() * len(own.members))]].text
+            member = graph.names[home.members[int(random_() * len(home.members))]].text
             return f"{member} {_one(VERBS, random_)} the {HUB[0]} {_one(ABOUT, random_)}."
-        if at < self._hub + FACTS * CHANCE and len(own.members) > 1:
-            one, other = (own.members[int(random_() * len(own.members))] for _ in range(2))
+        if at < self._hub + FACTS * CHANCE and len(home.members) > 1:
+            one, other = (home.members[int(random_() * len(home.members))] for _ in range(2))
             return self._fact(one, other) if one != other else self._filler(community)
-        if at < self._hub + FACTS and own.ties:
+        if at < self._hub + FACTS and home.ties:
             # Older ties are mentioned more often.
-            return self._fact(*own.ties[int(random_() ** 2 * len(own.ties))])
+            return self._fact(*home.ties[int(random_() ** 2 * len(home.ties))])
         return self._filler(community)
 
     def _fact(self, one: int, other: int) -> str:
@@ -274,7 +274,7 @@ def write_corpus(out: Path, tokens: int, seed: int, exponent: float = 0.65) -> d
             row = {"title": document.title, "date": document.date, "text": document.text}
             stream.write(json.dumps(row) + "\n")
             n_documents, in_file = n_documents + 1, in_file + len(document.text)
-            _tell(writer, entities, relationships)
+            _write_truth(writer, entities, relationships)
     if stream is not None:
         stream.close()
     graph = writer.graph
@@ -296,7 +296,7 @@ def write_corpus(out: Path, tokens: int, seed: int, exponent: float = 0.65) -> d
     return summary
 
 
-def _tell(writer: Writer, entities: IO[str], relationships: IO[str]) -> None:
+def _write_truth(writer: Writer, entities: IO[str], relationships: IO[str]) -> None:
     names = writer.graph.names
     for number, ties in writer.born:
         name = names[number]

@@ -1,9 +1,14 @@
-"""Compare reading the same Parquet files by path and as a Ray Data dataset: CPU time and driver memory
-(Linux only). Usage: python benchmarks/dataset_input.py ../shared/data/2wiki/passages.jsonl.gz --tokens
-2000000 10000000. The passages (.jsonl or .jsonl.gz with columns id, title and text) are repeated with
-different salts until the number of tokens is reached, in Parquet files of 5,000 rows. Only step `read` is
-measured, from documents to stored chunks, because all later steps are the same: CPU time of all processes
-after the start of Ray, and the driver's peak private memory. `processes.py` explains how."""
+"""Compare reading the same Parquet files by path and as a Ray Data dataset: CPU time and driver memory.
+
+    python benchmarks/dataset_input.py ../shared/data/2wiki/passages.jsonl.gz --tokens 2000000 10000000
+
+The passages (.jsonl or .jsonl.gz with columns id, title and text) are repeated with different salts until the
+number of tokens is reached, and written to Parquet files of 5,000 rows. Only the step `read`, from documents
+to stored chunks, is measured, because all later steps are the same.
+
+Prints the CPU time of all processes after Ray has started, and the driver's peak private memory. See
+`processes.py` for how they are measured. Linux only.
+"""
 
 from __future__ import annotations
 
@@ -30,13 +35,13 @@ def write_rows(passages: Path, folder: Path, tokens: int) -> int:
     from graphrag_ray.corpus.tokens import count_tokens
 
     with (gzip.open if passages.suffix == ".gz" else open)(passages, "rt") as stream:
-        given = [json.loads(line) for line in stream]
-    sizes = [count_tokens(row["text"], "cl100k_base") + 6 for row in given]
+        passage_rows = [json.loads(line) for line in stream]
+    sizes = [count_tokens(row["text"], "cl100k_base") + 6 for row in passage_rows]
 
     def rows() -> Any:
         written = 0
         for salt in count():
-            for row, size in zip(given, sizes, strict=True):
+            for row, size in zip(passage_rows, sizes, strict=True):
                 if written >= tokens:
                     return
                 written += size
@@ -50,7 +55,7 @@ def write_rows(passages: Path, folder: Path, tokens: int) -> int:
 
 
 def read_by(way: str, rows: str, root: str) -> None:
-    """Runs in its own process."""
+    """Read the rows in this process, started by `compare`."""
     from graphrag_ray.base.settings_file import parse_settings
     from graphrag_ray.corpus.parse import missing_column_fault
     from graphrag_ray.engine.input_rows import InputRows
@@ -65,16 +70,16 @@ def read_by(way: str, rows: str, root: str) -> None:
     settings = parse_settings({"input": {"id_column": "id"}})
     with connect():
         executor = RayExecutor(Store(root), Models.from_settings(settings))
-        given: str | InputRows = rows
+        source: str | InputRows = rows
         if way == "dataset":
             import ray.data
 
-            given = InputRows(ray.data.read_parquet(rows))
-            given.resolve(lambda columns: missing_column_fault(columns, settings.input))
+            source = InputRows(ray.data.read_parquet(rows))
+            source.resolve(lambda columns: missing_column_fault(columns, settings.input))
         print("started", flush=True)
         began = time.monotonic()
         done = read_input(
-            Run(executor, settings, {}, None, Observer()), given, add=False, allow_deletes=False
+            Run(executor, settings, {}, None, Observer()), source, add=False, allow_deletes=False
         )
         print("read", flush=True)
         parts = len(done.parts("documents"))
@@ -117,12 +122,12 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, nargs="+", default=[2_000_000, 10_000_000])
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=list(WAYS))
     parser.add_argument("--read-by", nargs=3, metavar=("WAY", "ROWS", "ROOT"), help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.read_by:
-        read_by(*given.read_by)
+    args = parser.parse_args()
+    if args.read_by:
+        read_by(*args.read_by)
         return
-    for tokens in given.tokens:
-        compare(given.passages, tokens, given.ways)
+    for tokens in args.tokens:
+        compare(args.passages, tokens, args.ways)
 
 
 if __name__ == "__main__":

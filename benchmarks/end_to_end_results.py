@@ -1,18 +1,18 @@
-"""Record what the program produces end to end, and compare two recordings: did a refactoring change a result?
+"""Record end-to-end results and compare two recordings, to check that a refactoring changes nothing.
 
     python benchmarks/end_to_end_results.py record DIR             # every case, about 2 minutes of CPU
     python benchmarks/end_to_end_results.py record DIR --only demo,update
     python benchmarks/end_to_end_results.py compare BEFORE AFTER   # a diff and exit code 1 if they differ
 
-The package that is recorded is the one that Python imports: set PYTHONPATH to the checkout. Every case builds
-indexes in this process with the offline engine, and writes one file per result below DIR/CASE: finished
-tables, answers of every search method, exports, HTTP replies, the output of commands. Only what legitimately
-varies is normalised: times, durations, concurrency, versions, host names, the temporary folder, the names of
-stored parts. Vectors are rounded to 3 decimals and hashed, other floats rounded to 6 significant digits.
+Records the package that Python imports; set PYTHONPATH to choose a checkout. Each case builds indexes in this
+process with the offline engine, and writes one file per result below DIR/CASE: finished tables, answers of
+every search method, exports, HTTP replies and command output. Values that legitimately vary are normalised:
+times, durations, concurrency, versions, host names, the temporary folder and the names of stored parts.
+Vectors are rounded to 3 decimals and hashed. Other floats are rounded to 6 significant digits.
 
 The cases `2wiki` and `podcasts` read the folder GRAPHRAG_RAY_SHARED_DATA, by default ../shared/data next to
-the checkout, and are skipped if it does not exist. Recordings contain their text: keep them out of the
-repository. `compare` without --only compares the cases that both recordings have.
+the checkout, and are skipped if it does not exist. Recordings contain text of these corpora, so do not commit
+them. Without --only, `compare` compares the cases that both recordings contain.
 """
 
 from __future__ import annotations
@@ -84,9 +84,9 @@ VOLATILE = re.compile(
     r".*_(?:at|until)|latency_.*|(?:model_)?seconds|(?:mean|peak)_in_flight|share_of_limit|host|pid|created|period"
     r"|versions?|code|inputs|waiting|others|parts"  # The last three are sizes of stored files, from `gc`.
 )
-"""Keys whose values vary from run to run, or with the version of the code alone."""
+"""Keys whose values vary between runs, or only with the version of the code."""
 MEASURED = ("ttft_s", "tokens_per_s", "slow_share", "slow_factor")
-"""Assumptions of `estimate` that come from an earlier run's times."""
+"""Assumptions of `estimate` derived from the times of an earlier run."""
 _TEXT = (
     (re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d(?:\.\d+)?)?(?:Z|[+-]\d\d:\d\d)?"), "<time>"),
     (
@@ -107,7 +107,7 @@ def text_of(text: str, work: Path) -> str:
 
 
 def printed(text: str, work: Path) -> str:
-    """Output for people: durations vary, and so does the width of their columns."""
+    """Normalise human-readable output: durations and the width of their columns vary."""
     text = _DURATION.sub("<duration>", text_of(text, work))
     return re.sub(r"(?m)[ \t]+$", "", re.sub(r" {2,}<duration>|<duration> {2,}", "  <duration>  ", text))
 
@@ -119,11 +119,11 @@ def normal(value: Any, work: Path, within: str = "") -> Any:
         embeds = within == "embed" or value.get("stage") == "answer"
         varies = {"calls", "requests", "unreported"} if embeds else set()
         varies |= {"value"} if value.get("name") in MEASURED else set()
-        found = {}
+        normalized = {}
         for key in sorted(set(value) - {"compact"}):  # This step depends on how often a run flushed.
             hidden = value[key] is not None and (key in varies or VOLATILE.fullmatch(key))
-            found[key] = "<varies>" if hidden else normal(value[key], work, key)
-        return found
+            normalized[key] = "<varies>" if hidden else normal(value[key], work, key)
+        return normalized
     if isinstance(value, str):
         return text_of(value, work)
     if isinstance(value, float):
@@ -155,10 +155,10 @@ class Recording:
 
     def rows(self, name: str, rows: Iterable[Any], in_order: bool = False) -> None:
         """Write one JSON object per line, sorted by id, or as a whole if there is none."""
-        found = [normal(row, self.work) for row in rows]
+        normalized = [normal(row, self.work) for row in rows]
         if not in_order:
-            found.sort(key=lambda row: (str(row.get("id", "")), json.dumps(row, ensure_ascii=False)))
-        self.text(f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in found))
+            normalized.sort(key=lambda row: (str(row.get("id", "")), json.dumps(row, ensure_ascii=False)))
+        self.text(f"{name}.jsonl", "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in normalized))
 
     def run(self, *words: str) -> tuple[int, str, str]:
         """Run a command in this process. Returns exit code, standard output and standard error."""
@@ -177,18 +177,18 @@ class Recording:
     def called(self, *words: str) -> dict[str, Any]:
         """The JSON output of a command, its exit code and its standard error."""
         code, out, err = self.run(*words, "--json")
-        told: dict[str, Any] = {"exit_code": code, "stderr": printed(err, self.work).splitlines()}
+        result: dict[str, Any] = {"exit_code": code, "stderr": printed(err, self.work).splitlines()}
         try:
             shown = json.loads(out)
         except json.JSONDecodeError:
-            return told | {"stdout": printed(out, self.work).splitlines()}
-        return told | (shown if isinstance(shown, dict) else {"rows": shown})
+            return result | {"stdout": printed(out, self.work).splitlines()}
+        return result | (shown if isinstance(shown, dict) else {"rows": shown})
 
     def command(self, name: str, *words: str) -> dict[str, Any]:
         """Record the JSON output of a command, one line per key."""
-        told = self.called(*words)
-        self.rows(name, ({"id": key, "value": {key: value}} for key, value in told.items()))
-        return told
+        result = self.called(*words)
+        self.rows(name, ({"id": key, "value": {key: value}} for key, value in result.items()))
+        return result
 
     def shown(self, name: str, *words: str) -> None:
         """Record the output of a command for people."""
@@ -200,9 +200,11 @@ class Recording:
         from graphrag_ray import open_index
 
         to = name or root
-        told = self.command(f"{to}/commands/index", "index", "input", "--root", root, "--in-process", *words)
-        if told["exit_code"] != expect:
-            raise SystemExit(f"index ended with exit code {told['exit_code']}: {told['stderr'][-5:]}")
+        result = self.command(
+            f"{to}/commands/index", "index", "input", "--root", root, "--in-process", *words
+        )
+        if result["exit_code"] != expect:
+            raise SystemExit(f"index ended with exit code {result['exit_code']}: {result['stderr'][-5:]}")
         opened = open_index(root)
         for table in TABLES:
             self.rows(f"{to}/tables/{table}", opened.table(table).to_pylist())
@@ -234,16 +236,16 @@ class Recording:
 
     def answers(self, root: str, questions: Iterable[str], asked: Mapping[str, tuple[str, ...]]) -> None:
         for name, words in asked.items():
-            told = (self.called("query", one, "--root", root, *words) | {"id": one} for one in questions)
-            self.rows(f"{root}/answers/{name}", told)
+            rows = (self.called("query", one, "--root", root, *words) | {"id": one} for one in questions)
+            self.rows(f"{root}/answers/{name}", rows)
 
     def exports(self, root: str, *words: str) -> None:
         for form in ("graphrag", "graphml", "csv"):
             to = "-".join(["export", root, form, *words[1:]])
             name = f"{root}/exports/{to}"
-            told = self.called("export", "--root", root, "--format", form, "--out", to, *words)
-            files = {re.sub(r"\.lance/.*", ".lance", str(one)) for one in told.pop("files", ())}
-            self.rows(f"{name}/command", ({"id": key, "value": value} for key, value in told.items()))
+            result = self.called("export", "--root", root, "--format", form, "--out", to, *words)
+            files = {re.sub(r"\.lance/.*", ".lance", str(one)) for one in result.pop("files", ())}
+            self.rows(f"{name}/command", ({"id": key, "value": value} for key, value in result.items()))
             self.text(f"{name}/files.txt", "".join(f"{one}\n" for one in sorted(files)))
             for path in sorted(Path(to).rglob("*")):
                 if path.suffix == ".parquet":
@@ -347,7 +349,7 @@ def asked_by(methods: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 def tiny(record: Recording) -> None:
-    """Used by the test of this program."""
+    """A small case for the unit test of this program."""
     demo_files(2)
     record.index("index")
     record.answers("index", DEMO_QUESTIONS[:1], asked_by(["local"]))
@@ -457,10 +459,10 @@ def command_line(record: Recording) -> None:
 
 def shared(corpus: str) -> Path | None:
     """The folder of a corpus outside the repository, or None, with a message, if it does not exist."""
-    found = Path(os.environ.get("GRAPHRAG_RAY_SHARED_DATA", REPOSITORY.parent / "shared" / "data")) / corpus
-    if found.is_dir():
-        return found
-    print(f"{corpus}: skipped, there is no {found} (GRAPHRAG_RAY_SHARED_DATA)", file=sys.stderr)
+    folder = Path(os.environ.get("GRAPHRAG_RAY_SHARED_DATA", REPOSITORY.parent / "shared" / "data")) / corpus
+    if folder.is_dir():
+        return folder
+    print(f"{corpus}: skipped, there is no {folder} (GRAPHRAG_RAY_SHARED_DATA)", file=sys.stderr)
     return None
 
 
@@ -492,8 +494,8 @@ def podcasts(record: Recording) -> None:
             archive.extract(name)
     with (data / "questions.csv").open(encoding="utf-8-sig", newline="") as rows:
         questions = [row["question_text"] for row in itertools.islice(csv.DictReader(rows), 2)]
-    kept = ("--set", "chunking.size=document", "--set", r"input.strip_pattern=[^\n]*?\.txt\s")
-    record.index("index", *kept)
+    options = ("--set", "chunking.size=document", "--set", r"input.strip_pattern=[^\n]*?\.txt\s")
+    record.index("index", *options)
     record.answers("index", questions, asked_by(GRAPH_METHODS))
     record.exports("index")
 
@@ -529,9 +531,9 @@ def record_case(name: str, directory: Path) -> None:
     print(f"{name}: {files} files, {time.process_time() - started:.0f} s of CPU", file=sys.stderr, flush=True)
 
 
-def compare(before: Path, after: Path, only: Iterable[str], most: int = 3) -> list[str]:
+def compare(before: Path, after: Path, only: Iterable[str], max_examples: int = 3) -> list[str]:
     """Return the differences between two recordings as lines to print; empty if there are none."""
-    found: list[str] = []
+    report: list[str] = []
     cases = list(only) or [name for name in CASES if (before / name).is_dir() and (after / name).is_dir()]
     if not cases:
         return [f"nothing to compare: {before} and {after} have no case in common"]
@@ -541,15 +543,15 @@ def compare(before: Path, after: Path, only: Iterable[str], most: int = 3) -> li
             for root in (before, after)
         ]
         if not any(files):
-            found.append(f"{case}: not recorded")
+            report.append(f"{case}: not recorded")
         for name in sorted(files[0].keys() | files[1].keys()):
             if name not in files[0] or name not in files[1]:
-                found.append(f"{name}: only {'before' if name in files[0] else 'after'}")
+                report.append(f"{name}: only {'before' if name in files[0] else 'after'}")
                 continue
             old, new = (of[name].read_text("utf-8") for of in files)
             if old != new:
-                found += [f"{name}:", *(f"    {line}" for line in differences(name, old, new, most))]
-    return found
+                report += [f"{name}:", *(f"    {line}" for line in differences(name, old, new, max_examples))]
+    return report
 
 
 def differences(name: str, old: str, new: str, most: int) -> list[str]:
@@ -612,9 +614,9 @@ def main() -> None:
     if unknown := sorted(set(options.only) - set(CASES)):
         parser.error(f"unknown cases {', '.join(unknown)}; choose from {', '.join(CASES)}")
     if options.command == "compare":
-        found = compare(options.before, options.after, options.only)
-        print("\n".join(found) or "no difference")
-        sys.exit(bool(found))
+        report = compare(options.before, options.after, options.only)
+        print("\n".join(report) or "no difference")
+        sys.exit(bool(report))
     import graphrag_ray
 
     print(f"recording {Path(graphrag_ray.__file__).parent}", file=sys.stderr)

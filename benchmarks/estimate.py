@@ -1,9 +1,13 @@
-"""The accuracy of `graphrag-ray estimate`: its forecast of an index compared with the real index.
+"""The accuracy of `graphrag-ray estimate`: compare its forecast with a finished index.
 
-Usage: python benchmarks/estimate.py INPUT --index ROOT [--learn ROOT] [--sample N]. --index is an index of
-INPUT that was built in one run, whose settings are used. --learn is a trial index of a few documents of
-INPUT, from whose replies the forecast learns; without it, the forecast uses its assumptions. Seconds are
-those of the steps; the total includes steps without calls, but not the start of the process.
+    python benchmarks/estimate.py INPUT --index ROOT [--learn ROOT] [--sample N]
+
+--index is an index of INPUT that was built in a single run; its settings are used. --learn is a trial index
+of a few documents of INPUT, whose replies calibrate the forecast. Without it, the forecast relies on its
+assumptions.
+
+Prints estimated and actual calls, tokens, cost and seconds by step. The total of the seconds includes steps
+without model calls, but not the start of the process.
 """
 
 from __future__ import annotations
@@ -29,14 +33,14 @@ def main() -> None:
     parser.add_argument("--index", required=True, metavar="ROOT")
     parser.add_argument("--learn", metavar="ROOT")
     parser.add_argument("--sample", type=int, default=SAMPLE_CHUNKS)
-    given = parser.parse_args()
-    store = Store(given.index)
+    args = parser.parse_args()
+    store = Store(args.index)
     settings = parse_settings(without_machine_settings(open_latest(store).settings))
     wall, cpu = time.perf_counter(), time.process_time()
-    found = estimate(given.input, settings, root=given.learn, sample=given.sample)
+    predicted = estimate(args.input, settings, root=args.learn, sample=args.sample)
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     actual = index_status(store)
-    rows = {s["stage"]: {**s, **s["volume"]} for s in map(as_row, found.stages)}
+    rows = {s["stage"]: {**s, **s["volume"]} for s in map(as_row, predicted.stages)}
     print(f"{'':14}" + "".join(f"{c:>38}" for c in COLUMNS))
     print(f"{'':14}" + "estimate      actual  deviation".rjust(38) * len(COLUMNS))
     sums = {c: [0.0, 0.0] for c in COLUMNS}
@@ -46,16 +50,16 @@ def main() -> None:
         for c in COLUMNS:
             sums[c][0] += row.get(c) or 0.0
             sums[c][1] += used[c] or 0.0
-    sums["seconds"] = [found.totals["seconds"] or 0.0, sum(actual["run"]["seconds"].values())]
+    sums["seconds"] = [predicted.totals["seconds"] or 0.0, sum(actual["run"]["seconds"].values())]
     show("total", {c: (sums[c][0], sums[c][1]) for c in COLUMNS})
     tokens = [sums["prompt_tokens"][i] + sums["completion_tokens"][i] for i in (0, 1)]
-    print(f"\ntotal tokens {deviation(*tokens)}")
+    print(f"\ntotal tokens  {deviation(*tokens)}")
     for name in ("entities", "relationships", "communities"):
         print(
-            f"{name:14}{found.graph[name]:>14,.0f}{actual['counts'][name]:>12,}"
-            f"{deviation(found.graph[name], actual['counts'][name]):>12}"
+            f"{name:14}{predicted.graph[name]:>14,.0f}{actual['counts'][name]:>12,}"
+            f"{deviation(predicted.graph[name], actual['counts'][name]):>12}"
         )
-    print(f"\nthe forecast took {wall:.1f} s, {cpu:.1f} s of CPU")
+    print(f"\nthe forecast took {wall:.1f} s ({cpu:.1f} s of CPU)")
 
 
 def as_row(stage) -> dict:

@@ -1,14 +1,15 @@
-"""Measure how the cost of an index grows with its corpus: `graphrag-ray index` with the offline engine.
+"""How the cost of indexing grows with the size of the corpus: `graphrag-ray index` with the offline engine.
 
     python benchmarks/growth.py --tokens 1_000_000 10_000_000 --work /tmp/growth
 
-Writes corpora with these numbers of tokens (`corpus.py`), indexes each with a Ray of its own, and prints
-tables: CPU
-seconds of all processes per million tokens, wall, seconds by step, peak memory of the driver and of the
-workers, bytes written. See `processes.py` for how they are measured. A run has a constant part, mostly Ray's
-start; it is measured by indexing one short document, and taken off in the column that says so.
+Generates a corpus of each size (`corpus.py`) and indexes it with a separate Ray instance. Prints tables of
+CPU seconds of all processes per million tokens, wall time, time by step, peak memory of the driver and of the
+workers, and bytes written. See `processes.py` for how they are measured.
 
-Corpora and indexes remain in --work. Existing corpora are reused; indexes are always rebuilt.
+Every run has a fixed cost, mostly for starting Ray. It is measured by indexing one short document, and
+subtracted in the column "less the constant part".
+
+Corpora and indexes stay in --work. An existing corpus is reused; an index is always rebuilt.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def lap_of(line: str) -> str | None:
 
 
 def corpus(work: Path, tokens: int, seed: int, exponent: float) -> tuple[Path, Mapping[str, Any]]:
-    """A corpus of this many tokens, written unless it exists; 0: one short document."""
+    """A corpus of this many tokens, generated if it does not exist. 0 means one short document."""
     out = work / (f"corpus-{tokens}-{seed}" + (f"-{exponent}" if exponent != 0.65 else ""))
     summary = work / f"{out.name}.truth" / "summary.json"
     if not tokens:
@@ -88,9 +89,9 @@ def _bytes(folder: Path) -> int:
     return sum(p.stat().st_size for p in folder.rglob("*") if p.is_file())
 
 
-def summary_row(tokens: int, totals: Totals, found: Mapping[str, Any], constant: Totals | None) -> str:
-    """A row of the table of runs under `HEADER`."""
-    counts, sizes = found["counts"], found["bytes"]
+def summary_row(tokens: int, totals: Totals, built: Mapping[str, Any], constant: Totals | None) -> str:
+    """A row of the table of runs, with the columns of `HEADER`."""
+    counts, sizes = built["counts"], built["bytes"]
     millions = tokens / 1e6
     cpu = totals.total_cpu_s
     net = f"{(cpu - constant.total_cpu_s) / millions:.1f}" if constant else ""
@@ -118,7 +119,7 @@ def summary_row(tokens: int, totals: Totals, found: Mapping[str, Any], constant:
 HEADER = (
     "| tokens | documents | chunks | entities | relationships | reports | wall s | CPU s | CPU s per million "
     "tokens | less the constant part | driver MB | largest worker / all workers MB | object store MB | "
-    "tables MB | journal MB | sent to disk MB |\n|" + " --- |" * 16
+    "tables MB | journal MB | written to disk MB |\n|" + " --- |" * 16
 )
 
 
@@ -157,7 +158,12 @@ def main() -> None:
         "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
     )
     parser.add_argument("--work", type=Path, default=Path("growth"), help="folder for corpora and indexes")
-    parser.add_argument("--constant", action=argparse.BooleanOptionalAction, default=True)
+    parser.add_argument(
+        "--constant",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help="measure the fixed cost of a run",
+    )
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     options = parser.parse_args()
     options.work.mkdir(parents=True, exist_ok=True)
@@ -167,15 +173,15 @@ def main() -> None:
     rows: list[str] = []
     for tokens in ([0] if options.constant else []) + options.tokens:
         folder, planted = corpus(options.work, tokens, options.seed, options.exponent)
-        totals, found = index(folder, options.work / f"index-{folder.name}", extra)
-        result = {"tokens": planted["tokens"], "used": asdict(totals), **found}
+        totals, built = index(folder, options.work / f"index-{folder.name}", extra)
+        result = {"tokens": planted["tokens"], "used": asdict(totals), **built}
         (options.work / f"result-{folder.name}.json").write_text(json.dumps(result, indent=2), "utf-8")
         if not tokens:
             constant = totals
             print(f"constant part: {totals.total_cpu_s:.1f} CPU s, {totals.wall_s:.0f} s wall", flush=True)
             continue
         runs.append((planted["tokens"], totals))
-        rows.append(summary_row(planted["tokens"], totals, found, constant))
+        rows.append(summary_row(planted["tokens"], totals, built, constant))
         print(rows[-1], flush=True)
     print("", HEADER, *rows, "", steps_table(runs), "", roles_table(runs), sep="\n")
 

@@ -1,7 +1,7 @@
 """Start nodes and index runs as separate processes, and kill some of them.
 
-Linux only. Every process gets its own session (`setsid`), in which its children remain even after it has
-died. Only processes in such sessions are inspected and killed.
+Linux only. Each process gets a separate session (`setsid`), in which its children remain after it dies. Only
+processes of these sessions are inspected and killed.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from graphrag_ray.store.files import Store
 from graphrag_ray.store.snapshots import read_latest
 
 STEPS = ("read", "extract", "merge", "describe", "communities", "reports", "embed", "finish")
-"""Steps, as the command prints them when they end."""
+"""Steps by the names that the command prints when they end."""
 KEPT_S = 5.0
-"""Calls answered longer than this before a kill are never repeated."""
+"""Calls answered this long before a kill must never be repeated."""
 ENDS_WITHIN_S = 3600.0
 _LOOK_S = 0.02
 _ROLES = {"Worker": "worker", "ModelLimiter": "limiter"}
@@ -47,14 +47,14 @@ class Process:
 
 def processes(sessions: Iterable[int]) -> list[Process]:
     """The living processes of these sessions."""
-    wanted, found = set(sessions), []
+    wanted, living = set(sessions), []
     for name in os.listdir("/proc"):
         with suppress(OSError, ValueError, IndexError):
             pid = int(name)
             state, _, _, session = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[:4]
             if int(session) in wanted and state not in "ZX":
-                found.append(Process(pid, "leader" if pid in wanted else _role(pid)))
-    return found
+                living.append(Process(pid, "leader" if pid in wanted else _role(pid)))
+    return living
 
 
 def _role(pid: int) -> str:
@@ -184,7 +184,7 @@ def parts_of(root: Path) -> dict[str, list[str]]:
 
 @dataclass
 class Again:
-    """What was answered more than once: requests and texts to embed, and the tokens of repeated answers.
+    """Requests and texts to embed that were answered more than once, and the tokens of repeated answers.
 
     `late` counts those that had been answered more than KEPT_S before every kill that could explain them.
     """
@@ -233,8 +233,8 @@ class Private:
 
 
 class Cluster:
-    """A Ray cluster of nodes on this machine, each with its own session, by which `processes` of a node are
-    found."""
+    """A Ray cluster of nodes on this machine. Each node has a separate session, which identifies its
+    processes."""
 
     def __init__(self, folder: Path, env: Mapping[str, str] | None = None) -> None:
         self.folder = folder
@@ -247,7 +247,7 @@ class Cluster:
 
     @property
     def options(self) -> list[str]:
-        """Environment of a command that is to join the cluster at its current address."""
+        """Options with which a command joins the cluster at its current address."""
         return ["--address", self.address]
 
     def start_node(
@@ -297,7 +297,7 @@ class Cluster:
         return [node.pid for node in self.nodes]
 
     def kill_node(self, session: int) -> None:
-        """The raylet, its workers and all other processes of a node."""
+        """Kill the raylet, its workers and all other processes of a node."""
         kill_sessions([session])
         for node in self.nodes:
             if node.pid == session:
@@ -314,11 +314,11 @@ def cluster(env: Mapping[str, str] | None = None) -> Iterator[Cluster]:
     """A cluster that ends with the block, also on SIGTERM. Ray's sockets need a folder with a short path."""
     before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     with tempfile.TemporaryDirectory(prefix="gr-", dir="/tmp", ignore_cleanup_errors=True) as folder:
-        made = Cluster(Path(folder), env)
+        ray_cluster = Cluster(Path(folder), env)
         try:
-            yield made
+            yield ray_cluster
         finally:
-            made.stop()
+            ray_cluster.stop()
             signal.signal(signal.SIGTERM, before)
 
 
@@ -329,7 +329,7 @@ def free_port() -> int:
         return port
 
 
-def one_of(found: Sequence[Process], role: str, rng: Random) -> list[Process]:
+def one_of(candidates: Sequence[Process], role: str, rng: Random) -> list[Process]:
     """A random process of a role, or [] if there is none."""
-    having = [p for p in found if p.role == role]
-    return [rng.choice(having)] if having else []
+    matching = [p for p in candidates if p.role == role]
+    return [rng.choice(matching)] if matching else []

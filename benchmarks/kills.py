@@ -1,16 +1,19 @@
-r"""Kill index runs repeatedly, and measure what survives, what is paid twice and what resuming costs.
+"""Index runs that are killed repeatedly: what survives, what is paid for twice, and what resuming costs.
 
     python benchmarks/kills.py demo/corpus --kills 60
     python benchmarks/kills.py demo/corpus --resume --latency 8
 
-The first way indexes CORPUS into one fresh root after the other. In each run, at random moments of its steps
-(--seed), something is killed with SIGKILL: a worker, the limiter, a process of Ray Data's,
-the driver, the second of two nodes, or everything. The same command is run until it ends, and
-the parts of all tables, whose names are hashes of their content, are compared with those of an
-undisturbed run. The log of the simulated endpoint, a separate process, shows which requests were paid for
-twice. *late* counts those that were answered more than 5 s before the kill, and must be 0.
+By default, CORPUS is indexed into one new root after another. At random moments of each run (--seed), SIGKILL
+is sent to a worker, the limiter, a Ray Data process, the driver, the second of two nodes, or everything. The
+same command is repeated until it succeeds. Then the parts of all tables, whose names are hashes of their
+content, are compared with those of an undisturbed run.
 
-With --resume, everything is killed once nine tenths of the calls are answered, and the command is run again.
+Prints the kills by victim and moment, and how runs ended. The log of the simulated endpoint, a separate
+process, shows which calls were paid for twice. *late* counts repeated calls whose first answer arrived more
+than 5 s before the kill. It must be 0.
+
+With --resume, everything is killed once nine tenths of the calls are answered. Then the command runs once
+more, and the benchmark prints its time and its extra calls.
 """
 
 from __future__ import annotations
@@ -72,13 +75,13 @@ def victims(role: str, driver: int, nodes: Sequence[int], rng: Random) -> list[k
     return killing.one_of(killing.processes(nodes), role, rng)
 
 
-def under_fire(
+def run_with_kills(
     cluster: killing.Cluster,
     command: Sequence[str],
     usual_s: Mapping[str, float],
     rng: Random,
     campaign: Campaign,
-    most: int,
+    max_kills: int,
 ) -> int:
     """One run with at most this many kills. Returns its exit code."""
     nodes = cluster.keep(2)
@@ -86,7 +89,7 @@ def under_fire(
     campaign.runs += 1
     n = 0
     for moment in MOMENTS:
-        if n == most or rng.random() < 0.5:
+        if n == max_kills or rng.random() < 0.5:
             continue
         if not run.wait_for(moment, rng.random(), usual_s):
             break
@@ -95,14 +98,14 @@ def under_fire(
         if killed := killing.kill(victims(role, run.session, nodes, rng)):
             n += 1
             campaign.kills.append(Kill(moment, role, at))
-            say(f"  {moment:<12} {role:<12} {len(killed)} processes")
+            log_line(f"  {moment:<12} {role:<12} {len(killed)} processes")
     code = run.wait()
     if n:
         last = campaign.kills[-1]
-        ended = "went on to its end" if code == 0 else "ended; the command continues"
+        ended = "completed" if code == 0 else "ended; command run again"
         campaign.outcomes[f"{last.victim}: {ended}"] += 1
         if code not in (0, -9):
-            say("    " + " | ".join(run.printed[-2:])[:400])
+            log_line("    " + " | ".join(run.printed[-2:])[:400])
     return code
 
 
@@ -116,12 +119,12 @@ def build(
     campaign.roots += 1
     until = len(campaign.kills) + KILLS_PER_ROOT
     for _ in range(40):
-        if under_fire(cluster, command, usual_s, rng, campaign, until - len(campaign.kills)) == 0:
+        if run_with_kills(cluster, command, usual_s, rng, campaign, until - len(campaign.kills)) == 0:
             return
-    sys.exit("the command does not come to an end")
+    sys.exit("the command did not succeed after 40 runs")
 
 
-def calm(
+def undisturbed_run(
     cluster: killing.Cluster | killing.Private,
     corpus: Path,
     root: Path,
@@ -144,8 +147,8 @@ def calm(
 def kill_many(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path) -> None:
     options = [f"--latency={args.latency}", f"--embedding-s={args.latency}"]
     more = ["--max-in-flight", str(args.in_flight)]
-    seconds, calls = calm(cluster, args.corpus, scratch / "calm", options, more)
-    say(f"undisturbed: {seconds:.1f} s, {calls} calls")
+    seconds, calls = undisturbed_run(cluster, args.corpus, scratch / "calm", options, more)
+    log_line(f"undisturbed: {seconds:.1f} s, {calls} calls")
     expected = killing.parts_of(scratch / "calm")
     manifest = read_latest(Store(str(scratch / "calm")))
     assert manifest is not None
@@ -159,28 +162,28 @@ def kill_many(args: argparse.Namespace, cluster: killing.Cluster, scratch: Path)
         same = killing.parts_of(root) == expected
         campaign.different += not same
         again.append(killing.paid_again(log, [k.at for k in campaign.kills[before:]]))
-        say(
+        log_line(
             f"root {campaign.roots}: {len(campaign.kills)} kills, tables {'equal' if same else 'DIFFERENT'}, "
             f"{again[-1].answers} answers paid twice"
         )
         for late in again[-1].late:
-            say(f"    LATE: {late}")
+            log_line(f"    LATE: {late}")
     report(campaign, again, calls)
 
 
 def report(campaign: Campaign, again: Sequence[killing.Again], calls: int) -> None:
     kills, n_again = len(campaign.kills), sum(a.answers for a in again)
-    print(f"\n{kills} kills in {campaign.runs} runs of {campaign.roots} roots, {calls} calls a root")
-    print(f"tables that differ from the undisturbed run's: {campaign.different}")
+    print(f"\n{kills} kills in {campaign.runs} runs of {campaign.roots} roots, {calls} calls per root")
+    print(f"roots whose tables differ from the undisturbed run: {campaign.different}")
     tokens = sum(a.tokens for a in again)
-    print(f"paid twice: {n_again} answers ({n_again / kills:.1f} a kill), {tokens:,} tokens")
+    print(f"paid twice: {n_again} answers ({n_again / kills:.1f} per kill), {tokens:,} tokens")
     print(f"late: {sum(len(a.late) for a in again)}\n")
     print("| killed | " + " | ".join(MOMENTS) + " | kills |\n|---" * 1, end="")
     print("|---" * (len(MOMENTS) + 1) + "|")
     for victim in VICTIMS:
         row = [sum(k.victim == victim and k.moment == m for k in campaign.kills) for m in MOMENTS]
         print(f"| {victim} | " + " | ".join(str(n) if n else "" for n in row) + f" | {sum(row)} |")
-    print("\nhow a run ended after its last kill:")
+    print("\noutcomes of runs after their last kill:")
     for outcome, n in sorted(campaign.outcomes.items()):
         print(f"  {outcome}: {n}")
 
@@ -188,8 +191,8 @@ def report(campaign: Campaign, again: Sequence[killing.Again], calls: int) -> No
 def resume(args: argparse.Namespace, cluster: killing.Cluster | killing.Private, scratch: Path) -> None:
     options = [f"--latency={args.latency}", f"--embedding-s={args.latency}"]
     more = ["--max-in-flight", str(args.in_flight)]
-    seconds, calls = calm(cluster, args.corpus, scratch / "calm", options, more, False)
-    say(f"undisturbed: {seconds:.1f} s, {calls} calls")
+    seconds, calls = undisturbed_run(cluster, args.corpus, scratch / "calm", options, more, False)
+    log_line(f"undisturbed: {seconds:.1f} s, {calls} calls")
     root, log = scratch / "root", scratch / "log.jsonl"
     with endpoint("--log", str(log), *options) as url:
         command = killing.index_command(args.corpus, root, url, *more, small_partitions=False)
@@ -204,19 +207,21 @@ def resume(args: argparse.Namespace, cluster: killing.Cluster | killing.Private,
         second = killing.Run(command, cluster.env)
         if second.wait() != 0:
             sys.exit("\n".join(second.printed))
-        took = time.monotonic() - second.began
+        resumed_s = time.monotonic() - second.began
         total = get(url)["total"]["answered"]
     again = killing.paid_again(log, [at])
     same = killing.parts_of(root) == killing.parts_of(scratch / "calm")
     print(f"killed after {until_kill:.1f} s and {answered} of {calls} calls ({answered / calls:.1%})")
-    print(f"the same command again: {took:.1f} s, {took / seconds:.1%} of an undisturbed run's time")
+    print(
+        f"the same command again: {resumed_s:.1f} s, {resumed_s / seconds:.1%} of an undisturbed run's time"
+    )
     print(f"its steps: {', '.join(f'{n} {at - second.began:.1f}' for n, at in second.ended.items())}")
-    print(f"calls of both {total} ({total / calls - 1:+.1%})")
-    print(f"paid twice {again.answers} answers, {again.tokens:,} tokens")
-    print(f"late {len(again.late)}; tables {'equal' if same else 'DIFFERENT'}")
+    print(f"calls of both runs: {total} ({total / calls - 1:+.1%})")
+    print(f"paid twice: {again.answers} answers, {again.tokens:,} tokens")
+    print(f"late: {len(again.late)}; tables {'equal' if same else 'DIFFERENT'}")
 
 
-def say(line: str) -> None:
+def log_line(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -224,16 +229,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("corpus", metavar="CORPUS", type=Path, help="what `graphrag-ray index` reads")
-    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("corpus", metavar="CORPUS", type=Path, help="INPUT of `graphrag-ray index`")
+    parser.add_argument("--kills", type=int, default=50, help="minimum number of kills")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--latency", type=float, default=0.5, help="seconds per call")
+    parser.add_argument("--latency", type=float, default=0.5, help="seconds a call takes")
     parser.add_argument("--in-flight", type=int, default=16)
     parser.add_argument(
         "--resume", action="store_true", help="kill everything once, at nine tenths of the calls"
     )
     parser.add_argument(
-        "--private", action="store_true", help="with --resume: start a separate Ray for each run"
+        "--private", action="store_true", help="with --resume: start a separate Ray instance for each run"
     )
     args = parser.parse_args()
     if args.resume and args.private:

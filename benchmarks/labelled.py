@@ -1,7 +1,7 @@
-"""The quality of the offline engine on passages labelled by hand: names, types, pairs.
+"""The quality of the offline engine on passages labelled by hand: names, types and pairs.
 
-Labels are YAML (their format is described in tests/unit/offline/labelled/2wiki.yaml), and passages are .jsonl
-or .jsonl.gz with `id` and `text`.
+Labels are YAML files; tests/unit/offline/labelled/2wiki.yaml describes the format. Passages are .jsonl or
+.jsonl.gz files with `id` and `text`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _TITLED = re.compile(r"^(?:THE|SIR|KING|QUEEN|MR|MRS|MS|DR) ")
 class Scores:
     """Sums over passages.
 
-    `names`: labelled; `found`: by the engine, without terms; `right`: correct ones of those found;
+    `names`: labelled; `found`: by the engine, without terms; `right`: the correct ones among those found;
     `recalled`: labelled names that were found; `typed`: correct ones with the correct type. Pairs likewise,
     between labelled names.
     """
@@ -72,8 +72,8 @@ def score(labels: Mapping[str, Mapping[str, Any]], passages: Mapping[str, str]) 
     for id_, label in labels.items():
         parameters = CallParameters("default", "offline")
         variables = {**DELIMITERS, "text": passages[id_], "header": "", "entity_types": TYPES}
-        found = parse_records(answer(ChatRequest("extract", (), parameters, variables)).text)
-        _score_passage(id_, label, found, scores)
+        records = parse_records(answer(ChatRequest("extract", (), parameters, variables)).text)
+        _score_passage(id_, label, records, scores)
     return scores
 
 
@@ -82,7 +82,7 @@ def plain(name: str) -> str:
     return _TITLED.sub("", entity_key(_SPACED_HYPHEN.sub("-", name)).replace("’", "'"))
 
 
-def _score_passage(id_: str, label: Mapping[str, Any], found: Records, scores: Scores) -> None:
+def _score_passage(id_: str, label: Mapping[str, Any], records: Records, scores: Scores) -> None:
     n = scores.n
     names: dict[str, str] = {}
     kinds: dict[str, list[str]] = {}
@@ -92,23 +92,23 @@ def _score_passage(id_: str, label: Mapping[str, Any], found: Records, scores: S
             kinds[first] = kind.upper().split("/")
             for form in (first, *others):
                 names.setdefault(plain(form), first)
-    either = {plain(name) for name in label.get("other", ())}
-    hit: dict[str, str] = {}
-    for entity in found.entities:
+    optional = {plain(name) for name in label.get("other", ())}
+    matched: dict[str, str] = {}
+    for entity in records.entities:
         key = plain(entity.title)
         if key in names:
-            first = hit[entity.title] = names[key]
+            first = matched[entity.title] = names[key]
             typed = entity.type in kinds[first]
             n.update({"found": 1, "right": 1, "typed": typed})
             if not typed:
                 scores.mistakes.append(f"{id_} type   {entity.title}: {entity.type}, not {kinds[first]}")
-        elif key not in either and entity.type != "CONCEPT":
+        elif key not in optional and entity.type != "CONCEPT":
             n["found"] += 1
             scores.mistakes.append(f"{id_} no name {entity.title} ({entity.type})")
-    n.update({"names": len(kinds), "recalled": len(set(hit.values()))})
-    scores.mistakes += [f"{id_} missed {name}" for name in kinds.keys() - set(hit.values())]
+    n.update({"names": len(kinds), "recalled": len(set(matched.values()))})
+    scores.mistakes += [f"{id_} missed {name}" for name in kinds.keys() - set(matched.values())]
     wanted = {_pair(a, b) for a, others in label.get("pairs", {}).items() for b in others}
-    ends = [(hit.get(r.source), hit.get(r.target)) for r in found.relationships]
+    ends = [(matched.get(r.source), matched.get(r.target)) for r in records.relationships]
     pairs = {_pair(a, b) for a, b in ends if a and b and a != b}
     n.update({"pairs": len(wanted), "pairs found": len(pairs), "pairs right": len(wanted & pairs)})
 

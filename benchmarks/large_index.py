@@ -1,12 +1,13 @@
-"""Build an arbitrarily large index from copies of an existing one, with only the tables that questions read.
+"""Build an arbitrarily large index from copies of an existing one, with only the tables that queries read.
 
     python benchmarks/large_index.py --of podcast-index --copies 1000 --out large-index
 
-Copy n of an entity is called "<title> n"; its relationships, chunks, communities and reports are copies, too.
-So the shape of the graph stays, and lists of a name do not grow. Nothing is indexed: rows are repeated, ids
-made anew, and the tables, row indexes and search indexes written as `graphrag-ray index` does. The
-words of a text stay those of the first copy, so that keyword search finds a record in each copy. Takes about
-a second a copy of 1,700 chunks.
+Copy n of an entity is called "<title> n". Its relationships, chunks, communities and reports are copied as
+well, so the shape of the graph is preserved and the lists of a name do not grow. Nothing is indexed: rows are
+repeated with new ids, and tables, row indexes and search indexes are written as `graphrag-ray index` writes
+them. Copies share the words of the original texts, so keyword search finds a record in every copy.
+
+Takes about one second per copy of 1,700 chunks.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from graphrag_ray.store.search.mapped_arrays import id_halves, join_halves
 from graphrag_ray.store.snapshots import Manifest
 
 ROWS = 60_000
-"""Of a part."""
+"""Rows per part."""
 IDS = {
     "documents": {"text_unit_ids": "text_units"},
     "text_units": {
@@ -85,7 +86,7 @@ class Table:
         return np.array([self.place.get(id_, -1) for id_ in column.to_pylist()], np.int64)
 
 
-def copied(index: Index, name: str, copies: int) -> Table:
+def table_with_ids(index: Index, name: str, copies: int) -> Table:
     rows = index.table(name)
     if name == "entities":
         titles = rows["title"].to_pylist()
@@ -93,7 +94,7 @@ def copied(index: Index, name: str, copies: int) -> Table:
     else:
         ids = [stable_id(name, str(n), id_) for n in range(copies) for id_ in rows["id"].to_pylist()]
     if name == "community_reports":
-        raise AssertionError("those of communities")
+        raise AssertionError("reports get their ids from communities")
     return Table(name, rows, np.stack(id_halves(ids), axis=1).reshape(copies, rows.num_rows, 2))
 
 
@@ -101,19 +102,19 @@ def id_strings(ids: npt.NDArray[np.uint64]) -> pa.Array:
     return to_arrow_strings(join_halves(ids[:, 0], ids[:, 1]))
 
 
-def taken(
+def copied_rows(
     tables: Mapping[str, Table], table: Table, copy: npt.NDArray[Any], row: npt.NDArray[Any]
 ) -> pa.Table:
     """Rows of some copies as a table."""
-    found = table.rows.take(pa.array(row))
-    columns: dict[str, Any] = {name: found[name] for name in found.column_names}
+    rows = table.rows.take(pa.array(row))
+    columns: dict[str, Any] = {name: rows[name] for name in rows.column_names}
     columns["id"] = id_strings(table.ids[copy, row])
     columns["human_readable_id"] = pa.array(copy * table.rows.num_rows + row)
     for name, of in IDS[table.name].items():
         other = tables.get(of)
         if other is None or not other.rows.num_rows:
             continue
-        column = found[name].combine_chunks()
+        column = rows[name].combine_chunks()
         if pa.types.is_list(column.type):
             flat = column.flatten()
             parents = pc.list_parent_indices(column).to_numpy()
@@ -124,18 +125,18 @@ def taken(
                 pa.array(np.append(0, np.cumsum(lengths)), pa.int32()), values
             )
         else:
-            places = other.places(found[name])
-            made = id_strings(other.ids[copy, np.maximum(places, 0)])
-            columns[name] = pc.if_else(pa.array(places >= 0), made, None)
+            places = other.places(rows[name])
+            new_ids = id_strings(other.ids[copy, np.maximum(places, 0)])
+            columns[name] = pc.if_else(pa.array(places >= 0), new_ids, None)
     for name in TITLES.get(table.name, ()):
         numbers = pa.array([str(n) for n in copy.tolist()])
         columns[name] = pc.binary_join_element_wise(
-            found[name].cast(pa.string()).combine_chunks(), numbers, " "
+            rows[name].cast(pa.string()).combine_chunks(), numbers, " "
         )
     if table.name in ("communities", "community_reports"):
         n = table.rows.num_rows
         columns["community"] = columns["human_readable_id"]
-        parents = found["parent"].to_numpy()
+        parents = rows["parent"].to_numpy()
         columns["parent"] = pa.array(np.where(parents < 0, -1, parents + copy * n))
     return mark_for_row_access(
         pa.table(columns).select(schema.TABLES[table.name].names).cast(schema.TABLES[table.name])
@@ -159,21 +160,21 @@ def keyword_shards(store: Store, index: Index, kind: str, table: Table) -> list[
     each = max(1, SHARD_ROWS // n)
     parts = []
     for first in range(0, copies, each):
-        own = range(first, min(copies, first + each))
+        shard_copies = range(first, min(copies, first + each))
         made_from = stable_id("large", kind, str(first))
-        data = repeated(shards[0], table, own)
+        data = repeat_shard(shards[0], table, shard_copies)
         parts.append(
             index_files.write_index_file(
-                store, schema.search_index_table(kind, "keyword"), made_from, data, len(own) * n
+                store, schema.search_index_table(kind, "keyword"), made_from, data, len(shard_copies) * n
             )
         )
     return parts
 
 
-def repeated(shard: keyword_index.KeywordShard, table: Table, copies: range) -> bytes:
-    """A shard of these copies, which repeats the postings of the first."""
+def repeat_shard(shard: keyword_index.KeywordShard, table: Table, copies: range) -> bytes:
+    """A shard of these copies, with repeated postings of the original index."""
     base = [table.place[id_] for id_ in shard.ids.at(np.arange(len(shard)))]
-    n, many = len(base), len(copies)
+    n, n_copies = len(base), len(copies)
     ids = table.ids[copies.start : copies.stop][:, base].reshape(-1, 2)
     order = np.argsort(ids[:, 0], kind="stable")
     rank = np.empty(len(order), np.int64)
@@ -181,13 +182,13 @@ def repeated(shard: keyword_index.KeywordShard, table: Table, copies: range) -> 
     arrays = {name: array.whole() for name, array in shard.arrays.items()}
     lengths = np.diff(arrays["ends"], prepend=0)
     words = np.repeat(np.arange(len(lengths)), lengths)
-    word = np.tile(words, many)
-    place = rank[(np.arange(many)[:, None] * n + arrays["records"][None, :]).reshape(-1)]
-    counts = np.tile(arrays["counts"], many)
+    word = np.tile(words, n_copies)
+    place = rank[(np.arange(n_copies)[:, None] * n + arrays["records"][None, :]).reshape(-1)]
+    counts = np.tile(arrays["counts"], n_copies)
     by = np.lexsort([place, word])
-    ends = np.cumsum(lengths * many)
+    ends = np.cumsum(lengths * n_copies)
     high, low = np.ascontiguousarray(ids[order].T)
-    records, lengths = place[by].astype("<i4"), np.tile(arrays["lengths"], many)[order]
+    records, lengths = place[by].astype("<i4"), np.tile(arrays["lengths"], n_copies)[order]
     counted = {
         **{"high": high, "low": low, "words": arrays["words"], "ends": ends},
         **{"records": records, "counts": counts[by], "lengths": lengths},
@@ -196,17 +197,17 @@ def repeated(shard: keyword_index.KeywordShard, table: Table, copies: range) -> 
 
 
 def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bool) -> list[Part]:
-    found = index.to_pandas(f"embeddings_{kind}")
-    base = np.stack(found["vector"].to_list()).astype(np.float32)
-    place = [table.place[id_] for id_ in found["id"]]
+    embeddings = index.to_pandas(f"embeddings_{kind}")
+    base = np.stack(embeddings["vector"].to_list()).astype(np.float32)
+    place = [table.place[id_] for id_ in embeddings["id"]]
     copies = table.ids.shape[0]
     each = max(1, SHARD_ROWS // len(base))
     parts, rng = [], np.random.default_rng(7)
     spread = 0.3 / np.sqrt(base.shape[1])
     for first in range(0, copies, each):
-        many = min(copies, first + each) - first
-        ids = table.ids[first : first + many][:, place].reshape(-1, 2)
-        matrix = np.tile(vector_index.normalize(base), (many, 1))
+        n_copies = min(copies, first + each) - first
+        ids = table.ids[first : first + n_copies][:, place].reshape(-1, 2)
+        matrix = np.tile(vector_index.normalize(base), (n_copies, 1))
         matrix += spread * rng.standard_normal(matrix.shape, dtype=np.float32)
         data = vector_index.build(join_halves(ids[:, 0], ids[:, 1]), matrix, signs)
         made_from = stable_id("large", kind, str(first))
@@ -219,17 +220,17 @@ def vector_shards(store: Store, index: Index, kind: str, table: Table, signs: bo
 
 
 def indexes_of_rows(store: Store, name: str, parts: Sequence[Part]) -> list[Part]:
-    found = []
+    index_parts = []
     for covered in row_index_parts(name, parts):
-        for made in build_row_index(store, RowIndexPlan(covered)):
-            (row,) = made.to_pylist()
-            found.append(Part(row["path"], covered.rows, row["bytes"]))
-    return found
+        for batch in build_row_index(store, RowIndexPlan(covered)):
+            (row,) = batch.to_pylist()
+            index_parts.append(Part(row["path"], covered.rows, row["bytes"]))
+    return index_parts
 
 
-def made(index: Index, out: Store, copies: int, report: Callable[[str], None]) -> Manifest:
+def build_index(index: Index, out: Store, copies: int, log: Callable[[str], None]) -> Manifest:
     names = [name for name in IDS if name != "community_reports"]
-    tables = {name: copied(index, name, copies) for name in names}
+    tables = {name: table_with_ids(index, name, copies) for name in names}
     reports = index.table("community_reports")
     communities = tables["communities"]
     from graphrag_ray.base.ids import report_id
@@ -249,10 +250,10 @@ def made(index: Index, out: Store, copies: int, report: Callable[[str], None]) -
         if table.rows.num_rows:
             started = time.monotonic()
             parts[name] = [
-                write_part(out, name, taken(tables, table, *of_part)) for of_part in batches(table)
+                write_part(out, name, copied_rows(tables, table, *of_part)) for of_part in batches(table)
             ]
             parts[schema.row_index_table(name)] = indexes_of_rows(out, name, parts[name])
-            report(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
+            log(f"{name}: {sum(p.rows for p in parts[name]):,} rows, {time.monotonic() - started:.0f} s")
     for kind, name in SEARCHED.items():
         started = time.monotonic()
         table = tables[name]
@@ -260,7 +261,7 @@ def made(index: Index, out: Store, copies: int, report: Callable[[str], None]) -
         signs = table.ids.shape[0] * table.rows.num_rows * width * 4 > (64 << 20)
         parts[schema.search_index_table(kind, "keyword")] = keyword_shards(out, index, kind, table)
         parts[schema.search_index_table(kind, "vector")] = vector_shards(out, index, kind, table, signs)
-        report(f"search {kind}: {time.monotonic() - started:.0f} s")
+        log(f"search {kind}: {time.monotonic() - started:.0f} s")
         # Only its length is used.
         parts[f"embeddings_{kind}"] = [Part("tables/none", copies * table.rows.num_rows, 0)]
     counts = {name: sum(p.rows for p in of_table) for name, of_table in parts.items() if name in tables}
@@ -269,12 +270,14 @@ def made(index: Index, out: Store, copies: int, report: Callable[[str], None]) -
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--of", required=True, help="an index")
+    parser.add_argument("--of", required=True, help="the index to copy")
     parser.add_argument("--copies", type=int, default=1000)
-    parser.add_argument("--out", required=True, help="a folder that does not exist")
+    parser.add_argument("--out", required=True, help="folder of the new index, which must not exist")
     options = parser.parse_args()
     out = Store(str(Path(options.out).absolute()))
-    manifest = made(open_index(options.of), out, options.copies, lambda message: print(message, flush=True))
+    manifest = build_index(
+        open_index(options.of), out, options.copies, lambda message: print(message, flush=True)
+    )
     snapshots.commit(out, manifest)
 
 

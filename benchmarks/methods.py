@@ -1,11 +1,14 @@
-"""Compare all search methods on one index: seconds, calls, tokens and cost per question.
+"""Compare all search methods on one index: time, calls, tokens and cost per question.
 
     python benchmarks/methods.py --root ./index --questions questions.csv --every 5
 
-questions.csv needs a column question_text. --every uses every nth question, --only a subset of the variants.
-An index with `hierarchies=leiden,attributed,tree` supports all methods. The cost is what the tokens of all
-calls would cost at --price, in US dollars per million prompt and completion tokens, because the offline
-engine makes no model calls.
+questions.csv has a column question_text. --every N uses every Nth question. --only limits the run to methods
+whose names begin with one of its values. An index built with `hierarchies=leiden,attributed,tree` supports
+all methods.
+
+Prints one row per method. The cost is what the tokens of all calls would cost at --price, in US dollars per
+million prompt and completion tokens. The offline engine itself makes no paid calls. Prints measurements;
+asserts nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ from graphrag_ray.query.methods.methods import METHODS
 
 @dataclass(frozen=True)
 class Variant:
-    """A search method with options, which becomes one row of the table.
+    """One row of the table: how the questions are asked.
 
     `changes` apply to the `query` section of the settings.
     """
@@ -39,8 +42,8 @@ class Variant:
     changes: tuple[tuple[str, object], ...] = ()
 
 
-def supported_variants(index: Index) -> list[Variant]:
-    """Return all methods that the index supports, with each of their modes."""
+def method_variants(index: Index) -> list[Variant]:
+    """All methods that the index supports, with each of their modes."""
     variants = []
     if index.settings.has_graph:
         levels = [name for name in index.manifest.counts["levels"] if int(name[1:]) < 4]
@@ -64,14 +67,16 @@ def supported_variants(index: Index) -> list[Variant]:
     return variants
 
 
-def ask_all(index: Index, variant: Variant, questions: Sequence[str]) -> list[Answer]:
+def answers_of(index: Index, variant: Variant, questions: Sequence[str]) -> list[Answer]:
     query = index.settings.query.model_copy(update=dict(variant.changes))
-    changed = Index(index.store, index.manifest, index.settings.model_copy(update={"query": query}))
-    changed.ask(questions[0], variant.level, method=variant.method)  # Warm up: load what is loaded only once.
-    return [changed.ask(q, variant.level, method=variant.method) for q in questions]
+    variant_index = Index(index.store, index.manifest, index.settings.model_copy(update={"query": query}))
+    variant_index.ask(
+        questions[0], variant.level, method=variant.method
+    )  # Warm up: load what is loaded once.
+    return [variant_index.ask(q, variant.level, method=variant.method) for q in questions]
 
 
-def table_row(variant: Variant, answers: Sequence[Answer], cpu_s: float, prices: tuple[float, float]) -> str:
+def line(variant: Variant, answers: Sequence[Answer], cpu_s: float, prices: tuple[float, float]) -> str:
     seconds = sorted(a.seconds or 0.0 for a in answers)
     phases = [[p for name, p in a.phases.items() if name != "embed"] for a in answers]
     calls = statistics.mean(sum(p.calls for p in ps) for ps in phases)
@@ -101,10 +106,8 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--questions", required=True, type=Path)
-    parser.add_argument("--every", type=int, default=1)
-    parser.add_argument(
-        "--only", nargs="*", default=(), help="Run only variants whose names start with one of these."
-    )
+    parser.add_argument("--every", type=int, default=1, help="use every Nth question")
+    parser.add_argument("--only", nargs="*", default=(), help="beginnings of the names of methods to measure")
     parser.add_argument(
         "--price", type=float, nargs=2, default=(0.15, 0.60), metavar=("PROMPT", "COMPLETION")
     )
@@ -114,15 +117,15 @@ def main() -> None:
     index = open_index(args.root)
     print(f"{args.root}, snapshot {index.manifest.number}; {len(questions)} questions\n")
     print(
-        "| method | median s | p95 s | CPU s | calls | prompt tokens | completion tokens | US dollars "
-        "| answered | median references | dropped references |"
+        "| method | s, median | s, p95 | CPU s | calls | prompt tokens | completion tokens | US dollars "
+        "| answered | references, median | invalid references removed |"
     )
     print("| --- " * 11 + "|")
-    chosen = [v for v in supported_variants(index) if not args.only or v.name.startswith(tuple(args.only))]
+    chosen = [w for w in method_variants(index) if not args.only or w.name.startswith(tuple(args.only))]
     for variant in chosen:
-        started = time.process_time()
-        answers = ask_all(index, variant, questions)
-        print(table_row(variant, answers, time.process_time() - started, tuple(args.price)), flush=True)
+        before = time.process_time()
+        answers = answers_of(index, variant, questions)
+        print(line(variant, answers, time.process_time() - before, tuple(args.price)), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,15 @@
-"""How many random mutations of a pure folder its unit tests detect.
+"""Mutation testing: how many random mutations of a pure package the unit tests detect.
 
     python benchmarks/mutation.py graph             # 150 mutants of the package, chosen by a fixed seed
     python benchmarks/mutation.py graph --sample 0  # all of them: up to an hour or two
 
-mutmut copies the package and its tests to mutants/ (a few minutes, once), changes one expression of a
-function at a time, and runs the tests that reach it. It does not change module constants. This program prints
-a diff for each surviving mutant, then how many were caught. A survivor is either untested behaviour or a
-change that makes no difference: decide which before you write a test. Delete mutants/ after larger changes.
+mutmut copies the package and its tests to mutants/, which takes some minutes the first time. It changes one
+expression of a function at a time and runs the tests that reach the function. Constants of a module are not
+mutated.
+
+Prints a diff for each surviving mutant, then how many were caught. A survivor is either behaviour that no
+test checks, or a change without effect, so look at it before you write a test. Delete mutants/ after larger
+changes.
 """
 
 from __future__ import annotations
@@ -22,10 +25,10 @@ CAUGHT = ("killed", "timeout", "segfault")
 
 def verdicts(room: str) -> dict[str, str]:
     """Map from each mutant of the folder to its status in mutmut; empty before its first run."""
-    results = subprocess.run(
+    listed = subprocess.run(
         [*MUTMUT, "results", "--all", "true"], capture_output=True, text=True, check=False
     )
-    lines = (line.strip().partition(": ") for line in results.stdout.splitlines())
+    lines = (line.strip().partition(": ") for line in listed.stdout.splitlines())
     return {name: verdict for name, _, verdict in lines if name.startswith(f"graphrag_ray.{room}.")}
 
 
@@ -36,8 +39,8 @@ def run(names: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("room")
-    parser.add_argument("--sample", type=int, default=150, help="mutants to try; 0: all")
+    parser.add_argument("room", help="a folder of graphrag_ray")
+    parser.add_argument("--sample", type=int, default=150, help="number of mutants to test; 0: all")
     parser.add_argument("--seed", type=int, default=14)
     options = parser.parse_args()
     if not verdicts(options.room):
@@ -46,8 +49,8 @@ def main() -> None:
     if 0 < options.sample < len(names):
         names = sorted(random.Random(options.seed).sample(names, options.sample))
     run(names)
-    found = verdicts(options.room)
-    survivors = [name for name in names if found[name] not in CAUGHT]
+    statuses = verdicts(options.room)
+    survivors = [name for name in names if statuses[name] not in CAUGHT]
     for name in survivors:
         subprocess.run([*MUTMUT, "show", name], check=False)
     caught = len(names) - len(survivors)

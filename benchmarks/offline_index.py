@@ -1,7 +1,7 @@
-"""Build an index in memory, in a plain loop in this process, for quality benchmarks.
+"""Build an index in memory, in a single process, for quality benchmarks.
 
-Extraction, merging, pruning, descriptions, communities, reports and questions use the same pure functions as
-a run, but neither Ray nor storage.
+Extraction, merge, pruning, descriptions, communities, reports and queries use the same pure functions as an
+index run, without Ray or storage.
 """
 
 from __future__ import annotations

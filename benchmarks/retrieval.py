@@ -1,26 +1,29 @@
-"""Measure how many of the passages that an answer needs are among the first k chunks of the context.
+"""Retrieval quality: whether the passages that an answer needs are among the first k chunks of the context.
 
     python benchmarks/retrieval.py ../shared/data/2wiki --root INDEX
     python benchmarks/retrieval.py ../shared/data/musique --root INDEX --methods hybrid local --half 1
     python benchmarks/retrieval.py --known-items 100 --root INDEX
     python benchmarks/retrieval.py --keywords questions.csv --root INDEX --methods hybrid local vector
 
-A corpus is a folder with `questions.jsonl`, or such a file, as those in benchmarks/questions: its rows hold
-`question`, and `supporting_titles` or `supporting_ids` (paths, where the documents are files), and maybe
-`also`: passages of which one is enough. INDEX holds the passages, made with `input.id_column=id`. A method
-may have settings behind it: local,local_pagerank=false. Chunks count in the order in which they stand in the
-context; "keyword" and "vector" next to the methods are the plain result lists of the indexes.
---half 0 takes the questions with even numbers, for tuning; --half 1 the others, for reporting.
+A corpus is a folder with `questions.jsonl`, or such a file, for example in benchmarks/questions. Its rows
+have `question`, and `supporting_titles` or `supporting_ids` (paths if the documents are files). They may have
+`also`: passages each of which suffices alone. INDEX contains the passages and was built with
+`input.id_column=id`.
 
---known-items generates single-hop questions: the first sentence of a random document (fixed seed), without
-            the words of its title and words that many documents have. The document must be found. --keywords
-            takes any questions (column question_text), and reports the share of their content words that the
-            context contains, and for how many questions it contains all. Content words have at least four
-            letters and occur in at least one chunk, but in no more than half of them. They are compared by
-            their English stems, then as written.
+Settings can follow the name of a method: local,local_pagerank=false. Chunks are ranked by their order in the
+context. "keyword" and "vector" are the plain result lists of the search indexes. --half 0 uses questions with
+even numbers, for tuning; --half 1 uses the others, for reporting.
 
-Uses the models of the index, so it is free with the offline engine. It measures the package that Python
-imports: to compare with an earlier version, set PYTHONPATH and use an index of its own. Makes no assertions.
+--known-items generates single-hop questions: the words of the first sentence of a random document (with a
+fixed seed), without those in its title and those that are common in the corpus. The document must be found.
+
+--keywords takes a CSV with a column question_text. It prints the share of the questions' content words that
+the context contains, and the share of questions with all of them. Content words have at least four letters
+and occur in at least one chunk and at most half of all chunks. They are compared both as English stems and
+as written.
+
+Queries use the models of the index, so they are free with the offline engine. Set PYTHONPATH to an earlier
+version of the code, with an index built by it, to compare versions. Prints measurements; asserts nothing.
 """
 
 from __future__ import annotations
@@ -60,12 +63,8 @@ TEXTS: Mapping[str, Sequence[str]] = {
 
 @dataclass(frozen=True)
 class Question:
-    """A question and the passages that answer it.
-
-    Attributes:
-        needed: Rows (`documents.row`) or paths of the passages that its answer needs.
-        also: Alternative passages, each of which also answers it.
-    """
+    """A question. needed: rows (`documents.row`) or paths of all passages that its answer needs. also: other
+    passages, each of which suffices alone."""
 
     text: str
     needed: frozenset[str]
@@ -74,27 +73,27 @@ class Question:
 
 def read_questions(corpus: Path, documents: Sequence[Mapping[str, Any]]) -> list[Question]:
     by_title = {d["title"]: d["row"] for d in documents}
-    found = []
+    questions = []
     file = corpus / "questions.jsonl" if corpus.is_dir() else corpus
     for line in file.read_text("utf-8").splitlines():
         row = json.loads(line)
         needed = row.get("supporting_ids") or [by_title[t] for t in row["supporting_titles"]]
-        found.append(Question(row["question"], frozenset(needed), frozenset(row.get("also") or ())))
-    return found
+        questions.append(Question(row["question"], frozenset(needed), frozenset(row.get("also") or ())))
+    return questions
 
 
 def known_items(documents: Sequence[Mapping[str, Any]], n: int) -> list[Question]:
-    """The first sentences of n documents as questions."""
-    held = Counter(word for d in documents for word in content(d["text"]))
-    found: list[Question] = []
+    """Questions made from the first sentences of n documents."""
+    frequency = Counter(word for d in documents for word in content(d["text"]))
+    questions: list[Question] = []
     for d in random.Random(SEED).sample(list(documents), len(documents)):
         body = d["text"].removeprefix(d["title"] or "").strip()
-        said = content(re.split(r"(?<=[.!?])\s", body, maxsplit=1)[0])
-        rest = said - content(d["title"] or "")
-        rest = {word for word in rest if held[word] <= RARE_SHARE * len(documents)}
-        if len(rest) >= FEWEST_WORDS and len(found) < n:
-            found.append(Question(" ".join(sorted(rest)), frozenset({d["row"]})))
-    return found
+        words = content(re.split(r"(?<=[.!?])\s", body, maxsplit=1)[0])
+        rest = words - content(d["title"] or "")
+        rest = {word for word in rest if frequency[word] <= RARE_SHARE * len(documents)}
+        if len(rest) >= FEWEST_WORDS and len(questions) < n:
+            questions.append(Question(" ".join(sorted(rest)), frozenset({d["row"]})))
+    return questions
 
 
 def content(text: str, stem: Callable[[str], str] = str) -> set[str]:
@@ -117,12 +116,12 @@ def keywords_held(index: Index, questions: Sequence[str], methods: Sequence[str]
         ]
         for method in methods
     }
-    print(f"{len(questions)} questions\n\n| | words | in the context | all of them |")
+    print(f"{len(questions)} questions\n\n| | words | share in the context | questions with all |")
     print("| --- | ---: | ---: | ---: |")
     for how, stem in (("stems", Stemmer.Stemmer("english").stemWord), ("as written", str)):
         words = {id_: content(text, stem) for id_, text in texts.items()}
-        held = Counter(word for id_ in chunks for word in words[id_])
-        wanted = [{w for w in content(q, stem) if 0 < held[w] <= len(chunks) / 2} for q in questions]
+        frequency = Counter(word for id_ in chunks for word in words[id_])
+        wanted = [{w for w in content(q, stem) if 0 < frequency[w] <= len(chunks) / 2} for q in questions]
         for method in methods:
             pairs = [
                 (w, set().union(*(words[i] for i in ids)))
@@ -171,15 +170,15 @@ def measured(
     questions: Sequence[Question],
     row_of: Mapping[str, str],
 ) -> list[float]:
-    """Returns recall at each cut, the share of questions with all they need in ALL_WITHIN, and ms each."""
-    sums, whole, began = [0.0] * len(CUTS), 0, time.monotonic()
+    """Recall at each cut, share of questions with all needed passages within ALL_WITHIN, ms per question."""
+    sums, n_complete, started = [0.0] * len(CUTS), 0, time.monotonic()
     for question in questions:
         rows = list(dict.fromkeys(row_of[id_] for id_ in read(index, question.text)))
         for i, cut in enumerate(CUTS):
             sums[i] += found_share(question, rows[:cut])
-        whole += found_share(question, rows[:ALL_WITHIN]) == 1
+        n_complete += found_share(question, rows[:ALL_WITHIN]) == 1
     n = len(questions)
-    return [*(s / n for s in sums), whole / n, 1000 * (time.monotonic() - began) / n]
+    return [*(s / n for s in sums), n_complete / n, 1000 * (time.monotonic() - started) / n]
 
 
 def main() -> None:
@@ -187,9 +186,13 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, nargs="?")
     parser.add_argument("--root", required=True)
     parser.add_argument("--methods", nargs="*", default=METHODS)
-    parser.add_argument("--half", type=int, choices=(0, 1))
-    parser.add_argument("--known-items", type=int, metavar="N")
-    parser.add_argument("--keywords", type=Path, metavar="CSV")
+    parser.add_argument(
+        "--half", type=int, choices=(0, 1), help="use questions with even (0) or odd (1) numbers"
+    )
+    parser.add_argument("--known-items", type=int, metavar="N", help="number of generated questions")
+    parser.add_argument(
+        "--keywords", type=Path, metavar="CSV", help="questions for the shares of content words"
+    )
     options = parser.parse_args()
     index = open_index(options.root)
     if options.keywords:
@@ -204,7 +207,7 @@ def main() -> None:
     elif options.corpus:
         questions = read_questions(options.corpus, documents)
     else:
-        parser.error("name a corpus, --known-items or --keywords")
+        parser.error("pass a corpus, --known-items or --keywords")
     if options.half is not None:
         questions = questions[options.half :: 2]
     cuts = " | ".join(f"recall@{cut}" for cut in CUTS)

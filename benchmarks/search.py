@@ -1,12 +1,14 @@
-"""Measure search by the number of records: vectors, exact and prefiltered by sign bits, and keywords.
+"""Time and recall of search by number of records: exact vectors, sign-quantised vectors, and keywords.
 
     python benchmarks/search.py --sizes 10_000 100_000 300_000 1_000_000
 
-Records are three random sentences of the demo corpus, embedded by the offline engine (256 dimensions);
-questions are two sentences. Indexes are built on one core, in the same shards as in a real index, written to
-files and memory-mapped. Each question searches all shards for the 10 nearest records. Recall is the share of
-the results of exact search that is found. Rows are printed as they finish. Makes no assertions. With
---folder, shards are stored there, and the same command reuses them the next time.
+Each record consists of three random sentences of the demo corpus, with their offline embedding (256
+dimensions). Questions consist of two sentences. Indexes are built on one core in shards of the usual size,
+written to files and memory-mapped. A question searches all shards for its 10 nearest records. Recall is the
+share of the results of exact search that are found.
+
+Prints each row as soon as it is measured; asserts nothing. With --folder the shards are kept, and the same
+command reuses them the next time.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ class Records:
         return [f"{i:032x}" for i in np.random.default_rng(0).permutation(len(self.drawn))]
 
     def vectors(self, rows: range) -> np.ndarray:
-        """The direction of a text is the sum of those of its sentences, as it is of those of its words."""
+        """The vector of a text is the sum of its sentence vectors, as that of a sentence is of its words."""
         return self._of_sentences[self.drawn[rows.start : rows.stop]].sum(axis=1)
 
     def texts(self, rows: range) -> list[str]:
@@ -61,8 +63,8 @@ class Records:
 
 
 @dataclass(frozen=True)
-class Way:
-    """A kind of search: how a shard is built from rows and read, how it is queried, and with what."""
+class IndexKind:
+    """A search index: functions that build, read and query a shard, and the queries."""
 
     name: str
     build: Callable[[range], bytes]
@@ -71,53 +73,55 @@ class Way:
     asked: list[Any]
 
 
-def ways(records: Records, questions: Records) -> list[Way]:
-    def by_vector(name: str, signs: bool) -> Way:
+def index_kinds(records: Records, questions: Records) -> list[IndexKind]:
+    def by_vector(name: str, signs: bool) -> IndexKind:
         def build(rows: range) -> bytes:
             return vector_index.build(records.ids[rows.start : rows.stop], records.vectors(rows), signs)
 
         asked = list(vector_index.normalize(questions.vectors(range(QUESTIONS))))
-        return Way(name, build, vector_index.read, vector_index.search, asked)
+        return IndexKind(name, build, vector_index.read, vector_index.search, asked)
 
     def by_keyword(rows: range) -> bytes:
         return keyword_index.build(records.ids[rows.start : rows.stop], records.texts(rows), "english")
 
     asked = questions.texts(range(QUESTIONS))
-    found = Way("keyword", by_keyword, keyword_index.read, keyword_index.search, asked)
-    return [by_vector("exact", False), by_vector("signs", True), found]
+    keyword = IndexKind("keyword", by_keyword, keyword_index.read, keyword_index.search, asked)
+    return [by_vector("exact", False), by_vector("signs", True), keyword]
 
 
-def measured(way: Way, size: int, folder: Path, truth: list[list[ScoredId]] | None) -> list[list[ScoredId]]:
-    """Print a row. Returns the 100 best records of each question."""
-    shards, n_bytes, made_s = [], 0, 0.0
+def measured(
+    kind: IndexKind, size: int, folder: Path, truth: list[list[ScoredId]] | None
+) -> list[list[ScoredId]]:
+    """Build or open an index, measure it and print a row. Returns the 100 best records of each question."""
+    shards, n_bytes, build_s = [], 0, 0.0
     for start in range(0, size, SHARD_ROWS):
-        path, took = folder / f"{way.name}-{size}-{start}", folder / f"{way.name}-{size}-{start}.s"
-        if not took.exists():
+        path, seconds_file = folder / f"{kind.name}-{size}-{start}", folder / f"{kind.name}-{size}-{start}.s"
+        if not seconds_file.exists():
             started = time.process_time()
-            path.write_bytes(way.build(range(start, min(start + SHARD_ROWS, size))))
-            took.write_text(str(time.process_time() - started))
-        made_s += float(took.read_text())
+            path.write_bytes(kind.build(range(start, min(start + SHARD_ROWS, size))))
+            seconds_file.write_text(str(time.process_time() - started))
+        build_s += float(seconds_file.read_text())
         n_bytes += path.stat().st_size
-        shards.append(way.read(InMemory(np.memmap(path, np.uint8, "r"))))
+        shards.append(kind.read(InMemory(np.memmap(path, np.uint8, "r"))))
 
     def ask(question: Any, k: int) -> list[ScoredId]:
-        return way.search(shards, question, k)
+        return kind.search(shards, question, k)
 
-    found = [ask(question, 100) for question in way.asked]
+    results = [ask(question, 100) for question in kind.asked]
     ms = []
-    for question in way.asked * 3:
+    for question in kind.asked * 3:
         started = time.perf_counter()
         ask(question, 10)
         ms.append(1000 * (time.perf_counter() - started))
     p95 = sorted(ms)[int(0.95 * len(ms))]
-    recall = [f"{share(found, truth, k):.3f}" for k in (10, 100)] if truth else ["", ""]
-    times = f"{made_s:.1f}", f"{n_bytes / 1e6:.0f}", f"{statistics.median(ms):.1f}", f"{p95:.1f}"
-    show(f"{size:,}", way.name, str(len(shards)), *times, *recall)
-    return found
+    recall = [f"{share(results, truth, k):.3f}" for k in (10, 100)] if truth else ["", ""]
+    times = f"{build_s:.1f}", f"{n_bytes / 1e6:.0f}", f"{statistics.median(ms):.1f}", f"{p95:.1f}"
+    show(f"{size:,}", kind.name, str(len(shards)), *times, *recall)
+    return results
 
 
-def share(found: list[list[ScoredId]], truth: list[list[ScoredId]], k: int) -> float:
-    both = zip(found, truth, strict=True)
+def share(results: list[list[ScoredId]], truth: list[list[ScoredId]], k: int) -> float:
+    both = zip(results, truth, strict=True)
     return statistics.mean(len({i for i, _ in a[:k]} & {i for i, _ in b[:k]}) / k for a, b in both)
 
 
@@ -126,25 +130,27 @@ def show(*cells: str) -> None:
 
 
 def main() -> None:
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    arguments.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
-    arguments.add_argument("--only", choices=["exact", "signs", "keyword"], nargs="+")
-    arguments.add_argument("--seed", type=int, default=1)
-    arguments.add_argument("--folder", type=Path, help="store shards here, and reuse existing ones")
-    given = arguments.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--only", choices=["exact", "signs", "keyword"], nargs="+")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--folder", type=Path, help="folder in which to keep shards; existing ones are reused"
+    )
+    args = parser.parse_args()
     text = " ".join(path.read_text("utf-8") for path in sorted(DEMO.rglob("*.*")))
     sentences = sorted({s.strip() for s in re.split(r"(?<=[.!?])\s+", text) if len(s.split()) > 4})
-    rng = np.random.default_rng(given.seed)
+    rng = np.random.default_rng(args.seed)
     questions = Records(sentences, rng.integers(0, len(sentences), (QUESTIONS, 2)))
     show(*COLUMNS)
-    for size in given.sizes:
+    for size in args.sizes:
         records = Records(sentences, rng.integers(0, len(sentences), (size, 3)))
         truth = None
-        with tempfile.TemporaryDirectory() if given.folder is None else nullcontext(given.folder) as folder:
-            for way in ways(records, questions):
-                if given.only is None or way.name in given.only:
-                    found = measured(way, size, Path(folder), truth if way.name == "signs" else None)
-                    truth = found if way.name == "exact" else truth
+        with tempfile.TemporaryDirectory() if args.folder is None else nullcontext(args.folder) as folder:
+            for kind in index_kinds(records, questions):
+                if args.only is None or kind.name in args.only:
+                    results = measured(kind, size, Path(folder), truth if kind.name == "signs" else None)
+                    truth = results if kind.name == "exact" else truth
 
 
 if __name__ == "__main__":

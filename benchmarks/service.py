@@ -1,12 +1,14 @@
-"""Measure the service under load: many concurrent clients, each asking one question after the other.
+"""The service under load: many concurrent clients, each asking one question after another.
 
     python benchmarks/service.py --root ./index --clients 1 10 100 --questions 300
 
-Starts `graphrag-ray serve` on a private Ray instance and asks it over HTTP, by --method and --level.
-Questions are those of --file (a .csv with a column question_text), or four of our own, in turn. Seconds are
-those that a client waits, its place in the queue included. CPU is that of replicas and of Serve's proxy, for
-each question; that of the clients is not in it, though it runs on the same cores. A row is printed for each
-number of clients. Measures, asserts nothing.
+Starts `graphrag-ray serve` on a private Ray instance on this machine and queries it over HTTP with --method
+and --level. Questions are those of --file (a .csv with a column question_text), or four built-in ones, in
+rotation.
+
+Prints one row for each number of clients. Seconds are what a client waits, including time in the queue. CPU
+time per question covers the replicas and Serve's proxy. The clients' CPU time is not included, although they
+use the same cores. Prints measurements; asserts nothing.
 """
 
 from __future__ import annotations
@@ -28,14 +30,24 @@ from pathlib import Path
 
 import httpx2 as httpx
 
-OWN = (
+DEFAULT_QUESTIONS = (
     "What are the main themes?",
     "Who decides, and who opposes them?",
     "Which risks are mentioned?",
     "What has changed over time?",
 )
-COLUMNS = ("clients", "questions", "errors", "a second", "p50 s", "p95 s", "max s", "CPU ms", "of it proxy")
-WIDTHS = (8, 10, 7, 9, 7, 7, 7, 8, 12)
+COLUMNS = (
+    "clients",
+    "questions",
+    "errors",
+    "a second",
+    "p50 s",
+    "p95 s",
+    "max s",
+    "CPU ms",
+    "of which proxy",
+)
+WIDTHS = (8, 10, 7, 9, 7, 7, 7, 8, 16)
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -45,21 +57,21 @@ def main() -> None:
     )
     parser.add_argument("--root", required=True)
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 10, 100])
-    parser.add_argument("--questions", type=int, default=300, help="questions per number of clients")
+    parser.add_argument("--questions", type=int, default=300, help="questions for each number of clients")
     parser.add_argument("--file", help="a .csv with a column question_text")
     parser.add_argument("--method", default="global")
     parser.add_argument("--level")
     parser.add_argument("--replicas", type=int, default=1)
-    parser.add_argument("--stream", action="store_true", help="request server-sent events")
-    given = parser.parse_args()
-    questions = _questions(given.file)
-    with serving(given.root, given.replicas) as (url, pid):
-        body = {"method": given.method, "level": given.level, "stream": given.stream}
-        asyncio.run(load(url, questions, 2 * given.replicas, 1, body))  # Loads what is loaded once.
+    parser.add_argument("--stream", action="store_true", help="stream answers as server-sent events")
+    args = parser.parse_args()
+    questions = _questions(args.file)
+    with serving(args.root, args.replicas) as (url, pid):
+        body = {"method": args.method, "level": args.level, "stream": args.stream}
+        asyncio.run(load(url, questions, 2 * args.replicas, 1, body))  # Warm up: load what is loaded once.
         print("".join(name.rjust(width) for name, width in zip(COLUMNS, WIDTHS, strict=True)))
-        for clients in given.clients:
+        for clients in args.clients:
             before, began = cpu_s(pid), time.monotonic()
-            seconds, statuses = asyncio.run(load(url, questions, given.questions, clients, body))
+            seconds, statuses = asyncio.run(load(url, questions, args.questions, clients, body))
             wall, used = time.monotonic() - began, cpu_s(pid)
             row = line(clients, seconds, statuses, wall, {k: used[k] - before[k] for k in used})
             print("".join(cell.rjust(width) for cell, width in zip(row, WIDTHS, strict=True)), flush=True)
@@ -67,7 +79,7 @@ def main() -> None:
 
 def _questions(file: str | None) -> Sequence[str]:
     if file is None:
-        return OWN
+        return DEFAULT_QUESTIONS
     with Path(file).open(newline="", encoding="utf-8") as rows:
         return [row["question_text"] for row in csv.DictReader(rows)]
 
@@ -82,9 +94,9 @@ def serving(root: str, replicas: int) -> Iterator[tuple[str, int]]:
     try:
         assert process.stdout is not None
         url = ""
-        for told in process.stdout:
-            url = url or "".join(re.findall(r"^Serving .* at (http://\S+)", told))
-            if "Ctrl-C ends it" in told:
+        for printed in process.stdout:
+            url = url or "".join(re.findall(r"^Serving .* at (http://\S+)", printed))
+            if "Ctrl-C ends it" in printed:
                 break
         yield url, process.pid
     finally:
@@ -101,17 +113,17 @@ async def load(
 
     async def ask(client: httpx.AsyncClient) -> None:
         for number in left:
-            began = time.monotonic()
+            started = time.monotonic()
             try:
-                told = await client.post(
+                reply = await client.post(
                     f"{url}/query", json=body | {"question": questions[number % len(questions)]}
                 )
-                ended = "error" if "event: error" in told.text else str(told.status_code)
+                outcome = "error" if "event: error" in reply.text else str(reply.status_code)
             except httpx.HTTPError as e:
-                ended = type(e).__name__
-            statuses[ended] += 1
-            if ended == "200":
-                seconds.append(time.monotonic() - began)
+                outcome = type(e).__name__
+            statuses[outcome] += 1
+            if outcome == "200":
+                seconds.append(time.monotonic() - started)
 
     async with httpx.AsyncClient(limits=bound, timeout=300) as client:
         await asyncio.gather(*(ask(client) for _ in range(clients)))

@@ -1,18 +1,17 @@
-"""Compare graphrag-ray with its peers on the same files, the same endpoint and as many calls in flight.
+"""Compare graphrag-ray with other tools on the same files, endpoint and number of calls in flight.
 
     python benchmarks/side_by_side.py CORPUS --files 60 --venvs DIR
     python benchmarks/side_by_side.py CORPUS --venvs DIR --only ours lightrag
 
-CORPUS is a folder of .txt files; the first N in sorted order are used. Each peer has its own virtual
-environment, DIR/<name>. If it does not exist, the peer is skipped and the commands that create it are
-printed. Each tool gets a new process of the simulated endpoint, without limits, which counts requests, tokens
-and calls in flight. CPU time is that of the tool's process and its descendants, without the endpoint
-(`processes.py`, Linux only).
+CORPUS is a folder of .txt files; the first N in sorted order are used. Each tool has a separate virtual
+environment, DIR/<name>. A missing one is skipped, and the commands to create it are printed. Each tool gets a
+new process of the simulated endpoint, without limits, which counts requests, tokens and calls in flight. CPU
+time covers the tool's process and its children, without the endpoint (`processes.py`, Linux only).
 
 All tools use chunks of 600 tokens (cl100k_base) with an overlap of 100, no gleaning, the same limit on
-concurrent calls, embeddings from the same endpoint, and otherwise their defaults. nano-graphrag embeds only
-entities; graphrag also embeds chunks and reports; LightRAG embeds chunks and relationships, and writes no
-reports; ours embeds all four.
+concurrent calls, embeddings from the same endpoint, and their defaults for everything else. They embed
+different records: nano-graphrag entities; graphrag entities, chunks and reports; LightRAG entities, chunks
+and relationships; graphrag-ray all four. LightRAG writes no reports.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from processes import Totals
-from simulated import endpoint, get, measure_without_endpoint
+from simulated import endpoint, get, measure_separately
 
 HERE = Path(__file__).resolve().parent
 DIMENSIONS = 1536
@@ -79,7 +78,7 @@ class Measured:
 def how_to_install(peer: Peer, venvs: Path) -> str:
     venv = venvs / peer.name
     return (
-        f"{peer.name} is skipped: there is no {peer.python(venvs)}. To install it:\n"
+        f"{peer.name} is skipped: {peer.python(venvs)} does not exist. To install it:\n"
         f"    python3.11 -m venv {venv}\n"
         f"    {venv}/bin/pip install {' '.join(repr(p) if '>' in p else p for p in peer.packages)}"
     )
@@ -87,9 +86,9 @@ def how_to_install(peer: Peer, venvs: Path) -> str:
 
 def choose(only: Sequence[str], venvs: Path) -> tuple[list[Peer], list[str]]:
     """The installed peers among those requested, and how to install each of the others."""
-    asked = [p for p in PEERS if not only or p.name in only]
-    there = [p for p in asked if p.python(venvs).exists()]
-    return there, [how_to_install(p, venvs) for p in asked if p not in there]
+    requested = [p for p in PEERS if not only or p.name in only]
+    installed = [p for p in requested if p.python(venvs).exists()]
+    return installed, [how_to_install(p, venvs) for p in requested if p not in installed]
 
 
 def first_files(corpus: Path, n: int, out: Path) -> int:
@@ -111,7 +110,7 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
         "extraction.max_gleanings": 0,
         "chunking.size": 600,
         "chunking.overlap": 100,
-        "chunking.min_last_chunk_tokens": 0,  # The other tools keep short last chunks, too.
+        "chunking.min_last_chunk_tokens": 0,  # The other tools also keep short last chunks.
         "models.default.tokenizer": "cl100k_base",
         "models.default.endpoints.0.api_key_env": "null",
         "models.embedding.provider": "openai",
@@ -128,8 +127,8 @@ def our_command(source: Path, work: Path, url: str, in_flight: int) -> list[str]
 
 
 def environment(ours: bool, url: str) -> dict[str, str]:
-    """Peers get none of our PYTHONPATH, no key, no address except the endpoint's, and telemetry is
-    disabled.
+    """The environment of a tool. Peers do not inherit PYTHONPATH, keys or URLs; they get the endpoint's URL,
+    and telemetry is disabled.
     """
     dropped = {"RAY_ADDRESS"} if ours else {"PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME"}
     env = {k: v for k, v in os.environ.items() if k not in dropped and not k.startswith("OPENAI_")}
@@ -140,13 +139,13 @@ def environment(ours: bool, url: str) -> dict[str, str]:
 
 
 def built_by_peer(printed: str) -> dict[str, Any]:
-    """The final JSON of its script, or nothing if it did not get that far."""
+    """The final JSON that a peer's script prints, or {} if it failed before."""
     lines = [line for line in printed.splitlines() if line.startswith(BUILT)]
     return json.loads(lines[-1].removeprefix(BUILT)) if lines else {}
 
 
 def built_by_us(printed: str) -> dict[str, Any]:
-    """From the JSON that `graphrag-ray index --json` ends with."""
+    """Counts from the final JSON of `graphrag-ray index --json`."""
     start = re.search(r"^\{$", printed, re.MULTILINE)
     if start is None:
         return {}
@@ -162,12 +161,12 @@ def run(
     options: Sequence[str],
     timeout_s: float | None = None,
 ) -> Measured:
-    """`command` makes the command for an address of the endpoint.
+    """Run a tool and measure it. `command` returns the command for the URL of the endpoint.
 
-    It is measured as a child of another process than the endpoint, and killed after timeout_s.
+    The command is killed after timeout_s.
     """
     with endpoint("--dimensions", str(DIMENSIONS), *options) as url:
-        totals, printed = measure_without_endpoint(command(url), environment(tool == OURS, url), timeout_s)
+        totals, printed = measure_separately(command(url), environment(tool == OURS, url), timeout_s)
         return Measured(tool, totals, get(url), built(printed), printed)
 
 
@@ -210,53 +209,53 @@ def details(m: Measured) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    given = _parser().parse_args(arguments)
-    peers, absent = choose(given.only, given.venvs)
+    args = _parser().parse_args(arguments)
+    peers, absent = choose(args.only, args.venvs)
     print("\n".join(absent), end="\n" if absent else "", flush=True)
-    scratch = Path(tempfile.mkdtemp(prefix="side-by-side-", dir=given.work))
+    scratch = Path(tempfile.mkdtemp(prefix="side-by-side-", dir=args.work))
     source = scratch / "input"
-    n = first_files(given.corpus, given.files, source)
+    n = first_files(args.corpus, args.files, source)
     if not n:
-        print(f"{given.corpus} holds no .txt file", file=sys.stderr)
+        print(f"{args.corpus} contains no .txt files", file=sys.stderr)
         return 2
-    options = ["--jitter", str(given.jitter), *(["--latency", str(given.latency)] if given.latency else [])]
-    print(f"{n} files, {given.in_flight} in flight, endpoint {' '.join(options)}, in {scratch}", flush=True)
-    done = []
-    for peer in [*peers, *([None] if not given.only or OURS in given.only else [])]:
+    options = ["--jitter", str(args.jitter), *(["--latency", str(args.latency)] if args.latency else [])]
+    print(f"{n} files, {args.in_flight} in flight, endpoint {' '.join(options)}, in {scratch}", flush=True)
+    results = []
+    for peer in [*peers, *([None] if not args.only or OURS in args.only else [])]:
         tool = peer.name if peer else OURS
         work = scratch / tool
         work.mkdir()
 
         def command(url: str, peer: Peer | None = peer, work: Path = work) -> list[str]:
             if peer is None:
-                return our_command(source, work, url, given.in_flight)
-            return peer_command(peer, given.venvs, source, work, url, given.in_flight)
+                return our_command(source, work, url, args.in_flight)
+            return peer_command(peer, args.venvs, source, work, url, args.in_flight)
 
-        m = run(tool, command, built_by_peer if peer else built_by_us, options, given.timeout)
+        m = run(tool, command, built_by_peer if peer else built_by_us, options, args.timeout)
         (scratch / f"{tool}.txt").write_text(m.printed)
         (scratch / f"{tool}.json").write_text(json.dumps(m.stats, indent=1))
         if m.totals.exit_code:
-            how = f"was killed after {given.timeout:g} s" if m.totals.timed_out else "ended"
-            print(f"{tool} {how} with {m.totals.exit_code}:\n{m.printed[-2000:]}", file=sys.stderr)
+            ending = f"was killed after {args.timeout:g} s" if m.totals.timed_out else "ended"
+            print(f"{tool} {ending} with {m.totals.exit_code}:\n{m.printed[-2000:]}", file=sys.stderr)
         print(f"{tool}: {m.totals.wall_s:.0f} s", flush=True)
-        done.append(m)
-    if done:
-        print(f"\n{table(done)}\n", *map(details, done), sep="\n")
+        results.append(m)
+    if results:
+        print(f"\n{table(results)}\n", *map(details, results), sep="\n")
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("corpus", type=Path, help="a folder of .txt files")
-    p.add_argument("--files", type=int, default=60)
-    p.add_argument("--venvs", type=Path, required=True, help="the folder of the virtual environments")
+    p.add_argument("--files", type=int, default=60, help="number of files to index")
+    p.add_argument("--venvs", type=Path, required=True, help="folder of the virtual environments")
     p.add_argument("--only", nargs="+", default=[], choices=[OURS, *(x.name for x in PEERS)])
     p.add_argument("--in-flight", type=int, default=25)
     p.add_argument("--latency", type=float, default=1.0,
-                   help="seconds of a chat call; 0: half a second and 60 tokens per second")  # fmt: skip
+                   help="seconds a chat call takes; 0: half a second and 60 tokens a second")  # fmt: skip
     p.add_argument("--jitter", type=float, default=0.2, help="see the endpoint's --help")
     p.add_argument("--timeout", type=float, default=1800.0, help="seconds after which a tool is killed")
-    p.add_argument("--work", type=Path, help="create the scratch folder here and do not delete it")
+    p.add_argument("--work", type=Path, help="folder for the scratch folder, which is kept")
     return p
 
 

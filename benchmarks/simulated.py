@@ -40,15 +40,15 @@ def no_laps(line: str) -> str | None:
     return None
 
 
-def measure_without_endpoint(
+def measure_separately(
     command: Sequence[str],
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
     lap_of: Callable[[str], str | None] = no_laps,
 ) -> tuple[Totals, str]:
-    """Call `processes.measure` in a separate process, so that the endpoint is not measured.
+    """Call `processes.measured` in a separate process, so that the endpoint is not measured.
 
-    `lap_of` must be a module-level function, because that process imports it.
+    `lap_of` must be a module-level function, because the other process imports it.
     """
     with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
         return pool.submit(measure, command, lap_of, env, timeout_s).result()

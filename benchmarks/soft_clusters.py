@@ -1,11 +1,11 @@
-"""Compare cheaper ways to cluster texts: UMAP or principal components, all mixtures or a ladder of them.
+"""What cheaper soft clustering costs in quality: UMAP or PCA, all mixture sizes or a ladder of them.
 
     python benchmarks/soft_clusters.py --root ./index --nodes 2000
 
-Uses the embeddings of an index's first chunks. `all` fits every number of components, as RAPTOR's code does;
-`ladder` is ours. Prints CPU seconds, the number of clusters, clusters per chunk, the mean cosine between
-chunks and the mean of their cluster, and the Calinski-Harabasz index of the nearest cluster of each chunk.
-Makes no assertions.
+Clusters the embeddings of an index's first chunks. `all` fits a mixture for every number of components, as
+RAPTOR's code does. `ladder` is our method. Prints CPU seconds, the number of clusters, clusters per chunk,
+the mean cosine similarity of chunks to the mean of their cluster, and the Calinski-Harabasz index of the
+nearest clusters. Asserts nothing.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from graphrag_ray.graph.soft_clusters import Reduction, soft_clusters
 from graphrag_ray.graph.summary_tree import Clusters, main_clusters
 from graphrag_ray.store.search.vector_index import normalize
 
-WAYS: tuple[tuple[Reduction, str], ...] = (
+VARIANTS: tuple[tuple[Reduction, str], ...] = (
     ("umap", "all"),
     ("umap", "ladder"),
     ("pca", "all"),
@@ -53,8 +53,10 @@ def row(
     finally:
         module._lowest_bic = ladder
     seconds = time.process_time() - started
-    means = [normalize(vectors[own].mean(axis=0, keepdims=True))[0] for own in clusters]
-    cosine = np.mean([(vectors[own] @ mean).mean() for own, mean in zip(clusters, means, strict=True)])
+    means = [normalize(vectors[members].mean(axis=0, keepdims=True))[0] for members in clusters]
+    cosine = np.mean(
+        [(vectors[members] @ mean).mean() for members, mean in zip(clusters, means, strict=True)]
+    )
     nearest = main_clusters(clusters, vectors)
     each = len(clusters.member) / len(vectors)
     score = calinski_harabasz_score(vectors, nearest)
@@ -67,19 +69,19 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--root", required=True)
-    parser.add_argument("--nodes", type=int, default=2_000)
-    parser.add_argument("--tokens", type=int, default=3_436, help="maximum tokens per cluster")
+    parser.add_argument("--nodes", type=int, default=2_000, help="number of chunks")
+    parser.add_argument("--tokens", type=int, default=3_436, help="maximum tokens of a cluster")
     args = parser.parse_args()
     index = open_index(args.root)
     sizes = dict(zip(*index.table("text_units", ["id", "n_tokens"]).to_pydict().values(), strict=True))
     frame = index.to_pandas("embeddings_text_unit")[: args.nodes]
     vectors = normalize(np.stack(frame["vector"].to_numpy()).astype(np.float32))
     tokens = np.array([sizes[id_] + NUMBER_TOKENS for id_ in frame["id"]], dtype=np.int64)
-    soft_clusters(vectors[:60], tokens[:60], args.tokens)  # Compiles UMAP.
+    soft_clusters(vectors[:60], tokens[:60], args.tokens)  # Compile UMAP before measuring.
     print(f"{args.root}: {len(vectors):,} chunks\n")
-    print("| reduced by | mixtures | CPU s | clusters | clusters a chunk | cosine | Calinski-Harabasz |")
+    print("| reduced by | mixtures | CPU s | clusters | clusters per chunk | cosine | Calinski-Harabasz |")
     print("| --- " * 7 + "|")
-    for reduction, fits in WAYS:
+    for reduction, fits in VARIANTS:
         print(row(vectors, tokens, args.tokens, reduction, fits), flush=True)
 
 

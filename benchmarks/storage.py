@@ -1,9 +1,9 @@
-"""Count requests to object storage by kind: an index run, its repetition, a status and a question.
+"""Requests to object storage, by kind, of an index run, the same run repeated, a status and a query.
 
     python benchmarks/storage.py demo/corpus
 
-Uses the S3 server of the tests (moto by default; see tests/s3_server.py) behind a proxy that records
-requests.
+Uses the S3 server of the tests (moto by default; see tests/s3_server.py) behind a proxy that counts requests.
+Prints one row per command.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def main() -> None:
         keys = {"AWS_ACCESS_KEY_ID": server.owner.access, "AWS_SECRET_ACCESS_KEY": server.owner.secret}
         env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | keys
         root = ["--root", f"s3://{BUCKET}/index", "--set", f"storage.endpoint_url={proxy.address}"]
-        sets = [word for given in args.set for word in ("--set", given)]
+        sets = [word for setting in args.set for word in ("--set", setting)]
         commands = {
             "index": ["index", str(args.corpus), *root, *sets],
-            "the same again": ["index", str(args.corpus), *root],
+            "index, repeated": ["index", str(args.corpus), *root],
             "status": ["status", *root],
             "query": ["query", "What are the main themes?", *root],
         }

@@ -1,35 +1,35 @@
-"""Compare the cost of updating an index after a change of its corpus with that of the full index.
+"""What an update costs compared with the full index: `graphrag-ray index` after a change of the corpus.
 
     python benchmarks/update.py --tokens 1_000_000 10_000_000 --work /tmp/updates
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --endpoint --only nothing two-documents
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --s3
     python benchmarks/update.py --tokens 1_000_000 --work /tmp/updates --set communities.max_size=20 --rebuild
 
-For each size: a corpus of this many tokens (`corpus.py`), and a full index of it, the row "made". Then each
-change by itself, from a copy of the full index and of the corpus:
+For each size, generates a corpus (`corpus.py`) and builds a full index, shown in the row "made". Each change
+then starts from a copy of the full index and of the corpus:
 
 - *nothing*: the same command again;
-- *two-documents*: a fifth of one document's sentences replaced by those of another, and one document added;
-- *one-percent*: 1% of the documents changed in the same way, 1% added, 1% deleted, in one run;
-- *one-file*: all documents of one file replaced by the texts of another corpus (the next seed).
+- *two-documents*: in one document, a fifth of the sentences are replaced with those of another; one is added;
+- *one-percent*: 1% of the documents are changed in this way, 1% added and 1% deleted, in one run;
+- *one-file*: all documents of one file get texts from another corpus, the one of the next seed.
 
-Documents are identified by their titles (`input.id_column`). Otherwise, a deleted line would renumber all
+Documents are identified by title (`input.id_column`), because deleting a line would otherwise renumber all
 lines after it. Unchanged files keep their modification time.
 
-The corpus and the full index stay in --work and are taken from there the next time, the index with its
-figures. It is made again with --rebuild, as after a change of the code, and where other settings are given.
+The corpus and the full index, with its figures, stay in --work and are reused. The index is rebuilt if the
+settings differ or with --rebuild, which is needed after a change of the code.
 
-Measured (`processes.py`): wall time, CPU time of all processes, peak memory, bytes read from files and pipes,
-including the page cache and Python's own modules, and bytes sent to disk. The endpoint and the S3 server are
-not included. The command chooses whether to use Ray, unless --ray is given.
+Measured (`processes.py`): wall time, CPU and peak memory of all processes; bytes read from files and pipes,
+including the page cache and Python's modules; bytes written to disk. The endpoint and the S3 server do not
+count. The command chooses whether to use Ray, unless --ray is set.
 
---endpoint  use the simulated endpoint (`endpoint/`), without limits, instead of the offline engine
---s3        store the index on a local S3 server (tests/s3_server.py), behind a proxy that counts requests and
-            the bytes of their bodies. This machine's cache is emptied before every run. Proxy and server
-            share the cores of the run, so ignore the wall time
+--endpoint  uses the simulated endpoint (`endpoint/`), without limits, instead of the offline engine
+--s3        stores the index on a local S3 server (tests/s3_server.py), behind a proxy that counts requests
+            and the bytes of their bodies. The local cache is empty before every run. Proxy and server share
+            the cores with the run, so ignore wall time here
 
-Tables are printed for each size, and update-….json is written to --work. Rows of an index are counted as
-changed / added / deleted. Chunks are identified by their text: a changed chunk counts as deleted and added.
+Prints tables for each size, and writes update-….json to --work. Rows are counted as changed / added /
+deleted. Chunks are identified by their content, so a changed chunk counts as deleted and added.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ from typing import Any
 from changed_corpus import SHARE, Corpus, edit, link_files, replace_file
 from growth import MB, corpus, lap_of
 from processes import Totals
-from simulated import endpoint, measure_without_endpoint
+from simulated import endpoint, measure_separately
 
 from graphrag_ray.store import run_records, snapshots
 from graphrag_ray.store.files import Store
@@ -61,7 +61,7 @@ TABLES = {
     "relationships": "relationships",
     "community_reports": "reports",
 }
-"""Tables whose changes are reported, and their names in the report."""
+"""Tables whose changes are printed, and their names in the output."""
 ENDPOINT = ("--speed", "200", "--jitter", "0.1")
 BY_TITLE = "input.id_column=title"
 
@@ -95,7 +95,6 @@ class Folder:
         if kept:
             # Hard links suffice: a store writes a new file and renames it, and never changes a file in place
             # (store/local_files.py), so the stored index does not change.
-            # (store/local_files.py), so the kept index stays as it is.
             link_files(kept, Path(self.root))
 
     def take(self, to: Path) -> None:
@@ -122,7 +121,7 @@ class Bucket:
             "AWS_SECRET_ACCESS_KEY": server.owner.secret,
             "GRAPHRAG_RAY_CACHE": str(self._cache),
         }
-        os.environ |= self.env  # for `store`
+        os.environ |= self.env  # Read by `store`.
         self._before = self._counted()
 
     def put(self, kept: Path | None) -> None:
@@ -174,7 +173,7 @@ class Bench:
         kind = ("-endpoint" if given.endpoint else "") + ("-s3" if given.s3 else "")
         self.name = f"{self.folder.name}{kind}"
         self.kept = given.work / f"made-{self.name}"
-        # The same for all runs, because another address would be another INPUT.
+        # The same path for all runs, because a different path would be a different INPUT.
         self.input = given.work / f"input-{self.name}"
         self.settings = [BY_TITLE, *given.set]
         self.options = [w for s in (BY_TITLE, *model, *given.set) for w in ("--set", s)]
@@ -197,20 +196,20 @@ class Bench:
         }
 
     def made(self) -> Figures:
-        """The full index, which is stored, and its figures."""
+        """Build the full index and store it, or reuse the stored one. Returns its figures."""
         figures = self.kept.with_suffix(".json")
         if figures.exists() and self.kept.exists() and not self.given.rebuild:
-            found = json.loads(figures.read_text("utf-8"))
-            if found.pop("settings") == self.settings:
-                return Figures(**found | {"used": Totals(**found["used"])})
+            stored = json.loads(figures.read_text("utf-8"))
+            if stored.pop("settings") == self.settings:
+                return Figures(**stored | {"used": Totals(**stored["used"])})
         shutil.rmtree(self.kept, ignore_errors=True)
         figures.unlink(missing_ok=True)
         link_files(self.folder, self.input)
         self.at.put(None)
-        made = self.run()
+        built = self.run()
         self.at.take(self.kept)
-        figures.write_text(json.dumps(asdict(made) | {"settings": self.settings}, indent=2), "utf-8")
-        return made
+        figures.write_text(json.dumps(asdict(built) | {"settings": self.settings}, indent=2), "utf-8")
+        return built
 
     def updated(self, change: Callable[[], None]) -> Figures:
         """Update a copy of the full index after a change."""
@@ -223,12 +222,12 @@ class Bench:
         command = [sys.executable, "-m", "graphrag_ray", "index", str(self.input), "--root", self.at.root]
         command += [*self.at.options, *self.options]
         env = {k: v for k, v in os.environ.items() if k != "RAY_ADDRESS"} | self.at.env
-        # Do not use what another run learned about the endpoint.
+        # Do not reuse what an earlier run learned about the endpoint.
         env |= {
             "RAY_USAGE_STATS_ENABLED": "0",
             "GRAPHRAG_RAY_SETTINGS": str(self.given.work / "settings.yaml"),
         }
-        used, printed = measure_without_endpoint(command, env, lap_of=lap_of)
+        used, printed = measure_separately(command, env, lap_of=lap_of)
         if used.exit_code:
             sys.exit(f"{' '.join(command)} ended with {used.exit_code}:\n{printed}")
         requests = self.at.requests()
@@ -238,20 +237,20 @@ class Bench:
         calls: dict[str, int] = {}
         for row in record.usage.get("stages", ()):
             calls[row["stage"]] = calls.get(row["stage"], 0) + row["calls"]
-        found = snapshot.run["changes"] if record.outcome == "committed" else {}
-        rows = {name: [found[name][n] for n in ("changed", "added", "removed")] for name in found}
+        counts = snapshot.run["changes"] if record.outcome == "committed" else {}
+        rows = {name: [counts[name][n] for n in ("changed", "added", "removed")] for name in counts}
         return Figures(used, record.outcome, calls, rows, requests)
 
 
 COLUMNS = (
     *("changed / added / deleted", *TABLES.values(), "model calls", "wall s", "of made", "CPU s", "of made"),
-    *("driver MB", "largest worker MB", "all at once MB", "read MB", "sent to disk MB"),
+    *("driver MB", "largest worker MB", "all processes MB", "read MB", "written to disk MB"),
 )
 HEADER = f"| {' | '.join(COLUMNS)} |\n{'| --- ' * len(COLUMNS)}|"
 
 
 def figures_row(name: str, of: Figures, made: Figures) -> str:
-    """A row of the table of runs under `HEADER`."""
+    """A row of the table of runs, with the columns of `HEADER`."""
     used = of.used
     cells = [
         name,
@@ -270,11 +269,11 @@ def figures_row(name: str, of: Figures, made: Figures) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def requests_table(found: Mapping[str, Figures]) -> str:
+def requests_table(runs: Mapping[str, Figures]) -> str:
     """Requests to object storage by run, and the bytes of their bodies."""
-    kinds = sorted({kind for figures in found.values() for kind in figures.requests})
+    kinds = sorted({kind for figures in runs.values() for kind in figures.requests})
     lines = [f"| | {' | '.join(kinds)} | all | MB sent | MB received |", "| --- " * (len(kinds) + 4) + "|"]
-    for name, figures in found.items():
+    for name, figures in runs.items():
         counts = [figures.requests.get(kind, (0, 0, 0)) for kind in kinds]
         n, sent, received = (sum(column) for column in zip(*counts, strict=True))
         cells = [*(f"{count[0]:,}" for count in counts), f"{n:,}", f"{sent / MB:.1f}", f"{received / MB:.1f}"]
@@ -282,13 +281,13 @@ def requests_table(found: Mapping[str, Figures]) -> str:
     return "\n".join(lines)
 
 
-def laps_table(found: Mapping[str, Figures]) -> str:
+def laps_table(runs: Mapping[str, Figures]) -> str:
     """Wall time and CPU seconds by step and run."""
-    names = list(dict.fromkeys(lap for figures in found.values() for lap in figures.used.laps))
-    head = " | ".join(f"{name}: wall s | CPU s" for name in found)
-    lines = [f"| step | {head} |", "| --- " * (1 + 2 * len(found)) + "|"]
+    names = list(dict.fromkeys(lap for figures in runs.values() for lap in figures.used.laps))
+    head = " | ".join(f"{name}: wall s | CPU s" for name in runs)
+    lines = [f"| step | {head} |", "| --- " * (1 + 2 * len(runs)) + "|"]
     for lap in names:
-        of = [figures.used.laps.get(lap) for figures in found.values()]
+        of = [figures.used.laps.get(lap) for figures in runs.values()]
         cells = [f"{used['wall_s']:.1f} | {used['cpu_s']:.1f}" if used else " | " for used in of]
         lines.append(f"| {lap} | {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -302,30 +301,30 @@ def model_settings(url: str | None) -> list[str]:
 
 
 def main() -> None:
-    given = _parser().parse_args()
-    given.work.mkdir(parents=True, exist_ok=True)
+    args = _parser().parse_args()
+    args.work.mkdir(parents=True, exist_ok=True)
     with ExitStack() as stack:
-        at = stack.enter_context(bucket(given.work)) if given.s3 else Folder(given.work)
-        url = stack.enter_context(endpoint(*ENDPOINT) if given.endpoint else nullcontext())
-        for tokens in given.tokens:
-            _measure(Bench(given, tokens, at, model_settings(url)))
+        at = stack.enter_context(bucket(args.work)) if args.s3 else Folder(args.work)
+        url = stack.enter_context(endpoint(*ENDPOINT) if args.endpoint else nullcontext())
+        for tokens in args.tokens:
+            _measure(Bench(args, tokens, at, model_settings(url)))
 
 
 def _measure(bench: Bench) -> None:
-    found = {"made": bench.made()}
+    runs = {"made": bench.made()}
     print(f"\n{bench.planted['tokens']:,} tokens, {bench.name}\n\n{HEADER}")
-    print(figures_row("made", found["made"], found["made"]), flush=True)
+    print(figures_row("made", runs["made"], runs["made"]), flush=True)
     for name, change in bench.changes().items():
         if name in bench.given.only:
-            found[name] = bench.updated(change)
-            print(figures_row(name, found[name], found["made"]), flush=True)
-    print("", laps_table(found), sep="\n")
+            runs[name] = bench.updated(change)
+            print(figures_row(name, runs[name], runs["made"]), flush=True)
+    print("", laps_table(runs), sep="\n")
     if bench.given.s3:
-        print("", requests_table(found), sep="\n", flush=True)
+        print("", requests_table(runs), sep="\n", flush=True)
     result = {
         "tokens": bench.planted["tokens"],
         "settings": bench.settings,
-        "runs": {n: asdict(f) for n, f in found.items()},
+        "runs": {n: asdict(f) for n, f in runs.items()},
     }
     (bench.given.work / f"update-{bench.name}.json").write_text(json.dumps(result, indent=2), "utf-8")
     bench.at.put(None)
@@ -338,18 +337,18 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--tokens", type=int, nargs="+", default=[1_000_000, 10_000_000])
-    parser.add_argument("--seed", type=int, default=1, help="seed of the corpus and its changes")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the corpus and of its changes")
     parser.add_argument(
         "--exponent", type=float, default=0.65, help="Heaps exponent of the vocabulary of names"
     )
     parser.add_argument("--work", type=Path, default=Path("updates"), help="folder for corpora and indexes")
     parser.add_argument(
-        "--only", nargs="+", default=changes, choices=changes, help="changes to measure (default: all)"
+        "--only", nargs="+", default=changes, choices=changes, help="changes to measure; all by default"
     )
     parser.add_argument("--endpoint", action="store_true", help="use the simulated endpoint")
     parser.add_argument("--s3", action="store_true", help="store the index on a local S3 server")
     parser.add_argument("--ray", action="store_true", help="use Ray in every run")
-    parser.add_argument("--rebuild", action="store_true", help="make the full index again")
+    parser.add_argument("--rebuild", action="store_true", help="rebuild the full index")
     parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
     return parser
 

@@ -1,18 +1,19 @@
-r"""Measure the cost of an update: 1% of the documents added, changed or deleted, compared with a full index.
+"""What an update costs in calls and tokens: 1% of the documents added, changed or deleted.
 
     python benchmarks/update_tokens.py CORPUS --set chunking.size=document
     python benchmarks/update_tokens.py CORPUS --endpoint --seeds 1 2 3 --share 0.01
 
-CORPUS is a folder of text files. The model is the offline engine or, with --endpoint, the simulated endpoint
-of this folder at high speed and without limits, because counts and tokens matter here, not time. Everything
-runs in this process, without Ray. Tokens are those of actual calls:
+The corpus is a folder of text files. The model is the offline engine or, with --endpoint, the simulated
+endpoint at high speed and without limits, because only counts and tokens matter. Everything runs in this
+process, without Ray. Tokens are those of calls that were actually made:
 
-- *added*: an index of all but a share of the documents, drawn at random, then one of all;
-- *changed*: an index of all, then with the second halves of a share replaced by those of other documents;
-- *deleted*: an index of all, then without a share;
+- *added*: an index of all but a random share of the documents, then one of all;
+- *changed*: an index of all, then one after replacing the second halves of a share with those of others;
+- *deleted*: an index of all, then one without a share;
 - *reset*: as *added*, with --reset-communities: the cost of partitioning the changed graph from scratch.
 
-`modularity` is that of the coarsest level, next to that of a new partition of the same graph.
+Prints means over the seeds, relative to the full index. `modularity` is that of the coarsest level, next to
+that of a new partition of the same graph.
 """
 
 from __future__ import annotations
@@ -71,16 +72,19 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--endpoint", action="store_true", help="use the simulated endpoint")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    given = parser.parse_args()
-    texts = {p.name: p.read_text("utf-8-sig") for p in sorted(given.corpus.glob("*.txt"))}
-    with _model(given.endpoint) as model, tempfile.TemporaryDirectory() as folder:
-        settings = load_settings(None, [*given.set, *model])
+    args = parser.parse_args()
+    texts = {p.name: p.read_text("utf-8-sig") for p in sorted(args.corpus.glob("*.txt"))}
+    with _model(args.endpoint) as model, tempfile.TemporaryDirectory() as folder:
+        settings = load_settings(None, [*args.set, *model])
         bench = Bench(Path(folder), settings)
         full = bench.run("full", texts)
-        print(f"{len(texts)} documents, {full.communities} communities, a share of {given.share}", flush=True)
+        print(
+            f"{len(texts)} documents, {full.communities} communities, share changed: {args.share}",
+            flush=True,
+        )
         costs: dict[str, list[Cost]] = {}
-        for seed in given.seeds:
-            for name, cost in bench.updates(texts, given.share, seed):
+        for seed in args.seeds:
+            for name, cost in bench.updates(texts, args.share, seed):
                 costs.setdefault(name, []).append(cost)
                 print(f"seed {seed}, {name}: {_line(cost, full)}", flush=True)
         _print(full, costs)
@@ -209,21 +213,19 @@ def _print(full: Cost, costs: Mapping[str, Sequence[Cost]]) -> None:
         print(f"| {' | '.join([name, of_full, *cells])} |")
 
     print()
-    row("mean of the seeds", "full index", list(costs))
+    row("mean over the seeds", "full index", list(costs))
     row("---", "---", ["---"] * len(costs))
     sums = {s: (s,) for s in STAGES} | {"extract and describe": STAGES[:2], "all": STAGES}
     for name, stages in sums.items():
         whole = sum(full.tokens[s] for s in stages)
         if whole:
             shares = [[sum(c.tokens[s] for s in stages) / whole for c in of] for of in costs.values()]
-            cells = [
-                f"{mean(of):.1%}" + (f" (most: {max(of):.1%})" if name == "all" else "") for of in shares
-            ]
+            cells = [f"{mean(of):.1%}" + (f" (max: {max(of):.1%})" if name == "all" else "") for of in shares]
             row(f"tokens, {name}", f"{whole:,}", cells)
     for title, of_cost in (
         ("reports written", lambda c: c.calls["report"]),
         ("communities", lambda c: c.communities),
-        ("of these kept", lambda c: c.kept),
+        ("of which kept", lambda c: c.kept),
     ):
         row(title, str(of_cost(full)), [f"{mean(of_cost(c) for c in of):.0f}" for of in costs.values()])
     row(

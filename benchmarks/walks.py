@@ -1,18 +1,19 @@
-"""Walks over names and chunks in a large index: CPU and memory of a question, and results compared with exact
-personalised PageRank.
+"""CPU and memory of a walk over names and chunks in a large index, and its agreement with exact PageRank.
 
     python benchmarks/walks.py --links 1_000_000 10_000_000
     python benchmarks/walks.py --links 1_000_000 --exact
 
-Makes an index of this many links in --work: chunks with about twenty names each, drawn by Zipf's law
-(the commonest stands in some percent of all chunks, most in a few), and each chunk has the name of its own
-document. It is written as shards of 131,072 chunks, as an index has them, and mapped into memory. Questions
-begin at one to three names, drawn by their occurrences, and at 100 chunks with weights as keyword search has.
-Each question runs in this process: CPU seconds, the median and the 95th of a hundred, and by how much its own
-memory rose at most after one of them; files that are mapped do not count.
+Builds an index with this many links in --work. Each chunk has 20 names drawn by Zipf's law, so the most
+frequent name occurs in some percent of all chunks and most names in a few, and the title of its document. The
+index is written in shards of 131,072 chunks, like a real one, and memory-mapped. Each question starts from
+one to three names, drawn in proportion to their frequency, and from 100 chunks with weights like those of
+keyword search.
 
---exact compares the first 10 and 100 chunks, and the time, with igraph's PageRank (prpack), which holds the
-            whole graph in memory. Makes no assertions.
+Questions run in this process. Prints the median and the 95th percentile of CPU time over a hundred questions,
+and the largest increase in private memory after a question. Memory-mapped files do not count.
+
+--exact compares the first 10 and 100 chunks with those of igraph's personalised PageRank (prpack), and prints
+igraph's CPU time. igraph holds the whole graph in memory. Prints measurements; asserts nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from graphrag_ray.store.search.pagerank import DAMPING, walk
 NAMES_OF_CHUNK = 20
 SHARD_CHUNKS = 131_072
 NAMES_FOR_LINKS = 0.35
-"""Different names for each link: as in indexes of the offline engine."""
+"""Distinct names per link, as in indexes built with the offline engine."""
 ZIPF = 1.05
 TITLE_WEIGHT = 10
 QUESTIONS, K = 100, 50
@@ -44,35 +45,35 @@ def chunk_id(number: int) -> str:
     return f"{number:016x}" * 2
 
 
-def drawn(n_chunks: int, n_names: int, rng: np.random.Generator) -> Any:
+def draw_names(n_chunks: int, n_names: int, rng: np.random.Generator) -> Any:
     """[n_chunks, NAMES_OF_CHUNK] numbers of names."""
     ranks = np.arange(1, n_names + 1, dtype=np.float64)
     share = np.cumsum(ranks**-ZIPF)
     return np.searchsorted(share / share[-1], rng.random((n_chunks, NAMES_OF_CHUNK))).astype(np.int64)
 
 
-def made(store: Store, n_links: int) -> tuple[list[NameLinks], Any, list[str]]:
+def build_shards(store: Store, n_links: int) -> tuple[list[NameLinks], Any, list[str]]:
     """Shards, the names of each chunk, and the ids of all names."""
     n_chunks = n_links // (NAMES_OF_CHUNK + 1)
     n_names = int(n_links * NAMES_FOR_LINKS)
-    of = drawn(n_chunks, n_names, np.random.default_rng(1))
+    of = draw_names(n_chunks, n_names, np.random.default_rng(1))
     names = [name_id(f"name {n}") for n in range(n_names)]
     shards = []
     for start in range(0, n_chunks, SHARD_CHUNKS):
-        own = of[start : start + SHARD_CHUNKS]
-        known, number = np.unique(own, return_inverse=True)
+        chunk_names = of[start : start + SHARD_CHUNKS]
+        known, number = np.unique(chunk_names, return_inverse=True)
         texts = {names[n]: f"name {n}" for n in known.tolist()}
-        texts |= {name_id(f"title {start + n}"): f"title {start + n}" for n in range(len(own))}
-        chunk = np.repeat(np.arange(len(own)), NAMES_OF_CHUNK)
-        titles = np.arange(len(own))
+        texts |= {name_id(f"title {start + n}"): f"title {start + n}" for n in range(len(chunk_names))}
+        chunk = np.repeat(np.arange(len(chunk_names)), NAMES_OF_CHUNK)
+        titles = np.arange(len(chunk_names))
         data = name_links.build(
-            [chunk_id(start + n) for n in range(len(own))],
+            [chunk_id(start + n) for n in range(len(chunk_names))],
             texts,
             np.concatenate([chunk, titles]),
             np.concatenate([number.reshape(-1), len(known) + titles]),
-            np.concatenate([np.ones(len(chunk), np.int64), np.full(len(own), TITLE_WEIGHT)]),
+            np.concatenate([np.ones(len(chunk), np.int64), np.full(len(chunk_names), TITLE_WEIGHT)]),
         )
-        part = index_files.write_index_file(store, "walks", f"{n_links:x}{start:x}", data, len(own))
+        part = index_files.write_index_file(store, "walks", f"{n_links:x}{start:x}", data, len(chunk_names))
         shards.append(name_links.read(index_files.open_part(store, part)))
     return shards, of, names
 
@@ -89,12 +90,12 @@ def question(of: Any, names: list[str], n: int) -> tuple[dict[str, float], dict[
 
 
 def peak_kb() -> int:
-    """Private memory of this process, without mapped files."""
-    told = Path("/proc/self/status").read_text()
-    return int(told.split("RssAnon:")[1].split()[0])
+    """Private memory of this process in KB, without mapped files."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("RssAnon:")[1].split()[0])
 
 
-def exact(of: Any, names: list[str]) -> Any:
+def exact_scores(of: Any, names: list[str]) -> Any:
     import igraph
 
     n_chunks, n_names = len(of), len(names)
@@ -111,10 +112,10 @@ def exact(of: Any, names: list[str]) -> Any:
             reset[place[name]] += weight
         for chunk_, weight in words.items():
             reset[int(chunk_[:16], 16)] += weight
-        found = graph.personalized_pagerank(
+        ranks = graph.personalized_pagerank(
             directed=False, damping=DAMPING, reset=reset.tolist(), weights=weights.tolist()
         )
-        return np.array(found[:n_chunks])
+        return np.array(ranks[:n_chunks])
 
     return scores
 
@@ -127,11 +128,11 @@ def main() -> None:
     parser.add_argument("--work", type=Path, default=Path("/tmp/walks"))
     parser.add_argument("--exact", action="store_true")
     args = parser.parse_args()
-    print("| links | chunks | names | shards, MB | CPU ms, median | 95th | memory, MB |")
+    print("| links | chunks | names | shards, MB | CPU ms, median | CPU ms, p95 | memory, MB |")
     print("| ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
     for n_links in args.links:
         store = Store(str(args.work / str(n_links)))
-        shards, of, names = made(store, n_links)
+        shards, of, names = build_shards(store, n_links)
         size = sum(len(shard.source.data) for shard in shards) / 1e6
         walk(shards, *question(of, names, 10_000), K)
         before, times, most = peak_kb(), [], 0
@@ -147,17 +148,17 @@ def main() -> None:
         )
         if not args.exact:
             continue
-        scores, same, seconds = exact(of, names), {10: list[float](), 100: list[float]()}, []
+        scores, overlaps, seconds = exact_scores(of, names), {10: list[float](), 100: list[float]()}, []
         for n in range(10):
             begin, words = question(of, names, n)
             started = time.process_time()
             best = np.argsort(-scores(begin, words), kind="stable")
             seconds.append(time.process_time() - started)
-            for k, found in same.items():
-                own = {int(id_[:16], 16) for id_, _, _ in walk(shards, begin, words, k)}
-                found.append(len(own & set(best[:k].tolist())) / k)
-        shares = ", ".join(f"{np.mean(found):.3f} of the first {k}" for k, found in same.items())
-        print(f"\nAs igraph finds them: {shares}; igraph takes {np.median(seconds):.1f} CPU s\n")
+            for k, overlap in overlaps.items():
+                walked = {int(id_[:16], 16) for id_, _, _ in walk(shards, begin, words, k)}
+                overlap.append(len(walked & set(best[:k].tolist())) / k)
+        shares = ", ".join(f"{np.mean(overlap):.3f} of the first {k}" for k, overlap in overlaps.items())
+        print(f"\nAgreement with igraph: {shares}; igraph takes {np.median(seconds):.1f} CPU s\n")
 
 
 if __name__ == "__main__":

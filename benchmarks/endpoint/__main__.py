@@ -1,4 +1,4 @@
-"""`python benchmarks/endpoint --help`"""
+"""Entry point. See `python benchmarks/endpoint --help`."""
 
 import sys
 from pathlib import Path

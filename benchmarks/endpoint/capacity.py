@@ -1,8 +1,8 @@
-"""The speed of a server with many concurrent calls: slots with a queue, and sharing beyond a batch size.
+"""The speed of a server with many concurrent calls: slots with a queue, and slowing beyond a batch size.
 
-Calls progress in virtual time, which passes at `rate` seconds per second: 1 for up to `batch` calls, and
-batch/n for n calls (egalitarian processor sharing). So a change of n, of the settings or of the speed applies
-immediately to all running calls.
+Calls progress in virtual time, which advances at `rate` seconds per second: 1 for up to `batch` calls, and
+batch/n for n calls (egalitarian processor sharing). A change of n, the settings or the speed therefore
+applies immediately to all running calls.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 
 
 class Capacity:
-    """Belongs to one event loop."""
+    """Slots and processing time of a simulated server. Use it from one event loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -45,7 +45,7 @@ class Capacity:
 
     @asynccontextmanager
     async def slot(self) -> AsyncIterator[None]:
-        """A slot. Waits in order of arrival."""
+        """Hold a slot. Callers wait in order of arrival."""
         if self._slots is not None and (self._held >= self._slots or self._queue):
             place = self._loop.create_future()
             self._queue.append(place)

@@ -1,6 +1,7 @@
-"""The fate of a call, drawn from the seed, its body and how often that body has come.
+"""Draw the fault and latency of a call from the seed, its body and how often that body has arrived.
 
-A run therefore has the same faults and latencies in any order of its calls, and a repeated call draws again.
+A run therefore has the same faults and latencies regardless of the order of its calls. A repeated call draws
+again.
 """
 
 from __future__ import annotations
@@ -23,14 +24,15 @@ FAULTS = (
     "truncated_text",
 )
 EATS_ANSWER = frozenset(("garbage_body", "garbage_text", "truncated_body", "truncated_text"))
-"""Faults of an answer with status 200."""
+"""Faults of a response with status 200, which make its answer unusable."""
 
 
 @dataclass(frozen=True, slots=True)
 class Draw:
-    """`fault`: one of FAULTS or "".
+    """What happens to a call.
 
-    `at`: the share of time or text at which it strikes. `slowness`: a factor.
+    `fault`: one of FAULTS or "". `at`: the share of time or text at which the fault occurs. `slowness`: a
+    factor on the call's time.
     """
 
     fault: str
@@ -39,7 +41,7 @@ class Draw:
 
 
 def draw(key: bytes, arrival: int, options: Options) -> Draw:
-    """`key`: of the body. `arrival`: 1 for its first call, 2 for the second, and so on."""
+    """Draw for the body with this key. `arrival`: 1 for its first call, 2 for the second, and so on."""
     digest = hashlib.blake2b(
         key + arrival.to_bytes(8, "big"), digest_size=24, key=str(options.seed).encode()[:64]
     )

@@ -1,13 +1,13 @@
-"""What the endpoint remembers of its calls: counts, calls in flight over time, work done twice, and a log.
+"""Records of the endpoint's calls: counts, calls in flight over time, work done twice, and a log.
 
-The log has a first line {"unix": time at 0, "options": {…}} and then one line a call that was not refused
-as malformed, in order of their ends (seconds since the endpoint's start):
+The log starts with the line {"unix": time at 0, "options": {…}}, followed by one line per call in the order
+in which calls ended. Malformed calls are not logged. Times are in seconds since the endpoint's start:
 
     kind       extract, glean_check, …, embeddings, other
     dialogue   hash of the first user message: the turns of one conversation share it
     key        hash of the body without volatile fields
-    arrived, started, ended    started: out of the queue for a slot; null where it did not get there
-    status     HTTP status; 0: closed without a whole answer; 499: the client left
+    arrived, started, ended    started: when the call got a slot; null if it did not
+    status     HTTP status; 0: closed without a complete answer; 499: the client disconnected
     fault      see draws.FAULTS, or ""
     prompt, completion, cached    tokens; completion: of the reply that would have been sent
     drawn_s    seconds drawn at speed 1, without queueing and sharing
@@ -52,7 +52,7 @@ class Call:
 
 @dataclass(slots=True)
 class _Answers:
-    """`admitted`: how often this body was admitted.
+    """The answers to one body. `admitted`: how often it was admitted.
 
     `good`, `eaten`: complete 200 responses sent without and with a fault.
     """
@@ -102,7 +102,7 @@ class _InFlight:
 
 
 class Ledger:
-    """`now` is a monotonic clock in seconds. Times are stored as seconds since the start."""
+    """Records calls. `now` is a monotonic clock in seconds; times are stored as seconds since the start."""
 
     def __init__(self, now: Callable[[], float], log: IO[bytes] | None, options: Mapping[str, Any]) -> None:
         self._now = now

@@ -1,4 +1,4 @@
-"""The process: start the server on the loopback address, print its address, end on a signal."""
+"""Run the server process on the loopback address: print its base URL, serve until a signal arrives."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ FLUSH_S = 1.0
 
 
 def main(arguments: list[str]) -> int:
-    given, options = read(arguments)
+    args, options = read(arguments)
     _allow_many_connections()
     tokens.count("", options.count)  # Loads the vocabulary.
     with ExitStack() as stack:
-        log = stack.enter_context(open(given.log, "wb", buffering=1 << 20)) if given.log else None
+        log = stack.enter_context(open(args.log, "wb", buffering=1 << 20)) if args.log else None
         with asyncio.Runner() as runner:
-            runner.run(_serve(given.port, options, log))
+            runner.run(_serve(args.port, options, log))
     return 0
 
 

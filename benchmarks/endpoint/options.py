@@ -1,4 +1,4 @@
-"""Options of the endpoint, from the command line and while it runs (`POST /settings`)."""
+"""Options of the endpoint, set on the command line or at run time (`POST /settings`)."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ examples:
     python benchmarks/endpoint --errors 0.02 --drops 0.01 --hangs 0.002 --garbage 0.01 --truncate 0.01
   a self-hosted server without limits, best at 64 calls at a time:
     python benchmarks/endpoint --batch 64 --tokens-per-s 40
-  nothing but HTTP, for measuring a client's own work:
+  HTTP overhead only, for measuring the client:
     python benchmarks/endpoint --replies fixed --latency 3
 
 while it runs (addresses without /v1):
   curl -s localhost:8000/stats
   curl -s localhost:8000/stats/series
-  curl -s -X POST localhost:8000/stats/reset            # ?windows: forgets what the limits have admitted, too
+  curl -s -X POST localhost:8000/stats/reset            # ?windows also resets the limits' windows
   curl -s -X POST localhost:8000/settings -d '{"batch": 16, "rpm": null}'
 
-SIGTERM or SIGINT ends it; it then prints its statistics to standard error.
+On SIGTERM or SIGINT, it prints its statistics to standard error and exits.
 """
 
 
@@ -42,37 +42,41 @@ def probability(default: float, help_: str) -> Any:
 
 @dataclass(frozen=True)
 class Options:
-    """All can be changed at run time. Seconds apply to speed 1."""
+    """All options can be changed at run time. Seconds are those at speed 1."""
 
     rpm: float | None = option(None, "requests admitted in any 60 s; none: no limit", least=1)
     tpm: float | None = option(None, "tokens admitted in any 60 s; none: no limit", least=1)
     charge: str = option(
-        "actual", "tokens a call is charged: prompt + `actual` completion, or + `max_tokens`"
+        "actual", "tokens charged for a call: prompt + `actual` completion, or + `max_tokens`"
     )
     headers: bool = option(True, "send x-ratelimit-* headers")
     ttft: float = option(0.5, "seconds to the first token")
     tokens_per_s: float = option(60.0, "tokens generated a second in one call", least=1e-6)
-    latency: float | None = option(None, "seconds a call takes whatever its length, instead of these two")
+    latency: float | None = option(
+        None, "seconds a call takes regardless of its length; replaces --ttft and --tokens-per-s"
+    )
     embedding_s: float = option(0.1, "seconds an embedding call takes")
     jitter: float = option(0.0, "sigma of the lognormal factor (median 1) on each call's time")
     tail: float = probability(0.0, "share of calls that take --tail-factor times as long")
     tail_factor: float = option(8.0, "see --tail")
-    speed: float = option(1.0, "divides every duration, the window of the limits included", least=1e-6)
-    slots: int | None = option(None, "calls worked on at once, others queue in order; none: any", least=1)
+    speed: float = option(1.0, "divides every duration, including the window of the limits", least=1e-6)
+    slots: int | None = option(None, "concurrent calls, the rest queue in order; none: no limit", least=1)
     batch: int | None = option(
-        None, "calls up to which each runs at full speed; n calls beyond it share batch/n; none: any", least=1
+        None, "concurrent calls at full speed; n calls beyond it run at batch/n; none: no limit", least=1
     )
-    errors: float = probability(0.0, "share of calls answered 500")
+    errors: float = probability(0.0, "share of calls answered with 500")
     drops: float = probability(0.0, "share of calls whose connection is closed without an answer")
     hangs: float = probability(0.0, "share of calls that are not answered for --hang-s")
     hang_s: float = option(600.0, "seconds until a hanging call's connection is closed")
-    garbage: float = probability(0.0, "share of 200s that are no JSON, or whose text is nonsense (half each)")
-    truncate: float = probability(0.0, "share of 200s whose body breaks off, or whose text does (half each)")
-    gleanings: float = probability(0.5, "share of glean checks answered Y")
-    replies: str = option("written", "`written`: drawn from the request's text; `fixed`: one a kind")
-    count: str = option("o200k_base", "tokens counted by this vocabulary, or `chars`: four bytes a token")
-    dimensions: int = option(256, "of embeddings where the request names none", least=1)
-    seed: int = option(1, "of latencies, faults and replies", least=-math.inf)
+    garbage: float = probability(
+        0.0, "share of 200s that are not JSON, or whose text is nonsense (half each)"
+    )
+    truncate: float = probability(0.0, "share of 200s whose body or text is truncated (half each)")
+    gleanings: float = probability(0.5, "share of glean checks answered with Y")
+    replies: str = option("written", "`written`: drawn from the request's text; `fixed`: one per kind")
+    count: str = option("o200k_base", "vocabulary for counting tokens, or `chars`: four bytes per token")
+    dimensions: int = option(256, "dimensions of embeddings if the request does not set them", least=1)
+    seed: int = option(1, "seed of latencies, faults and replies", least=-math.inf)
 
     def __post_init__(self) -> None:
         for f in fields(self):
@@ -95,7 +99,7 @@ class Options:
         values = {}
         for name, value in changes.items():
             if name not in types:
-                raise ValueError(f"there is no setting {name!r}; there are: {', '.join(types)}")
+                raise ValueError(f"Unknown setting {name!r}. Choose from: {', '.join(types)}")
             values[name] = _value(name, types[name], value)
         return replace(self, **values)
 
@@ -134,8 +138,8 @@ def parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    p.add_argument("--port", type=int, default=0, help="0: any free one (default)")
-    p.add_argument("--log", metavar="FILE", help="one JSON object a line for every call (see ledger.py)")
+    p.add_argument("--port", type=int, default=0, help="0: any free port (default)")
+    p.add_argument("--log", metavar="FILE", help="log file with one JSON object per call (see ledger.py)")
     for f in fields(Options):
         flag, type_ = "--" + f.name.replace("_", "-"), str(f.type)
         if type_ == "bool":
@@ -150,8 +154,8 @@ def parser() -> argparse.ArgumentParser:
 def read(arguments: list[str]) -> tuple[argparse.Namespace, Options]:
     """Parse the command line. Exits with a message if it is invalid."""
     p = parser()
-    given = p.parse_args(arguments)
+    args = p.parse_args(arguments)
     try:
-        return given, Options(**{f.name: getattr(given, f.name) for f in fields(Options)})
+        return args, Options(**{f.name: getattr(args, f.name) for f in fields(Options)})
     except ValueError as e:
         p.error(str(e))

@@ -1,5 +1,7 @@
-"""Answers to questions that microsoft/graphrag asks about an index, which cite the first records of its
-tables. Its output thus shows which records its context contained, and that references resolve to them."""
+"""Answers to microsoft/graphrag's queries that cite the first records of its context tables.
+
+The answer shows which records the context contained, and that their references resolve.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from collections.abc import Sequence
 import orjson
 
 Messages = Sequence[tuple[str, str]]
-"""(role, content) of each."""
+"""(role, content) of each message."""
 Rows = list[tuple[str, str]]
 """Number and first column of each record."""
 
@@ -23,18 +25,18 @@ _POINTS = '"points": ['
 _FOLLOW_UPS = "follow_up_queries"
 _CITED = 3
 _BEGINNING = 80
-"""Records that are cited of each table; characters of the first that are repeated."""
+"""Number of records cited per table, and of characters quoted from the first record."""
 
 
-def told(messages: Messages) -> str | None:
-    """Returns None for other calls."""
+def answer_query(messages: Messages) -> str | None:
+    """The answer to a query of microsoft/graphrag, or None for other calls."""
     prompt = messages[0][1]
     if _ANALYSTS in prompt:
         return _between(prompt, _ANALYSTS)
     if _TABLES not in prompt:
         return None
     tables = _between(prompt, _TABLES)
-    text = _told(_tables(tables) or [("Reports" if _POINTS in prompt else "Sources", _csv(tables))])
+    text = _cited_text(_tables(tables) or [("Reports" if _POINTS in prompt else "Sources", _csv(tables))])
     if _POINTS in prompt:
         return orjson.dumps({"points": [{"description": text, "score": 80}]}).decode()
     if _FOLLOW_UPS in prompt:
@@ -59,7 +61,7 @@ def _csv(text: str) -> Rows:
     return [(row[0], row[1]) for row in rows if len(row) > 1 and row[0].isdecimal()]
 
 
-def _told(tables: Sequence[tuple[str, Rows]]) -> str:
+def _cited_text(tables: Sequence[tuple[str, Rows]]) -> str:
     """The beginning of the first record of each table, and a reference to its first records."""
     out = []
     for name, rows in tables:

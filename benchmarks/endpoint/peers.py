@@ -1,7 +1,7 @@
-"""Calls of other GraphRAG tools, microsoft/graphrag, nano-graphrag and LightRAG, recognised by a few words.
+"""Calls of other GraphRAG tools (microsoft/graphrag, nano-graphrag and LightRAG), recognised by key phrases.
 
-A call is translated to our prompt for the same task and answered as such, and the reply is converted to the
-format of the tool. The same passage therefore has the same entities and relationships, whichever tool asks.
+A call is translated to our prompt for the same task and answered, and the reply is converted to the tool's
+format. The same passage therefore yields the same entities and relationships for every tool.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import orjson
 
 TYPES = "person, organization, location, event"
-"""Entity types that all of these tools have by default, in our words."""
+"""The default entity types of all of these tools, in our terms."""
 GEO = {"location": "geo"}
 _OTHERS_RECORD = re.compile(r'\("(entity|relationship)"<\|>(.*)\)')
 _SECTION = re.compile(r"^-{4,5}(Reports|Entities|Claims|Relationships)-----\n", re.MULTILINE)
@@ -88,13 +88,16 @@ def _ours(kind: str) -> str:
 
 
 def _extraction(messages: Messages, kind: str) -> Peer:
-    light = "---Task---" in messages[-1][1]
-    asked = next((text for role, text in messages if role == "user"), "")
-    ours = [("user", _ours("extract") + (_fenced(asked) if light else _real_data(asked)))]
+    is_lightrag = "---Task---" in messages[-1][1]
+    prompt = next((text for role, text in messages if role == "user"), "")
+    ours = [("user", _ours("extract") + (_fenced(prompt) if is_lightrag else _real_data(prompt)))]
     if kind == "glean":
-        said = "\n".join(text for role, text in messages if role == "assistant")
-        ours += [("assistant", _said(said) if light else said), ("user", _ours("glean"))]
-    return Peer(ours, _light_records if light else _geo_records)
+        earlier = "\n".join(text for role, text in messages if role == "assistant")
+        ours += [
+            ("assistant", _named_entities(earlier) if is_lightrag else earlier),
+            ("user", _ours("glean")),
+        ]
+    return Peer(ours, _light_records if is_lightrag else _geo_records)
 
 
 def _real_data(text: str) -> str:
@@ -121,16 +124,16 @@ def _light_records(reply: str) -> str:
     for kind, rest in _OTHERS_RECORD.findall(reply):
         fields = rest.split("<|>")
         if kind == "entity":
-            name, type_, told = fields
-            out.append("<|#|>".join(("entity", name.title(), type_.title(), told)))
+            name, type_, description = fields
+            out.append("<|#|>".join(("entity", name.title(), type_.title(), description)))
         else:
-            source, target, told, strength = fields
+            source, target, description, strength = fields
             keywords = f"shared mention,strength {strength}"
-            out.append("<|#|>".join(("relation", source.title(), target.title(), keywords, told)))
+            out.append("<|#|>".join(("relation", source.title(), target.title(), keywords, description)))
     return "\n".join([*out, "<|COMPLETE|>"])
 
 
-def _said(reply: str) -> str:
+def _named_entities(reply: str) -> str:
     """The entities named by a reply in LightRAG's format, in our format."""
     names = [line.split("<|#|>")[1] for line in reply.split("\n") if line.startswith("entity<|#|>")]
     return "\n".join(f'("entity"<|>{name.upper()}<|>' for name in names)
@@ -148,18 +151,18 @@ def _keywords(reply: str) -> str:
 def _description(text: str) -> str:
     before, _, after = text.rpartition("Description List:")
     name = _NAMED.findall(before)[-1].replace('"', "")
-    given = after.rpartition("---Output---")[0] or after.rpartition("\n####")[0]
-    return f"The entity: {name}\n{_ours('describe')}" + "\n".join(_descriptions(given.strip("`\n ")))
+    listed = after.rpartition("---Output---")[0] or after.rpartition("\n####")[0]
+    return f"The entity: {name}\n{_ours('describe')}" + "\n".join(_descriptions(listed.strip("`\n ")))
 
 
-def _descriptions(given: str) -> list[str]:
+def _descriptions(listed: str) -> list[str]:
     """Parse a list written as JSON (graphrag), as Python (nano-graphrag), or as lines of JSON (LightRAG)."""
     try:
-        if given.startswith("{"):
-            return [str(next(iter(orjson.loads(line).values()))) for line in given.split("\n")]
-        return [str(told) for told in orjson.loads(given)]
+        if listed.startswith("{"):
+            return [str(next(iter(orjson.loads(line).values()))) for line in listed.split("\n")]
+        return [str(item) for item in orjson.loads(listed)]
     except orjson.JSONDecodeError:
-        return [told for told in re.split(r"""['"], ?['"]""", given.strip("[]'\"")) if told]
+        return [item for item in re.split(r"""['"], ?['"]""", listed.strip("[]'\"")) if item]
 
 
 def _report(text: str) -> str:
@@ -182,7 +185,7 @@ def _table(text: str) -> list[list[str]]:
 
 
 def _kept(table: str, header: Sequence[str], row: Sequence[str]) -> list[str]:
-    """The id, then the columns that our table has, too."""
+    """The id, followed by the columns that our table also has."""
     places: Mapping[str, int] = {name: i for i, name in enumerate(header)}
     kept = [row[places[name]] for name in _COLUMNS[table] if name in places]
     if table == "Reports" and kept:

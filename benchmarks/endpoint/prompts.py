@@ -1,4 +1,4 @@
-"""Recognise which bundled prompt of graphrag-ray, or of its peers, a conversation uses, by its text alone."""
+"""Recognise from its text which prompt of graphrag-ray, or of another tool, a conversation uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from . import peers
 
 Messages = Sequence[tuple[str, str]]
-"""(role, content) of each."""
+"""(role, content) of each message."""
 
 SUBJECTS = "# What is the question about?"
 AROUND = 'Now questions instead of subjects. Write the questions about "'
@@ -74,7 +74,7 @@ _ENDS = (
     ("List the factual claims of the answer above", "answer_claims"),
     ("Is this answer correct? Y or N", "correct_answer"),
 )
-"""Of prompts of an evaluation, by their last line: what stands before it may hold anything."""
+"""Phrases in the last line of evaluation prompts. The text before it is arbitrary."""
 _MARKS = (
     ("<ANSWER_HELPFULNESS>", "map"),
     ("----- end of the answers -----", "reduce"),
@@ -87,7 +87,7 @@ _MARKS = (
     ("# Looked up already", "next_questions"),
     ("----- end of the passages -----", "walk_answer"),
 )
-"""Of prompts that begin with the question."""
+"""Phrases in prompts that begin with the question."""
 NEW_QUESTION = "# The new question"
 _DESCRIBE = ("The entity: ", "The relationship: ")
 

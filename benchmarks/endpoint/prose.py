@@ -1,4 +1,4 @@
-"""Names, excerpts and filler for replies: cheap and meaningless."""
+"""Generate names, excerpts and filler for replies. The text is cheap and meaningless."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _TOKENS_PER_LOREM = 2.2
 def names(text: str) -> list[tuple[str, int]]:
     """Capitalised phrases, each once, with the position of its first mention, in order.
 
-    Without any, long words replace them, so that every text gives a graph.
+    If there are none, long words are used instead, so that every text yields a graph.
     """
-    found: dict[str, int] = {}
-    doubtful: dict[str, int] = {}
+    mentions: dict[str, int] = {}
+    candidates: dict[str, int] = {}
     for match in _NAME.finditer(text):
         words = match.group().split(" ")
         dropped = 0
@@ -50,14 +50,14 @@ def names(text: str) -> list[tuple[str, int]]:
         if len(name) < 3:
             continue
         if len(words) == 1 and not dropped and _begins_sentence(text, match.start()):
-            doubtful.setdefault(name, match.start())
+            candidates.setdefault(name, match.start())
         else:
-            found.setdefault(name, match.start())
-    if found:
-        return list(found.items())
+            mentions.setdefault(name, match.start())
+    if mentions:
+        return list(mentions.items())
     for match in _WORD.finditer(text):
-        doubtful.setdefault(match.group().lower(), match.start())
-    return list(doubtful.items())
+        candidates.setdefault(match.group().lower(), match.start())
+    return list(candidates.items())
 
 
 def phrases(text: str) -> list[tuple[str, int]]:
@@ -65,10 +65,10 @@ def phrases(text: str) -> list[tuple[str, int]]:
 
     Most occur in one passage only, like most concepts that a model finds.
     """
-    found: dict[str, int] = {}
+    mentions: dict[str, int] = {}
     for match in _PHRASE.finditer(text):
-        found.setdefault(match.group().title(), match.start())
-    return list(found.items())
+        mentions.setdefault(match.group().title(), match.start())
+    return list(mentions.items())
 
 
 def _begins_sentence(text: str, at: int) -> bool:

@@ -21,7 +21,7 @@ _VOLATILE = frozenset(
     ("stream", "stream_options", "user", "metadata", "store", "safety_identifier", "prompt_cache_key",
      "service_tier", "encoding_format")
 )  # fmt: skip
-"""Fields that do not change what is asked."""
+"""Fields that do not affect the reply."""
 _CHUNKS_PER_S = 20.0
 _MOST_CHUNKS = 400
 _WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+")
@@ -29,7 +29,7 @@ _WORDS = re.compile(r"\s*\S+\s*\Z|\s*\S+")
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The text, its tokens, and its finish reason."""
+    """The text of a reply, its number of tokens and its finish reason."""
 
     text: str
     tokens: int
@@ -44,7 +44,7 @@ def key_of(path: str, body: Mapping[str, Any]) -> bytes:
 
 
 def hash_of(text: str) -> bytes:
-    """8 bytes."""
+    """Hash of a text, 8 bytes."""
     return hashlib.blake2b(text.encode("utf-8", "replace"), digest_size=8).digest()
 
 
@@ -72,8 +72,8 @@ def max_tokens_of(body: Mapping[str, Any]) -> int | None:
 
 def texts_of(body: Mapping[str, Any]) -> list[Any]:
     """The inputs of an embedding call, texts or lists of token ids. Raises ValueError for anything else."""
-    given = body.get("input")
-    texts = given if isinstance(given, list) and not all(isinstance(t, int) for t in given) else [given]
+    inputs = body.get("input")
+    texts = inputs if isinstance(inputs, list) and not all(isinstance(t, int) for t in inputs) else [inputs]
     if not texts or not all(isinstance(t, str | list) and t for t in texts):
         raise ValueError("input must be a text, or a list of texts, none of them empty")
     return texts

@@ -1,4 +1,4 @@
-"""Replies of the endpoint: plausible in format and length, drawn from the text of the request and its hash.
+"""Generate replies of plausible format and length from the text of a request and its hash.
 
 Names are capitalised phrases of the passage, so they recur across chunks and form a graph. Lengths in tokens:
 extraction 300–700 for a chunk of 600, descriptions 60–200, reports 500–900, summaries 120–300.
@@ -24,7 +24,7 @@ END = "\n----- end of the passage -----"
 FIELD = "<|>"
 CHARS_PER_ENTITY = 420
 PHRASES = 0.5
-"""Share of an extraction's entities that are no names, where there are enough names."""
+"""Share of an extraction's entities that are phrases rather than names, if there are enough names."""
 MOST_ENTITIES = 60
 CHARS_PER_CLAIM = 110
 MOST_CLAIMS = 40
@@ -40,11 +40,11 @@ Rows = list[list[str]]
 def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vocabulary: str) -> str:
     """The reply to a conversation.
 
-    `body` is read for logit_bias and response_format, `seed` is that of the request, and `yes` is the share
+    `body` may contain logit_bias and response_format. `seed` is the seed of the request, and `yes` the share
     of Y among one-letter replies.
     """
-    if (told := peer_answers.told(messages)) is not None:
-        return told
+    if (reply := peer_answers.answer_query(messages)) is not None:
+        return reply
     if peer := peers.put_as_ours(messages):
         return peer.theirs(write(peer.messages, {}, seed, yes, vocabulary))
     rng = Random(seed)
@@ -63,7 +63,7 @@ def write(messages: Messages, body: Mapping[str, Any], seed: int, yes: float, vo
 
 
 def _forced(choices: list[str], yes: bool) -> str:
-    """A token that the bias allows, which reads yes or no as drawn."""
+    """The allowed token that means yes or no, as drawn."""
     wanted = ("yes", "y") if yes else ("no", "n")
     return next((c for c in choices if c.strip().lower() in wanted), choices[0] if choices else "")
 
@@ -71,17 +71,17 @@ def _forced(choices: list[str], yes: bool) -> str:
 def _extract(text: str, rng: Random) -> str:
     passage = _passage(text)
     n = min(MOST_ENTITIES, max(1, round(len(passage) / CHARS_PER_ENTITY * rng.uniform(0.8, 1.2))))
-    found = prose.names(passage)[: n - int(n * PHRASES)]
-    found = sorted([*found, *prose.phrases(passage)[: n - len(found)]], key=lambda name: name[1])
-    return _records(text, passage, found, found, rng)
+    mentions = prose.names(passage)[: n - int(n * PHRASES)]
+    mentions = sorted([*mentions, *prose.phrases(passage)[: n - len(mentions)]], key=lambda name: name[1])
+    return _records(text, passage, mentions, mentions, rng)
 
 
 def _glean(text: str, messages: Messages, rng: Random) -> str:
     passage = _passage(text)
-    said = "\n".join(content for role, content in messages if role == "assistant")
-    found = [*prose.names(passage), *prose.phrases(passage)]
-    known = [f for f in found if _entity_start(f[0]) in said]
-    missed = [f for f in found if f not in known][: rng.randint(1, 3)]
+    earlier = "\n".join(content for role, content in messages if role == "assistant")
+    candidates = [*prose.names(passage), *prose.phrases(passage)]
+    known = [f for f in candidates if _entity_start(f[0]) in earlier]
+    missed = [f for f in candidates if f not in known][: rng.randint(1, 3)]
     return _records(text, passage, missed, [*missed, *known[: len(missed)]], rng)
 
 
@@ -93,14 +93,14 @@ def _records(
     types = (m.group(1) if (m := _TYPES.search(text)) else "CONCEPT").split(", ")
     out = []
     for name, at in new:
-        told = f"{name} is named in this account: {prose.sentence_at(passage, at)}."
+        description = f"{name} is named in this account: {prose.sentence_at(passage, at)}."
         type_ = types[crc32(name.upper().encode()) % len(types)]
-        out.append(f"{_entity_start(name)}{type_}{FIELD}{told})")
+        out.append(f"{_entity_start(name)}{type_}{FIELD}{description})")
     for i, (name, at) in enumerate(new):
         others = related[i + 1 : i + 4]
         for other, _ in rng.sample(others, min(len(others), rng.choice((1, 1, 2)))):
-            told = f"{name} and {other} are told of together: {prose.sentence_at(passage, at, 90)}."
-            fields = (name.upper(), other.upper(), told, str(rng.randint(2, 9)))
+            description = f"{name} and {other} are told of together: {prose.sentence_at(passage, at, 90)}."
+            fields = (name.upper(), other.upper(), description, str(rng.randint(2, 9)))
             out.append(f'("relationship"{FIELD}{FIELD.join(fields)})')
     return f"\n{record}\n".join(out) + f"\n{completion}" if out else completion
 
@@ -124,15 +124,15 @@ def _claims(text: str, rng: Random) -> str:
 
 def _describe(text: str, rng: Random) -> str:
     name = text[: text.find("\n")].partition(": ")[2]
-    given = text.partition("to the end of this message:\n\n")[2].split("\n")
-    left = rng.randint(45, 150)
-    out = [f"{name.title()} is told of in {len(given)} accounts."]
-    for line in given:
-        if left <= 0:
+    descriptions = text.partition("to the end of this message:\n\n")[2].split("\n")
+    words_left = rng.randint(45, 150)
+    out = [f"{name.title()} is told of in {len(descriptions)} accounts."]
+    for line in descriptions:
+        if words_left <= 0:
             break
-        told = prose.words(prose.clean(line), min(left, 30))
-        left -= 30
-        out.append(told + ".")
+        excerpt = prose.words(prose.clean(line), min(words_left, 30))
+        words_left -= 30
+        out.append(excerpt + ".")
     return " ".join(out)
 
 
@@ -151,8 +151,8 @@ def _report(text: str, rng: Random) -> str:
     for i in range(min(rng.randint(5, 8), max(2, len(entities) + len(reports)))):
         who = members[i % len(members)]
         evidence = _evidence({"Entities": entities, "Relationships": relationships, "Reports": reports}, i)
-        first = _told(entities or reports, i, rng.randint(14, 28))
-        second = _told(relationships or reports or entities, i, rng.randint(10, 22))
+        first = _excerpt(entities or reports, i, rng.randint(14, 28))
+        second = _excerpt(relationships or reports or entities, i, rng.randint(10, 22))
         explanation = (
             f"{who} matters to this community in more than one respect. {first} {evidence}.\n\n"
             f"It appears with other members, which affects what may follow. {second}"
@@ -160,7 +160,7 @@ def _report(text: str, rng: Random) -> str:
         findings.append({"summary": f"The part of {who}", "explanation": explanation})
     summary = (
         f"This community is held together by {', '.join(members[:5])}. It has {len(entities)} entities and "
-        f"{len(relationships)} relationships. {_told(entities or reports, 0, 40)}"
+        f"{len(relationships)} relationships. {_excerpt(entities or reports, 0, 40)}"
     )
     out = {
         "title": title,
@@ -174,8 +174,12 @@ def _report(text: str, rng: Random) -> str:
 
 def _summary(text: str, rng: Random) -> str:
     rows = [row for of in _sections(text).values() for row in of]
-    told = " ".join(_told(rows, i, rng.randint(25, 50)) for i in range(min(len(rows), rng.randint(3, 6))))
-    return f"{prose.words(prose.clean(rows[0][-1]) if rows else '', 8)}\n\n{told or prose.lorem(120, rng)}"
+    excerpts = " ".join(
+        _excerpt(rows, i, rng.randint(25, 50)) for i in range(min(len(rows), rng.randint(3, 6)))
+    )
+    return (
+        f"{prose.words(prose.clean(rows[0][-1]) if rows else '', 8)}\n\n{excerpts or prose.lorem(120, rng)}"
+    )
 
 
 def _map(text: str, rng: Random) -> str:
@@ -194,7 +198,9 @@ def _points(text: str, rng: Random) -> list[str]:
     points = []
     for i in range(min(len(rows), rng.randint(2, 6))):
         evidence = _evidence(sections, i)
-        points.append(f"**{prose.words(rows[i][1], 8)}**: {_told(rows, i, rng.randint(20, 40))} {evidence}")
+        points.append(
+            f"**{prose.words(rows[i][1], 8)}**: {_excerpt(rows, i, rng.randint(20, 40))} {evidence}"
+        )
     return points
 
 
@@ -207,7 +213,7 @@ def _rate(text: str, rng: Random) -> str:
     """About half of the reports are relevant."""
     rows = _sections(text).get("Reports", [])
     ratings = [
-        {"id": int(row[0]), "reason": _told(rows, i, 12), "rating": rng.choice((0, 0, 0, 1, 3, 5))}
+        {"id": int(row[0]), "reason": _excerpt(rows, i, 12), "rating": rng.choice((0, 0, 0, 1, 3, 5))}
         for i, row in enumerate(rows)
     ]
     return orjson.dumps({"ratings": ratings}).decode()
@@ -240,9 +246,11 @@ def _reduce(text: str, rng: Random) -> str:
     answers = _sections(text).get("Answers", [])
     parts = []
     for i in range(min(len(answers), rng.randint(3, 6))):
-        told = answers[i][-1]
-        cited = " ".join(_REFERENCE.findall(told)[:2])
-        parts.append(f"## Theme {i + 1}\n\n{prose.words(prose.clean(_REFERENCE.sub('', told)), 60)}. {cited}")
+        answer = answers[i][-1]
+        cited = " ".join(_REFERENCE.findall(answer)[:2])
+        parts.append(
+            f"## Theme {i + 1}\n\n{prose.words(prose.clean(_REFERENCE.sub('', answer)), 60)}. {cited}"
+        )
     return "\n\n".join(parts or [prose.lorem(200, rng)])
 
 
@@ -285,24 +293,24 @@ def _listed(key: str, entry: str, beginning: str, ending: str) -> Callable[[str,
         wanted = _N.search(text.rpartition("\n")[2])
         known = [name for name, _ in prose.names(_between(text, "# The corpus", "\n----- end of"))]
         n = int(wanted.group(1)) if wanted else 5
-        told: dict[str, None] = {}
-        while len(told) < n:
+        entries: dict[str, None] = {}
+        while len(entries) < n:
             about = f"{rng.choice(known)} and " if known else ""
             rest = prose.lorem(rng.randint(15, 40), rng).rstrip(".").lower()
-            told[f"{beginning} {about}{rest}{ending}"] = None
-        return orjson.dumps({key: [{entry: one} for one in told]}).decode()
+            entries[f"{beginning} {about}{rest}{ending}"] = None
+        return orjson.dumps({key: [{entry: one} for one in entries]}).decode()
 
     return writer
 
 
 def _judge(text: str, rng: Random) -> str:
-    """14% ties; otherwise answer 1 wins 10 percentage points more often than answer 2, whatever they say."""
+    """14% ties; otherwise answer 1 wins 10 points more often than answer 2, whatever they contain."""
     winner = rng.choices((0, 1, 2), (14, 48, 38))[0]
     reason = ""
     for n in (1, 2):
         answer = _between(text, f"\n# Answer {n}\n", f"\n----- end of answer {n}")
-        told = prose.words(prose.clean(_REFERENCE.sub("", answer)), rng.randint(8, 16))
-        reason += f"Answer {n} tells of this: {told}. "
+        excerpt = prose.words(prose.clean(_REFERENCE.sub("", answer)), rng.randint(8, 16))
+        reason += f"Answer {n} tells of this: {excerpt}. "
     reason += f"Answer {winner} does better." if winner else "They hardly differ."
     return orjson.dumps({"reason": reason, "winner": winner}).decode()
 
@@ -313,10 +321,10 @@ def _answer_claims(text: str, rng: Random) -> str:
     n = min(MOST_CLAIMS, round(len(answer) / CHARS_PER_CLAIM * rng.uniform(0.8, 1.2)))
     claims = dict.fromkeys(prose.words(prose.clean(s), 30) for s in re.split(r"(?<=[.?!])\s|\n", answer))
     claims.pop("", None)
-    told = [f"{claim}." for claim in claims][:n]
-    while len(told) < n:
-        told.append(f"{prose.lorem(25, rng).rstrip('.')}, as number {len(told) + 1} says.")
-    return orjson.dumps({"claims": [{"claim": claim} for claim in told]}).decode()
+    written = [f"{claim}." for claim in claims][:n]
+    while len(written) < n:
+        written.append(f"{prose.lorem(25, rng).rstrip('.')}, as number {len(written) + 1} says.")
+    return orjson.dumps({"claims": [{"claim": claim} for claim in written]}).decode()
 
 
 def _other(response_format: Any, rng: Random) -> str:
@@ -416,7 +424,7 @@ def _evidence(sections: Mapping[str, Rows], i: int) -> str:
     return f"[Data: {'; '.join(parts)}]" if parts else ""
 
 
-def _told(rows: Rows, i: int, n: int) -> str:
+def _excerpt(rows: Rows, i: int, n: int) -> str:
     if not rows:
         return "Nothing else is known."
     return prose.words(prose.clean(_REFERENCE.sub("", rows[i % len(rows)][-1])), n) + "."

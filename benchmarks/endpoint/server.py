@@ -24,7 +24,7 @@ from .window import Refused, Windows
 MAX_BODY = 2**28
 WINDOW_S = 60.0
 _MOST_WAITING = 20_000
-"""Replies kept for calls that were refused and will come again."""
+"""Maximum number of replies cached for rejected calls, which clients will retry."""
 _HTML = b"<html><head><title>502 Bad Gateway</title></head><body>Bad Gateway</body></html>"
 _JSON = "application/json"
 
@@ -34,7 +34,7 @@ class _Closed(Exception):
 
 
 class Server:
-    """Belongs to one event loop."""
+    """The HTTP application. Use it from one event loop only."""
 
     def __init__(self, options: Options, ledger: Ledger, loop: asyncio.AbstractEventLoop) -> None:
         self._options = options
@@ -261,8 +261,8 @@ class Server:
         )
 
     def _dimensions(self, body: Mapping[str, Any]) -> int:
-        given = body.get("dimensions")
-        return given if isinstance(given, int) and given > 0 else self._options.dimensions
+        requested = body.get("dimensions")
+        return requested if isinstance(requested, int) and requested > 0 else self._options.dimensions
 
     def _spoilt(self, call: Call, luck: Draw, reply: Reply) -> Reply:
         """The reply with the drawn fault."""
@@ -312,13 +312,13 @@ class Server:
 
 
 _STREAMS = ("", "drop", "garbage_text", "truncated_body", "truncated_text")
-"""Faults that a stream shows while it runs; the others come instead of it."""
+"""Faults that occur during a stream; all others replace it."""
 
 
 async def _send_part(
     request: web.Request, out: bytes, share: float, headers: Mapping[str, str]
 ) -> web.StreamResponse:
-    """Send a part of a body that was announced in full, then close the connection."""
+    """Send part of a body with the Content-Length of the whole, then close the connection."""
     response = web.StreamResponse(headers={**headers, "Content-Type": _JSON})
     response.content_length = len(out)
     await response.prepare(request)

@@ -8,7 +8,7 @@ from typing import Any
 
 PER_MESSAGE = 4
 PER_PROMPT = 3
-"""Tokens that the chat format adds, as documented by OpenAI."""
+"""Overhead of the chat format, as documented by OpenAI."""
 CACHE_STEP = 128
 CACHE_FROM = 1024
 """Minimum number of tokens of a cached prefix, and step of its length (OpenAI's prompt caching)."""
@@ -48,13 +48,13 @@ def words_of_bias(bias: Mapping[str, Any], vocabulary: str) -> list[str]:
 
 
 class PrefixCache:
-    """Beginnings of conversations that were sent before, which a provider would have cached."""
+    """Prefixes of earlier conversations, which a provider would have cached."""
 
     def __init__(self) -> None:
         self._seen: set[int] = set()
 
     def tokens(self, messages: Sequence[tuple[str, str]], counts: Sequence[int]) -> int:
-        """Cached tokens of a prompt, whose prefixes count as cached from now on.
+        """The number of cached tokens of a prompt. Its prefixes count as cached from now on.
 
         `messages` are (role, content), and `counts` the tokens of each. Only whole messages are compared.
         """

@@ -1,6 +1,6 @@
-"""Exact sliding windows over requests and tokens, like rate limits of a provider.
+"""Exact sliding windows over requests and tokens, like the rate limits of a provider.
 
-Pure: every method is given the time.
+Pure: the current time is an argument of every method.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """`limit`: "requests" or "tokens".
+    """A rejected call. `limit`: "requests" or "tokens".
 
     `wait_s`: time until the call would be admitted if no other call were; infinite for a call that is larger
     than the limit.

@@ -1,9 +1,8 @@
-"""Index a folder of .txt files with microsoft/graphrag.
+"""Index a folder of .txt files with microsoft/graphrag. Run with a Python in which it is installed.
 
     python run_graphrag.py INPUT WORK BASE_URL IN_FLIGHT
 
-Run it with the Python environment in which graphrag is installed. It runs graphrag's standard pipeline with
-default settings, except for the models, the chunks, the gleanings and the number of concurrent requests.
+Runs the standard pipeline with its defaults, except for the endpoint, concurrency, chunking and gleanings.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Index a folder of .txt files with LightRAG; run by the Python that has it.
+"""Index a folder of .txt files with LightRAG. Run with a Python in which it is installed.
 
     python run_lightrag.py INPUT WORK BASE_URL IN_FLIGHT
 
-Its own defaults, but for the address, the chunks, the gleanings, and what it does at once: its default of 3
-documents cannot have 25 calls in flight when a document has two chunks.
+Uses LightRAG's defaults, except for the endpoint, chunking, gleanings and concurrency. Its default of 3
+documents at a time cannot keep 25 calls in flight when each document has only two chunks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Index a folder of .txt files with nano-graphrag; run by the Python that has it.
+"""Index a folder of .txt files with nano-graphrag. Run with a Python in which it is installed.
 
     OPENAI_BASE_URL=… OPENAI_API_KEY=none python run_nano_graphrag.py INPUT WORK BASE_URL IN_FLIGHT
 
-Its own defaults, but for the bound on calls, the chunks and the gleanings.
+Uses nano-graphrag's defaults, except for concurrency, chunking and gleanings.
 """
 
 from __future__ import annotations

