@@ -1,13 +1,12 @@
-"""The quality of the offline engine on three corpora.
+"""Measure the quality of the offline engine on the podcast corpus, the demo corpus and labelled passages.
 
     python benchmarks/offline_quality.py [--podcast FOLDER] [--questions CSV] [--demo FOLDER] [--set a.b=c]…
         [--passages JSONL [--labels YAML] [--mistakes]]
 
-The podcast corpus is compared with its targets, the demo corpus with truth.yaml, and the 2wiki passages with
-labels made by hand. The podcast folder has one .txt file per chunk, whose first line repeats the file name.
-
-Prints a table per corpus; asserts nothing. --mistakes lists the mistakes in the passages for tuning. Mistakes
-in the other passages are never shown, so that those remain a fair test set.
+The demo corpus is compared with its truth.yaml, and the passages (from 2wiki) with labels made by hand. The
+podcast folder contains one .txt file per chunk; the first line of each repeats the file name. The script
+prints a table per corpus. --mistakes lists mistakes in the tuning passages only, because inspecting those in
+the other passages would invalidate them as a test set.
 """
 
 from __future__ import annotations
@@ -93,14 +92,14 @@ def report_table(built: Built) -> list[tuple[str, str]]:
     places |= {("Relationships", e["id"]): e["text_unit_ids"] for e in built.edges}
     h, below = built.hierarchy, {report_id(str(c)): c for c in built.reports}
     titles = [n["title"] for n in built.nodes]
-    n_quotes = verbatim = repeated = findings = named = dropped = 0
+    n_quotes = verbatim = n_repeated = findings = n_naming = dropped = 0
     sizes = []
     for c, r in built.reports.items():
         text = full_content(r)
         sizes.append(tokens(report_context.content_for_context(text)))
         dropped += r.dropped_references
         quotes = quotations(text)
-        repeated += len(quotes) - len({q.casefold() for q in quotes})
+        n_repeated += len(quotes) - len({q.casefold() for q in quotes})
         for quote in quotes:
             after = text[text.find(f"“{quote}”") + len(quote) + 2 :]
             cited = context_records.parse_references(after[: after.find("]") + 1])
@@ -112,8 +111,8 @@ def report_table(built: Built) -> list[tuple[str, str]]:
             n_naming += any(m in entity_key(summary) for m in members)
     return [
         ("quotations in reports", f"{n_quotes}"),
-        ("… verbatim in the cited source", f"{verbatim / max(1, n_quotes):.4f}"),
-        ("… repeated in one report", f"{repeated}"),
+        ("… verbatim in the cited record", f"{verbatim / max(1, n_quotes):.4f}"),
+        ("… repeated within a report", f"{n_repeated}"),
         ("findings", f"{findings}"),
         ("… that name a member", f"{n_naming / max(1, findings):.3f}"),
         ("references outside the context", f"{dropped}"),
@@ -139,8 +138,8 @@ def question_table(built: Built, questions: Sequence[str], show: int = 0) -> lis
     clock = time.process_time()
     answered, texts, n_map = 0, [], 0
     poor = []
-    all_texts = folded(" \n ".join(built.texts.values()))
-    quotes = verbatim = 0
+    all_texts = normalise_whitespace(" \n ".join(built.texts.values()))
+    quotes = found = 0
     for question in questions:
         reduced, mapped = ask(built, question, level)
         n_map += len(mapped)
@@ -151,7 +150,7 @@ def question_table(built: Built, questions: Sequence[str], show: int = 0) -> lis
         texts.append(reduced.text)
         quoted = quotations(reduced.text)
         quotes += len(quoted)
-        verbatim += sum(q in all_texts for q in quoted)
+        found += sum(q in all_texts for q in quoted)
     seconds = time.process_time() - clock
     off = [(q, ask(built, q, level)) for q in OFF_TOPIC]
     silent = sum(not r.found for _, (r, _) in off)
@@ -168,9 +167,9 @@ def question_table(built: Built, questions: Sequence[str], show: int = 0) -> lis
         ("questions", f"{len(questions)}"),
         ("… with three or more references", f"{answered / n:.3f}"),
         ("… distinct answers", f"{len(set(texts)) / n:.3f}"),
-        ("quotations in answers, verbatim", f"{verbatim / max(1, quotes):.4f} of {quotes}"),
-        ("off-topic questions with nothing found", f"{silent} of {len(OFF_TOPIC)}"),
-        ("CPU ms per map call, all phases", f"{1000 * seconds / max(1, n_map):.1f}"),
+        ("quotations in answers, verbatim", f"{found / max(1, quotes):.4f} of {quotes}"),
+        ("off-topic questions without an answer", f"{silent} of {len(OFF_TOPIC)}"),
+        ("CPU ms per map call, including overhead", f"{1000 * seconds / max(1, n_map):.1f}"),
     ]
 
 
@@ -203,22 +202,22 @@ def podcast_table(built: Built, files: Sequence[str]) -> list[tuple[str, str]]:
         if host and host["title"] in (e["source"], e["target"]):
             neighbours |= {e["source"], e["target"]}
     people = guests_of(files)
-    n_found, persons, joined, missing = 0, 0, 0, []
+    found, persons, n_connected, missing = 0, 0, 0, []
     for person in people:
         title = match(person, by_title)
         if title is None:
             missing.append(person)
             continue
-        n_found += 1
+        found += 1
         persons += by_title[title]["type"] == "PERSON"
         n_connected += title in neighbours
     top = np.argsort(-built.degree, kind="stable")[:100]
     lower = Counter(n["title"].casefold() for n in built.nodes)
     return [
         ("guests named in file names", f"{len(people)}"),
-        ("… that are entities", f"{n_found / len(people):.3f}  missing: {missing}"),
-        ("… that are PERSON", f"{persons / max(1, n_found):.3f}"),
-        ("… connected to KEVIN SCOTT", f"{joined / max(1, n_found):.3f}"),
+        ("… that are entities", f"{found / len(people):.3f}  missing: {missing}"),
+        ("… that are PERSON", f"{persons / max(1, found):.3f}"),
+        ("… connected to KEVIN SCOTT", f"{n_connected / max(1, found):.3f}"),
         ("names that differ only in case", f"{sum(c > 1 for c in lower.values())}"),
         ("stage directions, file names", str([t for t in by_title if STAGE.search(t)][:9])),
         ("highest degrees", ", ".join(f"{built.nodes[i]['title']} {built.degree[i]}" for i in top)),
@@ -254,31 +253,31 @@ def truth_table(built: Built, path: Path) -> list[tuple[str, str]]:
         for form in [e["name"], *(e.get("aliases") or [])]:
             canonical.setdefault(plain_name(form), e["name"])
     names = [n for n in built.nodes if n["type"] != "CONCEPT"]
-    of_title = {n["title"]: canonical.get(plain_name(n["title"])) for n in names}
-    recalled = {c for c in of_title.values() if c}
-    right = sum(c is not None for c in of_title.values())
-    typed = [(n, of_title[n["title"]]) for n in names if of_title[n["title"]]]
+    canonical_of_title = {n["title"]: canonical.get(plain_name(n["title"])) for n in names}
+    hit = {c for c in canonical_of_title.values() if c}
+    right = sum(c is not None for c in canonical_of_title.values())
+    typed = [(n, canonical_of_title[n["title"]]) for n in names if canonical_of_title[n["title"]]]
     good_type = sum(n["type"] == kinds[c] for n, c in typed if c)
     wanted = {pair(r["source"], r["target"]) for r in truth["relationships"]}
-    found_pairs = set()
+    found = set()
     for e in built.edges:
         a, b = canonical_of_title.get(e["source"]), canonical_of_title.get(e["target"])
         if a and b and a != b:
-            found_pairs.add(pair(a, b))
+            found.add(pair(a, b))
     persons = {c for c, k in kinds.items() if k == "PERSON"}
     return [
         ("entities in the list", f"{len(kinds)}"),
-        ("… recall", f"{len(recalled) / len(kinds):.3f}"),
-        ("… recall of persons", f"{len(recalled & persons) / len(persons):.3f}"),
+        ("… recall", f"{len(hit) / len(kinds):.3f}"),
+        ("… recall of persons", f"{len(hit & persons) / len(persons):.3f}"),
         ("names found", f"{len(names)}"),
         ("… precision", f"{right / max(1, len(names)):.3f}"),
-        ("… of these, type correct", f"{good_type / max(1, len(typed)):.3f}"),
+        ("… of those, correct type", f"{good_type / max(1, len(typed)):.3f}"),
         ("relationships in the list", f"{len(wanted)}"),
-        ("… recall", f"{len(wanted & found_pairs) / len(wanted):.3f}"),
-        ("relationships found between them", f"{len(found_pairs)}"),
-        ("… precision", f"{len(wanted & found_pairs) / max(1, len(found_pairs)):.3f}"),
-        ("missing", ", ".join(sorted(set(kinds) - recalled))),
-        ("not in the list", ", ".join(sorted(t for t, c in of_title.items() if c is None))),
+        ("… recall", f"{len(wanted & found) / len(wanted):.3f}"),
+        ("relationships found between them", f"{len(found)}"),
+        ("… precision", f"{len(wanted & found) / max(1, len(found)):.3f}"),
+        ("missing", ", ".join(sorted(set(kinds) - hit))),
+        ("not in the list", ", ".join(sorted(t for t, c in canonical_of_title.items() if c is None))),
     ]
 
 
@@ -307,8 +306,8 @@ def main() -> None:
     parser.add_argument("--show", type=int, default=0, help="number of answers and reports to print")
     parser.add_argument("--set", action="append", default=[], help="a.b=c, as for the index command")
     parser.add_argument("--passages", type=Path, help=".jsonl or .jsonl.gz with id and text")
-    parser.add_argument("--labels", type=Path, default=LABELS, help="labels of the passages")
-    parser.add_argument("--mistakes", action="store_true", help="list mistakes in the passages for tuning")
+    parser.add_argument("--labels", type=Path, default=LABELS, help="YAML with the passages' labels")
+    parser.add_argument("--mistakes", action="store_true", help="list mistakes in the tuning passages")
     args = parser.parse_args()
     settings = load_settings(overrides=args.set)
     if args.demo:

@@ -1,12 +1,10 @@
-"""CPU, memory, reads and writes of a command and all of its child processes, from /proc. Linux only.
+"""Measure the CPU time, memory and I/O of a command and its descendants, from /proc. Linux only.
 
-This process adopts orphans (PR_SET_CHILD_SUBREAPER), so every process that the command starts remains a
-descendant. All of them are sampled every PERIOD_S seconds, and a process counts with its last sample. What it
-uses after that is lost: at most PERIOD_S seconds of one core for each process that ended.
-
-The operating system's sum over waited-for children would be too low, because a raylet does not wait for its
-workers. Linux adds the bytes that a child has read and written to those of the process that waits for it.
-These bytes are subtracted, so they count once.
+This process adopts orphans (PR_SET_CHILD_SUBREAPER), so all processes that the command starts remain its
+descendants. They are sampled every PERIOD_S, and the last sample of each process counts. Resources used after
+that sample are not counted: at most PERIOD_S of one core per process. The kernel's totals for waited-for
+children cannot replace sampling, because a raylet does not wait for its workers, so their CPU time would be
+missing. Linux adds a child's I/O to that of the process that waits for it; we subtract it again.
 """
 
 from __future__ import annotations
@@ -29,11 +27,14 @@ _KB = 1024
 
 
 @dataclass(slots=True)
-class Seen:
-    """Usage of one process: CPU seconds, private memory and its peak, bytes read and written to disk.
+class _ProcessUsage:
+    """The resources used by one process: CPU seconds and bytes.
 
-    parent  process id
-    io      bytes read and written as Linux counts them, including children that were waited for
+    Attributes:
+        parent: Process id of the parent.
+        private: Private memory in the last sample.
+        read, written: Bytes read, and bytes sent to disk, by the process itself.
+        io: Bytes read and sent to disk as counted by Linux, which includes children that it waited for.
     """
 
     role: str
@@ -52,18 +53,19 @@ class Seen:
 class Totals:
     """The resources used by a command. Memory in bytes, CPU in seconds.
 
-    timed_out       it was killed because it took too long
-    cpu_s           by role: driver, worker, raylet, gcs, other (Ray's agents and whatever else)
-    driver_peak     private memory, without mapped files and shared memory
-    worker_peak     private memory of the largest worker
-    workers_peak    of all workers at one moment
-    all_peak        of all processes at one moment
-    store_peak      shared memory of the raylet: Ray's object store
-    read            bytes read from files and pipes, including the page cache and Python's modules, but not
-                    memory-mapped files or the network
-    written         bytes written to disk, including files deleted later
-    laps            by lap: wall and CPU seconds, peak private memory of the driver and of all workers.
-                    Names must be unique
+    Attributes:
+        timed_out: Whether the command was killed because it took too long.
+        cpu_s: CPU time by role: driver, worker, raylet, gcs, other (Ray's agents and everything else).
+        driver_peak: Peak private memory of the driver, which excludes mapped files and shared memory.
+        worker_peak: Peak private memory of the largest worker.
+        workers_peak: Peak of the private memory of all workers together.
+        all_peak: Peak of the private memory of all processes together.
+        store_peak: Peak shared memory of the raylet, which is Ray's object store.
+        read: Bytes read from files and pipes, including the page cache and Python's own modules, but neither
+            memory-mapped files nor the network.
+        written: Bytes sent to disk, including those of files that were deleted later.
+        laps: By lap: wall and CPU seconds, and the peak private memory of the driver and of all workers. Lap
+            names must be unique.
     """
 
     wall_s: float = 0.0
@@ -91,10 +93,11 @@ def measure(
     env: Mapping[str, str] | None = None,
     timeout_s: float | None = None,
 ) -> tuple[Totals, str]:
-    """Run a command. Returns its resource usage and its output.
+    """Run a command. Returns the resources that it used and its output.
 
-    lap_of: returns the name of the lap that ends with a printed line, or None.
-    timeout_s: kill the command and its process group after this many seconds.
+    Args:
+        lap_of: Returns the name of the lap that ends with a line of output, or None.
+        timeout_s: Seconds after which the command and its process group are killed.
     """
     ctypes.CDLL(None).prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     started = time.monotonic()
@@ -121,9 +124,11 @@ def measure(
 
 @contextmanager
 def _killed_after(process: subprocess.Popen[str], seconds: float | None) -> Iterator[threading.Event]:
-    """Kill a process group after this many seconds, or when the block exits early. The event is set if it
-    timed out."""
-    over = threading.Event()
+    """Kill a process and its group after some seconds, or if the block is left early.
+
+    Yields an event that is set once the process has been killed.
+    """
+    killed = threading.Event()
 
     def kill() -> None:
         killed.set()
@@ -157,7 +162,7 @@ class _Sampler:
         self._thread.start()
 
     def lap(self, name: str) -> None:
-        """End the current lap and name it."""
+        """End the current lap, and name it `name`."""
         with self._lock:
             self._sample()
             now, cpu_s = time.monotonic(), sum(s.cpu_s for s in self._processes.values())
@@ -199,7 +204,7 @@ class _Sampler:
             process = self._processes.setdefault((pid, born), _ProcessUsage(""))
             process.alive = True
             process.parent, process.cpu_s = parent, cpu_s
-            # A worker sets its command line only after some time, and a fork only after its exec.
+            # A worker's command line identifies it only after a while, a forked process's only after exec.
             if process.role in ("", "other"):
                 process.role = "driver" if pid == self._driver else _role(pid)
             memory = _fields(pid, "status")
@@ -239,10 +244,10 @@ class _Sampler:
 def _own_io(
     before: tuple[int, int], now: tuple[int, int], ended: Sequence[tuple[int, int]]
 ) -> tuple[int, int]:
-    """Bytes that a process itself has read and written between two samples.
+    """Return the bytes that a process itself read and wrote between two samples.
 
-    ended: last samples of children that ended in between. The numbers of a child that was waited for are
-    part of its parent's numbers.
+    `ended` contains the last counters of the children that ended in between. If the process waited for a
+    child, its own counters include them.
     """
     read, written = now[0] - before[0], now[1] - before[1]
     for child_io in ended:
@@ -256,7 +261,7 @@ def _pids() -> list[int]:
 
 
 def _stat(pid: int) -> tuple[int, float, str] | None:
-    """(parent, CPU seconds, start time in ticks), or None if the process has ended."""
+    """Return (parent, CPU seconds, start time in ticks), or None if the process has ended."""
     try:
         with open(f"/proc/{pid}/stat") as stream:
             fields = stream.read().rpartition(")")[2].split()
@@ -282,7 +287,7 @@ def _role(pid: int) -> str:
 
 
 def _fields(pid: int, name: str) -> dict[str, int]:
-    """Parse the numbers in a file with lines `name: number …`."""
+    """Parse the numbers in a /proc file with lines `name: number …`."""
     try:
         with open(f"/proc/{pid}/{name}") as stream:
             lines = [line.split() for line in stream]

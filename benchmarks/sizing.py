@@ -1,11 +1,11 @@
-"""Sizing for corpora of 1M, 100M and 10B tokens: limits, hours, dollars, nodes and memory of the driver.
+"""Estimate the resources for corpora of 1M, 100M and 10B tokens: time, cost, nodes, memory and storage.
 
     python benchmarks/sizing.py            # prints the table in cluster/README.md
 
-These are estimates, not measurements at these sizes. Calls and tokens come from the forecast of
-`graphrag-ray estimate`, with the growth of names measured between 1M and 10M tokens. CPU and memory are
-extrapolated from benchmarks/RESULTS.md. Each constant below states its source. Prompts are the real ones. The
-demo corpus serves as the sample graph, which determines the length of contexts.
+None of these corpora was indexed. Calls and tokens are predicted by the forecast behind `graphrag-ray
+estimate`, with the growth of the graph that we measured between 1M and 10M tokens. CPU and memory are
+extrapolated from benchmarks/RESULTS.md. Each constant below states its origin. The prompts are the real ones.
+The lengths of contexts come from a sample graph of the demo corpus.
 """
 
 from __future__ import annotations
@@ -29,45 +29,48 @@ from graphrag_ray.indexing.stages.read_stage import read_file
 DEMO = Path(__file__).parents[1] / "demo" / "corpus"
 
 PRICE = {"input_usd_per_mtok": 0.15, "output_usd_per_mtok": 0.60}
-"""Assumed: US dollars per million tokens of a small hosted model."""
+"""Assumed price of a small hosted model, in US dollars per million tokens."""
 CHUNKS_PER_MTOK = 2_086
-"""Measured: 20,857 chunks from 10.0M tokens in 5,153 documents, at 600 tokens with 100 overlap."""
-PAPER = {"entities": 8_564.0, "relationships": 20_691.0}
-"""What GPT-4 extracts from 1.01M tokens (paper 4.1). Other models differ by up to a factor of three."""
-GROWTH = {"entities": 0.651, "relationships": 0.744}
-"""Measured from 1M to 10M tokens (6,416 to 28,720 entities, 13,789 to 76,492 relationships): the
-exponent with which counts grow with the text. It decreases slowly with size, so larger corpora are
-overestimated."""
+"""Measured: 20,857 chunks in 5,153 documents with 10.0M tokens, with 600 tokens per chunk and an overlap of
+100."""
+RECORDS_IN_1_MTOK = {"entities": 8_564.0, "relationships": 20_691.0}
+"""Records that GPT-4 extracted from 1.01M tokens (section 4.1 of the paper). Other models find up to three
+times as many, or as few as a third."""
+GROWTH_EXPONENTS = {"entities": 0.651, "relationships": 0.744}
+"""Exponents of the power law by which records grow with tokens. Measured between 1M and 10M tokens (6,416 to
+28,720 entities, 13,789 to 76,492 relationships). The exponents fall slowly with size, so the numbers for much
+larger corpora are too high."""
 COMMUNITIES_PER_ENTITY = 0.205
 """Measured: 1,353 communities for 6,610 entities."""
 CALL_CPU_S = 0.0056
-"""Measured: CPU of all processes per call."""
+"""Measured: CPU seconds per call, over all processes."""
 LIMITER_CPU_S = 0.00068
-"""Measured: CPU per call in the process shared by all workers, at 385 calls a second from 8 workers on two
-busy cores. A call costs less at higher rates: 0.00036 at 1,585 a second, 0.00008 at 3,771."""
+"""Measured: CPU seconds per call in the limiter, which all workers share, at 385 calls per second from 8
+workers on two cores with other load. The cost per call falls at higher rates: 0.00036 at 1,585, 0.00008 at
+3,771."""
 TABLES_CPU_S_PER_MTOK = 15.0
 """Measured at 10M tokens: read, merge, communities, embed (offline), search and finish."""
 DRIVER_MB = 500
-"""Measured at 10M tokens: the driver without the parts that grow with graph and chunks."""
+"""Measured at 10M tokens: memory of the driver, except what grows with the graph and the chunks."""
 GRAPH_BYTES_PER_EDGE = 302
 """Measured: peak memory of 2,970 MB when running Leiden on 9.83M edges."""
 KEY_BYTES_PER_CHUNK = 70 + 12
-"""A key of the running sweep, and the lookup table of the journal."""
+"""Memory for a chunk's key in the current sweep, and for its entry in the journal index."""
 REPORT_BYTES = 5_000
 """Size of a finished report in a temporary file on the driver's machine."""
 TABLE_MB_PER_MTOK = 57
 """Measured at 10M tokens with the offline engine. Larger corpora need less, because the graph grows more
 slowly than the text."""
 START_S = 25.0
-"""Measured: seconds of a run besides calls and tables."""
+"""Measured: duration of a run apart from calls and tables."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A corpus size with its limits and cluster.
+    """A corpus, and the limits and hardware for it.
 
     `tokens_per_minute` and `requests_per_minute` are totals over all endpoints. `nodes` is the number of
-    workers with `vcpus` each.
+    workers with `vcpus` each, or 0 to run on a single machine.
     """
 
     tokens: float
@@ -214,16 +217,16 @@ def forecast_of(case: Case, evidence: Evidence, prompt_overhead: float, embed_ra
         passage_tokens=chunk_tokens,
         embed_tokens=chunk_tokens * embed_ratio,
     )
-    known_counts = {name: PAPER[name] * mtok ** GROWTH[name] for name in PAPER}
-    known_counts["communities_per_entity"] = COMMUNITIES_PER_ENTITY
-    known_counts["own_s"] = START_S + TABLES_CPU_S_PER_MTOK * mtok / case.cores
-    return forecast(settings, load_prompts(), corpus, read, known_counts)
+    known = {name: n * mtok ** GROWTH_EXPONENTS[name] for name, n in RECORDS_IN_1_MTOK.items()}
+    known["communities_per_entity"] = COMMUNITIES_PER_ENTITY
+    known["own_s"] = START_S + TABLES_CPU_S_PER_MTOK * mtok / case.cores
+    return forecast(settings, load_prompts(), corpus, evidence, known)
 
 
-def sizing_table(columns: Sequence[Sized]) -> str:
-    """The cases as columns of a Markdown table."""
-    head = ["corpus, tokens", *(short(s.case.tokens) for s in columns)]
-    lines = [head, ["---"] * len(head), *([name, *(show(s) for s in columns)] for name, show in ROWS.items())]
+def sizing_table(sized: Sequence[SizedCase]) -> str:
+    """Return a Markdown table with a column per case."""
+    head = ["tokens in the corpus", *(short(s.case.tokens) for s in sized)]
+    lines = [head, ["---"] * len(head), *([name, *(show(s) for s in sized)] for name, show in ROWS.items())]
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 

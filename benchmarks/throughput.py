@@ -1,4 +1,4 @@
-r"""How much of an endpoint's limits an index run uses: `graphrag-ray index` against the simulated endpoint.
+r"""Measure how much of an endpoint's rate limits `graphrag-ray index` uses, with the simulated endpoint.
 
     python benchmarks/throughput.py CORPUS --set chunking.size=document
     python benchmarks/throughput.py CORPUS --hedge
@@ -6,16 +6,16 @@ r"""How much of an endpoint's limits an index run uses: `graphrag-ray index` aga
     python benchmarks/throughput.py CORPUS --errors 0.02 --drops 0.01 --hangs 0.002 --garbage 0.01 \
         --truncate 0.01
 
-The endpoint is a separate process (see `endpoint/`). By default it has the limits of the run in the GraphRAG
-paper: 2M tokens and 10k requests a minute. A call takes 0.5 s + 60 tokens/s, and 1% of calls take eight times
-as long. The figures are computed from the endpoint's log, not from the run's usage records:
+The endpoint is a separate process (see `endpoint/`). By default, it has the limits that the GraphRAG paper
+used, 2M tokens and 10k requests per minute. A call takes 0.5 s plus 1 s per 60 tokens, and 1% of calls take
+eight times as long. The figures are computed from the endpoint's log, not from the run's own accounting:
 
 - *while queued*: tokens admitted from a stage's first call until its last dialogue began, as a share of the
-  limit. Reports depend on one another, so for them the period ends when nine tenths have begun.
+  limit. For reports, which depend on one another, the period ends when nine tenths of them
+  have begun.
 - *bound*: no client can be faster than max(tokens/TPM, requests/RPM, critical path). The critical path is the
-  sum over stages of the longest dialogue, whose calls are sequential, without time in the endpoint's queue.
-- *share of the bound*: the bound divided by the time of the whole run, from the start of the command to its
-  end.
+  sum over stages of the longest dialogue, calls in turn, without the time spent in the endpoint's queue.
+- *share of the bound*: the bound over the whole run, from the start of the command to its end.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ STAGES = {
     "embed": ("embeddings",),
     "other": ("other", "map", "reduce"),
 }
-BEGUN = {"report": 0.9}
-"""Share of a stage's dialogues that must have begun before its queue counts as empty; 1 by default."""
+QUEUE_EMPTY_AT = {"report": 0.9}
+"""Share of a stage's dialogues that have begun when its queue is considered empty. 1 for other stages."""
 FAULTS = ("errors", "drops", "hangs", "garbage", "truncate")
 
 
@@ -127,7 +127,7 @@ def status(root: Path) -> dict[str, Any]:
 
 
 def print_stages(measured: Sequence[Stage], limits: Limits) -> None:
-    print("| stage | requests | tokens | seconds | seconds queued | share of limit while queued | 429s |")
+    print("| stage | requests | tokens | seconds | queued for s | share of limit while queued | 429s |")
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for s in measured:
         queued, share = s.while_queued(limits)
@@ -140,7 +140,7 @@ def print_stages(measured: Sequence[Stage], limits: Limits) -> None:
 
 def print_bound(measured: Sequence[Stage], limits: Limits, wall: float) -> None:
     answered = [c for s in measured for c in s.answered]
-    requests, refused = len(answered), sum(len(s.calls) for s in measured) - len(answered)
+    requests, rejected = len(answered), sum(len(s.calls) for s in measured) - len(answered)
     by_tokens = sum(s.tokens for s in measured) / limits.tokens * 60
     by_requests = requests / limits.requests * 60
     path = sum(s.longest_dialogue_s for s in measured)
@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("input", metavar="CORPUS", help="INPUT of `graphrag-ray index`")
+    parser.add_argument("input", metavar="CORPUS", help="input of `graphrag-ray index`")
     parser.add_argument("--rpm", type=float, default=10_000)
     parser.add_argument("--tpm", type=float, default=2_000_000)
     parser.add_argument("--ttft", type=float, default=0.5, help="seconds to the first token")
@@ -167,18 +167,15 @@ def main() -> None:
     parser.add_argument(
         "--tail", type=float, default=0.01, help="share of calls that take eight times as long"
     )
+    parser.add_argument("--speed", type=float, default=1.0, help="divide all durations, also in the limits")
     parser.add_argument(
-        "--speed", type=float, default=1.0, help="divides every duration, including the minute of the limits"
-    )
-    parser.add_argument(
-        "--limits",
-        action=argparse.BooleanOptionalAction,
-        default=True,
-        help="tell the run the limits of the endpoint",
+        "--limits", action=argparse.BooleanOptionalAction, default=True, help="pass the limits to the run"
     )
     parser.add_argument("--hedge", action="store_true", help="enable run.hedge")
-    parser.add_argument("--root", type=Path, help="folder in which to keep the index")
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting of the index")
+    parser.add_argument("--root", type=Path, help="keep the index in this folder")
+    parser.add_argument(
+        "--set", action="append", default=[], metavar="A.B=C", help="setting of the run; repeatable"
+    )
     for fault in FAULTS:
         parser.add_argument(f"--{fault}", type=float, default=0.0, help="share of calls with this fault")
     args = parser.parse_args()
@@ -194,17 +191,17 @@ def main() -> None:
             wall, code = index(args, url, root, limits)
             stats = get(url)
         measured = stages(log)
-        summary = status(root) if code in (0, 3) else {"counts": {}, "usage": []}
-        print(f"\nexit code {code}; {summary['counts']}\n")
+        run_status = status(root) if code in (0, 3) else {"counts": {}, "usage": []}
+        print(f"\nexit code {code}; {run_status['counts']}\n")
         print_stages(measured, limits)
         print_bound(measured, limits, wall)
         flow = stats["in_flight"]
         print(f"in flight: mean {flow['mean']:.1f}, peak {flow['peak']}; endpoint CPU {stats['cpu_s']:.1f} s")
         print(f"faults {stats['faults']}; statuses {stats['by_status']}")
         print(f"answered twice {stats['answered_twice']}")
-        print(f"answered twice after a fault in the first answer {stats['answered_twice_after_fault']}")
+        print(f"answered twice because a fault lost the first answer {stats['answered_twice_after_fault']}")
         print("\nUsage recorded by the run:")
-        for row in summary["usage"]:
+        for row in run_status["usage"]:
             print("  " + ", ".join(f"{k} {v}" for k, v in row.items() if v is not None and k != "model"))
 
 
