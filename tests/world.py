@@ -198,7 +198,7 @@ def know(endpoint: Endpoint, *models: str, **more: Any) -> None:
 
 
 WITHOUT_A_TREE = tuple(name for name in METHODS if not METHODS[name].hierarchy)
-"""Ways of answering that an index with Leiden's communities alone can be asked in."""
+"""Search methods that need no hierarchy other than Leiden communities."""
 
 
 def chain(n: int) -> dict[str, str]:

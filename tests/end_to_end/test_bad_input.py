@@ -258,7 +258,7 @@ def test_a_graph_without_edges_has_communities_reports_and_answers(world: World)
     assert done.manifest.counts["entities"] == 3 and done.manifest.counts["reports"] >= 1
     answer = world.open().ask("What are the THEMES?")
     assert answer.found and answer.references
-    assert world.open().sources(answer.references)[0].chunks, "without edges, by way of the entities"
+    assert world.open().sources(answer.references)[0].chunks, "without edges, through the entities"
 
 
 def test_one_chunk_with_one_entity_is_a_valid_index(world: World):

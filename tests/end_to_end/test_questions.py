@@ -248,7 +248,7 @@ def test_an_answer_notes_the_part_of_the_offline_engine(town: World):
     assert not any("offline" in note for note in by_model.ask(question).notes)
     notes = offline.ask(question).notes
     assert "The offline engine answered the question, without a language model." in notes
-    built = replace(by_model.manifest, notes={"offline": "as it was"})
+    built = replace(by_model.manifest, notes={"offline": "unchanged"})
     notes = replace(by_model, manifest=built).ask(question).notes
     assert "The offline engine built the index, without a language model." in notes
     notes = replace(offline, manifest=built).ask(question).notes

@@ -55,7 +55,7 @@ def test_chain_formats_of_models_are_parsed(chain: str) -> None:
     [
         "An answer.",
         "The chain: links of iron.",
-        "Chain:\nprose about a chain\nthat goes on -> and on\nin lines of its own",
+        "Chain:\nprose about a chain\nthat continues -> and continues\nin lines of its own",
         "Insufficient",
         "",
     ],

@@ -16,7 +16,7 @@ TEXT = "The mill stood idle. " * 40
 
 
 def snapshot(vocabulary: float = 1) -> Snapshot:
-    """Create tables whose model counted `ratio` tokens for each of ours."""
+    """Create tables whose model counted `ratio` tokens per token of the answering model."""
     n_tokens = round(COUNT(TEXT) * vocabulary)
     chunks = [{"id": f"t{i}", "human_readable_id": i, "text": TEXT, "n_tokens": n_tokens} for i in range(N)]
     reports = [

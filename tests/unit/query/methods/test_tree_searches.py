@@ -19,8 +19,10 @@ NUMBER = {"top": 1, "left": 2, "right": 3}
 
 
 def tables(without: tuple[str, ...] = ()) -> dict[str, list[dict[str, Any]]]:
-    """Two summaries of two chunks each, one above both. without: those that have no row, since they
-    failed."""
+    """Two summaries of two chunks each, and one above both.
+
+    `without` has summaries without a row, because they failed.
+    """
     leaves = {"top": ["c1", "c2", "c3", "c4"], "left": ["c1", "c2"], "right": ["c3", "c4"]}
     return {
         "text_units": [
