@@ -147,7 +147,7 @@ def test_map_returns_parts_in_the_order_of_inputs(make: Make):
 
 
 def test_bug_in_a_step_is_reported_with_its_location(make: Make):
-    no_parts: Any = [(Group("entity", [7], [], []), [])]
+    no_parts: Any = [(Group("entity", [7], [], [], []), [])]
     with pytest.raises(AttributeError) as caught:
         make().map("describe", partial(_assemble, "o200k_base"), no_parts)
     assert re.search(r"\(store/\w+\.py:\d+\)$", describe_unexpected_error(caught.value))
