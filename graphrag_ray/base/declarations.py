@@ -53,17 +53,18 @@ def _report(name: str, *reads: str, module: str = "") -> Stage:
 
 _STAGES = (
     Stage("read"),
+    Stage("context", ("read",), "context", ("document_context",), writes=("notes on documents", "documents")),
     Stage(
         "extract",
-        reads=("read",),
+        reads=("read", "context"),
         dialogue="extract",
-        prompts=("extract", "glean_check", "glean"),
+        prompts=("extract", "glean_check", "glean", "glean_missing"),
         included_prompts=("extract_examples",),
         writes=("extractions", "text_units"),
     ),
     Stage(
         "claims",
-        reads=("read", "extract"),
+        reads=("read", "context", "extract"),
         dialogue="claims",
         prompts=("claims",),
         section="claims",

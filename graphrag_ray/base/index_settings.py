@@ -301,6 +301,14 @@ class Input(_Strict):
     """Date column. null: none."""
     strip_pattern: str | None = None
     """Regular expression. Its match at the start of a .txt or .md file, such as a header, is removed."""
+    document_context: Literal["opening", "model", "metadata"] = "opening"
+    """What requests about a chunk say of its document. opening: title, date and the first words of the
+    document; a title or date that metadata lack is taken from the first lines or the file name. model: instead
+    of the first words, one or two sentences that a model writes once per document. metadata: only title and
+    date from metadata. An index keeps its value until you set another one; indexes of earlier versions have
+    `metadata`."""
+    document_context_tokens: PositiveInt = 60
+    """Maximum length of the first words or sentences."""
     max_bytes: PositiveInt = 2_000_000_000
     """Maximum size of a .txt, .md or .html file or decoded .parquet row group. Larger ones fail."""
     storage: MachineSetting[Storage | None] = None
@@ -363,15 +371,45 @@ class Chunking(_Strict):
         return self
 
 
+ENTITY_TYPE_DEFINITIONS = {
+    "person": "a human being or a character, by name",
+    "organization": "a company, authority, institution, team or other body that acts as one",
+    "location": "a place, region, building, site or natural feature",
+    "event": "something that happened once or happens on one occasion: a meeting, an accident, a launch, a war",
+    "product": "something made, sold, run or used under a name: a product, service, software, vehicle, drug",
+    "work": "a text, film, piece of music, law, standard, contract, project or programme with a title or name",
+    "concept": "an idea, method, theory, field, species, substance or disease with an established name",
+}
+"""The default entity types and their definitions in the extraction prompt."""
+
+
 class Extraction(_Strict):
     """Entity and relationship extraction (paper 3.1.2, A.1, A.2)."""
 
-    entity_types: tuple[str, ...] = ("person", "organization", "location", "event", "work", "concept")
-    """Entity types to extract. The defaults suit most corpora; the paper used domain-specific types."""
+    entity_types: tuple[str, ...] = tuple(ENTITY_TYPE_DEFINITIONS)
+    """Entity types to extract, with a definition after a colon if the name does not say enough:
+    `[person, "drug: a substance that patients take"]`. The defaults are defined for business, technical,
+    scientific and literary texts; the paper used domain-specific types. An index keeps its value until you
+    set another one."""
     max_gleanings: NonNegativeInt = 1
-    """Maximum number of requests for entities that an extraction missed."""
+    """Maximum number of requests for entities and relationships that an extraction missed."""
+    gleaning: Literal["direct", "check"] = "direct"
+    """direct: ask for what was missed, if anything. check: first ask whether anything was missed, as in the
+    paper, which sends the passage once more. An index keeps its value until you set another one; indexes of
+    earlier versions have `check`."""
     force_yes_no: bool | None = None
-    """Force yes or no as the gleaning reply by logit bias. null: if the vocabulary is known."""
+    """Force yes or no as the reply to that question by logit bias. null: if the vocabulary is known."""
+
+    @field_validator("entity_types", mode="before")
+    @classmethod
+    def _join_definitions(cls, value: Any) -> Any:
+        """Accept definitions as YAML reads them without quotes: `- drug: a substance`."""
+        value = _split_commas(value) if isinstance(value, str) and ":" not in value else value
+        types = value.items() if isinstance(value, Mapping) else value
+        if not isinstance(value, Mapping | list | tuple):
+            return value
+        pairs = (pair for t in types for pair in (t.items() if isinstance(t, Mapping) else [t]))
+        return [": ".join(map(str, pair)) if isinstance(pair, tuple) else pair for pair in pairs]
 
 
 class Claims(_Strict):
@@ -677,10 +715,13 @@ _OFFLINE = "(offline)"
 _NAMES_STAGES = ("extract", "claims", "describe")
 """Stages that use the offline engine with `build: names`."""
 _STICKY_SETTINGS = (
+    *(("extraction", "entity_types"), ("extraction", "gleaning"), ("input", "document_context")),
     *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
     *(("embeddings", "include_titles"), ("reports", "role")),
 )
 """Settings that an index keeps until another value is set, because a change repeats model calls."""
+_EARLIER_VALUES = {("extraction", "gleaning"): "check", ("input", "document_context"): "metadata"}
+"""What an index does that was built before a setting existed."""
 _REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
 """Removed settings that stored indexes may still contain."""
 _RENAMED = {
@@ -822,6 +863,8 @@ class Settings(_Strict):
         before, update = _with_current_keys(before or {}), dict[str, Any]()
         for name, key in _STICKY_SETTINGS:
             section, value = getattr(self, name), _stored_value(before, name, key)
+            if value is None and before:
+                value = _EARLIER_VALUES.get((name, key))
             if value is not None and key not in section.model_fields_set:
                 with suppress(ValueError):  # The index may come from an untrusted source.
                     data = {**section.model_dump(exclude_unset=True), key: value}

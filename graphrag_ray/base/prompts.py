@@ -34,15 +34,17 @@ _ANSWER = _GENERATED | {"question", "response_type", "knowledge"}
 _QUESTIONS = frozenset({"description", "n", "language"})
 
 PLACEHOLDERS: Mapping[str, frozenset[str]] = {
-    "extract": _PASSAGE | {"entity_types", "examples"},
+    "document_context": _GENERATED | {"header", "text"},
+    "extract": _PASSAGE | {"entity_types", "type_definitions", "examples"},
     "extract_examples": _RECORDS,
     "glean_check": frozenset(),
     "glean": _RECORDS,
+    "glean_missing": _RECORDS,
     "claims": _PASSAGE | {"claim_description", "entities"},
     "describe": _GENERATED | {"kind", "name", "descriptions"},
     "about": _GENERATED | {"titles", "entities"},
-    "report": _GENERATED | {"about", "role", "rating_criterion", "context"},
-    "summary": _GENERATED | {"context"},
+    "report": _GENERATED | {"about", "role", "rating_criterion", "period", "context"},
+    "summary": _GENERATED | {"period", "context"},
     "map": _ANSWER | {"about", "context"},
     "map_points": _ANSWER | {"about", "context"},
     "rate": _LENGTH | {"about", "question", "context"},
@@ -72,7 +74,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """The placeholders of every prompt. A prompt must use all of them except the OPTIONAL ones, and no others."""
 
-OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
+OPTIONAL = frozenset({"about", "asked", "header", "max_tokens", "max_words", "period", "type_definitions"})
 """Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 

@@ -29,16 +29,20 @@ DOCUMENTS = _table(
     # Sorted by path in INPUT, followed by documents that only the parent snapshot has.
     ("id", pa.string()),  # hash of path and row
     ("human_readable_id", pa.int64()),  # short number used in references
-    ("title", pa.string()),  # title column or HTML title; otherwise the file name
+    ("title", pa.string()),  # title column, HTML title, heading or first line; otherwise the file name
     ("text", pa.large_string()),  # decoded, with line endings normalised to \n; offsets count its characters
     ("text_unit_ids", _ids),  # in order of position
-    ("creation_date", pa.string()),  # date column as written; null if there is none
+    (
+        "creation_date",
+        pa.string(),
+    ),  # date column as written, or the date found (date_source); null if there is none
     ("raw_data", pa.string()),  # other columns as a JSON object; null for plain files
     # Ours.
     ("path", pa.string()),  # path relative to INPUT, with forward slashes
     ("row", pa.string()),  # id or number of the row in a table file; "" if the file is one document
     ("content_hash", pa.string()),  # SHA-256 (hex) of text, title, date and raw_data
     ("encoding", pa.string()),  # encoding that the file was decoded with
+    ("date_source", pa.string()),  # "metadata", "text" (first lines) or "file name"; null if there is no date
 )
 
 TEXT_UNITS = _table(
@@ -67,6 +71,7 @@ ENTITY_INSTANCES = _table(
     ("text_unit_id", pa.string()),  # id in text_units
     ("document_id", pa.string()),  # id in documents
     ("position", pa.int64()),  # position of the text unit in its document
+    ("date", pa.string()),  # date of the document, if it is shown with descriptions that are merged
     ("turn", pa.int32()),  # 0: first reply; 1, 2, …: gleanings
     ("ordinal", pa.int32()),  # position among the records of the text unit
 )
@@ -81,6 +86,7 @@ RELATIONSHIP_INSTANCES = _table(
     ("text_unit_id", pa.string()),  # id in text_units
     ("document_id", pa.string()),  # id in documents
     ("position", pa.int64()),  # position of the text unit in its document
+    ("date", pa.string()),  # date of the document, if it is shown with descriptions that are merged
     ("turn", pa.int32()),  # 0: first reply; 1, 2, …: gleanings
     ("ordinal", pa.int32()),  # position among the records of the text unit
 )

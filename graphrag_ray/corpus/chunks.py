@@ -24,6 +24,8 @@ from graphrag_ray.corpus import boundaries, tokens
 from graphrag_ray.corpus.document import METADATA_PREFIX, Document, metadata_lines, one_line
 from graphrag_ray.corpus.document_titles import MAX_TITLE, begins_with, explicit_title
 
+_OPENING, _NOTE = "Opening of the document", "About the document"
+"""Labels of the first words of a document, or of a note on it, in the headers of its chunks."""
 _SPACE = re.compile(r"\s++")
 _MAX_TOKEN_CHARACTERS = 128  # maximum length of a token in any vocabulary
 
@@ -188,13 +190,18 @@ def documents_table(documents: Iterable[Document]) -> pa.Table:
     `human_readable_id` and `text_unit_ids` are filled in when the snapshot is written.
     """
     docs = list(documents)
-    names = ("id", "title", "text", "raw_data", "path", "row", "content_hash", "encoding")
+    names = ("id", "title", "text", "raw_data", "path", "row", "content_hash", "encoding", "date_source")
     columns: dict[str, Sequence[Any]] = {name: [getattr(d, name) for d in docs] for name in names}
     return _table(schema.DOCUMENTS, len(docs), columns | {"creation_date": [d.date for d in docs]})
 
 
-def text_units_table(document: Document, options: index_settings.Chunking, vocabulary: str) -> pa.Table:
+def text_units_table(
+    document: Document, options: index_settings.Chunking, vocabulary: str, opening: str = ""
+) -> pa.Table:
     """Build `schema.TEXT_UNITS`, one row per chunk of the document, by position.
+
+    The header of every chunk but the first quotes the opening of the document. It does not count towards the
+    size of a chunk.
 
     A text unit's id depends on its document, its text and how many earlier chunks have the same text, so
     inserting a paragraph leaves the ids of untouched chunks unchanged. `human_readable_id` and lists of ids
@@ -217,16 +224,16 @@ def text_units_table(document: Document, options: index_settings.Chunking, vocab
         "position": range(len(chunks)),
         "start": [c.start for c in chunks],
         "end": [c.end for c in chunks],
-        "header": [make_header(text) for text in texts],
+        "header": [make_header(text, opening if n else "") for n, text in enumerate(texts)],
     }
     return _table(schema.TEXT_UNITS, len(chunks), columns)
 
 
-def chunk_header(document: Document, options: index_settings.Chunking) -> Callable[[str], str]:
+def chunk_header(document: Document, options: index_settings.Chunking) -> Callable[..., str]:
     """Return a function that builds the header for a chunk's text; pass "" for the longest header.
 
-    The header has one line for each field of `options.prepend_metadata` that the document has, then an empty
-    line. It is "" if the document has none of the fields.
+    The header has one line for each field of `options.prepend_metadata` that the document has and one for the
+    opening, if it is passed as well, then an empty line. It is "" without any of these.
     """
     names, title = options.prepend_metadata or (), one_line(document.title)
     auto_title = ""
@@ -243,11 +250,17 @@ def chunk_header(document: Document, options: index_settings.Chunking) -> Callab
     full = "".join(lines.values())
     without_title = "".join(line for name, line in lines.items() if name != "title")
 
-    def header(text: str) -> str:
+    def header(text: str, opening: str = "") -> str:
         selected = without_title if auto_title and begins_with(text, auto_title) else full
+        selected += opening and f"{_OPENING}: {opening}\n"
         return selected and selected + "\n"
 
     return header
+
+
+def with_note(header: str, note: str | None) -> str:
+    """Add a note on the document to the header of a chunk."""
+    return f"{header.rstrip()}\n{_NOTE}: {note}\n\n".lstrip() if note else header
 
 
 def _table(schema_: pa.Schema, n_rows: int, columns: dict[str, Sequence[Any]]) -> pa.Table:

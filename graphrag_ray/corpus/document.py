@@ -37,7 +37,8 @@ class Document:
         path: Relative to INPUT, with forward slashes.
         row: Id or number of the row inside a table file; "" for a file that is one document.
         text: Decoded, with \\n line endings. All offsets count its characters.
-        date: As written, or None if unknown.
+        date: As written in metadata, otherwise in ISO 8601. None if unknown.
+        date_source: Where the date was found: "metadata", "text" or "file name". None if there is no date.
         metadata: The other columns of a table's row, as JSON-compatible values. Empty for plain files.
     """
 
@@ -48,6 +49,7 @@ class Document:
     date: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     encoding: str = "utf-8"
+    date_source: str | None = None
 
     @property
     def id(self) -> str:

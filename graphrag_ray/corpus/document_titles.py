@@ -13,7 +13,7 @@ from graphrag_ray.base.wording import shorten
 
 MAX_TITLE = 300  # maximum length of a title or date in characters; some title columns hold whole paragraphs
 
-_MARKS = "#*_=-> \t\n\r"  # heading and list marks that can precede a title
+HEADING_MARKS = "#*_=-> \t\n\r"  # heading and list marks that can precede a title
 _NOT_WORD = re.compile(r"[\W_]+")
 _BRACKETED = re.compile(r"(?:(?<!\s)\s++)?[(\[（【][^()\[\]（）【】]*[)\]）】]\s*\Z")
 _CAMEL = re.compile(r"(?<=[a-z])(?=[A-Z0-9])")
@@ -81,7 +81,7 @@ def _title_to_display(title: str | None, path: str, row: str, text: str) -> str:
 
 def begins_with(text: str, title: str) -> bool:
     """Return whether the text begins with the title, ignoring whitespace, case and heading marks."""
-    start = _shorten_line(text[: 2 * MAX_TITLE].lstrip(_MARKS))
+    start = _shorten_line(text[: 2 * MAX_TITLE].lstrip(HEADING_MARKS))
     after = start[len(title) : len(title) + 1]
     return start[: len(title)].casefold() == title.casefold() and not after.isalnum()
 

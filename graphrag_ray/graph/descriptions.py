@@ -15,6 +15,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
@@ -22,6 +25,7 @@ from graphrag_ray.base.prompts import Prompt, reply_lengths
 from graphrag_ray.graph.stable_batches import stable_batches
 
 _SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
+_DATE = re.compile(r"\[\d{4}(?:-\d\d){0,2}\] ")
 _QUOTES_TO_UNIFY = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
 
 MAX_JOINED_TEXTS = 3  # more descriptions are summarised rather than joined, because they repeat each other
@@ -73,6 +77,19 @@ def distinct_descriptions(descriptions: Sequence[str]) -> list[str]:
     return list(first.values())
 
 
+def with_dates(descriptions: pa.ChunkedArray, dates: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Put the dates of documents, where known, in brackets before descriptions: `[2014-10-23] …`."""
+    is_dated = pc.and_(dates.is_valid(), pc.fill_null(pc.not_equal(descriptions, ""), False))
+    dated = pc.binary_join_element_wise("[", dates, "] ", descriptions, "")
+    return pc.if_else(is_dated, dated, descriptions)
+
+
+def without_date(description: str) -> str:
+    """Remove the date of the document from a description."""
+    match = _DATE.match(description)
+    return description[match.end() :] if match else description
+
+
 def without_duplicates(descriptions: Iterable[str]) -> Iterator[str]:
     """Yield descriptions with collapsed whitespace, without exact duplicates and empty ones."""
     seen: set[str] = set()
@@ -95,7 +112,7 @@ def describe(
     """
     texts = distinct_descriptions(descriptions)
     if len(texts) < 2:
-        return texts[0] if texts else ""
+        return without_date(texts[0]) if texts else ""
     variables = {
         "kind": kind,
         "name": name,
@@ -121,23 +138,31 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
     short descriptions are joined, because a call would return nearly the same text (the paper summarises
     them).
 
+    Dated descriptions are in the order of their dates, so that the model sees how things changed.
+
     A description is truncated to half a batch, at the end of a token. Any two then fit together, so every
     layer has fewer batches than descriptions and the tree ends, whatever the model writes. Batches are
     content-defined, so a new description changes few of them.
     """
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
-    for description in distinct_descriptions(descriptions):
+    for description in sorted(distinct_descriptions(descriptions), key=_date_of):
         n = tokens.count(description)
         texts.append(description[: tokens.token_ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))
     if 1 < len(texts) <= MAX_JOINED_TEXTS and sum(counts) <= spec.concatenate_up_to_tokens:
         # Sort, so that the order of the descriptions does not matter.
-        texts.sort(key=lambda text: (-len(text), text))
+        texts.sort(key=lambda text: (_date_of(text), -len(text), text))
+        texts = list(without_duplicates(map(without_date, texts)))
         return [[" ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in texts)]]
     hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in texts]
     ranges = stable_batches(hashes, counts, max(2, spec.batch_tokens))
     return [[texts[i] for i in batch] for batch in ranges] or [[]]
+
+
+def _date_of(description: str) -> str:
+    match = _DATE.match(description)
+    return match[0] if match else ""
 
 
 def whole_sentences(text: str) -> str:

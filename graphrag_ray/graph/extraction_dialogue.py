@@ -1,8 +1,11 @@
 """The extraction dialogue: entities and relationships of one chunk, then gleaning (paper 3.1.2, A.1, A.2).
 
-extract ──► records ──► glean_check: "were any missed?" ──Y──► glean ──► more records ──► …
-               │                       └──N or other─► end           (max_gleanings times)
+extract ──► records ──► glean_missing: "add what you missed" ──► more records ──► …
+               │                          └─ nothing missing ─► end     (max_gleanings times)
                └─ nothing usable: correct, once; then DialogueFailed
+
+With `extraction.gleaning: check`, a question precedes each gleaning, as in the paper:
+glean_check: "were any missed?" ──Y──► glean; otherwise the end.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from typing import TypeVar
 
 from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.ids import entity_key
-from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.index_settings import ENTITY_TYPE_DEFINITIONS, Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt
@@ -52,10 +55,12 @@ class ExtractSpec:
     examples: str  # few-shot examples with the delimiters filled in
     glean_check: Prompt
     glean: Prompt
+    glean_missing: Prompt
     correct: Prompt
     call: CallParameters
-    entity_types: tuple[str, ...]  # prompts use upper case
+    entity_types: tuple[str, ...]  # names, and optionally definitions: "person: a human being"
     max_gleanings: int
+    check_first: bool  # ask whether anything is missing before each gleaning
     language: str  # of descriptions; names are spelled as in the text
     key: Key = field(default=entity_key)
 
@@ -78,10 +83,12 @@ def extract_spec(prompts: Mapping[str, Prompt], settings: Settings, key: Key = e
         examples=prompts["extract_examples"].fill_user(DELIMITERS),
         glean_check=prompts["glean_check"],
         glean=prompts["glean"],
+        glean_missing=prompts["glean_missing"],
         correct=prompts["correct"],
         call=settings.call_parameters("extract"),
         entity_types=settings.extraction.entity_types,
         max_gleanings=settings.extraction.max_gleanings,
+        check_first=settings.extraction.gleaning == "check",
         language=settings.output_language,
         key=key,
     )
@@ -91,39 +98,26 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
     """Extract entities and relationships from a chunk.
 
     Every reply is parsed separately, because joining replies could break records. Unlike in the paper (A.2),
-    a reply to a glean check that is neither yes nor no ends the gleaning and is counted, because not every
-    endpoint can restrict the reply to the two.
+    one turn asks for missing records, which may be none: the paper's question whether any are missing sends
+    the passage once more, and models nearly always say yes. With `check_first`, a reply to that question that
+    is neither yes nor no ends the gleaning and is counted, because not every endpoint can restrict the reply
+    to the two.
 
     Raises:
         DialogueFailed: If the first reply is withheld by a content filter, or has neither a usable record nor
             a plain "nothing to extract" even after a correction.
     """
     variables = chunk_variables(chunk, spec.language) | {
-        "entity_types": ", ".join(t.upper() for t in spec.entity_types),
+        "entity_types": ", ".join(type_name(t) for t in spec.entity_types),
+        "type_definitions": "\n".join(map(_type_line, spec.entity_types)),
         "examples": spec.examples,
     }
     request = ChatRequest("extract", spec.extract.fill(variables), spec.call, variables)
     records, reply = yield from usable_reply(
         request, spec.correct, partial(_parse_usable, parse_records, "extract")
     )
-    turns, unexpected = [records], 0
-    while len(turns) <= spec.max_gleanings:
-        # The client limits yes_no replies to a few tokens, unless hidden reasoning counts towards the limit.
-        check = request.next_turn(
-            reply, "glean_check", spec.glean_check.fill_user(variables), response="yes_no"
-        )
-        any_missed = yes_or_no(verdict := (yield check))
-        if not any_missed:
-            unexpected += any_missed is None
-            break
-        request = check.next_turn(verdict, "glean", spec.glean.fill_user(variables), response="text")
-        reply = yield request
-        if reply.finish_reason == "content_filter":
-            unexpected += 1
-            break
-        gleaned = parse_records(reply.text, truncated=reply.finish_reason == "length")
-        unexpected += not gleaned.is_answer
-        turns.append(gleaned)
+    gleaned, unexpected = yield from _glean(request, reply, spec)
+    turns = [records, *gleaned]
     entities: list[EntityRecord] = []
     relationships: list[RelationshipRecord] = []
     unusable = sum(records.unusable for records in turns)
@@ -146,6 +140,42 @@ def extract(chunk: ChunkText, spec: ExtractSpec) -> Dialogue[ExtractedRecords]:
                 unusable += 1
     unreadable = sum(records.unreadable for records in turns)
     return ExtractedRecords(tuple(entities), tuple(relationships), unusable, unexpected, blocked, unreadable)
+
+
+def _glean(request: ChatRequest, reply: ChatReply, spec: ExtractSpec) -> Dialogue[tuple[list[Records], int]]:
+    """Ask for missed records. Returns those of each turn, and the number of unexpected replies."""
+    turns: list[Records] = []
+    variables = request.variables
+    for _ in range(spec.max_gleanings):
+        name, glean = "glean_missing", spec.glean_missing
+        if spec.check_first:
+            # The client limits yes_no replies to a few tokens, unless hidden reasoning counts as well.
+            check = spec.glean_check.fill_user(variables)
+            request = request.next_turn(reply, "glean_check", check, response="yes_no")
+            any_missed = yes_or_no(reply := (yield request))
+            if not any_missed:
+                return turns, int(any_missed is None)
+            name, glean = "glean", spec.glean
+        request = request.next_turn(reply, name, glean.fill_user(variables), response="text")
+        reply = yield request
+        records = parse_records(reply.text, truncated=reply.finish_reason == "length")
+        if reply.finish_reason == "content_filter" or not records.is_answer:
+            return turns, 1
+        if not (records.entities or records.relationships):
+            return turns, 0
+        turns.append(records)
+    return turns, 0
+
+
+def type_name(entity_type: str) -> str:
+    """Return the name of an entity type that may have a definition."""
+    return entity_type.partition(":")[0].strip().upper()
+
+
+def _type_line(entity_type: str) -> str:
+    name, definition = type_name(entity_type), entity_type.partition(":")[2].strip()
+    definition = definition or ENTITY_TYPE_DEFINITIONS.get(name.lower(), "")
+    return f"- {name}: {definition}" if definition else f"- {name}"
 
 
 def chunk_variables(chunk: ChunkText, language: str) -> dict[str, str]:

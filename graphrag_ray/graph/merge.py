@@ -26,11 +26,12 @@ _MAX_STRENGTH = 1e5  # above any stated scale; 9e7 such instances still fit in 6
 
 
 class ExtractionSource(NamedTuple):
-    """The text unit that an extraction comes from."""
+    """The text unit that an extraction comes from, and the date of its document."""
 
     text_unit_id: str
     document_id: str
     position: int
+    date: str | None = None
 
 
 def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, ExtractedRecords]]) -> pa.Table:
@@ -237,7 +238,7 @@ def claim_rows(claims: Iterable[tuple[ExtractionSource, ClaimRecords]]) -> pa.Ta
             # Exclude the text unit, so that the id stays the same if an earlier document states the claim.
             id_ = claim_id(c.subject, c.object, _fold(c.type), _fold(c.description), "")
             texts = (c.type, c.description, c.status, c.start_date or None, c.end_date or None, c.source_text)
-            rows.append((id_, entity_id(c.subject), c.subject, c.object, *texts, *unit, ordinal))
+            rows.append((id_, entity_id(c.subject), c.subject, c.object, *texts, *unit[:3], ordinal))
     return _from_rows(rows, CLAIM_INSTANCES)
 
 

@@ -35,6 +35,7 @@ from graphrag_ray.indexing.results import BuiltHierarchy, ExtractedGraph, Result
 from graphrag_ray.indexing.run import Run, format_utc
 from graphrag_ray.indexing.run_record import RunRecorder, record_run, unfinished_note
 from graphrag_ray.indexing.stages.attributed_stage import build_attributed
+from graphrag_ray.indexing.stages.context_stage import write_notes
 from graphrag_ray.indexing.stages.describe_stage import describe_graph
 from graphrag_ray.indexing.stages.embed_stage import embed_all, embed_entities
 from graphrag_ray.indexing.stages.extract_stage import extract_claims, extract_graph
@@ -231,10 +232,11 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     """Run all stages after reading: from chunks to reports, embeddings and search indexes."""
     graph: ExtractedGraph | None = None
     if run.settings.has_graph:
-        extraction = extract_graph(run, corpus, names)
-        claims = extract_claims(run, corpus, extraction, names)
+        notes = write_notes(run, corpus)
+        extraction = extract_graph(run, corpus, notes, names)
+        claims = extract_claims(run, corpus, notes, extraction, names)
         merged = merge_instances(run, corpus, extraction, claims)
-        graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged))
+        graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged), notes)
     kinds = [HIERARCHIES[name] for name in run.settings.built_hierarchies]
     if graph and any(kind.needs_embeddings and kind.needs_graph for kind in kinds):
         graph = replace(graph, embedded=embed_entities(run, graph.descriptions))

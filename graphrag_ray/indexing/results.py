@@ -14,17 +14,22 @@ from graphrag_ray.indexing.step_result import Result
 
 @dataclass(frozen=True)
 class ExtractedGraph:
-    """The results of the graph stages. `embedded` is empty unless a hierarchy needs entity embeddings."""
+    """The results of the graph stages.
+
+    `notes` is empty unless a model describes every document, `embedded` unless a hierarchy needs entity
+    embeddings.
+    """
 
     extraction: Result
     claims: Result
     merged: Result
     descriptions: Result
+    notes: Result
     embedded: Result = field(default_factory=Result)
 
     @property
     def results(self) -> Sequence[Result]:
-        return (self.extraction, self.claims, self.merged, self.descriptions, self.embedded)
+        return (self.extraction, self.claims, self.merged, self.descriptions, self.notes, self.embedded)
 
 
 class BuiltHierarchy(Protocol):

@@ -97,6 +97,8 @@ def describe_prompt_cost(
         return None
     index_prompts, changed = prompts_of(before), []
     for name, text in prompts.items():
+        if name not in index_prompts:
+            continue  # An earlier version, which had no such prompt, built the index.
         previous = ""
         with suppress(PromptError):  # A prompt that is no longer valid counts as different.
             previous = parse_prompt(name, index_prompts.get(name, "")).source

@@ -17,6 +17,7 @@ import numpy as np
 from graphrag_ray.base.context_records import parse_sections, write_reference
 from graphrag_ray.base.declarations import REPORT_SECTIONS
 from graphrag_ray.graph.corpus_overview import NONE as NO_LINES
+from graphrag_ray.graph.descriptions import without_date
 from graphrag_ray.graph.report_context import SEPARATE_GROUPS_NOTE
 from graphrag_ray.offline.answerer import as_json, records_of
 from graphrag_ray.offline.quotations import (
@@ -34,7 +35,7 @@ from graphrag_ray.offline.quotations import (
     similarities,
     stands_alone,
 )
-from graphrag_ray.offline.sentences import fold
+from graphrag_ray.offline.sentences import fold, split_sentences
 
 Variables = Mapping[str, str]
 Sections = Mapping[str, Sequence[Mapping[str, str]]]
@@ -61,12 +62,19 @@ _WORD = re.compile(r"[^\W\d_][\w'’-]*")
 _SEPARATE = re.compile(re.escape(SEPARATE_GROUPS_NOTE).replace(r"\{\}", r"(\d+)"))
 
 
+def document_note(variables: Variables) -> str:
+    """Quote the first sentences of a document."""
+    words = " ".join(split_sentences(variables["text"])[:2]).split()
+    return " ".join(words[: int(variables.get("max_words", 30))])
+
+
 def description(variables: Variables) -> str:
     """Choose the quotations in `descriptions` that are central or define `name`, in their order."""
-    texts = list(dict.fromkeys(p for line in variables["descriptions"].split("\n") for p in pieces(line)))
+    lines = map(without_date, variables["descriptions"].split("\n"))
+    texts = list(dict.fromkeys(p for line in lines for p in pieces(line)))
     name = variables.get("name", "")
     if not texts:  # It contains only our fixed phrases.
-        return variables["descriptions"].split("\n")[0].strip() or name
+        return without_date(variables["descriptions"].split("\n")[0].strip()) or name
     room = int(room_in(variables, 500))
     limit = MAX_PIECES.get(variables.get("kind", ""), 6)
     texts = texts[:MAX_SENTENCES]

@@ -11,8 +11,10 @@ from graphrag_ray.offline import answerer, digests, evaluation_replies, question
 from graphrag_ray.offline.extraction_reply import claim_records, extract_records
 
 _ANSWERS: Mapping[str, Callable[[Mapping[str, str]], str]] = {
+    "document_context": digests.document_note,
     "extract": extract_records,
     "glean_check": lambda variables: "N",
+    "glean_missing": lambda variables: variables.get("completion", "<|COMPLETE|>"),
     "glean": lambda variables: variables.get("completion", "<|COMPLETE|>"),
     "claims": claim_records,
     "describe": digests.description,

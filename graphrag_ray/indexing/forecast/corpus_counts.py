@@ -14,8 +14,9 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
 from graphrag_ray.corpus.chunks import chunk_header, split_into_chunks
 from graphrag_ray.corpus.document import Document, metadata_lines
+from graphrag_ray.corpus.document_context import BEGINNING_CHARACTERS, opening
 from graphrag_ray.corpus.document_titles import document_header
-from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
+from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, vocabulary_for
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract
 from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, count_text_tokens, output_limit
 
@@ -27,6 +28,7 @@ class CorpusCounts:
     Attributes:
         chunk_tokens: Tokens of the chunks' texts.
         prompt_tokens: Tokens of the first requests, including the system message.
+        beginning_tokens: Tokens of the beginnings of documents, if a model writes notes on them.
         passage_tokens: Tokens of the chunks in prompts, including their headers.
         embed_tokens: Tokens of the texts to embed, in the embedding model's vocabulary.
         too_long: Chunks that do not fit the context window and are not sent.
@@ -42,6 +44,7 @@ class CorpusCounts:
     chunk_tokens: float = 0
     prompt_tokens: float = 0
     passage_tokens: float = 0
+    beginning_tokens: float = 0
     embed_tokens: float = 0
     too_long: float = 0
     repeated: float = 0
@@ -59,8 +62,8 @@ class CorpusCounts:
     def scaled(self, read_share: float) -> CorpusCounts:
         """Extrapolate to the whole corpus from the share of its bytes that was read."""
         names = (
-            *("chunks", "chunk_tokens", "prompt_tokens", "passage_tokens", "embed_tokens", "too_long"),
-            *("repeated", "answered", "answered_prompt_tokens"),
+            *("chunks", "chunk_tokens", "prompt_tokens", "passage_tokens", "beginning_tokens"),
+            *("embed_tokens", "too_long", "repeated", "answered", "answered_prompt_tokens"),
         )
         return replace(self, read_share=read_share, **{n: getattr(self, n) / read_share for n in names})
 
@@ -109,7 +112,13 @@ class ChunkCounter:
         header = chunk_header(document, self._settings.chunking)
         cuts = split_into_chunks(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in cuts]
-        chunks = [ChunkText(text, header(text)) for text in texts]
+        # The sentences that a model writes about a document are about as long as its opening.
+        first_words = opening(document, self._settings.input, self._vocabulary)
+        is_written = self._settings.input.document_context == "model"
+        chunks = [
+            ChunkText(text, header(text, first_words if n or is_written else ""))
+            for n, text in enumerate(texts)
+        ]
         new = []  # A run sends equal chunks once. Chunks with the same 64-bit hash count as equal.
         for i, chunk in enumerate(chunks):
             content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
@@ -139,6 +148,9 @@ class ChunkCounter:
             chunk_tokens=sum(c.n_tokens for c in cuts),
             prompt_tokens=total,
             passage_tokens=total - len(sent) * self._empty,
+            beginning_tokens=count_tokens(document.text[:BEGINNING_CHARACTERS], self._vocabulary)
+            if is_written
+            else 0,
             embed_tokens=self._embed_tokens(document, [texts[i] for i in new]),
             too_long=len(new) - len(sent),
             repeated=len(cuts) - len(new),

@@ -37,6 +37,7 @@ from graphrag_ray.graph.descriptions import (
     describe_spec,
     distinct_descriptions,
 )
+from graphrag_ray.graph.document_note import document_note, note_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractedRecords, claims, claims_spec
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import report, report_spec
@@ -63,9 +64,11 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "relationships": "distinct relationships in the whole corpus",
     "entity_description_tokens": "tokens of an entity's extracted description",
     "relationship_description_tokens": "tokens of a relationship's extracted description",
+    "reply_tokens.document_context": "tokens of a note on a document",
     "reply_tokens.extract": "tokens of a reply to the extraction prompt",
     "reply_tokens.glean_check": "tokens of a reply to a gleaning check (yes or no)",
     "reply_tokens.glean": "tokens of a gleaning reply",
+    "reply_tokens.glean_missing": "tokens of a reply that adds what was missed, or nothing",
     "reply_tokens.claims": "tokens of a reply to the claims prompt",
     "reply_tokens.describe": "tokens of a description that replaces several",
     "reply_tokens.report": "tokens of a report",
@@ -477,7 +480,7 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
     settings, prompts, corpus = basis.settings, basis.prompts, basis.corpus
     names = {kind: _forecast_names(basis, kind) for kind in ("entities", "relationships")}
     kinds = {kind: whole for kind, (_, whole) in names.items()}
-    entities, volumes = kinds["entities"], [_extraction_volume(basis, kinds)]
+    entities, volumes = kinds["entities"], [*_note_volumes(basis), _extraction_volume(basis, kinds)]
     if settings.claims.enabled:
         n, spec = corpus.sent_chunks, claims_spec(prompts, settings)
         prompt = n * basis.first_request("claims", claims(ChunkText(""), ["X"], spec))
@@ -500,11 +503,24 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
     return volumes, kinds, merged_tokens
 
 
+def _note_volumes(basis: _Basis) -> Iterator[Volume]:
+    """Forecast the notes on documents, if a model writes them."""
+    if basis.settings.input.document_context == "model":
+        n, spec = basis.corpus.documents, note_spec(basis.prompts, basis.settings)
+        fixed = basis.first_request("context", document_note(ChunkText(""), spec))
+        reply = basis.reply("document_context", spec.max_tokens, "assumed: the stated length")
+        prompt = n * fixed + basis.corpus.beginning_tokens
+        yield basis.volume("context", n, n, prompt, n * reply)
+
+
 def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume:
     """Forecast extraction: the first turns exactly, then gleaning turn by turn (`extraction_dialogue.py`)."""
     n, rounds = basis.corpus.sent_chunks, basis.settings.extraction.max_gleanings
+    check_first = basis.settings.extraction.gleaning == "check"
     check = basis.tokens("extract", basis.prompts["glean_check"].fill_user({})) + TOKENS_PER_MESSAGE
-    glean = basis.tokens("extract", basis.prompts["glean"].fill_user(DELIMITERS)) + TOKENS_PER_MESSAGE
+    check = check if check_first else 0
+    name = "glean" if check_first else "glean_missing"
+    glean = basis.tokens("extract", basis.prompts[name].fill_user(DELIMITERS)) + TOKENS_PER_MESSAGE
     yes = gleaned = 0.0
     if rounds:
         value, source = GLEAN_YES, "assumed"
@@ -513,7 +529,7 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
             value, source = min(1.0, (gleanings.n if gleanings else 0) / checks.n), checks.source
         elif basis.offline("extract"):
             value, source = 0.0, "the offline engine has nothing to add"
-        yes = basis.assume.take("glean_yes", value, source)
+        yes = basis.assume.take("glean_yes", value, source) if check_first else 1.0
         if not basis.offline("extract"):
             gleaned = basis.assume.take("gleaned", GLEANED, "assumed")
     entity = f'("entity"{FIELD}{FIELD}PERSON{FIELD})\n{RECORD}\n'
@@ -528,15 +544,16 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
     calls, prompt_tokens, completion = n, basis.corpus.prompt_tokens, n * latest
     prompt, continuing = prompt_tokens / max(n, 1.0), n
     for _ in range(rounds):
-        verdict = basis.reply("glean_check", 1.0, "the reply is one word")
-        gleaning = basis.reply("glean", first * gleaned, "from `gleaned` and the first reply")
+        verdict = basis.reply("glean_check", 1.0, "the reply is one word") if check_first else 0.0
+        gleaning = basis.reply(name, first * gleaned, "from `gleaned` and the first reply")
         prompt += latest + TOKENS_PER_MESSAGE + check
-        calls += continuing * (1 + yes)
+        calls += continuing * (check_first + yes)
         completion += continuing * (verdict + yes * gleaning)
-        prompt_tokens += continuing * (prompt + yes * (prompt + verdict + TOKENS_PER_MESSAGE + glean))
-        prompt += verdict + TOKENS_PER_MESSAGE + glean
+        verdict_tokens = verdict + TOKENS_PER_MESSAGE if check_first else 0.0
+        prompt_tokens += continuing * (check_first * prompt + yes * (prompt + verdict_tokens + glean))
+        prompt += verdict_tokens + glean
         latest, continuing = gleaning, continuing * yes
-    shape = {"chain": 1.0 + 2 * rounds, "last": latest, "exact": "first turns exact"}
+    shape = {"chain": 1.0 + (1 + check_first) * rounds, "last": latest, "exact": "first turns exact"}
     return basis.volume("extract", n, calls, prompt_tokens, completion, **shape)
 
 

@@ -16,12 +16,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base import schema
 from graphrag_ray.corpus.tokens import count_tokens, token_ends, vocabulary_for
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import report_context
 from graphrag_ray.graph.community_signatures import content_hashes
-from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer, without_duplicates
+from graphrag_ray.graph.descriptions import (
+    Tokenizer,
+    describe,
+    describe_spec,
+    plan_layer,
+    with_dates,
+    without_date,
+    without_duplicates,
+)
 from graphrag_ray.graph.integer_arrays import Ints, same_lists
 from graphrag_ray.graph.merge import descriptions_by_key
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
@@ -50,6 +59,11 @@ COLUMNS: dict[Kind, pa.Schema] = {
     ),
 }
 """Columns of the step's tables on the driver (`short_ids.load_integer_columns`)."""
+
+_INSTANCES: dict[Kind, pa.Schema] = {
+    "entity": schema.ENTITY_INSTANCES,
+    "relationship": schema.RELATIONSHIP_INSTANCES,
+}
 
 MAX_LAYERS = 40
 """Guards against an endless loop. In practice, each layer at least halves the number of texts."""
@@ -186,9 +200,12 @@ def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.
 
 
 def _descriptions(store: Store, kind: Kind, instances: list[Part]) -> Iterator[pa.Table]:
-    """Yield columns id and descriptions of the instances in a range."""
+    """Yield columns id and descriptions of the instances in a range, with the dates of their documents."""
     if instances:
-        rows = read_table(store, instances, [f"{kind}_id", "description"])
+        columns = [f"{kind}_id", "description", "date"]
+        rows = read_table(store, instances, columns, _INSTANCES[kind])
+        dated = with_dates(rows["description"], rows["date"])
+        rows = rows.set_column(1, "description", dated)
         yield from (pa.Table.from_batches([batch]) for batch in descriptions_by_key(rows))
 
 
@@ -220,10 +237,11 @@ def _cut(
         for row in table.to_pylist():
             id_, name, descriptions = row["id"], row["name"], row["descriptions"]
             if len(descriptions) < 2:
-                description = "".join(descriptions)
+                description = without_date("".join(descriptions))
                 described.append({"id": id_, "description": description, "description_failed": False})
                 continue
-            fallback = " ".join(islice(without_duplicates(descriptions), FALLBACK_DESCRIPTIONS))
+            first = islice(without_duplicates(map(without_date, descriptions)), FALLBACK_DESCRIPTIONS)
+            fallback = " ".join(first)
             for batch in split(descriptions):
                 items.append({"id": id_, "kind": kind, "name": name, "texts": batch, "shown": fallback})
                 fallback = ""

@@ -18,6 +18,7 @@ from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.chunks import documents_table, text_units_table
 from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.document_context import opening
 from graphrag_ray.corpus.parse import ROW_PREFIX
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.dialogue_runner import record_bug
@@ -62,7 +63,9 @@ def chunk_documents(
                 unreadable.append(document)
                 continue
             try:
-                units = text_units_table(document, settings.chunking, vocabulary)
+                shows_opening = settings.input.document_context == "opening"
+                first_words = opening(document, settings.input, vocabulary) if shows_opening else ""
+                units = text_units_table(document, settings.chunking, vocabulary, first_words)
             except BaseException as e:
                 if not is_unexpected(e):
                     raise

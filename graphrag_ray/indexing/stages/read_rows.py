@@ -21,6 +21,7 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.document_context import identify
 from graphrag_ray.corpus.parse import DATASET_PATH, documents_from_rows
 from graphrag_ray.engine.executor import InputSplitter, WrittenParts
 from graphrag_ray.engine.input_rows import InputRows, RowBatch, read_batch
@@ -102,10 +103,11 @@ def _read_batch(
     documents: dict[str, Document] = {}
     unreadable: list[Unreadable] = []
     seen: list[dict[str, Any]] = []
-    for document in documents_from_rows(read_batch(batch), settings.input):
-        if isinstance(document, Unreadable):
-            unreadable.append(document)
+    for row in documents_from_rows(read_batch(batch), settings.input):
+        if isinstance(row, Unreadable):
+            unreadable.append(row)
             continue
+        document = identify(row, settings.input)
         id_, content_hash = document.id, document.content_hash
         seen.append({"id": id_, "content_hash": content_hash, "name": document.row, "is_known": False})
         if id_ not in documents or content_hash < documents[id_].content_hash:

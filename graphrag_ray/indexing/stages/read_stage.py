@@ -29,6 +29,7 @@ from graphrag_ray.base.urls import protocol_of, redact_urls
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus import input_splits
 from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.document_context import identify
 from graphrag_ray.corpus.input_splits import Segment, Split
 from graphrag_ray.corpus.parse import documents_from_split, parquet_segments_of
 from graphrag_ray.corpus.readers import READERS, documents_in
@@ -345,10 +346,12 @@ def read_file(
     try:
         with _open(file, options or {}, split) as stream:
             if split is None:
-                yield from documents_in(file.path, stream, settings.input, file.reader)
+                documents = documents_in(file.path, stream, settings.input, file.reader)
             else:
                 names = set() if names is None else names
-                yield from documents_from_split(file.path, stream, settings.input, split, names)
+                documents = documents_from_split(file.path, stream, settings.input, split, names)
+            for found in documents:
+                yield identify(found, settings.input) if isinstance(found, Document) else found
     except BaseException as e:
         if isinstance(e, ValueError) and "range requests" in str(e):  # fsspec has no special type for it.
             reason = _NO_RANGES
