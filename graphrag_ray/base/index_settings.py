@@ -375,9 +375,9 @@ ENTITY_TYPE_DEFINITIONS = {
     "person": "a human being or a character, by name",
     "organization": "a company, authority, institution, team or other body that acts as one",
     "location": "a place, region, building, site or natural feature",
-    "event": "something that happened once or happens on one occasion: a meeting, an accident, a launch, a war",
+    "event": "something that happened once or happens on one occasion: a meeting, accident, launch, war",
     "product": "something made, sold, run or used under a name: a product, service, software, vehicle, drug",
-    "work": "a text, film, piece of music, law, standard, contract, project or programme with a title or name",
+    "work": "a text, film, piece of music, law, standard, contract or project with a title or name",
     "concept": "an idea, method, theory, field, species, substance or disease with an established name",
 }
 """The default entity types and their definitions in the extraction prompt."""

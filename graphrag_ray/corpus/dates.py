@@ -19,6 +19,7 @@ _MAX_LINES = 15
 _MAX_CHARACTERS = 2_000
 _SHORT_LINE = 120  # maximum length of a masthead
 _DATELINE = 80  # a dateline has its date within as many characters
+_MAX_DASH = 6  # maximum length of the dash and the spaces between the dates of a range
 _MAX_WORDS = 12  # maximum number of words beside the date in a masthead
 _SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
 _MAX_FINAL_WORDS = 2  # a masthead with a full stop has at most this many words beside the date
@@ -75,12 +76,16 @@ def date_in_name(path: str) -> str | None:
 def _date_of_line(line: str) -> str | None:
     if not regex.search(r"\d{4}", line[:_SHORT_LINE]):
         return None
-    dates = list(_dates(line[: 2 * _SHORT_LINE]))
-    if len({date for date, _ in dates}) != 1:
+    dates = sorted(_dates(line[: 2 * _SHORT_LINE]), key=lambda date: date[1])
+    if not dates:
         return None
     date, (start, end) = dates[0]
-    if end <= _DATELINE and _DASH.match(line, end):
+    is_range = len(dates) > 1 and dates[1][1][0] - end <= _MAX_DASH
+    is_bracketed = line.count("(", 0, start) > line.count(")", 0, start)  # as the dates of a life
+    if end <= _DATELINE and _DASH.match(line, end) and not is_range and not is_bracketed:
         return date
+    if len({date for date, _ in dates}) != 1:
+        return None
     n_words = len(_WORD.findall(line[:start])) + len(_WORD.findall(line[end:]))
     limit = _MAX_FINAL_WORDS if line.endswith(_SENTENCE_ENDS) else _MAX_WORDS
     return date if len(line) <= _SHORT_LINE and n_words <= limit else None

@@ -22,6 +22,7 @@ _MAX_TITLE = 120
 _MAX_TITLE_WORDS = 20
 _FIRST_CHARACTERS = 2_000
 _NO_TITLE_END = (".", ",", ";", ":", "。", "，", "、", "।")
+_FIRST_LINE = re.compile(r"[\W\d_]*?(?:^|\n)([^\n]*[^\W\d_][^\n]*)\n\s*\S")
 _SPEAKER = re.compile(r"[^\W\d_][^:a-z]{1,40}:\s")
 _CHARACTERS_PER_TOKEN = 12  # a generous bound, to count the tokens of few characters
 
@@ -44,7 +45,7 @@ def identify(document: Document, options: Input) -> Document:
 
 
 def opening(document: Document, options: Input, vocabulary: str) -> str:
-    """Return the first words of a document below its title, in one line, or "" if requests do not need them."""
+    """Return the first words of a document below its title, in one line, or "" if no request needs them."""
     if options.document_context == "metadata":
         return ""
     max_tokens = options.document_context_tokens
@@ -62,13 +63,13 @@ def opening(document: Document, options: Input, vocabulary: str) -> str:
 
 def _first_line_title(document: Document) -> str:
     """Return the first line of a text if it looks like a title, or ""."""
-    first, _, rest = document.text[:_FIRST_CHARACTERS].lstrip().partition("\n")
-    line = one_line(first).strip(HEADING_MARKS)
+    match = _FIRST_LINE.match(document.text[:_FIRST_CHARACTERS])
+    if not match:
+        return ""
+    line = one_line(match[1]).strip(HEADING_MARKS)
     path = PurePosixPath(document.path)
     is_title = (
-        rest.strip()
-        and line not in (path.name, path.stem)
-        and any(c.isalpha() for c in line)
+        line not in (path.name, path.stem)
         and len(line) <= _MAX_TITLE
         and line.count(" ") < _MAX_TITLE_WORDS
         and not line.endswith(_NO_TITLE_END)

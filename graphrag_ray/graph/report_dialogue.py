@@ -93,6 +93,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "role": spec.role,
         "rating_criterion": spec.rating_criterion,
         "context": context.text,
+        "period": "",
         "language": spec.language,
         "about": spec.about,
         **reply_lengths(spec.max_tokens),
