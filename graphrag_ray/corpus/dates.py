@@ -99,22 +99,25 @@ def _dates(line: str) -> Iterator[tuple[str, tuple[int, int]]]:
             start, end = match.span()
             if any(start < e and s < end for s, e in taken):
                 continue
-            if date := _date_of(match.groupdict()):
+            date = _date_of(match.groupdict())
+            if date is not None:
                 taken.append((start, end))
+            if date:
                 yield date, (start, end)
 
 
 def _date_of(parts: dict[str, str | None]) -> str | None:
+    """Return a date in ISO 8601, "" if it is ambiguous or does not exist, or None if it is no date."""
     day, month = parts.get("day"), parts.get("month")
     if name := parts.get("name"):
         month = _months().get(name.casefold())
     elif first := parts.get("first"):
         day, month = first, parts["second"]
         if parts["mark"] != "." and int(day) <= 12 and int(month or 0) <= 12 and day != month:
-            return None  # Some countries write the day first, others the month.
+            return ""  # Some countries write the day first, others the month.
         if int(month or 0) > 12:
             day, month = month, day
-    return _iso(parts["year"], month, day) if month else None
+    return _iso(parts["year"], month, day) or "" if month else None
 
 
 def _iso(year: str | None, month: str | None, day: str | None) -> str | None:

@@ -66,7 +66,12 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
     Raises:
         DialogueFailed: If the second reply is empty, too, or a content filter withheld the reply.
     """
-    variables = {"context": context.text, "language": spec.language, **reply_lengths(spec.max_tokens)}
+    variables = {
+        "context": context.text,
+        "period": "",
+        "language": spec.language,
+        **reply_lengths(spec.max_tokens),
+    }
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
 
     def read(reply: ChatReply) -> tuple[str, str] | ReplyProblem:

@@ -189,7 +189,7 @@ def test_a_missing_file_and_the_position_of_a_syntax_error_are_reported(tmp_path
         (
             "extraction=3",
             "extraction is a section, not a value; set extraction.entity_types, extraction.max_gleanings, "
-            "extraction.force_yes_no",
+            "extraction.gleaning, …",
         ),
         ("claims=yes", "claims is a section, not a value; set claims.enabled, claims.description"),
         (

@@ -241,7 +241,7 @@ def test_the_text_before_the_chunk_is_the_same_for_every_chunk(prompts, name):
 
 
 def test_the_prompts_request_the_fields_that_the_parser_reads(prompts):
-    for name in ("extract", "glean"):
+    for name in ("extract", "glean", "glean_missing"):
         text = filled(prompts[name])
         assert f'("entity"{FIELD}NAME{FIELD}TYPE{FIELD}DESCRIPTION)' in text
         assert f'("relationship"{FIELD}SOURCE{FIELD}TARGET{FIELD}DESCRIPTION{FIELD}STRENGTH)' in text
@@ -250,9 +250,10 @@ def test_the_prompts_request_the_fields_that_the_parser_reads(prompts):
 
 
 def test_gleaning_excludes_generic_nouns_and_may_find_nothing(prompts):
-    for name in ("glean_check", "glean"):
+    for name in ("glean_check", "glean", "glean_missing"):
         assert "generic nouns" in filled(prompts[name])
-    assert f"the whole reply is {COMPLETION}" in filled(prompts["glean"])
+    for name in ("glean", "glean_missing"):
+        assert f"the whole reply is {COMPLETION}" in filled(prompts[name])
 
 
 @pytest.mark.parametrize(

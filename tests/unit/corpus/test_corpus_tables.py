@@ -44,6 +44,7 @@ def test_documents_are_rows_of_the_schema(documents: list[Document]) -> None:
             "row": document.row,
             "content_hash": document.content_hash,
             "encoding": document.encoding,
+            "date_source": document.date_source,
         }
 
 

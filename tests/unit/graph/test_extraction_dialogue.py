@@ -32,7 +32,38 @@ def reply_of(*records, end=f"\n{COMPLETION}"):
 
 @pytest.fixture
 def spec(prompts):
-    return extract_spec(prompts, parse_settings({}))
+    """With a check before each gleaning, as in the paper."""
+    return extract_spec(prompts, parse_settings({"extraction": {"gleaning": "check"}}))
+
+
+@pytest.fixture
+def direct(spec):
+    return replace(spec, check_first=False)
+
+
+def test_what_was_missed_takes_one_turn(play, direct):
+    result, requests = play(extract(CHUNK, direct), [reply_of(ALICE, ACME), reply_of(BOB, KNOWS)])
+    assert [r.prompt for r in requests] == ["extract", "glean_missing"]
+    assert [r.response for r in requests] == ["text", "text"]
+    assert [(e.title, e.turn) for e in result.entities] == [("ALICE", 0), ("ACME", 0), ("BOB", 1)]
+    assert [r.turn for r in result.relationships] == [1]
+
+
+@pytest.mark.parametrize(("reply", "unexpected"), [(COMPLETION, 0), ("Nothing is missing.", 1), ("", 1)])
+def test_a_turn_without_records_ends_the_gleaning(play, direct, reply, unexpected):
+    result, requests = play(extract(CHUNK, replace(direct, max_gleanings=3)), [reply_of(ALICE), reply])
+    assert len(requests) == 2
+    assert (len(result.entities), result.unexpected_glean_replies) == (1, unexpected)
+
+
+def test_types_are_defined_in_the_request(play, prompts):
+    types = ["person", "drug: a substance that patients take", "LOCUS"]
+    settings = parse_settings({"extraction": {"entity_types": types, "max_gleanings": 0}})
+    _, (request,) = play(extract(CHUNK, extract_spec(prompts, settings)), [COMPLETION])
+    assert request.variables["entity_types"] == "PERSON, DRUG, LOCUS"
+    lines = request.variables["type_definitions"].split("\n")
+    assert lines[0].startswith("- PERSON: a human being")
+    assert lines[1:] == ["- DRUG: a substance that patients take", "- LOCUS"]
 
 
 @dataclass(frozen=True)

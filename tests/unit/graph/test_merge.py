@@ -94,6 +94,7 @@ def test_name_seen_only_in_a_relationship_is_retained_with_its_provenance():
         "text_unit_id": "u",
         "document_id": "d",
         "position": 3,
+        "date": None,
         "turn": 1,
         "ordinal": 1,
     }

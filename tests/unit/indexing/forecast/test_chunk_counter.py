@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
-from graphrag_ray.corpus.chunks import split_into_chunks
+from graphrag_ray.corpus.chunks import text_units_table
 from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.document_context import opening
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.llm.request_sizes import count_prompt_tokens
@@ -39,15 +40,16 @@ def counter(settings: Settings = SETTINGS, sample: int = 10, done=None, spec: Ex
 
 @given(st.text(min_size=1, max_size=400).filter(str.strip))
 def test_tokens_of_first_requests_equal_the_counts_of_the_client(text: str):
-    counted = counter()
-    counted.add(document(text))
-    chunks = split_into_chunks(text, SETTINGS.chunking, "o200k_base")
+    counted, sample = counter(), document(text)
+    counted.add(sample)
+    first_words = opening(sample, SETTINGS.input, "o200k_base")
+    rows = text_units_table(sample, SETTINGS.chunking, "o200k_base", first_words).to_pylist()
     model = SETTINGS.model("default")
-    different = dict.fromkeys(text[c.start : c.end] for c in chunks)
-    requests = [next(extract(ChunkText(chunk), SPEC)) for chunk in different]
-    assert counted.corpus.chunks == len(chunks)
+    different = dict.fromkeys(ChunkText(row["text"], row["header"]) for row in rows)
+    requests = [next(extract(chunk, SPEC)) for chunk in different]
+    assert counted.corpus.chunks == len(rows)
     assert counted.corpus.prompt_tokens == sum(count_prompt_tokens(r, model) for r in requests)
-    assert counted.corpus.chunk_tokens == sum(c.n_tokens for c in chunks)
+    assert counted.corpus.chunk_tokens == sum(row["n_tokens"] for row in rows)
 
 
 def test_sample_does_not_depend_on_the_order_of_documents():
