@@ -31,12 +31,10 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     seen: set[str] = set()
 
     def group(part: str) -> str:
-        if (
-            part == "{about}\n" and "about" not in seen
-        ):  # A line of its own, which is removed if the value is empty.
-            seen.add("about")
-            return "(?:(?P<about>[^\n]*)\n)?"
-        name = part[1:-1]
+        name = part.strip("{}\n")
+        if part.endswith("}\n") and name not in seen:
+            seen.add(name)  # A line of its own, which is removed if the value is empty.
+            return f"(?:(?P<{name}>[^\n]*)\n)?"
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
             return re.sub(r"\\ $", " ?", re.escape(part))  # Removed if the value is empty.
         if name in seen:
@@ -44,7 +42,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         seen.add(name)
         return f"(?P<{name}>.*?)"
 
-    pieces = re.split(r"((?<=\n)\{about\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
+    pieces = re.split(r"((?<=\n)\{(?:about|period)\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 
@@ -91,6 +89,14 @@ def answer_glean_check(variables: dict[str, str]) -> str:
 
 def answer_glean(variables: dict[str, str]) -> str:
     return COMPLETION
+
+
+def answer_glean_missing(variables: dict[str, str]) -> str:
+    return COMPLETION
+
+
+def answer_document_context(variables: dict[str, str]) -> str:
+    return "A text about " + " and ".join(NAME.findall(variables["text"])[:2]) + "."
 
 
 def answer_correct(variables: dict[str, str]) -> str:

@@ -77,13 +77,13 @@ def put_as_ours(messages: Messages) -> Peer | None:
 def _ours(kind: str) -> str:
     """The beginning of our prompt for this task, by which the rest of the endpoint recognises it."""
     return {
-        "extract": f"Write the records of the passage below: each of one of the types {TYPES}, then all "
-        "relationships between them; ## between records and <|COMPLETE|> at the end.\n\n"
+        "extract": f"Extract entities of the types {TYPES} and their relationships from the passage below, "
+        "with ## between records and <|COMPLETE|> at the end.\n\n"
         "----- passage -----\n",
         "glean_check": "Compare your records with the passage once more",
-        "glean": "So some are missing",
-        "describe": "The text to merge, one description a line, to the end of this message:\n\n",
-        "report": "Write the report on the community whose data follow:\n\n",
+        "glean": "Some are missing",
+        "describe": "The text to merge, one description per line, to the end of this message:\n\n",
+        "report": "Write the report on the community whose records follow:\n\n",
     }[kind]
 
 

@@ -13,9 +13,11 @@ SUBJECTS = "# What is the question about?"
 AROUND = 'Now questions instead of subjects. Write the questions about "'
 
 CHAT_KINDS = (
+    "document_context",
     "extract",
     "glean_check",
     "glean",
+    "glean_missing",
     "claims",
     "describe",
     "about",
@@ -51,12 +53,14 @@ CHAT_KINDS = (
 )
 
 _STARTS = (
-    ("Write the records of the passage below", "extract"),
+    ("Extract entities of the types", "extract"),
     ("Compare your records with the passage once more", "glean_check"),
-    ("So some are missing", "glean"),
+    ("Some are missing", "glean"),
+    ("Go through the passage once more", "glean_missing"),
+    ("Write the note on the document below", "document_context"),
     ("Write the claims that the passage below makes", "claims"),
     ("Say what the corpus is about", "about"),
-    ("Write the report on the community whose data follow", "report"),
+    ("Write the report on the community whose records follow", "report"),
     ("The texts, as a table in CSV", "summary"),
     ("# The question to write a report's paragraph for", "drift_hypothesis"),
     ("# The question to write keywords for", "keywords"),
@@ -101,7 +105,7 @@ def kind_of(text: str) -> str:
     for words, kind in _ENDS if text.startswith("# ") else ():
         if words in last:
             return kind
-    if text.startswith(_DESCRIBE) and "The text to merge, one description a line" in text:
+    if text.startswith(_DESCRIBE) and "The text to merge, one description per line" in text:
         return "describe"
     for mark, kind in _MARKS if text.startswith("# Question") else ():
         if mark in text:

@@ -303,7 +303,7 @@ class Input(_Strict):
     """Regular expression. Its match at the start of a .txt or .md file, such as a header, is removed."""
     document_context: Literal["opening", "model", "metadata"] = "opening"
     """What requests about a chunk say of its document. opening: title, date and the first words of the
-    document; a title or date that metadata lack is taken from the first lines or the file name. model: instead
+    document; a title or date that metadata lack comes from the first lines or the file name. model: instead
     of the first words, one or two sentences that a model writes once per document. metadata: only title and
     date from metadata. An index keeps its value until you set another one; indexes of earlier versions have
     `metadata`."""
@@ -873,6 +873,14 @@ class Settings(_Strict):
         if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
             update["corpus"] = Corpus(description=stored_corpus_description(before))
         return self.model_copy(update=update)
+
+    def differences(self, other: Settings) -> list[str]:
+        """Return the settings that an index keeps and that differ from those of `other`, as `key: value`."""
+        return [
+            f"{name}.{key}: {', '.join(value) if isinstance(value, tuple) else value}"
+            for name, key in _STICKY_SETTINGS
+            if (value := getattr(getattr(self, name), key)) != getattr(getattr(other, name), key)
+        ]
 
     def with_description(self, text: str | None) -> Settings:
         return self.model_copy(update={"corpus": Corpus(description=text)})

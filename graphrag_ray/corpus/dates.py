@@ -20,9 +20,9 @@ _MAX_CHARACTERS = 2_000
 _SHORT_LINE = 120  # maximum length of a masthead
 _DATELINE = 80  # a dateline has its date within as many characters
 _MAX_DASH = 6  # maximum length of the dash and the spaces between the dates of a range
-_MAX_WORDS = 12  # maximum number of words beside the date in a masthead
+_MAX_WORDS = 12  # maximum number of words next to the date in a masthead
 _SENTENCE_ENDS = (".", "!", "?", "…", "。", "！", "？", "।", "؟")
-_MAX_FINAL_WORDS = 2  # a masthead with a full stop has at most this many words beside the date
+_MAX_FINAL_WORDS = 2  # a masthead with a full stop has at most this many words next to the date
 
 _YEAR = r"(?P<year>(?:1[5-9]|20)\d\d)"
 _MONTH = r"(?P<name>[\p{L}\p{M}]{3,14}+)\.?"

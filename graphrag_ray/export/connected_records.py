@@ -326,6 +326,7 @@ def show_document(view: RecordView, name: str) -> Record:
         "kind": "document",
         **describe_document(row),
         **{column: row[column] for column in ("id", "human_readable_id", "encoding", "content_hash")},
+        "date_source": row.get("date_source"),
         "n_characters": len(text),
         "chunks": chunks,
         "totals": {"chunks": len(units)},

@@ -133,7 +133,7 @@ def index(
                 "only for requests that changed."
             )
         names = load_names(run.settings)
-        for note in (unfinished_note(store, JOURNALS), _build_note(run)):
+        for note in (unfinished_note(store, JOURNALS), _build_note(run), _kept_settings_note(run, settings)):
             if note:
                 observer.message(note)
         options = {"input": input_path, "add": add, "allow_deletes": allow_deletes}
@@ -149,6 +149,13 @@ def index(
                 return _commit(run, run_stages(run, corpus, names), input_path, record, now)
             except CorruptPart as e:
                 repair(run, e)
+
+
+def _kept_settings_note(run: Run, settings: Settings) -> str:
+    """Name the settings in which the index differs from the defaults because it was built with others."""
+    kept = run.settings.differences(settings)
+    listed = "; ".join(kept)
+    return f"The index keeps settings it was built with: {listed}. Set them to change that." if kept else ""
 
 
 def _build_note(run: Run) -> str:

@@ -78,7 +78,7 @@ def test_an_update_does_not_request_the_description_again(small: World):
     small.index()
     news = said(small, asked)
     assert kept(small) == text and news["about", ""] == 0
-    assert set(news) <= {("extract", ""), ("glean_check", ""), ("describe", ""), ("report", str(text))}
+    assert set(news) <= {("extract", ""), ("glean_missing", ""), ("describe", ""), ("report", str(text))}
     assert sum(news[key] for key in news if key[0] == "report") < len(small.table("community_reports"))
     assert not small.index().committed
 

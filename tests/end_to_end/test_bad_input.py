@@ -495,7 +495,7 @@ def test_nothing_is_paid_twice_if_an_endpoint_disappears(world: World):
     world.endpoint.respond = toy_model.respond
     world.index()
     prompts = world.prompts()
-    assert prompts["extract"] + prompts["glean_check"] <= 120 + (asked - 50)
+    assert prompts["extract"] + prompts["glean_missing"] <= 120 + (asked - 50)
     assert world.table("failures") == []
 
 

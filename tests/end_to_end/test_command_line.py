@@ -216,7 +216,7 @@ def test_an_exhausted_budget_returns_4_and_the_next_run_resumes(
     world.endpoint.respond = toy_model.respond
     assert run(*command).exit_code == 0
     prompts = world.prompts()
-    assert prompts["extract"] + prompts["glean_check"] <= 2 * n + at_once, (
+    assert prompts["extract"] + prompts["glean_missing"] <= 2 * n + at_once, (
         "only what was in flight is paid twice"
     )
 
@@ -234,7 +234,7 @@ def test_a_budget_exhausted_by_one_stage_stops_the_next(run: Command, world: Wor
     result = run(*index_command(world, "--set", "budget.max_total_tokens=1"))
     assert result.exit_code == 4 and world.snapshots() == []
     # Whether the item in progress gets its second turn depends on timing.
-    assert "extract" in world.prompts() and set(world.prompts()) <= {"extract", "glean_check"}
+    assert "extract" in world.prompts() and set(world.prompts()) <= {"extract", "glean_missing"}
 
 
 def test_a_sufficient_budget_changes_nothing(run: Command, world: World):

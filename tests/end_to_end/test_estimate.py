@@ -77,10 +77,10 @@ def test_a_trial_replaces_assumptions(world: World, built: Built):
     found = estimated(world, "--root", world.root)
     extraction = found["stages"]["extract"]
     asked = world.prompts()
-    assert extraction["calls"] == asked["extract"] + asked["glean_check"] + asked["glean"]
+    assert extraction["calls"] == asked["extract"] + asked["glean_missing"]
     assert extraction["left"]["calls"] == 0 and found["left"]["calls"] < found["total"]["calls"]
     facts = assumed(found)
-    assert facts["glean_yes"]["value"] == 0 and "measured on 6 calls" in facts["glean_yes"]["source"]
+    assert "measured on 6 calls" in facts["reply_tokens.glean_missing"]["source"]
     assert "measured" in facts["reply_tokens.extract"]["source"]
     entities = sum(len(u["entity_ids"]) for u in world.table("text_units"))
     assert facts["entities_per_chunk"]["value"] == pytest.approx(entities / len(TOWN))
@@ -91,7 +91,7 @@ def test_replies_of_another_model_are_not_used_and_that_is_reported(world: World
     world.take(built(TOWN))
     found = estimated(world, "--root", world.root, "--model", "another")
     assert found["stages"]["extract"]["left"]["calls"] == found["stages"]["extract"]["calls"]
-    assert assumed(found)["glean_yes"]["source"] == "assumed"
+    assert assumed(found)["gleaned"]["source"] == "assumed"
     assert any("nothing was learned" in note for note in found["notes"])
 
 
@@ -116,8 +116,13 @@ def test_cost_and_time_follow_prices_and_limits(world: World):
 
 def test_users_can_replace_assumptions(world: World):
     world.write(TOWN)
-    found = estimated(world, "--assume", "glean_yes=1", "--assume", "reply_tokens.extract=450",
-                      "--assume", "reply_tokens.glean=50")  # fmt: skip
+    given = [f"--assume={value}" for value in ("glean_yes=1", "reply_tokens.extract=450")]
+    found = estimated(world, *given, "--assume", "reply_tokens.glean_missing=30")
+    extraction = found["stages"]["extract"]
+    assert extraction["calls"] == 2 * len(TOWN)
+    assert extraction["completion_tokens"] == len(TOWN) * (450 + 30)
+    check = ["--set", "extraction.gleaning=check", "--assume", "reply_tokens.glean=50"]
+    found = estimated(world, *given, *check)
     extraction = found["stages"]["extract"]
     assert extraction["calls"] == 3 * len(TOWN)
     assert extraction["completion_tokens"] == len(TOWN) * (450 + 1 + 50)
@@ -141,7 +146,7 @@ def test_claims_are_a_stage_only_if_enabled(world: World):
 def test_the_table_has_stages_assumptions_and_their_sources(world: World):
     world.write(TOWN)
     shown = run(world.input, *model_options(world), *PRICE).stdout
-    for said in ("6 files", "extract", "first turns exact", "total", "$", "glean_yes", "assumed", "--root"):
+    for said in ("6 files", "extract", "first turns exact", "total", "$", "gleaned", "assumed", "--root"):
         assert said in shown
 
 

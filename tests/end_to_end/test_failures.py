@@ -53,7 +53,7 @@ def test_a_permanent_failure_is_retried_once_it_is_put_back(run: Command, world:
 
     assert run(*index_command(world)).exit_code == 0
     again = world.prompts(asked)
-    assert (again["extract"], again["glean_check"], again["correct"]) == (1, 1, 0)
+    assert (again["extract"], again["glean_missing"], again["correct"]) == (1, 1, 0)
     bodies = [json.dumps(b["messages"]) for b in world.endpoint.bodies()]
     assert sum(b in bodies[:asked] for b in bodies[asked:]) == 1, "the first request, and none but that"
     assert failures(run, world) == []

@@ -324,18 +324,19 @@ def test_aliases_are_merged_and_blocked_names_removed(world: World, tmp_path):
     assert done.manifest.steps["extract"]["counts"]["blocked_names"] > 0
 
 
-def test_a_gleaned_record_is_kept(world: World):
+@pytest.mark.parametrize(("gleaning", "turn"), [("direct", "glean_missing"), ("check", "glean")])
+def test_a_gleaned_record_is_kept(world: World, gleaning: str, turn: str):
     def forgetful(body: dict) -> str:
         name, _ = toy_model.recognise(body["messages"][-1]["content"])
         if name == "glean_check":
             return "Yes, some are missing."
-        if name == "glean":
+        if name == turn:
             return '("entity"<|>ZELDA<|>PERSON<|>Forgotten at first.)\n##\n<|COMPLETE|>'
         return toy_model.respond(body)
 
     world.endpoint.respond = forgetful
     world.write({"a.txt": "ALICE met BOB."})
-    world.index()
+    world.index(extraction={"gleaning": gleaning})
     assert {e["title"] for e in world.table("entities")} == {"ALICE", "BOB", "ZELDA"}
     assert {i["turn"] for i in world.table("entity_instances") if i["title"] == "ZELDA"} == {1}
 

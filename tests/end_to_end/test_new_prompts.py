@@ -80,7 +80,7 @@ def test_new_prompts_are_used_after_their_cost_was_confirmed(run: Command, world
     new = [*index_command(world, *PRICE), "--new-prompts"]
     refused = run(*new)
     assert refused.exit_code == 2 and world.asked() == asked, "nobody said yes"
-    n = before["extract"] + before["glean_check"]
+    n = before["extract"] + before["glean_missing"]
     assert f"extract {n} replies" in refused.stderr and "report " in refused.stderr
     assert "in total" in refused.stderr and "$" in refused.stderr and "--yes" in refused.stderr
 

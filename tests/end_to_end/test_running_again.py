@@ -16,7 +16,7 @@ from graphrag_ray.store import snapshots
 from graphrag_ray.store.parts import list_parts
 
 NO_RETRIES = {"run": {"journal_flush_s": 0.1, "max_attempts": 1, "max_failed_fraction": 1.0}}
-CALLS_PER_CHUNK = {"extract": 1, "glean_check": 1}
+CALLS_PER_CHUNK = {"extract": 1, "glean_missing": 1}
 
 
 def failing_on(word: str, fault: Status):

@@ -25,7 +25,7 @@ from graphrag_ray.indexing.index import index
 from graphrag_ray.store.files import Store
 
 ROOT = Path(__file__).parents[2]
-KINDS = {"extract", "glean_check", "glean", "claims", "describe", "about", "report", "embeddings"}
+KINDS = {"extract", "glean_missing", "claims", "describe", "about", "report", "embeddings"}
 PLAIN = {
     "rpm": None, "tpm": None, "charge": "actual", "headers": True, "latency": 0.0, "embedding_s": 0.0,
     "speed": 1.0, "slots": None, "batch": None, "errors": 0.0, "drops": 0.0, "hangs": 0.0, "hang_s": 0.0,
@@ -319,7 +319,7 @@ def test_demo_corpus_can_be_indexed(endpoint: Running, tmp_path: Path) -> None:
     assert counts["relationships"] > counts["entities"] / 2
     assert set(stats["by_kind"]) == KINDS
     assert stats["answered_twice"]["bodies"] == 0
-    assert stats["by_kind"]["glean_check"]["answered"] == stats["by_kind"]["extract"]["answered"]
+    assert stats["by_kind"]["glean_missing"]["answered"] == stats["by_kind"]["extract"]["answered"]
     # Some of its replies are useless, like some of a model's.
     opened = open_index(str(tmp_path), settings=settings)
     questions = ("What happened to the harbour?", "Who is against the plan?", "What are the themes?", "Why?")

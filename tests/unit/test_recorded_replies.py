@@ -115,7 +115,8 @@ def extracted(recorded: Sequence[Recorded], first: Recorded) -> tuple[ExtractedR
     """The result of an extraction with its following turns, and all of their text."""
     later = [r for r in recorded if r.kind.startswith("glean") and r.messages[:2] == first.messages]
     turns = [first, *(r for r in later if r.messages[2].strip() == first.reply.strip())]
-    spec = replace(extract_spec(PROMPTS, SETTINGS), max_gleanings=min(1, len(turns) - 1))
+    spec = extract_spec(PROMPTS, SETTINGS)
+    spec = replace(spec, check_first=True, max_gleanings=min(1, len(turns) - 1))
     return result(extract(ChunkText(first.passage), spec), *turns), "".join(turn.reply for turn in turns)
 
 

@@ -29,6 +29,7 @@ _TITLES = {
     "chunk": "Chunk {human_readable_id}: {place}, characters {start} to {end}",
     "document": "Document {human_readable_id}: {place}",
 }
+_DATE_SOURCES = {"text": " (date from the first lines)", "file name": " (date from the file name)"}
 _LISTS = {
     "entity": ("communities", "relationships", "claims", "chunks"),
     "relationship": ("entities", "communities", "chunks"),
@@ -152,7 +153,8 @@ def _print_record(out: Console, record: Record) -> None:
     if kind in ("chunk", "document"):
         title = "" if not record["title"] or record["title"] in record["place"] else record["title"]
         if about := ", ".join(collapse_whitespace(part) for part in (title, record["date"]) if part):
-            out.print(f"  {about}")
+            source = _DATE_SOURCES.get(record.get("date_source"), "")
+            out.print(f"  {about}{source}")
         if record["metadata"]:
             out.print(f"  {collapse_whitespace(record['metadata'], _MAX_METADATA)}")
     _print_details(out, record)

@@ -552,7 +552,7 @@ def _extraction_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> Volume
         verdict_tokens = verdict + TOKENS_PER_MESSAGE if check_first else 0.0
         prompt_tokens += continuing * (check_first * prompt + yes * (prompt + verdict_tokens + glean))
         prompt += verdict_tokens + glean
-        latest, continuing = gleaning, continuing * yes
+        latest, continuing = gleaning, continuing * (yes if check_first else GLEAN_YES)
     shape = {"chain": 1.0 + (1 + check_first) * rounds, "last": latest, "exact": "first turns exact"}
     return basis.volume("extract", n, calls, prompt_tokens, completion, **shape)
 

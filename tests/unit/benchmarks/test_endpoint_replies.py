@@ -63,6 +63,8 @@ VARIABLES = {
     "claim_description": "any",
     "response_type": "list",
     "entity_types": "PERSON, ORGANIZATION, LOCATION",
+    "type_definitions": "- PERSON",
+    "period": "From 2020 to 2021.",
     "text": PASSAGE,
     "entities": "MARA VENN\nHASK MARSH",
     "kind": "entity",
