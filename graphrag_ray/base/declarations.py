@@ -53,9 +53,10 @@ def _report(name: str, *reads: str, module: str = "") -> Stage:
 
 _STAGES = (
     Stage("read"),
+    Stage("repeats", reads=("read",)),
     Stage(
         "extract",
-        reads=("read",),
+        reads=("read", "repeats"),
         dialogue="extract",
         prompts=("extract", "glean_check", "glean"),
         included_prompts=("extract_examples",),
@@ -63,7 +64,7 @@ _STAGES = (
     ),
     Stage(
         "claims",
-        reads=("read", "extract"),
+        reads=("read", "repeats", "extract"),
         dialogue="claims",
         prompts=("claims",),
         section="claims",

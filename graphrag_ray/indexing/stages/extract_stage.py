@@ -1,4 +1,8 @@
-"""Extract entities, relationships and claims: one dialogue per chunk, parts aligned with the chunks."""
+"""Extract entities, relationships and claims: one dialogue per chunk, parts aligned with the chunks.
+
+Repeated paragraphs are left out of the chunks' texts (`repeats_stage.py`). A chunk without any other text has
+no dialogue.
+"""
 
 from __future__ import annotations
 
@@ -9,24 +13,27 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.messages import Dialogue
+from graphrag_ray.corpus.repeated_paragraphs import Span, leave_out, merge_overlapping
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import extraction_dialogue, merge
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
+from graphrag_ray.indexing.stages.repeats_stage import SPANS
 from graphrag_ray.indexing.step_result import Result, count_rows, has_transient_failures, spec_key, sum_counts
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex
 from graphrag_ray.store.parts import Part, read_part, read_table
 
 T = TypeVar("T")
-_Chunks = tuple[list[Part], list[Part] | None]
-"""Parts of chunks and, for claims, parts of the entities that were extracted from them."""
+_Chunks = tuple[list[Part], list[Part] | None, list[Part]]
+"""Parts of chunks; for claims, parts of the entities extracted from them; parts of the spans to leave out."""
 COUNTS = pa.schema([("text_unit_id", pa.string()), ("name", pa.string()), ("value", pa.int64())])
 """Counts of unusable output by chunk. The run's summary shows the totals."""
 
 
-def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
+def extract_graph(run: Run, corpus: Result, repeats: Result, names: EntityNames) -> Result:
     """Extract entity and relationship instances from every chunk (paper 3.1.2).
 
     Returns tables found_entities and found_relationships (schema.*_INSTANCES, in the order of the chunks),
@@ -38,16 +45,18 @@ def extract_graph(run: Run, corpus: Result, names: EntityNames) -> Result:
     turns = 1.0 + sum(1.5 * 0.5**i for i in range(spec.max_gleanings))
     work = Work(
         "extract",
-        lambda store, row: extraction_dialogue.extract(_chunk_text(row), spec),
+        lambda store, row: extraction_dialogue.extract(_chunk_text(row), spec) if row["text"] else _nothing(),
         lambda row: (row["id"], row["document_id"]),
         expected_turns=turns,
     )
-    chunks: list[_Chunks] = [(units, None) for units in corpus.tables["text_units"]]
+    chunks = _with_spans([(units, None) for units in corpus.tables["text_units"]], repeats)
     tables = ("found_entities", "found_relationships", "counts", "failures")
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _graph_tables)
 
 
-def extract_claims(run: Run, corpus: Result, extraction: Result, names: EntityNames) -> Result:
+def extract_claims(
+    run: Run, corpus: Result, repeats: Result, extraction: Result, names: EntityNames
+) -> Result:
     """Extract claims about the extracted entities of every chunk (paper 3.1.2), if claims are enabled.
 
     The dialogue is given the names from the extraction, so that a claim's subject is an entity. Returns
@@ -61,9 +70,22 @@ def extract_claims(run: Run, corpus: Result, extraction: Result, names: EntityNa
         lambda store, row: extraction_dialogue.claims(_chunk_text(row), row["names"], spec),
         lambda row: (row["id"], row["document_id"]),
     )
-    chunks = list(zip(corpus.tables["text_units"], extraction.tables["found_entities"], strict=True))
+    groups = zip(corpus.tables["text_units"], extraction.tables["found_entities"], strict=True)
+    chunks = _with_spans(groups, repeats)
     tables = ("found_claims", "counts", "failures")
     return _run_dialogues(run, work, chunks, [spec_key(spec), names.to_json()], tables, _claim_tables)
+
+
+def _with_spans(groups: Iterable[tuple[list[Part], list[Part] | None]], repeats: Result) -> list[_Chunks]:
+    groups = list(groups)
+    spans = repeats.tables.get("spans") or [[] for _ in groups]
+    return [(*group, of_group) for group, of_group in zip(groups, spans, strict=True)]
+
+
+def _nothing() -> Dialogue[Any]:
+    """A dialogue without requests."""
+    return None
+    yield
 
 
 def _run_dialogues(
@@ -75,9 +97,9 @@ def _run_dialogues(
     make_tables: Callable[[Sequence[tuple[merge.ExtractionSource, T]]], Tables],
 ) -> Result:
     def compute() -> Result:
-        run.item_totals[work.name] = count_rows([units for units, _ in chunks]), "chunks"
+        run.item_totals[work.name] = count_rows([units for units, *_ in chunks]), "chunks"
         plan = run.reuse_plan(work.name, chunks, depends_on, tables, journal=work.name)
-        n_new = count_rows([units for units, _ in plan.new_inputs])
+        n_new = count_rows([units for units, *_ in plan.new_inputs])
         index = run.sweep_rows(work, _load, plan.new_inputs, n_new)
         collect = partial(_collect, work, index, make_tables)
         result = plan.merge_new(run.store, run.map(work.name, collect, plan.new_inputs))
@@ -90,18 +112,35 @@ def _run_dialogues(
 
 
 def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
-    units, entities = chunks
+    units, entities, spans = chunks
+    left_out: dict[str, list[Span]] = {}
+    for document, start, end in zip(*read_table(store, spans, None, SPANS).to_pydict().values(), strict=True):
+        left_out.setdefault(document, []).append((start, end))
+    left_out = {document: merge_overlapping(spans) for document, spans in left_out.items()}
     names: dict[str, list[str]] = {}
     if entities is not None:
         rows = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
         for unit, title in zip(rows["text_unit_id"].to_pylist(), rows["title"].to_pylist(), strict=True):
             names.setdefault(unit, []).append(title)
     for part in units:
-        table = read_part(store, part, ["id", "document_id", "position", "header", "text"])
+        table = read_part(store, part, ["id", "document_id", "position", "start", "header", "text"])
+        table = _leave_out(table, left_out)
         if entities is not None:
             column = [names.get(unit, []) for unit in table["id"].to_pylist()]
             table = table.append_column("names", pa.array(column, pa.list_(pa.string())))
         yield table
+
+
+def _leave_out(units: pa.Table, spans: Mapping[str, Sequence[Span]]) -> pa.Table:
+    """Leave out spans of documents. Column left_out, the number of characters left out, replaces start."""
+    texts = units["text"].to_pylist()
+    n_left_out = [0] * len(texts)
+    if spans:
+        places = zip(units["document_id"].to_pylist(), units["start"].to_pylist(), strict=True)
+        for n, (document, start) in enumerate(places):
+            texts[n], n_left_out[n] = leave_out(texts[n], spans.get(document, ()), start)
+        units = units.set_column(units.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
+    return units.drop_columns(["start"]).append_column("left_out", pa.array(n_left_out, pa.int64()))
 
 
 def _chunk_text(row: Row) -> extraction_dialogue.ChunkText:
@@ -123,7 +162,10 @@ def _collect(
             for row, outcome in batch
             if outcome.status == "complete" and outcome.result is not None
         ]
-        for name, table in {"failures": failure_rows(work.name, work, batch), **make_tables(results)}.items():
+        new = {"failures": failure_rows(work.name, work, batch), **make_tables(results)}
+        if work.name == "extract":
+            new["counts"] = pa.concat_tables([new["counts"], _left_out_counts(row for row, _ in batch)])
+        for name, table in new.items():
             tables.setdefault(name, []).append(table)
     yield {name: pa.concat_tables(batches) for name, batches in tables.items()}
 
@@ -157,6 +199,21 @@ def _claim_tables(
         {"unusable_claims": records.unusable, "blocked_claims": records.blocked} for _, records in results
     )
     return {"found_claims": merge.claim_rows(results), "counts": _count_rows(results, counts)}
+
+
+def _left_out_counts(rows: Iterable[Row]) -> pa.Table:
+    counts = [
+        {"text_unit_id": row["id"], "name": name, "value": n}
+        for row in rows
+        if row["left_out"]
+        for name, n in {
+            "left_out_characters": row["left_out"],
+            "shortened_chunks": int(bool(row["text"])),
+            "left_out_chunks": int(not row["text"]),
+        }.items()
+        if n
+    ]
+    return pa.Table.from_pylist(counts, schema=COUNTS)
 
 
 def _count_rows(
