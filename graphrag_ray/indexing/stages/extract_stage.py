@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from graphrag_ray.base import schema
 from graphrag_ray.base.messages import Dialogue
-from graphrag_ray.corpus.repeated_paragraphs import Span, leave_out, merge_overlapping
+from graphrag_ray.corpus.repeated_paragraphs import Span, leave_out
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import extraction_dialogue, merge
@@ -116,7 +116,6 @@ def _load(store: Store, chunks: _Chunks) -> Iterator[pa.Table]:
     left_out: dict[str, list[Span]] = {}
     for document, start, end in zip(*read_table(store, spans, None, SPANS).to_pydict().values(), strict=True):
         left_out.setdefault(document, []).append((start, end))
-    left_out = {document: merge_overlapping(spans) for document, spans in left_out.items()}
     names: dict[str, list[str]] = {}
     if entities is not None:
         rows = read_table(store, entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)

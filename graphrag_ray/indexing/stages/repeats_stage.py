@@ -36,8 +36,9 @@ _RANGE_ROWS = 1 << 18
 def find_repeated_paragraphs(run: Run, corpus: Result) -> Result:
     """Find the spans of documents that extraction leaves out, if `extraction.repeated_paragraphs` is once.
 
-    Documents are ordered by path, then by row. The first one that has a paragraph keeps it. Returns table
-    spans (SPANS, sorted) with a group per group of chunks, and paragraphs, from which the next run starts.
+    Documents are ordered by path, then by row. The first one that has a paragraph keeps it. Returns tables
+    spans (SPANS, sorted and disjoint), with a group per group of chunks, and paragraphs, which the next run
+    reuses.
     """
     if run.settings.extraction.repeated_paragraphs == "keep":
         return Result()
@@ -54,11 +55,10 @@ def find_repeated_paragraphs(run: Run, corpus: Result) -> Result:
         written = run.shuffle("repeats", partial(_by_hash, n_ranges), groups, find, n_ranges, bundles)
         repeats = parts_by_input(written, "repeats")["repeats"]
         found = [parts for parts in repeats if count_rows([parts])]
-        written = run.shuffle("repeats", _by_group, found, _sort_spans, len(documents), bundles)
+        written = run.shuffle("repeats", _by_group, found, _merge_spans, len(documents), bundles)
         spans = parts_by_input(written, "spans")
-        return Result(
-            {**result.tables, **spans}, {"left_out": count_rows(spans["spans"])}, True, result.made_from
-        )
+        counts = {"left_out_paragraphs": count_rows(spans["spans"])}
+        return Result({**result.tables, **spans}, counts, made_from=result.made_from)
 
     return run.step("repeats", documents, compute)
 
@@ -103,5 +103,14 @@ def _by_group(store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
         yield table.rename_columns([*SPANS.names, PARTITION])
 
 
-def _sort_spans(rows: pa.Table) -> Tables:
-    return {"spans": rows.select(SPANS.names).sort_by([(name, "ascending") for name in SPANS.names])}
+def _merge_spans(rows: pa.Table) -> Tables:
+    rows = rows.sort_by([(name, "ascending") for name in SPANS.names])
+    by_document: dict[str, list[repeated_paragraphs.Span]] = {}
+    for document, *span in zip(*(rows[name].to_pylist() for name in SPANS.names), strict=True):
+        by_document.setdefault(document, []).append((span[0], span[1]))
+    merged = [
+        {"document_id": document, "start": start, "end": end}
+        for document, spans in by_document.items()
+        for start, end in repeated_paragraphs.merge_overlapping(spans)
+    ]
+    return {"spans": pa.Table.from_pylist(merged, schema=SPANS)}
