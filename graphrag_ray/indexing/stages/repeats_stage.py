@@ -54,7 +54,7 @@ def find_repeated_paragraphs(run: Run, corpus: Result) -> Result:
         find, bundles = partial(_find_repeats, n_required), n_bundles(total)
         written = run.shuffle("repeats", partial(_by_hash, n_ranges), groups, find, n_ranges, bundles)
         repeats = parts_by_input(written, "repeats")["repeats"]
-        found = [parts for parts in repeats if count_rows([parts])]
+        found = [parts for parts in repeats if parts]
         written = run.shuffle("repeats", _by_group, found, _merge_spans, len(documents), bundles)
         spans = parts_by_input(written, "spans")
         counts = {"left_out_paragraphs": count_rows(spans["spans"])}
@@ -94,7 +94,8 @@ def _find_repeats(n_required: int, rows: pa.Table) -> Tables:
     is_left_out = repeated_paragraphs.find_repeats(
         rows["hash"].to_numpy(), id_keys(rows["document_id"]), n_required
     )
-    return {"repeats": rows.filter(pa.array(is_left_out)).select([*SPANS.names, _GROUP])}
+    repeats = rows.filter(pa.array(is_left_out)).select([*SPANS.names, _GROUP])
+    return {"repeats": repeats} if repeats.num_rows else {}
 
 
 def _by_group(store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
