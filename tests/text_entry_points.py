@@ -39,6 +39,7 @@ from graphrag_ray.corpus.input_splits import Split, can_split_jsonl, iter_lines,
 from graphrag_ray.corpus.parse import documents_from_split, parquet_segments_of
 from graphrag_ray.corpus.quotes import best_sentence
 from graphrag_ray.corpus.readers import documents_in
+from graphrag_ray.corpus.repeated_paragraphs import leave_out, merge_overlapping, paragraphs
 from graphrag_ray.corpus.table_rows import is_json_array, json_line
 from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, token_ends
 from graphrag_ray.evaluate.judging.answer_metrics import (
@@ -515,6 +516,11 @@ def offline(prompt: str, **given: str) -> EntryPoint:
     return call
 
 
+def shown_again(text: str) -> contexts.Record:
+    record = contexts.passage_record("s", text)
+    return contexts.leave_out_shown(record, {*record.paragraphs})
+
+
 def forecast_of(text: str) -> Any:
     counter = ChunkCounter(extract_spec(PROMPTS, SETTINGS), SETTINGS, 3, None)
     counter.add(document_of(text))
@@ -526,6 +532,8 @@ def forecast_of(text: str) -> Any:
 
 ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
     "corpus": {
+        "paragraphs": paragraphs,
+        "repeated paragraphs": lambda t: leave_out(t, merge_overlapping((a, z) for a, z, _ in paragraphs(t))),
         "txt": read_as("a.txt"),
         "md": read_as("a.md"),
         "html": read_as("a.html"),
@@ -551,6 +559,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         ],
     },
     "graph": {
+        "shown again": shown_again,
         "records": lambda t: [parse_records(t, truncated=cut_off) for cut_off in (False, True)],
         "claims": lambda t: [parse_claims(t, truncated=cut_off) for cut_off in (False, True)],
         "date": parse_date,

@@ -53,10 +53,11 @@ def _report(name: str, *reads: str, module: str = "") -> Stage:
 
 _STAGES = (
     Stage("read"),
+    Stage("repeats", reads=("read",)),
     Stage("context", ("read",), "context", ("document_context",), writes=("notes on documents", "documents")),
     Stage(
         "extract",
-        reads=("read", "context"),
+        reads=("read", "repeats", "context"),
         dialogue="extract",
         prompts=("extract", "glean_check", "glean", "glean_missing"),
         included_prompts=("extract_examples",),
@@ -64,7 +65,7 @@ _STAGES = (
     ),
     Stage(
         "claims",
-        reads=("read", "context", "extract"),
+        reads=("read", "repeats", "context", "extract"),
         dialogue="claims",
         prompts=("claims",),
         section="claims",

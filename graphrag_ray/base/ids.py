@@ -30,6 +30,8 @@ UNSPACED_SCRIPT = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u3
 _MAX_SHORT_NAME_CHARS = 3
 """A single-word name of at most this length keeps its punctuation: C, C++, C#."""
 _LONG_NUMBER = re.compile(r"&#([0-9]{9,});?")
+_MAY_BE_MARK = re.compile("[\u0300-\u1fff\u20d0-\U0001efff]")
+"""Covers all combining marks, but neither accented Latin letters nor typographic quotation marks."""
 
 
 def stable_id(kind: str, *natural_key: str) -> str:
@@ -64,7 +66,7 @@ def entity_key(name: str) -> str:
 
 def limit_combining_marks(text: str, replacement: str = "") -> str:
     """Replace combining marks after the first MAX_MARKS of a run: normalising takes quadratic time."""
-    if text.isascii() or len(text) <= MAX_MARKS:
+    if len(text) <= MAX_MARKS or not _MAY_BE_MARK.search(text):
         return text
     return _long_mark_runs().sub(lambda m: m[0][:MAX_MARKS] + replacement * (len(m[0]) - MAX_MARKS), text)
 

@@ -8,12 +8,14 @@ degrees or counts, which unrelated documents would change.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, TypeAlias
 
 from graphrag_ray.base import context_records
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
+from graphrag_ray.corpus.repeated_paragraphs import MARK, paragraphs
 from graphrag_ray.graph.context_plan import NUMBER_TOKENS, max_element_tokens, max_report_tokens
 
 Count: TypeAlias = Callable[[str], int]
@@ -54,12 +56,14 @@ class Record:
         id: String id.
         fields: The columns after the number, sanitized.
         columns: Columns of the section's table, including the number. () stands for COLUMNS.
+        paragraphs: Long paragraphs of the last field, in order. A context shows each of them once.
     """
 
     section: str
     id: str
     fields: tuple[str, ...]
     columns: tuple[str, ...] = ()
+    paragraphs: tuple[str, ...] = ()
 
     @property
     def heading(self) -> str:
@@ -107,6 +111,28 @@ def report_record(id_: str, title: str, full_content: str, section: str = "Repor
 def source_record(id_: str, text: str, document: str = "") -> Record:
     """Return the record of a chunk. `document` describes its document."""
     return _record("Sources", id_, document, text)
+
+
+def passage_record(id_: str, text: str, document: str = "") -> Record:
+    """Return the record of a chunk with its paragraphs: long lines, and blocks without any long line."""
+    spans = [*paragraphs(text), (len(text), len(text), 0)]
+    innermost = (text[start:end] for (start, end, _), after in pairwise(spans) if after[0] >= end)
+    return replace(source_record(id_, text, document), paragraphs=tuple(map(sanitize, innermost)))
+
+
+def leave_out_shown(record: Record, shown: Collection[str]) -> Record:
+    """Replace the paragraphs of a record that a context already shows with a mark."""
+    text, pieces, end = record.fields[-1], [], 0
+    for paragraph in record.paragraphs:
+        if paragraph in shown:
+            start = text.find(paragraph, end)
+            if start < 0:  # Sanitizing the whole text changed it.
+                break
+            pieces += [text[end:start], MARK]
+            end = start + len(paragraph)
+    if not pieces:
+        return record
+    return replace(record, fields=(*record.fields[:-1], "".join([*pieces, text[end:]])))
 
 
 def _record(section: str, id_: str, *fields: str) -> Record:

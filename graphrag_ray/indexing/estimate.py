@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -15,14 +16,20 @@ from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.unexpected_errors import is_unexpected
-from graphrag_ray.corpus.document import Unreadable
+from graphrag_ray.corpus.document import Document, Unreadable
+from graphrag_ray.corpus.repeated_paragraphs import Span
 from graphrag_ray.engine.dialogue_runner import Complete, DialogueRunner, record_bug, replay, run_dialogue
 from graphrag_ray.graph.extraction_dialogue import ExtractedRecords, ExtractSpec, extract, extract_spec
 from graphrag_ray.indexing.forecast.bounds import Replies
-from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter, CorpusCounts, SampledChunk
+from graphrag_ray.indexing.forecast.corpus_counts import (
+    ChunkCounter,
+    CorpusCounts,
+    RepeatFinder,
+    SampledChunk,
+)
 from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
-from graphrag_ray.indexing.stages.input_listing import list_input
+from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
 from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
 from graphrag_ray.store import parquet
@@ -117,6 +124,8 @@ def _read(
             if remaining > 0:
                 chosen.append(file)
                 remaining -= file.size
+    share = 1.0 if len(chosen) == len(files) else sum(f.size for f in chosen) / size
+    left_out = _find_repeats(chosen, settings, options, share)
     unreadable: list[Unreadable] = []
     for file in chosen:
         for document in read_file(file, settings, options):
@@ -124,7 +133,7 @@ def _read(
                 unreadable.append(document)
                 continue
             try:
-                counter.add(document)
+                counter.add(document, left_out.get(document.id, ()))
             except BaseException as e:
                 if not is_unexpected(e):
                     raise
@@ -134,7 +143,21 @@ def _read(
         raise InputError(f"None of the {len(unreadable)} files of INPUT could be read: {examples}")
     faults = sum(not u.empty for u in unreadable)
     corpus = replace(counter.corpus, files=len(files), unreadable=faults)
-    return corpus if len(chosen) == len(files) else corpus.scaled(sum(f.size for f in chosen) / size)
+    return corpus if share == 1 else corpus.scaled(share)
+
+
+def _find_repeats(
+    files: Sequence[InputFile], settings: Settings, options: Mapping[str, Any], read_share: float
+) -> Mapping[str, Sequence[Span]]:
+    """Read the files to find the spans that a run leaves out of each document, by document id."""
+    if settings.extraction.repeated_paragraphs == "keep":
+        return {}
+    finder = RepeatFinder()
+    for file in files:
+        for document in read_file(file, settings, options):
+            if isinstance(document, Document):
+                finder.add(document)
+    return finder.find(read_share)
 
 
 def _learn_from_journals(

@@ -43,6 +43,7 @@ from graphrag_ray.indexing.stages.finish_stage import write_snapshot_tables
 from graphrag_ray.indexing.stages.hierarchy_tables import build_leiden
 from graphrag_ray.indexing.stages.merge_stage import merge_instances
 from graphrag_ray.indexing.stages.read_stage import read_input
+from graphrag_ray.indexing.stages.repeats_stage import find_repeated_paragraphs
 from graphrag_ray.indexing.stages.search_stage import build_search_indexes
 from graphrag_ray.indexing.stages.tree_stage import build_tree
 from graphrag_ray.indexing.stages.walk_stage import build_walk_index
@@ -239,9 +240,9 @@ def run_stages(run: Run, corpus: Result, names: EntityNames) -> Results:
     """Run all stages after reading: from chunks to reports, embeddings and search indexes."""
     graph: ExtractedGraph | None = None
     if run.settings.has_graph:
-        notes = write_notes(run, corpus)
-        extraction = extract_graph(run, corpus, notes, names)
-        claims = extract_claims(run, corpus, notes, extraction, names)
+        repeats, notes = find_repeated_paragraphs(run, corpus), write_notes(run, corpus)
+        extraction = extract_graph(run, corpus, repeats, notes, names)
+        claims = extract_claims(run, corpus, repeats, notes, extraction, names)
         merged = merge_instances(run, corpus, extraction, claims)
         graph = ExtractedGraph(extraction, claims, merged, describe_graph(run, merged), notes)
     kinds = [HIERARCHIES[name] for name in run.settings.built_hierarchies]

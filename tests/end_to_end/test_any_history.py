@@ -45,7 +45,15 @@ class Step:
 
 names = st.sampled_from(PEOPLE)
 sentences = st.lists(names, min_size=1, max_size=4, unique=True).map(lambda n: f"{' met '.join(n)} there. ")
-texts = st.lists(sentences, min_size=1, max_size=5).map("".join)
+# Three or more documents with the same notice are asked about it once. Some contain nothing else.
+notices = st.sampled_from(["", "", f"\n\n{' and '.join(PEOPLE[:3])} {'accept no liability ' * 6}.\n\n"])
+bodies = st.lists(sentences, min_size=1, max_size=5).map("".join)
+texts = st.builds(
+    lambda body, notice, alone: notice if alone and notice else notice + body,
+    bodies,
+    notices,
+    st.booleans(),
+)
 files = st.sampled_from([f"{c}.txt" for c in "abcdefgh"])
 troubles = st.sampled_from(["", "", "dies writing", "dies when it has written", "dies asking", "disk full"])
 steps = st.builds(

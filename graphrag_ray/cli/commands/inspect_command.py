@@ -153,7 +153,7 @@ def _print_record(out: Console, record: Record) -> None:
     if kind in ("chunk", "document"):
         title = "" if not record["title"] or record["title"] in record["place"] else record["title"]
         if about := ", ".join(collapse_whitespace(part) for part in (title, record["date"]) if part):
-            source = _DATE_SOURCES.get(record.get("date_source"), "")
+            source = _DATE_SOURCES.get(record.get("date_source") or "", "")
             out.print(f"  {about}{source}")
         if record["metadata"]:
             out.print(f"  {collapse_whitespace(record['metadata'], _MAX_METADATA)}")

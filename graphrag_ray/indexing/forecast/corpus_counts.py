@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.ids import document_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
 from graphrag_ray.corpus.chunks import chunk_header, split_into_chunks
 from graphrag_ray.corpus.document import Document, metadata_lines
 from graphrag_ray.corpus.document_context import BEGINNING_CHARACTERS, opening
 from graphrag_ray.corpus.document_titles import document_header
+from graphrag_ray.corpus.repeated_paragraphs import (
+    Span,
+    find_repeats,
+    leave_out,
+    merge_overlapping,
+    min_documents,
+    paragraphs,
+)
 from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, vocabulary_for
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract
 from graphrag_ray.llm.request_sizes import TOKENS_PER_MESSAGE, count_text_tokens, output_limit
@@ -31,6 +41,7 @@ class CorpusCounts:
         beginning_tokens: Tokens of the beginnings of documents, if a model writes notes on them.
         passage_tokens: Tokens of the chunks in prompts, including their headers.
         embed_tokens: Tokens of the texts to embed, in the embedding model's vocabulary.
+        left_out: Chunks that contain only repeated paragraphs and are not sent.
         too_long: Chunks that do not fit the context window and are not sent.
         repeated: Chunks that equal another chunk, which is sent once.
         answered: Chunks that a journal answers; `answered_prompt_tokens` counts their first requests.
@@ -46,6 +57,7 @@ class CorpusCounts:
     passage_tokens: float = 0
     beginning_tokens: float = 0
     embed_tokens: float = 0
+    left_out: float = 0
     too_long: float = 0
     repeated: float = 0
     answered: float = 0
@@ -54,7 +66,7 @@ class CorpusCounts:
 
     @property
     def sent_chunks(self) -> float:
-        return self.chunks - self.too_long - self.repeated
+        return self.chunks - self.left_out - self.too_long - self.repeated
 
     def plus(self, **counts: float) -> CorpusCounts:
         return replace(self, **{name: getattr(self, name) + n for name, n in counts.items()})
@@ -63,7 +75,7 @@ class CorpusCounts:
         """Extrapolate to the whole corpus from the share of its bytes that was read."""
         names = (
             *("chunks", "chunk_tokens", "prompt_tokens", "passage_tokens", "beginning_tokens"),
-            *("embed_tokens", "too_long", "repeated", "answered", "answered_prompt_tokens"),
+            *("embed_tokens", "too_long", "left_out", "repeated", "answered", "answered_prompt_tokens"),
         )
         return replace(self, read_share=read_share, **{n: getattr(self, n) / read_share for n in names})
 
@@ -104,36 +116,35 @@ class ChunkCounter:
         )
         self._empty = self._fixed + count_text_tokens(last.content, self._model)
         self.corpus = CorpusCounts()
-        self._seen: set[int] = set()
+        self._embedded, self._sent = set[int](), set[int]()
         self.sampled: list[SampledChunk] = []
         self.sampled_answered: list[SampledChunk] = []
 
-    def add(self, document: Document) -> None:
+    def add(self, document: Document, left_out: Sequence[Span] = ()) -> None:
+        """Count a document, whose spans `left_out` (see `RepeatFinder`) are not shown to the model."""
         header = chunk_header(document, self._settings.chunking)
         cuts = split_into_chunks(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in cuts]
         # The sentences that a model writes about a document are about as long as its opening.
         first_words = opening(document, self._settings.input, self._vocabulary)
         is_written = self._settings.input.document_context == "model"
+        headers = [header(text, first_words if n or is_written else "") for n, text in enumerate(texts)]
         chunks = [
-            ChunkText(text, header(text, first_words if n or is_written else ""))
-            for n, text in enumerate(texts)
+            ChunkText(leave_out(text, left_out, cut.start)[0], header)
+            for text, cut, header in zip(texts, cuts, headers, strict=True)
         ]
-        new = []  # A run sends equal chunks once. Chunks with the same 64-bit hash count as equal.
-        for i, chunk in enumerate(chunks):
-            content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
-            digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
-            if digest not in self._seen:
-                self._seen.add(digest)
-                new.append(i)
+        # A run embeds equal chunks once, and sends chunks once that are equal after leaving out spans.
+        embedded = _add_new(self._embedded, list(map(ChunkText, texts, headers)))
+        shown_chunks = [chunk for chunk in chunks if chunk.text]
+        new = _add_new(self._sent, shown_chunks)
         sent: list[SampledChunk] = []
         for i in new:
-            request = self._first_request(chunks[i])
+            request = self._first_request(shown_chunks[i])
             size = self._fixed + count_text_tokens(request.messages[-1].content, self._model)
             if size + output_limit(request, self._model) <= self._model.context_window:
                 rank = hashlib.blake2b(f"{document.id} {i}".encode(), digest_size=8).digest()
                 key = item_key(request) if self._done else ""
-                sent.append(SampledChunk(-int.from_bytes(rank, "big"), chunks[i], size, key))
+                sent.append(SampledChunk(-int.from_bytes(rank, "big"), shown_chunks[i], size, key))
         done = self._done([item.key for item in sent]).tolist() if self._done and sent else []
         answered = [item for item, is_done in zip(sent, done, strict=False) if is_done]
         for heap, items in ((self.sampled, sent), (self.sampled_answered, answered)):
@@ -151,9 +162,10 @@ class ChunkCounter:
             beginning_tokens=count_tokens(document.text[:BEGINNING_CHARACTERS], self._vocabulary)
             if is_written
             else 0,
-            embed_tokens=self._embed_tokens(document, [texts[i] for i in new]),
+            embed_tokens=self._embed_tokens(document, [texts[i] for i in embedded]),
+            left_out=len(cuts) - len(shown_chunks),
             too_long=len(new) - len(sent),
-            repeated=len(cuts) - len(new),
+            repeated=len(shown_chunks) - len(new),
             answered=len(answered),
             answered_prompt_tokens=sum(item.prompt_tokens for item in answered),
         )
@@ -175,3 +187,45 @@ class ChunkCounter:
             headers = [document_header(*fields, text, metadata) for text in texts]
             sizes += count_tokens_of(headers, self._embed_vocabulary)
         return int(np.minimum(sizes, options.max_tokens).sum())
+
+
+def _add_new(seen: set[int], chunks: Sequence[ChunkText]) -> list[int]:
+    """Add chunks, and return the positions of those not seen before. Equal 64-bit hashes count as equal."""
+    new = []
+    for i, chunk in enumerate(chunks):
+        content = f"{chunk.header}\0{chunk.text}".encode("utf-8", "surrogatepass")
+        digest = int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
+        if digest not in seen:
+            seen.add(digest)
+            new.append(i)
+    return new
+
+
+class RepeatFinder:
+    """Finds the spans of documents that a run leaves out (`corpus/repeated_paragraphs.py`)."""
+
+    def __init__(self) -> None:
+        self._documents: list[tuple[str, int, str]] = []
+        self._columns = [array("Q"), array("q"), array("q"), array("q")]
+
+    def add(self, document: Document) -> None:
+        number = len(self._documents)
+        self._documents.append((document.path, len(document.row), document.row))
+        for start, end, hash_ in paragraphs(document.text):
+            for column, value in zip(self._columns, (hash_, number, start, end), strict=True):
+                column.append(value)
+
+    def find(self, read_share: float) -> dict[str, list[Span]]:
+        """Return the spans to leave out by document id. `read_share` is as in `CorpusCounts`."""
+        order = sorted(range(len(self._documents)), key=self._documents.__getitem__)
+        rank = np.empty(len(order), np.int64)
+        rank[order] = np.arange(len(order))
+        hashes, numbers, starts, ends = (np.asarray(column) for column in self._columns)
+        by_hash = np.lexsort((starts, rank[numbers], hashes))
+        n_required = min_documents(round(len(order) / read_share))
+        is_left_out = find_repeats(hashes[by_hash], numbers[by_hash], n_required)
+        found: dict[str, list[Span]] = {}
+        for i in np.sort(by_hash[is_left_out]).tolist():
+            path, _, row = self._documents[numbers[i]]
+            found.setdefault(document_id(path, row), []).append((int(starts[i]), int(ends[i])))
+        return {id_: merge_overlapping(sorted(spans)) for id_, spans in found.items()}

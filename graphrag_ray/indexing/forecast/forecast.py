@@ -653,6 +653,11 @@ def _notes(settings: Settings, corpus: CorpusCounts, volumes: Sequence[Volume], 
             f"Read {corpus.read_share:.1%} of the input's bytes and extrapolated all figures. Pass --full to "
             "read everything."
         )
+    if corpus.left_out:
+        notes.append(
+            f"{corpus.left_out:,.0f} chunks contain only paragraphs that many documents repeat, and are not "
+            "sent."
+        )
     if corpus.repeated:
         notes.append(f"{corpus.repeated:,.0f} chunks repeat another chunk and are not sent again.")
     if corpus.too_long:

@@ -21,6 +21,7 @@ from graphrag_ray.graph.report_context import (
     Count,
     Record,
     count_record_tokens,
+    leave_out_shown,
     shorten_record,
     write_sections,
 )
@@ -94,6 +95,7 @@ class _ContextBuilder:
         self._budget, self._count = budget, count
         self.records: list[Record] = []
         self._cut: list[bool] = []
+        self._shown: set[str] = set()  # paragraphs
         self._numbers: Counter[str] = Counter()
         self._used = 0
 
@@ -106,7 +108,7 @@ class _ContextBuilder:
         free = self._budget - self._used
         free = free if use_all else min(room, free)
         for position in range(first, len(candidates)):
-            record = candidates[position]
+            record = leave_out_shown(candidates[position], self._shown)
             number = self._numbers[record.section] + 1
             heading = context_records.section_heading(record.section, COLUMNS[record.section])
             # Truncate a record that is too long for its share of an empty context.
@@ -122,6 +124,8 @@ class _ContextBuilder:
                 return position
             self.records.append(fitted)
             self._cut.append(fitted is not record)
+            if fitted is record:
+                self._shown.update(record.paragraphs)
             self._numbers[record.section] = number
             self._used += cost
             free -= cost
@@ -135,7 +139,7 @@ class _ContextBuilder:
         n_shown = len(self.records)
         for neighbour in neighbours:
             # Insert in reading order. A following chunk may be truncated, a preceding one must fit whole.
-            record = neighbour.record
+            record = leave_out_shown(neighbour.record, self._shown)
             sources = {r.id: n for n, r in enumerate(self.records) if r.section == "Sources"}
             if record.id in sources or neighbour.of not in sources:
                 continue

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from graphrag_ray.base.declarations import SEARCHABLE_KINDS
-from graphrag_ray.graph.report_context import Context, Record, source_record
+from graphrag_ray.graph.report_context import Context, Record, passage_record
 from graphrag_ray.query.methods.context_filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
 from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits, with_documents
@@ -122,7 +122,7 @@ def add_neighbours(
         end = max(0, row_of[chunk]["start"] - row["start"]) if before else None
         start = 0 if before else max(0, row_of[chunk]["end"] - row["start"])
         if text := row["text"][start:end].strip():
-            neighbours.append(Neighbour(source_record(id_, text, row.get("document", "")), chunk, before))
+            neighbours.append(Neighbour(passage_record(id_, text, row.get("document", "")), chunk, before))
     if not neighbours:
         return context
     return fill(shares, query.context_tokens, env.count, left_out, neighbours)

@@ -20,9 +20,9 @@ from graphrag_ray.graph.report_context import (
     Record,
     entity_record,
     longest_prefix_that_fits,
+    passage_record,
     relationship_record,
     report_record,
-    source_record,
 )
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
@@ -47,7 +47,7 @@ def _report(section: str, row: Row) -> Record:
 
 _FORMATS: dict[Kind, _Format] = {
     "text_unit": _Format(
-        ("text", "document_id"), lambda r: source_record(r["id"], r["text"], r.get("document", ""))
+        ("text", "document_id"), lambda r: passage_record(r["id"], r["text"], r.get("document", ""))
     ),
     "entity": _Format(
         ("title", "description"),

@@ -1,5 +1,6 @@
 """Ids are hashes of natural keys: equal keys have equal ids, and different keys have different ids."""
 
+import sys
 import unicodedata
 
 import numpy as np
@@ -147,3 +148,8 @@ def test_different_words_and_different_punctuation_of_short_names_change_the_nam
 @given(st.text(max_size=60))
 def test_a_name_without_significant_characters_has_no_name_id(name: str):
     assert bool(ids.name_id(name)) == bool(ids.entity_key(name))
+
+
+def test_runs_of_any_combining_mark_are_limited() -> None:
+    marks = [c for c in map(chr, range(sys.maxunicode)) if unicodedata.combining(c)]
+    assert all(ids.limit_combining_marks(mark * 40) == mark * ids.MAX_MARKS for mark in marks)

@@ -383,3 +383,17 @@ def test_an_index_keeps_the_settings_that_would_repeat_model_calls():
     settings = parse_settings({"chunking": {"size": 300}}).with_stored_settings(made)
     assert settings.chunking.prepend_metadata == ("author",) and settings.chunking.size == 300
     assert not settings.embeddings.include_titles
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "kept"),
+    [
+        ({}, None, "once"),
+        ({}, {"extraction": {"max_gleanings": 1}}, "keep"),
+        ({}, {"extraction": {"repeated_paragraphs": "once"}}, "once"),
+        ({"repeated_paragraphs": "once"}, {"extraction": {"max_gleanings": 1}}, "once"),
+    ],
+)
+def test_an_index_made_before_a_setting_existed_keeps_the_earlier_behaviour(given, before, kept):
+    settings = parse_settings({"extraction": given}).with_stored_settings(before)
+    assert settings.extraction.repeated_paragraphs == kept

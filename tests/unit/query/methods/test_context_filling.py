@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS
-from graphrag_ray.graph.report_context import Record, entity_record, source_record, write_sections
-from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
+from graphrag_ray.graph.report_context import (
+    Record,
+    entity_record,
+    passage_record,
+    source_record,
+    write_sections,
+)
+from graphrag_ray.query.methods.context_filling import Neighbour, Share, fill, records_that_fit
 
 texts = st.text(alphabet="abc dé\n-\"',;.中文  \u200d🙂12", max_size=400) | st.text(max_size=60)
 long_texts = texts | st.builds(lambda t, n: t * n, texts, st.integers(1, 40))
@@ -81,6 +87,27 @@ def test_leading_records_fit_and_are_reused_unchanged(told, budget):
 
 def words(n: int, name: str) -> list[Record]:
     return [source_record(f"{name}{i}", f"{name} " * 50) for i in range(n)]
+
+
+def test_a_long_paragraph_is_shown_once():
+    notice = "This call may contain forward-looking statements. " * 5
+    texts = [f"Call {i}.\n\n{notice}\n\nRevenue rose by {i} %." for i in range(3)]
+    records = [passage_record(str(i), text) for i, text in enumerate(texts)]
+    neighbour = Neighbour(passage_record("4", f"{notice}\nThank you."), "2", before=False)
+    context = fill([Share(records[:2], 0.5), Share(records[2:], 0.5)], 1000, COUNT, 0, [neighbour])
+    shown = [row["text"] for row in parse_sections(context.text)["Sources"]]
+    assert context.text.count(notice.strip()) == 1 and notice.strip() in shown[0]
+    assert [text.split() for text in shown[1:3]] == [
+        f"Call {i}. […] Revenue rose by {i} %.".split() for i in (1, 2)
+    ]
+    assert shown[3].split() == ["[…]", "Thank", "you."] and context.cut == 0
+
+
+def test_a_paragraph_that_was_cut_is_shown_again():
+    notice = "This call may contain forward-looking statements. " * 5
+    long = passage_record("long", "word " * 5000 + "\n\n" + notice)
+    context = fill([Share([long], 0.25), Share([passage_record("short", notice)], 0.75)], 2000, COUNT)
+    assert context.cut == 1 and notice.strip() in context.text
 
 
 def test_each_list_gets_its_share():

@@ -331,7 +331,7 @@ def test_reads_are_limited_to_one_context():
     tables = town()
     many = [f"x{i}" for i in range(500)]
     tables["entities"] = [person("ALICE", *many)]
-    tables["text_units"] = [{"id": i, "text": "word " * 100, "n_tokens": 100} for i in many]
+    tables["text_units"] = [{"id": i, "text": i + " word" * 100, "n_tokens": 100} for i in many]
     snap = snapshot(tables, near=("ALICE",))
     context = snap.run(context_for("?", snap.given(context_tokens=1000)))
     read = [n.ids for n in snap.needs if isinstance(n, Rows) and "text" in n.columns]
