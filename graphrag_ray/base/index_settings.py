@@ -586,7 +586,7 @@ class Query(_Strict):
     """lightrag: token budget for the whole context. null: `context_tokens`. LightRAG's own is 30,000."""
     lightrag_min_similarity: Annotated[float, Field(ge=0, le=1)] = 0.5
     """lightrag: minimum similarity of entities and relationships to the question, as a share of the highest.
-    0: no minimum."""
+    0: no minimum, and ordered as published."""
     lightrag_chunks: PositiveInt = 20
     """lightrag: maximum number of chunks in the context."""
     hierarchy: HierarchyName | None = None
@@ -613,11 +613,11 @@ class Query(_Strict):
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
     passage_tokens: Annotated[int, Field(ge=64)] | None = 200
-    """vector, hybrid, local, drift, lightrag, ppr: texts above this size are shortened to the sentences nearest
-    to the question, to this average size, or half of it in local, drift and lightrag. null: whole texts."""
+    """vector, hybrid, local, drift, lightrag, ppr: longer texts are shortened to the sentences nearest to the
+    question. They have this size on average, or half of it in local and drift. null: whole texts."""
     adjacent_chunks: NonNegativeInt = 3
-    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room and they are not
-    shortened. 0: none."""
+    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. Chunks above
+    `passage_tokens` are not extended. 0: none."""
     hybrid_record_kinds: Annotated[
         tuple[SearchedKind, ...], Field(min_length=1), BeforeValidator(_split_commas)
     ] = ("text_unit",)
@@ -638,7 +638,8 @@ class Query(_Strict):
     """local: number of claims per retrieved entity."""
     local_min_similarity: Annotated[float, Field(ge=0, le=1)] = 0.85
     """local: minimum similarity of entities, relationships, claims and reports to the question, as a share of
-    the highest of their kind. 0: no minimum. Entities that the question names are exempt."""
+    the highest of their kind, except for entities that the question names. 0: no minimum, and relationships
+    and claims are not ordered by similarity."""
     local_chunks: PositiveInt = 16
     """local: maximum number of chunks in the context."""
     cache_mb: NonNegativeInt = 256

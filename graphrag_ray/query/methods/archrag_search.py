@@ -57,7 +57,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     ).to_pylist()
     inner = [row for row in edges if row["source_id"] in position and row["target_id"] in position]
     lowest: list[tuple[Kind, str]] = [("entity", id_) for id_ in entities]
-    lowest += [("relationship", row["id"]) for row in relationships_in_order(inner, position, MAX_EDGES)]
+    lowest += [("relationship", row["id"]) for row in relationships_in_order(inner, position, 0)]
     levels = [(yield from load_records(lowest, env))]
     for ids in above:
         levels.append((yield from load_records(((kind.report_kind, id_) for id_ in ids), env)))

@@ -45,6 +45,7 @@ from graphrag_ray.query.methods.local_search import (
     EXCERPT_SIZE,
     MAX_EDGES,
     MAX_LISTED_CHUNKS,
+    by_importance,
     by_turns,
     relationships_in_order,
 )
@@ -61,7 +62,7 @@ from graphrag_ray.query.methods.method import (
     Steps,
 )
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.nearest import most_similar, similarities_of
+from graphrag_ray.query.methods.nearest import relevant, similarities_of
 from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits
 from graphrag_ray.query.methods.single_context import ADVICE, PHASE, answer_from
 
@@ -153,8 +154,11 @@ def _context(
     ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*edges, *related_edges)}
     ends_of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
     position = {id_: n for n, id_ in enumerate(near)}
-    similar = yield from similarities_of("relationship", {row["id"] for row in edges}, text, env)
-    edges = relationships_in_order(edges, position, query.local_relationships, similar)
+    share, edge_ids = query.lightrag_min_similarity, {row["id"] for row in edges}
+    if similar := (yield from similarities_of("relationship", edge_ids, text, env, share)):
+        edges = relationships_in_order(edges, position, query.local_relationships, similar)
+    else:
+        edges = sorted(edges, key=by_importance)
     found = (
         list(by_turns([near, list(ends_of_related)])),
         list(by_turns([[row["id"] for row in edges], related])),
@@ -162,8 +166,9 @@ def _context(
     stating, n_stating = yield from _chunks_stating(text, *found, ends, env, chunks)
     in_order = []
     for kind, ids_of_kind in zip(_KINDS, found, strict=False):
-        similar = yield from similarities_of(kind, ids_of_kind, text, env)
-        in_order.append(most_similar(ids_of_kind, similar, query.lightrag_min_similarity))
+        similar = yield from similarities_of(kind, ids_of_kind, text, env, share)
+        kept = relevant(ids_of_kind, similar, share)
+        in_order.append(sorted(kept, key=lambda id_: -similar.get(id_, 0.0)))
     elements: list[list[Record]] = []
     left_out = cut = 0
     ids = [

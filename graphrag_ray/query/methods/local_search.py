@@ -130,10 +130,12 @@ def context_for(
     if chunks is None:
         around = yield from reports_around(near, env, communities, finest)
         kind = resolve_hierarchy(env).report_kind
-        similarity = yield from similarities_of(kind, [id_ for _, id_ in around], text, env)
-        of_question = {(kind, id_): score for id_, score in similarity.items()}
-        around = relevant(around, of_question, query.local_min_similarity)
-        reports = yield from load_records(around, env, about=text, size=EXCERPT_SIZE)
+        share, report_ids = query.local_min_similarity, [id_ for _, id_ in around]
+        similar = yield from similarities_of(kind, report_ids, text, env, share)
+        report_ids = relevant(report_ids, similar, share)
+        reports = yield from load_records(
+            ((kind, id_) for id_ in report_ids), env, about=text, size=EXCERPT_SIZE
+        )
     shares = [
         Share(sources, query.local_text_share),
         Share(elements, 1 - query.local_text_share - query.local_report_share),
@@ -185,7 +187,9 @@ def _elements_around(
     """Find the most relevant relationships and claims of entities, and the communities that contain them."""
     query, position = env.settings.query, {id_: n for n, id_ in enumerate(entities)}
     # With conditions there is no limit, because the matching rows may have the lowest rank.
-    most_edges, most_claims = (MAX_EDGES, MAX_CLAIMS) if chunks is None else (None, None)
+    share = query.local_min_similarity
+    n_claims = max(MAX_CLAIMS, query.local_claims) if share else query.local_claims
+    most_edges, most_claims = (MAX_EDGES, n_claims) if chunks is None else (None, None)
     columns = EDGES if chunks is None else [*EDGES, "text_unit_ids"]
     tables = yield (
         Rows("relationships", columns, entities, by=RELATIONSHIP_ENDS, limit_per_id=most_edges),
@@ -197,17 +201,18 @@ def _elements_around(
         [r for r in table.to_pylist() if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
         for table in tables[:2]
     )
-    similar = yield from similarities_of("relationship", {row["id"] for row in edges}, text, env)
-    edges = relevant_rows(edges, similar, query.local_min_similarity)
+    ids = {row["id"] for row in edges}
+    similar = yield from similarities_of("relationship", ids, text, env, share)
+    edges = relevant_rows(edges, similar, share)
     chosen = relationships_in_order(edges, position, query.local_relationships, similar)
     if chunks is None:
         with_chunks = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
         lists = {row["id"]: row for row in with_chunks.to_pylist()}
         chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
-    if claims:
+    if share and claims:
         scores: list[float] = yield Similarities(text, [row["description"] or "" for row in claims])
         similar = {row["id"]: score for row, score in zip(claims, scores, strict=True)}
-        claims = relevant_rows(claims, similar, query.local_min_similarity)
+        claims = relevant_rows(claims, similar, share)
     return chosen, claims_in_order(claims, position, query.local_claims, similar), tables[2]
 
 
@@ -279,8 +284,9 @@ def relationships_in_order(
 ) -> list[Row]:
     """Order relationships (EDGES) by similarity to the question and by their order in the graph.
 
-    The order in the graph is Microsoft GraphRAG's: relationships between the entities, then those to other
-    entities, shared ones first, and in each group by importance. Each entity has at most `per_entity`.
+    The order in the graph is Microsoft GraphRAG's: relationships between the entities, then `per_entity` to
+    others, shared ones first, and in each group by importance. With similarities, each entity has at most
+    `per_entity` relationships.
     """
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
@@ -295,17 +301,18 @@ def relationships_in_order(
             touched[others[0]].update(e for e in ends if e in position)
     inside.sort(key=by_importance)
     outside.sort(key=lambda edge: (-len(touched[edge[0]]), by_importance(edge[1])))
+    if not similarity:
+        return inside + [row for _, row in outside[: per_entity * len(position)]]
     order = {row["id"]: row for row in (*inside, *(row for _, row in outside))}
-    if similarity:
-        in_graph = {id_: -float(n) for n, id_ in enumerate(order)}
-        scores = {id_: similarity.get(id_, 0.0) for id_ in order}
-        order = {id_: order[id_] for id_ in fuse([scores, in_graph], [1 - GRAPH_WEIGHT, GRAPH_WEIGHT])}
+    in_graph = {id_: -float(n) for n, id_ in enumerate(order)}
+    scores = {id_: similarity.get(id_, 0.0) for id_ in order}
     n_shown: Counter[str] = Counter()
     chosen = []
-    for row in order.values():
-        ends = {row["source_id"], row["target_id"]} & position.keys()
-        if all(n_shown[end] < per_entity for end in ends):
-            n_shown.update(ends)
+    for id_ in fuse([scores, in_graph], [1 - GRAPH_WEIGHT, GRAPH_WEIGHT]):
+        row = order[id_]
+        near = {row["source_id"], row["target_id"]} & position.keys()
+        if all(n_shown[end] < per_entity for end in near):
+            n_shown.update(near)
             chosen.append(row)
     return chosen
 

@@ -33,25 +33,27 @@ def rank(searches: Sequence[Search], env: SearchEnv, k: int | None = None) -> St
     )
 
 
-def similarities_of(kind: Kind, ids: Collection[str], text: str, env: SearchEnv) -> Steps[dict[str, float]]:
-    """Score records by similarity to a text: by embedding or, without one, by keywords. {}: not indexed."""
+def similarities_of(
+    kind: Kind, ids: Collection[str], text: str, env: SearchEnv, share: float
+) -> Steps[dict[str, float]]:
+    """Score records by similarity to a text: by embedding or, without one, by keywords.
+
+    Returns {} if they are not indexed, or if the minimum `share` of the highest similarity is 0.
+    """
     wanted = sorted(ids)
     by: By = "vector" if env.n_rows.get(f"embeddings_{kind}") else "keyword"
-    if not wanted or (by == "keyword" and search_index_table(kind, by) not in env.n_rows):
+    if not share or not wanted or (by == "keyword" and search_index_table(kind, by) not in env.n_rows):
         return {}
     hits: list[Hit] = yield Search(kind, by, text, len(wanted), wanted)
     return {hit.id: hit.score for hit in hits}
 
 
-def relevant(ids: Iterable[T], similarity: Mapping[T, float], share: float) -> list[T]:
+def relevant(ids: Iterable[str], similarity: Mapping[str, float], share: float) -> list[str]:
     """Leave out ids whose similarity is below this share of the highest. Without similarities, keep all."""
-    lowest = share * max(similarity.values(), default=0.0)
-    return [id_ for id_ in ids if not similarity or similarity.get(id_, 0.0) >= lowest]
-
-
-def most_similar(ids: Iterable[T], similarity: Mapping[T, float], share: float) -> list[T]:
-    """Like `relevant`, most similar first."""
-    return sorted(relevant(ids, similarity, share), key=lambda id_: -similarity.get(id_, 0.0))
+    if not share or not similarity:
+        return list(ids)
+    lowest = share * max(0.0, *similarity.values())
+    return [id_ for id_ in ids if similarity.get(id_, 0.0) >= lowest]
 
 
 def default_k(env: SearchEnv) -> int:

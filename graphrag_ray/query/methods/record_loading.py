@@ -11,7 +11,7 @@ descriptions. Long texts are shortened to their most relevant parts (`excerpts.p
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -143,11 +143,21 @@ def without_overlaps(rows: Iterable[Row]) -> list[Row]:
 
 
 def distinct(records: Iterable[Record]) -> list[Record]:
-    """Leave out records whose last field equals an earlier one, apart from case, spacing and punctuation."""
-    first: dict[str, Record] = {}
+    """Show each text once, ignoring case, spacing and punctuation.
+
+    A record with the text of an earlier one is left out, or has only its name if it is an entity.
+    """
+    shown: set[str] = set()
+    different: list[Record] = []
     for record in records:
-        first.setdefault(" ".join(folded_words(record.fields[-1])) or record.id, record)
-    return list(first.values())
+        *fields, text = record.fields
+        words = " ".join(folded_words(text))
+        if not words or words not in shown:
+            different.append(record)
+        elif record.section == "Entities":
+            different.append(replace(record, fields=(*fields, "")))
+        shown.add(words)
+    return different
 
 
 def _described_by(chunks: Collection[str], kind: Kind, instances: Sequence[Row], env: SearchEnv) -> list[Row]:
