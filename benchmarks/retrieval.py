@@ -4,6 +4,8 @@
     python benchmarks/retrieval.py ../shared/data/musique --root INDEX --methods hybrid local --half 1
     python benchmarks/retrieval.py --known-items 100 --root INDEX
     python benchmarks/retrieval.py --keywords questions.csv --root INDEX --methods hybrid local vector
+    python benchmarks/retrieval.py ../shared/data/musique --root INDEX --contexts passages.jsonl --methods ppr
+    python benchmarks/retrieval.py --volumes passages.jsonl > volumes.jsonl
 
 A corpus is a folder with `questions.jsonl`, or such a file, for example in benchmarks/questions. Its rows
 have `question`, and `supporting_titles` or `supporting_ids` (paths if the documents are files). They may have
@@ -21,6 +23,13 @@ fixed seed), without those in its title and those that are common in the corpus.
 the context contains, and the share of questions with all of them. Content words have at least four letters
 and occur in at least one chunk and at most half of all chunks. They are compared both as English stems and
 as written.
+
+--contexts measures the context that a model is shown: its tokens, its chunks, the share of the required
+passages with a sentence in it, the share of questions with all of them and, if the questions have an
+`answer`, the share of answers that occur in it. "tokens per question" adds up the contexts of all steps.
+
+--volumes prints documents of nine shuffled passages each (with a fixed seed), so that most of a chunk is
+irrelevant. Index them with chunking.size=1200, and pass the original file to --contexts.
 
 Queries use the models of the index, so they are free with the offline engine. Set PYTHONPATH to an earlier
 version of the code, with an index built by it, to compare versions. Prints measurements; asserts nothing.
@@ -46,13 +55,18 @@ from graphrag_ray import open_index
 from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.base.settings_file import load_settings
+from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.ask import Index
+from graphrag_ray.query.methods import ppr_search, single_context
+from graphrag_ray.query.methods.answer import ContextUsed
+from graphrag_ray.query.methods.single_context import context_used
 
 METHODS = ("keyword", "vector", "hybrid", "local")
 CUTS = (1, 5, 10)
 ALL_WITHIN = 8
 MOST = 50
 SEED, RARE_SHARE, FEWEST_WORDS = 20_261_125, 0.1, 4
+VOLUME, FEWEST_SENTENCE_WORDS = 9, 5
 TEXTS: Mapping[str, Sequence[str]] = {
     "text_units": ("text",),
     "entities": ("title", "description"),
@@ -158,6 +172,64 @@ def by_method(method: str) -> Callable[[Index, str], list[str]]:
     return read
 
 
+def write_volumes(passages: Path) -> None:
+    """Print documents of VOLUME shuffled passages each."""
+    texts = [json.loads(line)["text"] for line in passages.read_text("utf-8").splitlines()]
+    random.Random(SEED).shuffle(texts)
+    for n, start in enumerate(range(0, len(texts), VOLUME)):
+        text = "\n\n".join(texts[start : start + VOLUME])
+        print(json.dumps({"id": f"v{n}", "title": f"Volume {n}", "text": text}))
+
+
+def words_of(text: str) -> str:
+    return " ".join(re.findall(r"\w+", text.casefold()))
+
+
+def contexts_shown(
+    index: Index, corpus: Path, passages: Path, methods: Sequence[str], half: int | None
+) -> None:
+    """Print what the contexts that models are shown contain of the required passages and the answers."""
+    rows = [json.loads(line) for line in passages.read_text("utf-8").splitlines()]
+    text_of = {row["id"]: row["text"] for row in rows}
+    id_of = {row["title"]: row["id"] for row in reversed(rows)}
+    file = corpus / "questions.jsonl" if corpus.is_dir() else corpus
+    asked = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
+    shown: list[Context] = []
+
+    def keep(phase: str, context: Context) -> ContextUsed:
+        shown.append(context)
+        return context_used(phase, context)
+
+    single_context.context_used = ppr_search.context_used = keep
+    print("| | tokens | tokens per question | chunks | passages shown | all shown | answers | ms |")
+    print("| --- |" + " ---: |" * 7)
+    for method in methods:
+        ask, sums, answers, started = by_method(method), [0.0] * 5, [], time.monotonic()
+        questions = asked if half is None else asked[half::2]
+        for question in questions:
+            shown.clear()
+            ask(index, question["question"])
+            text = words_of(shown[-1].text) if shown else ""
+            needed = question.get("supporting_ids") or [id_of[t] for t in question["supporting_titles"]]
+            parts = ([words_of(s) for s in re.split(r"(?<=[.!?])\s+|\n", text_of[id_])] for id_ in needed)
+            found = [
+                any(s in text for s in part if len(s.split()) >= FEWEST_SENTENCE_WORDS) for part in parts
+            ]
+            n_chunks = sum(section == "Sources" for section, _ in shown[-1].numbering) if shown else 0
+            n_tokens = [context.n_tokens for context in shown] or [0]
+            new = (n_tokens[-1], sum(n_tokens), n_chunks, sum(found) / len(found), all(found))
+            sums = [a + b for a, b in zip(sums, new, strict=True)]
+            answers += [words_of(question["answer"]) in text] if question.get("answer") else []
+        tokens, per_question, chunks, share, whole = (value / len(questions) for value in sums)
+        answered = f"{sum(answers) / len(answers):.3f}" if answers else "–"
+        ms = 1000 * (time.monotonic() - started) / len(questions)
+        print(
+            f"| {method} | {tokens:.0f} | {per_question:.0f} | {chunks:.1f} | {share:.3f} | {whole:.3f} ",
+            end="",
+        )
+        print(f"| {answered} | {ms:.0f} |")
+
+
 def found_share(question: Question, rows: Sequence[str]) -> float:
     if not question.also.isdisjoint(rows):
         return 1.0
@@ -184,7 +256,9 @@ def measured(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("corpus", type=Path, nargs="?")
-    parser.add_argument("--root", required=True)
+    parser.add_argument("--root")
+    parser.add_argument("--contexts", type=Path, metavar="JSONL", help="passages; measures contexts")
+    parser.add_argument("--volumes", type=Path, metavar="JSONL", help="passages; prints long documents")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument(
         "--half", type=int, choices=(0, 1), help="use questions with even (0) or odd (1) numbers"
@@ -194,7 +268,15 @@ def main() -> None:
         "--keywords", type=Path, metavar="CSV", help="questions for the shares of content words"
     )
     options = parser.parse_args()
+    if options.volumes:
+        write_volumes(options.volumes)
+        return
+    if not options.root:
+        parser.error("pass --root")
     index = open_index(options.root)
+    if options.contexts:
+        contexts_shown(index, options.corpus, options.contexts, options.methods, options.half)
+        return
     if options.keywords:
         with options.keywords.open(encoding="utf-8-sig", newline="") as file:
             texts = [row["question_text"] for row in csv.DictReader(file)]

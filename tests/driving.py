@@ -17,6 +17,7 @@ from graphrag_ray.base.messages import ChatReply, ChatRequest, Dialogue, Reply, 
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.dialogue_runner import run_dialogue
+from graphrag_ray.offline.static_embeddings import similarities
 from graphrag_ray.query.methods.method import (
     DialogueOutcome,
     Dialogues,
@@ -28,6 +29,7 @@ from graphrag_ray.query.methods.method import (
     Rows,
     Search,
     SearchEnv,
+    Similarities,
     Walk,
     WalkHit,
 )
@@ -101,6 +103,8 @@ class Snapshot:
         if isinstance(need, Walk):
             hits = walk(self.shards, need.names, need.chunks, need.k, need.only_ids)
             return [WalkHit(*hit) for hit in hits]
+        if isinstance(need, Similarities):
+            return similarities(need.question, need.texts)
         if isinstance(need, Notice):
             return None
         assert isinstance(need, Dialogues)

@@ -623,11 +623,14 @@ class Query(_Strict):
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
     both; mix: both and the chunks nearest to the question."""
     lightrag_entity_tokens: PositiveInt = 6_000
-    """lightrag: token budget for entities."""
+    """lightrag: token budget for entities in a context of 30,000. It shrinks with a smaller context."""
     lightrag_relationship_tokens: PositiveInt = 8_000
-    """lightrag: token budget for relationships."""
-    lightrag_context_tokens: Annotated[int, Field(ge=256)] = 30_000
-    """lightrag: token budget for the whole context, instead of `context_tokens`."""
+    """lightrag: token budget for relationships in a context of 30,000. It shrinks with a smaller context."""
+    lightrag_context_tokens: Annotated[int, Field(ge=256)] | None = None
+    """lightrag: token budget for the whole context. null: `context_tokens`. LightRAG's own is 30,000."""
+    lightrag_min_similarity: Annotated[float, Field(ge=0, le=1)] = 0.5
+    """lightrag: minimum similarity of entities and relationships to the question, as a share of the highest.
+    0: no minimum, and ordered as published."""
     lightrag_chunks: PositiveInt = 20
     """lightrag: maximum number of chunks in the context."""
     hierarchy: HierarchyName | None = None
@@ -653,8 +656,12 @@ class Query(_Strict):
     """fgrag: token budget of the context of one summary (about 150 short descriptions)."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
+    passage_tokens: Annotated[int, Field(ge=64)] | None = 200
+    """vector, hybrid, local, drift, lightrag, ppr: longer texts are shortened to the sentences nearest to the
+    question. They have this size on average, or half of it in local and drift. null: whole texts."""
     adjacent_chunks: NonNegativeInt = 3
-    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. 0: none."""
+    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. Chunks above
+    `passage_tokens` are not extended. 0: none."""
     hybrid_record_kinds: Annotated[
         tuple[SearchedKind, ...], Field(min_length=1), BeforeValidator(_split_commas)
     ] = ("text_unit",)
@@ -670,9 +677,15 @@ class Query(_Strict):
     local_entities: PositiveInt = 10
     """local: number of entities to retrieve by similarity, after up to as many that the question names."""
     local_relationships: NonNegativeInt = 10
-    """local: outgoing relationships per retrieved entity, besides all between retrieved entities."""
+    """local: maximum number of relationships per retrieved entity."""
     local_claims: NonNegativeInt = 10
     """local: number of claims per retrieved entity."""
+    local_min_similarity: Annotated[float, Field(ge=0, le=1)] = 0.85
+    """local: minimum similarity of entities, relationships, claims and reports to the question, as a share of
+    the highest of their kind, except for entities that the question names. 0: no minimum, and relationships
+    and claims are not ordered by similarity."""
+    local_chunks: PositiveInt = 16
+    """local: maximum number of chunks in the context."""
     cache_mb: NonNegativeInt = 256
     """Size in MB of the row cache for later questions. Memory-mapped indexes are not counted."""
 

@@ -56,6 +56,13 @@ def embed_many(texts: Sequence[str]) -> list[bytes]:
     return [_vector(weights, _ids(text)) for text in texts]
 
 
+def similarities(question: str, texts: Sequence[str]) -> list[float]:
+    """Return the cosine similarity of each text to a question, or 0 for a text without tokens."""
+    vectors = np.frombuffer(b"".join(embed_many([question, *texts])), dtype="<f4").reshape(-1, DIMENSIONS)
+    cosines: list[float] = (vectors[1:] @ vectors[0]).tolist()
+    return cosines
+
+
 def _ids(text: str) -> npt.NDArray[np.int64]:
     """Return the same token ids as the tokenizer.
 

@@ -35,6 +35,7 @@ from graphrag_ray.engine.observer import Observer
 from graphrag_ray.engine.reply_cache import ReplyCache
 from graphrag_ray.llm.accounting import Accounts, CallTotals
 from graphrag_ray.llm.pricing import highest_price
+from graphrag_ray.offline.static_embeddings import similarities
 from graphrag_ray.query import traces
 from graphrag_ray.query.answer_streams import (
     AnswerFunction,
@@ -61,6 +62,7 @@ from graphrag_ray.query.methods.method import (
     Rows,
     Search,
     SearchEnv,
+    Similarities,
     Steps,
     Walk,
 )
@@ -198,16 +200,12 @@ class Index:
 
         async def fulfil(need: Need) -> Any:
             match need:
-                case Rows():
-                    return await asyncio.to_thread(self.reader.rows, need)
+                case Rows() | NameCounts() | Walk() | Similarities():
+                    return await asyncio.to_thread(self._look_up, need)
                 case Search():
                     return await searching.find(need)
                 case LevelSearch():
                     return await searching.find_levels(need)
-                case NameCounts():
-                    return await asyncio.to_thread(self.searcher.count_names, need)
-                case Walk():
-                    return await asyncio.to_thread(self.searcher.walk, need)
                 case Notice():
                     return self.notice(need.text)
             if not self.followed:
@@ -251,6 +249,16 @@ class Index:
             answer = replace(answer, seconds=time.monotonic() - started)
             note(answer)
             return answer
+
+    def _look_up(self, need: Rows | NameCounts | Walk | Similarities) -> Any:
+        match need:
+            case Rows():
+                return self.reader.rows(need)
+            case NameCounts():
+                return self.searcher.count_names(need)
+            case Walk():
+                return self.searcher.walk(need)
+        return similarities(need.question, need.texts)
 
     def _add_usage_and_notes(
         self, answer: Answer, ask: AskRequest, asker: BaseAsker, failed: Mapping[str, int]
@@ -504,7 +512,7 @@ class Index:
         return rank_by_answer(sources, answer) if answer else sources
 
 
-_NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Dialogues, Notice)
+_NEEDS = (Rows, Search, LevelSearch, NameCounts, Walk, Similarities, Dialogues, Notice)
 
 
 async def _run_method(method: Steps[T], fulfil: Callable[[Need], Coroutine[Any, Any, Any]]) -> T:

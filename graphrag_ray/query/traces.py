@@ -20,7 +20,16 @@ from graphrag_ray.base.errors import UsageError
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallRecord
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.method import LevelSearch, NameCounts, Need, Notice, Rows, Search, Walk
+from graphrag_ray.query.methods.method import (
+    LevelSearch,
+    NameCounts,
+    Need,
+    Notice,
+    Rows,
+    Search,
+    Similarities,
+    Walk,
+)
 from graphrag_ray.version import __version__
 
 _EXPORT_VARIABLES = (
@@ -185,6 +194,8 @@ def need_span(need: Need) -> AbstractContextManager[Any]:
     if isinstance(need, Walk):
         starts = {"graphrag.names": len(need.names), "graphrag.chunks": len(need.chunks)}
         return _span("walk", retrieval | starts | {"graphrag.k": need.k})
+    if isinstance(need, Similarities):
+        return _span("compare texts", {"graphrag.texts": len(need.texts)})
     if isinstance(need, Notice):
         return _span("notice", {})
     return _span(

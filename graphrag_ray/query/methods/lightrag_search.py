@@ -40,7 +40,15 @@ from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_c
 from graphrag_ray.query.methods.context_filling import Share, fill, records_that_fit
 from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, check_graph
-from graphrag_ray.query.methods.local_search import EDGES, MAX_LISTED_CHUNKS, by_importance, by_turns
+from graphrag_ray.query.methods.local_search import (
+    EDGES,
+    EXCERPT_SIZE,
+    MAX_EDGES,
+    MAX_LISTED_CHUNKS,
+    by_importance,
+    by_turns,
+    relationships_in_order,
+)
 from graphrag_ray.query.methods.map_reduce import AnswerSpec, answer_spec, build_spec, parsed_or_none
 from graphrag_ray.query.methods.method import (
     Dialogues,
@@ -54,6 +62,7 @@ from graphrag_ray.query.methods.method import (
     Steps,
 )
 from graphrag_ray.query.methods.methods import MethodKind
+from graphrag_ray.query.methods.nearest import relevant, similarities_of
 from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits
 from graphrag_ray.query.methods.single_context import ADVICE, PHASE, answer_from
 
@@ -62,6 +71,8 @@ CONTEXT_SETTING = "lightrag_context_tokens"
 """Key of the setting under `query` that limits the context."""
 TOP_K = 40
 """Number of entities found by low-level keywords, and of relationships found by high-level keywords."""
+PUBLISHED_CONTEXT_TOKENS = 30_000
+"""LightRAG's own budget for a context. In smaller ones, the budgets of its parts shrink in proportion."""
 MIN_ELEMENT_TOKENS = 12
 """Assumed minimum size of an entity or relationship, which limits how many are loaded for a token budget."""
 MAX_NEAR_CHUNKS = 1_000
@@ -79,10 +90,11 @@ def search(question: Question, env: SearchEnv) -> Method:
     unsearched = {"local": "relationship", "global": "entity"}.get(mode)
     check_embedded(env, NAME, [kind for kind in _KINDS if kind != unsearched])
     first, last = keywords_spec(env.settings, env.prompts), answer_spec(env.settings, env.prompts)
-    check_context_fits(text, env, [last], setting=CONTEXT_SETTING)
+    setting = CONTEXT_SETTING if query.lightrag_context_tokens else "context_tokens"
+    check_context_fits(text, env, [last], setting=setting)
     bound = calls_bound(text, env, STAGE, first, 1, 0)
-    bound += calls_bound(text, env, PHASE, last, 1, query.lightrag_context_tokens)
-    check_budget(bound, query, ADVICE.format(CONTEXT_SETTING))
+    bound += calls_bound(text, env, PHASE, last, 1, query.lightrag_context_tokens or query.context_tokens)
+    check_budget(bound, query, ADVICE.format(setting))
     chunks = yield from matching_chunks(question.where)
     # Search by the keywords of the mode's level. If it has none, use the other level, or the question itself.
     (outcome,) = yield Dialogues(STAGE, [partial(list_keywords, text, first)])
@@ -94,7 +106,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     if outcome.result is None:
         notes = [WITHOUT_KEYWORDS.format(f" ({outcome.error})" if outcome.error else "")]
     context = yield from _context(text, ", ".join(low), ", ".join(high), env, chunks)
-    return (yield from answer_from(text, env, NAME, context, notes, CONTEXT_SETTING))
+    return (yield from answer_from(text, env, NAME, context, notes, setting))
 
 
 METHOD = MethodKind(
@@ -123,13 +135,14 @@ def _context(
         if texts[kind]
     ]
     lists: list[list[Hit]] = yield tuple(searches)
-    hits = {s.kind: [hit.id for hit in found] for s, found in zip(searches, lists, strict=True)}
-    near, related, near_chunks = (hits.get(kind, []) for kind in _KINDS)
+    hits = {s.kind: {hit.id: hit.score for hit in found} for s, found in zip(searches, lists, strict=True)}
+    near, related, near_chunks = (list(hits.get(kind, ())) for kind in _KINDS)
+    context_tokens = query.lightrag_context_tokens or query.context_tokens
     tokens = (query.lightrag_entity_tokens, query.lightrag_relationship_tokens)
-    budgets = [min(n, query.lightrag_context_tokens) for n in tokens]
-    # Read no more relationships than may fit: the most important of all are among the most important of each
-    # entity. With conditions, any of them may be excluded, so read all.
-    per_entity = 1 + tokens[1] // MIN_ELEMENT_TOKENS if chunks is None else None
+    shrunk = min(1.0, context_tokens / PUBLISHED_CONTEXT_TOKENS)
+    budgets = [min(int(n * shrunk), context_tokens) for n in tokens]
+    # With conditions, any relationship may be excluded, so read all.
+    per_entity = MAX_EDGES if chunks is None else None
     tables: list[pa.Table] = yield (
         Rows("relationships", EDGES, near, by=RELATIONSHIP_ENDS, limit_per_id=per_entity),
         Rows("relationships", EDGES, related),
@@ -140,10 +153,22 @@ def _context(
         edges = [row for row in edges if row["id"] in allowed_edges]
     ends = {row["id"]: (row["source_id"], row["target_id"]) for row in (*edges, *related_edges)}
     ends_of_related = dict.fromkeys(end for id_ in related if id_ in ends for end in ends[id_])
-    in_order = (
-        by_turns([near, list(ends_of_related)]),
-        by_turns([[row["id"] for row in sorted(edges, key=by_importance)], related]),
+    position = {id_: n for n, id_ in enumerate(near)}
+    share, edge_ids = query.lightrag_min_similarity, {row["id"] for row in edges}
+    if similar := (yield from similarities_of("relationship", edge_ids, text, env, share)):
+        edges = relationships_in_order(edges, position, query.local_relationships, similar)
+    else:
+        edges = sorted(edges, key=by_importance)
+    found = (
+        list(by_turns([near, list(ends_of_related)])),
+        list(by_turns([[row["id"] for row in edges], related])),
     )
+    stating, n_stating = yield from _chunks_stating(text, *found, ends, env, chunks)
+    in_order = []
+    for kind, ids_of_kind in zip(_KINDS, found, strict=False):
+        similar = yield from similarities_of(kind, ids_of_kind, text, env, share)
+        kept = relevant(ids_of_kind, similar, share)
+        in_order.append(sorted(kept, key=lambda id_: -similar.get(id_, 0.0)))
     elements: list[list[Record]] = []
     left_out = cut = 0
     ids = [
@@ -151,26 +176,25 @@ def _context(
         for kind, ordered, budget in zip(_KINDS, in_order, budgets, strict=False)
         for id_ in islice(ordered, 1 + budget // MIN_ELEMENT_TOKENS)
     ]
-    records = yield from load_records(ids, env, chunks)
+    records = yield from load_records(ids, env, chunks, text, EXCERPT_SIZE)
     for section, budget in zip(("Entities", "Relationships"), budgets, strict=True):
         of_section = [record for record in records if record.section == section]
         selected, n_cut = records_that_fit(of_section, budget, count)
         elements.append(selected)
         left_out += len(of_section) - len(selected)
         cut += n_cut
-    stating, n_stating = yield from _chunks_stating(text, elements[0], elements[1], ends, env, chunks)
     order = list(by_turns([near_chunks, stating]))[: query.lightrag_chunks]
-    chosen, _ = yield from prefix_that_fits(order, env, context_tokens=query.lightrag_context_tokens)
-    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
+    chosen, _ = yield from prefix_that_fits(order, env, context_tokens=context_tokens)
+    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env, about=text)
     left_out += max(n_stating, len(order)) - len(sources)
-    context = fill([Share(r) for r in (*elements, sources)], query.lightrag_context_tokens, count, left_out)
+    context = fill([Share(r) for r in (*elements, sources)], context_tokens, count, left_out)
     return replace(context, cut=context.cut + cut)
 
 
 def _chunks_stating(
     text: str,
-    entities: Sequence[Record],
-    relationships: Sequence[Record],
+    near: Sequence[str],
+    related: Sequence[str],
     ends_of: Mapping[str, tuple[str, str]],
     env: SearchEnv,
     chunks: Collection[str] | None,
@@ -179,8 +203,7 @@ def _chunks_stating(
 
     Also counts the chunks. Only chunks near the question are checked for frequent elements.
     """
-    near, related = [r.id for r in entities], [r.id for r in relationships]
-    ends = {id_: ends_of[id_] for id_ in related}
+    ends = {id_: ends_of[id_] for id_ in related if id_ in ends_of}
     looked_up = list(dict.fromkeys([*near, *(end for pair in ends.values() for end in pair)]))
     rows = (yield Rows("entities", ["id", "frequency"], looked_up)).to_pylist()
     common = {row["id"] for row in rows if (row["frequency"] or 0) > MAX_LISTED_CHUNKS}

@@ -32,11 +32,21 @@ from graphrag_ray.query.methods.context_filling import Share, fill
 from graphrag_ray.query.methods.document_filters import matching_chunks, matching_ids
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, communities_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import build_levels, is_auto
-from graphrag_ray.query.methods.method import By, Kind, Method, Question, Rows, Search, SearchEnv, Steps
+from graphrag_ray.query.methods.method import (
+    By,
+    Kind,
+    Method,
+    Question,
+    Rows,
+    Search,
+    SearchEnv,
+    Similarities,
+    Steps,
+)
 from graphrag_ray.query.methods.methods import MethodKind
-from graphrag_ray.query.methods.nearest import add_neighbours, rank
+from graphrag_ray.query.methods.nearest import add_neighbours, fuse, rank, relevant, similarities_of
 from graphrag_ray.query.methods.question_names import find_mentions, rarest_first
-from graphrag_ray.query.methods.record_loading import Row, load_records, prefix_that_fits
+from graphrag_ray.query.methods.record_loading import Row, distinct, load_records, prefix_that_fits
 from graphrag_ray.query.methods.single_context import answer_from
 
 NAME = "local"
@@ -47,8 +57,15 @@ MIN_CHUNK_TOKENS = 32
 """Assumed minimum size of a chunk, which limits how many are considered. Others count as left out."""
 MAX_LISTED_CHUNKS = 2_000
 """The chunks of a more frequent entity are not listed. Instead, chunks near the question are checked."""
+EXCERPT_SIZE = 0.5
+"""Size of excerpts (`excerpts.py`): the context has many short ones rather than a few long ones."""
 MAX_EDGES = 1_000
-"""Maximum number of relationships per entity, most important first. A frequent name may have a million."""
+"""Maximum number of relationships per entity that are compared with the question, most important first. A
+frequent name may have a million."""
+MAX_CLAIMS = 200
+"""Maximum number of claims per entity that are compared with the question."""
+GRAPH_WEIGHT = 0.25
+"""Weight of the order in the graph relative to the similarity to the question."""
 
 MEMBERS = ["id", "level", "entity_ids"]
 EDGES = ["id", "source_id", "target_id", "combined_degree", "weight"]
@@ -87,28 +104,38 @@ def context_for(
     resolve_hierarchy(env, over="entity")
     check_embedded(env, NAME, ["entity"])
     query = env.settings.query
-    near, named = yield from _near(text, env, chunks)
-    edges, claims, communities = yield from _elements_around(list(near), env, chunks)
+    near, named, similar = yield from _near(text, env, chunks)
+    edges, claims, communities = yield from _elements_around(text, list(near), env, chunks)
+    shown = {*named, *relevant(near, similar, query.local_min_similarity)}
     # Entities first, then relationships and claims alternately, so that neither displaces the other.
-    ids: list[tuple[Kind, str]] = [("entity", id_) for id_ in near]
+    ids: list[tuple[Kind, str]] = [("entity", id_) for id_ in near if id_ in shown]
     ids += [("relationship", edge["id"]) for edge in edges]
-    records = yield from load_records(ids, env, chunks)
+    records = yield from load_records(ids, env, chunks, text, EXCERPT_SIZE)
     related = [record for record in records if record.section == "Relationships"]
     elements = [record for record in records if record.section == "Entities"]
-    pairs = zip_longest(related, map(claim_record, claims))
+    pairs = zip_longest(related, distinct(map(claim_record, claims)))
     elements += [record for pair in pairs for record in pair if record]
-    limit = max(1, query.context_tokens // MIN_CHUNK_TOKENS)
+    limit = min(query.local_chunks, max(1, query.context_tokens // MIN_CHUNK_TOKENS))
     if query.local_pagerank and NAME_LINKS_TABLE in env.n_rows:
         (hits,) = yield from walk_chunks([text], env, limit, chunks)
         order, n_containing = [hit.id for hit in hits], len(hits)
     else:
         order, n_containing = yield from _chunks_around(text, near, named, edges, env, chunks, limit)
     chosen, _ = yield from prefix_that_fits(order, env)
-    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env)
+    sources = yield from load_records(
+        (("text_unit", id_) for id_ in chosen), env, about=text, size=EXCERPT_SIZE
+    )
     left_out = n_containing - len(chosen)
     reports: list[Record] = []
     if chunks is None:
-        reports = yield from load_records((yield from reports_around(near, env, communities, finest)), env)
+        around = yield from reports_around(near, env, communities, finest)
+        kind = resolve_hierarchy(env).report_kind
+        share, report_ids = query.local_min_similarity, [id_ for _, id_ in around]
+        similar = yield from similarities_of(kind, report_ids, text, env, share)
+        report_ids = relevant(report_ids, similar, share)
+        reports = yield from load_records(
+            ((kind, id_) for id_ in report_ids), env, about=text, size=EXCERPT_SIZE
+        )
     shares = [
         Share(sources, query.local_text_share),
         Share(elements, 1 - query.local_text_share - query.local_report_share),
@@ -131,8 +158,12 @@ def finest_level(level: str | int | None, env: SearchEnv) -> Steps[int]:
 
 def _near(
     text: str, env: SearchEnv, chunks: Collection[str] | None
-) -> Steps[tuple[dict[str, int], list[str]]]:
-    """Find mentioned, then nearest entities with their chunk counts. Also returns the mentioned ids."""
+) -> Steps[tuple[dict[str, int], list[str], dict[str, float]]]:
+    """Find mentioned, then nearest entities.
+
+    Returns:
+        The number of chunks of each, the ids of those mentioned, and the similarity of the nearest.
+    """
     possible = yield from matching_ids("entity", chunks)
     mentioned = find_mentions(text)
     k, columns = env.settings.query.local_entities, ["id", "frequency"]
@@ -146,16 +177,19 @@ def _near(
     order = dict.fromkeys([*named, *(hit.id for hit in hits)])
     others = yield Rows("entities", columns, [id_ for id_ in order if id_ not in frequency])
     frequency |= {row["id"]: row["frequency"] or 0 for row in others.to_pylist()}
-    return {id_: frequency[id_] for id_ in order if id_ in frequency}, named
+    near = {id_: frequency[id_] for id_ in order if id_ in frequency}
+    return near, named, {hit.id: hit.score for hit in hits}
 
 
 def _elements_around(
-    entities: Sequence[str], env: SearchEnv, chunks: Collection[str] | None
+    text: str, entities: Sequence[str], env: SearchEnv, chunks: Collection[str] | None
 ) -> Steps[tuple[list[Row], list[Row], pa.Table]]:
-    """Find the most important relationships and claims of entities, and the communities that contain them."""
+    """Find the most relevant relationships and claims of entities, and the communities that contain them."""
     query, position = env.settings.query, {id_: n for n, id_ in enumerate(entities)}
     # With conditions there is no limit, because the matching rows may have the lowest rank.
-    most_edges, most_claims = (MAX_EDGES, query.local_claims) if chunks is None else (None, None)
+    share = query.local_min_similarity
+    n_claims = max(MAX_CLAIMS, query.local_claims) if share else query.local_claims
+    most_edges, most_claims = (MAX_EDGES, n_claims) if chunks is None else (None, None)
     columns = EDGES if chunks is None else [*EDGES, "text_unit_ids"]
     tables = yield (
         Rows("relationships", columns, entities, by=RELATIONSHIP_ENDS, limit_per_id=most_edges),
@@ -167,12 +201,19 @@ def _elements_around(
         [r for r in table.to_pylist() if chunks is None or not only.isdisjoint(r["text_unit_ids"])]
         for table in tables[:2]
     )
-    chosen = relationships_in_order(edges, position, query.local_relationships)
+    ids = {row["id"] for row in edges}
+    similar = yield from similarities_of("relationship", ids, text, env, share)
+    edges = relevant_rows(edges, similar, share)
+    chosen = relationships_in_order(edges, position, query.local_relationships, similar)
     if chunks is None:
         with_chunks = yield Rows("relationships", ["id", "text_unit_ids"], [row["id"] for row in chosen])
         lists = {row["id"]: row for row in with_chunks.to_pylist()}
         chosen = [{**row, **lists[row["id"]]} for row in chosen if row["id"] in lists]
-    return chosen, claims_in_order(claims, position, query.local_claims), tables[2]
+    if share and claims:
+        scores: list[float] = yield Similarities(text, [row["description"] or "" for row in claims])
+        similar = {row["id"]: score for row, score in zip(claims, scores, strict=True)}
+        claims = relevant_rows(claims, similar, share)
+    return chosen, claims_in_order(claims, position, query.local_claims, similar), tables[2]
 
 
 def _chunks_around(
@@ -230,8 +271,23 @@ def reports_around(
     return [(kind.report_kind, report[c]) for c in communities_in_order(members, ranked)]
 
 
-def relationships_in_order(rows: Iterable[Row], position: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Order relationships (EDGES) between the entities, then `per_entity` relationships to other entities."""
+def relevant_rows(rows: Iterable[Row], similarity: Mapping[str, float], share: float) -> list[Row]:
+    by_id = {row["id"]: row for row in rows}
+    return [by_id[id_] for id_ in relevant(by_id, similarity, share)]
+
+
+def relationships_in_order(
+    rows: Iterable[Row],
+    position: Mapping[str, int],
+    per_entity: int,
+    similarity: Mapping[str, float] | None = None,
+) -> list[Row]:
+    """Order relationships (EDGES) by similarity to the question and by their order in the graph.
+
+    The order in the graph is Microsoft GraphRAG's: relationships between the entities, then `per_entity` to
+    others, shared ones first, and in each group by importance. With similarities, each entity has at most
+    `per_entity` relationships.
+    """
     inside: list[Row] = []
     outside: list[tuple[str, Row]] = []
     touched: dict[str, set[str]] = defaultdict(set)
@@ -245,7 +301,20 @@ def relationships_in_order(rows: Iterable[Row], position: Mapping[str, int], per
             touched[others[0]].update(e for e in ends if e in position)
     inside.sort(key=by_importance)
     outside.sort(key=lambda edge: (-len(touched[edge[0]]), by_importance(edge[1])))
-    return inside + [row for _, row in outside[: per_entity * len(position)]]
+    if not similarity:
+        return inside + [row for _, row in outside[: per_entity * len(position)]]
+    order = {row["id"]: row for row in (*inside, *(row for _, row in outside))}
+    in_graph = {id_: -float(n) for n, id_ in enumerate(order)}
+    scores = {id_: similarity.get(id_, 0.0) for id_ in order}
+    n_shown: Counter[str] = Counter()
+    chosen = []
+    for id_ in fuse([scores, in_graph], [1 - GRAPH_WEIGHT, GRAPH_WEIGHT]):
+        row = order[id_]
+        near = {row["source_id"], row["target_id"]} & position.keys()
+        if all(n_shown[end] < per_entity for end in near):
+            n_shown.update(near)
+            chosen.append(row)
+    return chosen
 
 
 def by_importance(row: Row) -> tuple[float, float, str]:
@@ -253,9 +322,21 @@ def by_importance(row: Row) -> tuple[float, float, str]:
     return -row["combined_degree"], -row["weight"], row["id"]
 
 
-def claims_in_order(rows: Iterable[Row], position: Mapping[str, int], per_entity: int) -> list[Row]:
-    """Order claims by the position of their subject, then by number of chunks, at most `per_entity` each."""
-    order = sorted(rows, key=lambda r: (position[r["subject_entity_id"]], -len(r["text_unit_ids"]), r["id"]))
+def claims_in_order(
+    rows: Iterable[Row],
+    position: Mapping[str, int],
+    per_entity: int,
+    similarity: Mapping[str, float] | None = None,
+) -> list[Row]:
+    """Order claims by subject, similarity and number of chunks, at most `per_entity` of each subject."""
+    similar = similarity or {}
+    order = sorted(
+        rows,
+        key=lambda r: (
+            *(position[r["subject_entity_id"]], -similar.get(r["id"], 0.0)),
+            *(-len(r["text_unit_ids"]), r["id"]),
+        ),
+    )
     by_subject = groupby(order, lambda r: r["subject_entity_id"])
     return [row for _, claims in by_subject for row in islice(claims, per_entity)]
 

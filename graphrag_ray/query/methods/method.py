@@ -119,6 +119,17 @@ class Walk:
 
 
 @dataclass(frozen=True, slots=True)
+class Similarities:
+    """Request the cosine similarity of texts to a question by the offline embedding. Resolves to floats.
+
+    It needs no call, so it suits texts that the index does not embed, such as the sentences of a chunk.
+    """
+
+    question: str
+    texts: Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
 class WalkHit:
     """A chunk that a walk visited, and the path to it, which alternates between names and chunk ids."""
 
@@ -158,7 +169,7 @@ class Notice:
     text: str
 
 
-Need: TypeAlias = Rows | Search | LevelSearch | NameCounts | Walk | Dialogues[Any] | Notice
+Need: TypeAlias = Rows | Search | LevelSearch | NameCounts | Walk | Similarities | Dialogues[Any] | Notice
 Steps: TypeAlias = Generator[Any, Any, T]
 """A generator that yields needs and returns a T."""
 Method: TypeAlias = Steps[Answer]

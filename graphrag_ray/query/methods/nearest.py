@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
-from graphrag_ray.base.declarations import SEARCHABLE_KINDS
-from graphrag_ray.graph.report_context import Context, Record, passage_record
+from graphrag_ray.base.schema import search_index_table
+from graphrag_ray.graph.report_context import Context, passage_record
 from graphrag_ray.query.methods.context_filling import MIN_NEIGHBOUR_TOKENS, Neighbour, Share, fill
-from graphrag_ray.query.methods.method import Hit, Kind, Rows, Search, SearchEnv, Steps
+from graphrag_ray.query.methods.method import By, Hit, Kind, Rows, Search, SearchEnv, Steps
 from graphrag_ray.query.methods.record_loading import load_records, prefix_that_fits, with_documents
 
 T = TypeVar("T")
@@ -32,6 +33,29 @@ def rank(searches: Sequence[Search], env: SearchEnv, k: int | None = None) -> St
     )
 
 
+def similarities_of(
+    kind: Kind, ids: Collection[str], text: str, env: SearchEnv, share: float
+) -> Steps[dict[str, float]]:
+    """Score records by similarity to a text: by embedding or, without one, by keywords.
+
+    Returns {} if they are not indexed, or if the minimum `share` of the highest similarity is 0.
+    """
+    wanted = sorted(ids)
+    by: By = "vector" if env.n_rows.get(f"embeddings_{kind}") else "keyword"
+    if not share or not wanted or (by == "keyword" and search_index_table(kind, by) not in env.n_rows):
+        return {}
+    hits: list[Hit] = yield Search(kind, by, text, len(wanted), wanted)
+    return {hit.id: hit.score for hit in hits}
+
+
+def relevant(ids: Iterable[str], similarity: Mapping[str, float], share: float) -> list[str]:
+    """Leave out ids whose similarity is below this share of the highest. Without similarities, keep all."""
+    if not share or not similarity:
+        return list(ids)
+    lowest = share * max(0.0, *similarity.values())
+    return [id_ for id_ in ids if similarity.get(id_, 0.0) >= lowest]
+
+
 def default_k(env: SearchEnv) -> int:
     return max(MIN_HITS, 2 * env.settings.query.context_tokens // TYPICAL_CHUNK_TOKENS)
 
@@ -46,8 +70,7 @@ def nearest_context(
     """
     budget = env.settings.query.context_tokens
     k = default_k(env)
-    by_key: dict[tuple[str, str], Record] = {}
-    loaded: set[RecordId] = set()
+    text = searches[0].text
     contexts = 1.5
     while True:
         order = yield from rank(searches, env, k)
@@ -58,11 +81,7 @@ def nearest_context(
                 first, are_all = yield from prefix_that_fits(ranked_chunks, env, contexts)
                 likely = set(first)
             candidates = [(kind, id_) for kind, id_ in order if kind != "text_unit" or id_ in likely]
-            records = yield from load_records((c for c in candidates if c not in loaded), env, chunks)
-            loaded.update(candidates)
-            by_key |= {(record.section, record.id): record for record in records}
-            keys = [(SEARCHABLE_KINDS[kind].section, id_) for kind, id_ in candidates]
-            shares = [Share([by_key[key] for key in keys if key in by_key])]
+            shares = [Share((yield from load_records(candidates, env, chunks, text)))]
             context = fill(shares, budget, env.count)
             if context.left_out or are_all:
                 break
@@ -97,8 +116,10 @@ def add_neighbours(
     chunks = sources[: query.adjacent_chunks]
     if not chunks or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
         return context
-    rows = (yield Rows("text_units", ["id", "document_id", "start", "end"], chunks)).to_pylist()
-    row_of = {row["id"]: row for row in rows if row["document_id"]}
+    columns = ["id", "document_id", "start", "end", "n_tokens"]
+    rows = (yield Rows("text_units", columns, chunks)).to_pylist()
+    longest = query.passage_tokens or math.inf  # an excerpt does not continue in the next chunk
+    row_of = {row["id"]: row for row in rows if row["document_id"] and (row["n_tokens"] or 0) <= longest}
     ids = list(dict.fromkeys(row["document_id"] for row in row_of.values()))
     documents = (yield Rows("documents", ["id", "text_unit_ids"], ids)).to_pylist() if ids else []
     order = {d["id"]: d["text_unit_ids"] or [] for d in documents}

@@ -3,12 +3,15 @@
 The description of an entity or relationship summarises all chunks. If a question is restricted to some chunks
 (`--where`), it is replaced by the descriptions from these chunks. A chunk is labelled with the title and date
 of its document and the metadata columns of `chunking.prepend_metadata`.
+
+For a context about a question, text that chunks share is shown once, under the first of them, as are equal
+descriptions. Long texts are shortened to their most relevant parts (`excerpts.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
@@ -16,6 +19,7 @@ from typing import Any, TypeAlias
 from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label
+from graphrag_ray.corpus.quotes import folded_words
 from graphrag_ray.graph.report_context import (
     Record,
     entity_record,
@@ -24,10 +28,13 @@ from graphrag_ray.graph.report_context import (
     relationship_record,
     report_record,
 )
+from graphrag_ray.query.methods.excerpts import excerpts
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 LABEL_TOKENS = 40
 """Maximum size of a chunk's label. Each metadata column in it adds as much."""
+
+SPAN = ("start", "end")
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -67,9 +74,20 @@ _FORMATS: dict[Kind, _Format] = {
 
 
 def load_records(
-    wanted: Iterable[tuple[Kind, str]], env: SearchEnv, chunks: Collection[str] | None = None
+    wanted: Iterable[tuple[Kind, str]],
+    env: SearchEnv,
+    chunks: Collection[str] | None = None,
+    about: str = "",
+    size: float = 1.0,
 ) -> Steps[list[Record]]:
-    """Load the records that exist, in the given order. `chunks` restricts descriptions to these chunks."""
+    """Load the records that exist, in the given order.
+
+    Args:
+        chunks: Restrict descriptions to these chunks. None allows all.
+        about: The question. If given, repeated text is left out and long texts are shortened. "" loads
+            complete records.
+        size: Average size of shortened texts, as a share of `query.passage_tokens`.
+    """
     order = list(wanted)
     ids: dict[Kind, list[str]] = {}
     for kind, id_ in order:
@@ -78,7 +96,8 @@ def load_records(
     for kind, of_kind in ids.items():
         form = _FORMATS[kind]
         if chunks is None or not form.instances:
-            needs.append(Rows(SEARCHABLE_KINDS[kind].table, ["id", *form.columns], of_kind))
+            columns = ["id", *form.columns, *(SPAN if about and kind == "text_unit" else ())]
+            needs.append(Rows(SEARCHABLE_KINDS[kind].table, columns, of_kind))
         else:
             columns = [f"{kind}_id", "text_unit_id", *form.columns]
             needs.append(Rows(form.instances, columns, of_kind, by=f"{kind}_id"))
@@ -88,10 +107,57 @@ def load_records(
         form, rows = _FORMATS[kind], table.to_pylist()
         if kind == "text_unit":
             rows = yield from with_documents(rows, env)
+            if about:
+                by_id = {row["id"]: row for row in rows}
+                rows = without_overlaps([by_id[id_] for id_ in ids[kind] if id_ in by_id])
         elif chunks is not None and form.instances:
             rows = _described_by(chunks, kind, rows, env)
-        records |= {(kind, row["id"]): form.record(row) for row in rows}
+        loaded = {row["id"]: form.record(row) for row in rows}
+        if about:
+            first = distinct(loaded[id_] for id_ in ids[kind] if id_ in loaded)
+            loaded = {record.id: record for record in (yield from excerpts(first, about, env, size))}
+        records |= {(kind, id_): record for id_, record in loaded.items()}
     return [records[key] for key in order if key in records]
+
+
+def without_overlaps(rows: Iterable[Row]) -> list[Row]:
+    """Cut the text that a chunk shares with earlier rows of its document, and drop chunks without a rest."""
+    shown: dict[str, list[tuple[int, int]]] = {}
+    shortened: list[Row] = []
+    for row in rows:
+        start, end = None, None
+        if row["document_id"] and row["start"] is not None and row["end"] is not None:
+            start, end = row["start"], row["end"]
+            spans = shown.setdefault(row["document_id"], [])
+            for first, last in spans:
+                if first <= start < last:
+                    start = last
+                elif start < first < end <= last:
+                    end = first
+            spans.append((row["start"], row["end"]))
+            start, end = start - row["start"], max(0, end - row["start"])
+        text = row["text"][start:end]
+        if text.strip():
+            shortened.append({**row, "text": text})
+    return shortened
+
+
+def distinct(records: Iterable[Record]) -> list[Record]:
+    """Show each text once, ignoring case, spacing and punctuation.
+
+    A record with the text of an earlier one is left out, or has only its name if it is an entity.
+    """
+    shown: set[str] = set()
+    different: list[Record] = []
+    for record in records:
+        *fields, text = record.fields
+        words = " ".join(folded_words(text))
+        if not words or words not in shown:
+            different.append(record)
+        elif record.section == "Entities":
+            different.append(replace(record, fields=(*fields, "")))
+        shown.add(words)
+    return different
 
 
 def _described_by(chunks: Collection[str], kind: Kind, instances: Sequence[Row], env: SearchEnv) -> list[Row]:
@@ -126,7 +192,8 @@ def prefix_that_fits(
     n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))
     order = [id_ for id_ in chunks if id_ in n_tokens]
     budget = context_tokens or env.settings.query.context_tokens
-    ends = accumulate(min(budget, n_tokens[id_] or 0) for id_ in order)
+    longest = min(budget, env.settings.query.passage_tokens or budget)
+    ends = accumulate(min(longest, n_tokens[id_] or 0) for id_ in order)
     first = order[: 1 + sum(end <= contexts * budget for end in ends)]
     return first, len(first) == len(order)
 

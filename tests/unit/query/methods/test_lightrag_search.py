@@ -19,8 +19,8 @@ from graphrag_ray.base.errors import BudgetSpent, UsageError
 from graphrag_ray.base.messages import ChatReply, Reply, Request
 from graphrag_ray.query.methods import lightrag_search
 from graphrag_ray.query.methods.answer import Answer
-from graphrag_ray.query.methods.lightrag_search import MIN_ELEMENT_TOKENS, TOP_K
-from graphrag_ray.query.methods.local_search import MAX_LISTED_CHUNKS
+from graphrag_ray.query.methods.lightrag_search import TOP_K
+from graphrag_ray.query.methods.local_search import MAX_EDGES, MAX_LISTED_CHUNKS
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows, Search
 
 HIGH, LOW = "writing letters, friendship", "ALICE, BOB"
@@ -93,6 +93,7 @@ def ask(
     where: tuple[str, ...] = (),
     **query: Any,
 ) -> tuple[Answer, Snapshot]:
+    query = {"lightrag_min_similarity": 0} | query
     snap = Snapshot(tables() if tables_ is None else tables_, near, answer or listing())
     question = Question("What about ALICE ?", where=where)
     return snap.run(lightrag_search.search(question, snap.given(lightrag_mode=mode, **query))), snap
@@ -186,7 +187,7 @@ def test_chunks_of_frequent_entity_are_not_listed():
     lists = [n for n in snap.needs if isinstance(n, Rows) and "text_unit_ids" in n.columns]
     assert lists and not any(n.ids for n in lists)
     edges = [n for n in snap.needs if isinstance(n, Rows) and n.table == "relationships" and n.by != "id"]
-    assert [n.limit_per_id for n in edges] == [1 + 8_000 // MIN_ELEMENT_TOKENS]
+    assert [n.limit_per_id for n in edges] == [MAX_EDGES]
     # The chunks near the question that mention them are the same as if all lists were read.
     assert shown(answer, "Sources") == ["t4", "t2", "t3", "t5", "t1"]
 
@@ -226,9 +227,27 @@ def test_index_without_required_embeddings_is_rejected():
     assert snap.run(lightrag_search.search(Question("Who is ALICE ?"), replace(local, n_rows=without))).found
 
 
+def test_elements_nearest_to_the_question_come_first():
+    answer, _ = ask("hybrid", lightrag_min_similarity=0.01)
+    assert shown(answer, "Entities") == ["ALICE", "BOB"], "those that the search does not find are left out"
+    assert shown(answer, "Relationships") == ["CAROL-DAVE"]
+
+
+def test_default_context_is_that_of_other_methods():
+    town = tables()
+    for row in town["text_units"]:
+        row |= {"text": f"{row['text']} {row['id']} went on. " * 400, "n_tokens": 4_000}
+    used = ask("mix", town, passage_tokens=None)[0].contexts[0]
+    assert 4_000 < used.n_tokens <= 8_000
+    published = ask("mix", town, passage_tokens=None, lightrag_context_tokens=30_000)[0].contexts[0]
+    assert published.n_tokens > 14_000
+
+
 def test_budget_is_checked_before_keywords_call():
     with pytest.raises(BudgetSpent, match=r"lower query\.lightrag_context_tokens"):
-        ask(budget_tokens=20_000)
+        ask(budget_tokens=20_000, lightrag_context_tokens=30_000)
+    with pytest.raises(BudgetSpent, match=r"lower query\.context_tokens"):
+        ask(budget_tokens=8_000)
     with pytest.raises(UsageError, match=r"Set query\.lightrag_context_tokens to"):
         ask(lightrag_context_tokens=127_900)
 

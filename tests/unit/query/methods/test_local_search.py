@@ -135,6 +135,7 @@ def snapshot(tables: dict[str, list[dict[str, Any]]] | None = None, near: tuple[
 def shown(
     snap: Snapshot, question: str, chunks: frozenset[str] | None = None, level: Any = None, **query: Any
 ) -> dict[str, list[dict[str, str]]]:
+    query = {"local_min_similarity": 0} | query
     finest = snap.run(finest_level(level, snap.given()))
     context = snap.run(context_for(question, snap.given(**query), chunks=chunks, finest=finest))
     return parse_sections(context.text)
@@ -199,6 +200,55 @@ def test_inner_relationships_come_before_outer_ones():
     assert order == ["ALICE-BOB", "BOB-CAROL", "ALICE-CAROL", "ALICE-ERIN", "ALICE-DAVIS", "BOB-DAVE"]
     assert [r["id"] for r in relationships_in_order(rows, place, 1)] == order[:3]
     assert [r["id"] for r in relationships_in_order(rows, place, 0)] == order[:1]
+
+
+def test_relationships_of_a_hub_are_ranked_by_similarity():
+    place = {entity_id("ALICE"): 0, entity_id("BOB"): 1}
+    rows = [edge("ALICE", f"P{n}", 100 - n) for n in range(50)] + [edge("ALICE", "BOB", 1)]
+    similar = {"ALICE-P40": 0.9, "ALICE-P7": 0.5, "ALICE-BOB": 0.1}
+    order = [r["id"] for r in relationships_in_order(rows, place, 3, similar)]
+    assert order == ["ALICE-P40", "ALICE-P7", "ALICE-BOB"]
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from("ABCDE"), st.sampled_from("ABCDE"), st.integers(0, 9)), max_size=40),
+    st.lists(st.floats(-1, 1), min_size=40, max_size=40),
+    st.integers(0, 5),
+)
+def test_no_entity_has_more_relationships_than_allowed(
+    pairs: list[tuple[str, str, int]], scores: list[float], per_entity: int
+):
+    place = {entity_id("A"): 0, entity_id("B"): 1}
+    rows = list({f"{a}-{b}": edge(a, b, n) for a, b, n in pairs}.values())
+    similar = {row["id"]: score for row, score in zip(rows, scores, strict=False)}
+    chosen = relationships_in_order(rows, place, per_entity, similar)
+    for end in place if similar else ():
+        assert sum(end in (row["source_id"], row["target_id"]) for row in chosen) <= per_entity
+    ids = [row["id"] for row in chosen]
+    fewer = [row["id"] for row in relationships_in_order(rows, place, max(0, per_entity - 1), similar)]
+    assert len(set(ids)) == len(ids) and (not similar or len(fewer) <= len(ids))
+
+
+def test_elements_far_from_the_question_are_left_out():
+    tables = town()
+    near = {
+        "entity": [entity_id("ALICE"), entity_id("DAVE")],
+        "relationship": ["ALICE-CAROL", "ALICE-BOB", "BOB-DAVE"],
+        "community_report": [report_id("k1"), report_id("k2")],
+    }
+    tables["covariates"] = [
+        {**claim("ALICE", "c1", "t1"), "description": "ALICE sold the mill"},
+        {**claim("ALICE", "c2", "t1"), "description": "Weather in autumn"},
+    ]
+    snap = Snapshot(tables, lambda search: near.get(search.kind, []))
+    question = "What did Bob say of the mill?"
+    sections = shown(snap, question, local_min_similarity=0.6)
+    assert [r["entity"] for r in sections["Entities"]] == ["BOB", "ALICE"], "named ones stay"
+    assert [r["target"] for r in sections["Relationships"]] == ["CAROL"]
+    assert [r["description"] for r in sections["Claims"]] == ["ALICE sold the mill"]
+    assert [r["title"] for r in sections["Reports"]] == ["On k1"]
+    everything = shown(snap, question)
+    assert all(len(everything[name]) > len(rows) for name, rows in sections.items() if name != "Sources")
 
 
 def test_claims_follow_entities_and_are_limited():
@@ -331,11 +381,11 @@ def test_reads_are_limited_to_one_context():
     tables = town()
     many = [f"x{i}" for i in range(500)]
     tables["entities"] = [person("ALICE", *many)]
-    tables["text_units"] = [{"id": i, "text": i + " word" * 100, "n_tokens": 100} for i in many]
+    tables["text_units"] = [{"id": i, "text": f"word {i} " * 25, "n_tokens": 100} for i in many]
     snap = snapshot(tables, near=("ALICE",))
-    context = snap.run(context_for("?", snap.given(context_tokens=1000)))
+    context = snap.run(context_for("?", snap.given(context_tokens=1000, local_chunks=50)))
     read = [n.ids for n in snap.needs if isinstance(n, Rows) and "text" in n.columns]
-    assert [len(ids) for ids in read] == [16] and context.left_out >= 490
+    assert [len(ids) for ids in read] == [16] and context.left_out >= 489
     assert context.n_tokens > 900, "what the others leave is for chunks"
 
 
