@@ -20,10 +20,10 @@ from graphrag_ray.corpus.document_titles import document_header
 from graphrag_ray.corpus.repeated_paragraphs import (
     Span,
     find_repeats,
-    leave_out,
     merge_overlapping,
     min_documents,
     paragraphs,
+    shown_texts,
 )
 from graphrag_ray.corpus.tokens import count_tokens_of, vocabulary_for
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract
@@ -122,10 +122,8 @@ class ChunkCounter:
         header = chunk_header(document, self._settings.chunking)
         cuts = split_into_chunks(document.text, self._settings.chunking, self._vocabulary, header(""))
         texts = [document.text[c.start : c.end] for c in cuts]
-        chunks = [
-            ChunkText(leave_out(text, left_out, cut.start)[0], header(text))
-            for text, cut in zip(texts, cuts, strict=True)
-        ]
+        shown = shown_texts(texts, [c.start for c in cuts], left_out)
+        chunks = [ChunkText(part, header(text)) for (part, _), text in zip(shown, texts, strict=True)]
         # A run embeds equal chunks once, and sends chunks once that are equal after leaving out spans.
         embedded = _add_new(self._embedded, [ChunkText(text, header(text)) for text in texts])
         shown_chunks = [chunk for chunk in chunks if chunk.text]
