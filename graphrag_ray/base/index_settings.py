@@ -402,9 +402,10 @@ class Extraction(_Strict):
     repeated_paragraphs: Literal["once", "keep"] = "once"
     """once: show a paragraph that many documents repeat word for word, such as a legal notice, to the model
     only in the first document that has it, by path and row. Other requests leave it out, and a chunk without
-    any other text costs no call. Applies to paragraphs of at least 120 bytes (20 words of English) in a tenth
-    of the documents, but no fewer than 3; in a large corpus, 10 documents are enough. keep: show every chunk
-    in full. An index keeps its value until you set another one. Affected chunks are then extracted again."""
+    any other text costs no call, but a document without any other text is shown in full. Applies to
+    paragraphs of at least 120 bytes (20 words of English) in a tenth of the documents, but no fewer than 3;
+    in a large corpus, 10 documents are enough. keep: show every chunk in full. An index keeps its value until
+    you set another one. Affected chunks are then extracted again."""
 
     @field_validator("entity_types", mode="before")
     @classmethod

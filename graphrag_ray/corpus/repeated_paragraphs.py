@@ -6,6 +6,8 @@ around them its meaning. Two paragraphs are the same if their folded texts are: 
 to case and whitespace, so the width at which lines are wrapped does not matter. A paragraph is repeated if
 `min_documents` different documents contain it. Repetition within one document does not count.
 
+A document that contains nothing else is left as it is: it may differ from others in title and date only.
+
 The rule needs no knowledge of the language, and depends on nothing but the texts and the order of documents.
 All of the text is shown at least once: the first occurrence of a paragraph is left out only as part of a
 longer one, and that one occurs earlier.
@@ -132,3 +134,13 @@ def leave_out(text: str, spans: Sequence[Span], start: int = 0) -> tuple[str, in
     rest = [*pieces[::2], text[end:]]
     is_empty = not any(c.isalnum() for piece in rest for c in piece)
     return "" if is_empty else "".join([*pieces, rest[-1]]), n_left_out
+
+
+def shown_texts(texts: Sequence[str], starts: Sequence[int], spans: Sequence[Span]) -> list[tuple[str, int]]:
+    """Apply `leave_out` to all chunks of a document, unless nothing would remain of it.
+
+    Args:
+        starts: Offset of each chunk.
+    """
+    shown = [leave_out(text, spans, start) for text, start in zip(texts, starts, strict=True)]
+    return shown if any(text for text, _ in shown) else [(text, 0) for text in texts]

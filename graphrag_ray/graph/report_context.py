@@ -121,8 +121,8 @@ def passage_record(id_: str, text: str, document: str = "") -> Record:
 
 
 def leave_out_shown(record: Record, shown: Collection[str]) -> Record:
-    """Replace the paragraphs of a record that a context already shows with a mark."""
-    text, pieces, end = record.fields[-1], [], 0
+    """Replace paragraphs that a context already shows with a mark, unless the record has no other text."""
+    text, pieces, end = record.fields[-1], list[str](), 0
     for paragraph in record.paragraphs:
         if paragraph in shown:
             start = text.find(paragraph, end)
@@ -130,9 +130,10 @@ def leave_out_shown(record: Record, shown: Collection[str]) -> Record:
                 break
             pieces += [text[end:start], MARK]
             end = start + len(paragraph)
-    if not pieces:
+    rest = [*pieces[::2], text[end:]]
+    if not pieces or not any(c.isalnum() for piece in rest for c in piece):
         return record
-    return replace(record, fields=(*record.fields[:-1], "".join([*pieces, text[end:]])))
+    return replace(record, fields=(*record.fields[:-1], "".join([*pieces, rest[-1]])))
 
 
 def _record(section: str, id_: str, *fields: str) -> Record:

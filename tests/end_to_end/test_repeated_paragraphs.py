@@ -15,7 +15,7 @@ NOTICE = (
 CALLS = {
     f"call{i}.txt": f"Call of quarter {i}.\n\n{NOTICE}\n{a} met {b} in quarter {i}.\n"
     for i, (a, b) in enumerate(itertools.pairwise(["ALICE", "BOB", "CAROL", "DAVE", "ERIN"]), 1)
-} | {"notice.txt": NOTICE}
+}
 KEEP = {"extraction": {"repeated_paragraphs": "keep"}}
 
 
@@ -29,7 +29,6 @@ def test_a_notice_is_shown_once_and_stays_in_the_index(world: World):
     world.write(CALLS)
     done = world.index()
     texts = shown(world)
-    assert len(texts) == 4, "the document that contains only the notice costs no call"
     assert sum("ACME" in text for text in texts) == 1 and sum("[…]" in text for text in texts) == 3
     (first,) = (text for text in texts if "ACME" in text)
     assert "Call of quarter 1." in first
@@ -37,11 +36,28 @@ def test_a_notice_is_shown_once_and_stays_in_the_index(world: World):
     (acme,) = (e for e in world.table("entities") if e["title"] == "ACME")
     assert acme["frequency"] == 1
     counts = done.manifest.steps["extract"]["counts"]
-    assert (counts["shortened_chunks"], counts["left_out_chunks"]) == (3, 1)
-    assert counts["left_out_characters"] == 4 * len(NOTICE.strip())
-    assert done.manifest.steps["repeats"]["counts"] == {"left_out_paragraphs": 4}
+    assert counts["shortened_chunks"] == 3 and counts["left_out_characters"] == 3 * len(NOTICE.strip())
+    assert done.manifest.steps["repeats"]["counts"] == {"repeated_paragraphs": 3}
     asked = world.asked()
     assert not world.index().committed and world.asked() == asked
+
+
+LONG = {"chunking": {"size": 60, "overlap": 0, "min_last_chunk_tokens": 1}}
+"""Chunks that are as long as the notice."""
+
+
+def test_a_chunk_without_other_text_costs_no_call(world: World):
+    body = "ALICE met BOB in the first of many long quarters that the people of this town remember. " * 6
+    world.write({name: f"{body}{text}" for name, text in CALLS.items()})
+    done = world.index(**LONG)
+    n = done.manifest.steps["extract"]["counts"]["left_out_chunks"]
+    assert n == 3 and len(world.table("text_units")) == len(shown(world)) + n
+
+
+def test_a_document_without_other_text_is_shown_in_full(world: World):
+    world.write({**CALLS, "notice.txt": NOTICE, "other.txt": f"{NOTICE}\n\n***"})
+    world.index()
+    assert sum(NOTICE.strip() in text for text in shown(world)) == 3
 
 
 def test_claims_leave_out_the_same_paragraphs(world: World):
@@ -54,7 +70,7 @@ def test_claims_leave_out_the_same_paragraphs(world: World):
 def test_a_setting_shows_every_chunk_in_full(world: World):
     world.write(CALLS)
     done = world.index(**KEEP)
-    assert len(shown(world)) == 5 and all("ACME" in text for text in shown(world))
+    assert len(shown(world)) == 4 and all("ACME" in text for text in shown(world))
     assert "repeats" not in done.manifest.steps
 
 
@@ -75,7 +91,7 @@ def test_an_existing_index_costs_no_call_until_the_setting_is_set(world: World, 
     assert NOTICE.strip() in text
     asked = world.asked()
     world.index(extraction={"repeated_paragraphs": "once"})
-    assert len(shown(world, asked)) == 4, "the chunks that become shorter"
+    assert len(shown(world, asked)) == 3, "the chunks that become shorter"
     asked = world.asked()
     assert not world.index().committed and world.asked() == asked
 
@@ -99,7 +115,7 @@ def forget_setting(world: World, monkeypatch: Any) -> None:
 def test_an_update_equals_an_index_built_from_scratch(world: World, built: Built):
     world.write({name: CALLS[name] for name in ("call2.txt", "call3.txt")})
     world.index()
-    world.write({name: CALLS[name] for name in ("call1.txt", "call4.txt", "notice.txt")})
+    world.write({name: CALLS[name] for name in ("call1.txt", "call4.txt")})
     asked = world.asked()
     world.index()
     # A new first document, one without the notice, and documents that now leave it out.
@@ -114,10 +130,14 @@ def without_numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_an_estimate_counts_the_requests_of_a_run(world: World):
-    world.write(CALLS)
-    found = estimated(world, "--set", "extraction.max_gleanings=0")
-    world.index(extraction={"max_gleanings": 0})
+    body = "ALICE met BOB in the first of many long quarters that the people of this town remember. " * 6
+    world.write({name: f"{i}. {body}{text}" for i, (name, text) in enumerate(CALLS.items())})
+    world.write({"notice.txt": NOTICE, "notices.txt": f"{NOTICE}\n\n" * 3})
+    world.changes |= {"extraction": {"max_gleanings": 0}, **LONG}
+    sizes = [arg for key, value in LONG["chunking"].items() for arg in ("--set", f"chunking.{key}={value}")]
+    found = estimated(world, "--set", "extraction.max_gleanings=0", *sizes)
+    world.index()
     extraction = found["stages"]["extract"]
-    assert extraction["calls"] == len(shown(world)) == 4
+    assert extraction["calls"] == len(shown(world)) < len(world.table("text_units"))
     assert extraction["prompt_tokens"] == sent_tokens(world, "extract")
-    assert any("1 chunks contain only paragraphs" in note for note in found["notes"])
+    assert any("3 chunks contain only paragraphs" in note for note in found["notes"])

@@ -21,10 +21,10 @@ from graphrag_ray.corpus.document_titles import document_header
 from graphrag_ray.corpus.repeated_paragraphs import (
     Span,
     find_repeats,
-    leave_out,
     merge_overlapping,
     min_documents,
     paragraphs,
+    shown_texts,
 )
 from graphrag_ray.corpus.tokens import count_tokens, count_tokens_of, vocabulary_for
 from graphrag_ray.graph.extraction_dialogue import ChunkText, ExtractSpec, extract
@@ -129,10 +129,8 @@ class ChunkCounter:
         first_words = opening(document, self._settings.input, self._vocabulary)
         is_written = self._settings.input.document_context == "model"
         headers = [header(text, first_words if n or is_written else "") for n, text in enumerate(texts)]
-        chunks = [
-            ChunkText(leave_out(text, left_out, cut.start)[0], header)
-            for text, cut, header in zip(texts, cuts, headers, strict=True)
-        ]
+        shown = shown_texts(texts, [c.start for c in cuts], left_out)
+        chunks = [ChunkText(part, header) for (part, _), header in zip(shown, headers, strict=True)]
         # A run embeds equal chunks once, and sends chunks once that are equal after leaving out spans.
         embedded = _add_new(self._embedded, list(map(ChunkText, texts, headers)))
         shown_chunks = [chunk for chunk in chunks if chunk.text]

@@ -16,7 +16,7 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.chunks import with_note
-from graphrag_ray.corpus.repeated_paragraphs import Span, leave_out
+from graphrag_ray.corpus.repeated_paragraphs import Span, shown_texts
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import extraction_dialogue, merge
@@ -172,12 +172,17 @@ def _by_document(table: pa.Table) -> dict[str, str]:
 
 def _leave_out(units: pa.Table, spans: Mapping[str, Sequence[Span]]) -> pa.Table:
     """Leave out spans of documents. Column left_out, the number of characters left out, replaces start."""
-    texts = units["text"].to_pylist()
-    n_left_out = [0] * len(texts)
+    n_left_out = [0] * units.num_rows
     if spans:
-        places = zip(units["document_id"].to_pylist(), units["start"].to_pylist(), strict=True)
-        for n, (document, start) in enumerate(places):
-            texts[n], n_left_out[n] = leave_out(texts[n], spans.get(document, ()), start)
+        texts, starts = units["text"].to_pylist(), units["start"].to_pylist()
+        rows_of: dict[str, list[int]] = {}
+        for n, document in enumerate(units["document_id"].to_pylist()):
+            rows_of.setdefault(document, []).append(n)
+        for document in rows_of.keys() & spans.keys():
+            rows = rows_of[document]
+            shown = shown_texts([texts[n] for n in rows], [starts[n] for n in rows], spans[document])
+            for n, (text, n_characters) in zip(rows, shown, strict=True):
+                texts[n], n_left_out[n] = text, n_characters
         units = units.set_column(units.schema.get_field_index("text"), "text", pa.array(texts, pa.string()))
     return units.drop_columns(["start"]).append_column("left_out", pa.array(n_left_out, pa.int64()))
 

@@ -57,7 +57,7 @@ def find_repeated_paragraphs(run: Run, corpus: Result) -> Result:
         found = [parts for parts in repeats if parts]
         written = run.shuffle("repeats", _by_group, found, _merge_spans, len(documents), bundles)
         spans = parts_by_input(written, "spans")
-        counts = {"left_out_paragraphs": count_rows(spans["spans"])}
+        counts = {"repeated_paragraphs": count_rows(spans["spans"])}
         return Result({**result.tables, **spans}, counts, made_from=result.made_from)
 
     return run.step("repeats", documents, compute)

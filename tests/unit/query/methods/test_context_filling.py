@@ -103,6 +103,12 @@ def test_a_long_paragraph_is_shown_once():
     assert shown[3].split() == ["[…]", "Thank", "you."] and context.cut == 0
 
 
+def test_copies_of_a_whole_passage_are_shown():
+    notice = "This call may contain forward-looking statements. " * 5
+    records = [passage_record(str(i), notice, f"Call {i}") for i in range(3)]
+    assert fill([Share(records)], 1000, COUNT).text.count(notice.strip()) == 3
+
+
 def test_a_paragraph_that_was_cut_is_shown_again():
     notice = "This call may contain forward-looking statements. " * 5
     long = passage_record("long", "word " * 5000 + "\n\n" + notice)
