@@ -44,6 +44,13 @@ from graphrag_ray.base.wording import shorten
 OFFLINE_MODEL_ID = "offline-6"
 """Model id of the offline engine in item keys. Increase the number when its replies change."""
 OPENAI_URL = "https://api.openai.com/v1"
+REQUEST_RULES = 2
+"""Version of the rules for filling indexing prompts. Increase it when a change of code changes what requests
+contain, and apply the change only from that version on, because an index must not pay for it unasked.
+
+2: no repeated sentences; limits in words by form of reply; limits that grow with the input (descriptions,
+summaries); document labels in summaries.
+"""
 MAX_ABOUT = 1_000
 JUDGE_TEMPERATURE = 1.0
 LANGUAGE_OF_TEXT = "the language of the text"
@@ -502,6 +509,11 @@ class Reports(_Strict):
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
     """The author's role, for the prompt. An index keeps its value until you set another one."""
+    model_from: Annotated[int, Field(ge=0, le=10)] = 5
+    """A community with fewer entities gets a report composed from its records without a model call, if they
+    are no longer than a report may be. The offline engine writes every report, because it costs nothing. 0:
+    the model writes every report. An index keeps its value (0 if made by an earlier version) until you set
+    another one."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What the rating of a report measures, for the prompt."""
     max_claims_per_entity: NonNegativeInt = 10
@@ -678,9 +690,11 @@ _NAMES_STAGES = ("extract", "claims", "describe")
 """Stages that use the offline engine with `build: names`."""
 _STICKY_SETTINGS = (
     *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
-    *(("embeddings", "include_titles"), ("reports", "role")),
+    *(("embeddings", "include_titles"), ("reports", "role"), ("reports", "model_from")),
 )
 """Settings that an index keeps until another value is set, because a change repeats model calls."""
+_VALUES_BEFORE: Mapping[tuple[str, str], Any] = {("reports", "model_from"): 0}
+"""Values of sticky settings in indexes that were made before the setting existed."""
 _REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
 """Removed settings that stored indexes may still contain."""
 _RENAMED = {
@@ -756,6 +770,9 @@ class Settings(_Strict):
     questions use the bundled prompts."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Written to snapshots: the prompts that the index was built with, by name."""
+    request_rules: Annotated[int, Field(ge=1, le=REQUEST_RULES)] = REQUEST_RULES
+    """Written to snapshots: the rules for filling the prompts of the index (1: those of versions before 2).
+    Like its prompts, an index keeps them until `index --new-prompts`."""
 
     @field_validator("hierarchies")
     @classmethod
@@ -821,7 +838,9 @@ class Settings(_Strict):
         """
         before, update = _with_current_keys(before or {}), dict[str, Any]()
         for name, key in _STICKY_SETTINGS:
-            section, value = getattr(self, name), _stored_value(before, name, key)
+            section, value = update.get(name, getattr(self, name)), _stored_value(before, name, key)
+            if value is None and before:
+                value = _VALUES_BEFORE.get((name, key))
             if value is not None and key not in section.model_fields_set:
                 with suppress(ValueError):  # The index may come from an untrusted source.
                     data = {**section.model_dump(exclude_unset=True), key: value}
@@ -829,6 +848,8 @@ class Settings(_Strict):
         by_offline = self.model(self.model_name("report")).provider == "offline"
         if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
             update["corpus"] = Corpus(description=stored_corpus_description(before))
+        if before and "request_rules" not in self.model_fields_set:
+            update["request_rules"] = stored_request_rules(before)
         return self.model_copy(update=update)
 
     def with_description(self, text: str | None) -> Settings:
@@ -869,6 +890,15 @@ class Settings(_Strict):
     def model(self, name: str) -> Model:
         return self.models[name] if name in self.models else Model()
 
+    def later_rules(self, stage: str) -> int | None:
+        """Return `request_rules` for a stage, or None for the first ones.
+
+        The offline engine keeps the first rules: it removes repetitions itself, after using them as evidence
+        of what matters.
+        """
+        offline = self.model(self.model_name(stage)).provider == "offline"
+        return None if offline or self.request_rules < 2 else self.request_rules
+
     def call_parameters(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """Return the call parameters of a stage. `max_output_tokens` is its default limit."""
         temperature = JUDGE_TEMPERATURE if stage == "judge" else 0.0
@@ -892,6 +922,12 @@ def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:
     """Return the corpus description in the settings of a snapshot, which may be malformed."""
     text = _stored_value(_with_current_keys(stored), "corpus", "description")
     return normalize_description(text) if isinstance(text, str) else None
+
+
+def stored_request_rules(stored: Mapping[str, Any]) -> int:
+    """Return the version of the rules in the settings of a snapshot, which may be malformed."""
+    rules = stored.get("request_rules")
+    return min(max(rules, 1), REQUEST_RULES) if isinstance(rules, int) else 1
 
 
 def _has_offline_reports(stored: Mapping[str, Any]) -> bool:

@@ -381,7 +381,7 @@ def count_names(
             chunks, texts = mentions_of.setdefault(name, (set(), []))
             chunks.add(number)
             texts.append(description)
-    per_name = [distinct_descriptions(texts) for _, texts in mentions_of.values()]
+    per_name = [distinct_descriptions(texts, spec.rules) for _, texts in mentions_of.values()]
     n = np.array([len(texts) for texts in per_name], dtype=np.int64)
     sizes = count_tokens_of([text for texts in per_name for text in texts], vocabulary) if n.sum() else n[:0]
     titles = count_tokens_of([" ".join(name) for name in mentions_of], vocabulary) if mentions_of else n
