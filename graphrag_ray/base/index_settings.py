@@ -410,7 +410,8 @@ class Descriptions(_Strict):
     """How the descriptions of an entity or relationship are summarised into one."""
 
     max_output_tokens: PositiveInt = 500
-    """Maximum length of a summary."""
+    """Maximum length of a summary of fewer than 8 descriptions. Each doubling of their number from 8 on adds
+    half of it, up to three times as much for 64 or more."""
     batch_tokens: PositiveInt = 6_000
     """Maximum length of the descriptions in one call. Longer lists are summarised hierarchically."""
     concatenate_up_to_tokens: NonNegativeInt = 100
@@ -493,7 +494,8 @@ class Tree(_Strict):
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
     """Maximum length of the text of one summary. Extended if two whole chunks need more."""
     max_output_tokens: PositiveInt = 400
-    """Requested length of a summary. Summaries are cut at twice this length."""
+    """Requested length of a summary of at most four times this length of text. That of longer texts is a
+    quarter, up to twice this length. Summaries are cut at four times this length."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Maximum number of levels. Levels with 11 or fewer summaries are not summarised further."""
     dimensionality_reduction: Literal["umap", "pca"] = "umap"

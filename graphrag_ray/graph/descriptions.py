@@ -50,8 +50,8 @@ class DescribeSpec:
     def output_tokens(self, n_sources: int) -> int:
         """Return the length of a summary of `n_sources` descriptions.
 
-        From 8 on, each doubling adds half of `max_output_tokens`, up to MAX_GROWTH times as much for 64. There
-        are few steps, because a new one repeats the call.
+        From 8 on, each doubling adds half of `max_output_tokens`, up to MAX_GROWTH times as much from 64 on.
+        There are few steps, because the next one repeats the call.
         """
         if self.hub_output_tokens is None:
             return self.max_output_tokens
