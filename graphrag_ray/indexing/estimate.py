@@ -74,6 +74,9 @@ def estimate(
         evidence = _learn_from_journals(store, journal, settings, counter, spec, evidence)
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
+            stored = Settings().with_stored_settings(before).reports.model_from
+            if stored == settings.reports.model_from and "leiden" in snapshot.hierarchies[:1]:
+                rows["composed"] = snapshot.counts.get("composed_reports", 0)
             evidence = replace(evidence, counts=rows)
     result = forecast(settings, prompts, corpus, evidence, assumptions or {})
     notes = [*result.notes]

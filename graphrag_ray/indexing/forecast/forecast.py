@@ -585,8 +585,10 @@ def _report_call(basis: _Basis) -> tuple[float, float]:
 def _composed_share(basis: _Basis, name: str, hierarchy: str) -> float:
     """Return the share of a hierarchy's reports that are composed without a model call."""
     model_from = 0 if basis.offline("report") else basis.settings.reports.model_from
-    share = COMPOSED_SHARES[hierarchy][model_from]
-    return min(1.0, basis.assume.take(name, share, _MEASURED)) if share else 0.0
+    share, source, counts = COMPOSED_SHARES[hierarchy][model_from], _MEASURED, basis.evidence.counts
+    if share and hierarchy == "leiden" and "composed" in counts and counts["communities"]:
+        share, source = counts["composed"] / counts["communities"], "measured on the index at --root"
+    return min(1.0, basis.assume.take(name, share, source)) if share else 0.0
 
 
 def _report_volume(
