@@ -6,7 +6,7 @@
 Prompts limit replies in words, because models count words better than tokens, while endpoints cut replies at
 a number of tokens. References, JSON syntax and names cost tokens but hardly any words. Words are counted as a
 writer counts them: those of the text, without references, JSON keys and punctuation. The last column is the
-lower decile over replies; `WORDS_PER_TOKEN` in `base/prompts.py` is derived from it.
+lower decile over replies. `WORDS_PER_TOKEN` in `base/prompts.py` follows from these figures.
 """
 
 from __future__ import annotations
