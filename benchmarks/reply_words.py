@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from graphrag_ray.base.context_records import strip_references
 from graphrag_ray.base.declarations import JOURNALS
@@ -80,10 +81,11 @@ def main() -> None:
     print("| prompt | replies | words | words per token, cl100k | o200k | lower decile |")
     print("|---|--:|--:|--:|--:|--:|")
     for kind, rows in sorted(by_kind.items()):
-        words, *tokens = np.array(rows, dtype=float).T
-        means = " | ".join(f"{words.sum() / counts.sum():.2f}" for counts in tokens)
-        decile = np.quantile(words / np.max(tokens, axis=0), 0.1)
-        print(f"| {kind} | {len(rows)} | {words.sum():,.0f} | {means} | {decile:.2f} |")
+        counts: npt.NDArray[np.float64] = np.array(rows, dtype=np.float64)
+        total, *tokens = counts.sum(axis=0)
+        means = " | ".join(f"{total / n:.2f}" for n in tokens)
+        decile = np.quantile(counts[:, 0] / np.max(counts[:, 1:], axis=1), 0.1)
+        print(f"| {kind} | {len(rows)} | {total:,.0f} | {means} | {decile:.2f} |")
 
 
 if __name__ == "__main__":

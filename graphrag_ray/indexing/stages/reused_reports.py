@@ -170,7 +170,7 @@ def report_from_row(row: Mapping[str, Any]) -> Report:
         findings=tuple((f["summary"], f["explanation"]) for f in row["findings"]),
         references=tuple(Reference(r["section"], r["id"]) for r in row["references"]),
         dropped_references=row["dropped_references"],
-        composed=row.get("composed", False),  # missing in indexes of earlier versions
+        composed=bool(row.get("composed")),  # missing in indexes of earlier versions
     )
 
 
