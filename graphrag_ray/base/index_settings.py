@@ -773,8 +773,8 @@ class Settings(_Strict):
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Written to snapshots: the prompts that the index was built with, by name."""
     request_rules: Annotated[int, Field(ge=1, le=REQUEST_RULES)] = REQUEST_RULES
-    """Written to snapshots: the version of the rules for filling indexing prompts (1 for an index that does not
-    name one). Like its prompts, an index keeps them until `index --new-prompts`."""
+    """Written to snapshots: the version of the rules for filling indexing prompts (1 for an index that names
+    none). Like its prompts, an index keeps them until `index --new-prompts`."""
 
     @field_validator("hierarchies")
     @classmethod

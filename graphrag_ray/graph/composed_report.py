@@ -35,18 +35,16 @@ def composed_report(records: Sequence[tuple[Record, Collection[object]]]) -> Rep
     rank = {record.fields[0]: n for n, record in enumerate(members)}
     others = [record for record, _ in records if record.section != "Entities"]
     texts = distinct_sentences(record.fields[-1] for record in (*members, *others))
-    said: list[list[tuple[Record, str]]] = [[] for _ in members]
     opening: list[tuple[Record, str]] = []
-    for record, text in zip((*members, *others), texts, strict=True):
+    said: list[list[tuple[Record, str]]] = []
+    for n, (record, text) in enumerate(zip(members, texts, strict=False)):
+        end = next((end for _, end in sentences(text)), 0) if n < _MAX_NAMED else 0
+        opening += [(record, first)] if (first := _plain(text[:end])) else []
+        said.append([(record, rest)] if (rest := _plain(text[end:])) else [])
+    for record, text in zip(others, texts[len(members) :], strict=True):
         ends = [rank[name] for name in record.fields[:2] if name in rank]
-        member = min(ends, default=0) if record.section == "Relationships" else next(iter(ends), 0)
-        if record.section == "Entities" and member < _MAX_NAMED and (spans := sentences(text)):
-            opening.append((record, _plain(text[: spans[0][1]])))
-            rest = _plain(text[spans[0][1] :])
-        else:
-            rest = _plain(text)
-        if members and rest:
-            said[member].append((record, rest))
+        if ends and (plain := _plain(text)):
+            said[min(ends) if record.section == "Relationships" else ends[0]].append((record, plain))
     title = shorten(", ".join(record.fields[0] for record in members[:_MAX_NAMED]), _MAX_TITLE_CHARACTERS)
     findings = tuple(
         (members[n].fields[0], " ".join(_cited([statement]) for statement in statements))
@@ -56,7 +54,8 @@ def composed_report(records: Sequence[tuple[Record, Collection[object]]]) -> Rep
     cited = [record for record, _ in (*opening, *(s for statements in said for s in statements))]
     rating, reason = rate(len({chunk for _, chunks in records for chunk in chunks}))
     references = tuple(dict.fromkeys(Reference(record.section, record.id) for record in cited))
-    return Report(title, _cited(opening), rating, reason, findings, references, 0, composed=True)
+    summary = _cited(opening) or title
+    return Report(title, summary, rating, reason, findings, references, 0, composed=True)
 
 
 def rate(n_chunks: int) -> tuple[float, str]:
