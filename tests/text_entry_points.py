@@ -71,6 +71,7 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
 )
 from graphrag_ray.graph import report_context as contexts
 from graphrag_ray.graph.aliases import parse_names
+from graphrag_ray.graph.composed_report import composed_report
 from graphrag_ray.graph.corpus_overview import (
     about_spec,
     entity_lines,
@@ -271,6 +272,7 @@ def described(text: str) -> Any:
     pieces = [text, text[::2], *text.split("\n")]
     tokens = Tokenizer(lambda t: count_tokens(t, VOCABULARY), lambda t: token_ends(t, VOCABULARY).tolist())
     plan_layer(pieces, replace(spec, batch_tokens=50, concatenate_up_to_tokens=20), tokens)
+    spec = replace(spec, rules=2)
     return [played(describe("entity", text, pieces, spec), text, ended) for ended in ("stop", "length")]
 
 
@@ -297,6 +299,8 @@ def shown_records(text: str) -> list[contexts.Record]:
 def rendered(text: str) -> Any:
     shown = shown_records(text)
     found = [contexts.render(shown, budget, COUNT) for budget in (60, 2_000)]
+    found.append(contexts.render(contexts.without_repetitions(shown), 2_000, COUNT))
+    full_content(composed_report([(record, [text]) for record in shown[1:4]]))
     rated = contexts.render([add_titles_below(shown[0], [text, text[1:]], COUNT)], 2_000, COUNT)
     read = [context_records.parse_sections(f.text) for f in (*found, rated)]
     return found, rated, read, contexts.shorten_record(shown[0], 20, COUNT)

@@ -108,10 +108,14 @@ class World:
             path.write_bytes(text if isinstance(text, bytes) else text.encode())
 
     def settings(self, **changes: Any) -> Settings:
-        """Settings of a model at our endpoint. A change is a section (a mapping) or a value."""
+        """Settings of a model at our endpoint, which writes every report, because communities are tiny here.
+
+        A change is a section (a mapping) or a value.
+        """
         given = {"base_url": self.endpoint.base_url, "api_key_env": None, "max_in_flight": 16}
         model = {"provider": "openai", "model": "m", "endpoints": [given]}
         base: dict[str, Any] = {"models": {"default": model}, "run": {"journal_flush_s": 0.1}}
+        base["reports"] = {"model_from": 0}
         for name, value in (self.changes | changes).items():
             base[name] = base.get(name, {}) | value if isinstance(value, dict) else value
         return parse_settings(base)

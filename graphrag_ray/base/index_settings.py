@@ -44,6 +44,13 @@ from graphrag_ray.base.wording import shorten
 OFFLINE_MODEL_ID = "offline-6"
 """Model id of the offline engine in item keys. Increase the number when its replies change."""
 OPENAI_URL = "https://api.openai.com/v1"
+REQUEST_RULES = 2
+"""Version of the rules for filling indexing prompts. Increase it when a change of code changes what requests
+contain, and apply the change only from that version on, because an index must not pay for it unasked.
+
+2: no repeated sentences; limits in words by form of reply; limits that grow with the input (descriptions,
+summaries); document labels in summaries.
+"""
 MAX_ABOUT = 1_000
 JUDGE_TEMPERATURE = 1.0
 LANGUAGE_OF_TEXT = "the language of the text"
@@ -448,7 +455,8 @@ class Descriptions(_Strict):
     """How the descriptions of an entity or relationship are summarised into one."""
 
     max_output_tokens: PositiveInt = 500
-    """Maximum length of a summary."""
+    """Maximum length of a summary of fewer than 8 descriptions. Each doubling of their number from 8 on adds
+    half of it, up to three times as much for 64 or more."""
     batch_tokens: PositiveInt = 6_000
     """Maximum length of the descriptions in one call. Longer lists are summarised hierarchically."""
     concatenate_up_to_tokens: NonNegativeInt = 100
@@ -531,7 +539,8 @@ class Tree(_Strict):
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
     """Maximum length of the text of one summary. Extended if two whole chunks need more."""
     max_output_tokens: PositiveInt = 400
-    """Requested length of a summary. Summaries are cut at twice this length."""
+    """Requested length of a summary of at most four times this length of text. That of longer texts is a
+    quarter, up to twice this length. Summaries are cut at four times this length."""
     max_levels: Annotated[int, Field(ge=1, le=20)] = 5
     """Maximum number of levels. Levels with 11 or fewer summaries are not summarised further."""
     dimensionality_reduction: Literal["umap", "pca"] = "umap"
@@ -547,6 +556,11 @@ class Reports(_Strict):
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
     """The author's role, for the prompt. An index keeps its value until you set another one."""
+    model_from: Annotated[int, Field(ge=0, le=10)] = 5
+    """A community with fewer entities gets a report composed from its records without a model call, if they
+    are no longer than a report may be. The offline engine writes every report, because it costs nothing. 0:
+    the model writes every report. An index keeps its value (0 if made by an earlier version) until you set
+    another one."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What the rating of a report measures, for the prompt."""
     max_claims_per_entity: NonNegativeInt = 10
@@ -737,13 +751,15 @@ _NAMES_STAGES = ("extract", "claims", "describe")
 _STICKY_SETTINGS = (
     *(("extraction", "entity_types"), ("extraction", "gleaning"), ("input", "document_context")),
     *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
-    *(("embeddings", "include_titles"), ("reports", "role"), ("extraction", "repeated_paragraphs")),
+    *(("embeddings", "include_titles"), ("extraction", "repeated_paragraphs")),
+    *(("reports", "role"), ("reports", "model_from")),
 )
 """Settings that an index keeps until another value is set, because a change repeats model calls."""
-_EARLIER_VALUES = {
+_EARLIER_VALUES: Mapping[tuple[str, str], Any] = {
     ("extraction", "gleaning"): "check",
     ("extraction", "repeated_paragraphs"): "keep",
     ("input", "document_context"): "metadata",
+    ("reports", "model_from"): 0,
 }
 """Values of these settings for an index made before they existed."""
 _REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
@@ -821,6 +837,9 @@ class Settings(_Strict):
     questions use the bundled prompts."""
     prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
     """Written to snapshots: the prompts that the index was built with, by name."""
+    request_rules: Annotated[int, Field(ge=1, le=REQUEST_RULES)] = REQUEST_RULES
+    """Written to snapshots: the version of the rules for filling indexing prompts (1 for an index that names
+    none). Like its prompts, an index keeps them until `index --new-prompts`."""
 
     @field_validator("hierarchies")
     @classmethod
@@ -886,7 +905,7 @@ class Settings(_Strict):
         """
         before, update = _with_current_keys(before or {}), dict[str, Any]()
         for name, key in _STICKY_SETTINGS:
-            section, value = getattr(self, name), _stored_value(before, name, key)
+            section, value = update.get(name, getattr(self, name)), _stored_value(before, name, key)
             if value is None and before:
                 value = _EARLIER_VALUES.get((name, key))
             if value is not None and key not in section.model_fields_set:
@@ -896,6 +915,8 @@ class Settings(_Strict):
         by_offline = self.model(self.model_name("report")).provider == "offline"
         if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
             update["corpus"] = Corpus(description=stored_corpus_description(before))
+        if before and "request_rules" not in self.model_fields_set:
+            update["request_rules"] = stored_request_rules(before)
         return self.model_copy(update=update)
 
     def differences(self, other: Settings) -> list[str]:
@@ -944,6 +965,15 @@ class Settings(_Strict):
     def model(self, name: str) -> Model:
         return self.models[name] if name in self.models else Model()
 
+    def later_rules(self, stage: str) -> int | None:
+        """Return `request_rules` for a stage, or None for the first ones.
+
+        The offline engine keeps the first rules: it removes repetitions itself, after using them as evidence
+        of what matters.
+        """
+        offline = self.model(self.model_name(stage)).provider == "offline"
+        return None if offline or self.request_rules < 2 else self.request_rules
+
     def call_parameters(self, stage: str, max_output_tokens: int | None = None) -> CallParameters:
         """Return the call parameters of a stage. `max_output_tokens` is its default limit."""
         temperature = JUDGE_TEMPERATURE if stage == "judge" else 0.0
@@ -967,6 +997,12 @@ def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:
     """Return the corpus description in the settings of a snapshot, which may be malformed."""
     text = _stored_value(_with_current_keys(stored), "corpus", "description")
     return normalize_description(text) if isinstance(text, str) else None
+
+
+def stored_request_rules(stored: Mapping[str, Any]) -> int:
+    """Return the version of the rules in the settings of a snapshot, which may be malformed."""
+    rules = stored.get("request_rules")
+    return min(max(rules, 1), REQUEST_RULES) if isinstance(rules, int) else 1
 
 
 def _has_offline_reports(stored: Mapping[str, Any]) -> bool:

@@ -78,13 +78,21 @@ OPTIONAL = frozenset({"about", "asked", "header", "max_tokens", "max_words", "pe
 """Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 
-def reply_lengths(max_tokens: int) -> dict[str, str]:
+WORDS_PER_TOKEN: Mapping[str, float] = {"prose": 0.6, "cited": 0.5, "json": 0.45, "any": 9 / 16}
+"""Limit in words per token of the limit in tokens, by form of reply.
+
+Three quarters of the words per token in replies of a strong model: 0.8 in prose, 0.68 with references, and
+0.6 in JSON with references (benchmarks/RESULTS.md). So a model can finish a reply that is slightly too long.
+"any" is the limit of indexing requests by the first `request_rules`.
+"""
+
+
+def reply_lengths(max_tokens: int, form: str = "cited") -> dict[str, str]:
     """Return the prompt variables for the length of a reply: its limit in tokens and in words.
 
-    At three words per four tokens, the limit in words is three quarters of the limit in tokens, so that a
-    model can finish a reply that is slightly too long.
+    `form` is a key of WORDS_PER_TOKEN.
     """
-    return {"max_tokens": str(max_tokens), "max_words": str(max(1, max_tokens * 9 // 16))}
+    return {"max_tokens": str(max_tokens), "max_words": str(max(1, int(max_tokens * WORDS_PER_TOKEN[form])))}
 
 
 @dataclass(frozen=True, slots=True)

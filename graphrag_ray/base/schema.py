@@ -185,6 +185,7 @@ COMMUNITY_REPORTS = _table(
     ("context_tokens", pa.int64()),  # tokens of the data it was written from
     ("context_left_out", pa.int64()),  # number of records that did not fit
     ("dropped_references", pa.int64()),  # number of citations of records not in the context
+    ("composed", pa.bool_()),  # true if composed from its records without a model call (`reports.model_from`)
 )
 
 EMBEDDINGS = {
@@ -295,6 +296,7 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "attributed/embeddings_attributed_report": "their vectors, from which the next level is clustered",
     "attributed/reports": "reports with references by string id",
     "tree/levels": "each level as arrays: node ids, clusters and cluster ids",
+    "tree/units": "chunks with the label of their document",
     "tree/level_reports": "summaries of a level, to embed",
     "tree/embeddings_tree_summary": "their vectors, from which the next level is clustered",
     "tree/reports": "summaries with references by string id",

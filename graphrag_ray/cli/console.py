@@ -93,12 +93,17 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
         out.print(f"  claims         {counts['claims']:,}")
     out.print(f"  communities    {_communities(counts)}")
     if counts.get("reports") or "summaries" not in counts:
-        out.print(f"  reports        {counts.get('reports', 0):,}")
+        out.print(f"  reports        {counts.get('reports', 0):,}{_composed(counts)}")
     if "summaries" in counts:
         out.print(f"  summaries      {counts['summaries']:,}")
     for name, n in counts.get("hierarchies", {}).items():
         written = [f"{n[noun]:,} {noun}" for noun in ("reports", "summaries") if noun in n]
-        out.print(f"  hierarchy {name}: {', '.join([_communities(n), *written])}")
+        out.print(f"  hierarchy {name}: {', '.join([_communities(n), *written])}{_composed(n)}")
+
+
+def _composed(counts: Mapping[str, Any]) -> str:
+    n = counts.get("composed_reports")
+    return f" ({n:,} composed without a model call)" if n else ""
 
 
 def _communities(counts: Mapping[str, Any]) -> str:

@@ -266,7 +266,7 @@ def show_community(view: RecordView, name: str) -> Record:
     children = [communities[child] for child in row.pop("children")]
     entities = view.entities(members)
     columns = ["title", "summary", "full_content", "rank", "rating_explanation", "findings", "n_tokens",
-               "context_left_out", "dropped_references"]  # fmt: skip
+               "context_left_out", "dropped_references", "composed"]  # fmt: skip
     reports = view.rows(view.hierarchy.reports_table, columns, [number], "human_readable_id")
     return {
         "kind": "community",

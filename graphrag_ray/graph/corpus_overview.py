@@ -62,7 +62,7 @@ def request_overview(titles: str, entities: str, spec: AboutSpec) -> Dialogue[st
         "titles": titles or NONE,
         "entities": entities or NONE,
         "language": spec.language,
-        **reply_lengths(MAX_REPLY_TOKENS),
+        **reply_lengths(MAX_REPLY_TOKENS, "any"),
     }
     reply: ChatReply = yield ChatRequest("about", spec.prompt.fill(variables), spec.call, variables)
     if reply.finish_reason == "content_filter":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import pyarrow as pa
@@ -22,12 +22,13 @@ from graphrag_ray.base.errors import DialogueFailed
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import Prompt, reply_lengths
+from graphrag_ray.graph.distinct_sentences import comparison_key, distinct_sentences
 from graphrag_ray.graph.stable_batches import stable_batches
 
 _SENTENCE_ENDS = (*".!?…。！？।؟", *"\"'”’)]»」")
 _DATE = re.compile(r"\[\d{4}(?:-\d\d){0,2}\] ")
-_QUOTES_TO_UNIFY = dict.fromkeys(map(ord, '"“”„‟«»'), None) | dict.fromkeys(map(ord, "‘’"), "'")
 
+MAX_GROWTH = 3  # the description of a hub may be this many times as long as that of other names
 MAX_JOINED_TEXTS = 3  # more descriptions are summarised rather than joined, because they repeat each other
 
 
@@ -47,6 +48,19 @@ class DescribeSpec:
     max_output_tokens: int  # length of one summary, stated in the prompt
     batch_tokens: int  # maximum tokens of the descriptions in one call
     concatenate_up_to_tokens: int = 0  # maximum total tokens of descriptions that are joined without a call
+    rules: int | None = None  # Settings.later_rules
+    hub_output_tokens: int | None = None  # maximum length of a summary of many descriptions
+
+    def output_tokens(self, n_sources: int) -> int:
+        """Return the length of a summary of `n_sources` descriptions.
+
+        From 8 on, each doubling adds half of `max_output_tokens`, up to MAX_GROWTH times as much from 64 on.
+        There are few steps, because the next one repeats the call.
+        """
+        if self.hub_output_tokens is None:
+            return self.max_output_tokens
+        halves = min(max(2, n_sources.bit_length() - 1), 2 * MAX_GROWTH)
+        return max(self.max_output_tokens, min(self.max_output_tokens * halves // 2, self.hub_output_tokens))
 
 
 def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> DescribeSpec:
@@ -54,6 +68,8 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
     call = settings.call_parameters("describe", options.max_output_tokens)
     # Never join before the offline engine, which costs nothing and joins descriptions itself.
     offline = settings.model(settings.model_name("describe")).provider == "offline"
+    rules = settings.later_rules("describe")
+    longest = settings.call_parameters("describe", MAX_GROWTH * options.max_output_tokens).max_output_tokens
     return DescribeSpec(
         prompt=prompts["describe"],
         call=call,
@@ -61,20 +77,25 @@ def describe_spec(prompts: Mapping[str, Prompt], settings: Settings) -> Describe
         max_output_tokens=call.max_output_tokens or options.max_output_tokens,
         batch_tokens=options.batch_tokens,
         concatenate_up_to_tokens=0 if offline else options.concatenate_up_to_tokens,
+        rules=rules,
+        hub_output_tokens=longest if rules else None,
     )
 
 
-def distinct_descriptions(descriptions: Sequence[str]) -> list[str]:
-    """Drop duplicate and empty descriptions and collapse whitespace.
+def distinct_descriptions(descriptions: Sequence[str], rules: int | None = None) -> list[str]:
+    """Drop duplicate and empty descriptions, with later `rules` also repeated sentences. Collapse whitespace.
 
-    The first of several equal descriptions is retained. Quotation marks, the case of the first letter and a
-    final full stop are ignored.
+    Dated descriptions are in the order of their dates, so that a model sees how things changed. The first of
+    several equal ones (`comparison_key`) is retained.
     """
     first: dict[str, str] = {}
     for text in without_duplicates(descriptions):
-        plain = text.translate(_QUOTES_TO_UNIFY).rstrip(" .。")
-        first.setdefault(plain[:1].lower() + plain[1:] or text, text)
-    return list(first.values())
+        first.setdefault(comparison_key(text), text)
+    if not rules:
+        return list(first.values())
+    dated = sorted(first.values(), key=_date_of)
+    texts = distinct_sentences(map(without_date, dated))
+    return [_date_of(before) + text for before, text in zip(dated, texts, strict=True) if text]
 
 
 def with_dates(descriptions: pa.ChunkedArray, dates: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -101,26 +122,33 @@ def without_duplicates(descriptions: Iterable[str]) -> Iterator[str]:
 
 
 def describe(
-    kind: Literal["entity", "relationship"], name: str, descriptions: Sequence[str], spec: DescribeSpec
+    kind: Literal["entity", "relationship"],
+    name: str,
+    descriptions: Sequence[str],
+    spec: DescribeSpec,
+    n_sources: int = 0,
 ) -> Dialogue[str]:
     """Summarise descriptions in one request, or without any if at most one is distinct.
 
-    If the reply was cut off, its unfinished sentence is dropped.
+    If the reply was cut off, its unfinished sentence is dropped. `n_sources` is the number of descriptions
+    that these summarise, if they are summaries.
 
     Raises:
         DialogueFailed: If the reply is empty or withheld by a content filter.
     """
-    texts = distinct_descriptions(descriptions)
+    texts = distinct_descriptions(descriptions, spec.rules)
     if len(texts) < 2:
         return without_date(texts[0]) if texts else ""
+    max_tokens = spec.output_tokens(max(n_sources, len(texts)))
     variables = {
         "kind": kind,
         "name": name,
         "descriptions": "\n".join(texts),
         "language": spec.language,
-        **reply_lengths(spec.max_output_tokens),
+        **reply_lengths(max_tokens, "prose" if spec.rules else "any"),
     }
-    reply: ChatReply = yield ChatRequest("describe", spec.prompt.fill(variables), spec.call, variables)
+    call = replace(spec.call, max_output_tokens=max_tokens) if spec.rules else spec.call
+    reply: ChatReply = yield ChatRequest("describe", spec.prompt.fill(variables), call, variables)
     if reply.finish_reason == "content_filter":
         raise DialogueFailed(f"describe {kind} {name}: the endpoint's content filter withheld the reply")
     text = " ".join(reply.text.split())
@@ -138,15 +166,13 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
     short descriptions are joined, because a call would return nearly the same text (the paper summarises
     them).
 
-    Dated descriptions are in the order of their dates, so that the model sees how things changed.
-
     A description is truncated to half a batch, at the end of a token. Any two then fit together, so every
     layer has fewer batches than descriptions and the tree ends, whatever the model writes. Batches are
     content-defined, so a new description changes few of them.
     """
     half = max(1, spec.batch_tokens // 2)
     texts, counts = [], []
-    for description in sorted(distinct_descriptions(descriptions), key=_date_of):
+    for description in distinct_descriptions(descriptions, spec.rules):
         n = tokens.count(description)
         texts.append(description[: tokens.token_ends(description)[half - 1]] if n > half else description)
         counts.append(min(n, half))
@@ -154,7 +180,7 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
         # Sort, so that the order of the descriptions does not matter.
         texts.sort(key=lambda text: (_date_of(text), -len(text), text))
         texts = list(without_duplicates(map(without_date, texts)))
-        return [[" ".join(text if text.endswith(_SENTENCE_ENDS) else f"{text}." for text in texts)]]
+        return [[" ".join(map(end_sentence, texts))]]
     hashes = [hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() for text in texts]
     ranges = stable_batches(hashes, counts, max(2, spec.batch_tokens))
     return [[texts[i] for i in batch] for batch in ranges] or [[]]
@@ -163,6 +189,10 @@ def plan_layer(descriptions: Sequence[str], spec: DescribeSpec, tokens: Tokenize
 def _date_of(description: str) -> str:
     match = _DATE.match(description)
     return match[0] if match else ""
+
+
+def end_sentence(text: str) -> str:
+    return text if text.endswith(_SENTENCE_ENDS) else f"{text}."
 
 
 def whole_sentences(text: str) -> str:

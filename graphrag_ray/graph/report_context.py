@@ -17,6 +17,7 @@ from graphrag_ray.base import context_records
 from graphrag_ray.base.declarations import RECORD_KIND_BY_SECTION, REPORT_SECTIONS
 from graphrag_ray.corpus.repeated_paragraphs import MARK, paragraphs
 from graphrag_ray.graph.context_plan import NUMBER_TOKENS, max_element_tokens, max_report_tokens
+from graphrag_ray.graph.distinct_sentences import distinct_sentences
 
 Count: TypeAlias = Callable[[str], int]
 """Counts the tokens of a text in the model's vocabulary."""
@@ -31,6 +32,9 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
 
 COLUMNS = {section: _COLUMNS[section] for section in RECORD_KIND_BY_SECTION}
 """Columns of each section, in the order of sections in a context."""
+
+_DESCRIBED = ("Entities", "Relationships", "Claims")
+"""Sections whose last column is a description, in the order of sections in a context."""
 
 SEPARATE_GROUPS_NOTE = (
     "The entities below form {} separate groups. They share a report because they are small; nothing below "
@@ -143,6 +147,18 @@ def _record(section: str, id_: str, *fields: str) -> Record:
 def content_for_context(full_content: str) -> str:
     """Return a report without its title line and references, which have no meaning in other contexts."""
     return context_records.strip_references(re.sub(r"\A#[^\n]*\n+", "", full_content))
+
+
+def without_repetitions(records: Sequence[Record]) -> list[Record]:
+    """Return records whose descriptions do not repeat sentences of earlier sections or records.
+
+    Reports and chunks are left alone.
+    """
+    shown = [n for section in _DESCRIBED for n, r in enumerate(records) if r.section == section]
+    result = list(records)
+    for n, text in zip(shown, distinct_sentences(records[n].fields[-1] for n in shown), strict=True):
+        result[n] = replace(records[n], fields=(*records[n].fields[:-1], text))
+    return result
 
 
 def sanitize(text: str) -> str:

@@ -54,6 +54,7 @@ class ReportSpec:
     language: str
     max_tokens: int  # length that the prompt asks for; `call` has the hard limit
     about: str = ""  # overview of the corpus, if known and used by the prompt
+    rules: int | None = None  # Settings.later_rules
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,10 @@ class Report:
     summary: str
     rating: float | None  # 0 to 10; None for a summary
     rating_explanation: str
-    findings: tuple[tuple[str, str], ...]  # 1 to 10 pairs of summary and explanation; empty for a summary
+    findings: tuple[tuple[str, str], ...]  # up to 10 pairs of summary and explanation; empty for a summary
     references: tuple[context_records.Reference, ...]  # distinct cited records, in order of citation
     dropped_references: int  # number of citations of records that are not in the context
+    composed: bool = False  # whether it was composed without a model (`composed_report.py`)
 
 
 def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec:
@@ -80,6 +82,7 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
         language=settings.output_language,
         max_tokens=reports.max_output_tokens,
         about=overview_line(settings, prompts["report"]),
+        rules=settings.later_rules("report"),
     )
 
 
@@ -96,7 +99,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "period": "",
         "language": spec.language,
         "about": spec.about,
-        **reply_lengths(spec.max_tokens),
+        **reply_lengths(spec.max_tokens, "json" if spec.rules else "any"),
     }
     messages, schema = spec.prompt.fill(variables), schema_of(ReportDraft)
     request = ChatRequest("report", messages, spec.call, variables, response="json", schema=schema)

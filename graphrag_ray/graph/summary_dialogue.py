@@ -29,7 +29,8 @@ _SUMMARY_LABEL = re.compile(r"\A[#*_\s]*summary[*_\s]*:[*_\s]*", re.IGNORECASE)
 class SummarySpec:
     """The prompt parameters shared by all summaries of a run.
 
-    `max_tokens` is the length that the prompt asks for. `call` has the hard limit.
+    `max_tokens` is the length that the prompt asks for, unless the texts are long (`output_tokens`). `call`
+    has the hard limit.
     """
 
     prompt: Prompt
@@ -37,13 +38,20 @@ class SummarySpec:
     call: CallParameters
     language: str
     max_tokens: int
+    rules: int | None = None  # Settings.later_rules
+
+    def output_tokens(self, n_tokens: int) -> int:
+        """Return the length of a summary of `n_tokens`: a quarter, between `max_tokens` and twice as much."""
+        longest = 2 * self.max_tokens if self.rules else self.max_tokens
+        return min(max(self.max_tokens, n_tokens // 4), longest)
 
 
 def summary_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> SummarySpec:
-    max_tokens = settings.tree.max_output_tokens
+    max_tokens, rules = settings.tree.max_output_tokens, settings.later_rules("summary")
     # The prompt limits words. Names, figures and some languages take more tokens per word than usual.
-    call = settings.call_parameters("summary", 2 * max_tokens)
-    return SummarySpec(prompts["summary"], prompts["correct"], call, settings.output_language, max_tokens)
+    call = settings.call_parameters("summary", (4 if rules else 2) * max_tokens)
+    language = settings.output_language
+    return SummarySpec(prompts["summary"], prompts["correct"], call, language, max_tokens, rules)
 
 
 def max_record_tokens(budget: int) -> int:
@@ -66,12 +74,8 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
     Raises:
         DialogueFailed: If the second reply is empty, too, or a content filter withheld the reply.
     """
-    variables = {
-        "context": context.text,
-        "period": "",
-        "language": spec.language,
-        **reply_lengths(spec.max_tokens),
-    }
+    lengths = reply_lengths(spec.output_tokens(context.n_tokens), "prose" if spec.rules else "any")
+    variables = {"context": context.text, "period": "", "language": spec.language, **lengths}
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
 
     def read(reply: ChatReply) -> tuple[str, str] | ReplyProblem:

@@ -31,7 +31,7 @@ from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
-from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
+from graphrag_ray.indexing.stored_prompts import load_names, prompts_for, with_current_rules
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
@@ -70,7 +70,7 @@ def estimate(
     before = previous_settings(store, snapshot) if store is not None else None
     prompts = prompts_for(settings, before, new_prompts)
     spec = extract_spec(prompts, settings, load_names(settings).key)
-    settings = settings.with_stored_settings(before)
+    settings = (with_current_rules(settings) if new_prompts else settings).with_stored_settings(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
@@ -81,6 +81,9 @@ def estimate(
         evidence = _learn_from_journals(store, journal, settings, counter, spec, evidence)
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
+            stored = Settings().with_stored_settings(before).reports.model_from
+            if stored == settings.reports.model_from and "leiden" in snapshot.hierarchies[:1]:
+                rows["composed"] = snapshot.counts.get("composed_reports", 0)
             evidence = replace(evidence, counts=rows)
     result = forecast(settings, prompts, corpus, evidence, assumptions or {})
     notes = [*result.notes]

@@ -177,9 +177,12 @@ def sum_counts(store: Store, tables: Mapping[str, list[list[Part]]]) -> dict[str
 
 
 def spec_key(spec: Any) -> dict[str, Any]:
-    """Return the fields of a dialogue's specification that its results depend on: all except functions."""
+    """Return the fields of a dialogue's specification that its results depend on: all except functions.
+
+    A field that is None is left out, so that a new one does not distinguish results of earlier versions.
+    """
     values = {f.name: getattr(spec, f.name) for f in fields(spec)}
-    return {name: value for name, value in values.items() if not callable(value)}
+    return {name: value for name, value in values.items() if value is not None and not callable(value)}
 
 
 def fingerprint_of(value: Any) -> str:

@@ -8,7 +8,13 @@ from typing import Any
 
 from graphrag_ray.base.declarations import affected_dialogues
 from graphrag_ray.base.errors import PromptError, SettingsError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, without_machine_settings
+from graphrag_ray.base.index_settings import (
+    OFFLINE_MODEL_ID,
+    REQUEST_RULES,
+    Settings,
+    stored_request_rules,
+    without_machine_settings,
+)
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.prompts import Prompt, load_prompts, parse_prompt, stored_prompts
 from graphrag_ray.base.settings_file import parse_settings
@@ -54,7 +60,13 @@ def with_file_contents(
             f"Using the index's own prompts. These differ from the package's: {', '.join(different)}. Pass "
             "--new-prompts to use the package's prompts. Their cost is shown before any model is called."
         )
+    settings = with_current_rules(settings) if new_prompts else settings
     return with_name_lists(settings).model_copy(update={"prompts": prompts})
+
+
+def with_current_rules(settings: Settings) -> Settings:
+    """Return settings with the current rules for filling prompts, which come with new prompts."""
+    return settings.model_copy(update={"request_rules": REQUEST_RULES})
 
 
 def prompts_for(
@@ -87,7 +99,7 @@ def describe_prompt_cost(
     before: Mapping[str, Any] | None,
     new_prompts: bool,
 ) -> str | None:
-    """Describe the cost of prompts that differ from the index's.
+    """Describe the cost of prompts that differ from the index's, or are filled by other rules.
 
     The estimate is the usage of the affected stages so far, at today's prices. Returns None if no prompt
     differs or nothing was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
@@ -96,13 +108,15 @@ def describe_prompt_cost(
     if before is None:
         return None
     index_prompts, changed = prompts_of(before), []
+    outdated = new_prompts and stored_request_rules(before) < REQUEST_RULES
+    refilled = ("describe", "report", "summary") if outdated else ()
     for name, text in prompts.items():
         if name not in index_prompts:
             continue  # An earlier version, which had no such prompt, built the index.
         previous = ""
         with suppress(PromptError):  # A prompt that is no longer valid counts as different.
             previous = parse_prompt(name, index_prompts.get(name, "")).source
-        if text != previous:
+        if text != previous or name in refilled:
             changed.append(name)
     affected = {stage for name in changed for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}

@@ -18,6 +18,7 @@ import toy_model
 from world import REJECTED, Command, World, chain, everything, model_options, prompt_of, rows_of
 
 from graphrag_ray import build_index, open_index
+from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import SettingsError, UsageError
 from graphrag_ray.engine.ray import table_tasks
 from graphrag_ray.graph import soft_clusters
@@ -57,6 +58,17 @@ def test_an_index_with_only_a_tree_needs_no_extraction(known: World):
     assert manifest.hierarchies == ["tree"] and "entities" not in manifest.tables
     assert manifest.counts["summaries"] == len(known.table("tree_summaries")) > 4
     assert not known.table("failures")
+
+
+@pytest.mark.parametrize(("rules", "labelled"), [(1, False), (2, True)])
+def test_summaries_show_which_document_a_passage_is_from(world: World, rules: int, labelled: bool):
+    world.write(chain(20))
+    world.index(**settings(), **SHORT, request_rules=rules)
+    texts = [body["messages"][-1]["content"] for body in world.endpoint.bodies()]
+    sources = [text for text in texts if "-----Sources-----" in text]
+    rows = [row for text in sources for row in parse_sections(text)["Sources"] if row["id"].isdecimal()]
+    assert rows and {bool(row["document"]) for row in rows} == {labelled}
+    assert not labelled or {row["document"] for row in rows} >= {"00", "03"}
 
 
 def test_every_chunk_is_a_leaf_and_every_summary_leads_to_its_leaves(known: World):

@@ -198,6 +198,8 @@ def _print_report(out: Console, report: Record | None) -> None:
     if report["rank"] is not None:
         out.print(f"  rated {report['rank']:g} of 10: {collapse_whitespace(report['rating_explanation'])}\n")
     answer_output.print_text(out, report["full_content"])
+    if report.get("composed"):
+        out.print("  [composed from its records without a model call]")
     if left_out := report["context_left_out"]:
         out.print(f"  [written without {plural(left_out, 'record')} that did not fit or had failed]")
 

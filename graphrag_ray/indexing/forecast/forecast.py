@@ -76,6 +76,8 @@ ASSUMPTION_MEANINGS: Mapping[str, str] = {
     "reply_tokens.about": "tokens of the reply that describes the corpus as a whole",
     "communities_per_entity": "communities per entity",
     "attributed_per_entity": "communities of the attributed hierarchy per entity",
+    "composed_share": "share of communities whose reports are composed without a model call",
+    "attributed_composed_share": "the same for the attributed hierarchy",
     "nodes_per_summary": "chunks or summaries per summary, if they are short",
     "report_context_tokens": "tokens of the data in a report's prompt",
     "prompt_tokens_factor": "prompt tokens counted by the endpoint per token counted by us",
@@ -105,6 +107,12 @@ COMMUNITIES_PER_ENTITY = 0.21
 LEIDEN_LEVELS = 5.0
 CONTEXTS_PER_RECORD = 1.5  # A record appears once per level that it fits.
 MEAN_HEADING_TOKENS = 36
+# Share of communities with fewer members, by `reports.model_from` from 0, and tokens of their data.
+COMPOSED_SHARES = {
+    "leiden": (0.0, 0.0, 0.0, 0.17, 0.33, 0.50, 0.59, 0.67, 0.74, 0.76, 0.78),
+    "attributed": (0.0, 0.0, 0.0, 0.04, 0.12, 0.28, 0.41, 0.53, 0.64, 0.69, 0.74),
+}
+COMPOSED_TOKENS = 260
 ATTRIBUTED_FILL = 0.46  # mean size of an attributed community relative to the largest allowed
 INNER_RELATIONSHIPS = 0.25  # share of relationships within one community of the finest level
 # Nodes that fit into a summary's context next to a long one, how full the context is, and clusters per node.
@@ -158,7 +166,10 @@ def parse_assumptions(arguments: Sequence[str]) -> dict[str, float]:
             values[name] = math.nan
         if not sep or not math.isfinite(values[name]) or values[name] < 0:
             raise UsageError(f"--assume {text!r}: Write it as name=number with a number of at least 0")
-        if name in ("glean_yes", "slow_share") and values[name] > 1:
+        if (
+            name in ("glean_yes", "slow_share", "composed_share", "attributed_composed_share")
+            and values[name] > 1
+        ):
             raise UsageError(f"--assume {text!r}: A share must be between 0 and 1")
         divisors = ("tokens_per_s", "slow_factor", "nodes_per_summary", "prompt_tokens_factor")
         if name in divisors and not values[name]:
@@ -267,18 +278,18 @@ def forecast(
     basis = _Basis(settings, prompts, corpus, evidence, assume, factor)
     volumes: list[Volume] = []
     kinds: dict[str, NameCounts] = {}
-    merged_tokens = 0.0
+    merged_tokens = composed = 0.0
     if settings.has_graph:
-        volumes, kinds, merged_tokens = _graph_volumes(basis)
+        volumes, kinds, merged_tokens, composed = _graph_volumes(basis)
     if "tree" in settings.built_hierarchies:
         volumes.append(_summary_volume(basis))
     written = [v for v in volumes if v.stage in ("report", "summary")]
     graph = {kind: kinds[kind].distinct if kinds else 0.0 for kind in ("entities", "relationships")}
-    graph |= {"communities": sum(v.items for v in written)}
+    graph |= {"communities": composed + sum(v.items for v in written)}
     if settings.embeddings.enabled:
         texts = corpus.chunks - corpus.repeated + sum(graph.values())
         tokens = corpus.embed_tokens + sum(names.record_tokens(merged_tokens) for names in kinds.values())
-        tokens += sum(v.completion_tokens for v in written) * REPORT_TEXT_SHARE
+        tokens += sum(v.completion_tokens for v in written) * REPORT_TEXT_SHARE + composed * COMPOSED_TOKENS
         model = settings.model(settings.model_name("embed"))
         limits = [e.tokens_per_minute for e in model.endpoints if e.tokens_per_minute]
         calls = max(texts / model.embedding_batch_size, tokens / min([PACK_TOKENS, *limits]))
@@ -384,7 +395,7 @@ def count_names(
             chunks, texts = mentions_of.setdefault(name, (set(), []))
             chunks.add(number)
             texts.append(description)
-    per_name = [distinct_descriptions(texts) for _, texts in mentions_of.values()]
+    per_name = [distinct_descriptions(texts, spec.rules) for _, texts in mentions_of.values()]
     n = np.array([len(texts) for texts in per_name], dtype=np.int64)
     sizes = count_tokens_of([text for texts in per_name for text in texts], vocabulary) if n.sum() else n[:0]
     titles = count_tokens_of([" ".join(name) for name in mentions_of], vocabulary) if mentions_of else n
@@ -475,8 +486,11 @@ def _forecast_names(basis: _Basis, kind: str) -> tuple[NameCounts, NameCounts]:
     )
 
 
-def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], float]:
-    """Forecast extraction to reports. Also returns name counts by kind and tokens per merged description."""
+def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], float, float]:
+    """Forecast extraction to reports.
+
+    Also returns name counts by kind, tokens per merged description and the number of composed reports.
+    """
     settings, prompts, corpus = basis.settings, basis.prompts, basis.corpus
     names = {kind: _forecast_names(basis, kind) for kind in ("entities", "relationships")}
     kinds = {kind: whole for kind, (_, whole) in names.items()}
@@ -494,13 +508,15 @@ def _graph_volumes(basis: _Basis) -> tuple[list[Volume], dict[str, NameCounts], 
         prompt += min(TITLES_TOKENS, corpus.documents * TITLE_TOKENS)
         prompt += min(ENTITIES_TOKENS, entities.record_tokens(merged_tokens))
         volumes.append(basis.volume("about", 1, 1, prompt, basis.reply("about", ABOUT_TOKENS, "assumed")))
-    reports = []
+    reports, composed = [], 0.0
     if "leiden" in settings.built_hierarchies:
-        reports.append(_report_volume(basis, names, merged_tokens))
+        volume, n_composed = _report_volume(basis, names, merged_tokens)
+        reports, composed = [volume], n_composed
     if "attributed" in settings.built_hierarchies:
-        reports.append(_attributed_report_volume(basis, kinds, merged_tokens))
+        volume, n_composed = _attributed_report_volume(basis, kinds, merged_tokens)
+        reports, composed = [*reports, volume], composed + n_composed
     volumes += [reports[0].plus(reports[1])] if len(reports) == 2 else reports
-    return volumes, kinds, merged_tokens
+    return volumes, kinds, merged_tokens, composed
 
 
 def _note_volumes(basis: _Basis) -> Iterator[Volume]:
@@ -583,10 +599,19 @@ def _report_call(basis: _Basis) -> tuple[float, float]:
     return fixed, basis.reply("report", expected, source)
 
 
+def _composed_share(basis: _Basis, name: str, hierarchy: str) -> float:
+    """Return the share of a hierarchy's reports that are composed without a model call."""
+    model_from = 0 if basis.offline("report") else basis.settings.reports.model_from
+    share, source, counts = COMPOSED_SHARES[hierarchy][model_from], _MEASURED, basis.evidence.counts
+    if share and hierarchy == "leiden" and "composed" in counts and counts["communities"]:
+        share, source = counts["composed"] / counts["communities"], "measured on the index at --root"
+    return min(1.0, basis.assume.take(name, share, source)) if share else 0.0
+
+
 def _report_volume(
     basis: _Basis, names: Mapping[str, tuple[NameCounts, NameCounts]], merged_tokens: float
-) -> Volume:
-    """Forecast one report per Leiden community."""
+) -> tuple[Volume, float]:
+    """Forecast one report per Leiden community. Also returns the number of composed ones."""
     fixed, reply = _report_call(basis)
     counts, calls = basis.evidence.counts, basis.evidence.replies.get("report")
     ratio, source = COMMUNITIES_PER_ENTITY, _MEASURED
@@ -595,6 +620,7 @@ def _report_volume(
         ratio = counts["communities"] / counts["entities"]
         source = f"measured on the {counts['entities']:,} entities of the index at --root"
     n = basis.assume.take("communities_per_entity", ratio, source) * names["entities"][1].distinct
+    composed = n * _composed_share(basis, "composed_share", "leiden")
     # Record tokens per community in the sample and in the whole corpus.
     sampled, whole = (
         _ratio(
@@ -604,17 +630,23 @@ def _report_volume(
         for entities, relationships in zip(names["entities"], names["relationships"], strict=True)
     )
     context, source = CONTEXTS_PER_RECORD * whole, f"assumed: {CONTEXTS_PER_RECORD:g} times the records"
+    context = _ratio(n * context - composed * COMPOSED_TOKENS, n - composed)
     if measured and calls is not None and calls.n >= MIN_CALLS:
         context = float(calls.prompt_tokens.mean()) / basis.prompt_factor - fixed
         context, source = context * _ratio(whole, sampled), f"{calls.source}, with more records"
     context = min(max(context, 0.0), float(basis.settings.reports.context_tokens))
     context = basis.assume.take("report_context_tokens", context, source)
-    chain = min(LEIDEN_LEVELS, max(n, 1.0))
-    return basis.volume("report", n, n, n * (fixed + context), n * reply, chain=chain)
+    chain, n = min(LEIDEN_LEVELS, max(n, 1.0)), n - composed
+    return basis.volume("report", n, n, n * (fixed + context), n * reply, chain=chain), composed
 
 
-def _attributed_report_volume(basis: _Basis, kinds: Mapping[str, NameCounts], merged_tokens: float) -> Volume:
-    """Forecast the reports of attributed communities: the finest level from elements, others from reports."""
+def _attributed_report_volume(
+    basis: _Basis, kinds: Mapping[str, NameCounts], merged_tokens: float
+) -> tuple[Volume, float]:
+    """Forecast the reports of attributed communities: the finest level from elements, others from reports.
+
+    Also returns the number of composed ones.
+    """
     fixed, reply = _report_call(basis)
     shrink = 1 / max(2.0, ATTRIBUTED_FILL * basis.settings.attributed.max_size)  # from level to level
     ratio = basis.assume.take("attributed_per_entity", shrink / (1 - shrink), _MEASURED)
@@ -622,17 +654,20 @@ def _attributed_report_volume(basis: _Basis, kinds: Mapping[str, NameCounts], me
     prompt = n * (fixed + reply * REPORT_TEXT_SHARE) + kinds["entities"].record_tokens(merged_tokens)
     prompt += INNER_RELATIONSHIPS * kinds["relationships"].record_tokens(merged_tokens)
     levels = min(basis.settings.attributed.max_levels, 1.0 + math.log(max(n, 2.0)) / math.log(1 / shrink))
-    return basis.volume("report", n, n, prompt, n * reply, chain=levels)
+    composed = n * _composed_share(basis, "attributed_composed_share", "attributed")
+    prompt, n = prompt - composed * (fixed + COMPOSED_TOKENS), n - composed
+    return basis.volume("report", n, n, max(prompt, n * fixed), n * reply, chain=levels), composed
 
 
 def _summary_volume(basis: _Basis) -> Volume:
     """Forecast the summaries of a tree over chunks, level by level."""
     spec, options, corpus = summary_spec(basis.settings, basis.prompts), basis.settings.tree, basis.corpus
     fixed = basis.first_request("summary", summary(Context("", {}, 0), spec))
-    limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
+    budget = context_tokens(options, basis.settings.chunking)
+    limit = spec.output_tokens(round(SUMMARY_FILL * budget))
+    limit = min(limit, spec.call.max_output_tokens or limit)
     reply = basis.reply("summary", LIMIT_USED_SHARE * limit, f"assumed: {LIMIT_USED_SHARE:g} of the limit")
     max_nodes = basis.assume.take("nodes_per_summary", NODES_PER_SUMMARY, _MEASURED)
-    budget = context_tokens(options, basis.settings.chunking)
     nodes = corpus.chunks
     node_tokens = corpus.passage_tokens / max(1.0, corpus.sent_chunks) + RECORD_OVERHEAD_TOKENS
     calls = prompt = 0.0

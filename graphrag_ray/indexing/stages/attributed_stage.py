@@ -49,7 +49,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     load_first = partial(communities_stage.load_layout, run, integers, entity_clusters)
     about = reports_stage.describe_corpus(run, corpus, load_first)
     result = builder.build_levels(entity_clusters)
-    counts = {name: result.counts[name] for name in ("levels", "modularity")}
+    counts = {name: result.counts[name] for name in ("levels", "modularity", "composed_reports")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
     ids = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
     return GraphHierarchy(KIND, load, ids, result, (about, result), counts)
@@ -190,6 +190,7 @@ class _Builder:
             "modularity": round(modularity(hierarchy.community_of(0), edges), 4),
             "reports": count_rows(tables["reports"]),
             "failed_reports": len(reports.failed),
+            "composed_reports": reports.composed,
         }
         return Result(tables, counts, reports.nothing_to_retry, blocks.made_from)
 

@@ -71,7 +71,11 @@ FALLBACK_DESCRIPTIONS = 3
 """Number of descriptions that are concatenated if a summary failed."""
 
 TEXTS = pa.schema(
-    [("id", pa.string()), ("name", pa.string()), ("descriptions", pa.large_list(pa.large_string()))]
+    [
+        *((name, pa.string()) for name in ("id", "name")),
+        ("descriptions", pa.large_list(pa.large_string())),
+        ("n_sources", pa.int64()),  # number of extracted descriptions; null in the first layer
+    ]
 )
 DESCRIBED = pa.schema([("id", pa.string()), ("description", pa.string()), ("description_failed", pa.bool_())])
 REUSED = DESCRIBED.append(pa.field("n_tokens", pa.int64()))
@@ -80,6 +84,8 @@ ITEMS = pa.schema(
         *((name, pa.string()) for name in ("id", "kind", "name")),
         ("texts", pa.list_(pa.string())),
         ("shown", pa.string()),  # Replaces a failed summary. Only set on the first item of an id.
+        ("n_sources", pa.int64()),  # number of extracted descriptions behind the id; its last summary uses it
+        ("is_last", pa.bool_()),
     ]
 )
 
@@ -108,7 +114,9 @@ def describe_graph(run: Run, merged: Result) -> Result:
     report_vocabulary = vocabulary_for(report_model.model, report_model.tokenizer).name
     work = Work(
         "describe",
-        lambda store, row: describe(row["kind"], row["name"], row["texts"], spec),
+        lambda store, row: describe(
+            row["kind"], row["name"], row["texts"], spec, row["n_sources"] if row["is_last"] else 0
+        ),
         lambda row: (row["name"], ""),
     )
     tokens = Tokenizer(lambda text: count_tokens(text, vocabulary), partial(_offsets, vocabulary))
@@ -196,7 +204,8 @@ def _texts(store: Store, kind: Kind, source: Group | list[Part]) -> Iterator[pa.
     for batch in _descriptions(store, kind, source.instances):
         position = pc.index_in(batch["id"], value_set=rows["id"].combine_chunks())
         table, position = batch.filter(position.is_valid()), position.drop_null()
-        yield pa.table([table["id"], names.take(position), table["descriptions"]], schema=TEXTS)
+        unknown = pa.nulls(len(position), pa.int64())
+        yield pa.table([table["id"], names.take(position), table["descriptions"], unknown], schema=TEXTS)
 
 
 def _descriptions(store: Store, kind: Kind, instances: list[Part]) -> Iterator[pa.Table]:
@@ -241,9 +250,11 @@ def _cut(
                 described.append({"id": id_, "description": description, "description_failed": False})
                 continue
             first = islice(without_duplicates(map(without_date, descriptions)), FALLBACK_DESCRIPTIONS)
-            fallback = " ".join(first)
-            for batch in split(descriptions):
-                items.append({"id": id_, "kind": kind, "name": name, "texts": batch, "shown": fallback})
+            fallback, batches = " ".join(first), split(descriptions)
+            item = {"id": id_, "kind": kind, "name": name, "is_last": len(batches) == 1}
+            item["n_sources"] = row["n_sources"] or sum(map(len, batches))
+            for batch in batches:
+                items.append({**item, "texts": batch, "shown": fallback})
                 fallback = ""
         yield {
             "items": pa.Table.from_pylist(items, schema=ITEMS),
@@ -260,7 +271,7 @@ def _collect(
     for batch in replay_rows(work, index(), store, _load(store, parts)) if parts else ():
         yield {"failures": failure_rows("describe", work, batch)}
         for row, outcome in batch:
-            first.setdefault(row["id"], {name: row[name] for name in ("name", "shown")})
+            first.setdefault(row["id"], {name: row[name] for name in ("name", "shown", "n_sources")})
             result = outcome.result if outcome.status == "complete" else None
             results.setdefault(row["id"], []).append(result)
     described: list[dict[str, Any]] = []
@@ -270,7 +281,8 @@ def _collect(
             fallback = first[id_]["shown"]
             described.append({"id": id_, "description": fallback, "description_failed": True})
         elif len(summaries) > 1:
-            texts.append({"id": id_, "name": first[id_]["name"], "descriptions": summaries})
+            known = {name: first[id_][name] for name in ("name", "n_sources")}
+            texts.append({"id": id_, "descriptions": summaries, **known})
         else:
             described.append({"id": id_, "description": summaries[0] or "", "description_failed": False})
     yield {

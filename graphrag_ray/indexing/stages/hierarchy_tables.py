@@ -179,6 +179,7 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
 
     reports = reports_stage.write_reports(run, corpus, partition, layout, ids, number)
     counts = {name: partition.counts[name] for name in ("levels", "modularity", "components")}
+    counts["composed_reports"] = reports.counts["composed_reports"]
     return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
 
 
@@ -306,7 +307,7 @@ class LevelReports:
     Attributes:
         name_format: Format of a cluster's name in progress lines and failures, into which its id is inserted.
         first_cluster: For each level, the number of its first cluster among the clusters of all levels.
-        written: Reports by the number of their cluster.
+        written: Reports by the number of their cluster. `composed` of them were composed.
         all_embedded: Whether every text could be embedded, so that the next run has nothing to retry.
     """
 
@@ -317,6 +318,7 @@ class LevelReports:
     written: Spool[WrittenReport] = field(default_factory=Spool)
     failed: list[tuple[Row, Outcome[WrittenReport]]] = field(default_factory=list)
     all_embedded: bool = True
+    composed: int = 0
 
     def begin(self, ids: list[str]) -> None:
         """Start the next level, with the ids of its clusters."""
@@ -369,6 +371,7 @@ class LevelReports:
             if (report := source.written.get(number)) is not None:
                 self.written[first + cluster] = report
         self.failed += source.sorted_failures()
+        self.composed += source.composed
         outcome: Outcome[WrittenReport] = Outcome("", "failed", error=NO_REPORTS_BELOW)
         self.failed += [({"display_name": display_name(ids[cluster])}, outcome) for cluster in skipped]
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from graphrag_ray.base.declarations import ABOUT_DIALOGUE
+from graphrag_ray.base.declarations import ABOUT_DIALOGUE, REPORT_SECTIONS
 from graphrag_ray.base.errors import TooManyFailures
 from graphrag_ray.base.ids import report_id
 from graphrag_ray.base.messages import Dialogue
@@ -26,6 +26,7 @@ from graphrag_ray.engine.executor import WrittenParts
 from graphrag_ray.engine.work import Outcome, Row, Work
 from graphrag_ray.graph import corpus_overview, report_context
 from graphrag_ray.graph.community_signatures import Hashes, signatures
+from graphrag_ray.graph.composed_report import composed_report
 from graphrag_ray.graph.context_plan import CHUNK, CLAIM, ENTITY, RELATIONSHIP, ContextPlan
 from graphrag_ray.graph.hierarchy import Ints
 from graphrag_ray.graph.integer_arrays import node_degrees
@@ -87,12 +88,19 @@ class WrittenReport:
 
 @dataclass(frozen=True)
 class _Budget:
-    """Token budget of a context, and of each record in it. `rewrite_threshold` is the setting of reports."""
+    """Token budget of a context, and of each record in it.
+
+    `rewrite_threshold` and `model_from` are settings of reports. Reports are composed if their records have
+    at most `report_tokens`. With later `rules`, contexts do not repeat sentences.
+    """
 
     tokens: int
     vocabulary: str
-    rewrite_threshold: float
+    rewrite_threshold: float = 0.0
     max_record_tokens: int | None = None
+    rules: int | None = None
+    model_from: int = 0
+    report_tokens: int = 0
 
     def count(self, text: str) -> int:
         return count_tokens(text, self.vocabulary)
@@ -111,14 +119,24 @@ class ReportWork:
         cls, run: Run, blocks: Mapping[str, ElementBlocks], rewrite_threshold: float
     ) -> ReportWork:
         spec = report_spec(run.settings, run.prompts)
-        budget = _Budget(run.settings.reports.context_tokens, _vocabulary(run, "report"), rewrite_threshold)
+        options = run.settings.reports
+        budget = _Budget(
+            options.context_tokens,
+            _vocabulary(run, "report"),
+            rewrite_threshold,
+            rules=spec.rules,
+            model_from=0 if run.settings.model(spec.call.model).provider == "offline" else options.model_from,
+            report_tokens=options.max_output_tokens,
+        )
         start = partial(_start, partial(report, spec=spec), blocks, budget)
         return cls(spec, budget, Work("report", start, _label, needs_results=True))
 
     @classmethod
     def for_summaries(cls, run: Run, blocks: Mapping[str, ElementBlocks], context_tokens: int) -> ReportWork:
         spec = summary_spec(run.settings, run.prompts)
-        budget = _Budget(context_tokens, _vocabulary(run, "summary"), 0.0, max_record_tokens(context_tokens))
+        budget = _Budget(
+            context_tokens, _vocabulary(run, "summary"), max_record_tokens=max_record_tokens(context_tokens)
+        )
         start = partial(_start, partial(summary, spec=spec), blocks, budget)
         return cls(spec, budget, Work("summary", start, _label, needs_results=True))
 
@@ -209,6 +227,7 @@ def write_reports(
         counts = {"reports": int(has_report.sum()), "failed_reports": len(source.failed)}
         if options.rewrite_threshold:
             counts["kept_reports"] = source.kept
+        counts["composed_reports"] = source.composed + (unchanged.n_composed if unchanged else 0)
         made_from = result.made_from | {"signatures": [depends_on]}
         return Result(result.tables | {"failures": [failures]}, counts, final, made_from)
 
@@ -286,7 +305,7 @@ class ReportSource:
     ) -> None:
         self._schedule, self._display_name, self._section = schedule, display_name, section
         self._earlier = earlier
-        self.kept = 0
+        self.kept = self.composed = 0
         self._taken: list[int] = []
         self._open: dict[int, Row] = {}
         self.written: Spool[WrittenReport] = Spool()
@@ -317,6 +336,7 @@ class ReportSource:
         if outcome.result.sketch:
             self.sketches[community] = outcome.result.sketch
         self.kept += outcome.result.kept
+        self.composed += outcome.result.report.composed
         self._schedule.mark_done(community, outcome.result.record_tokens)
 
     def sorted_failures(self) -> list[tuple[Row, Outcome[WrittenReport]]]:
@@ -350,26 +370,47 @@ def _start(
     store: Store,
     row: Row,
 ) -> Dialogue[WrittenReport]:
-    """Render the planned context and request its report, unless the earlier report can be kept."""
+    """Render the planned context and request its report.
+
+    The report of a small community is composed, and the earlier report is kept if it can be.
+    """
     elements = _records(store, blocks, row)
     records = [record for record, _ in elements]
     context = report_context.render(
-        records, budget.tokens, budget.count, row["left_out"], budget.max_record_tokens
+        report_context.without_repetitions(records) if budget.rules else records,
+        budget.tokens,
+        budget.count,
+        row["left_out"],
+        budget.max_record_tokens,
     )
+    is_composed = _is_small(records, context, budget)
     now: ContextSketch | None = None
     if budget.rewrite_threshold:
         support = [sketch_evidence(chunks) if isinstance(chunks, list) else chunks for _, chunks in elements]
         now = sketch_context(context, records, support)
         earlier = row["earlier"]
-        if earlier and (
-            kept := reusable_report(earlier, now, records, budget.rewrite_threshold, row["lost"])
+        if (
+            not is_composed
+            and earlier
+            and (kept := reusable_report(earlier, now, records, budget.rewrite_threshold, row["lost"]))
         ):
             sizes = _record_tokens(kept, budget), earlier.context_tokens, earlier.left_out
             return WrittenReport(kept, earlier.n_tokens, *sizes, earlier.sketch, now.evidence, kept=True)
-    written = yield from dialogue(context)
+    written = composed_report(elements) if is_composed else (yield from dialogue(context))
     n_tokens = budget.count(report_context.content_for_context(full_content(written)))
     sizes = _record_tokens(written, budget), context.n_tokens, context.left_out
-    return WrittenReport(written, n_tokens, *sizes, now, now.evidence if now else ())
+    # A composed report is never kept, so its context need not be compared.
+    evidence = now.evidence if now else ()
+    return WrittenReport(written, n_tokens, *sizes, None if is_composed else now, evidence)
+
+
+def _is_small(
+    records: Sequence[report_context.Record], context: report_context.Context, budget: _Budget
+) -> bool:
+    """Return whether the report on a context is composed."""
+    n_entities = sum(record.section == "Entities" for record in records)
+    is_whole = not context.left_out and not any(record.section in REPORT_SECTIONS for record in records)
+    return 0 < n_entities < budget.model_from and is_whole and context.n_tokens <= budget.report_tokens
 
 
 def _record_tokens(written: Report, budget: _Budget) -> int:
@@ -424,6 +465,7 @@ def _report_row(community: str, written: WrittenReport) -> dict[str, Any]:
         "context_tokens": written.context_tokens,
         "context_left_out": written.left_out,
         "dropped_references": r.dropped_references,
+        "composed": r.composed,
     }
 
 

@@ -49,6 +49,7 @@ WRITTEN = pa.schema(
         ("findings", pa.list_(pa.struct([("summary", pa.string()), ("explanation", pa.string())]))),
         ("references", pa.list_(schema.REFERENCE)),
         *((n, pa.int64()) for n in ("n_tokens", "context_tokens", "context_left_out", "dropped_references")),
+        ("composed", pa.bool_()),
     ]
 )
 _RECORD = [("section", pa.string()), ("id", pa.uint64()), ("text", pa.uint64()), ("size", pa.int32())]
@@ -169,6 +170,7 @@ def report_from_row(row: Mapping[str, Any]) -> Report:
         findings=tuple((f["summary"], f["explanation"]) for f in row["findings"]),
         references=tuple(Reference(r["section"], r["id"]) for r in row["references"]),
         dropped_references=row["dropped_references"],
+        composed=bool(row.get("composed")),  # missing in indexes of earlier versions
     )
 
 
@@ -228,6 +230,11 @@ class UnchangedReports:
     parts: Sequence[Part]
 
     @property
+    def n_composed(self) -> int:
+        rows = self.row_of[np.flatnonzero(self.unchanged & (self.row_of >= 0))]
+        return pc.sum(self.rows["composed"].take(pa.array(rows))).as_py() or 0
+
+    @property
     def tokens(self) -> dict[int, int | None]:
         communities = np.flatnonzero(self.unchanged)
         tokens = self.rows["record_tokens"].to_numpy()[self.row_of[communities]]
@@ -257,7 +264,8 @@ def unchanged_reports(
     if before is None or before.made_from.get("signatures") != [fingerprint]:
         return None
     parts = before.parts("reports")
-    rows = read_table(run.store, parts, ["community", "signature", "record_tokens", "kept"], COMPARED)
+    columns = ["community", "signature", "record_tokens", "kept", "composed"]
+    rows = read_table(run.store, parts, columns, COMPARED)
     row_of = pc.index_in(pa.array(ids, pa.string()), value_set=rows["community"].combine_chunks())
     row_of = pc.fill_null(row_of, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     known = np.flatnonzero(row_of >= 0)

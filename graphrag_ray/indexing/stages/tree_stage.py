@@ -18,6 +18,7 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph import summary_tree
 from graphrag_ray.graph.context_plan import CHUNK, HEADING_TOKENS, NUMBER_TOKENS, REPORT
@@ -126,7 +127,8 @@ class _Builder:
 
         def compute() -> Result:
             built = _Levels(KIND, "summary {}")
-            parts = self.corpus.parts("text_units")
+            units = self._units(requests)
+            parts = [part for group in units for part in group]
             keys = id_keys(read_table(run.store, parts, ["id"], schema.TEXT_UNITS)["id"])
             vectors = hierarchy_tables.load_vectors(run, self.embedded.parts("embeddings_text_unit"), keys)
             reduction = options.dimensionality_reduction if len(keys) >= MIN_UMAP_CHUNKS else "pca"
@@ -150,14 +152,27 @@ class _Builder:
                 built.begin(
                     [community_id(KIND.name, height, node_keys[members]) for members in level.clusters]
                 )
-                tokens = self._write_level(built, tokens, budget)
+                tokens = self._write_level(built, units, tokens, budget)
                 vectors = built.embed(run, STEP, level.clusters, vectors)
                 keys, node_keys = level.names, id_keys(pa.array(built.ids[-1], pa.string()))
             return self._write_result(requests, built)
 
         depends_on = [self.corpus.tables["text_units"], self.embedded, *requests.depends_on, options]
         depends_on += [budget, run.settings.embeddings]
+        if self._labels_documents(requests):
+            depends_on.append(self.corpus.tables["documents"])
         return run.step(STEP, depends_on, compute, requests.work.name)
+
+    def _labels_documents(self, requests: ReportWork) -> bool:
+        return bool(requests.spec.rules)
+
+    def _units(self, requests: ReportWork) -> Sequence[Sequence[Part]]:
+        """Return chunks as contexts show them, in groups: with the label of their document as `header`."""
+        units = self.corpus.tables["text_units"]
+        if not self._labels_documents(requests):
+            return units
+        groups = list(zip(units, self.corpus.tables["documents"], strict=True))
+        return parts_by_input(self.run.map(STEP, _label_units, groups), "units")["units"]
 
     def _cluster(
         self, height: int, keys: Keys, tokens: Ints, vectors: Vectors, budget: int, reduction: Reduction
@@ -194,7 +209,9 @@ class _Builder:
             [name for group_names in names for name in group_names.tolist()],
         )
 
-    def _write_level(self, built: _Levels, tokens: Ints, budget: int) -> Ints:
+    def _write_level(
+        self, built: _Levels, units: Sequence[Sequence[Part]], tokens: Ints, budget: int
+    ) -> Ints:
         """Write the summaries of the last level. `tokens` are the tokens of each node's record.
 
         Returns the tokens of each summary's record, or 0 for a cluster without a summary.
@@ -205,7 +222,7 @@ class _Builder:
         positions = None
         if not height:
             order = np.argsort(built.main[0], kind="stable")
-            units, columns = self.corpus.tables["text_units"], communities_stage.CONTEXT_COLUMNS["text_units"]
+            columns = communities_stage.CONTEXT_COLUMNS["text_units"]
             stored = communities_stage.write_blocks(
                 run, STEP, "text_units", units, order, built.keys[0], None, columns
             )
@@ -293,6 +310,22 @@ def _cluster_groups(
         clusters = soft_clusters(vectors[rows], tokens[rows], limit, reduction)
         members = pa.array([cluster.tolist() for cluster in clusters], pa.list_(pa.int64()))
         yield pa.table([pa.array([group] * len(clusters), pa.int64()), members], schema=_CLUSTER)
+
+
+def _label_units(store: Store, group: tuple[list[Part], list[Part]]) -> Iterator[Tables]:
+    units, documents = group
+    columns = ["id", "title", "creation_date", "path", "row"]
+    label_of = {
+        row["id"]: partial(
+            document_label, row["title"], row["creation_date"], row["path"] or "", row["row"] or ""
+        )
+        for row in read_table(store, documents, columns, schema.DOCUMENTS).to_pylist()
+    }
+    for part in units:
+        table = read_part(store, part, ["id", "text", "document_id"])
+        pairs = zip(table["document_id"].to_pylist(), table["text"].to_pylist(), strict=True)
+        labels = [label_of[document](text) if document in label_of else "" for document, text in pairs]
+        yield {"units": table.select(["id", "text"]).append_column("header", pa.array(labels, pa.string()))}
 
 
 def _count_tokens(count: Count, store: Store, numbered_part: tuple[int, Part]) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ import yaml
 import graphrag_ray
 from graphrag_ray.base import index_settings
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
+from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, REQUEST_RULES, Model, Settings
 from graphrag_ray.base.settings_file import load_settings, parse_settings
 from graphrag_ray.base.settings_parsing import setting_keys
 
@@ -322,7 +322,7 @@ def test_an_index_keeps_its_corpus_description(given, before, about):
 
 def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
     offline = parse_settings({"corpus": {"description": "Mills."}}).snapshot_settings()
-    paid = parse_settings({"models": {"default": {"provider": "openai", "model": "m"}}})
+    paid = parse_settings(ONLINE)
     assert Settings().with_stored_settings(offline).corpus.description == "Mills."
     assert paid.with_stored_settings(offline).corpus.description is None
     told = paid.with_description("Mills.")
@@ -376,6 +376,38 @@ def test_prepended_metadata_excludes_title_and_date():
 def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, kept):
     settings = parse_settings({"reports": given}).with_stored_settings(before)
     assert settings.reports.role == kept
+
+
+def test_an_index_keeps_several_settings_of_a_section():
+    before = {"reports": {"role": "a clerk", "model_from": 3}}
+    reports = parse_settings({"reports": {"max_output_tokens": 900}}).with_stored_settings(before).reports
+    assert (reports.role, reports.model_from, reports.max_output_tokens) == ("a clerk", 3, 900)
+
+
+@pytest.mark.parametrize(
+    ("given", "before", "model_from", "rules"),
+    [
+        ({}, None, 5, REQUEST_RULES),
+        ({}, {}, 5, REQUEST_RULES),
+        ({}, {"reports": {"role": "a clerk"}}, 0, 1),
+        ({"reports": {"model_from": 4}}, {"reports": {}}, 4, 1),
+        ({"request_rules": 2}, {"reports": {}}, 0, 2),
+        ({}, {"request_rules": 2, "reports": {"model_from": 5}}, 5, 2),
+        ({}, {"request_rules": 10**30}, 0, REQUEST_RULES),
+        ({}, {"request_rules": -3}, 0, 1),
+        ({}, {"request_rules": ["of", "a", "stranger"]}, 0, 1),
+    ],
+)
+def test_an_index_of_an_earlier_version_keeps_its_requests(given, before, model_from, rules):
+    settings = parse_settings(given).with_stored_settings(before)
+    assert (settings.reports.model_from, settings.request_rules) == (model_from, rules)
+
+
+def test_the_offline_engine_keeps_the_first_rules():
+    paid = parse_settings(ONLINE)
+    assert paid.later_rules("report") == REQUEST_RULES
+    assert Settings().later_rules("report") is None
+    assert paid.model_copy(update={"request_rules": 1}).later_rules("report") is None
 
 
 def test_an_index_keeps_the_settings_that_would_repeat_model_calls():

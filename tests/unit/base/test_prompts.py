@@ -118,9 +118,16 @@ def test_an_empty_optional_placeholder_leaves_no_gap_in_an_indexing_prompt():
     assert prompt.fill_user({**values, "about": "Mills."}) == "A  B.\n\nMills.\nC"
 
 
-def test_the_requested_number_of_words_leaves_a_quarter_of_the_token_limit():
-    assert reply_lengths(2_000) == {"max_tokens": "2000", "max_words": "1125"}
+def test_the_limit_in_words_depends_on_the_form_of_the_reply():
+    assert reply_lengths(2_000) == {"max_tokens": "2000", "max_words": "1000"}
+    assert reply_lengths(2_000, "json")["max_words"] == "900"
+    assert reply_lengths(500, "prose")["max_words"] == "300"
     assert reply_lengths(1)["max_words"] == "1"
+
+
+def test_the_first_rules_limit_words_as_before():
+    assert reply_lengths(2_000, "any")["max_words"] == "1125"
+    assert [reply_lengths(n, "any")["max_words"] for n in (1, 7, 400, 500)] == ["1", "3", "225", "281"]
 
 
 # The bundled prompts

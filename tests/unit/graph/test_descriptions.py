@@ -57,6 +57,46 @@ def test_descriptions_that_differ_only_in_punctuation_are_equal():
     assert distinct_descriptions(["“”", ".", "..."]) == ["“”", ".", "..."]
 
 
+LATER = describe_spec(load_prompts(), parse_settings(PAID))
+FIRST = describe_spec(load_prompts(), parse_settings({**PAID, "request_rules": 1}))
+
+
+def test_repeated_sentences_are_not_sent():
+    texts = ["Bob bakes. He is tall.", "He is tall. He left in 2015.", "Bob bakes."]
+    result, request = summary(describe("entity", "BOB", texts, LATER), "Bob bakes.")
+    assert result and request.variables["descriptions"] == "Bob bakes. He is tall.\nHe left in 2015."
+    assert request.variables["max_words"] == "300"
+
+
+def test_a_description_that_only_repeats_others_needs_no_call():
+    with pytest.raises(StopIteration) as stop:
+        next(describe("entity", "BOB", ["Bob bakes. He is tall.", "He is tall"], LATER))
+    assert stop.value.value == "Bob bakes. He is tall."
+
+
+def test_an_index_with_the_first_rules_sends_the_same_requests():
+    texts = ["Bob bakes. He is tall.", "He is tall. He left in 2015."]
+    _, request = summary(describe("entity", "BOB", texts, FIRST, 100), "Bob bakes.")
+    assert request.variables["descriptions"] == "\n".join(texts)
+    assert request.variables["max_words"] == "281" and request.call.max_output_tokens == 500
+
+
+def test_the_description_of_a_hub_may_be_longer():
+    lengths = {n: LATER.output_tokens(n) for n in (1, 7, 8, 15, 16, 32, 63, 64, 10_000)}
+    assert [*lengths.values()] == [500, 500, 750, 750, 1000, 1250, 1250, 1500, 1500]
+    texts = [f"Bob baked {n} loaves." for n in range(9)]
+    _, request = summary(describe("entity", "BOB", texts, LATER), "Bob bakes.")
+    assert request.call.max_output_tokens == 750 and request.variables["max_tokens"] == "750"
+    _, request = summary(describe("entity", "BOB", texts[:2], LATER, 64), "Bob bakes.")
+    assert request.call.max_output_tokens == 1500
+
+
+def test_a_limit_of_the_stage_also_limits_hubs():
+    stages = {"describe": {"model": "default", "max_output_tokens": 600}}
+    spec = describe_spec(load_prompts(), parse_settings({**PAID, "stages": stages}))
+    assert [spec.output_tokens(n) for n in (2, 64)] == [600, 600]
+
+
 def test_descriptions_that_differ_only_in_punctuation_need_no_call(spec):
     assert plan_layer(ALIKE, spec, TOKENS) == [[ALIKE[0]]]
     with pytest.raises(StopIteration) as stop:

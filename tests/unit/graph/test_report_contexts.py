@@ -132,6 +132,23 @@ def test_a_heading_inside_a_description_opens_no_section() -> None:
     assert len(read["Entities"]) == 1
 
 
+def test_descriptions_do_not_repeat_sentences_of_entities_or_earlier_records() -> None:
+    records = [
+        ctx.relationship_record("r", "MARA", "MILL", "Mara owns the mill. She bought it in 2009."),
+        ctx.entity_record("e1", "MARA", "A mayor. Mara owns the mill."),
+        ctx.entity_record("e2", "MILL", "Mara owns the mill."),
+        ctx.report_record("p", "Mara", "A mayor."),
+    ]
+    shown = ctx.without_repetitions(records)
+    assert [r.fields[-1] for r in shown] == [
+        "She bought it in 2009.",
+        "A mayor. Mara owns the mill.",
+        "",
+        "A mayor.",
+    ]
+    assert [r.id for r in shown] == [r.id for r in records]
+
+
 def test_records_are_numbered_from_one_in_each_section() -> None:
     given_ = [
         ctx.entity_record("e1", "MARA VENN", "Mayor, of the town"),

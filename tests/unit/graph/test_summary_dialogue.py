@@ -42,6 +42,15 @@ def test_summary_has_a_title_and_cites_all_its_inputs():
     assert "minutes.txt" in request.messages[-1].content and request.prompt == "summary"
 
 
+def test_the_length_of_a_summary_grows_with_its_texts():
+    paid = {"models": {"default": {"provider": "openai", "model": "m"}}}
+    spec = summary_spec(parse_settings(paid), load_prompts())
+    lengths = [spec.output_tokens(n) for n in (10, 1_600, 2_400, 3_500, 10_000)]
+    assert lengths == [400, 400, 600, 800, 800] and spec.call.max_output_tokens == 1_600
+    first = summary_spec(parse_settings({**paid, "request_rules": 1}), load_prompts())
+    assert first.output_tokens(10_000) == 400 and first.call.max_output_tokens == 800
+
+
 @pytest.mark.parametrize(
     ("reply", "title", "text"),
     [

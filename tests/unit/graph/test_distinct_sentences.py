@@ -1,0 +1,55 @@
+"""Repeated sentences are removed from texts that a model sees together."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphrag_ray.corpus.boundaries import sentences
+from graphrag_ray.graph.distinct_sentences import comparison_key, distinct_sentences
+
+TEXTS = st.lists(st.text("aB .!?。\n“”\"'", max_size=30), max_size=6)
+SENTENCES = ["Mara opened the mill.", "It burned in 2015!", "市长宣布了计划。", "मेयर ने कहा।", "Why?"]
+
+
+def keys(text):
+    return [comparison_key(" ".join(text[start:end].split())) for start, end in sentences(text)]
+
+
+def test_only_the_first_of_equal_sentences_is_kept():
+    texts = ["Mara opened the mill. It burned.", "It burned. Bob saw it.", "mara  opened the “mill”"]
+    assert distinct_sentences(texts) == ["Mara opened the mill. It burned.", "Bob saw it.", ""]
+
+
+def test_sentences_in_scripts_without_spaces_are_compared():
+    assert distinct_sentences(["市长宣布了计划。桥关闭了。", "桥关闭了。船来了。"])[1] == "船来了。"
+
+
+def test_an_abbreviation_does_not_end_a_sentence():
+    assert distinct_sentences(["Dr. Venn came.", "Dr. Who came."]) == ["Dr. Venn came.", "Dr. Who came."]
+
+
+@given(TEXTS)
+def test_texts_keep_their_order_and_gain_nothing(texts):
+    result = distinct_sentences(texts)
+    assert len(result) == len(texts)
+    for before, after in zip(texts, result, strict=True):
+        rest = iter(before)
+        assert all(character in rest for character in after)
+
+
+@given(st.lists(st.lists(st.sampled_from(SENTENCES), max_size=5), max_size=5))
+def test_every_sentence_appears_exactly_once(lists):
+    result = distinct_sentences([" ".join(parts) for parts in lists])
+    found = [text[start:end] for text in result for start, end in sentences(text)]
+    assert found == list(dict.fromkeys(s for parts in lists for s in parts))
+
+
+@given(st.lists(st.lists(st.sampled_from(SENTENCES), max_size=5), max_size=5))
+def test_removing_repetitions_twice_changes_nothing(lists):
+    once = distinct_sentences([" ".join(parts) for parts in lists])
+    assert distinct_sentences(once) == once
+
+
+@given(st.text(max_size=60))
+def test_a_text_without_repetitions_is_unchanged(text):
+    if len(set(keys(text))) == len(keys(text)):
+        assert distinct_sentences([text]) == [text]
