@@ -43,12 +43,15 @@ def test_a_notice_is_shown_once_and_stays_in_the_index(world: World):
 
 
 LONG = {"chunking": {"size": 60, "overlap": 0, "min_last_chunk_tokens": 1}}
-"""Chunks that are as long as the notice."""
+ENDING = {
+    f"{i}.txt": f"{i}. {'ALICE met BOB in the first of many long quarters that people remember. ' * 6}\n\n{NOTICE}"
+    for i in range(4)
+}
+"""Documents whose last chunk is the notice."""
 
 
 def test_a_chunk_without_other_text_costs_no_call(world: World):
-    body = "ALICE met BOB in the first of many long quarters that the people of this town remember. " * 6
-    world.write({name: f"{body}{text}" for name, text in CALLS.items()})
+    world.write(ENDING)
     done = world.index(**LONG)
     n = done.manifest.steps["extract"]["counts"]["left_out_chunks"]
     assert n == 3 and len(world.table("text_units")) == len(shown(world)) + n
@@ -91,7 +94,7 @@ def test_an_existing_index_costs_no_call_until_the_setting_is_set(world: World, 
     assert NOTICE.strip() in text
     asked = world.asked()
     world.index(extraction={"repeated_paragraphs": "once"})
-    assert len(shown(world, asked)) == 3, "the chunks that become shorter"
+    assert len(shown(world, asked)) == 4, "the chunks that become shorter"
     asked = world.asked()
     assert not world.index().committed and world.asked() == asked
 
@@ -130,8 +133,7 @@ def without_numbers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_an_estimate_counts_the_requests_of_a_run(world: World):
-    body = "ALICE met BOB in the first of many long quarters that the people of this town remember. " * 6
-    world.write({name: f"{i}. {body}{text}" for i, (name, text) in enumerate(CALLS.items())})
+    world.write(ENDING)
     world.write({"notice.txt": NOTICE, "notices.txt": f"{NOTICE}\n\n" * 3})
     world.changes |= {"extraction": {"max_gleanings": 0}, **LONG}
     sizes = [arg for key, value in LONG["chunking"].items() for arg in ("--set", f"chunking.{key}={value}")]
