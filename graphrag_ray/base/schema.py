@@ -153,6 +153,8 @@ COMMUNITIES = _table(
     # Ours.
     ("hierarchy", pa.string()),  # "leiden", "attributed" or "tree"
     ("packed", pa.bool_()),  # true if it packs several small components into one report
+    ("period_start", pa.string()),  # earliest date of the documents that it covers; null if none has a date
+    ("period_end", pa.string()),  # latest date, as precise as the documents' dates
 )
 
 COMMUNITY_REPORTS = _table(
@@ -179,7 +181,12 @@ COMMUNITY_REPORTS = _table(
     ("context_tokens", pa.int64()),  # tokens of the data it was written from
     ("context_left_out", pa.int64()),  # number of records that did not fit
     ("dropped_references", pa.int64()),  # number of citations of records not in the context
+    ("period_start", pa.string()),  # earliest date of the documents that it covers; null if none has a date
+    ("period_end", pa.string()),  # latest date, as precise as the documents' dates
 )
+
+PERIOD_COLUMNS = ("period_start", "period_end")
+"""Columns of communities and reports with the period that they cover."""
 
 EMBEDDINGS = {
     # One table per record kind, sorted by id. The model determines the dimension.

@@ -52,7 +52,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     counts = {name: result.counts[name] for name in ("levels", "modularity")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
     ids = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
-    return GraphHierarchy(KIND, load, ids, result, (about, result), counts)
+    return GraphHierarchy(KIND, corpus, load, ids, result, (about, result), counts)
 
 
 @dataclass(frozen=True)

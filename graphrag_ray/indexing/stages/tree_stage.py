@@ -31,6 +31,7 @@ from graphrag_ray.graph.summary_tree import Clusters, Keys, SummaryTree, TreeLev
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, hierarchy_tables, reports_stage
+from graphrag_ray.indexing.stages.document_periods import Periods, chunk_periods
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.hierarchy_tables import LevelReports, Positions
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
@@ -50,14 +51,14 @@ _CLUSTER = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 
 @dataclass(frozen=True)
 class TreeHierarchy:
-    """The summary tree; see `BuiltHierarchy`. `chunks` are the parts of table text_units."""
+    """The summary tree; see `BuiltHierarchy`."""
 
     tree: SummaryTree
     ids: list[str]
     reports: Result
     results: Sequence[Result]
     counts: Mapping[str, Any]
-    chunks: Sequence[Part]
+    corpus: Result
 
     @property
     def level(self) -> Ints:
@@ -71,8 +72,10 @@ class TreeHierarchy:
         short_ids = numbers()[KIND.communities_table].look_up(ids)
         _ = self.tree.texts  # Compute it here once, rather than in each task.
         periods = [period] * len(ids)
-        positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods))
-        chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
+        _, chunk = chunk_periods(run, self.corpus)
+        covered = cluster_periods(self.tree, chunk)
+        positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods, covered))
+        chunks = read_table(run.store, self.corpus.parts("text_units"), ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
         all_clusters, sizes = np.ones(len(ids), np.bool_), self.tree.sizes()
         batches = reports_stage.community_batches(
@@ -98,7 +101,13 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
         ids = [*arrays["id"].tolist(), *ids]
     tree = SummaryTree(levels, main)
     counts = {"levels": {f"C{k}": int((tree.level == k).sum()) for k in range(len(levels))}}
-    return TreeHierarchy(tree, ids, result, (embedded, result), counts, corpus.parts("text_units"))
+    return TreeHierarchy(tree, ids, result, (embedded, result), counts, corpus)
+
+
+def cluster_periods(tree: SummaryTree, chunks: Periods) -> Periods:
+    """Return the period of each cluster, given those of the chunks."""
+    texts = tree.texts
+    return chunks.take(texts.member).merge(np.repeat(np.arange(len(texts)), tree.sizes()), len(texts))
 
 
 @dataclass

@@ -17,12 +17,12 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.dates import iso_date
 from graphrag_ray.base.declarations import REPORT_KINDS
 from graphrag_ray.base.errors import UsageError
 from graphrag_ray.corpus.document import METADATA_PREFIX, as_texts, column_at_path, parse_raw_data
@@ -40,10 +40,6 @@ MAX_CHARACTERS = 4_000
 
 _SIGN = re.compile(r"!=|!~|>=|<=|[=~<>!]")
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_MAX_DATE_CHARACTERS = 100
-_ISO = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ](\d{2}:\d{2}(?::\d{2})?))?)?)?(?!\d)")
-_COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})(?!\d)")
-_MONTH = re.compile(r"[^\W\d_]{3}")
 _SYNTAX = "write it as NAME=VALUE, or with !=, ~ (a pattern), !~, <, <=, > or >="
 
 
@@ -108,7 +104,7 @@ def parse(text: str) -> Condition:
     condition = Condition(
         text, name.removeprefix(METADATA_PREFIX) if metadata else name, sign, value, metadata
     )
-    if condition.is_comparison and _number(value) is None and not _ISO.fullmatch(value):
+    if condition.is_comparison and _number(value) is None and not iso_date(value):
         raise UsageError(
             f"Condition {_shorten(text)!r} is not valid: {value!r} is neither a number nor a date such as "
             "2023, 2023-05 or 2023-05-17"
@@ -191,23 +187,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def iso_date(text: str) -> str:
-    """Convert a date to ISO 8601. Returns "" for other text, and for ambiguous dates such as 3/4/2023."""
-    if match := _COMPACT.match(text.strip()):
-        return "-".join(match.groups())
-    if match := _ISO.match(text.strip()):
-        year, *rest, time = match.groups()
-        return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
-    if len(text) > _MAX_DATE_CHARACTERS or not _MONTH.search(text):
-        return ""
-    from dateutil import parser as dates  # imported lazily: it takes 20 ms, and most questions do not need it
-
-    try:
-        return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
-    except (ValueError, ArithmeticError):
-        return ""
 
 
 def _listing(values: Sequence[str]) -> str:
