@@ -41,8 +41,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "claims": _PASSAGE | {"claim_description", "entities"},
     "describe": _GENERATED | {"kind", "name", "descriptions"},
     "about": _GENERATED | {"titles", "entities"},
-    "report": _GENERATED | {"about", "role", "rating_criterion", "context"},
-    "summary": _GENERATED | {"context"},
+    "report": _GENERATED | {"about", "role", "rating_criterion", "context", "period"},
+    "summary": _GENERATED | {"context", "period"},
     "map": _ANSWER | {"about", "context"},
     "map_points": _ANSWER | {"about", "context"},
     "rate": _LENGTH | {"about", "question", "context"},
@@ -72,7 +72,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """The placeholders of every prompt. A prompt must use all of them except the OPTIONAL ones, and no others."""
 
-OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
+OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words", "period"})
 """Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 

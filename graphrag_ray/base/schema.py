@@ -265,6 +265,7 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "merge/entities": "entities without descriptions, after pruning",
     "merge/relationships": "relationships without descriptions, after pruning",
     "merge/covariates": "claims, with n_tokens and content",
+    "merge/type_conflicts": "entities whose instances state several types, with the count of each",
     "merge/lower_words": "number of chunks per lower-case word",
     "describe/items": "batches of descriptions to summarise",
     "describe/texts": "ids that still have several descriptions",

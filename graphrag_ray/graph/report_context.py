@@ -251,13 +251,15 @@ def longest_prefix_that_fits(text: str, fits: Callable[[str], bool]) -> str:
 def _align_columns(records: list[Record]) -> list[Record]:
     """Give all records of a section the columns of the record that has most. Missing fields are empty."""
     widest = max((r.columns or COLUMNS[r.section] for r in records), key=len, default=())
-    aligned = []
-    for r in records:
-        if len(r.fields) + 1 < len(widest):
-            by_name = dict(zip((r.columns or COLUMNS[r.section])[1:], r.fields, strict=True))
-            r = replace(r, fields=tuple(by_name.get(name, "") for name in widest[1:]), columns=widest)
-        aligned.append(r)
-    return aligned
+
+    def align(r: Record) -> Record:
+        columns = r.columns or COLUMNS[r.section]
+        if columns == widest:
+            return r
+        by_name = dict(zip(columns[1:], r.fields, strict=True))
+        return replace(r, fields=tuple(by_name.get(name, "") for name in widest[1:]), columns=widest)
+
+    return [align(r) for r in records]
 
 
 def write_sections(records: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:

@@ -83,8 +83,11 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
     )
 
 
-def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
+def report(context: Context, spec: ReportSpec, period: str = "") -> Dialogue[Report]:
     """Request a report, and retry once if the reply is unusable.
+
+    Args:
+        period: Dates of the documents that the context comes from (`base/dates.py`), or "" if unknown.
 
     Raises:
         DialogueFailed: If the second reply is unusable, too.
@@ -95,6 +98,7 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "context": context.text,
         "language": spec.language,
         "about": spec.about,
+        "period": period,
         **reply_lengths(spec.max_tokens),
     }
     messages, schema = spec.prompt.fill(variables), schema_of(ReportDraft)

@@ -58,15 +58,16 @@ def context_tokens(options: Tree, chunking: Chunking) -> int:
     return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 
-def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
-    """Request a summary, and retry once if the reply is empty.
+def summary(context: Context, spec: SummarySpec, period: str = "") -> Dialogue[Report]:
+    """Request a summary, and retry once if the reply is empty. `period` is that of its texts, or "".
 
     Returns a report without findings and rating that cites all records of its context.
 
     Raises:
         DialogueFailed: If the second reply is empty, too, or a content filter withheld the reply.
     """
-    variables = {"context": context.text, "language": spec.language, **reply_lengths(spec.max_tokens)}
+    variables = {"context": context.text, "language": spec.language, "period": period}
+    variables |= reply_lengths(spec.max_tokens)
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
 
     def read(reply: ChatReply) -> tuple[str, str] | ReplyProblem:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from graphrag_ray.base import dates
+from graphrag_ray.graph.community_signatures import Hashes, mix_bits
 from graphrag_ray.graph.hierarchy import Hierarchy
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.indexing.run import Run
@@ -72,6 +73,10 @@ class Periods(NamedTuple):
 
     def describe(self, row: int) -> str:
         return dates.describe_period(*(dates.date_of_number(int(values[row])) for values in self))
+
+    def hashes(self) -> Hashes:
+        """Return a hash of each period. That of an unknown period is not 0."""
+        return mix_bits(self.start.astype(np.uint64) << np.uint64(32) | self.end.astype(np.uint64))
 
     def fingerprints(self, rows: Sequence[int]) -> list[list[int]]:
         """Return the numbers of some records as JSON, to compare them with the parent snapshot."""

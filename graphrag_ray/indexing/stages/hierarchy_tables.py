@@ -350,10 +350,12 @@ class LevelReports:
         schedule: Callable[[], HierarchySchedule | LevelSchedule],
         skipped: Iterable[int] = (),
         numbers: Ints | None = None,
+        periods: Periods | None = None,
     ) -> None:
         """Write the reports of the last level, except for the `skipped` clusters, which have no report below.
 
-        `schedule` creates a schedule, in which clusters may have other `numbers`.
+        `schedule` creates a schedule, in which clusters may have other `numbers`. `periods` are those of the
+        clusters, for prompts that state them.
         """
         ids, first, height = self.ids[-1], self.first_cluster[-1], len(self.ids) - 1
         above = f", {plural(height, 'level')} above the lowest" if height else ""
@@ -363,6 +365,8 @@ class LevelReports:
 
         number_of = list(range(len(ids))) if numbers is None else numbers.tolist()
         scheduled = [""] * len(ids)
+        if periods and numbers is not None:
+            periods = periods.take(np.argsort(numbers))
         for cluster, number in enumerate(number_of):
             scheduled[number] = ids[cluster]
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
@@ -372,7 +376,12 @@ class LevelReports:
 
         def plan() -> ReportSource:
             return ReportSource(
-                schedule(), lambda c: display_name(scheduled[c]), scheduled, None, below, self.kind.section
+                schedule(),
+                lambda c: display_name(scheduled[c]),
+                scheduled,
+                below=below,
+                section=self.kind.section,
+                periods=periods,
             )
 
         source = reports_stage.sweep_reports(run, work, plan)

@@ -73,7 +73,7 @@ class TreeHierarchy:
         _ = self.tree.texts  # Compute it here once, rather than in each task.
         periods = [period] * len(ids)
         _, chunk = chunk_periods(run, self.corpus)
-        covered = cluster_periods(self.tree, chunk)
+        covered = merge_members(chunk, self.tree.texts)
         positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods, covered))
         chunks = read_table(run.store, self.corpus.parts("text_units"), ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
@@ -104,10 +104,10 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
     return TreeHierarchy(tree, ids, result, (embedded, result), counts, corpus)
 
 
-def cluster_periods(tree: SummaryTree, chunks: Periods) -> Periods:
-    """Return the period of each cluster, given those of the chunks."""
-    texts = tree.texts
-    return chunks.take(texts.member).merge(np.repeat(np.arange(len(texts)), tree.sizes()), len(texts))
+def merge_members(periods: Periods, clusters: Clusters) -> Periods:
+    """Return the period of each cluster, given those of the members."""
+    cluster = np.repeat(np.arange(len(clusters)), np.diff(clusters.bounds))
+    return periods.take(clusters.member).merge(cluster, len(clusters))
 
 
 @dataclass
@@ -145,6 +145,7 @@ class _Builder:
             for table in run.executor.stream(STEP, count, list(enumerate(parts))):
                 counts[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
             tokens = np.concatenate([np.zeros(0, np.int64), *counts])
+            periods = chunk_periods(run, self.corpus)[1] if requests.shows_period else None
             node_keys = keys  # Keys of the nodes' ids. Unlike these, `keys` survive an update.
             while summary_tree.has_next_level(len(keys), len(built.levels), options.max_levels):
                 height = len(built.levels)
@@ -159,13 +160,17 @@ class _Builder:
                 built.begin(
                     [community_id(KIND.name, height, node_keys[members]) for members in level.clusters]
                 )
-                tokens = self._write_level(built, tokens, budget)
+                if periods:
+                    periods = merge_members(periods, level.clusters)
+                tokens = self._write_level(built, tokens, budget, periods)
                 vectors = built.embed(run, STEP, level.clusters, vectors)
                 keys, node_keys = level.names, id_keys(pa.array(built.ids[-1], pa.string()))
             return self._write_result(requests, built)
 
         depends_on = [self.corpus.tables["text_units"], self.embedded, *requests.depends_on, options]
         depends_on += [budget, run.settings.embeddings]
+        if requests.shows_period:
+            depends_on.append(self.corpus.tables["documents"])
         return run.step(STEP, depends_on, compute, requests.work.name)
 
     def _cluster(
@@ -203,7 +208,7 @@ class _Builder:
             [name for group_names in names for name in group_names.tolist()],
         )
 
-    def _write_level(self, built: _Levels, tokens: Ints, budget: int) -> Ints:
+    def _write_level(self, built: _Levels, tokens: Ints, budget: int, periods: Periods | None) -> Ints:
         """Write the summaries of the last level. `tokens` are the tokens of each node's record.
 
         Returns the tokens of each summary's record, or 0 for a cluster without a summary.
@@ -232,7 +237,7 @@ class _Builder:
             max_record_tokens=max_record_tokens(budget),
         )
         work = ReportWork.for_summaries(run, blocks, budget).work
-        built.write(run, work, schedule, schedule().without_inputs)
+        built.write(run, work, schedule, schedule().without_inputs, periods=periods)
         return np.array([n or 0 for n in built.record_tokens(height)], dtype=np.int64)
 
     def _write_result(self, requests: ReportWork, built: _Levels) -> Result:
