@@ -211,7 +211,7 @@ def step_line(
     texts = [
         _format_count(k, v)
         for k, v in counts.items()
-        if v and not isinstance(v, list) and not (reused and k in _WORK_COUNTS)
+        if v and k != "type_conflict_examples" and not (reused and k in _WORK_COUNTS)
     ]
     while width and texts and 25 + len("  ".join(texts)) >= width:
         texts.pop()

@@ -1,7 +1,7 @@
 """Export a project folder for microsoft/graphrag's own `query`.
 
     settings.yaml                       names and addresses of models
-    output/<table>.parquet              seven tables with the columns of graphrag 3.x, and the periods of communities
+    output/<table>.parquet              seven tables with the columns of graphrag 3.x, and periods
     output/lancedb/<name>.lance/        vectors by id; needs the package lancedb
 
 The vectors are copied from the index. Like graphrag, it embeds entities as "title: description".

@@ -133,7 +133,10 @@ def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_clai
 
 
 def _count_type_conflicts(run: Run, tables: Mapping[str, list[list[Part]]]) -> dict[str, Any]:
-    """Count the entities whose mentions disagree on the type, with examples: the most mentioned ones."""
+    """Count the entities whose mentions disagree on the type, with examples.
+
+    The examples, with the counts of all types, have the most instances of other types than the chosen one.
+    """
     parts = [part for group in tables["type_conflicts"] for part in group]
     if not parts:
         return {}
@@ -143,16 +146,13 @@ def _count_type_conflicts(run: Run, tables: Mapping[str, list[list[Part]]]) -> d
         table = read_part(run.store, part)
         table = table.filter(pa.array(np.isin(id_keys(table["id"]), kept)))
         n += len(table)
-        # Only entities with the most instances of another type than the chosen one can be examples.
-        minority = np.array([sum(counts[1:]) for counts in table["counts"].to_pylist()], np.int64)
-        for row in table.take(pa.array(np.argsort(-minority, kind="stable")[:N_EXAMPLES])).to_pylist():
+        n_other = np.array([sum(counts[1:]) for counts in table["counts"].to_pylist()], np.int64)
+        for row in table.take(pa.array(np.argsort(-n_other, kind="stable")[:N_EXAMPLES])).to_pylist():
             types = ", ".join(f"{t} {c}" for t, c in zip(row["types"], row["counts"], strict=True))
             largest.append((-sum(row["counts"][1:]), row["title"], types))
         largest = sorted(largest)[:N_EXAMPLES]
-    return {
-        "type_conflicts": n,
-        "type_conflict_examples": [f"{title} ({types})" for _, title, types in largest],
-    }
+    examples = {f"{title} ({types})": -n_other for n_other, title, types in largest}
+    return {"type_conflicts": n, "type_conflict_examples": examples}
 
 
 def _in_ranges(
