@@ -34,8 +34,8 @@ def iso_date(text: str) -> str:
     if len(text) > MAX_DATE_CHARACTERS:
         return ""
     text = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text.strip())
-    if _EPOCH.fullmatch(text):
-        return datetime.fromtimestamp(int(text[:10]), UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    if match := _EPOCH.fullmatch(text):
+        return datetime.fromtimestamp(int(match[1]), UTC).strftime("%Y-%m-%dT%H:%M:%S")
     if match := _COMPACT.match(text) or _CJK.match(text):
         return _valid_date(*match.groups())
     if match := _ISO.match(text):
@@ -65,13 +65,13 @@ def _date_in_words(text: str) -> str:
 
     try:
         # Parts that the text does not state are those of the default.
-        low, high = (parser.parse(text, default=datetime(*[n] * 3)) for n in (1, 2))  # type: ignore[arg-type]
+        low, high = (parser.parse(text, default=datetime(n, n, n, n)) for n in (1, 2))
     except (ValueError, ArithmeticError):
         return ""
-    if low.year != high.year:
-        return ""
-    n_parts = 1 + (low.month == high.month) + (low.month == high.month and low.day == high.day)
-    return str(low.isoformat()) if n_parts == 3 else low.strftime("%Y-%m-%d").zfill(10)[: 3 * n_parts + 1]
+    stated = [low.year == high.year, low.month == high.month, low.day == high.day, low.hour == high.hour]
+    n_stated = next((n for n, is_stated in enumerate(stated) if not is_stated), len(stated))
+    iso = str(low.isoformat())
+    return iso if n_stated == len(stated) else iso[: (0, 4, 7, 10)[n_stated]]
 
 
 def start_number(text: str | None) -> int:
