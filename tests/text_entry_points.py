@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from driving import COUNT, Snapshot
 
-from graphrag_ray.base import context_records
+from graphrag_ray.base import context_records, dates
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.base.ids import entity_key, name_id, stable_id
 from graphrag_ray.base.index_settings import Chunking, Input, normalize_description
@@ -582,7 +582,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "dynamic selection": asked("global", dynamic=True),
         "scored points": asked("global", map_protocol="points"),
         "where": conditions,
-        "date": document_filters.iso_date,
+        "date": dates.iso_date,
         "local search without a walk": asked("local", local_pagerank=False),
         "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,

@@ -159,6 +159,8 @@ COMMUNITIES = _table(
     # Ours.
     ("hierarchy", pa.string()),  # "leiden", "attributed" or "tree"
     ("packed", pa.bool_()),  # true if it packs several small components into one report
+    ("period_start", pa.string()),  # earliest date of the documents that it covers; null if none has a date
+    ("period_end", pa.string()),  # latest date, as precise as the documents' dates
 )
 
 COMMUNITY_REPORTS = _table(
@@ -186,7 +188,12 @@ COMMUNITY_REPORTS = _table(
     ("context_left_out", pa.int64()),  # number of records that did not fit
     ("dropped_references", pa.int64()),  # number of citations of records not in the context
     ("composed", pa.bool_()),  # true if composed from its records without a model call (`reports.model_from`)
+    ("period_start", pa.string()),  # earliest date of the documents that it covers; null if none has a date
+    ("period_end", pa.string()),  # latest date, as precise as the documents' dates
 )
+
+PERIOD_COLUMNS = ("period_start", "period_end")
+"""Columns of communities and reports with the period that they cover."""
 
 EMBEDDINGS = {
     # One table per record kind, sorted by id. The model determines the dimension.
@@ -268,6 +275,7 @@ INTERMEDIATE_TABLES: dict[str, str] = {
     "merge/entities": "entities without descriptions, after pruning",
     "merge/relationships": "relationships without descriptions, after pruning",
     "merge/covariates": "claims, with n_tokens and content",
+    "merge/type_conflicts": "entities whose instances state several types, with the count of each",
     "merge/lower_words": "number of chunks per lower-case word",
     "describe/items": "batches of descriptions to summarise",
     "describe/texts": "ids that still have several descriptions",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from graphrag_ray.base.wording import price_hint, safe_json
+from graphrag_ray.base.wording import collapse_whitespace, plural, price_hint, safe_json
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -89,6 +89,8 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
     labels = {"text_units": "chunks", "entities": "entities", "relationships": "relationships"}
     for name, label in labels.items():
         out.print(f"  {label:<13}  {counts.get(name, 0):,}")
+    if text := type_conflict_note(counts):
+        out.print(f"  entity types   {text}")
     if counts.get("claims"):
         out.print(f"  claims         {counts['claims']:,}")
     out.print(f"  communities    {_communities(counts)}")
@@ -104,6 +106,14 @@ def print_counts(out: Console, counts: Mapping[str, Any]) -> None:
 def _composed(counts: Mapping[str, Any]) -> str:
     n = counts.get("composed_reports")
     return f" ({n:,} composed without a model call)" if n else ""
+
+
+def type_conflict_note(counts: Mapping[str, Any]) -> str:
+    """Describe the entities whose mentions disagree on the type, or "" if there are none."""
+    if not (n := counts.get("type_conflicts")):
+        return ""
+    examples = collapse_whitespace("; ".join(counts.get("type_conflict_examples", ())), 300)
+    return f"mentions of {plural(n, 'entity', 'entities')} disagree; the majority decides: {examples}"
 
 
 def _communities(counts: Mapping[str, Any]) -> str:

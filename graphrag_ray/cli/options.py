@@ -221,7 +221,8 @@ search = combine(
         "--where",
         metavar="COND",
         multiple=True,
-        help="Only documents with path~*.md, title=…, date>=2023, author=… (a metadata column); repeatable.",
+        help="Only documents with path~*.md, title=…, date>=2023, author=… (a metadata column); "
+        "repeatable. global: only reports whose whole period satisfies conditions on date.",
     ),
 )
 answer = combine(

@@ -208,7 +208,11 @@ def step_line(
 ) -> Text:
     """Format a finished step: its duration, and as many of its counts as fit into `width`."""
     duration = "unchanged" if reused else f"{seconds:.1f} s"
-    texts = [_format_count(k, v) for k, v in counts.items() if v and not (reused and k in _WORK_COUNTS)]
+    texts = [
+        _format_count(k, v)
+        for k, v in counts.items()
+        if v and k != "type_conflict_examples" and not (reused and k in _WORK_COUNTS)
+    ]
     while width and texts and 25 + len("  ".join(texts)) >= width:
         texts.pop()
     return Text.assemble((f"{name:<12}", "bold"), f" {duration:>10}  ", ("  ".join(texts), "dim"))

@@ -11,8 +11,8 @@ from dataclasses import replace
 from pathlib import PurePosixPath
 
 from graphrag_ray.base.index_settings import Input
-from graphrag_ray.corpus.dates import date_in_first_lines, date_in_name
 from graphrag_ray.corpus.document import Document, one_line
+from graphrag_ray.corpus.document_dates import date_in_first_lines, date_in_name
 from graphrag_ray.corpus.document_titles import HEADING_MARKS, begins_with, explicit_title
 from graphrag_ray.corpus.tokens import token_ends
 

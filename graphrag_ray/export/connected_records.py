@@ -258,7 +258,8 @@ def show_claim(view: RecordView, name: str) -> Record:
 def show_community(view: RecordView, name: str) -> Record:
     """Return a community with its report (None if it failed), parent, children, members and chunks."""
     number = record_lookup.find_community(view.reader, name, view.hierarchy)
-    columns = ["id", "community", "level", "parent", "children", "period", "size", "packed"]
+    columns = ["id", "community", "level", "parent", "children", "period", "size", "packed",
+               *schema.PERIOD_COLUMNS]  # fmt: skip
     lists = ["entity_ids", "relationship_ids", "text_unit_ids"]
     row = view.rows(view.hierarchy.communities_table, [*columns, *lists], [number], "human_readable_id")[0]
     members, edges, units = (row.pop(column) for column in lists)

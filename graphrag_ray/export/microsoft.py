@@ -1,7 +1,7 @@
 """Export a project folder for microsoft/graphrag's own `query`.
 
     settings.yaml                       names and addresses of models
-    output/<table>.parquet              seven tables with exactly the columns of graphrag 3.x
+    output/<table>.parquet              seven tables with the columns of graphrag 3.x, and periods
     output/lancedb/<name>.lance/        vectors by id; needs the package lancedb
 
 The vectors are copied from the index. Like graphrag, it embeds entities as "title: description".
@@ -72,7 +72,9 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
     """
     reader, settings = snapshot.reader, snapshot.settings
     for table in _FIRST_ADDED_COLUMN:
-        columns, path, rows = graphrag_columns(table), f"output/{table}.parquet", 0
+        # graphrag ignores columns that it does not know.
+        added = [name for name in schema.PERIOD_COLUMNS if name in schema.TABLES[table].names]
+        columns, path, rows = [*graphrag_columns(table), *added], f"output/{table}.parquet", 0
         with (
             output.file(path) as local,
             pq.ParquetWriter(local, schema_of(table, columns), compression="zstd") as writer,

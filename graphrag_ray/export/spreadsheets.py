@@ -1,7 +1,8 @@
 """Export the graph as CSV files for spreadsheets, databases and Gephi's importer.
 
     nodes.csv, edges.csv   the columns of `graph_tables.py`
-    communities.csv        id, level, parent (empty at the root), size; rank, title and summary of the report
+    communities.csv        id, level, parent (empty at the root), size, period_start, period_end; rank, title
+                           and summary of the report
     memberships.csv        community, level, entity: a row per entity of each community
 
 A tree has only nodes and edges. Ids are the short ids that `inspect` accepts. Files are UTF-8 with a byte
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
+from graphrag_ray.base import schema
 from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.graph_tables import (
     MAX_PIECE_ROWS,
@@ -60,7 +62,8 @@ def write(snapshot: Snapshot, output: Output) -> list[str]:
 
 def _communities(reader: Reader) -> Iterator[pa.Table]:
     """Yield communities with a report, then communities without one."""
-    columns, report_columns = ["community", "level", "parent", "size"], ["rank", "title", "summary"]
+    columns = ["community", "level", "parent", "size", *schema.PERIOD_COLUMNS]
+    report_columns = ["rank", "title", "summary"]
     reported = [np.empty(0, np.int64)]
     for part in pieces(reader, "community_reports", [*columns, *report_columns]):
         reported.append(part["community"].to_numpy())
@@ -74,8 +77,10 @@ def _communities(reader: Reader) -> Iterator[pa.Table]:
 def _community_columns(rows: pa.Table, report: list[Any]) -> pa.Table:
     root = pc.less(rows["parent"], 0)
     parent = pc.if_else(root, pa.scalar(None, pa.int64()), rows["parent"])
-    columns = [rows["community"], rows["level"], parent, rows["size"], *report]
-    return pa.table(columns, names=["id", "level", "parent", "size", "rank", "title", "summary"])
+    columns = [rows["community"], rows["level"], parent, rows["size"]]
+    columns += [*(rows[name] for name in schema.PERIOD_COLUMNS), *report]
+    names = ["id", "level", "parent", "size", *schema.PERIOD_COLUMNS, "rank", "title", "summary"]
+    return pa.table(columns, names=names)
 
 
 def _memberships(reader: Reader, nodes: Nodes) -> Iterator[pa.Table]:

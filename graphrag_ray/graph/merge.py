@@ -99,6 +99,25 @@ def merge_entities(instances: pa.Table) -> pa.Table:
     )
 
 
+def type_conflicts(instances: pa.Table) -> pa.Table:
+    """Return the entities whose instances state several types, sorted by id: id, title, types and counts.
+
+    `types` and `counts`, the number of instances of each type, are in descending order of the counts, ties
+    alphabetical, so the first type is the one that `merge_entities` chooses.
+    """
+    stated = instances.filter(pc.fill_null(pc.not_equal(instances["type"], ""), False))
+    votes = stated.select(["entity_id", "title", "type"]).group_by(["entity_id", "title", "type"])
+    counted = votes.aggregate([([], "count_all")])
+    n_types = counted.group_by("entity_id").aggregate([([], "count_all")])
+    several = n_types.filter(pc.greater(n_types["count_all"], 1))["entity_id"]
+    counted = counted.filter(pc.is_in(counted["entity_id"], value_set=several.combine_chunks()))
+    order = [("entity_id", "ascending"), ("count_all", "descending"), ("type", "ascending")]
+    by_entity = counted.sort_by(order).group_by(["entity_id", "title"], use_threads=False)
+    lists = by_entity.aggregate([("type", "list"), ("count_all", "list")])
+    columns = [lists[name] for name in ("entity_id", "title", "type_list", "count_all_list")]
+    return pa.table(columns, schema=TYPE_CONFLICTS)
+
+
 def merge_relationships(instances: pa.Table, weight_by: Literal["count", "strength"] = "count") -> pa.Table:
     """Merge relationship instances into one row per relationship, sorted by id.
 
@@ -225,6 +244,13 @@ CLAIM_INSTANCES = pa.schema(
     ]
 )
 """Schema with one row per extracted claim. Snapshots store the merged claims as covariates instead."""
+
+TYPE_CONFLICTS = pa.schema(
+    [
+        *(("id", pa.string()), ("title", pa.string())),
+        *(("types", pa.list_(pa.string())), ("counts", pa.list_(pa.int64()))),
+    ]
+)
 
 _STATUSES = ("FALSE", "SUSPECTED", "TRUE")
 _SUSPECTED = _STATUSES.index("SUSPECTED")

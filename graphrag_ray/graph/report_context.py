@@ -30,6 +30,8 @@ _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "Sources": ("id", "document", "text"),
 }
 
+REPORT_COLUMNS_WITH_PERIOD = ("id", "title", "period", "content")
+
 COLUMNS = {section: _COLUMNS[section] for section in RECORD_KIND_BY_SECTION}
 """Columns of each section, in the order of sections in a context."""
 
@@ -107,9 +109,17 @@ def claim_record(row: Mapping[str, Any]) -> Record:
     return _record("Claims", row["id"], *(row[name] or "" for name in names))
 
 
-def report_record(id_: str, title: str, full_content: str, section: str = "Reports") -> Record:
-    """Return the record of a report. References in `full_content` can be in any form."""
-    return _record(section, id_, title, content_for_context(full_content))
+def report_record(
+    id_: str, title: str, full_content: str, section: str = "Reports", period: str = ""
+) -> Record:
+    """Return the record of a report, with a column for the period that it covers, if known.
+
+    References in `full_content` can be in any form.
+    """
+    content = content_for_context(full_content)
+    if not period:
+        return _record(section, id_, title, content)
+    return replace(_record(section, id_, title, period, content), columns=REPORT_COLUMNS_WITH_PERIOD)
 
 
 def source_record(id_: str, text: str, document: str = "") -> Record:
@@ -281,12 +291,26 @@ def longest_prefix_that_fits(text: str, fits: Callable[[str], bool]) -> str:
     return context_records.drop_unclosed_reference(text[:low]).rstrip()
 
 
+def _align_columns(records: list[Record]) -> list[Record]:
+    """Give all records of a section the columns of the record that has most. Missing fields are empty."""
+    widest = max((r.columns or COLUMNS[r.section] for r in records), key=len, default=())
+
+    def align(r: Record) -> Record:
+        columns = r.columns or COLUMNS[r.section]
+        if columns == widest:
+            return r
+        by_name = dict(zip(columns[1:], r.fields, strict=True))
+        return replace(r, fields=tuple(by_name.get(name, "") for name in widest[1:]), columns=widest)
+
+    return [align(r) for r in records]
+
+
 def write_sections(records: Sequence[Record]) -> tuple[str, dict[tuple[str, int], str]]:
     """Return the text of all sections with local numbers 1…n, and the string id of each number."""
     parts: list[str] = []
     numbering: dict[tuple[str, int], str] = {}
     for section in COLUMNS:
-        if rows := [r for r in records if r.section == section]:
+        if rows := _align_columns([r for r in records if r.section == section]):
             parts += (
                 rows[0].heading,
                 context_records.csv_lines([n, *r.fields] for n, r in enumerate(rows, start=1)),

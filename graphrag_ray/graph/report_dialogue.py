@@ -9,6 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from graphrag_ray.base import context_records
+from graphrag_ray.base.dates import period_sentence
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import TRUNCATED_JSON, JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import CallParameters, ChatRequest, Dialogue
@@ -86,8 +87,11 @@ def report_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> ReportSpec
     )
 
 
-def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
+def report(context: Context, spec: ReportSpec, period: str = "") -> Dialogue[Report]:
     """Request a report, and retry once if the reply is unusable.
+
+    Args:
+        period: Dates of the documents that the context comes from (`base/dates.py`), or "" if unknown.
 
     Raises:
         DialogueFailed: If the second reply is unusable, too.
@@ -96,9 +100,9 @@ def report(context: Context, spec: ReportSpec) -> Dialogue[Report]:
         "role": spec.role,
         "rating_criterion": spec.rating_criterion,
         "context": context.text,
-        "period": "",
         "language": spec.language,
         "about": spec.about,
+        "period": period_sentence(period),
         **reply_lengths(spec.max_tokens, "json" if spec.rules else "any"),
     }
     messages, schema = spec.prompt.fill(variables), schema_of(ReportDraft)

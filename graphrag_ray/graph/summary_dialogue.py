@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from graphrag_ray.base import context_records
+from graphrag_ray.base.dates import period_sentence
 from graphrag_ray.base.index_settings import Chunking, Settings, Tree
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
@@ -66,8 +67,8 @@ def context_tokens(options: Tree, chunking: Chunking) -> int:
     return max(options.context_tokens, 2 * longest + HEADING_TOKENS if size else 0)
 
 
-def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
-    """Request a summary, and retry once if the reply is empty.
+def summary(context: Context, spec: SummarySpec, period: str = "") -> Dialogue[Report]:
+    """Request a summary, and retry once if the reply is empty. `period` is that of its texts, or "".
 
     Returns a report without findings and rating that cites all records of its context.
 
@@ -75,7 +76,8 @@ def summary(context: Context, spec: SummarySpec) -> Dialogue[Report]:
         DialogueFailed: If the second reply is empty, too, or a content filter withheld the reply.
     """
     lengths = reply_lengths(spec.output_tokens(context.n_tokens), "prose" if spec.rules else "any")
-    variables = {"context": context.text, "period": "", "language": spec.language, **lengths}
+    variables = {"context": context.text, "language": spec.language, "period": period_sentence(period)}
+    variables |= lengths
     request = ChatRequest("summary", spec.prompt.fill(variables), spec.call, variables)
 
     def read(reply: ChatReply) -> tuple[str, str] | ReplyProblem:

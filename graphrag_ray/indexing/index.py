@@ -303,5 +303,5 @@ def _counts(tables: Mapping[str, list[Part]], results: Results) -> dict[str, Any
         **counts,
         **({"hierarchies": {name: counts_of(name) for name in others}} if others else {}),
         **{n: corpus.counts[n] for n in ("added", "changed", "removed", "kept") if n in corpus.counts},
-        **{n: v for n, v in merged.counts.items() if n.startswith("pruned")},
+        **{n: v for n, v in merged.counts.items() if n.startswith(("pruned", "type_conflict"))},
     }

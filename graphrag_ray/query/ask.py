@@ -89,6 +89,7 @@ class AskOptions(TypedDict, total=False):
     Attributes:
         method: Name of a search method (query/methods/methods.py).
         where: Conditions on documents (query/methods/document_filters.py), for methods that look up chunks.
+            Global search supports conditions on dates, which the whole period of a report must satisfy.
         history: Earlier questions and the texts of their answers, oldest first, for follow-up questions
             (query/methods/condense.py).
     """

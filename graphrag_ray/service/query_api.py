@@ -55,7 +55,7 @@ class QueryBody(StrictModel):
         Field(
             max_length=MAX_CONDITIONS,
             fail_fast=True,
-            description="Conditions on documents: path~*.md, date>=2023.",
+            description="Conditions on documents: path~*.md, date>=2023. global: on date only.",
         ),
     ] = []
     history: Annotated[

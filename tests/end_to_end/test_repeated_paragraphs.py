@@ -44,7 +44,7 @@ def test_a_notice_is_shown_once_and_stays_in_the_index(world: World):
 
 LONG = {"chunking": {"size": 60, "overlap": 0, "min_last_chunk_tokens": 1}}
 ENDING = {
-    f"{i}.txt": f"{i}. {'ALICE met BOB in the first of many long quarters that people remember. ' * 6}\n\n{NOTICE}"
+    f"{i}.txt": f"{i}. {'ALICE met BOB in the first of many long quarters that all recall. ' * 6}\n\n{NOTICE}"
     for i in range(4)
 }
 """Documents whose last chunk is the notice."""

@@ -117,7 +117,7 @@ def test_follow_up_questions_use_the_conversation(town: World, serve: Start):
         ({"level": "C9"}, 404, "C9"),
         ({"question": " "}, 400, "The question is empty"),
         ({"question": "x" * 20_001}, 400, "20001 characters"),
-        ({"where": ["date"]}, 400, "does not support conditions"),
+        ({"where": ["path=x"]}, 400, "does not support conditions"),
         ({"colour": "red"}, 400, "colour"),
         ({"question": 7}, 400, "question: "),
         ({"budget_tokens": 5}, 400, "budget_tokens"),

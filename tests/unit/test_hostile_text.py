@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from linear_time import too_slow
 
-from graphrag_ray.base import context_records, json_replies
+from graphrag_ray.base import context_records, dates, json_replies
 from graphrag_ray.base.errors import GraphRagError
 from graphrag_ray.export import record_lookup
 from graphrag_ray.graph import report_context, report_dialogue
@@ -43,7 +43,7 @@ READERS: dict[str, Callable[[str], object]] = {
     "cut entries": lambda text: map_reduce.parse_points(text, "length"),
     "number": lambda text: json_replies.number(text, 100),
     "condition": document_filters.parse,
-    "date": document_filters.iso_date,
+    "date": dates.iso_date,
     "level": lambda text: LEVELS.parse(text, 1),
     "history": lambda text: condense.render_history([(text, text)] * 3, 2_000, lambda shown: len(shown) // 4),
     "conversation": conversation,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from graphrag_ray.base.dates import describe_period
 from graphrag_ray.base.wording import collapse_whitespace, plural
 from graphrag_ray.cli import answer_output, console, options
 from graphrag_ray.cli.command_line import Command
@@ -112,6 +113,8 @@ def _print_overview(out: Console, record: Record, index_arguments: str) -> None:
     names |= {"relationships": ("relationship",), "communities": ("community", "communities")}
     counts = ", ".join(plural(record["counts"].get(name, 0), *words) for name, words in names.items())
     out.print(f"Snapshot {record['snapshot']}: {counts}")
+    if text := console.type_conflict_note(record["counts"]):
+        out.print(f"  Entity types: {text}")
     if record["about"]:
         out.print(f"  {collapse_whitespace('About: ' + record['about'])}")
     _print_list(out, record, "communities", "Largest communities at C0")
@@ -179,7 +182,9 @@ def _print_details(out: Console, record: Record) -> None:
             out.print(f"  {', '.join([record['type'], record['status'], *dates])}")
         case "community":
             packed = ", combines several small components" if record["packed"] else ""
-            out.print(f"  {plural(record['size'], 'member')}{packed}, of {record['period']}")
+            covered = describe_period(record["period_start"], record["period_end"])
+            covers = f", covers {covered}" if covered else ""
+            out.print(f"  {plural(record['size'], 'member')}{packed}, of {record['period']}{covers}")
             if record["parent"]:
                 out.print(f"  part of {_line('communities', record['parent'])}")
             _print_report(out, record["report"])

@@ -29,6 +29,7 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
 from graphrag_ray.indexing.stages.communities_stage import Layout
+from graphrag_ray.indexing.stages.document_periods import Periods, entity_periods
 from graphrag_ray.indexing.stages.hierarchy_tables import GraphHierarchy, LevelReports, load_vectors
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
 from graphrag_ray.indexing.stages.short_ids import Keys, id_keys, read_arrays, write_arrays
@@ -44,7 +45,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     assert graph is not None, "declared as a hierarchy of entities"
     groups = communities_stage.element_groups(graph.merged, graph.descriptions)
     integers = communities_stage.read_graph(run, graph.merged, graph.descriptions)
-    builder = _Builder(run, groups, integers, graph.embedded)
+    builder = _Builder(run, groups, integers, graph.embedded, corpus)
     entity_clusters = builder.cluster_entities()
     load_first = partial(communities_stage.load_layout, run, integers, entity_clusters)
     about = reports_stage.describe_corpus(run, corpus, load_first)
@@ -52,7 +53,7 @@ def build_attributed(run: Run, corpus: Result, graph: ExtractedGraph | None) -> 
     counts = {name: result.counts[name] for name in ("levels", "modularity", "composed_reports")}
     load = cache(partial(communities_stage.load_layout, run, integers, result))
     ids = read_arrays(run.store, result.parts("hierarchy"), ["id"])["id"].tolist()
-    return GraphHierarchy(KIND, load, ids, result, (about, result), counts)
+    return GraphHierarchy(KIND, corpus, load, ids, result, (about, result), counts)
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class _Builder:
     groups: dict[str, list[list[Part]]]
     graph: communities_stage.IntegerGraph
     embedded: Result
+    corpus: Result
 
     def cluster_entities(self) -> Result:
         """Return the tables `levels` and `hierarchy` of the first level, and all elements in blocks.
@@ -112,13 +114,19 @@ class _Builder:
             cluster_of = np.arange(len(keys))
             vectors = load_vectors(run, self.embedded.parts("embeddings_entity"), keys)
             all_keys: list[Keys] = []
+            periods = None
+            if requests.shows_period:
+                of_entities = entity_periods(run, self.corpus, layout.blocks["entities"].parts)
+                periods = of_entities.take(np.argsort(layout.hierarchy.node_at_place))
             while True:
                 level = levels[-1]
                 cluster_of = level.cluster[cluster_of]
                 members = _members(cluster_of, int(cluster_of.max(initial=-1)) + 1)
                 height = len(levels) - 1  # Counted from below, because an update may add or remove levels.
                 reports.begin([community_id(KIND.name, height, graph.node_keys[rows]) for rows in members])
-                self._write_level(requests, level, reports, layout)
+                if periods:
+                    periods = periods.merge(level.cluster, len(members))
+                self._write_level(requests, level, reports, layout, periods)
                 children = _members(level.cluster, len(reports.ids[-1]))
                 vectors = reports.embed(run, REPORT_STEP, children, vectors)
                 keys = id_keys(pa.array(reports.ids[-1], pa.string()))
@@ -136,6 +144,8 @@ class _Builder:
         settings = run.settings
         depends_on = [entity_clusters, *requests.depends_on, settings.reports, settings.embeddings]
         depends_on += [options, settings.communities]
+        if requests.shows_period:
+            depends_on.append(self.corpus.tables["documents"])
         return run.step(REPORT_STEP, depends_on, compute, requests.work.name)
 
     def _cluster(self, nodes: LevelNodes) -> ClusteredLevel:
@@ -152,21 +162,26 @@ class _Builder:
             return attributed_communities.cluster_level(nodes, options, settings.communities, pack_tokens)
 
     def _write_level(
-        self, requests: ReportWork, level: ClusteredLevel, reports: LevelReports, layout: Layout
+        self,
+        requests: ReportWork,
+        level: ClusteredLevel,
+        reports: LevelReports,
+        layout: Layout,
+        periods: Periods | None,
     ) -> None:
         run, options, height = self.run, self.run.settings.reports, len(reports.ids) - 1
         if height:
             children = _members(level.cluster, len(reports.ids[-1]))
             tokens = reports.record_tokens(height - 1)
             schedule = partial(LevelSchedule, children, tokens, options.context_tokens)
-            reports.write(run, requests.work, schedule, schedule().without_inputs)
+            reports.write(run, requests.work, schedule, schedule().without_inputs, periods=periods)
         else:
             _, (numbers,) = attributed_communities.stack_levels(
                 len(level.cluster), [level.cluster], [level.packed]
             )
             limits = options.context_tokens, options.max_claims_per_entity
             finest = partial(HierarchySchedule, layout.hierarchy, layout.elements, *limits)
-            reports.write(run, requests.work, finest, numbers=numbers)
+            reports.write(run, requests.work, finest, numbers=numbers, periods=periods)
 
     def _write_result(
         self,

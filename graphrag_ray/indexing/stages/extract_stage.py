@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from graphrag_ray.base import schema
+from graphrag_ray.base.dates import iso_date
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.corpus.chunks import with_note
 from graphrag_ray.corpus.repeated_paragraphs import Span, shown_texts
@@ -149,7 +150,8 @@ def _load(store: Store, chunks: ChunkGroup) -> Iterator[pa.Table]:
     ):
         left_out.setdefault(document, []).append((start, end))
     note_of = _by_document(read_table(store, chunks.notes, NOTES.names, NOTES))
-    date_of = _by_document(read_table(store, chunks.documents, ["id", "creation_date"], schema.DOCUMENTS))
+    dates = _by_document(read_table(store, chunks.documents, ["id", "creation_date"], schema.DOCUMENTS))
+    date_of = {id_: iso_date(date or "")[:10] or None for id_, date in dates.items()}
     names: dict[str, list[str]] = {}
     rows = read_table(store, chunks.entities, ["text_unit_id", "title"], schema.ENTITY_INSTANCES)
     for unit, title in zip(rows["text_unit_id"].to_pylist(), rows["title"].to_pylist(), strict=True):
@@ -165,7 +167,7 @@ def _load(store: Store, chunks: ChunkGroup) -> Iterator[pa.Table]:
         yield table
 
 
-def _by_document(table: pa.Table) -> dict[str, str]:
+def _by_document(table: pa.Table) -> dict[str, str | None]:
     ids, values = (column.to_pylist() for column in table.columns)
     return dict(zip(ids, values, strict=True))
 

@@ -34,6 +34,7 @@ from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run, failure_rows
 from graphrag_ray.indexing.spool import Spool
 from graphrag_ray.indexing.stages import communities_stage, reports_stage
+from graphrag_ray.indexing.stages.document_periods import Periods, community_periods
 from graphrag_ray.indexing.stages.embed_stage import Texts, embed_now
 from graphrag_ray.indexing.stages.reports_stage import ReportSource, WrittenReport
 from graphrag_ray.indexing.stages.reused_reports import WRITTEN
@@ -62,13 +63,14 @@ NO_REPORTS_BELOW = "none of the reports it would summarize exist"
 
 
 class Positions(NamedTuple):
-    """The structure of a hierarchy, with the id, short id and date of each community."""
+    """The structure of a hierarchy, with the id, short id, dates and covered period of each community."""
 
     kind: HierarchyKind
     hierarchy: Hierarchy | SummaryTree
     ids: pa.Array
     short_ids: Ints
     periods: Sequence[str]
+    covered: Periods
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ class GraphHierarchy:
     """
 
     kind: HierarchyKind
+    corpus: Result
     load: Callable[[], communities_stage.Layout]
     ids: list[str]
     reports: Result
@@ -106,7 +109,9 @@ class GraphHierarchy:
             rows = read_table(run.store, before, ["id", "period"], schema.COMMUNITIES)
             dates = dict(zip(rows["id"].to_pylist(), rows["period"].to_pylist(), strict=True))
             periods = [dates.get(id_, period) for id_ in self.ids]
-        # A row of the communities table depends on the community's signature and its parent.
+        blocks = layout.blocks["entities"].parts
+        covered = community_periods(run, self.corpus, h, blocks)
+        # A row of the communities table depends on the community's signature, its parent and its dates.
         keys = id_keys(ids)
         above = np.where(h.parent >= 0, keys[h.parent], np.uint64(0)) if len(keys) else keys
         none_truncated = np.zeros(h.n_communities, np.bool_)
@@ -124,17 +129,21 @@ class GraphHierarchy:
         )
         groups = [np.array(batch) for batch in batches]
         depends_on: list[Any] = [
-            [hashlib.sha256(signature_rows[group].tobytes()).hexdigest(), [periods[c] for c in group]]
+            [
+                hashlib.sha256(signature_rows[group].tobytes()).hexdigest(),
+                [periods[c] for c in group],
+                fingerprint_of(covered.fingerprints(group.tolist())),
+            ]
             for group in groups
         ]
         forced = range(len(groups)) if is_reset else ()
         names = (kind.communities_table,)
         plan = run.reuse_plan("finish", groups, kind.name, names, identities=depends_on, forced_inputs=forced)
-        positions = run.executor.share(Positions(kind, h, ids, short_ids, periods))
+        positions = run.executor.share(Positions(kind, h, ids, short_ids, periods, covered))
         make = partial(_community_table, run.executor.share(layout), positions)
         communities = plan.merge_new(run.store, run.map("finish", make, plan.new_inputs))
 
-        # A report depends on the date of its community, and on the communities below and above.
+        # A report depends on the dates of its community, and on the communities below and above.
         depends_on, number = [], {id_: c for c, id_ in enumerate(self.ids)}
         for group in self.reports.tables["reports"]:
             in_group = read_table(run.store, group, ["community"])["community"].to_pylist() if group else []
@@ -143,6 +152,7 @@ class GraphHierarchy:
                 signature_rows[members][:, [_CHILDREN, _PARENT]].tobytes()
             ).hexdigest()
             depends_on.append([group, neighbours, fingerprint_of([periods[c] for c in members])])
+            depends_on[-1].append(fingerprint_of(covered.fingerprints(members)))
         return join_results(
             [communities, finish_reports(run, numbers, positions, kind, self.reports, depends_on)]
         )
@@ -180,7 +190,7 @@ def build_leiden(run: Run, corpus: Result, graph: ExtractedGraph | None) -> Grap
     reports = reports_stage.write_reports(run, corpus, partition, layout, ids, number)
     counts = {name: partition.counts[name] for name in ("levels", "modularity", "components")}
     counts["composed_reports"] = reports.counts["composed_reports"]
-    return GraphHierarchy(kind, layout, ids, reports, (about, reports), counts)
+    return GraphHierarchy(kind, corpus, layout, ids, reports, (about, reports), counts)
 
 
 def _community_table(
@@ -221,7 +231,7 @@ def community_rows(positions: Positions, wanted: Ints, title: str, columns: dict
 
 
 def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
-    kind, h, _, short_ids, periods = positions
+    kind, h, _, short_ids, periods, covered = positions
     return {
         "human_readable_id": short_ids[wanted],
         "community": short_ids[wanted],
@@ -231,6 +241,7 @@ def _position_columns(positions: Positions, wanted: Ints) -> dict[str, Any]:
         "period": [periods[c] for c in wanted.tolist()],
         "size": h.sizes()[wanted],
         "hierarchy": [kind.name] * len(wanted),
+        **covered.columns(wanted),
     }
 
 
@@ -341,10 +352,12 @@ class LevelReports:
         schedule: Callable[[], HierarchySchedule | LevelSchedule],
         skipped: Iterable[int] = (),
         numbers: Ints | None = None,
+        periods: Periods | None = None,
     ) -> None:
         """Write the reports of the last level, except for the `skipped` clusters, which have no report below.
 
-        `schedule` creates a schedule, in which clusters may have other `numbers`.
+        `schedule` creates a schedule, in which clusters may have other `numbers`. `periods` are those of the
+        clusters, for prompts that state them.
         """
         ids, first, height = self.ids[-1], self.first_cluster[-1], len(self.ids) - 1
         above = f", {plural(height, 'level')} above the lowest" if height else ""
@@ -354,6 +367,8 @@ class LevelReports:
 
         number_of = list(range(len(ids))) if numbers is None else numbers.tolist()
         scheduled = [""] * len(ids)
+        if periods and numbers is not None:
+            periods = periods.take(np.argsort(numbers))
         for cluster, number in enumerate(number_of):
             scheduled[number] = ids[cluster]
         below: tuple[Callable[[int], WrittenReport], Sequence[str]] | None = None
@@ -363,7 +378,12 @@ class LevelReports:
 
         def plan() -> ReportSource:
             return ReportSource(
-                schedule(), lambda c: display_name(scheduled[c]), scheduled, None, below, self.kind.section
+                schedule(),
+                lambda c: display_name(scheduled[c]),
+                scheduled,
+                below=below,
+                section=self.kind.section,
+                periods=periods,
             )
 
         source = reports_stage.sweep_reports(run, work, plan)

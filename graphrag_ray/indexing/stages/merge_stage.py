@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from graphrag_ray.graph.merge import (
     merge_relationships,
     null_unmatched_subjects,
     sort_instances,
+    type_conflicts,
 )
 from graphrag_ray.graph.prune import entities_to_retain, relationships_to_retain
 from graphrag_ray.indexing.run import Run
@@ -59,6 +60,8 @@ _PRUNING_COLUMNS = {
     ),
 }
 """Columns of merged rows that the driver needs to prune."""
+N_EXAMPLES = 5
+"""Number of entities with conflicting types that the summary of a run names."""
 _PRUNING_ONLY = ("word", "as_name", "n_units")
 CLAIM_COLUMNS = pa.schema(
     [
@@ -104,7 +107,8 @@ def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_clai
         result = Result()
         for kind, table in (("entities", "entity_instances"), ("relationships", "relationship_instances")):
             reduce = partial(_merge_range, kind, weight, prune)
-            ranges = _in_ranges(run, extraction.tables[f"found_{kind}"], table, f"merged_{kind}", reduce)
+            reduced = (f"merged_{kind}", *(["type_conflicts"] if kind == "entities" else []))
+            ranges = _in_ranges(run, extraction.tables[f"found_{kind}"], table, reduced, reduce)
             result = join_results([result, ranges])
         merged = {kind: result.tables.pop(f"merged_{kind}") for kind in ("entities", "relationships")}
         if prune:
@@ -118,6 +122,7 @@ def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_clai
             "entities": count_rows(tables["entities"]),
             "relationships": count_rows(tables["relationships"]),
             "claims": count_rows(tables["covariates"]),
+            **_count_type_conflicts(run, tables),
             **claims.counts,
             **result.counts,
         }
@@ -127,8 +132,35 @@ def merge_instances(run: Run, corpus: Result, extraction: Result, extracted_clai
     return run.step("merge", [*depends_on, vocabulary] if extracted_claims.tables else depends_on, compute)
 
 
+def _count_type_conflicts(run: Run, tables: Mapping[str, list[list[Part]]]) -> dict[str, Any]:
+    """Count the entities whose mentions disagree on the type, with examples.
+
+    The examples, with the counts of all types, have the most instances of other types than the chosen one.
+    """
+    parts = [part for group in tables["type_conflicts"] for part in group]
+    if not parts:
+        return {}
+    kept = load_integer_columns(run.store, tables["entities"], IDS)["id"].to_numpy()
+    n, largest = 0, list[tuple[int, str, str]]()
+    for part in parts:
+        table = read_part(run.store, part)
+        table = table.filter(pa.array(np.isin(id_keys(table["id"]), kept)))
+        n += len(table)
+        n_other = np.array([sum(counts[1:]) for counts in table["counts"].to_pylist()], np.int64)
+        for row in table.take(pa.array(np.argsort(-n_other, kind="stable")[:N_EXAMPLES])).to_pylist():
+            types = ", ".join(f"{t} {c}" for t, c in zip(row["types"], row["counts"], strict=True))
+            largest.append((-sum(row["counts"][1:]), row["title"], types))
+        largest = sorted(largest)[:N_EXAMPLES]
+    examples = {f"{title} ({types})": -n_other for n_other, title, types in largest}
+    return {"type_conflicts": n, "type_conflict_examples": examples}
+
+
 def _in_ranges(
-    run: Run, groups: Sequence[Sequence[Part]], table: str, reduced: str, reduce: Callable[[pa.Table], Tables]
+    run: Run,
+    groups: Sequence[Sequence[Part]],
+    table: str,
+    reduced: Sequence[str],
+    reduce: Callable[[pa.Table], Tables],
 ) -> Result:
     """Shuffle instances into ranges of ids: sorted in `table`, and the results of `reduce` in `reduced`."""
     inputs = [group for group in groups if group]
@@ -136,7 +168,7 @@ def _in_ranges(
     n = n_ranges(table, total)
     make = partial(_reduce, _INSTANCES[table], table, reduce)
     written = run.shuffle("merge", partial(_partition, n), inputs, make, n, n_bundles(total))
-    return Result(parts_by_input(written, table, reduced))
+    return Result(parts_by_input(written, table, *reduced))
 
 
 def range_of(prefixes: Keys, ranges: int) -> Ints:
@@ -182,7 +214,7 @@ def _merge_range(kind: str, weight: Literal["count", "strength"], prune: bool, i
         merged = merged.append_column("as_name", pa.array(counts, pa.int64()))
     elif prune:
         merged = merged.append_column("n_units", pc.list_value_length(merged["text_unit_ids"]))
-    return {f"merged_{kind}": merged}
+    return {f"merged_{kind}": merged} | ({"type_conflicts": type_conflicts(instances)} if is_entity else {})
 
 
 def _prune(
@@ -264,7 +296,7 @@ def _merge_claims(run: Run, extracted_claims: Result, entities: list[list[Part]]
         return Result({"covariates": []}, {"claims_without_entity": 0})
     reduce = partial(_reduce_claims, vocabulary)
     groups = extracted_claims.tables["found_claims"]
-    result = _in_ranges(run, groups, "claim_instances", "merged_covariates", reduce)
+    result = _in_ranges(run, groups, "claim_instances", ["merged_covariates"], reduce)
     merged = result.tables.pop("merged_covariates")
     subjects = load_integer_columns(run.store, merged, pa.schema([("subject_entity_id", pa.uint64())]))
     ids = load_integer_columns(run.store, entities, IDS)["id"].to_numpy()

@@ -50,6 +50,7 @@ from graphrag_ray.indexing.stages.communities_stage import (
     Layout,
     element_blocks,
 )
+from graphrag_ray.indexing.stages.document_periods import Periods, community_periods
 from graphrag_ray.indexing.stages.short_ids import id_keys
 from graphrag_ray.indexing.step_result import Result, fingerprint_of, spec_key
 from graphrag_ray.store.files import Store
@@ -144,13 +145,18 @@ class ReportWork:
     def depends_on(self) -> list[Any]:
         return [spec_key(self.spec), self.budget.vocabulary]
 
+    @property
+    def shows_period(self) -> bool:
+        """Whether requests state the period, so that they depend on the dates of documents."""
+        return "period" in self.spec.prompt.placeholders
+
 
 def _vocabulary(run: Run, dialogue: str) -> str:
     model = run.settings.model(run.settings.model_name(dialogue))
     return vocabulary_for(model.model, model.tokenizer).name
 
 
-def write_reports(
+def write_reports(  # noqa: PLR0915
     run: Run,
     corpus: Result,
     communities: Result,
@@ -169,6 +175,7 @@ def write_reports(
         run, element_blocks(communities, ELEMENT_TABLES.values()), options.rewrite_threshold
     )
     work, (spec, vocabulary) = requests.work, requests.depends_on
+    documents = [corpus.tables["documents"]] if requests.shows_period else []
     spec_hash = fingerprint_of(spec)  # Only reports requested with the same specification can be kept.
 
     def compute() -> Result:
@@ -180,6 +187,10 @@ def write_reports(
         )
         keys = id_keys(pa.array(ids, pa.string()))
         signed = signatures(h, elements, layout.contents, keys, schedule().is_cut)
+        periods = None
+        if documents:
+            periods = community_periods(run, corpus, h, layout.blocks["entities"].parts)
+            signed[:, -1] += periods.hashes()
         unchanged = reused_reports.unchanged_reports(run, depends_on, h, ids, signed)
         planned = ~unchanged.unchanged if unchanged else np.ones(len(ids), np.bool_)
         run.item_totals["reports"] = len(ids), "reports"
@@ -200,6 +211,7 @@ def write_reports(
                 earlier,
                 known=known_reports,
                 n_known=len(known_tokens),
+                periods=periods,
             )
 
         source = sweep_reports(run, work, plan)
@@ -231,7 +243,7 @@ def write_reports(
         made_from = result.made_from | {"signatures": [depends_on]}
         return Result(result.tables | {"failures": [failures]}, counts, final, made_from)
 
-    return run.step("reports", [communities, spec, options, vocabulary], compute, work.name)
+    return run.step("reports", [communities, spec, options, vocabulary, *documents], compute, work.name)
 
 
 def community_batches(
@@ -289,7 +301,8 @@ class ReportSource:
 
     `display_name` returns the name of a community in progress lines and failures. `below` are the reports, by
     number, that this level is written from, and the ids of their communities. By default, these are the
-    reports that this source writes and the `known` ones. `n_known` communities need no new report.
+    reports that this source writes and the `known` ones. `n_known` communities need no new report. `periods`
+    are those of communities, for prompts that state them.
     """
 
     def __init__(
@@ -302,9 +315,10 @@ class ReportSource:
         section: str = "Reports",
         known: Spool[WrittenReport] | None = None,
         n_known: int = 0,
+        periods: Periods | None = None,
     ) -> None:
         self._schedule, self._display_name, self._section = schedule, display_name, section
-        self._earlier = earlier
+        self._earlier, self._periods = earlier, periods
         self.kept = self.composed = 0
         self._taken: list[int] = []
         self._open: dict[int, Row] = {}
@@ -360,11 +374,12 @@ class ReportSource:
             "places": plan.indices,
             "left_out": plan.left_out,
             "reports": reports,
+            "period": self._periods.describe(plan.community) if self._periods else "",
         }
 
 
 def _start(
-    dialogue: Callable[[report_context.Context], Dialogue[Report]],
+    dialogue: Callable[..., Dialogue[Report]],
     blocks: Mapping[str, ElementBlocks],
     budget: _Budget,
     store: Store,
@@ -396,7 +411,9 @@ def _start(
         ):
             sizes = _record_tokens(kept, budget), earlier.context_tokens, earlier.left_out
             return WrittenReport(kept, earlier.n_tokens, *sizes, earlier.sketch, now.evidence, kept=True)
-    written = composed_report(elements) if is_composed else (yield from dialogue(context))
+    written = (
+        composed_report(elements) if is_composed else (yield from dialogue(context, period=row["period"]))
+    )
     n_tokens = budget.count(report_context.content_for_context(full_content(written)))
     sizes = _record_tokens(written, budget), context.n_tokens, context.left_out
     # A composed report is never kept, so its context need not be compared.

@@ -32,6 +32,7 @@ from graphrag_ray.graph.summary_tree import Clusters, Keys, SummaryTree, TreeLev
 from graphrag_ray.indexing.results import ExtractedGraph
 from graphrag_ray.indexing.run import Run
 from graphrag_ray.indexing.stages import communities_stage, hierarchy_tables, reports_stage
+from graphrag_ray.indexing.stages.document_periods import Periods, chunk_periods
 from graphrag_ray.indexing.stages.embed_stage import embed_chunks
 from graphrag_ray.indexing.stages.hierarchy_tables import LevelReports, Positions
 from graphrag_ray.indexing.stages.reports_stage import ReportWork
@@ -51,14 +52,14 @@ _CLUSTER = pa.schema([("at", pa.int64()), ("members", pa.list_(pa.int64()))])
 
 @dataclass(frozen=True)
 class TreeHierarchy:
-    """The summary tree; see `BuiltHierarchy`. `chunks` are the parts of table text_units."""
+    """The summary tree; see `BuiltHierarchy`."""
 
     tree: SummaryTree
     ids: list[str]
     reports: Result
     results: Sequence[Result]
     counts: Mapping[str, Any]
-    chunks: Sequence[Part]
+    corpus: Result
 
     @property
     def level(self) -> Ints:
@@ -72,8 +73,10 @@ class TreeHierarchy:
         short_ids = numbers()[KIND.communities_table].look_up(ids)
         _ = self.tree.texts  # Compute it here once, rather than in each task.
         periods = [period] * len(ids)
-        positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods))
-        chunks = read_table(run.store, self.chunks, ["id"], schema.TEXT_UNITS)
+        _, chunk = chunk_periods(run, self.corpus)
+        covered = merge_members(chunk, self.tree.texts)
+        positions = run.executor.share(Positions(KIND, self.tree, ids, short_ids, periods, covered))
+        chunks = read_table(run.store, self.corpus.parts("text_units"), ["id"], schema.TEXT_UNITS)
         chunk_ids = run.executor.share(chunks["id"].combine_chunks())
         all_clusters, sizes = np.ones(len(ids), np.bool_), self.tree.sizes()
         batches = reports_stage.community_batches(
@@ -99,7 +102,13 @@ def build_tree(run: Run, corpus: Result, graph: ExtractedGraph | None) -> TreeHi
         ids = [*arrays["id"].tolist(), *ids]
     tree = SummaryTree(levels, main)
     counts = {"levels": {f"C{k}": int((tree.level == k).sum()) for k in range(len(levels))}}
-    return TreeHierarchy(tree, ids, result, (embedded, result), counts, corpus.parts("text_units"))
+    return TreeHierarchy(tree, ids, result, (embedded, result), counts, corpus)
+
+
+def merge_members(periods: Periods, clusters: Clusters) -> Periods:
+    """Return the period of each cluster, given those of the members."""
+    cluster = np.repeat(np.arange(len(clusters)), np.diff(clusters.bounds))
+    return periods.take(clusters.member).merge(cluster, len(clusters))
 
 
 @dataclass
@@ -138,6 +147,7 @@ class _Builder:
             for table in run.executor.stream(STEP, count, list(enumerate(parts))):
                 counts[table["at"][0].as_py()] = table["tokens"].combine_chunks().flatten().to_numpy()
             tokens = np.concatenate([np.zeros(0, np.int64), *counts])
+            periods = chunk_periods(run, self.corpus)[1] if requests.shows_period else None
             node_keys = keys  # Keys of the nodes' ids. Unlike these, `keys` survive an update.
             while summary_tree.has_next_level(len(keys), len(built.levels), options.max_levels):
                 height = len(built.levels)
@@ -152,14 +162,16 @@ class _Builder:
                 built.begin(
                     [community_id(KIND.name, height, node_keys[members]) for members in level.clusters]
                 )
-                tokens = self._write_level(built, units, tokens, budget)
+                if periods:
+                    periods = merge_members(periods, level.clusters)
+                tokens = self._write_level(built, units, tokens, budget, periods)
                 vectors = built.embed(run, STEP, level.clusters, vectors)
                 keys, node_keys = level.names, id_keys(pa.array(built.ids[-1], pa.string()))
             return self._write_result(requests, built)
 
         depends_on = [self.corpus.tables["text_units"], self.embedded, *requests.depends_on, options]
         depends_on += [budget, run.settings.embeddings]
-        if self._labels_documents(requests):
+        if self._labels_documents(requests) or requests.shows_period:
             depends_on.append(self.corpus.tables["documents"])
         return run.step(STEP, depends_on, compute, requests.work.name)
 
@@ -210,7 +222,12 @@ class _Builder:
         )
 
     def _write_level(
-        self, built: _Levels, units: Sequence[Sequence[Part]], tokens: Ints, budget: int
+        self,
+        built: _Levels,
+        units: Sequence[Sequence[Part]],
+        tokens: Ints,
+        budget: int,
+        periods: Periods | None,
     ) -> Ints:
         """Write the summaries of the last level. `tokens` are the tokens of each node's record.
 
@@ -240,7 +257,7 @@ class _Builder:
             max_record_tokens=max_record_tokens(budget),
         )
         work = ReportWork.for_summaries(run, blocks, budget).work
-        built.write(run, work, schedule, schedule().without_inputs)
+        built.write(run, work, schedule, schedule().without_inputs, periods=periods)
         return np.array([n or 0 for n in built.record_tokens(height)], dtype=np.int64)
 
     def _write_result(self, requests: ReportWork, built: _Levels) -> Result:

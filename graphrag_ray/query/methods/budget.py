@@ -27,8 +27,8 @@ from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 MESSAGE_TOKENS = 4
 """Approximate overhead of a chat template per message."""
-LINE_TOKENS = 32
-"""Overhead of a record for its number, title and quotation marks."""
+LINE_TOKENS = 48
+"""Overhead of a record for its number, title, period and quotation marks."""
 LINE_SHARE = 0.05
 """Relative overhead of CSV escaping."""
 SAMPLE_SIZE = 50

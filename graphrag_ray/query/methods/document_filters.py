@@ -6,6 +6,8 @@
 
 `path`, `title` and `date` are fields of the document. Any other name, and a name after the prefix
 `metadata.`, is a column of its metadata (`raw_data`). A document without a value satisfies only != and !~.
+
+A report satisfies a condition on `date` if the whole period that it covers does.
 """
 
 from __future__ import annotations
@@ -17,16 +19,18 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from graphrag_ray.base.dates import describe_period, iso_date
 from graphrag_ray.base.declarations import REPORT_KINDS
 from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.schema import PERIOD_COLUMNS
+from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import METADATA_PREFIX, as_texts, column_at_path, parse_raw_data
-from graphrag_ray.query.methods.method import Kind, Rows, Steps
+from graphrag_ray.query.methods.method import Kind, Notice, Rows, Steps
 
 FIELDS: Mapping[str, str] = {"path": "path", "title": "title", "date": "creation_date"}
 """Fields of a document, and their columns."""
@@ -40,10 +44,6 @@ MAX_CHARACTERS = 4_000
 
 _SIGN = re.compile(r"!=|!~|>=|<=|[=~<>!]")
 _OPERATORS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
-_MAX_DATE_CHARACTERS = 100
-_ISO = re.compile(r"(\d{4})(?:[-/.](\d{1,2})(?:[-/.](\d{1,2})(?:[T ](\d{2}:\d{2}(?::\d{2})?))?)?)?(?!\d)")
-_COMPACT = re.compile(r"(\d{4})(\d{2})(\d{2})(?!\d)")
-_MONTH = re.compile(r"[^\W\d_]{3}")
 _SYNTAX = "write it as NAME=VALUE, or with !=, ~ (a pattern), !~, <, <=, > or >="
 
 
@@ -71,6 +71,11 @@ def matching_chunks(conditions: Sequence[str]) -> Steps[frozenset[str] | None]:
     parsed = [parse(c) for c in conditions]
     documents = yield Rows("documents", ["text_unit_ids", *columns(parsed)])
     mask = evaluate(parsed, documents)
+    if n := _count_unreadable_dates(parsed, documents):
+        yield Notice(
+            f"{n:,} of {plural(documents.num_rows, 'document')} have no readable date and satisfy no "
+            "condition on dates."
+        )
     if all(mask):
         return None
     lists = documents["text_unit_ids"].filter(pa.array(mask))
@@ -92,6 +97,61 @@ def matching_ids(kind: Kind, chunks: Collection[str] | None) -> Steps[list[str] 
     return ids
 
 
+def is_about_period(condition: Condition) -> bool:
+    """Whether the condition can be applied to the period of a report: date with =, <, <=, > or >=."""
+    return not condition.metadata and condition.name == "date" and condition.sign in ("=", *_OPERATORS)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsInPeriod:
+    """The reports whose whole period satisfies conditions on dates.
+
+    Attributes:
+        mask: Whether each report satisfies all of the conditions.
+        outside: Number of reports that cover other dates, too, or only these.
+        undated: Number of reports without a period.
+    """
+
+    mask: list[bool]
+    outside: int
+    undated: int
+
+    def note(self) -> str:
+        return (
+            f"The whole period of {plural(sum(self.mask), 'report')} satisfies the conditions. Left out: "
+            f"{self.outside:,} that also or only cover other dates, {self.undated:,} without a period."
+        )
+
+
+def reports_in_period(conditions: Sequence[str], reports: pa.Table) -> ReportsInPeriod:
+    """Find the reports whose whole period satisfies all conditions, given their `PERIOD_COLUMNS`.
+
+    Raises:
+        UsageError: A condition is not about dates, or no report satisfies all of them.
+    """
+    parsed = [parse(text) for text in conditions]
+    for condition in parsed:
+        if not is_about_period(condition):
+            raise UsageError(
+                f"Condition {_shorten(condition.text)!r} does not apply to reports. Use date with =, <, <=, "
+                "> or >=, or a search method for passages, such as --method local."
+            )
+    periods = list(zip(*(reports[name].to_pylist() for name in PERIOD_COLUMNS), strict=True))
+    dated = [(start, end) for start, end in periods if start and end]
+    mask = [
+        bool(start and end) and all(_compare(c, start) and _compare(c, end) for c in parsed)
+        for start, end in periods
+    ]
+    if periods and not any(mask):
+        actual = "no report has a period, because no document of theirs has a readable date"
+        if dated:
+            first, last = min(start for start, _ in dated), max(end for _, end in dated)
+            actual = f"{plural(len(dated), 'report')} with a period cover {describe_period(first, last)}"
+        quoted = ", ".join(_shorten(condition.text) for condition in parsed)
+        raise UsageError(f"The whole period of no report satisfies {quoted!r}: {actual}")
+    return ReportsInPeriod(mask, len(dated) - sum(mask), len(periods) - len(dated))
+
+
 def parse(text: str) -> Condition:
     """Parse a condition. Raises UsageError."""
     if len(text) > MAX_CHARACTERS:
@@ -108,7 +168,7 @@ def parse(text: str) -> Condition:
     condition = Condition(
         text, name.removeprefix(METADATA_PREFIX) if metadata else name, sign, value, metadata
     )
-    if condition.is_comparison and _number(value) is None and not _ISO.fullmatch(value):
+    if condition.is_comparison and _number(value) is None and not iso_date(value):
         raise UsageError(
             f"Condition {_shorten(text)!r} is not valid: {value!r} is neither a number nor a date such as "
             "2023, 2023-05 or 2023-05-17"
@@ -160,6 +220,12 @@ def evaluate(conditions: Sequence[Condition], documents: pa.Table) -> list[bool]
     return mask
 
 
+def _count_unreadable_dates(conditions: Sequence[Condition], documents: pa.Table) -> int:
+    if not any(c.is_comparison and c.name == "date" and not c.metadata for c in conditions):
+        return 0
+    return sum(not iso_date(text or "") for text in documents[FIELDS["date"]].to_pylist())
+
+
 def _satisfies(condition: Condition, values: list[str]) -> bool:
     """Whether a document satisfies a condition, given its value, or its values if they are a list."""
     if condition.is_comparison:
@@ -182,7 +248,7 @@ def _compare(condition: Condition, value: str) -> bool:
         if not common:
             return False
         a, b = a[:common], b[:common]
-    return bool(_OPERATORS[condition.sign](a, b))
+    return bool(_OPERATORS.get(condition.sign, operator.eq)(a, b))
 
 
 def _number(text: str) -> float | None:
@@ -191,23 +257,6 @@ def _number(text: str) -> float | None:
     except ValueError:
         return None
     return number if math.isfinite(number) else None
-
-
-def iso_date(text: str) -> str:
-    """Convert a date to ISO 8601. Returns "" for other text, and for ambiguous dates such as 3/4/2023."""
-    if match := _COMPACT.match(text.strip()):
-        return "-".join(match.groups())
-    if match := _ISO.match(text.strip()):
-        year, *rest, time = match.groups()
-        return "-".join([year, *(part.zfill(2) for part in rest if part)]) + (f"T{time}" if time else "")
-    if len(text) > _MAX_DATE_CHARACTERS or not _MONTH.search(text):
-        return ""
-    from dateutil import parser as dates  # imported lazily: it takes 20 ms, and most questions do not need it
-
-    try:
-        return str(dates.parse(text, default=datetime(1, 1, 1)).isoformat())
-    except (ValueError, ArithmeticError):
-        return ""
 
 
 def _listing(values: Sequence[str]) -> str:

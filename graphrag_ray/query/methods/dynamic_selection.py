@@ -237,8 +237,9 @@ def add_titles_below(report: Record, titles: Sequence[str], count: Count) -> Rec
     below = "; ".join([*map(sanitize, titles[:MAX_TITLES_BELOW]), *suffix])
     if count(below) > MAX_BELOW_TOKENS:
         below = longest_prefix_that_fits(below, lambda start: count(f"{start}…") <= MAX_BELOW_TOKENS) + "…"
-    title, content = report.fields
-    return replace(report, fields=(title, below, content), columns=COLUMNS)
+    title, *period, content = report.fields
+    columns = (*COLUMNS[:-1], "period", COLUMNS[-1]) if period else COLUMNS
+    return replace(report, fields=(title, below, *period, content), columns=columns)
 
 
 def rate_spec(settings: Settings, prompts: Mapping[str, Prompt]) -> AnswerSpec:

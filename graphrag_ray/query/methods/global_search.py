@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import HierarchyKind
 from graphrag_ray.base.errors import BudgetSpent
+from graphrag_ray.base.schema import PERIOD_COLUMNS
 from graphrag_ray.base.wording import plural
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.budget import (
@@ -22,10 +23,11 @@ from graphrag_ray.query.methods.budget import (
     map_reduce_bound,
     recount_tokens,
 )
+from graphrag_ray.query.methods.document_filters import reports_in_period
 from graphrag_ray.query.methods.dynamic_selection import Selection, select
 from graphrag_ray.query.methods.hierarchy_choice import communities_of, reports_of, resolve_hierarchy
 from graphrag_ray.query.methods.levels import Ints, LevelReports, Levels, build_levels, is_auto
-from graphrag_ray.query.methods.method import Method, Question, SearchEnv
+from graphrag_ray.query.methods.method import Method, Question, Rows, SearchEnv
 from graphrag_ray.query.methods.methods import MethodKind
 from graphrag_ray.query.methods.partial_answers import RecordsToRead, combined_answer, map_reduce
 
@@ -38,6 +40,12 @@ def search(question: Question, env: SearchEnv) -> Method:
     kind = resolve_hierarchy(env)
     reports, communities = yield reports_of(kind), communities_of(kind)
     reports = yield from recount_tokens(kind.report_kind, reports, env)
+    restriction: tuple[str, ...] = ()
+    if question.where:
+        # A community without a suitable report is represented by suitable reports below it.
+        periods = yield Rows(kind.reports_table, PERIOD_COLUMNS)
+        inside = reports_in_period(question.where, periods)
+        reports, restriction = reports.filter(pa.array(inside.mask)), (inside.note(),)
     known = build_levels(communities, reports, kind.name)
     query = env.settings.query
     if query.dynamic:
@@ -50,12 +58,12 @@ def search(question: Question, env: SearchEnv) -> Method:
         selection = yield from select(question.text, env, kind.report_kind, known, ids, deepest)
         wanted = _records(kind, reports, known.report[selection.positions])
         parts = yield from map_reduce(question.text, env, wanted)
-        notes = selection_notes(selection, deepest)
+        notes = (*restriction, *selection_notes(selection, deepest))
         answer: Answer = yield from combined_answer(question.text, NAME, "reports", parts, notes=notes)
         return replace(answer, contexts=(*selection.contexts, *answer.contexts))
     chosen, level_notes = choose_level(question, env, known, reports)
     parts = yield from map_reduce(question.text, env, _records(kind, reports, chosen.rows))
-    notes = (*level_notes, *gap_notes(chosen))
+    notes = (*restriction, *level_notes, *gap_notes(chosen, bool(restriction)))
     return (
         yield from combined_answer(question.text, NAME, "reports", parts, level=chosen.level, notes=notes)
     )
@@ -68,6 +76,7 @@ METHOD = MethodKind(
     levels=True,
     dynamic=True,
     alternative="text",
+    period=True,
     suggestions=("local", "hybrid"),
     reports=True,
 )
@@ -129,10 +138,11 @@ def _records(kind: HierarchyKind, reports: pa.Table, rows: Ints) -> RecordsToRea
     return RecordsToRead(kind.report_kind, chosen["id"].to_pylist(), chosen["n_tokens"].to_pylist())
 
 
-def gap_notes(chosen: LevelReports) -> tuple[str, ...]:
-    """Describe the communities without a report."""
+def gap_notes(chosen: LevelReports, restricted: bool = False) -> tuple[str, ...]:
+    """Describe the communities without a report. `restricted`: without one that satisfies the conditions."""
+    what = "no report within the conditions" if restricted else "no report"
     possible = (
-        (len(chosen.missing), "have no report and are missing."),
-        (len(chosen.replaced), "have no report; reports of their sub-communities represent them."),
+        (len(chosen.missing), f"have {what} and are missing."),
+        (len(chosen.replaced), f"have {what}; reports of their sub-communities represent them."),
     )
     return tuple(f"{n} communities {what}" for n, what in possible if n)

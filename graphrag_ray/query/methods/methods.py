@@ -39,6 +39,8 @@ class MethodKind:
         reports: Whether it needs communities and reports.
         hierarchy: Name of the hierarchy that it needs, or "".
         alternative: The most similar method that supports conditions on documents, or "" if this method does.
+        period: Whether it supports conditions on dates nevertheless, which restrict it to reports whose whole
+            period satisfies them.
         suggestions: Methods to suggest if this one finds nothing.
         option: A query option that only this method has, and its key under the `query` settings.
         reply_dependent: Whether the data it reads depends on replies of a model.
@@ -53,6 +55,7 @@ class MethodKind:
     reports: bool = False
     hierarchy: str = ""
     alternative: str = ""
+    period: bool = False
     suggestions: tuple[str, ...] = ()
     option: tuple[str, str] = ("", "")
     reply_dependent: bool = False
@@ -113,11 +116,16 @@ def check_method(name: str, level: str | int | None, where: Sequence[str], basel
     if level is not None and not kind.levels:
         with_levels = [n for n, m in load_all().items() if m.levels]
         raise UsageError(f"{name} search has no levels. Methods with levels: {enumerate_names(with_levels)}.")
+    if where and kind.period:
+        from graphrag_ray.query.methods.document_filters import is_about_period, parse
+
+        where = [text for text in where if not is_about_period(parse(text))]
     if where and kind.alternative:
         restrictable = [n for n, m in load_all().items() if not m.alternative]
         raise UsageError(
             f"{name} search does not support conditions on documents "
-            f"({where[0][:_MAX_QUOTED_CHARACTERS]!r}), because its records are written from many documents. "
+            f"({where[0][:_MAX_QUOTED_CHARACTERS]!r}), because its records are written from many documents"
+            f"{'; only date with =, <, <=, > or >= is possible' if kind.period else ''}. "
             f"The most similar method that does is --method {kind.alternative}. All methods that do: "
             f"{enumerate_names(restrictable)}."
         )

@@ -16,7 +16,9 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
+from graphrag_ray.base.dates import describe_period
 from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
+from graphrag_ray.base.schema import PERIOD_COLUMNS
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.corpus.quotes import folded_words
@@ -48,8 +50,12 @@ class _Format:
     instances: str = ""
 
 
+_REPORT_COLUMNS = ("title", "full_content")
+
+
 def _report(section: str, row: Row) -> Record:
-    return report_record(row["id"], row["title"], row["full_content"], section)
+    period = describe_period(row["period_start"], row["period_end"])
+    return report_record(row["id"], row["title"], row["full_content"], section, period)
 
 
 _FORMATS: dict[Kind, _Format] = {
@@ -67,7 +73,7 @@ _FORMATS: dict[Kind, _Format] = {
         "relationship_instances",
     ),
     **{
-        k: _Format(("title", "full_content"), partial(_report, SEARCHABLE_KINDS[k].section))
+        k: _Format((*_REPORT_COLUMNS, *PERIOD_COLUMNS), partial(_report, SEARCHABLE_KINDS[k].section))
         for k in REPORT_KINDS
     },
 }

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphrag_ray.base.index_settings import Input
-from graphrag_ray.corpus.dates import date_in_first_lines, date_in_name
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_context import identify, opening
+from graphrag_ray.corpus.document_dates import date_in_first_lines, date_in_name
 from graphrag_ray.corpus.tokens import count_tokens
 
 ISO = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")

@@ -20,6 +20,7 @@ from graphrag_ray.graph.merge import (
     merge_relationships,
     relationship_instance_rows,
     sort_instances,
+    type_conflicts,
 )
 
 NAMES = ["ADA", "BOB", "CY", "DEE"]
@@ -224,3 +225,22 @@ def test_stated_type_is_used():
     rows = entity_instance_rows(extractions([(0, [("ADA", "", "", 0), ("ADA", "PERSON", "x", 0)], [])]))
     (entity,) = merge_entities(rows).to_pylist()
     assert (entity["title"], entity["type"], entity["n_instances"]) == ("ADA", "PERSON", 2)
+
+
+@given(corpora)
+def test_majority_decides_the_type_and_conflicts_are_listed(corpus):
+    instances = entity_instance_rows(extractions(corpus))
+    votes: dict[str, Counter[str]] = {}
+    for row in instances.to_pylist():
+        if row["type"]:
+            votes.setdefault(row["title"], Counter())[row["type"]] += 1
+    ranked = {
+        title: sorted(counts.items(), key=lambda kv: (-kv[1], kv[0])) for title, counts in votes.items()
+    }
+    merged = {row["title"]: row["type"] for row in merge_entities(instances).to_pylist()}
+    assert merged == {title: ranked[title][0][0] if title in ranked else "" for title in merged}
+    listed = type_conflicts(instances).to_pylist()
+    assert [row["id"] for row in listed] == sorted(row["id"] for row in listed)
+    assert {row["title"]: list(zip(row["types"], row["counts"], strict=True)) for row in listed} == {
+        title: types for title, types in ranked.items() if len(types) > 1
+    }

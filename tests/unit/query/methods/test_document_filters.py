@@ -22,7 +22,9 @@ from graphrag_ray.query.methods.document_filters import (
     matching_chunks,
     matching_ids,
     parse,
+    reports_in_period,
 )
+from graphrag_ray.query.methods.method import Notice
 
 
 def document(path: str, title: str = "", date: str | None = None, **metadata: Any) -> dict[str, Any]:
@@ -208,3 +210,62 @@ def test_any_text_is_parsed_or_rejected(text: str, value: str):
 @given(st.text(min_size=1).filter(lambda v: v == v.strip()))
 def test_value_equals_itself(value: str):
     assert chosen(f"author={value}", library=[document("a/x.txt", author=value)]) == ["x"]
+
+
+# Periods of reports
+
+PERIODS = [("2019", "2020-05"), ("2021-02-03", "2021-12"), (None, None), ("2021", "2023-01-31")]
+
+
+def in_period(*conditions: str, periods: Any = PERIODS) -> list[bool]:
+    table = pa.table(
+        [pa.array(column, pa.string()) for column in zip(*periods, strict=True)], schema.PERIOD_COLUMNS
+    )
+    return reports_in_period(conditions, table).mask
+
+
+@pytest.mark.parametrize(
+    ("conditions", "chosen"),
+    [
+        (["date>=2021"], [False, True, False, True]),
+        (["date<=2021"], [True, True, False, False]),
+        (["date=2021"], [False, True, False, False]),
+        (["date>=2021", "date<2022"], [False, True, False, False]),
+        (["date<2020-06"], [True, False, False, False]),
+    ],
+)
+def test_whole_period_of_a_report_must_satisfy_the_condition(conditions: list[str], chosen: list[bool]):
+    assert in_period(*conditions) == chosen
+
+
+def test_reports_left_out_are_counted():
+    table = pa.table([pa.array(c, pa.string()) for c in zip(*PERIODS, strict=True)], schema.PERIOD_COLUMNS)
+    assert reports_in_period(["date<=2020"], table).note() == (
+        "The whole period of 1 report satisfies the conditions. Left out: 2 that also or only cover other "
+        "dates, 1 without a period."
+    )
+
+
+def test_unsuitable_conditions_on_reports_are_explained():
+    with pytest.raises(UsageError, match=r"'date>=2030': 3 reports with a period cover 2019 to 2023-01-31"):
+        in_period("date>=2030")
+    with pytest.raises(UsageError, match="no report has a period, because no document"):
+        in_period("date>=2030", periods=[(None, None)])
+    for condition in ("title=x", "date!=2020", "date~20*", "metadata.date>2020"):
+        with pytest.raises(UsageError, match="does not apply to reports"):
+            in_period(condition)
+
+
+@given(st.lists(st.tuples(*[st.sampled_from(["2019", "2020-02", "2020-02-29", None])] * 2), min_size=1))
+def test_every_report_is_read_or_counted(periods: list[tuple[str | None, str | None]]):
+    table = pa.table([pa.array(c, pa.string()) for c in zip(*periods, strict=True)], schema.PERIOD_COLUMNS)
+    with contextlib.suppress(UsageError):
+        inside = reports_in_period(["date>=2020"], table)
+        assert sum(inside.mask) + inside.outside + inside.undated == len(periods)
+
+
+def test_documents_without_a_readable_date_are_counted():
+    snap = Snapshot({"documents": LIBRARY})
+    snap.run(matching_chunks(["date>=2023"]))
+    notices = [need.text for need in snap.needs if isinstance(need, Notice)]
+    assert notices == ["1 of 4 documents have no readable date and satisfy no condition on dates."]

@@ -47,6 +47,20 @@ def snapshot(sizes: dict[int, int] = SIZES) -> Snapshot:
     return Snapshot({"communities": communities, "community_reports": reports})
 
 
+def test_reports_outside_the_dates_are_replaced_by_those_below():
+    snap = snapshot()
+    for report in snap.tables["community_reports"]:
+        whole = report["community"] == 100
+        report |= {"period_start": "2019" if whole else "2021-01", "period_end": "2021-06-30"}
+    answer = snap.run(search(Question(QUESTION, "C0", ("date>=2020",)), snap.given()))
+    assert n_read(answer) == 1 + SIZES[1] // 2
+    assert answer.notes[0].startswith("The whole period of 27 reports satisfies the conditions. Left out: 1 ")
+    assert answer.notes[1].startswith("1 communities have no report within the conditions; reports of")
+    request = next(n for n in snap.needs if isinstance(n, Dialogues))
+    context = next(request.factories[0]()).messages[-1].content
+    assert "id,title,period,content" in context and "2021-01 to 2021-06-30" in context
+
+
 def asked(level: Any, snap: Snapshot | None = None, **query: Any) -> Answer:
     snap = snap or snapshot()
     return snap.run(search(Question(QUESTION, level), snap.given(**query)))
