@@ -43,18 +43,17 @@ def test_a_notice_is_shown_once_and_stays_in_the_index(world: World):
 
 
 LONG = {"chunking": {"size": 60, "overlap": 0, "min_last_chunk_tokens": 1}}
-ENDING = {
-    f"{i}.txt": f"{i}. {'ALICE met BOB in the first of many long quarters that all recall. ' * 6}\n\n{NOTICE}"
-    for i in range(4)
-}
+BODY = "ALICE met BOB in the first of many long quarters that people remember. " * 6
+ENDING = {f"{i}.txt": f"{i}. {BODY}\n\n{NOTICE}" for i in range(4)}
 """Documents whose last chunk is the notice."""
 
 
 def test_a_chunk_without_other_text_costs_no_call(world: World):
     world.write(ENDING)
     done = world.index(**LONG)
-    n = done.manifest.steps["extract"]["counts"]["left_out_chunks"]
-    assert n == 3 and len(world.table("text_units")) == len(shown(world)) + n
+    assert done.manifest.steps["extract"]["counts"]["left_out_chunks"] == 3
+    assert len(world.table("text_units")) == 12
+    assert len(shown(world)) == 7, "two chunks equal another one without the start of the notice"
 
 
 def test_a_document_without_other_text_is_shown_in_full(world: World):
