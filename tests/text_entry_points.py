@@ -102,11 +102,13 @@ from graphrag_ray.offline import answer as offline_answer
 from graphrag_ray.offline import embed_many
 from graphrag_ray.offline.prune_names import lower_case_counts, weak_names, word_hash
 from graphrag_ray.offline.question_terms import explain_no_match
+from graphrag_ray.offline.static_embeddings import similarities
 from graphrag_ray.query.answer_streams import StreamedText
 from graphrag_ray.query.methods import condense, document_filters, methods
 from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
 from graphrag_ray.query.methods.dynamic_selection import add_titles_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
+from graphrag_ray.query.methods.excerpts import choose, join, segments, word_shares
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
 from graphrag_ray.query.methods.method import Question
 from graphrag_ray.query.methods.ppr_search import (
@@ -120,6 +122,7 @@ from graphrag_ray.query.methods.ppr_search import (
     step_spec,
     walk_answer,
 )
+from graphrag_ray.query.methods.record_loading import distinct
 from graphrag_ray.store.search.tokenizer import tokenize
 
 EntryPoint = Callable[[str], Any]
@@ -409,6 +412,12 @@ def conditions(text: str) -> None:
             quietly(lambda parsed=parsed: document_filters.evaluate([parsed], documents))
 
 
+def excerpted(text: str) -> Any:
+    parts = segments(text, 0, 64, len)
+    chosen = choose(parts, word_shares(text[:99], [text[p.start : p.end] for p in parts]), 64)
+    return join(text, chosen), distinct([contexts.source_record(i, text) for i in "ab"])
+
+
 def evidenced(text: str) -> Any:
     said = [s for cited in passages(text + " [Data: Reports (1)]").values() for s in cited]
     found = find_evidence([text, *said], [text, "“A.” " + text]), find_evidence(said, [text[::-1]])
@@ -587,6 +596,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,
         "evidence": evidenced,
+        "excerpts": excerpted,
         "streamed": streamed,
     },
     "evaluate/judging": {
@@ -603,7 +613,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
             if prompt not in ("extract_examples", "correct")
         },
         **{f"judge by {name}": offline("judge", criterion=text) for name, text in load_criteria().items()},
-        "embed": lambda t: embed_many([t, t[:9]]),
+        "embed": lambda t: (embed_many([t, t[:9]]), similarities(t, [t[:9], t])),
         "why nothing": explain_no_match,
     },
     "indexing/forecast": {

@@ -699,7 +699,7 @@ class Query(_Strict):
     """local: minimum similarity of entities, relationships, claims and reports to the question, as a share of
     the highest of their kind, except for entities that the question names. 0: no minimum, and relationships
     and claims are not ordered by similarity."""
-    local_chunks: PositiveInt = 16
+    local_chunks: PositiveInt = 15
     """local: maximum number of chunks in the context."""
     cache_mb: NonNegativeInt = 256
     """Size in MB of the row cache for later questions. Memory-mapped indexes are not counted."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
+from heapq import nlargest
 from typing import TypeAlias, TypeVar
 
 from graphrag_ray.base.schema import search_index_table
@@ -17,6 +18,8 @@ T = TypeVar("T")
 
 TYPICAL_CHUNK_TOKENS = 600
 MIN_HITS = 32
+FEWEST = 3
+"""Number of records of a kind that are shown whatever their similarity to the question."""
 
 RecordId: TypeAlias = tuple[Kind, str]
 
@@ -49,10 +52,13 @@ def similarities_of(
 
 
 def relevant(ids: Iterable[str], similarity: Mapping[str, float], share: float) -> list[str]:
-    """Leave out ids whose similarity is below this share of the highest. Without similarities, keep all."""
+    """Leave out ids whose similarity is below this share of the highest, but never the FEWEST most similar.
+
+    Without similarities, all are kept.
+    """
     if not share or not similarity:
         return list(ids)
-    lowest = share * max(0.0, *similarity.values())
+    lowest = min([share * max(similarity.values()), *nlargest(FEWEST, similarity.values())[FEWEST - 1 :]])
     return [id_ for id_ in ids if similarity.get(id_, 0.0) >= lowest]
 
 
