@@ -43,8 +43,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "about": _GENERATED | {"titles", "entities"},
     "report": _GENERATED | {"about", "role", "rating_criterion", "context"},
     "summary": _GENERATED | {"context"},
-    "map": _ANSWER | {"about", "context"},
-    "map_points": _ANSWER | {"about", "context"},
+    "map": _ANSWER | {"about", "context", "documents"},
+    "map_points": _ANSWER | {"about", "context", "documents"},
     "rate": _LENGTH | {"about", "question", "context"},
     "reduce": _ANSWER | {"answers"},
     "answer": _ANSWER | {"context"},
@@ -72,7 +72,7 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """The placeholders of every prompt. A prompt must use all of them except the OPTIONAL ones, and no others."""
 
-OPTIONAL = frozenset({"about", "asked", "max_tokens", "max_words"})
+OPTIONAL = frozenset({"about", "asked", "documents", "max_tokens", "max_words"})
 """Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 
