@@ -76,8 +76,9 @@ def distinct_points(answers: Iterable[MapAnswer]) -> list[MapAnswer]:
             )
             text = "\n".join(line.rstrip() for line in written).strip()
             references = tuple(dict.fromkeys([*answer.references, *added]))
-            answer = replace(answer, text=heading + text if text else "", references=references, score=score)
-        if answer.text:
+            if text:
+                result.append(replace(answer, text=heading + text, references=references, score=score))
+        else:
             result.append(answer)
     return sorted(result, key=lambda a: -a.score)
 
@@ -143,9 +144,10 @@ def _with_references(point: _Point) -> str:
     """Write a point with the references of its repetitions in its last reference."""
     if point.added.keys() <= set(parse_references(point.text)):
         return point.text
-    *_, last = [match for _, match in find_references(point.text)] or [None]
-    if last is None:
+    matches = [match for _, match in find_references(point.text)]
+    if not matches:
         return f"{point.text.rstrip()} {_reference(point.added)}"
+    last = matches[-1]
     merged = _reference([*parse_references(last.group()), *point.added])
     return point.text[: last.start()] + merged + point.text[last.end() :]
 

@@ -226,7 +226,12 @@ def pack(
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
     """Ask a context for one scored answer. Raises DialogueFailed if no reply is usable."""
     scored, reply = yield from ask_for_reply(
-        "map", question, spec, lambda reply: parse_scored(reply.text), **_data(context)
+        "map",
+        question,
+        spec,
+        lambda reply: parse_scored(reply.text),
+        context=context.text,
+        documents=_documents(context),
     )
     return (resolve_answer(scored.text, scored.score, reply, context.numbering),)
 
@@ -237,13 +242,14 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
     def parse(reply: ChatReply) -> tuple[Scored, ...] | ReplyProblem:
         return parse_points(reply.text, reply.finish_reason)
 
-    points, reply = yield from ask_for_reply(POINTS, question, spec, parse, POINTS_SCHEMA, **_data(context))
+    points, reply = yield from ask_for_reply(
+        POINTS, question, spec, parse, POINTS_SCHEMA, context=context.text, documents=_documents(context)
+    )
     return tuple(resolve_answer(point.text, point.score, reply, context.numbering) for point in points)
 
 
-def _data(context: Context) -> dict[str, str]:
-    has_passages = any(section == "Sources" for section, _ in context.numbering)
-    return {"context": context.text, "documents": DOCUMENTS if has_passages else ""}
+def _documents(context: Context) -> str:
+    return DOCUMENTS if any(section == "Sources" for section, _ in context.numbering) else ""
 
 
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:
