@@ -36,6 +36,8 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         ):  # A line of its own, which is removed if the value is empty.
             seen.add("about")
             return "(?:(?P<about>[^\n]*)\n)?"
+        if part == "- {documents}\n":
+            return "(?:- (?P<documents>[^\n]*)\n)?"
         name = part[1:-1]
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
             return re.sub(r"\\ $", " ?", re.escape(part))  # Removed if the value is empty.
@@ -44,7 +46,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         seen.add(name)
         return f"(?P<{name}>.*?)"
 
-    pieces = re.split(r"((?<=\n)\{about\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
+    pieces = re.split(r"((?<=\n)\{about\}\n|(?<=\n)- \{documents\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 

@@ -603,7 +603,7 @@ class Query(_Strict):
     """drift: number of rounds of follow-up questions."""
     drift_breadth: PositiveInt = 2
     """drift: maximum number of follow-up questions per round."""
-    drift_context_tokens: Annotated[int, Field(ge=256)] = 1_500
+    drift_context_tokens: Annotated[int, Field(ge=256)] = 1_000
     """drift: token budget of the context of the primer, and of each follow-up question."""
     drift_hypothesis: bool = True
     """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""

@@ -7,9 +7,8 @@ Relevance Labels").
 
 Where we differ: the primer is one call over one context of reports. A round asks the `drift_breadth` most
 promising open questions of all rounds, so the number of calls is at most 3 + depth × breadth. Contexts have
-`drift_context_tokens`, and those of follow-up questions have no reports, because the primer has read them. A
-question whose answer would add little (MIN_SCORE), or that has the words of an earlier one (`is_repeated`),
-is not looked up. The synthesis is the reduce call of global search, over all answers by descending score and
+`drift_context_tokens`, and those of follow-up questions have no reports, because the primer has read them.
+Questions with a low score (MIN_SCORE) or the words of an earlier one (`is_repeated`) are not looked up. The synthesis is the reduce call of global search, over all answers by descending score and
 the questions for which nothing was found.
 """
 
@@ -71,8 +70,8 @@ LISTED_TOKENS = 600
 """Maximum size of the list of earlier questions in a prompt. The newest are listed."""
 MIN_SCORE = 50.0
 """Minimum score of a follow-up question: by the prompts, an answer without it would lack a part."""
-REPEATED_SHARE = 0.6
-"""Share of common words, of all words of two questions, from which one repeats the other."""
+REPEATED_SHARE = 0.7
+"""A question with this share of the words of another one, and no others, repeats it."""
 ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 
@@ -221,14 +220,15 @@ def _words(question: str) -> frozenset[str]:
 
 
 def is_repeated(words: frozenset[str], earlier: frozenset[str]) -> bool:
-    """Whether two questions have at least REPEATED_SHARE of their words in common.
+    """Whether the words of one question are among those of the other, and at least REPEATED_SHARE of them.
 
-    Words that only one of them has count in full if they have a digit, because years tell questions apart.
+    If both have words that the other lacks, as in "What did Ann sell?" and "What did Bob sell?", they differ.
+    A word with a digit, such as a year, always makes a difference.
     """
-    different = words ^ earlier
-    if any(c.isdigit() for word in different for c in word):
+    fewer, more = sorted((words, earlier), key=len)
+    if not fewer <= more or any(c.isdigit() for word in more - fewer for c in word):
         return False
-    return len(words & earlier) >= REPEATED_SHARE * len(words | earlier)
+    return len(fewer) >= REPEATED_SHARE * len(more)
 
 
 HYPOTHESIS, PRIMER, LOCAL = "drift_hypothesis", "drift_primer", "drift_local"

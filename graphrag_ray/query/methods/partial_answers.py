@@ -59,9 +59,9 @@ class PartialAnswers:
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
-    not_found: list[str] = field(default_factory=list)
     reduce_context: ReduceContext = field(default_factory=lambda: ReduceContext("", {}, 0))
     reduced: Reduced = field(default_factory=lambda: Reduced(""))
+    not_found: list[str] = field(default_factory=list)
 
     def add(self, phase: str, context: Context, answers: Sequence[MapAnswer] | None, error: str) -> None:
         """Add the answers of a context. None means that its dialogue failed."""
