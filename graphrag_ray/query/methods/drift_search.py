@@ -8,8 +8,9 @@ Relevance Labels").
 Where we differ: the primer is one call over one context of reports. A round asks the `drift_breadth` most
 promising open questions of all rounds, so the number of calls is at most 3 + depth × breadth. Contexts have
 `drift_context_tokens`, and those of follow-up questions have no reports, because the primer has read them.
-Questions with a low score (MIN_SCORE) or the words of an earlier one (`is_repeated`) are not looked up. The synthesis is the reduce call of global search, over all answers by descending score and
-the questions for which nothing was found.
+Questions with a low score (MIN_SCORE) or the words of an earlier one (`is_repeated`) are not looked up. The
+synthesis is the reduce call of global search, over all answers by descending score and the questions for
+which nothing was found.
 """
 
 from __future__ import annotations
