@@ -432,12 +432,12 @@ def stepped(text: str) -> Any:
     reply = json.dumps({"known": [text], "next": [text, text[::-1]], "facts": [text, 1]})
     spec, context = step_spec(NEXT, SETTINGS, PROMPTS), Context("x", {("Sources", 1): ROW}, 1)
     dialogues = (
-        lambda: next_questions(text, [text], context, spec),
+        lambda: next_questions(text, [text], context, spec, 2),
         lambda: pick_facts(text, text, 3, step_spec(FACTS, SETTINGS, PROMPTS)),
         lambda: walk_answer(text, context, False, step_spec(ANSWER, SETTINGS, PROMPTS)),
     )
     told = [played(start(), one, "stop") for start in dialogues for one in (text, reply)]
-    return answer, found, told, parse_next(text, [text]), parse_facts(text, 3)
+    return answer, found, told, parse_next(text, [text], 2), parse_facts(text, 3)
 
 
 def streamed(text: str) -> str:

@@ -31,10 +31,11 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
     seen: set[str] = set()
 
     def group(part: str) -> str:
-        name = part.strip("{}\n")
+        name = part.strip("-{} \n")
         if part.endswith("}\n") and name not in seen:
             seen.add(name)  # A line of its own, which is removed if the value is empty.
-            return f"(?:(?P<{name}>[^\n]*)\n)?"
+            mark = "- " if part.startswith("-") else ""
+            return f"(?:{mark}(?P<{name}>[^\n]*)\n)?"
         if not re.fullmatch(r"\{[a-z][a-z0-9_]*\}", part):
             return re.sub(r"\\ $", " ?", re.escape(part))  # Removed if the value is empty.
         if name in seen:
@@ -42,7 +43,7 @@ def _pattern(prompt: Prompt) -> re.Pattern[str]:
         seen.add(name)
         return f"(?P<{name}>.*?)"
 
-    pieces = re.split(r"((?<=\n)\{(?:about|period)\}\n|\{[a-z][a-z0-9_]*\})", prompt.user)
+    pieces = re.split(r"((?<=\n)(?:\{(?:about|period)\}|- \{documents\})\n|\{[a-z][a-z0-9_]*\})", prompt.user)
     return re.compile("".join(group(p) for p in pieces), re.DOTALL)
 
 

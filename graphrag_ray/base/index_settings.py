@@ -624,6 +624,8 @@ class Query(_Strict):
     """ppr: number of chunks to retrieve."""
     ppr_steps: Annotated[int, Field(ge=0, le=10)] = 1
     """ppr: maximum number of further searches for missing facts, with two calls each."""
+    ppr_max_questions: Annotated[int, Field(ge=1, le=20)] = 6
+    """ppr: maximum number of questions of a further search; a list of four needs four."""
     ppr_candidate_facts: Annotated[int, Field(ge=0, le=100)] = 0
     """ppr: number of nearest relationships from which a model selects, in one extra call. 0: off."""
     trex_k: Annotated[int, Field(ge=1, le=100)] = 5
@@ -661,14 +663,18 @@ class Query(_Strict):
     """Like `budget_tokens`, in US dollars."""
     drift_depth: NonNegativeInt = 2
     """drift: number of rounds of follow-up questions."""
-    drift_breadth: PositiveInt = 3
-    """drift: number of follow-up questions per round."""
+    drift_breadth: PositiveInt = 2
+    """drift: maximum number of follow-up questions per round."""
+    drift_context_tokens: Annotated[int, Field(ge=256)] = 1_000
+    """drift: token budget of the context of the primer, and of each follow-up question."""
     drift_hypothesis: bool = True
     """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""
     fgrag_entities: Annotated[int, Field(ge=1, le=50)] = 8
     """fgrag: maximum number of subjects of a question, with up to two calls each."""
-    fgrag_context_tokens: Annotated[int, Field(ge=256)] = 4_000
-    """fgrag: token budget of the context of one summary (about 150 short descriptions)."""
+    fgrag_context_tokens: Annotated[int, Field(ge=256)] = 16_000
+    """fgrag: token budget of the context of one summary, which has at most 150 descriptions."""
+    fgrag_min_similarity: Annotated[float, Field(ge=-1, le=1)] = 0.2
+    """fgrag: minimum cosine similarity of an entity to the subject."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
     passage_tokens: Annotated[int, Field(ge=64)] | None = 200

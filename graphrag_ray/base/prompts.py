@@ -45,8 +45,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "about": _GENERATED | {"titles", "entities"},
     "report": _GENERATED | {"about", "role", "rating_criterion", "period", "context"},
     "summary": _GENERATED | {"period", "context"},
-    "map": _ANSWER | {"about", "context"},
-    "map_points": _ANSWER | {"about", "context"},
+    "map": _ANSWER | {"about", "context", "documents"},
+    "map_points": _ANSWER | {"about", "context", "documents"},
     "rate": _LENGTH | {"about", "question", "context"},
     "reduce": _ANSWER | {"answers"},
     "answer": _ANSWER | {"context"},
@@ -74,7 +74,9 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
 }
 """The placeholders of every prompt. A prompt must use all of them except the OPTIONAL ones, and no others."""
 
-OPTIONAL = frozenset({"about", "asked", "header", "max_tokens", "max_words", "period", "type_definitions"})
+OPTIONAL = frozenset(
+    {"about", "asked", "documents", "header", "max_tokens", "max_words", "period", "type_definitions"}
+)
 """Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 

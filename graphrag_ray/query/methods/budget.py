@@ -165,7 +165,7 @@ def max_contexts(lines: Ints, room: int, max_records: int | None = None) -> int:
 
 
 _DATA = ["context", "answers", "asked", "follow_up", "n_follow_ups", "if_missing", "n_facts", "entity"]
-_DATA += ["questions", "n_entities", "n_questions"]
+_DATA += ["questions", "n_entities", "n_questions", "documents"]
 
 
 def instructions(question: str, spec: AnswerSpec, count: Count) -> int:

@@ -5,9 +5,12 @@ quality and efficiency" (October 2024): primer, follow-ups, output hierarchy. Th
 the question and a hypothetical answer (HyDE: Gao et al. 2022, "Precise Zero-Shot Dense Retrieval without
 Relevance Labels").
 
-Where we differ: the primer is one call over one full context of reports. A round asks the `drift_breadth`
-most promising open questions of all rounds, so the number of calls is at most 3 + depth × breadth. The
-synthesis is the reduce call of global search, over all answers by descending score.
+Where we differ: the primer is one call over one context of reports. A round asks the `drift_breadth` most
+promising open questions of all rounds, so the number of calls is at most 3 + depth × breadth. Contexts have
+`drift_context_tokens`, and those of follow-up questions have no reports, because the primer has read them.
+Questions with a low score (MIN_SCORE) or the words of an earlier one (`is_repeated`) are not looked up. The
+synthesis is the reduce call of global search, over all answers by descending score and the questions for
+which nothing was found.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
 from graphrag_ray.base.messages import ChatReply, Dialogue
 from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.corpus.quotes import folded_words
 from graphrag_ray.graph.report_context import Context, sanitize
 from graphrag_ray.query.methods.budget import calls_bound, check_budget, check_context_fits, reduce_bound
 from graphrag_ray.query.methods.hierarchy_choice import (
@@ -65,15 +69,19 @@ MAX_FOLLOW_UP_TOKENS = 150
 """Longer follow-up questions are ignored."""
 LISTED_TOKENS = 600
 """Maximum size of the list of earlier questions in a prompt. The newest are listed."""
+MIN_SCORE = 50.0
+"""Minimum score of a follow-up question: by the prompts, an answer without it would lack a part."""
+REPEATED_SHARE = 0.7
+"""A question with this share of the words of another one, and no others, repeats it."""
 ADVICE = "Raise the budget, or lower query.drift_depth or query.drift_breadth."
 
 
 @dataclass
 class _State(PartialAnswers):
-    """Partial answers, follow-up questions looked up, and normalised texts of asked and open questions."""
+    """Partial answers, follow-up questions looked up, words of asked questions, and open questions."""
 
     looked_up: list[str] = field(default_factory=list)
-    asked: set[str] = field(default_factory=set)
+    asked: list[frozenset[str]] = field(default_factory=list)
     open: dict[str, FollowUp] = field(default_factory=dict)
 
 
@@ -82,45 +90,48 @@ def search(question: Question, env: SearchEnv) -> Method:
     kind = resolve_hierarchy(env, over="entity")
     check_embedded(env, NAME, [kind.report_kind, "entity"])
     query, text, settings = env.settings.query, question.text, env.settings
+    primer_env = _with_query(env, context_tokens=min(query.context_tokens, query.drift_context_tokens))
+    # The primer has read the reports, so a follow-up question gets passages and elements.
+    local_env = _with_query(primer_env, local_report_share=0.0)
     specs = {name: drift_spec(name, settings, env.prompts) for name in (HYPOTHESIS, PRIMER, LOCAL)}
     # The offline engine cannot write a hypothetical answer.
     offline = settings.model(settings.model_name("drift")).provider == "offline"
     has_hypothesis = query.drift_hypothesis and not offline
     extra = 2 * MAX_FOLLOW_UP_TOKENS + LISTED_TOKENS
-    check_context_fits(text, env, [specs[PRIMER], reduce_spec(settings, env.prompts)])
-    check_context_fits(text, env, [specs[LOCAL]], extra_tokens=extra)
-    bound = calls_bound(text, env, "drift", specs[PRIMER], 1, query.context_tokens)
+    check_context_fits(text, env, [reduce_spec(settings, env.prompts)])
+    check_context_fits(text, local_env, [specs[PRIMER], specs[LOCAL]], extra_tokens=extra)
+    n_tokens = local_env.settings.query.context_tokens
+    bound = calls_bound(text, env, "drift", specs[PRIMER], 1, n_tokens)
     bound += reduce_bound(text, env)
     if has_hypothesis:
         bound += calls_bound(text, env, "drift", specs[HYPOTHESIS], 1, 0)
     calls = query.drift_depth * query.drift_breadth
-    bound += calls_bound(text, env, "drift", specs[LOCAL], calls, calls * (query.context_tokens + extra))
+    bound += calls_bound(text, env, "drift", specs[LOCAL], calls, calls * (n_tokens + extra))
     check_budget(bound, query, ADVICE)
     finest, report_ids = yield from _reports_of_level(question.level, kind)
-    state = _State(asked={_normalized(text)})
+    state = _State(asked=[_words(text)])
     search_text = text
     if has_hypothesis:
         (outcome,) = yield Dialogues("drift", [partial(write_hypothesis, text, specs[HYPOTHESIS])])
         search_text = f"{text}\n\n{outcome.result}" if outcome.result else text
     reports = yield from nearest_context(
-        [Search(kind.report_kind, "vector", search_text, 0, report_ids)], env
+        [Search(kind.report_kind, "vector", search_text, 0, report_ids)], primer_env
     )
     if reports.numbering:
         dialogue = partial(primer, text, reports, specs[PRIMER], query.drift_breadth)
         outcomes = yield Dialogues("drift", [dialogue])
         _add_steps(state, {"": reports}, outcomes, env)
     for _ in range(query.drift_depth):
-        order = sorted(state.open.values(), key=lambda f: (-f.score, f.question))
-        follow_ups = [f for f in order if f.score > 0][: query.drift_breadth]
+        follow_ups = _next_follow_ups(state, query.drift_breadth)
         if not follow_ups:
             break
         contexts: dict[str, Context] = {}
         for follow_up in follow_ups:
-            state.asked.add(_normalized(follow_up.question))
-            state.open.pop(_normalized(follow_up.question))
-            context = yield from context_for(follow_up.question, env, finest=finest)
-            if context.numbering:  # skip a question that finds nothing
+            context = yield from context_for(follow_up.question, local_env, finest=finest)
+            if context.numbering:
                 contexts[follow_up.question] = context
+            else:
+                state.not_found.append(follow_up.question)
         state.looked_up += contexts
         ends = accumulate(env.count(f"{question}\n") for question in reversed(state.looked_up))
         listed = state.looked_up[len(state.looked_up) - sum(end <= LISTED_TOKENS for end in ends) :]
@@ -161,6 +172,25 @@ def _reports_of_level(level: str | int | None, kind: HierarchyKind) -> Steps[tup
     return finest, reports["id"].take(pa.array(rows)).to_pylist()
 
 
+def _with_query(env: SearchEnv, **changes: Any) -> SearchEnv:
+    query = env.settings.query.model_copy(update=changes)
+    return replace(env, settings=env.settings.model_copy(update={"query": query}))
+
+
+def _next_follow_ups(state: _State, limit: int) -> list[FollowUp]:
+    """Take the most promising open questions that repeat no earlier one. The others are dropped."""
+    chosen: list[FollowUp] = []
+    for follow_up in sorted(state.open.values(), key=lambda f: (-f.score, f.question)):
+        if len(chosen) == limit:
+            break
+        del state.open[_normalized(follow_up.question)]
+        words = _words(follow_up.question)
+        if not any(is_repeated(words, earlier) for earlier in state.asked):
+            state.asked.append(words)
+            chosen.append(follow_up)
+    return chosen
+
+
 def _add_steps(
     state: _State, contexts: Mapping[str, Context], outcomes: Sequence[DialogueOutcome[Step]], env: SearchEnv
 ) -> None:
@@ -170,9 +200,11 @@ def _add_steps(
         if outcome.result is not None:
             answer, heading = outcome.result.answer, f"**{question}** " if question else ""
             answers = [replace(answer, text=f"{heading}{answer.text}" if answer.text else "")]
+            if question and not (answer.text and answer.score > 0):
+                state.not_found.append(question)
             for follow_up in outcome.result.follow_ups:
                 key = _normalized(follow_up.question)
-                if key in state.asked or env.count(follow_up.question) > MAX_FOLLOW_UP_TOKENS:
+                if follow_up.score < MIN_SCORE or env.count(follow_up.question) > MAX_FOLLOW_UP_TOKENS:
                     continue
                 if key not in state.open or state.open[key].score < follow_up.score:
                     state.open[key] = follow_up
@@ -182,6 +214,22 @@ def _add_steps(
 def _normalized(question: str) -> str:
     """Return a key that ignores case, whitespace and punctuation."""
     return " ".join("".join(c if c.isalnum() else " " for c in question.casefold()).split())
+
+
+def _words(question: str) -> frozenset[str]:
+    return frozenset(folded_words(question))
+
+
+def is_repeated(words: frozenset[str], earlier: frozenset[str]) -> bool:
+    """Whether the words of one question are among those of the other, and at least REPEATED_SHARE of them.
+
+    If both have words that the other lacks, as in "What did Ann sell?" and "What did Bob sell?", they differ.
+    A word with a digit, such as a year, always makes a difference.
+    """
+    fewer, more = sorted((words, earlier), key=len)
+    if not fewer <= more or any(c.isdigit() for word in more - fewer for c in word):
+        return False
+    return len(fewer) >= REPEATED_SHARE * len(more)
 
 
 HYPOTHESIS, PRIMER, LOCAL = "drift_hypothesis", "drift_primer", "drift_local"

@@ -9,8 +9,11 @@ combines the summaries. So n query entities take at most 2 + 2n calls; the calls
 Where we differ: entities that a query entity mentions literally come first in its weak context, because the
 embeddings of their names and descriptions need not be the nearest. A summary may say that its records are
 irrelevant, and is then dropped. If no query entity is found, the question serves as the only query entity and
-its only question (the authors' code always adds it). The expansion has two more limits (`expand`), and a
-summary sees only the first of its 150 descriptions that fit into `query.fgrag_context_tokens`.
+its only question (the authors' code always adds it). Entities whose similarity to the subject is below
+`query.fgrag_min_similarity`, or far below that of the nearest (MIN_SHARE), are noise and not linked. The
+expansion has two more limits (`expand`). Descriptions are those of our index, in which a model has merged the
+extracted ones. If a context exceeds `query.fgrag_context_tokens`, the weak and the strong context are cut
+alike, and the answer says how many records were left out.
 """
 
 from __future__ import annotations
@@ -73,7 +76,9 @@ from graphrag_ray.query.methods.single_context import first_line, is_insufficien
 
 NAME = "fgrag"
 NEAREST = 20
-"""Number of entities of the weak and of the strong context, as in the paper."""
+"""Number of entities of the weak and of the strong context, as in the authors' code."""
+MIN_SHARE = 0.5
+"""Minimum similarity of an entity to its subject, as a share of the highest one."""
 ADVICE = "Raise the budget, or lower query.fgrag_entities or query.fgrag_context_tokens."
 
 
@@ -106,12 +111,21 @@ def search(question: Question, env: SearchEnv) -> Method:
     contexts = yield from _contexts(names, env)
     # Skip subjects without any records.
     subjects = [subject for subject in zip(names, questions, contexts, strict=True) if subject[2].numbering]
-    parts = PartialAnswers()
+    parts = PartialAnswers(
+        not_found=[
+            name for name, _, context in zip(names, questions, contexts, strict=True) if not context.numbering
+        ]
+    )
     dialogues = [partial(summarise_entity, text, *subject, specs[2]) for subject in subjects]
     summaries: list[DialogueOutcome[MapAnswer]] = yield Dialogues(STAGE, dialogues)
-    for position, ((_, _, context), summary) in enumerate(zip(subjects, summaries, strict=True)):
+    for position, ((name, _, context), summary) in enumerate(zip(subjects, summaries, strict=True)):
         answers = [replace(summary.result, position=position)] if summary.result else None
         parts.add(STAGE, context, answers, summary.error)
+        if summary.result and not summary.result.text:
+            parts.not_found.append(name)
+    if n := sum(context.left_out for _, _, context in subjects):
+        reached = n + sum(len(context.numbering) for _, _, context in subjects)
+        notes.append(f"{n:,} of {reached:,} records that were reached did not fit into the contexts.")
     yield from reduce_answers(text, env, parts, ANSWER)
     if is_insufficient(parts.reduced.text):
         parts.reduced = replace(parts.reduced, found=False)
@@ -185,10 +199,10 @@ def _contexts(names: Sequence[str], env: SearchEnv) -> Steps[list[Context]]:
     contexts = []
     for group in elements:
         keys = [(SEARCHABLE_KINDS[kind].section, id_) for kind, id_ in group]
-        share = Share([by_key[key] for key in keys if key in by_key])
-        # Records that do not fit are the farthest from the name, so they do not count as left out.
-        context = fill([share], env.settings.query.fgrag_context_tokens, env.count)
-        contexts.append(replace(context, left_out=0))
+        known = [by_key[key] for key in keys if key in by_key]
+        # The weak context comes first, but must not displace the strong one.
+        shares = [Share(known[:MAX_WEAK], 0.5), Share(known[MAX_WEAK:], 0.5)]
+        contexts.append(fill(shares, env.settings.query.fgrag_context_tokens, env.count))
     return contexts
 
 
@@ -196,7 +210,10 @@ def _nearest(texts: Sequence[str], env: SearchEnv) -> Steps[list[list[str]]]:
     """Find the nearest entities of each text. An empty text has none."""
     lists: list[list[Hit]] = yield tuple(Search("entity", "vector", text, NEAREST) for text in texts if text)
     remaining = iter(lists)
-    return [[hit.id for hit in next(remaining)] if text else [] for text in texts]
+    near = [next(remaining) if text else [] for text in texts]
+    least = env.settings.query.fgrag_min_similarity
+    # The first hit has the highest score.
+    return [[hit.id for hit in hits if hit.score >= max(least, MIN_SHARE * hits[0].score)] for hits in near]
 
 
 ENTITIES, QUESTIONS, SUMMARY = "query_entities", "entity_questions", "entity_summary"
@@ -360,9 +377,9 @@ def _first_distinct(texts: Iterable[str], limit: int) -> list[str]:
 
 
 MAX_WEAK = 75
-"""Maximum number of entities and relationships from the weak context, as in the paper."""
+"""Maximum number of entities and relationships from the weak context, as in the authors' code."""
 MAX_TOTAL = 150
-"""Maximum number of entities and relationships from both contexts together, as in the paper."""
+"""Maximum number of entities and relationships from both contexts together, as in the authors' code."""
 MAX_HOPS = 4
 """Maximum number of hops. Each is a read, and distant entities are rarely related. Not in the paper."""
 MAX_LINKS = 50

@@ -50,6 +50,9 @@ _GENERAL_KNOWLEDGE = (
     "statement with [general knowledge], so that nobody takes it for the data's."
 )
 
+DOCUMENTS = "`document` is the document of a passage. Say which document states what, as `document` names it."
+"""Line of the map prompts for contexts with passages."""
+
 _NAME = r"ANSWER[\s_]*HELPFULNESS"
 _SCORE = re.compile(
     rf"[*`]{{0,4}}<\s*{_NAME}\s*[>:=][\s:=*`]*(-?\d+(?:\.\d+)?)(?:\s*/\s*100\b|\s*%)?>?"
@@ -223,7 +226,12 @@ def pack(
 def map_answer(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tuple[MapAnswer, ...]]:
     """Ask a context for one scored answer. Raises DialogueFailed if no reply is usable."""
     scored, reply = yield from ask_for_reply(
-        "map", question, spec, lambda reply: parse_scored(reply.text), context=context.text
+        "map",
+        question,
+        spec,
+        lambda reply: parse_scored(reply.text),
+        context=context.text,
+        documents=_documents(context),
     )
     return (resolve_answer(scored.text, scored.score, reply, context.numbering),)
 
@@ -235,9 +243,13 @@ def map_points(question: str, context: Context, spec: AnswerSpec) -> Dialogue[tu
         return parse_points(reply.text, reply.finish_reason)
 
     points, reply = yield from ask_for_reply(
-        POINTS, question, spec, parse, POINTS_SCHEMA, context=context.text
+        POINTS, question, spec, parse, POINTS_SCHEMA, context=context.text, documents=_documents(context)
     )
     return tuple(resolve_answer(point.text, point.score, reply, context.numbering) for point in points)
+
+
+def _documents(context: Context) -> str:
+    return DOCUMENTS if any(section == "Sources" for section, _ in context.numbering) else ""
 
 
 def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Count) -> ReduceContext:

@@ -12,9 +12,10 @@ from functools import partial
 
 from graphrag_ray.base.context_records import render_references
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.graph.report_context import Context
+from graphrag_ray.graph.report_context import Context, longest_prefix_that_fits
 from graphrag_ray.query.methods.answer import UNREADABLE, Answer, ContextUsed
 from graphrag_ray.query.methods.budget import check_context_fits
+from graphrag_ray.query.methods.distinct_points import distinct_points
 from graphrag_ray.query.methods.map_reduce import (
     AnswerSpec,
     MapAnswer,
@@ -32,6 +33,9 @@ from graphrag_ray.query.methods.method import DialogueOutcome, Dialogues, Kind, 
 from graphrag_ray.query.methods.record_loading import load_records
 from graphrag_ray.query.methods.single_context import ENDED_AT_LIMIT, context_used, short_numbers
 
+NOT_FOUND = "**Looked up, but nothing was found:** {}"
+"""The record of the reduce prompt that says what is missing. The prompts quote its beginning."""
+NOT_FOUND_TOKENS = 200
 BATCH_TOKENS = 16_000_000
 """Size of the records that are read and sent together: about 70 MB of text, 2,000 default contexts."""
 
@@ -47,13 +51,17 @@ class RecordsToRead:
 
 @dataclass
 class PartialAnswers:
-    """The contexts (with their highest scores), answers and errors, and finally the combined answer."""
+    """The contexts (with their highest scores), answers and errors, and finally the combined answer.
+
+    `not_found` lists questions or subjects that were looked up without a result.
+    """
 
     contexts: list[ContextUsed] = field(default_factory=list)
     answers: list[MapAnswer] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     reduce_context: ReduceContext = field(default_factory=lambda: ReduceContext("", {}, 0))
     reduced: Reduced = field(default_factory=lambda: Reduced(""))
+    not_found: list[str] = field(default_factory=list)
 
     def add(self, phase: str, context: Context, answers: Sequence[MapAnswer] | None, error: str) -> None:
         """Add the answers of a context. None means that its dialogue failed."""
@@ -97,7 +105,15 @@ def reduce_answers(
     question: str, env: SearchEnv, parts: PartialAnswers, prompt: str = "reduce"
 ) -> Steps[PartialAnswers]:
     """Combine the answers, by descending score, in one call. Raises GraphRagError if it fails."""
-    context = reduce_context(parts.answers, env.settings.query.context_tokens, env.count)
+    answers = distinct_points(parts.answers)
+    if answers and parts.not_found:
+        # Before the less helpful answers, because the first that does not fit ends the context.
+        listed = longest_prefix_that_fits(
+            "; ".join(dict.fromkeys(parts.not_found)), lambda text: env.count(text) <= NOT_FOUND_TOKENS
+        )
+        position = 1 + max(a.position for a in answers)
+        answers.insert(1, MapAnswer(NOT_FOUND.format(listed), answers[0].score, position=position))
+    context = reduce_context(answers, env.settings.query.context_tokens, env.count)
     dialogue = partial(reduce_answer, question, context, reduce_spec(env.settings, env.prompts, prompt))
     (outcome,) = yield Dialogues("reduce", [dialogue], is_answer=True, numbering=context.numbering)
     if outcome.result is None:

@@ -119,7 +119,9 @@ def search(question: Question, env: SearchEnv) -> Method:
         reduced = result_of(outcome)
         if last or not is_insufficient(reduced.text):
             break
-        next_dialogue = partial(next_questions, text, [text, *state.asked], context, next_)
+        next_dialogue = partial(
+            next_questions, text, [text, *state.asked], context, next_, query.ppr_max_questions
+        )
         next_steps: list[DialogueOutcome[NextStep | None]] = yield Dialogues(STAGE, [next_dialogue])
         questions, before = state.note(next_steps[0]), len(state.paths)
         if questions:
@@ -189,7 +191,7 @@ def _check_room(text: str, env: SearchEnv, answer: AnswerSpec, next_: AnswerSpec
     check_context_fits(text, env, [answer], extra_tokens=extra)
     bound = calls_bound(text, env, PHASE, answer, n, n * (query.context_tokens + extra))
     if query.ppr_steps:
-        before = query.ppr_steps * MAX_NEXT_QUESTIONS * MAX_TOKENS[NEXT]
+        before = query.ppr_steps * MAX_TOKENS[NEXT]  # a reply holds all questions of a step
         check_context_fits(text, env, [next_], extra_tokens=before)
         data_tokens = query.ppr_steps * (query.context_tokens + before)
         bound += calls_bound(text, env, STAGE, next_, query.ppr_steps, data_tokens)
@@ -258,8 +260,7 @@ def _fact_names(text: str, env: SearchEnv, spec: AnswerSpec, state: _Walks) -> S
 STAGE = "steps"
 ANSWER, NEXT, FACTS = "walk_answer", "next_questions", "pick_facts"
 """Names of prompts. The first belongs to the stage `answer`, the others to STAGE."""
-MAX_TOKENS: Mapping[str, int] = {NEXT: 400, FACTS: 100}
-MAX_NEXT_QUESTIONS = 2
+MAX_TOKENS: Mapping[str, int] = {NEXT: 600, FACTS: 100}
 MAX_FACTS = 5
 """Maximum number of selected facts, as in HippoRAG 2."""
 MAX_CHARACTERS = 400
@@ -267,14 +268,13 @@ MAX_CHARACTERS = 400
 MAX_KNOWN = 10
 
 INSUFFICIENT = (
-    "Where the passages do not hold the answer, or a link on the way to it is missing, the whole reply is "
-    "the English word Insufficient, in every form and language: what is missing is looked up then."
+    "If the passages hold only a part of the answer, or a link on the way to it is missing, the whole reply "
+    "is the English word Insufficient, in every form and language: what is missing is looked up then."
 )
 LAST = (
-    "Nothing can be looked up any more. Where a link is missing and all that the passages say leaves one "
-    "answer alone, give it. Where they leave none, or several: in a short form the whole reply is the "
-    "English word Insufficient; in any other form say what is known on the way to the answer, with "
-    "references, and what is not."
+    "Nothing more can be looked up. If a part is missing, give what the passages hold and say what is "
+    "missing: an incomplete list is an answer. If a link is missing but only one answer is possible, give "
+    "it. Only if nothing was found is the whole reply, in a short form, the English word Insufficient."
 )
 
 
@@ -315,12 +315,12 @@ def walk_answer(question: str, context: Context, last: bool, spec: AnswerSpec) -
 
 
 def next_questions(
-    question: str, asked: Sequence[str], context: Context, spec: AnswerSpec
+    question: str, asked: Sequence[str], context: Context, spec: AnswerSpec, limit: int
 ) -> Dialogue[NextStep | None]:
     """Ask for the next questions, given those already asked. Returns None if no reply is usable."""
     listed = "\n".join(f"- {earlier}" for earlier in asked)
-    variables = {"context": context.text, "asked": listed, "n_questions": str(MAX_NEXT_QUESTIONS)}
-    parse = partial(parse_next, asked=asked)
+    variables = {"context": context.text, "asked": listed, "n_questions": str(limit)}
+    parse = partial(parse_next, asked=asked, limit=limit)
     return (yield from parsed_or_none(NEXT, question, spec, parse, NEXT_SCHEMA, **variables))
 
 
@@ -331,7 +331,7 @@ def pick_facts(question: str, facts: str, n: int, spec: AnswerSpec) -> Dialogue[
     return (yield from parsed_or_none(FACTS, question, spec, parse, FACTS_SCHEMA, **variables))
 
 
-def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
+def parse_next(reply: str, asked: Sequence[str], limit: int) -> NextStep | ReplyProblem:
     """Parse the next step. Questions already asked are dropped, because a model may repeat them."""
     parsed = parse_reply(reply, NextReply)
     if isinstance(parsed, ReplyProblem) or not parsed.model_fields_set:
@@ -345,7 +345,7 @@ def parse_next(reply: str, asked: Sequence[str]) -> NextStep | ReplyProblem:
     for question in questions:
         if (id_ := name_id(question)) and id_ not in before:
             new.setdefault(id_, question)
-    return NextStep(tuple(dict.fromkeys(known))[:MAX_KNOWN], tuple(new.values())[:MAX_NEXT_QUESTIONS])
+    return NextStep(tuple(dict.fromkeys(known))[:MAX_KNOWN], tuple(new.values())[:limit])
 
 
 def parse_facts(reply: str, n: int) -> tuple[int, ...] | ReplyProblem:

@@ -29,6 +29,7 @@ from graphrag_ray.query.methods.drift_search import (
     PRIMER,
     FollowUp,
     drift_spec,
+    is_repeated,
     look_up,
     parse_step,
     primer,
@@ -234,7 +235,9 @@ def test_questions_are_not_repeated():
 
 def test_most_promising_questions_come_first():
     snap = snapshot(
-        answer=scripted(("BOB?", 20), ("CAROL?", 80), ("DAVE?", 0), ("ERIN?", 60), ("x " * 400, 100))
+        answer=scripted(
+            ("BOB?", 50), ("FRANK?", 49), ("CAROL?", 80), ("DAVE?", 0), ("ERIN?", 60), ("x " * 400, 100)
+        )
     )
     answer = asked(snap, drift_depth=2, drift_breadth=2)
     assert answer.notes[0] == "Looked up: CAROL? ERIN? BOB?"
@@ -272,7 +275,7 @@ def test_no_hits_make_no_calls():
 
 def test_budget_is_checked_before_any_call():
     snap = snapshot()
-    with pytest.raises(BudgetSpent, match=r"in 8 calls, .*lower query\.drift_depth"):
+    with pytest.raises(BudgetSpent, match=r"in 6 calls, .*lower query\.drift_depth"):
         asked(snap, budget_tokens=20_000)
     assert not snap.needs
 
@@ -372,3 +375,28 @@ def test_snapshot_without_embeddings_is_rejected():
     none = {k: n for k, n in bare.n_rows.items() if not k.startswith("embeddings")}
     with pytest.raises(UsageError, match="drift search needs embeddings of community reports and entities"):
         snap.run(search(Question("Why?"), type(bare)(bare.settings, bare.prompts, bare.count, none)))
+
+
+def test_question_in_nearly_the_same_words_is_repeated():
+    def repeated(a: str, b: str) -> bool:
+        return is_repeated(frozenset(a.split()), frozenset(b.split()))
+
+    assert repeated("who bought the old mill", "who bought the mill")
+    assert not repeated("what did ann sell", "what did bob sell")
+    assert not repeated("what did the mill earn", "what did the mill earn 1901")
+
+
+def test_fruitless_follow_up_reaches_the_last_call():
+    seen: list[str] = []
+
+    def model(request: Request) -> Reply:
+        assert isinstance(request, ChatRequest)
+        if request.prompt == LOCAL:
+            return ChatReply(step("", 0))
+        if request.prompt == PRIMER:
+            return ChatReply(step("So [Data: Reports (1)].", 30, ("What about BOB ?", 90)))
+        seen.append(request.variables["answers"])
+        return ChatReply("All in all.")
+
+    asked(snapshot(answer=model))
+    assert "nothing was found:** What about BOB ?" in seen[0]

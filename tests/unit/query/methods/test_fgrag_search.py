@@ -107,7 +107,10 @@ def test_each_subject_has_its_own_context():
 
 
 def test_summaries_follow_order_of_subjects():
-    answer = ask(snapshot(), "What do ERIN and ALICE share ?")
+    def summary(request: ChatRequest) -> str:
+        return f"{request.variables['entity']} sings [Data: Entities (1); Relationships (1)]."
+
+    answer = ask(snapshot(answer=replying(entity_summary=summary)), "What do ERIN and ALICE share ?")
     assert answer.text.index("**ERIN**") < answer.text.index("**ALICE**")
     assert {r.section for r in answer.references} == {"Entities", "Relationships"}
     assert "[Data: Entities (1" in answer.text and not answer.dropped_references

@@ -19,7 +19,6 @@ from graphrag_ray.query.methods.ppr_search import (
     FACTS,
     MAX_CHARACTERS,
     MAX_FACTS,
-    MAX_NEXT_QUESTIONS,
     NEXT,
     NextStep,
     next_questions,
@@ -41,14 +40,16 @@ JSON = st.recursive(
 
 
 def questions_of(reply: str, *asked: str) -> tuple[str, ...]:
-    found = parse_next(reply, [QUESTION, *asked])
+    found = parse_next(reply, [QUESTION, *asked], 2)
     assert isinstance(found, NextStep)
     return found.questions
 
 
 def test_next_step_is_parsed() -> None:
     reply = '{"known": ["Ada was married to Ivar."], "next": ["Where did Ivar die?"]}'
-    assert parse_next(reply, [QUESTION]) == NextStep(("Ada was married to Ivar.",), ("Where did Ivar die?",))
+    assert parse_next(reply, [QUESTION], 2) == NextStep(
+        ("Ada was married to Ivar.",), ("Where did Ivar die?",)
+    )
 
 
 @pytest.mark.parametrize(
@@ -70,13 +71,13 @@ def test_repeated_questions_are_dropped() -> None:
 
 def test_next_questions_are_limited() -> None:
     asked = questions_of(json.dumps({"next": [f"{n} {'x' * 9_999}" for n in range(9)]}))
-    assert len(asked) == MAX_NEXT_QUESTIONS
+    assert len(asked) == 2
     assert all(len(question) <= MAX_CHARACTERS for question in asked)
 
 
 @pytest.mark.parametrize("reply", ["", "none", "[]", '{"other": 1}', '{"known": 3, "next": null}'])
 def test_reply_without_lists_is_a_problem(reply: str) -> None:
-    assert isinstance(parse_next(reply, []), ReplyProblem)
+    assert isinstance(parse_next(reply, [], 2), ReplyProblem)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +106,7 @@ def test_reply_without_facts_list_is_a_problem(reply: str) -> None:
 @given(JSON)
 def test_any_json_is_parsed_or_rejected(value: Any) -> None:
     reply = json.dumps(value, ensure_ascii=False)
-    assert isinstance(parse_next(reply, ["x"]), NextStep | ReplyProblem)
+    assert isinstance(parse_next(reply, ["x"], 2), NextStep | ReplyProblem)
     assert isinstance(parse_facts(reply, 3), tuple | ReplyProblem)
 
 
@@ -129,7 +130,7 @@ def test_prompt_lists_questions_already_asked() -> None:
 
     spec = step_spec(NEXT, parse_settings({}), load_prompts())
     assert (
-        run_dialogue(next_questions(QUESTION, [QUESTION, "Who was Ivar?"], CONTEXT, spec), answer)
+        run_dialogue(next_questions(QUESTION, [QUESTION, "Who was Ivar?"], CONTEXT, spec, 2), answer)
         == NextStep()
     )
     assert f"- {QUESTION}\n- Who was Ivar?" in shown[0]
