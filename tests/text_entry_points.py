@@ -25,9 +25,11 @@ from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, redact_urls
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
-from graphrag_ray.corpus.chunks import documents_table, split_into_chunks, text_units_table
+from graphrag_ray.corpus.chunks import documents_table, split_into_chunks, text_units_table, with_note
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
+from graphrag_ray.corpus.document_context import identify, opening
+from graphrag_ray.corpus.document_dates import date_in_first_lines, date_in_name
 from graphrag_ray.corpus.document_titles import (
     document_header,
     document_label,
@@ -82,6 +84,7 @@ from graphrag_ray.graph.corpus_overview import (
 )
 from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse_date, parse_records
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
+from graphrag_ray.graph.document_note import document_note, note_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
 from graphrag_ray.graph.merge import (
     ExtractionSource,
@@ -171,6 +174,20 @@ def titled(text: str) -> Any:
         for name in ((text, text, text), (text, "a.txt", ""))
     ]
     return told, [document_header(text, text, text, text, ""), *own]
+
+
+def identified(text: str) -> Any:
+    documents = [Document(path, "", "", text or " ", text) for path in ("a.txt", text)]
+    found = [identify(replace(d, date=None), Input()) for d in documents]
+    headers = [
+        with_note(first_words, text) for d in found for first_words in [opening(d, Input(), VOCABULARY)]
+    ]
+    return found, headers, date_in_first_lines(text), date_in_name(text)
+
+
+def noted(text: str) -> Any:
+    spec = note_spec(PROMPTS, SETTINGS)
+    return [played(document_note(ChunkText(text, text), spec), text, ended) for ended in ("stop", "length")]
 
 
 def document_of(text: str) -> Document:
@@ -564,6 +581,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "characters": lambda t: (character_end(t, 0), last_character_end(t, 0, len(t))),
         "chunks": cut,
         "titles": titled,
+        "document context": identified,
         "tokens": counted,
         "embedded": lambda t: [
             do(t)
@@ -578,6 +596,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "date": parse_date,
         "extraction": extraction_of,
         "claims dialogue": claims_of,
+        "note on a document": noted,
         "merge": merged,
         "describe": described,
         "names": names_of,

@@ -56,6 +56,13 @@ SETTINGS = {
     "query": {"context_tokens": 1_000},
 }
 """Short contexts keep the page short; the other settings are the defaults."""
+CHECKED = {
+    "hierarchies": ["leiden"],
+    "input": {"document_context": "model"},
+    "extraction": {"gleaning": "check"},
+    "embeddings": {"enabled": False},
+}
+"""Settings of another, smaller index, for prompts that are not sent by default."""
 QUESTION = "Why are the harbour plan and the strike disputed?"
 LOOKED_UP = "Who speaks against the harbour plan?"
 FOLLOW_UP = "And who is against it?"
@@ -86,8 +93,10 @@ The offline engine wrote the replies, so descriptions and reports are quotations
 by default (`query.context_tokens`, `reports.context_tokens`)."""
 
 SHOWN: Mapping[str, str] = {
+    "document_context": "Write a note on a document, with `input.document_context: model`.",
     "extract": "Extract the entities and relationships of one chunk.",
-    "glean_check": "The next turn of the same conversation: ask whether anything was missed.",
+    "glean_missing": "The next turn of the same conversation: ask for what was missed, if anything.",
+    "glean_check": "With `extraction.gleaning: check`, the next turn: ask whether anything was missed.",
     "glean": "The turn after a yes: ask for what was missed.",
     "claims": "Extract statements about the entities of one chunk, if `claims.enabled` is set.",
     "describe": "Merge several descriptions of an entity or relationship.",
@@ -145,12 +154,15 @@ def main() -> None:
 def all_requests() -> list[ChatRequest]:
     """Collect the requests of an index run, of questions by several methods, and of an evaluation."""
     settings = parse_settings(SETTINGS)
-    with TemporaryDirectory() as root:
+    checked = parse_settings(SETTINGS | CHECKED)
+    with TemporaryDirectory() as root, TemporaryDirectory() as another:
         with recorded_requests() as requests:
             executor = LocalExecutor(
                 Store(root), Models.from_settings(settings), settings.run.max_failed_fraction
             )
             index(INPUT, executor, settings, _SilentObserver())
+            executor = LocalExecutor(Store(another), Models.from_settings(checked), 1.0)
+            index(f"{INPUT[:-1]}1*", executor, checked, _SilentObserver())
             built = open_index(root).settings
             for method, changes in (
                 ("global", {}),

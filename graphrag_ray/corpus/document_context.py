@@ -22,7 +22,6 @@ _MAX_TITLE = 120
 _MAX_TITLE_WORDS = 20
 _FIRST_CHARACTERS = 2_000
 _NO_TITLE_END = (".", ",", ";", ":", "。", "，", "、", "।")
-_FIRST_LINE = re.compile(r"[\W\d_]*?(?:^|\n)([^\n]*[^\W\d_][^\n]*)\n\s*\S")
 _SPEAKER = re.compile(r"[^\W\d_][^:a-z]{1,40}:\s")
 _CHARACTERS_PER_TOKEN = 12  # a generous bound, to count the tokens of few characters
 
@@ -63,10 +62,11 @@ def opening(document: Document, options: Input, vocabulary: str) -> str:
 
 def _first_line_title(document: Document) -> str:
     """Return the first line of a text if it looks like a title, or ""."""
-    match = _FIRST_LINE.match(document.text[:_FIRST_CHARACTERS])
-    if not match:
+    lines = [line for line in document.text[:_FIRST_CHARACTERS].split("\n") if line.strip()]
+    first = next((n for n, line in enumerate(lines) if any(c.isalpha() for c in line)), len(lines))
+    if first + 1 >= len(lines):
         return ""
-    line = one_line(match[1]).strip(HEADING_MARKS)
+    line = one_line(lines[first]).strip(HEADING_MARKS)
     path = PurePosixPath(document.path)
     is_title = (
         line not in (path.name, path.stem)

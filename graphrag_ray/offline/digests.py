@@ -64,8 +64,8 @@ _SEPARATE = re.compile(re.escape(SEPARATE_GROUPS_NOTE).replace(r"\{\}", r"(\d+)"
 
 def document_note(variables: Variables) -> str:
     """Quote the first sentences of a document."""
-    words = " ".join(split_sentences(variables["text"])[:2]).split()
-    return " ".join(words[: int(variables.get("max_words", 30))])
+    sentences = " ".join(" ".join(split_sentences(variables["text"])[:2]).split())
+    return sentences[: int(room_in(variables, 60))] or NOTHING_KNOWN
 
 
 def description(variables: Variables) -> str:

@@ -236,7 +236,7 @@ REPLIES = (
     '("claim"<|>ACME<|>NONE<|>FOUNDING<|>TRUE<|>2014-03<|>NONE<|>Founded.<|>“Founded.”)<|COMPLETE|>',
     '{"title": "T", "summary": "S [Data: Entities (1)]", "rating": 5, "rating_explanation": "R", "findings": '
     '[{"summary": "F", "explanation": "E"}], "answer": "A", "score": 50, "follow_ups": [{"question": "Q?", '
-    '"score": 1}], "points": [{"description": "P", "score": 9}], "ratings": [{"id": 1, "rating": 4}]}',
+    '"score": 90}], "points": [{"description": "P", "score": 9}], "ratings": [{"id": 1, "rating": 4}]}',
     "<ANSWER_HELPFULNESS> 80 </ANSWER_HELPFULNESS> The mill [Data: Reports (1)].",
     "ALICE: [ANN, BO]",
     "path=a*",
