@@ -22,6 +22,7 @@ from graphrag_ray.base.ids import entity_key, name_id, stable_id
 from graphrag_ray.base.index_settings import Chunking, Input, normalize_description
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
+from graphrag_ray.base.schema import PERIOD_COLUMNS
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, redact_urls
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
@@ -179,9 +180,7 @@ def titled(text: str) -> Any:
 def identified(text: str) -> Any:
     documents = [Document(path, "", "", text or " ", text) for path in ("a.txt", text)]
     found = [identify(replace(d, date=None), Input()) for d in documents]
-    headers = [
-        with_note(first_words, text) for d in found for first_words in [opening(d, Input(), VOCABULARY)]
-    ]
+    headers = [with_note(opening(d, Input(), VOCABULARY), text) for d in found]
     return found, headers, date_in_first_lines(text), date_in_name(text)
 
 
@@ -427,6 +426,9 @@ def conditions(text: str) -> None:
         parsed = quietly(lambda condition=condition: document_filters.parse(condition))
         if parsed and set(document_filters.columns([parsed])) <= set(documents.column_names):
             quietly(lambda parsed=parsed: document_filters.evaluate([parsed], documents))
+    reports = pa.table({name: [text, None, "2020"] for name in PERIOD_COLUMNS})
+    for condition in (text, f"date>={text}", "date>=2020"):
+        quietly(lambda condition=condition: document_filters.reports_in_period([condition], reports))
 
 
 def excerpted(text: str) -> Any:

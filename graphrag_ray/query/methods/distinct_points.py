@@ -1,9 +1,9 @@
 """Remove points that several partial answers repeat, and merge their references.
 
 A point is a cited sentence, or a whole answer. Two points are equal if their words are, without references,
-case and Markdown. A point is contained in another one that begins with it and goes on. Beginnings only: in
+case and Markdown. A point is contained in a longer one that begins with it. Only beginnings count: in
 "it is untrue that …", the end of a sentence says the opposite of the sentence. For the same reason a sentence
-stays if others of its line follow, since these may refer to it ("He sold it").
+stays if others of its line follow, because these may refer to it ("He sold it").
 
 The rule sorts points once, so it takes linear time apart from sorting, and it knows no language.
 """
