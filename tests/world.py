@@ -222,6 +222,8 @@ def model_options(world: World) -> list[str]:
         "models.default.endpoints.0.api_key_env=null",
         "--set",
         "run.journal_flush_s=0.1",
+        "--set",
+        "reports.model_from=0",
     ]
 
 
