@@ -30,9 +30,9 @@ MIN_WORDS = 4
 
 _HEADING = re.compile(r"\*\*[^*\n]{1,500}\*\* ")
 _SENTENCE_ENDS = ".!?…。！？।؟"
-_END = re.compile(rf"[{_SENTENCE_ENDS}]?[\"'”’»)」』]{0, 3}(?:\s+|$)")
+_END = re.compile(rf"[{_SENTENCE_ENDS}]?[\"'”’»)」』]{{0,3}}(?:\s+|$)")
 _MARKDOWN = str.maketrans(dict.fromkeys('*_`#>"“”', " "))
-_BULLET = re.compile(r"\s*+(?:[-+•]\s|\d{1,3}[.)]\s)")
+_BULLET = re.compile(r"\A\s*+(?:[-+•]\s|\d{1,3}[.)]\s)")
 _PUNCTUATION = f" ,;:،；：-–—{_SENTENCE_ENDS}"
 _GOES_ON = (" ", ", ", "; ", ": ")
 _GOES_ON_AFTER_NUMBER = _GOES_ON[1:]

@@ -74,6 +74,7 @@ VARIABLES = {
     "context": CONTEXT,
     **reply_lengths(500),
     "about": "The harbour of Varnmouth.",
+    "documents": "Name the documents.",
     "titles": "- Minutes of March\n- Minutes of May",
     "asked": "Who opposed it?",
     "question": "What now?",
