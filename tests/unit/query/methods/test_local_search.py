@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from graphrag_ray.base.context_records import parse_sections
 from graphrag_ray.base.errors import LevelNotFound, UsageError
 from graphrag_ray.base.ids import entity_id, report_id
+from graphrag_ray.query.methods import nearest
 from graphrag_ray.query.methods.local_search import (
     MAX_EDGES,
     MAX_LISTED_CHUNKS,
@@ -229,7 +230,8 @@ def test_no_entity_has_more_relationships_than_allowed(
     assert len(set(ids)) == len(ids) and (not similar or len(fewer) <= len(ids))
 
 
-def test_elements_far_from_the_question_are_left_out():
+def test_elements_far_from_the_question_are_left_out(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(nearest, "FEWEST", 1)  # the town is small
     tables = town()
     near = {
         "entity": [entity_id("ALICE"), entity_id("DAVE")],
