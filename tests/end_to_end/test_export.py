@@ -41,6 +41,7 @@ _community = {
     "children": pa.list_(pa.int64()),
 }
 _head = {"id": pa.string(), "human_readable_id": pa.int64()}
+_period = {"period_start": pa.string(), "period_end": pa.string()}
 _findings = pa.list_(pa.struct([("summary", pa.string()), ("explanation", pa.string())]))
 MICROSOFTS = {
     "documents": {
@@ -61,12 +62,12 @@ MICROSOFTS = {
     },
     "communities": {
         **_head, **_community, "title": pa.string(), "entity_ids": _ids, "relationship_ids": _ids,
-        "text_unit_ids": _ids, "period": pa.string(), "size": pa.int64(),
+        "text_unit_ids": _ids, "period": pa.string(), "size": pa.int64(), **_period,
     },
     "community_reports": {
         **_head, **_community, "title": pa.string(), "summary": pa.string(), "full_content": pa.string(),
         "rank": pa.float64(), "rating_explanation": pa.string(), "findings": _findings,
-        "full_content_json": pa.string(), "period": pa.string(), "size": pa.int64(),
+        "full_content_json": pa.string(), "period": pa.string(), "size": pa.int64(), **_period,
     },
     "covariates": {
         **_head, "covariate_type": pa.string(), "type": pa.string(), "description": pa.string(),
@@ -75,7 +76,7 @@ MICROSOFTS = {
         "text_unit_id": pa.string(),
     },
 }  # fmt: skip
-"""The columns that graphrag 3.x writes, in its order."""
+"""The columns that graphrag 3.x writes, in its order, followed by the periods of communities and reports."""
 
 
 @pytest.fixture(scope="module")
