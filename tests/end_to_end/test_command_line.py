@@ -345,12 +345,12 @@ def test_an_edited_prompt_is_used(run: Command, world: World, tmp_path: Path):
     world.write(TOWN)
     run("init", tmp_path)
     file = tmp_path / "prompts" / "report.txt"
-    file.write_text(file.read_text().replace("you write a report", "you write a sober report"))
+    file.write_text(file.read_text().replace("You write a report", "You write a sober report"))
     settings = tmp_path / "settings.yaml"
     settings.write_text(settings.read_text().replace("# prompts_dir: prompts", "prompts_dir: prompts"))
     run(*index_command(world, "--config", settings))
     systems = [b["messages"][0]["content"] for b in world.endpoint.bodies()]
-    assert any("you write a sober report" in text for text in systems)
+    assert any("You write a sober report" in text for text in systems)
 
 
 def test_init_overwrites_nothing_unless_forced(run: Command, tmp_path: Path):

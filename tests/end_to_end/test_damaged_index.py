@@ -237,7 +237,7 @@ DAMAGED_JOURNALS = [
     *(
         (dialogue, DAMAGES[i % 4])
         for i, dialogue in enumerate(JOURNALS)
-        if dialogue not in ("extract", "summary")  # There is no summary tree.
+        if dialogue not in ("extract", "context", "summary")  # There are no notes and no summary tree.
     ),
 ]
 

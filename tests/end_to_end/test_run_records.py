@@ -159,7 +159,7 @@ def test_a_run_interrupted_between_stages_starts_no_further_step(world: World):
     executor.on_progress = watch
     with pytest.raises(Terminated):
         index(str(world.input), executor, world.settings(), world.observer)
-    assert world.observer.reused.keys() == {"read"}, "the step of the stage is not done"
+    assert world.observer.reused.keys() == {"read", "repeats"}, "the step of the stage is not done"
 
 
 def test_newer_and_damaged_records_are_skipped(world: World):

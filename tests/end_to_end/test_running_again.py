@@ -303,7 +303,7 @@ def test_a_changed_report_prompt_requests_only_reports(world: World, tmp_path):
     world.index()
     asked = world.asked()
     text = (bundled_prompts() / "report.txt").read_text()
-    (tmp_path / "report.txt").write_text(text.replace("you write a report", "you write a sober report"))
+    (tmp_path / "report.txt").write_text(text.replace("You write a report", "You write a sober report"))
     world.index(prompts_dir=str(tmp_path))
     assert set(world.prompts(asked)) == {"report"}
 

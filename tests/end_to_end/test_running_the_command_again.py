@@ -241,7 +241,7 @@ def test_a_document_moved_to_another_input_costs_nothing(world: World, tmp_path:
     done = world.index(add=True)
     assert done.committed and done.failed == 0 and world.asked() == asked
     again = {step for step, reused in world.observer.reused.items() if not reused}
-    assert not again & {"describe", "communities", "reports"}
+    assert not again & {"describe", "communities"}
     assert not world.index(add=True).committed
 
 

@@ -71,7 +71,7 @@ def test_a_run_publishes_progress_rates_and_cost_until_it_ends(
     world.index(models={"default": model})
     last = seen[0]["last_run"]
     assert (last["outcome"], last["pid"], last["epoch"]) == ("running", locks.os.getpid(), 1)
-    assert seen[0]["writer"] is not None and list(last["steps"]) == ["read"]
+    assert seen[0]["writer"] is not None and list(last["steps"]) == ["read", "repeats"]
     pace = last["reached"]["pace"]
     assert last["reached"]["step"] == pace["stage"] == "extract" and last["reached"]["age_s"] < 30
     assert 0 < pace["done"] < pace["total"] == 30 and 0 < pace["share"] < 1 and pace["failed"] == 0

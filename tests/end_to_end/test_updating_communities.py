@@ -79,6 +79,7 @@ def test_a_changed_description_keeps_all_communities(grown: World):
 
 def test_communities_are_reset_on_the_command_line(grown: World, run):
     few = ["--set", "communities.max_size=3", "--set", "communities.pack_components_below=3"]
+    few += ["--set", "reports.model_from=0"]
     assert run(*index_command(grown, *few, "--reset-communities", "--quiet")).exit_code == 0
     reset = everything(grown.open())
     grown.forget()

@@ -24,7 +24,7 @@ from graphrag_ray.query.methods.method import SearchEnv, Similarities, Steps
 
 SEGMENT_TOKENS = 60
 """Consecutive sentences are joined up to this size, because a short sentence says little on its own."""
-GAP = " … "
+GAP = " […] "
 """Marks a part that is left out."""
 DIGITS = 6
 _STEM_LENGTH = 6

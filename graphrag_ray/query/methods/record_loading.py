@@ -151,18 +151,20 @@ def without_overlaps(rows: Iterable[Row]) -> list[Row]:
 def distinct(records: Iterable[Record]) -> list[Record]:
     """Show each text once, ignoring case, spacing and punctuation.
 
-    A record with the text of an earlier one is left out, or has only its name if it is an entity.
+    A record with the text of an earlier one is left out, or has only its name if it is an entity. Equal
+    passages of documents with different titles or dates say different things, so both stay.
     """
-    shown: set[str] = set()
+    shown: set[tuple[str, str]] = set()
     different: list[Record] = []
     for record in records:
         *fields, text = record.fields
         words = " ".join(folded_words(text))
-        if not words or words not in shown:
+        key = (fields[0] if record.section == "Sources" else "", words)
+        if not words or key not in shown:
             different.append(record)
         elif record.section == "Entities":
             different.append(replace(record, fields=(*fields, "")))
-        shown.add(words)
+        shown.add(key)
     return different
 
 

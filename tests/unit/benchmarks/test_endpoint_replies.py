@@ -65,7 +65,6 @@ VARIABLES = {
     "entity_types": "PERSON, ORGANIZATION, LOCATION",
     "type_definitions": "- PERSON",
     "period": "From 2020 to 2021.",
-    "documents": "The column document says where a passage is from.",
     "text": PASSAGE,
     "entities": "MARA VENN\nHASK MARSH",
     "kind": "entity",

@@ -109,8 +109,8 @@ def test_scores_are_scaled_to_their_maximum():
 
 def test_gaps_mark_everything_that_is_left_out():
     text = "One. Two. Three. Four."
-    assert join(text, [Segment(0, 0, 4, 1), Segment(0, 5, 9, 1)]) == "One. Two. …"
-    assert join(text, [Segment(0, 5, 9, 1), Segment(0, 17, 22, 1)]) == "… Two. … Four."
+    assert join(text, [Segment(0, 0, 4, 1), Segment(0, 5, 9, 1)]) == "One. Two. […]"
+    assert join(text, [Segment(0, 5, 9, 1), Segment(0, 17, 22, 1)]) == "[…] Two. […] Four."
 
 
 def chunk(id_: str, document: str, start: int, end: int, text: str) -> dict[str, object]:
