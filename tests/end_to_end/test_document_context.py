@@ -34,7 +34,9 @@ def test_every_chunk_is_below_the_title_date_and_opening_of_its_document(world: 
         assert header.startswith("Title: LETTER TO MEMBERS\nDate: 2017-05-18\nOpening of the document: ")
         assert "ALICE met BOB" in header
     assert [h for h in headers(world) if "2019" in h] == ["Date: 2019-10-03\n\n"]
-    by_path = {d["path"]: (d["title"], d["creation_date"], d["date_source"]) for d in world.table("documents")}
+    by_path = {
+        d["path"]: (d["title"], d["creation_date"], d["date_source"]) for d in world.table("documents")
+    }
     assert by_path == {
         "letter.txt": ("LETTER TO MEMBERS", "2017-05-18", "text"),
         LATER: ("2019-10-03", "2019-10-03", "file name"),

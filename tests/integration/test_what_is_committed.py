@@ -57,7 +57,7 @@ class Small:
     def index(self, input_url: str = "", **changes: Any) -> IndexResult:
         given = {"base_url": self.endpoint.base_url, "api_key_env": None}
         model = {"provider": "openai", "model": "m", "endpoints": [given]}
-        settings = parse_settings({"models": {"default": model}, **changes})
+        settings = parse_settings({"models": {"default": model}, "reports": {"model_from": 0}, **changes})
         executor = LocalExecutor(self.store, Models.from_settings(settings))
         return index(input_url or str(self._input), executor, settings, self.told)
 

@@ -19,7 +19,7 @@ from graphrag_ray.corpus.quotes import quotation_parts
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, parse_claims, parse_records
 from graphrag_ray.query.methods.drift_search import STEP_SCHEMA
 from graphrag_ray.query.methods.dynamic_selection import RATING_SCHEMA
-from graphrag_ray.query.methods.map_reduce import POINTS_SCHEMA
+from graphrag_ray.query.methods.map_reduce import DOCUMENTS, POINTS_SCHEMA
 
 
 @pytest.fixture(scope="module")
@@ -369,7 +369,7 @@ def test_score_scales_have_anchors(prompts, name):
     "name", sorted(set(ANSWERS) - {"reduce", "drift_primer", "entity_summary", "fgrag_answer"})
 )
 def test_prompts_with_passages_say_how_to_distinguish_similar_documents(prompts, name):
-    assert filled(prompts[name]).count("`document`") >= 2
+    assert filled(prompts[name], documents=DOCUMENTS).count("`document`") >= 2
 
 
 @pytest.mark.parametrize("name", ANSWERS)
