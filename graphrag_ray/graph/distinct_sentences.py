@@ -19,20 +19,20 @@ def comparison_key(text: str) -> str:
 
 
 def distinct_sentences(texts: Iterable[str]) -> list[str]:
-    """Return the texts without the sentences that they or earlier texts contain already.
+    """Return the texts without the sentences at their ends that they or earlier texts contain already.
 
-    Texts without repetitions are returned unchanged, others may become empty. Takes linear time.
+    A repeated sentence stays if a new one follows it, which may refer to it ("It burned in 2015"). A text
+    that says nothing new becomes empty. Takes linear time.
     """
     seen: set[str] = set()
     result = []
     for text in texts:
-        pieces: list[str] = []
-        spans, end = sentences(text), 0
+        spans, end, is_complete = sentences(text), 0, True
         for sentence_start, sentence_end in spans:
             key = comparison_key(" ".join(text[sentence_start:sentence_end].split()))
-            if key not in seen:
+            is_complete = key not in seen
+            if is_complete:
                 seen.add(key)
-                pieces.append(text[end if pieces else sentence_start : sentence_end])
-            end = sentence_end
-        result.append(text if len(pieces) == len(spans) else "".join(pieces))
+                end = sentence_end
+        result.append(text if is_complete else text[:end])
     return result

@@ -160,14 +160,16 @@ def content_for_context(full_content: str) -> str:
 
 
 def without_repetitions(records: Sequence[Record]) -> list[Record]:
-    """Return records whose descriptions do not repeat sentences of earlier sections or records.
+    """Return records whose descriptions do not end with sentences of earlier sections or records.
 
-    Reports and chunks are left alone.
+    A description that says nothing new stays, because a record without one would seem to lack it. Reports and
+    chunks are left alone.
     """
     shown = [n for section in _DESCRIBED for n, r in enumerate(records) if r.section == section]
     result = list(records)
     for n, text in zip(shown, distinct_sentences(records[n].fields[-1] for n in shown), strict=True):
-        result[n] = replace(records[n], fields=(*records[n].fields[:-1], text))
+        if text:
+            result[n] = replace(records[n], fields=(*records[n].fields[:-1], text))
     return result
 
 

@@ -14,7 +14,7 @@ RECORDS = [
     (entity_record(MILL, "MILL", "A mill at Tolsey. Mara Venn opened the mill in 2009."), ["1"]),
     (entity_record(MARA, "MARA VENN", "Mayor since 2007. She owns a boat."), ["1", "2", "3"]),
     (
-        relationship_record(TIE, "MARA VENN", "MILL", "Mara Venn opened the mill in 2009. She sold it"),
+        relationship_record(TIE, "MARA VENN", "MILL", "She sold it. Mara Venn opened the mill in 2009."),
         ["1", "4"],
     ),
 ]

@@ -62,7 +62,7 @@ FIRST = describe_spec(load_prompts(), parse_settings({**PAID, "request_rules": 1
 
 
 def test_repeated_sentences_are_not_sent():
-    texts = ["Bob bakes. He is tall.", "He is tall. He left in 2015.", "Bob bakes."]
+    texts = ["Bob bakes. He is tall.", "He left in 2015. He is tall.", "Bob bakes."]
     result, request = summary(describe("entity", "BOB", texts, LATER), "Bob bakes.")
     assert result and request.variables["descriptions"] == "Bob bakes. He is tall.\nHe left in 2015."
     assert request.variables["max_words"] == "300"

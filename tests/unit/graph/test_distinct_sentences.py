@@ -15,12 +15,17 @@ def keys(text):
 
 
 def test_only_the_first_of_equal_sentences_is_kept():
-    texts = ["Mara opened the mill. It burned.", "It burned. Bob saw it.", "mara  opened the “mill”"]
+    texts = ["Mara opened the mill. It burned.", "Bob saw it. It burned.", "mara  opened the “mill”"]
     assert distinct_sentences(texts) == ["Mara opened the mill. It burned.", "Bob saw it.", ""]
 
 
+def test_a_repeated_sentence_stays_before_a_new_one_that_may_refer_to_it():
+    texts = ["Mara opened the mill.", "Mara opened the mill. It burned. Mara opened the mill."]
+    assert distinct_sentences(texts) == ["Mara opened the mill.", "Mara opened the mill. It burned."]
+
+
 def test_sentences_in_scripts_without_spaces_are_compared():
-    assert distinct_sentences(["市长宣布了计划。桥关闭了。", "桥关闭了。船来了。"])[1] == "船来了。"
+    assert distinct_sentences(["市长宣布了计划。桥关闭了。", "船来了。桥关闭了。"])[1] == "船来了。"
 
 
 def test_an_abbreviation_does_not_end_a_sentence():
@@ -32,15 +37,17 @@ def test_texts_keep_their_order_and_gain_nothing(texts):
     result = distinct_sentences(texts)
     assert len(result) == len(texts)
     for before, after in zip(texts, result, strict=True):
-        rest = iter(before)
-        assert all(character in rest for character in after)
+        assert before.startswith(after)
 
 
 @given(st.lists(st.lists(st.sampled_from(SENTENCES), max_size=5), max_size=5))
-def test_every_sentence_appears_exactly_once(lists):
-    result = distinct_sentences([" ".join(parts) for parts in lists])
-    found = [text[start:end] for text in result for start, end in sentences(text)]
-    assert found == list(dict.fromkeys(s for parts in lists for s in parts))
+def test_no_sentence_is_lost_and_every_text_ends_with_a_new_one(lists):
+    seen: set[str] = set()
+    for text, parts in zip(distinct_sentences([" ".join(parts) for parts in lists]), lists, strict=True):
+        found = [text[start:end] for start, end in sentences(text)]
+        assert not found or found[-1] not in seen
+        seen.update(found)
+        assert seen.issuperset(parts)
 
 
 @given(st.lists(st.lists(st.sampled_from(SENTENCES), max_size=5), max_size=5))

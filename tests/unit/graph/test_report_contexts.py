@@ -132,18 +132,20 @@ def test_a_heading_inside_a_description_opens_no_section() -> None:
     assert len(read["Entities"]) == 1
 
 
-def test_descriptions_do_not_repeat_sentences_of_entities_or_earlier_records() -> None:
+def test_descriptions_do_not_end_with_sentences_of_entities_or_earlier_records() -> None:
     records = [
-        ctx.relationship_record("r", "MARA", "MILL", "Mara owns the mill. She bought it in 2009."),
+        ctx.relationship_record(
+            "r", "MARA", "MILL", "Mara owns the mill. She bought it. Mara owns the mill."
+        ),
         ctx.entity_record("e1", "MARA", "A mayor. Mara owns the mill."),
         ctx.entity_record("e2", "MILL", "Mara owns the mill."),
         ctx.report_record("p", "Mara", "A mayor."),
     ]
     shown = ctx.without_repetitions(records)
     assert [r.fields[-1] for r in shown] == [
-        "She bought it in 2009.",
+        "Mara owns the mill. She bought it.",
         "A mayor. Mara owns the mill.",
-        "",
+        "Mara owns the mill.",
         "A mayor.",
     ]
     assert [r.id for r in shown] == [r.id for r in records]
