@@ -92,9 +92,12 @@ Three quarters of the words per token in replies of a strong model: 0.8 in prose
 def reply_lengths(max_tokens: int, form: str = "cited") -> dict[str, str]:
     """Return the prompt variables for the length of a reply: its limit in tokens and in words.
 
-    `form` is a key of WORDS_PER_TOKEN.
+    `form` is a key of WORDS_PER_TOKEN. Limits from 100 words are round numbers, except by the first rules.
     """
-    return {"max_tokens": str(max_tokens), "max_words": str(max(1, int(max_tokens * WORDS_PER_TOKEN[form])))}
+    words = max(1, int(max_tokens * WORDS_PER_TOKEN[form]))
+    if form != "any" and words >= 100:
+        words -= words % 10
+    return {"max_tokens": str(max_tokens), "max_words": str(words)}
 
 
 @dataclass(frozen=True, slots=True)
