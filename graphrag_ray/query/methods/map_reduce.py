@@ -159,7 +159,7 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReduceContext(Context):
-    """The context of the reduce call: one record `id,score,answer` per answer."""
+    """The context of the reduce call: one record `id,score,answer` per answer, without equal scores."""
 
     answers: tuple[MapAnswer, ...] = ()
 
@@ -262,8 +262,10 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
     helpful = sorted(
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.position, a.text)
     )
+    scored = len({a.score for a in helpful}) > 1  # equal scores say nothing
+    columns = ANSWER_COLUMNS if scored else ("id", "answer")
     text, numbers, n_included = (
-        context_records.section_heading("Answers", ANSWER_COLUMNS),
+        context_records.section_heading("Answers", columns),
         dict[context_records.Reference, int](),
         0,
     )
@@ -278,7 +280,8 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
             return new_numbers.setdefault(reference, n)
 
         rendered = context_records.render_references(fold_control_characters(answer.text), number)
-        return text + context_records.csv_line([n_included + 1, f"{answer.score:g}", rendered]), new_numbers
+        fields = [n_included + 1, *([f"{answer.score:g}"] if scored else []), rendered]
+        return text + context_records.csv_line(fields), new_numbers
 
     first, cut = helpful[:1], 0
     if first and count(append(first[0])[0]) > context_tokens:

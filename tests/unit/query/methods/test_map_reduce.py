@@ -250,7 +250,9 @@ def test_reduce_context_keeps_budget_order_and_references(given_, budget, random
     assert len(context.answers) + context.left_out == len(helpful)
     assert bool(context.answers) == bool(helpful), "at least one always"
     rows = context_records.parse_sections(context.text).get("Answers", [])
-    assert [float(r["score"]) for r in rows] == sorted((a.score for a in helpful), reverse=True)[: len(rows)]
+    ranking = sorted((a.score for a in helpful), reverse=True)
+    shown = [float(r["score"]) for r in rows if "score" in r]
+    assert shown == (ranking[: len(rows)] if len(set(ranking)) > 1 else [])
     assert len(rows) == len(context.answers)
     _, cited, dropped = context_records.resolve_references(context.text, context.numbering)
     assert dropped == 0
