@@ -280,8 +280,8 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
             return new_numbers.setdefault(reference, n)
 
         rendered = context_records.render_references(fold_control_characters(answer.text), number)
-        fields = [n_included + 1, *([f"{answer.score:g}"] if scored else []), rendered]
-        return text + context_records.csv_line(fields), new_numbers
+        score = [f"{answer.score:g}"] if scored else []
+        return text + context_records.csv_line([n_included + 1, *score, rendered]), new_numbers
 
     first, cut = helpful[:1], 0
     if first and count(append(first[0])[0]) > context_tokens:
