@@ -556,7 +556,7 @@ class Reports(_Strict):
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
     """The author's role, for the prompt. An index keeps its value until you set another one."""
-    model_from: Annotated[int, Field(ge=0, le=10)] = 5
+    model_from: Annotated[int, Field(ge=0, le=10)] = 8
     """A community with fewer entities gets a report composed from its records without a model call, if they
     are no longer than a report may be. The offline engine writes every report, because it costs nothing. 0:
     the model writes every report. An index keeps its value (0 if made by an earlier version) until you set

@@ -387,8 +387,8 @@ def test_an_index_keeps_several_settings_of_a_section():
 @pytest.mark.parametrize(
     ("given", "before", "model_from", "rules"),
     [
-        ({}, None, 5, REQUEST_RULES),
-        ({}, {}, 5, REQUEST_RULES),
+        ({}, None, 8, REQUEST_RULES),
+        ({}, {}, 8, REQUEST_RULES),
         ({}, {"reports": {"role": "a clerk"}}, 0, 1),
         ({"reports": {"model_from": 4}}, {"reports": {}}, 4, 1),
         ({"request_rules": 2}, {"reports": {}}, 0, 2),
