@@ -112,7 +112,7 @@ COMPOSED_SHARES = {
     "leiden": (0.0, 0.0, 0.0, 0.17, 0.33, 0.50, 0.59, 0.67, 0.74, 0.76, 0.78),
     "attributed": (0.0, 0.0, 0.0, 0.04, 0.12, 0.28, 0.41, 0.53, 0.64, 0.69, 0.74),
 }
-COMPOSED_TOKENS = 260
+COMPOSED_TOKENS = 350
 ATTRIBUTED_FILL = 0.46  # mean size of an attributed community relative to the largest allowed
 INNER_RELATIONSHIPS = 0.25  # share of relationships within one community of the finest level
 # Nodes that fit into a summary's context next to a long one, how full the context is, and clusters per node.
