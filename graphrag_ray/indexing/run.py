@@ -259,8 +259,8 @@ class Run:
     def write(
         self, step: str, table: str, rows: Iterable[pa.Table], max_rows: int = MAX_PART_ROWS
     ) -> list[Part]:
-        """Write a table from here, where those of the step belong."""
-        return write_parts(self.store, schema.place_of(step, table), rows, max_rows=max_rows)
+        """Write a table of a step from this process."""
+        return write_parts(self.store, schema.table_location(step, table), rows, max_rows=max_rows)
 
     @contextmanager
     def maintenance_task(self, name: str) -> Iterator[dict[str, Any]]:

@@ -318,7 +318,7 @@ def _write_failures(run: Run, tables: dict[str, list[list[Part]]], failed: pa.Ta
         ellipsis = ", …" if len(empty) > 1 else ""
         run.observer.message(f"Skipped {plural(len(empty), 'empty file')} ({min(empty)}{ellipsis})")
     failed = failed.filter(pc.invert(is_empty))
-    tables["failures"] = [run.write("read", "failures", [[failed]])] if failed.num_rows else []
+    tables["failures"] = [run.write("read", "failures", [failed])] if failed.num_rows else []
 
 
 def _pairs(tables: Mapping[str, list[list[Part]]]) -> list[Pair]:

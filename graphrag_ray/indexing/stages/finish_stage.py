@@ -80,7 +80,7 @@ def write_snapshot_tables(run: Run, results: Results, period: str, failures: pa.
         tables.update({name: result.parts(name) for name in result.tables if name in schema.TABLES})
         for stage in (*results.other_stages.values(), results.embeddings, results.search_indexes):
             tables.update({name: stage.parts(name) for name in stage.tables if not is_failures_table(name)})
-        tables["failures"] = run.write("finish", "failures", [[failures]])
+        tables["failures"] = run.write("finish", "failures", [failures])
         tables.update(_index_rows(run, tables))
         return result
 

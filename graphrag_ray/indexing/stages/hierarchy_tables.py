@@ -412,7 +412,7 @@ class LevelReports:
                     reports[community] = report
         rows = reports_stage.report_tables(reports, level, ids)
         parts = run.write(step, "reports", rows, max_rows=reports_stage.PART_ROWS)
-        failures = run.write(work.name, "failures", [[failure_rows(work.name, work, self.failed)]])
+        failures = run.write(work.name, "failures", [failure_rows(work.name, work, self.failed)])
         return {"reports": [[part] for part in parts], "failures": [failures]}, ids
 
     def embed(self, run: Run, step: str, members: Iterable[Ints], below: Vectors) -> Vectors:

@@ -178,7 +178,7 @@ def _drop_repeated_ids(run: Run, written: WrittenParts, tables: dict[str, list[l
     else:
         reason = f"several rows have this id (column {column!r}), and only one of them is indexed"
         failed = [Unreadable(DATASET_PATH, row["name"], reason) for row in first.values()]
-        tables["failures"].append(run.write("read", "failures", [[document_parts.read_failures(failed)]]))
+        tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     lost = {(row["id"], row["content_hash"]) for row in repeated.to_pylist()}
     lost -= {(row["id"], row["content_hash"]) for row in first.values()}
     versions = pc.binary_join_element_wise(known["id"], known["content_hash"], "")

@@ -283,7 +283,7 @@ def _drop_repeated_ids(run: Run, tables: dict[str, list[list[Part]]]) -> int:
             failed.append(Unreadable(row["path"], row["row"], reason))
     if dropped:
         document_parts.drop_documents(run, tables, dropped)
-        tables["failures"].append(run.write("read", "failures", [[document_parts.read_failures(failed)]]))
+        tables["failures"].append(run.write("read", "failures", [document_parts.read_failures(failed)]))
     return len(failed)
 
 

@@ -231,10 +231,10 @@ def write_reports(  # noqa: PLR0915
             tables += [unchanged.table(run.store, old)] if unchanged and old else []
             row_of = {c: n for n, c in enumerate((*new, *old))}
             table = pa.concat_tables(tables).take(pa.array([row_of[c] for c in group]))
-            written.append({"reports": run.write("reports", "reports", [[table.combine_chunks()]])})
+            written.append({"reports": run.write("reports", "reports", [table.combine_chunks()])})
         result = reuse_plan.merge_new(run.store, written)
         failed = failure_rows(work.name, work, source.sorted_failures())
-        failures = run.write(work.name, "failures", [[failed]])
+        failures = run.write(work.name, "failures", [failed])
         final = not any(outcome.status == "retry" for _, outcome in source.failed)
         counts = {"reports": int(has_report.sum()), "failed_reports": len(source.failed)}
         if options.rewrite_threshold:
@@ -545,7 +545,7 @@ def describe_corpus(run: Run, corpus: Result, load_layout: Callable[[], Layout])
         )
         # A run that resumes this one uses this setting, too. Otherwise, it would request all reports again.
         run.settings = run.settings.with_description("")
-        written = run.write(ABOUT_DIALOGUE, "failures", [[failure_rows(ABOUT_DIALOGUE, work, batch)]])
+        written = run.write(ABOUT_DIALOGUE, "failures", [failure_rows(ABOUT_DIALOGUE, work, batch)])
         run.about_failure = Result({"failures": [written]})
         return run.about_failure
 

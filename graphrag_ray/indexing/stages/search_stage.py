@@ -106,7 +106,7 @@ def shard_failures(run: Run, step: str, built: Sequence[Row]) -> dict[str, list[
         for failed in row["failed"]
     ]
     table = pa.Table.from_pylist(sorted(rows, key=lambda f: f["item"]), schema=schema.FAILURES)
-    return {"failures": [run.write("search", "failures", [[table]])]} if rows else {}
+    return {"failures": [run.write("search", "failures", [table])]} if rows else {}
 
 
 @dataclass(frozen=True)

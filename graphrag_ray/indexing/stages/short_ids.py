@@ -71,7 +71,7 @@ def row_slices(groups: Sequence[Sequence[Part]]) -> list[slice]:
 def write_arrays(run: Run, step: str, table: str, arrays: Mapping[str, Any]) -> list[Part]:
     """Write arrays of any lengths as a table with one row."""
     lists = {n: pa.LargeListArray.from_arrays([0, len(a)], pa.array(a)) for n, a in arrays.items()}
-    return run.write(step, table, [[pa.table(lists)]])
+    return run.write(step, table, [pa.table(lists)])
 
 
 def read_arrays(store: Store, parts: Sequence[Part], names: Sequence[str] | None = None) -> dict[str, Any]:
