@@ -112,7 +112,6 @@ from graphrag_ray.query.methods import condense, document_filters, methods
 from graphrag_ray.query.methods.chain import check_link, occurs_in, split_chain
 from graphrag_ray.query.methods.dynamic_selection import add_titles_below
 from graphrag_ray.query.methods.evidence import find_evidence, passages
-from graphrag_ray.query.methods.excerpts import choose, join, segments, word_shares
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy_or_empty
 from graphrag_ray.query.methods.method import Question
 from graphrag_ray.query.methods.ppr_search import (
@@ -431,10 +430,8 @@ def conditions(text: str) -> None:
         quietly(lambda condition=condition: document_filters.reports_in_period([condition], reports))
 
 
-def excerpted(text: str) -> Any:
-    parts = segments(text, 0, 64, len)
-    chosen = choose(parts, word_shares(text[:99], [text[p.start : p.end] for p in parts]), 64)
-    return join(text, chosen), distinct([contexts.source_record(i, text) for i in "ab"])
+def distinct_texts(text: str) -> Any:
+    return distinct([contexts.source_record(i, text) for i in "ab"])
 
 
 def evidenced(text: str) -> Any:
@@ -617,7 +614,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "picked facts": asked("ppr", ppr_candidate_facts=5),
         "steps": stepped,
         "evidence": evidenced,
-        "excerpts": excerpted,
+        "distinct_texts": distinct_texts,
         "streamed": streamed,
     },
     "evaluate/judging": {

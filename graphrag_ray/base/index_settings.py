@@ -639,9 +639,9 @@ class Query(_Strict):
     lightrag_mode: Literal["local", "global", "hybrid", "mix"] = "mix"
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
     both; mix: both and the chunks nearest to the question."""
-    lightrag_entity_tokens: PositiveInt = 6_000
+    lightrag_entity_tokens: PositiveInt = 3_000
     """lightrag: token budget for entities in a context of 30,000. It shrinks with a smaller context."""
-    lightrag_relationship_tokens: PositiveInt = 8_000
+    lightrag_relationship_tokens: PositiveInt = 3_000
     """lightrag: token budget for relationships in a context of 30,000. It shrinks with a smaller context."""
     lightrag_context_tokens: Annotated[int, Field(ge=256)] | None = None
     """lightrag: token budget for the whole context. null: `context_tokens`. LightRAG's own is 30,000."""
@@ -665,7 +665,7 @@ class Query(_Strict):
     """drift: number of rounds of follow-up questions."""
     drift_breadth: PositiveInt = 2
     """drift: maximum number of follow-up questions per round."""
-    drift_context_tokens: Annotated[int, Field(ge=256)] = 1_000
+    drift_context_tokens: Annotated[int, Field(ge=256)] = 3_000
     """drift: token budget of the context of the primer, and of each follow-up question."""
     drift_hypothesis: bool = True
     """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""
@@ -677,12 +677,8 @@ class Query(_Strict):
     """fgrag: minimum cosine similarity of an entity to the subject."""
     fgrag_questions: Annotated[int, Field(ge=1, le=50)] = 10
     """fgrag: maximum number of questions written about each subject."""
-    passage_tokens: Annotated[int, Field(ge=64)] | None = 200
-    """vector, hybrid, local, drift, lightrag, ppr: longer texts are shortened to the sentences nearest to the
-    question. They have this size on average, or half of it in local and drift. null: whole texts."""
     adjacent_chunks: NonNegativeInt = 3
-    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. Chunks above
-    `passage_tokens` are not extended. 0: none."""
+    """vector, hybrid, local, drift: top chunks to extend with adjacent chunks, if there is room. 0: none."""
     hybrid_record_kinds: Annotated[
         tuple[SearchedKind, ...], Field(min_length=1), BeforeValidator(_split_commas)
     ] = ("text_unit",)

@@ -48,9 +48,7 @@ def contexts(world: World, start: int = 0) -> list[str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_a_question_is_one_call_with_a_context_within_the_budget(town: World, way: str):
     asked = town.asked()
-    answer = town.open(query={"context_tokens": 300, "passage_tokens": None}).ask(
-        "What did ERIN do?", method=way
-    )
+    answer = town.open(query={"context_tokens": 300}).ask("What did ERIN do?", method=way)
     (context,), (used,) = contexts(town, asked), answer.contexts
     assert town.asked() == asked + 1 and answer.phases["answer"].calls == 1
     assert used.n_tokens == count_tokens(context, "o200k_base") <= 300
@@ -182,9 +180,7 @@ def test_an_index_without_entities_finds_nothing(world: World, way: str):
 def test_a_chunk_larger_than_the_context_is_truncated(world: World, way: str):
     world.write({"a.txt": "ERIN sailed with FRANK. " + "They went on and on. " * 300})
     world.index(chunking={"size": "document"})
-    answer = world.open(query={"context_tokens": 300, "passage_tokens": None}).ask(
-        "What did ERIN do?", method=way
-    )
+    answer = world.open(query={"context_tokens": 300}).ask("What did ERIN do?", method=way)
     assert answer.found and answer.contexts[0].cut >= 1 and answer.contexts[0].n_tokens <= 300
     assert any("truncated" in note for note in answer.notes)
 

@@ -42,7 +42,6 @@ from graphrag_ray.query.methods.document_filters import matching_chunks, matchin
 from graphrag_ray.query.methods.hierarchy_choice import check_embedded, check_graph
 from graphrag_ray.query.methods.local_search import (
     EDGES,
-    EXCERPT_SIZE,
     MAX_EDGES,
     MAX_LISTED_CHUNKS,
     by_importance,
@@ -176,7 +175,7 @@ def _context(
         for kind, ordered, budget in zip(_KINDS, in_order, budgets, strict=False)
         for id_ in islice(ordered, 1 + budget // MIN_ELEMENT_TOKENS)
     ]
-    records = yield from load_records(ids, env, chunks, text, EXCERPT_SIZE)
+    records = yield from load_records(ids, env, chunks, distinct_texts=True)
     for section, budget in zip(("Entities", "Relationships"), budgets, strict=True):
         of_section = [record for record in records if record.section == section]
         selected, n_cut = records_that_fit(of_section, budget, count)
@@ -185,7 +184,7 @@ def _context(
         cut += n_cut
     order = list(by_turns([near_chunks, stating]))[: query.lightrag_chunks]
     chosen, _ = yield from prefix_that_fits(order, env, context_tokens=context_tokens)
-    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env, about=text)
+    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env, distinct_texts=True)
     left_out += max(n_stating, len(order)) - len(sources)
     context = fill([Share(r) for r in (*elements, sources)], context_tokens, count, left_out)
     return replace(context, cut=context.cut + cut)

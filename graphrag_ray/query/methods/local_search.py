@@ -57,8 +57,6 @@ MIN_CHUNK_TOKENS = 32
 """Assumed minimum size of a chunk, which limits how many are considered. Others count as left out."""
 MAX_LISTED_CHUNKS = 2_000
 """The chunks of a more frequent entity are not listed. Instead, chunks near the question are checked."""
-EXCERPT_SIZE = 0.5
-"""Size of excerpts (`excerpts.py`): the context has many short ones rather than a few long ones."""
 MAX_EDGES = 1_000
 """Maximum number of relationships per entity that are compared with the question, most important first. A
 frequent name may have a million."""
@@ -110,7 +108,7 @@ def context_for(
     # Entities first, then relationships and claims alternately, so that neither displaces the other.
     ids: list[tuple[Kind, str]] = [("entity", id_) for id_ in near if id_ in shown]
     ids += [("relationship", edge["id"]) for edge in edges]
-    records = yield from load_records(ids, env, chunks, text, EXCERPT_SIZE)
+    records = yield from load_records(ids, env, chunks, distinct_texts=True)
     related = [record for record in records if record.section == "Relationships"]
     elements = [record for record in records if record.section == "Entities"]
     pairs = zip_longest(related, distinct(map(claim_record, claims)))
@@ -122,9 +120,7 @@ def context_for(
     else:
         order, n_containing = yield from _chunks_around(text, near, named, edges, env, chunks, limit)
     chosen, _ = yield from prefix_that_fits(order, env)
-    sources = yield from load_records(
-        (("text_unit", id_) for id_ in chosen), env, about=text, size=EXCERPT_SIZE
-    )
+    sources = yield from load_records((("text_unit", id_) for id_ in chosen), env, distinct_texts=True)
     left_out = n_containing - len(chosen)
     reports: list[Record] = []
     if chunks is None:
@@ -133,9 +129,7 @@ def context_for(
         share, report_ids = query.local_min_similarity, [id_ for _, id_ in around]
         similar = yield from similarities_of(kind, report_ids, text, env, share)
         report_ids = relevant(report_ids, similar, share)
-        reports = yield from load_records(
-            ((kind, id_) for id_ in report_ids), env, about=text, size=EXCERPT_SIZE
-        )
+        reports = yield from load_records(((kind, id_) for id_ in report_ids), env, distinct_texts=True)
     shares = [
         Share(sources, query.local_text_share),
         Share(elements, 1 - query.local_text_share - query.local_report_share),

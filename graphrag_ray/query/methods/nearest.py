@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from heapq import nlargest
@@ -76,7 +75,6 @@ def nearest_context(
     """
     budget = env.settings.query.context_tokens
     k = default_k(env)
-    text = searches[0].text
     contexts = 1.5
     while True:
         order = yield from rank(searches, env, k)
@@ -87,7 +85,7 @@ def nearest_context(
                 first, are_all = yield from prefix_that_fits(ranked_chunks, env, contexts)
                 likely = set(first)
             candidates = [(kind, id_) for kind, id_ in order if kind != "text_unit" or id_ in likely]
-            shares = [Share((yield from load_records(candidates, env, chunks, text)))]
+            shares = [Share((yield from load_records(candidates, env, chunks, distinct_texts=True)))]
             context = fill(shares, budget, env.count)
             if context.left_out or are_all:
                 break
@@ -122,10 +120,9 @@ def add_neighbours(
     chunks = sources[: query.adjacent_chunks]
     if not chunks or query.context_tokens - context.n_tokens < MIN_NEIGHBOUR_TOKENS:
         return context
-    columns = ["id", "document_id", "start", "end", "n_tokens"]
+    columns = ["id", "document_id", "start", "end"]
     rows = (yield Rows("text_units", columns, chunks)).to_pylist()
-    longest = query.passage_tokens or math.inf  # an excerpt does not continue in the next chunk
-    row_of = {row["id"]: row for row in rows if row["document_id"] and (row["n_tokens"] or 0) <= longest}
+    row_of = {row["id"]: row for row in rows if row["document_id"]}
     ids = list(dict.fromkeys(row["document_id"] for row in row_of.values()))
     documents = (yield Rows("documents", ["id", "text_unit_ids"], ids)).to_pylist() if ids else []
     order = {d["id"]: d["text_unit_ids"] or [] for d in documents}

@@ -107,8 +107,7 @@ def search(question: Question, env: SearchEnv) -> Method:
     step, last = 0, query.ppr_steps == 0
     while True:
         ids = state.most_visited(query.ppr_k * min(1 + step, MAX_CONTEXT_GROWTH))
-        about = " ".join([text, *state.asked])
-        records = yield from load_records((("text_unit", id_) for id_ in ids), env, about=about)
+        records = yield from load_records((("text_unit", id_) for id_ in ids), env, distinct_texts=True)
         # Chunks that do not fit are visited less often, so they do not count as left out.
         context = replace(fill([Share(records)], query.context_tokens, env.count), left_out=0)
         reduced = Reduced(NOTHING_FOUND, found=False)

@@ -4,8 +4,7 @@ The description of an entity or relationship summarises all chunks. If a questio
 (`--where`), it is replaced by the descriptions from these chunks. A chunk is labelled with the title and date
 of its document and the metadata columns of `chunking.prepend_metadata`.
 
-For a context about a question, text that chunks share is shown once, under the first of them, as are equal
-descriptions. Long texts are shortened to their most relevant parts (`excerpts.py`).
+For most contexts, text that chunks share is shown once, under the first of them, as are equal descriptions.
 """
 
 from __future__ import annotations
@@ -30,7 +29,6 @@ from graphrag_ray.graph.report_context import (
     relationship_record,
     report_record,
 )
-from graphrag_ray.query.methods.excerpts import excerpts
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 LABEL_TOKENS = 40
@@ -83,16 +81,13 @@ def load_records(
     wanted: Iterable[tuple[Kind, str]],
     env: SearchEnv,
     chunks: Collection[str] | None = None,
-    about: str = "",
-    size: float = 1.0,
+    distinct_texts: bool = False,
 ) -> Steps[list[Record]]:
     """Load the records that exist, in the given order.
 
     Args:
         chunks: Restrict descriptions to these chunks. None allows all.
-        about: The question. If given, repeated text is left out and long texts are shortened. "" loads
-            complete records.
-        size: Average size of shortened texts, as a share of `query.passage_tokens`.
+        distinct_texts: Leave out text that an earlier record of the same kind has.
     """
     order = list(wanted)
     ids: dict[Kind, list[str]] = {}
@@ -102,7 +97,7 @@ def load_records(
     for kind, of_kind in ids.items():
         form = _FORMATS[kind]
         if chunks is None or not form.instances:
-            columns = ["id", *form.columns, *(SPAN if about and kind == "text_unit" else ())]
+            columns = ["id", *form.columns, *(SPAN if distinct_texts and kind == "text_unit" else ())]
             needs.append(Rows(SEARCHABLE_KINDS[kind].table, columns, of_kind))
         else:
             columns = [f"{kind}_id", "text_unit_id", *form.columns]
@@ -113,15 +108,15 @@ def load_records(
         form, rows = _FORMATS[kind], table.to_pylist()
         if kind == "text_unit":
             rows = yield from with_documents(rows, env)
-            if about:
+            if distinct_texts:
                 by_id = {row["id"]: row for row in rows}
                 rows = without_overlaps([by_id[id_] for id_ in ids[kind] if id_ in by_id])
         elif chunks is not None and form.instances:
             rows = _described_by(chunks, kind, rows, env)
         loaded = {row["id"]: form.record(row) for row in rows}
-        if about:
+        if distinct_texts:
             first = distinct(loaded[id_] for id_ in ids[kind] if id_ in loaded)
-            loaded = {record.id: record for record in (yield from excerpts(first, about, env, size))}
+            loaded = {record.id: record for record in first}
         records |= {(kind, id_): record for id_, record in loaded.items()}
     return [records[key] for key in order if key in records]
 
@@ -200,8 +195,7 @@ def prefix_that_fits(
     n_tokens = dict(zip(sizes["id"].to_pylist(), sizes["n_tokens"].to_pylist(), strict=True))
     order = [id_ for id_ in chunks if id_ in n_tokens]
     budget = context_tokens or env.settings.query.context_tokens
-    longest = min(budget, env.settings.query.passage_tokens or budget)
-    ends = accumulate(min(longest, n_tokens[id_] or 0) for id_ in order)
+    ends = accumulate(n_tokens[id_] or 0 for id_ in order)
     first = order[: 1 + sum(end <= contexts * budget for end in ends)]
     return first, len(first) == len(order)
 

@@ -237,9 +237,9 @@ def test_default_context_is_that_of_other_methods():
     town = tables()
     for row in town["text_units"]:
         row |= {"text": f"{row['text']} {row['id']} went on. " * 400, "n_tokens": 4_000}
-    used = ask("mix", town, passage_tokens=None)[0].contexts[0]
+    used = ask("mix", town)[0].contexts[0]
     assert 4_000 < used.n_tokens <= 8_000
-    published = ask("mix", town, passage_tokens=None, lightrag_context_tokens=30_000)[0].contexts[0]
+    published = ask("mix", town, lightrag_context_tokens=30_000)[0].contexts[0]
     assert published.n_tokens > 14_000
 
 

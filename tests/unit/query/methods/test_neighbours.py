@@ -99,7 +99,7 @@ def test_neighbours_are_not_repeated():
 
 def test_following_chunk_is_truncated_to_fit():
     tables = corpus(words=80)
-    answer, _, texts = ask(vector_search, tables, "d0t2", context_tokens=1000, passage_tokens=None)
+    answer, _, texts = ask(vector_search, tables, "d0t2", context_tokens=1000)
     assert [r.id for r in answer.contexts[0].records] == ["d0t2", "d0t3"] and texts[1].endswith("…")
     assert answer.contexts[0].cut == 0 and not answer.notes, "that is no record that was found"
 

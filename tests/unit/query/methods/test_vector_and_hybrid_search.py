@@ -117,7 +117,7 @@ def test_small_corpus_is_read_completely():
 
 def test_large_chunk_is_truncated_with_a_note():
     snap = Snapshot({"text_units": [chunk(0, "ALICE went on. " * 5000)]}, by_number)
-    answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=500, passage_tokens=None)
+    answer = ask(snap, vector_search, "What did ALICE do?", context_tokens=500)
     assert answer.contexts[0].cut == 1 and 480 < answer.contexts[0].n_tokens <= 500
     assert answer.notes == ("1 record was longer than its part of the context and was truncated.",)
 
