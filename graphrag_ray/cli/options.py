@@ -96,8 +96,8 @@ class IndexOptions:
             stored: Settings in the index.
             root: URL of the index, under which this machine remembers the endpoints of its models.
         """
-        from graphrag_ray.base.index_settings import without_machine_settings
         from graphrag_ray.base.settings_file import load_settings
+        from graphrag_ray.base.stored_settings import without_machine_settings
         from graphrag_ray.base.user_settings import KnownModels
 
         base, known = None, None
