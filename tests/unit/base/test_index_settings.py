@@ -458,15 +458,15 @@ def test_new_prompts_replace_earlier_defaults_and_keep_the_choices_of_the_owner(
 
 
 def test_new_prompts_keep_settings_chosen_after_their_defaults_changed():
-    stored = snapshot_settings(
-        parse_settings({"extraction": {"gleaning": "check"}, "prompts": EARLIER["prompts"]})
-    )
+    chosen = {"extraction": {"gleaning": "check"}, "prompts": EARLIER["prompts"]}
+    stored = snapshot_settings(parse_settings(chosen))
     assert with_new_prompts(stored) == stored | {"prompts": {}}
 
 
-@pytest.mark.parametrize(
-    "before", [None, {}, EARLIER, {"extraction": 5, "query": ["a"], "request_rules": "b"}]
-)
+MALFORMED = {"extraction": 5, "query": ["a"], "request_rules": "b"}
+
+
+@pytest.mark.parametrize("before", [None, {}, EARLIER, MALFORMED])
 def test_new_prompts_are_adopted_once(before):
     adopted = with_new_prompts(before)
     assert with_new_prompts(adopted) == adopted and adopted["request_rules"] == REQUEST_RULES
