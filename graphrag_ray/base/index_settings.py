@@ -650,6 +650,11 @@ class Settings(Section):
         return self.build == "names" or any(HIERARCHIES[name].needs_graph for name in self.hierarchies)
 
     @property
+    def composes_below(self) -> int:
+        """The number of entities from which communities have reports by a model. 0: all of them."""
+        return 0 if self.model(self.model_name("report")).provider == "offline" else self.reports.model_from
+
+    @property
     def built_hierarchies(self) -> tuple[str, ...]:
         """The hierarchies that a run builds."""
         return () if self.build == "names" else self.hierarchies
