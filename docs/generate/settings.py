@@ -22,6 +22,7 @@ from pydantic.fields import FieldInfo
 
 from graphrag_ray.base import connection_settings, index_settings
 from graphrag_ray.base.declarations import STAGE_SETTING_KEYS
+from graphrag_ray.base.stored_settings import STICKY_SETTINGS
 
 INTRODUCTION = """\
 # Settings
@@ -37,6 +38,9 @@ Without `--config`, `index` uses the settings of the newest snapshot. `run`, `bu
 marked † belong to this machine or to one run: they are neither written to a snapshot nor read from one.
 The keys marked † of `models.NAME`, and `storage`, can also be set for all commands in your user settings: see
 [How a machine finds its models](../guides/models.md#how-a-machine-finds-its-models).
+
+An index keeps the values of the keys marked ‡ until you set others, even if a newer version has other defaults,
+because a change repeats model calls: see [New prompts and defaults](../guides/costs.md#new-prompts-and-defaults).
 
 Settings never contain secrets, only the name of the environment variable or file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
@@ -111,7 +115,9 @@ def row(path: str, name: str, info: FieldInfo, docs: dict[str, str]) -> Sequence
     if not meaning:
         raise SystemExit(f"{path} has no description: add a docstring below its field")
     kind = kind_of(info.annotation, info.metadata)
+    section, _, key = path.rpartition(".")
     mark = "†" if connection_settings.is_machine_setting(info) else ""
+    mark = "‡" if (section, key) in STICKY_SETTINGS else mark
     return [f"`{name}`{mark}", kind, default_of(info), unit_of(name), meaning]
 
 

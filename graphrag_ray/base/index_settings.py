@@ -119,8 +119,7 @@ class Input(Section):
     """What requests about a chunk say of its document. opening: title, date and the first words of the
     document; a title or date that metadata lack comes from the first lines or the file name. model: instead
     of the first words, one or two sentences that a model writes once per document. metadata: only title and
-    date from metadata. An index keeps its value until you set another one; indexes of earlier versions have
-    `metadata`."""
+    date from metadata."""
     document_context_tokens: PositiveInt = 60
     """Maximum length of the first words or sentences."""
     max_bytes: PositiveInt = 2_000_000_000
@@ -158,8 +157,7 @@ class Chunking(Section):
     prepend_metadata: tuple[str, ...] | Literal["auto"] = "auto"
     """Metadata to put above each chunk for extraction: title, date and metadata columns by name. It counts
     towards `size`. These columns also appear in search, contexts and sources, where title and date always
-    appear. auto: date and title, except a title that is the file name or the start of the chunk. An index
-    keeps its value until you set another one. Affected chunks are then extracted again."""
+    appear. auto: date and title, except a title that is the file name or the start of the chunk."""
 
     @field_validator("prepend_metadata", mode="before")
     @classmethod
@@ -203,14 +201,12 @@ class Extraction(Section):
     entity_types: tuple[str, ...] = tuple(ENTITY_TYPE_DEFINITIONS)
     """Entity types to extract, with a definition after a colon if the name does not say enough:
     `[person, "drug: a substance that patients take"]`. The defaults are defined for business, technical,
-    scientific and literary texts; the paper used domain-specific types. An index keeps its value until you
-    set another one."""
+    scientific and literary texts; the paper used domain-specific types."""
     max_gleanings: NonNegativeInt = 1
     """Maximum number of requests for entities and relationships that an extraction missed."""
     gleaning: Literal["direct", "check"] = "direct"
     """direct: ask for what was missed, if anything. check: first ask whether anything was missed, as in the
-    paper, which sends the passage once more. An index keeps its value until you set another one; indexes of
-    earlier versions have `check`."""
+    paper, which sends the passage once more."""
     force_yes_no: bool | None = None
     """Force yes or no as the reply to that question by logit bias. null: if the vocabulary is known."""
     repeated_paragraphs: Literal["once", "keep"] = "once"
@@ -218,8 +214,7 @@ class Extraction(Section):
     only in the first document that has it, by path and row. Other requests leave it out, and a chunk without
     any other text costs no call, but a document without any other text is shown in full. Applies to
     paragraphs of at least 120 bytes (20 words of English) in a tenth of the documents, but no fewer than 3;
-    in a large corpus, 10 documents are enough. keep: show every chunk in full. An index keeps its value until
-    you set another one. Affected chunks are then extracted again."""
+    in a large corpus, 10 documents are enough. keep: show every chunk in full."""
 
     @field_validator("entity_types", mode="before")
     @classmethod
@@ -268,8 +263,7 @@ class Descriptions(Section):
     """Maximum length of the descriptions in one call. Longer lists are summarised hierarchically."""
     concatenate_up_to_tokens: NonNegativeInt = 100
     """Two or three descriptions with at most this many tokens in total (100 are about three sentences) are
-    concatenated without a model call. 0: a model summarises whenever two descriptions differ. An index keeps
-    its value until you set another one."""
+    concatenated without a model call. 0: a model summarises whenever two descriptions differ."""
 
 
 class Graph(Section):
@@ -362,12 +356,11 @@ class Reports(Section):
     max_output_tokens: PositiveInt = 2_000
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
-    """The author's role, for the prompt. An index keeps its value until you set another one."""
+    """The author's role, for the prompt."""
     model_from: Annotated[int, Field(ge=0, le=10)] = 5
     """A community with fewer entities gets a report composed from its records without a model call, if they
     are no longer than a report may be. The offline engine writes every report, because it costs nothing. 0:
-    the model writes every report. An index keeps its value (0 if made by an earlier version) until you set
-    another one."""
+    the model writes every report."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What the rating of a report measures, for the prompt."""
     max_claims_per_entity: NonNegativeInt = 10
@@ -388,9 +381,8 @@ class Embeddings(Section):
     """Longer texts are truncated before embedding."""
     include_titles: bool = True
     """Embed chunks together with title, date and the columns in `chunking.prepend_metadata`, so that vector
-    search can distinguish documents by them, as keyword search always does. An index keeps its value until
-    you set another one. All chunks are then embedded again, unless their document has no date and begins
-    with its title."""
+    search can distinguish documents by them, as keyword search always does. A change embeds all chunks again,
+    unless their document has no date and begins with its title."""
 
 
 Language: TypeAlias = Literal[

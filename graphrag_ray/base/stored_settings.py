@@ -15,7 +15,7 @@ from graphrag_ray.base.connection_settings import OPENAI_URL, is_machine_setting
 from graphrag_ray.base.index_settings import REQUEST_RULES, Corpus, Settings, normalize_description
 from graphrag_ray.base.providers import PROVIDERS
 
-_STICKY_SETTINGS = (
+STICKY_SETTINGS = (
     *(("extraction", "entity_types"), ("extraction", "gleaning"), ("input", "document_context")),
     *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
     *(("embeddings", "include_titles"), ("extraction", "repeated_paragraphs")),
@@ -34,18 +34,20 @@ _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
 }
 """Defaults before `request_rules` 2, or the behaviour before the setting existed. An index that stores such a
 value keeps it until `index --new-prompts`, but not the values for questions."""
-_REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
-"""Removed settings that stored indexes may still contain."""
-_RENAMED = {
+_RENAMED: Mapping[str, Mapping[str, str | None]] = {
     "attributed": {
         "augment": "similarity_links",
         "neighbours": "n_neighbours",
         "scan_members": "scan_min_neighbours",
     },
-    "chunking": {"min_new_tokens": "min_last_chunk_tokens", "prepend": "prepend_metadata"},
+    "chunking": {
+        "boundaries": None,
+        "min_new_tokens": "min_last_chunk_tokens",
+        "prepend": "prepend_metadata",
+    },
     "communities": {"small_component": "pack_components_below"},
     "corpus": {"about": "description"},
-    "descriptions": {"joined_tokens": "concatenate_up_to_tokens"},
+    "descriptions": {"alike": None, "joined_tokens": "concatenate_up_to_tokens"},
     "embeddings": {"with_titles": "include_titles"},
     "graph": {"weight": "edge_weight"},
     "names": {"block": "blocklist"},
@@ -64,7 +66,7 @@ _RENAMED = {
     "reports": {"keep_below": "rewrite_threshold"},
     "tree": {"reduction": "dimensionality_reduction"},
 }
-"""Old names of settings in stored indexes, by section."""
+"""New names of settings in stored indexes, by section and old name. None: the setting was removed."""
 
 
 def snapshot_settings(settings: Settings) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def with_stored_settings(settings: Settings, before: Mapping[str, Any] | None) -
     """
     before, update = _with_current_keys(before or {}), dict[str, Any]()
     earlier = _EARLIER_DEFAULTS if before and stored_request_rules(before) < 2 else {}
-    for name, key in _STICKY_SETTINGS:
+    for name, key in STICKY_SETTINGS:
         section, value = update.get(name, getattr(settings, name)), _stored_value(before, name, key)
         value = earlier.get((name, key)) if value is None else value
         if value is not None and key not in section.model_fields_set:
@@ -105,7 +107,7 @@ def with_new_prompts(stored: Mapping[str, Any] | None) -> dict[str, Any]:
     """
     stored = _with_current_keys(stored or {})
     if stored_request_rules(stored) < 2:
-        stored = _without_earlier_defaults(stored, {name for name, _ in _STICKY_SETTINGS})
+        stored = _without_earlier_defaults(stored, {name for name, _ in STICKY_SETTINGS})
     return {**stored, "prompts": {}, "request_rules": REQUEST_RULES}
 
 
@@ -113,7 +115,7 @@ def kept_settings(settings: Settings, other: Settings) -> list[str]:
     """Return the settings that an index keeps and that differ from those of `other`, as `key: value`."""
     return [
         f"{name}.{key}: {', '.join(value) if isinstance(value, tuple) else value}"
-        for name, key in _STICKY_SETTINGS
+        for name, key in STICKY_SETTINGS
         if (value := getattr(getattr(settings, name), key)) != getattr(getattr(other, name), key)
     ]
 
@@ -132,11 +134,9 @@ def stored_request_rules(stored: Mapping[str, Any]) -> int:
 
 def _has_offline_reports(stored: Mapping[str, Any]) -> bool:
     """Whether the offline engine wrote the reports of an index with these settings."""
-    stage, models = _stored_value(stored, "stages", "report"), stored.get("models")
+    stage = _stored_value(stored, "stages", "report")
     name = stage.get("model") if isinstance(stage, Mapping) else None
-    if not isinstance(models, Mapping) or not isinstance(name, str | None):
-        return False
-    model = models.get(name or "default")
+    model = _stored_value(stored, "models", name if name and isinstance(name, str) else "default")
     return isinstance(model, Mapping) and model.get("provider") == "offline"
 
 
@@ -151,12 +151,10 @@ def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
     Versions that stored no `request_rules` stored every setting for questions, so defaults are removed.
     """
     current = dict(settings)
-    for section in {*_RENAMED, *(name for name, _ in _REMOVED)}:
+    for section, names in _RENAMED.items():
         if isinstance(values := settings.get(section), Mapping):
-            names = _RENAMED.get(section, {})
-            old = {names[key]: value for key, value in values.items() if key in names}
-            new = {key: value for key, value in values.items() if key not in names}
-            current[section] = {k: v for k, v in (old | new).items() if (section, k) not in _REMOVED}
+            renamed = {new: values[old] for old, new in names.items() if new and old in values}
+            current[section] = renamed | {key: v for key, v in values.items() if key not in names}
     return current if "request_rules" in settings else _without_earlier_defaults(current, {"query"})
 
 

@@ -107,28 +107,26 @@ def describe_prompt_cost(
         if text != previous or name in refilled:
             changed.append(name)
     # Every new value changes what extraction or reports contain. `refilled` includes the latter.
-    extracts_anew = any(value.startswith(("extraction.", "input.")) for value in new_values)
-    names = [*changed, *(["extract"] if extracts_anew else [])]
+    names = [*changed, *("extract" for value in new_values if not value.startswith("reports."))]
     affected = {stage for name in names for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
     for stage in stages:
         model = settings.model(settings.model_name(stage))
         if stage not in affected or model.is_local:
             continue
-        total, price = CallTotals(), highest_price(model)
-        for name, calls in compaction.totals(store, stage).by_model.items():
-            if name != OFFLINE_MODEL_ID:
-                usage = Usage(calls.prompt_tokens, calls.completion_tokens, calls.cached_tokens)
-                total.merge(
-                    CallTotals(
-                        calls=calls.calls,
-                        prompt_tokens=calls.prompt_tokens,
-                        completion_tokens=calls.completion_tokens,
-                        cost_pico_usd=cost_pico_usd(usage, price),
-                    )
-                )
-        if total.calls:
-            used[stage] = total
+        by_model = compaction.totals(store, stage).by_model
+        paid = [calls for name, calls in by_model.items() if name != OFFLINE_MODEL_ID]
+        if n_calls := sum(calls.calls for calls in paid):
+            prompt, reply, cached = (
+                sum(getattr(calls, f"{kind}_tokens") for calls in paid)
+                for kind in ("prompt", "completion", "cached")
+            )
+            used[stage] = CallTotals(
+                calls=n_calls,
+                prompt_tokens=prompt,
+                completion_tokens=reply,
+                cost_pico_usd=cost_pico_usd(Usage(prompt, reply, cached), highest_price(model)),
+            )
     if not used:
         return None
     in_total = CallTotals()

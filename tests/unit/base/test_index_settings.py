@@ -337,7 +337,7 @@ def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
     assert with_stored_settings(told, offline).corpus.description == "Mills."
 
 
-RENAMED = [(s, old, new) for s, keys in stored_settings._RENAMED.items() for old, new in keys.items()]
+RENAMED = [(s, old, new) for s, keys in stored_settings._RENAMED.items() for old, new in keys.items() if new]
 
 
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
@@ -350,6 +350,11 @@ def test_stored_settings_with_old_names_are_read_under_their_new_ones(section, o
     assert without_machine_settings(both) == {section: {new: default}}
     with pytest.raises(SettingsError, match=f"{section}.{old}"):
         parse_settings({section: {old: default}})
+
+
+def test_removed_stored_settings_are_ignored():
+    stored = {"chunking": {"boundaries": "words", "size": 300}, "descriptions": {"alike": 0.5}}
+    assert without_machine_settings(stored) == {"chunking": {"size": 300}, "descriptions": {}}
 
 
 @pytest.mark.parametrize("section", [None, 5, "a", ["a"], {}])
