@@ -5,14 +5,14 @@ An index may come from an earlier version or from an untrusted source.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel
 
 from graphrag_ray.base.connection_settings import OPENAI_URL, is_machine_setting
-from graphrag_ray.base.index_settings import REQUEST_RULES, Corpus, Settings, normalize_description
+from graphrag_ray.base.index_settings import REQUEST_RULES, Corpus, Query, Settings, normalize_description
 from graphrag_ray.base.providers import PROVIDERS
 
 STICKY_SETTINGS = (
@@ -28,12 +28,14 @@ _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
     ("extraction", "repeated_paragraphs"): "keep",
     ("input", "document_context"): "metadata",
     ("reports", "model_from"): 0,
-    ("query", "drift_breadth"): 3,
-    ("query", "fgrag_context_tokens"): 4_000,
-    ("query", "lightrag_context_tokens"): 30_000,
 }
 """Defaults before `request_rules` 2, or the behaviour before the setting existed. An index that stores such a
-value keeps it until `index --new-prompts`, but not the values for questions."""
+value keeps it until `index --new-prompts`."""
+_EARLIER_QUERY_DEFAULTS = {
+    "drift_breadth": 3,
+    "fgrag_context_tokens": 4_000,
+    "lightrag_context_tokens": 30_000,
+}
 _RENAMED: Mapping[str, Mapping[str, str | None]] = {
     "attributed": {
         "augment": "similarity_links",
@@ -100,14 +102,15 @@ def with_stored_settings(settings: Settings, before: Mapping[str, Any] | None) -
     return settings.model_copy(update=update)
 
 
-def with_new_prompts(stored: Mapping[str, Any] | None) -> dict[str, Any]:
+def with_new_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]:
     """Return the settings of an index without what `index --new-prompts` replaces by that of a new index.
 
     These are its prompts, the rules for filling them, and the settings that still have an earlier default.
     """
-    stored = _with_current_keys(stored or {})
-    if stored_request_rules(stored) < 2:
-        stored = _without_earlier_defaults(stored, {name for name, _ in STICKY_SETTINGS})
+    stored = _with_current_keys(before or {})
+    for (section, key), default in _EARLIER_DEFAULTS.items() if stored_request_rules(stored) < 2 else ():
+        if _stored_value(stored, section, key) == default:
+            stored[section] = {k: value for k, value in stored[section].items() if k != key}
     return {**stored, "prompts": {}, "request_rules": REQUEST_RULES}
 
 
@@ -148,21 +151,17 @@ def _stored_value(stored: Mapping[str, Any], section: str, key: str) -> Any:
 def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert stored settings to the current names, without removed settings.
 
-    Versions that stored no `request_rules` stored every setting for questions, so defaults are removed.
+    Versions that stored no `request_rules` stored all settings for questions: remove defaults among them.
     """
     current = dict(settings)
     for section, names in _RENAMED.items():
         if isinstance(values := settings.get(section), Mapping):
             renamed = {new: values[old] for old, new in names.items() if new and old in values}
             current[section] = renamed | {key: v for key, v in values.items() if key not in names}
-    return current if "request_rules" in settings else _without_earlier_defaults(current, {"query"})
-
-
-def _without_earlier_defaults(settings: Mapping[str, Any], sections: Collection[str]) -> dict[str, Any]:
-    current = dict(settings)
-    for (section, key), default in _EARLIER_DEFAULTS.items():
-        if section in sections and _stored_value(current, section, key) == default:
-            current[section] = {k: v for k, v in current[section].items() if k != key}
+    if "request_rules" not in settings and isinstance(query := current.get("query"), Mapping):
+        now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY_DEFAULTS
+        defaults = {key: (value, earlier.get(key, value)) for key, value in now.items()}
+        current["query"] = {key: value for key, value in query.items() if value not in defaults.get(key, ())}
     return current
 
 

@@ -161,7 +161,9 @@ def index(
 def _kept_settings_note(run: Run, settings: Settings) -> str:
     """Name the settings in which the index differs from the defaults because it was built with others."""
     listed = "; ".join(kept_settings(run.settings, settings))
-    return f"The index keeps settings it was built with: {listed}. Set them to change that." if listed else ""
+    if not listed:
+        return ""
+    return f"The index keeps settings: {listed}. Set them, or pass --new-prompts for new defaults."
 
 
 def _build_note(run: Run) -> str:
