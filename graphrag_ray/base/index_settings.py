@@ -23,13 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from graphrag_ray.base.connection_settings import (
-    MachineSetting,
-    Model,
-    ReasoningEffort,
-    Section,
-    Storage,
-)
+from graphrag_ray.base.connection_settings import MachineSetting, Model, ReasoningEffort, Section, Storage
 from graphrag_ray.base.declarations import (
     ABOUT_DIALOGUE,
     HIERARCHIES,
@@ -46,7 +40,7 @@ REQUEST_RULES = 2
 contain, and apply the change only from that version on, because an index must not pay for it unasked.
 
 2: no repeated sentences; limits in words by form of reply; limits that grow with the input (descriptions,
-summaries); document labels in summaries.
+summaries); document labels in summaries. `stored_settings.py` has the defaults that changed with it.
 """
 MAX_ABOUT = 1_000
 JUDGE_TEMPERATURE = 1.0

@@ -31,11 +31,7 @@ _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
 }
 """Defaults before `request_rules` 2, or the behaviour before the setting existed. An index that stores such a
 value keeps it until `index --new-prompts`."""
-_EARLIER_QUERY_DEFAULTS = {
-    "drift_breadth": 3,
-    "fgrag_context_tokens": 4_000,
-    "lightrag_context_tokens": 30_000,
-}
+_EARLIER_QUERY = {"drift_breadth": 3, "fgrag_context_tokens": 4_000, "lightrag_context_tokens": 30_000}
 _RENAMED: Mapping[str, Mapping[str, str | None]] = {
     "attributed": {
         "augment": "similarity_links",
@@ -159,7 +155,7 @@ def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
             renamed = {new: values[old] for old, new in names.items() if new and old in values}
             current[section] = renamed | {key: v for key, v in values.items() if key not in names}
     if "request_rules" not in settings and isinstance(query := current.get("query"), Mapping):
-        now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY_DEFAULTS
+        now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY
         defaults = {key: (value, earlier.get(key, value)) for key, value in now.items()}
         current["query"] = {key: value for key, value in query.items() if value not in defaults.get(key, ())}
     return current

@@ -18,7 +18,6 @@ from graphrag_ray.base.stored_settings import (
     stored_request_rules,
     with_new_prompts,
     with_stored_settings,
-    without_machine_settings,
 )
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import display_path
@@ -73,9 +72,7 @@ def prompts_for(settings: Settings, before: Mapping[str, Any] | None) -> dict[st
 
 def prompts_of(before: Mapping[str, Any] | None) -> dict[Any, str]:
     """Return the prompts stored in the settings of an index, ignoring the prompts folder of its owner."""
-    if before is None:
-        return {}
-    return dict(parse_settings({"prompts": without_machine_settings(before).get("prompts", {})}).prompts)
+    return dict(parse_settings({"prompts": (before or {}).get("prompts", {})}).prompts)
 
 
 def describe_prompt_cost(

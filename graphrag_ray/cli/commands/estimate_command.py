@@ -59,7 +59,6 @@ def estimate(
       graphrag-ray index ./some-documents --root ./trial --config settings.yaml
       graphrag-ray estimate ./documents --root ./trial --config settings.yaml
     """
-    from graphrag_ray.base.stored_settings import with_new_prompts
     from graphrag_ray.indexing.estimate import READ_BYTES, SAMPLE_CHUNKS
     from graphrag_ray.indexing.estimate import estimate as make_forecast
     from graphrag_ray.indexing.forecast.forecast import parse_assumptions
@@ -72,7 +71,7 @@ def estimate(
         with options.naming_root(opts.root):
             parent = read_latest(store)
         stored, url = (parent.settings if parent else None), store.url
-    settings = opts.settings(with_new_prompts(stored) if stored and new_prompts else stored, url)
+    settings = opts.settings(stored, url, new_prompts)
     forecast = make_forecast(
         options.input_of(input_url, settings),
         settings,

@@ -172,7 +172,6 @@ def _recorded(opts: IndexOptions, attempt: Mapping[str, Any]) -> Iterator[Store]
 
 def _settings(store: Store, opts: IndexOptions, observer: Observer, new_prompts: bool) -> Settings:
     """Return the settings from --config or the index, and print where they come from. Raises UsageError."""
-    from graphrag_ray.base.stored_settings import with_new_prompts
     from graphrag_ray.indexing.build import previous_record
     from graphrag_ray.store import locks, run_records
     from graphrag_ray.store.snapshots import latest_readable
@@ -185,8 +184,7 @@ def _settings(store: Store, opts: IndexOptions, observer: Observer, new_prompts:
         before = (
             previous_record(store) if opts.config is None and (parent or last or not names_model) else None
         )
-    stored = (before.settings or {}) if before else None
-    settings = opts.settings(with_new_prompts(stored) if stored and new_prompts else stored, store.url)
+    settings = opts.settings((before.settings or {}) if before else None, store.url, new_prompts)
     if parent:
         if opts.config is None:
             observer.message(

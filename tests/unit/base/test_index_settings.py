@@ -452,7 +452,7 @@ EARLIER = {
         "drift_breadth": 3,
         "fgrag_context_tokens": 9_000,
         "archrag_k": 5,
-        "hybrid_over": ["text_unit"],
+        "neighbours": 3,
     },
     "prompts": {"report": "Write {context}."},
 }
