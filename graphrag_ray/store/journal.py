@@ -412,6 +412,10 @@ class JournalIndex:
         # Compares prefixes: among a million keys, two are equal with a probability of 1 in 37 million.
         return _is_in(journal_rows.key_prefixes(keys), self._done())
 
+    def rows_of_item(self, key: str) -> list[JournalRow]:
+        """Return the resolved rows of one item (`journal_rows.resolve`), or [] for an unknown key."""
+        return self.lookup([key]).get(key, [])
+
     def lookup(self, keys: Iterable[str]) -> dict[str, list[JournalRow]]:
         """Return the resolved rows of items by key, reading each part once. Unknown keys are left out."""
         return {key: journal_rows.resolve(rows) for key, rows in self.all_rows(keys).items()}

@@ -34,7 +34,7 @@ def journal_earlier_replies(store: Store) -> int:
     """Journal another, earlier reply to each report request, as a worker that was presumed dead might."""
     index = JournalIndex.load(store, "report")
     zombie = JournalWriter(store, "report", "zombie")
-    written = [r for rows in index.lookup(answered_keys(store)).values() for r in rows if r.kind == TURN]
+    written = [r for key in answered_keys(store) for r in index.rows_of_item(key) if r.kind == TURN]
     for row in written:
         reply = json.loads(row.reply or "")
         zombie.append(
