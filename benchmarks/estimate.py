@@ -15,8 +15,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.stored_settings import without_machine_settings
 from graphrag_ray.indexing.estimate import SAMPLE_CHUNKS, estimate
 from graphrag_ray.indexing.status import index_status
 from graphrag_ray.store.files import Store

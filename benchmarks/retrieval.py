@@ -52,9 +52,9 @@ from typing import Any
 import Stemmer
 
 from graphrag_ray import open_index
-from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.schema import search_index_table
 from graphrag_ray.base.settings_file import load_settings
+from graphrag_ray.base.stored_settings import without_machine_settings
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import ppr_search, single_context

@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from graphrag_ray.base.index_settings import Settings, Storage
+    from graphrag_ray.base.connection_settings import Storage
+    from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.observer import Observer
     from graphrag_ray.indexing.index import IndexResult
     from graphrag_ray.query.ask import Index
@@ -61,8 +62,9 @@ def build_index(
         reset_communities: Partition the graph from scratch instead of starting from the existing communities.
         verify: Read every stored part first and rebuild damaged parts.
         verify_input: Read every file of INPUT, even if its size and time, or its ETag, are unchanged.
-        new_prompts: Replace the prompts in the index with the bundled ones or `settings.prompts_dir`.
-            `observer` receives a message about their cost first.
+        new_prompts: Replace the prompts in the index with the bundled ones or `settings.prompts_dir`, and the
+            earlier defaults of settings that the index keeps with the current ones. `observer` receives a
+            message about the cost first.
         agree: Receives that message instead. If it raises, the run ends before any model call.
         address: Address of a Ray cluster. Defaults to the cluster of this machine or, without one, a private
             cluster.
@@ -86,7 +88,7 @@ def build_index(
 
     observer = observer or _observer(progress)
     source = input if isinstance(input, str | InputRows) else InputRows(input)
-    resolved = build.resolve_settings(root, settings, storage)
+    resolved = build.resolve_settings(root, settings, storage, new_prompts)
     confirm = partial(build.confirm_cost, resolved, new_prompts, (new_prompts and agree) or observer.message)
     with build.open_executor(source, root, resolved, observer, address, on_ray, confirm) as executor:
         return run_index(
@@ -137,8 +139,8 @@ def open_index(
         IndexNotFound: There is no index or no finished snapshot.
         StoreError: The index cannot be read.
     """
-    from graphrag_ray.base.index_settings import without_machine_settings
     from graphrag_ray.base.settings_file import load_settings, resolve_storage
+    from graphrag_ray.base.stored_settings import without_machine_settings
     from graphrag_ray.base.user_settings import KnownModels
     from graphrag_ray.query.ask import Index
     from graphrag_ray.store.files import Store

@@ -3,7 +3,7 @@
 import asyncio
 import random
 
-from graphrag_ray.base.index_settings import Endpoint, Model, Price
+from graphrag_ray.base.connection_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,

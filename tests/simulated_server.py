@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from graphrag_ray.base.index_settings import Endpoint
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.llm.limits import CallOutcome, LimiterState
 
 

@@ -1,4 +1,4 @@
-"""Print docs/reference/settings.md: every section and key of `graphrag_ray/base/index_settings.py`.
+"""Print docs/reference/settings.md: every section and key of `graphrag_ray.base.index_settings.Settings`.
 
     python docs/generate/settings.py > docs/reference/settings.md
 
@@ -20,8 +20,9 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import connection_settings, index_settings
 from graphrag_ray.base.declarations import STAGE_SETTING_KEYS
+from graphrag_ray.base.stored_settings import STICKY_SETTINGS
 
 INTRODUCTION = """\
 # Settings
@@ -38,11 +39,15 @@ marked † belong to this machine or to one run: they are neither written to a s
 The keys marked † of `models.NAME`, and `storage`, can also be set for all commands in your user settings: see
 [How a machine finds its models](../guides/models.md#how-a-machine-finds-its-models).
 
+An index keeps the values of the keys marked ‡ until you set others, even if a newer version has other
+defaults, because a change repeats model calls: see
+[New prompts and defaults](../guides/costs.md#new-prompts-and-defaults).
+
 Settings never contain secrets, only the name of the environment variable or file that holds one."""
 SECTIONS: dict[str, type[BaseModel]] = {
-    "models.NAME": index_settings.Model,
-    "models.NAME.endpoints.N": index_settings.Endpoint,
-    "models.NAME.price": index_settings.Price,
+    "models.NAME": connection_settings.Model,
+    "models.NAME.endpoints.N": connection_settings.Endpoint,
+    "models.NAME.price": connection_settings.Price,
     "stages.STAGE": index_settings.StageModel,
 }
 """Nested sections. All others are fields of Settings."""
@@ -109,9 +114,11 @@ def section(path: str, model: type[BaseModel]) -> list[str]:
 def row(path: str, name: str, info: FieldInfo, docs: dict[str, str]) -> Sequence[str]:
     meaning = docs.get(name)
     if not meaning:
-        raise SystemExit(f"{path} has no description: add a docstring below its field in index_settings.py")
+        raise SystemExit(f"{path} has no description: add a docstring below its field")
     kind = kind_of(info.annotation, info.metadata)
-    mark = "†" if index_settings.is_machine_setting(info) else ""
+    section, _, key = path.rpartition(".")
+    mark = "†" if connection_settings.is_machine_setting(info) else ""
+    mark = "‡" if (section, key) in STICKY_SETTINGS else mark
     return [f"`{name}`{mark}", kind, default_of(info), unit_of(name), meaning]
 
 
@@ -167,9 +174,9 @@ def docs_text(model: type[BaseModel]) -> str:
 
 def docs_of(model: type[BaseModel]) -> dict[str, str]:
     """The docstrings under a model's fields."""
-    module = ast.parse(inspect.getsource(index_settings))
     names = {base.__name__ for base in model.__mro__}
-    bodies = [n.body for n in module.body if isinstance(n, ast.ClassDef) and n.name in names]
+    modules = [ast.parse(inspect.getsource(m)) for m in (connection_settings, index_settings)]
+    bodies = [n.body for m in modules for n in m.body if isinstance(n, ast.ClassDef) and n.name in names]
     found = {}
     for field, after in chain.from_iterable(map(pairwise, bodies)):
         if (

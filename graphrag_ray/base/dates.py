@@ -37,27 +37,34 @@ def iso_date(text: str) -> str:
     if match := _EPOCH.fullmatch(text):
         return datetime.fromtimestamp(int(match[1]), UTC).strftime("%Y-%m-%dT%H:%M:%S")
     if match := _COMPACT.match(text) or _CJK.match(text):
-        return _valid_date(*match.groups())
+        return valid_date(*match.groups())
     if match := _ISO.match(text):
         year, month, day, time = match.groups()
-        day_text = _valid_date(year, month, day)
+        day_text = valid_date(year, month, day)
         return f"{day_text}T{time}" if day_text and time else day_text
     if match := _YEAR_LAST.match(text):
-        first, sign, second, year = match.groups()
-        if int(first) > 12 or sign == "." or int(first) == int(second):
-            return _valid_date(year, second, first) or (
-                _valid_date(year, first, second) if sign == "." else ""
-            )
-        return _valid_date(year, first, second) if int(second) > 12 else ""
+        return date_with_year_last(*match.groups())
     return _date_in_words(text) if _LETTERS.search(text) else ""
 
 
-def _valid_date(year: str, month: str | None, day: str | None) -> str:
+def valid_date(year: str, month: str | None, day: str | None) -> str:
+    """Return the parts of a date in ISO 8601, or "" if there is no such day."""
     try:
         checked = date(int(year), int(month or 1), int(day or 1)).isoformat()
     except ValueError:
         return ""
     return checked[: 10 if day else 7 if month else 4]
+
+
+def date_with_year_last(first: str, mark: str, second: str, year: str) -> str:
+    """Return a date such as 13.05.2023 or 05/13/2023 in ISO 8601, or "" if it is ambiguous or does not exist.
+
+    With dots, the day comes first. Otherwise, some countries write the day first and others the month.
+    """
+    if mark != "." and int(first) != int(second) and max(int(first), int(second)) <= 12:
+        return ""
+    day, month = (first, second) if int(second) <= 12 else (second, first)
+    return valid_date(year, month, day)
 
 
 def _date_in_words(text: str) -> str:

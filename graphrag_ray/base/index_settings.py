@@ -1,23 +1,19 @@
 """The settings model. `settings_file.py` reads settings files into it.
 
-The docstring below a field becomes its entry in `docs/reference/settings.md`. Settings never contain secrets:
-`api_key_env` and `api_key_file` say where workers find API keys. A field marked `MachineSetting` belongs to a
-machine or a run. It is neither written to snapshots nor read from them.
+The docstring below a field becomes its entry in `docs/reference/settings.md`. The sections for models and
+storage are in `connection_settings.py`.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
-    ConfigDict,
     Field,
     NonNegativeFloat,
     NonNegativeInt,
@@ -26,8 +22,8 @@ from pydantic import (
     field_validator,
     model_validator,
 )
-from pydantic.fields import FieldInfo
 
+from graphrag_ray.base.connection_settings import MachineSetting, Model, ReasoningEffort, Section, Storage
 from graphrag_ray.base.declarations import (
     ABOUT_DIALOGUE,
     HIERARCHIES,
@@ -36,28 +32,21 @@ from graphrag_ray.base.declarations import (
     STAGE_SETTING_KEYS,
 )
 from graphrag_ray.base.messages import CallParameters, join_surrogates
-from graphrag_ray.base.providers import PROVIDERS, LocalProvider, provider_or_unavailable
-from graphrag_ray.base.reasoning import DEFAULT_REASONING_TOKENS, find_model_family
-from graphrag_ray.base.urls import find_secret_options, is_url, protocol_of
+from graphrag_ray.base.urls import is_url, protocol_of
 from graphrag_ray.base.wording import shorten
 
-OFFLINE_MODEL_ID = "offline-6"
-"""Model id of the offline engine in item keys. Increase the number when its replies change."""
-OPENAI_URL = "https://api.openai.com/v1"
 REQUEST_RULES = 2
 """Version of the rules for filling indexing prompts. Increase it when a change of code changes what requests
 contain, and apply the change only from that version on, because an index must not pay for it unasked.
 
 2: no repeated sentences; limits in words by form of reply; limits that grow with the input (descriptions,
-summaries); document labels in summaries.
+summaries); document labels in summaries. `stored_settings.py` has the defaults that changed with it.
 """
 MAX_ABOUT = 1_000
 JUDGE_TEMPERATURE = 1.0
 LANGUAGE_OF_TEXT = "the language of the text"
 LANGUAGE_OF_QUESTION = "the language of the question"
 
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_SECRET_HEADERS = {"authorization", "proxy-authorization", "api-key", "x-api-key", "x-goog-api-key", "cookie"}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029]+")
 
 
@@ -76,14 +65,7 @@ def normalize_description(text: str) -> str:
     return shorten(" ".join(_CONTROL.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT])).split()), MAX_ABOUT)
 
 
-class _MachineMark:
-    """Marks the fields of the machine."""
-
-
-T = TypeVar("T")
-MachineSetting: TypeAlias = Annotated[T, _MachineMark()]
 PathOrUrl: TypeAlias = Annotated[str | None, AfterValidator(_check_password)]
-ReasoningEffort: TypeAlias = Annotated[str, Field(pattern=r"^[a-z]{1,20}$")] | None
 
 if TYPE_CHECKING:
     StageName: TypeAlias = str
@@ -97,151 +79,7 @@ else:  # Literals, so that an error about an unknown name lists the known ones.
     HierarchyName = Literal[tuple(HIERARCHIES)]
 
 
-class _Strict(BaseModel):
-    # Most sections are validated as part of another one and never need their own validator.
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
-
-
-class Price(_Strict):
-    """Prices in US dollars per million tokens. They override the bundled price table."""
-
-    input_usd_per_mtok: NonNegativeFloat
-    """Price of prompt tokens."""
-    output_usd_per_mtok: NonNegativeFloat = 0.0
-    """Price of reply tokens."""
-    cached_usd_per_mtok: NonNegativeFloat | None = None
-    """Price of cached prompt tokens. null: same as other prompt tokens."""
-
-
-class Endpoint(_Strict):
-    """One address that serves a model."""
-
-    base_url: str = OPENAI_URL
-    """Base URL of the OpenAI-compatible API. Default: OPENAI_BASE_URL in the environment, or OpenAI's URL."""
-    api_key_env: str | None = "OPENAI_API_KEY"
-    """Name of the environment variable with the API key. null: the endpoint needs no key."""
-    api_key_file: str | None = None
-    """File with the API key, read if the variable is not set."""
-    model: str | None = None
-    """Model id to send to this endpoint, if it differs from the `model` of the section above."""
-    requests_per_minute: PositiveFloat | None = None
-    """Request rate limit. null: no known limit."""
-    tokens_per_minute: PositiveFloat | None = None
-    """Token rate limit, prompts and replies together. null: no known limit."""
-    max_in_flight: PositiveInt | None = None
-    """Maximum number of concurrent calls. null: limited by the rate limits, or adapted to the throughput."""
-    price: Price | None = None
-    """Prices at this endpoint, if they differ from the `price` of the section above."""
-    headers: dict[str, str] = {}
-    """Extra HTTP headers, such as an API version. They must not contain secrets."""
-
-    @field_validator("base_url")
-    @classmethod
-    def _check_url(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            is_http = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:  # invalid port or bracket
-            is_http = False
-        if not is_http:
-            # Do not repeat a possible password: host:8000/v1 begins like an address with a user.
-            quoted = "it" if "@" in url else repr(url.partition("?")[0])
-            raise ValueError(f"{quoted} is not an address. Use http://host:port/v1 or https://host/v1")
-        return url
-
-    @model_validator(mode="after")
-    def _check_secrets(self) -> Endpoint:
-        # Settings are written to snapshots and quoted in messages, so these messages never repeat the value.
-        if self.api_key_env is not None and not _VARIABLE.fullmatch(self.api_key_env):
-            raise ValueError("api_key_env is the NAME of an environment variable, never the key itself")
-        if secret := sorted(name for name in self.headers if name.lower() in _SECRET_HEADERS):
-            raise ValueError(
-                f"headers contain a secret ({', '.join(secret)}): use api_key_env or api_key_file"
-            )
-        if "@" in urlsplit(self.base_url).netloc:
-            raise ValueError("base_url contains a user or password: use api_key_env or api_key_file")
-        return self
-
-
-class ModelConnection(_Strict):
-    """Connection settings of a model. Not stored in snapshots."""
-
-    endpoints: MachineSetting[tuple[Endpoint, ...]] = ()
-    """Endpoints that serve the model. Several endpoints share the load."""
-    price: MachineSetting[Price | None] = None
-    """Prices of the model. null: from the bundled price table."""
-    timeout_s: MachineSetting[PositiveFloat] = 180.0
-    """Time limit for one request."""
-    embedding_batch_size: MachineSetting[Annotated[int, Field(gt=0, le=2048)]] = 128
-    """Number of texts in one embedding call."""
-
-
-class Model(ModelConnection):
-    """A model and the endpoints that serve it."""
-
-    provider: str = "offline"
-    """offline (no API key, no network), openai (any OpenAI-compatible endpoint), or a plugin."""
-    model: str = ""
-    """Model id. Replies from other models are not reused."""
-    tokenizer: str | None = None
-    """Tokenizer: cl100k_base, o200k_base, llama3 or qwen3. null: by the model id, or else o200k_base."""
-    context_window: PositiveInt = 128_000
-    """Context window of the model, for prompt and reply together."""
-    max_output_tokens: PositiveInt = 4_096
-    """Maximum length of a reply, unless a stage sets a lower limit."""
-    reasoning_effort: ReasoningEffort = None
-    """Reasoning effort to request, in the endpoint's terms: low, medium, high, …. null: not sent."""
-    reasoning_tokens: NonNegativeInt | None = None
-    """Tokens reserved for reasoning, on top of the reply. null: 8,192 for reasoning models, otherwise 0."""
-    embedding_dimensions: PositiveInt | None = None
-    """Dimensions to request from an embedding model that supports several. null: the model's default."""
-    needs_address: bool = False
-    """Written to snapshots. true: the address was not api.openai.com, so each machine must know it."""
-    package: str = ""
-    """Written to snapshots: the package that provides the provider."""
-
-    @model_validator(mode="after")
-    def _check_provider(self) -> Model:
-        if self.provider not in PROVIDERS and not self.package:
-            known = ", ".join(PROVIDERS)
-            raise ValueError(f"unknown provider {self.provider[:100]!r}. Choose from: {known}")
-        if self.provider == "openai" and not self.model:
-            raise ValueError("`model` is required with provider: openai (a model id such as gpt-4o-mini)")
-        # Otherwise the offline engine would silently replace the model.
-        if self.provider == "offline" and (self.model or self.endpoints):
-            raise ValueError(
-                "a model with `model` or `endpoints` needs provider: openai (to return to the offline "
-                "engine: --set 'models.default={provider: offline}')"
-            )
-        if self.provider != "offline" and not self.endpoints and not self.needs_address:
-            object.__setattr__(self, "endpoints", (Endpoint(),))
-        return self
-
-    @property
-    def address_unknown(self) -> bool:
-        """Whether this machine does not know the model's address and so cannot call it."""
-        return self.provider == "openai" and not self.endpoints
-
-    @property
-    def model_id(self) -> str:
-        """The model id in item keys."""
-        return OFFLINE_MODEL_ID if self.provider == "offline" else self.model or self.provider
-
-    @property
-    def is_local(self) -> bool:
-        """Whether the model runs in this process, without endpoints. Imports the provider."""
-        return isinstance(provider_or_unavailable(self), LocalProvider)
-
-    @property
-    def reserved_reasoning_tokens(self) -> int:
-        """Tokens to reserve for reasoning before the first reply shows how many are needed."""
-        if self.reasoning_tokens is not None:
-            return self.reasoning_tokens
-        names = [self.model, *(e.model for e in self.endpoints if e.model)]
-        return DEFAULT_REASONING_TOKENS if find_model_family(*names).is_reasoning else 0
-
-
-class StageModel(_Strict):
+class StageModel(Section):
     """Model and call parameters of one stage. null: the model's value, unless stated otherwise."""
 
     model: str | None = None
@@ -256,44 +94,7 @@ class StageModel(_Strict):
     """As in `models.NAME`."""
 
 
-class Storage(_Strict):
-    """Connection settings for storage. Credentials do not belong here: each node reads them from its
-    environment, a profile or its role. Not stored in snapshots."""
-
-    endpoint_url: str | None = None
-    """Address of an S3 server other than AWS. null: AWS_ENDPOINT_URL, or AWS if that is not set."""
-    region: str | None = None
-    """Region. null: from the environment or the profile."""
-    path_style: bool | None = None
-    """Put the bucket in the path of URLs, as most S3 servers other than AWS expect. null: automatic."""
-    checksums: Literal["when_supported", "when_required"] | None = None
-    """when_required: for S3 servers without the newer checksums. null: from the environment."""
-    profile: str | None = None
-    """Profile in ~/.aws/config, on every node."""
-    options: dict[str, Any] = {}
-    """Further arguments of the fsspec file system (s3fs, gcsfs, adlfs, …). They must not contain secrets."""
-
-    @model_validator(mode="after")
-    def _check_secrets(self) -> Storage:
-        if secret := find_secret_options(self.options):
-            raise ValueError(
-                f"options contain a secret ({', '.join(secret)}): set it on each node in the provider's "
-                "environment variables (such as AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY) or in a profile"
-            )
-        if "@" in urlsplit(self.endpoint_url or "").netloc:
-            raise ValueError("endpoint_url contains a user or password: set it in each node's environment")
-        return self
-
-    def fsspec_options(self, url: str) -> dict[str, Any]:
-        """Return the fsspec options for opening this URL. They are empty for a local path."""
-        protocol = protocol_of(url)
-        if protocol == "file":
-            return {}
-        s3 = self.model_dump(exclude={"options"}, exclude_none=True) if protocol == "s3" else {}
-        return {**s3, **self.options}
-
-
-class Input(_Strict):
+class Input(Section):
     """How documents are read."""
 
     url: MachineSetting[str | None] = None
@@ -312,8 +113,7 @@ class Input(_Strict):
     """What requests about a chunk say of its document. opening: title, date and the first words of the
     document; a title or date that metadata lack comes from the first lines or the file name. model: instead
     of the first words, one or two sentences that a model writes once per document. metadata: only title and
-    date from metadata. An index keeps its value until you set another one; indexes of earlier versions have
-    `metadata`."""
+    date from metadata."""
     document_context_tokens: PositiveInt = 60
     """Maximum length of the first words or sentences."""
     max_bytes: PositiveInt = 2_000_000_000
@@ -332,14 +132,14 @@ class Input(_Strict):
         return self
 
 
-class Corpus(_Strict):
+class Corpus(Section):
     description: Annotated[str, AfterValidator(normalize_description)] | None = None
     """What the corpus is about, in a sentence or two (at most 1,000 characters). It guides the rating of
     reports and their use in answers. null: kept from the index; for a new index, the report model describes
     the corpus once. Changing it rewrites all reports. "": no description."""
 
 
-class Chunking(_Strict):
+class Chunking(Section):
     """How documents are split into chunks (paper 3.1.1: 600 tokens, 100 overlap)."""
 
     size: PositiveInt | Literal["document"] = 600
@@ -351,8 +151,7 @@ class Chunking(_Strict):
     prepend_metadata: tuple[str, ...] | Literal["auto"] = "auto"
     """Metadata to put above each chunk for extraction: title, date and metadata columns by name. It counts
     towards `size`. These columns also appear in search, contexts and sources, where title and date always
-    appear. auto: date and title, except a title that is the file name or the start of the chunk. An index
-    keeps its value until you set another one. Affected chunks are then extracted again."""
+    appear. auto: date and title, except a title that is the file name or the start of the chunk."""
 
     @field_validator("prepend_metadata", mode="before")
     @classmethod
@@ -390,20 +189,18 @@ ENTITY_TYPE_DEFINITIONS = {
 """The default entity types and their definitions in the extraction prompt."""
 
 
-class Extraction(_Strict):
+class Extraction(Section):
     """Entity and relationship extraction (paper 3.1.2, A.1, A.2)."""
 
     entity_types: tuple[str, ...] = tuple(ENTITY_TYPE_DEFINITIONS)
     """Entity types to extract, with a definition after a colon if the name does not say enough:
     `[person, "drug: a substance that patients take"]`. The defaults are defined for business, technical,
-    scientific and literary texts; the paper used domain-specific types. An index keeps its value until you
-    set another one."""
+    scientific and literary texts; the paper used domain-specific types."""
     max_gleanings: NonNegativeInt = 1
     """Maximum number of requests for entities and relationships that an extraction missed."""
     gleaning: Literal["direct", "check"] = "direct"
     """direct: ask for what was missed, if anything. check: first ask whether anything was missed, as in the
-    paper, which sends the passage once more. An index keeps its value until you set another one; indexes of
-    earlier versions have `check`."""
+    paper, which sends the passage once more."""
     force_yes_no: bool | None = None
     """Force yes or no as the reply to that question by logit bias. null: if the vocabulary is known."""
     repeated_paragraphs: Literal["once", "keep"] = "once"
@@ -411,8 +208,7 @@ class Extraction(_Strict):
     only in the first document that has it, by path and row. Other requests leave it out, and a chunk without
     any other text costs no call, but a document without any other text is shown in full. Applies to
     paragraphs of at least 120 bytes (20 words of English) in a tenth of the documents, but no fewer than 3;
-    in a large corpus, 10 documents are enough. keep: show every chunk in full. An index keeps its value until
-    you set another one. Affected chunks are then extracted again."""
+    in a large corpus, 10 documents are enough. keep: show every chunk in full."""
 
     @field_validator("entity_types", mode="before")
     @classmethod
@@ -426,7 +222,7 @@ class Extraction(_Strict):
         return [": ".join(map(str, pair)) if isinstance(pair, tuple) else pair for pair in pairs]
 
 
-class Claims(_Strict):
+class Claims(Section):
     """Claim extraction. It costs about as much as entity extraction."""
 
     enabled: bool = False
@@ -438,7 +234,7 @@ class Claims(_Strict):
     """What counts as a claim, for the prompt."""
 
 
-class Names(_Strict):
+class Names(Section):
     """Aliases and blocked names, applied when entity keys are formed."""
 
     aliases_file: MachineSetting[PathOrUrl] = None
@@ -451,7 +247,7 @@ class Names(_Strict):
     """Content of a blocklist file, if `blocklist_file` is not set. Written to snapshots."""
 
 
-class Descriptions(_Strict):
+class Descriptions(Section):
     """How the descriptions of an entity or relationship are summarised into one."""
 
     max_output_tokens: PositiveInt = 500
@@ -461,11 +257,10 @@ class Descriptions(_Strict):
     """Maximum length of the descriptions in one call. Longer lists are summarised hierarchically."""
     concatenate_up_to_tokens: NonNegativeInt = 100
     """Two or three descriptions with at most this many tokens in total (100 are about three sentences) are
-    concatenated without a model call. 0: a model summarises whenever two descriptions differ. An index keeps
-    its value until you set another one."""
+    concatenated without a model call. 0: a model summarises whenever two descriptions differ."""
 
 
-class Graph(_Strict):
+class Graph(Section):
     """Edge weights and pruning."""
 
     edge_weight: Literal["count", "strength"] = "count"
@@ -482,7 +277,7 @@ class Graph(_Strict):
         return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
-class Communities(_Strict):
+class Communities(Section):
     """The `leiden` hierarchy: Leiden communities (paper 3.1.4)."""
 
     library: Literal["igraph", "leidenalg"] = "igraph"
@@ -511,7 +306,7 @@ class Communities(_Strict):
         return self
 
 
-class Attributed(_Strict):
+class Attributed(Section):
     """The `attributed` hierarchy: clustering by links and embeddings (ArchRAG, algorithm 1)."""
 
     similarity_links: Literal["knn", "codicil", "none"] = "knn"
@@ -533,7 +328,7 @@ class Attributed(_Strict):
     """scan: number of similar neighbours that make a member the core of a community."""
 
 
-class Tree(_Strict):
+class Tree(Section):
     """The `tree` hierarchy: a summary tree over chunks (RAPTOR, TREX). Needs pip install '.[tree]'."""
 
     context_tokens: Annotated[int, Field(ge=256)] = 3_500
@@ -547,7 +342,7 @@ class Tree(_Strict):
     """Dimensionality reduction: umap (for 150 chunks or more), or pca (faster, but makes more summaries)."""
 
 
-class Reports(_Strict):
+class Reports(Section):
     """Community reports (paper 3.1.5, E.2)."""
 
     context_tokens: Annotated[int, Field(ge=256)] = 8_000
@@ -555,12 +350,11 @@ class Reports(_Strict):
     max_output_tokens: PositiveInt = 2_000
     """Maximum length of a report."""
     role: str = "an analyst who reads a corpus for others"
-    """The author's role, for the prompt. An index keeps its value until you set another one."""
+    """The author's role, for the prompt."""
     model_from: Annotated[int, Field(ge=0, le=10)] = 8
     """A community with fewer entities gets a report composed from its records without a model call, if they
     are no longer than a report may be. The offline engine writes every report, because it costs nothing. 0:
-    the model writes every report. An index keeps its value (0 if made by an earlier version) until you set
-    another one."""
+    the model writes every report."""
     rating_criterion: str = "the impact severity of the community on what the corpus is about"
     """What the rating of a report measures, for the prompt."""
     max_claims_per_entity: NonNegativeInt = 10
@@ -570,7 +364,7 @@ class Reports(_Strict):
     change. Reports based on deleted documents are always rewritten. 0: rewrite reports after every change."""
 
 
-class Embeddings(_Strict):
+class Embeddings(Section):
     """Embeddings of chunks, entities, relationships and reports."""
 
     enabled: bool = True
@@ -581,9 +375,8 @@ class Embeddings(_Strict):
     """Longer texts are truncated before embedding."""
     include_titles: bool = True
     """Embed chunks together with title, date and the columns in `chunking.prepend_metadata`, so that vector
-    search can distinguish documents by them, as keyword search always does. An index keeps its value until
-    you set another one. All chunks are then embedded again, unless their document has no date and begins
-    with its title."""
+    search can distinguish documents by them, as keyword search always does. A change embeds all chunks again,
+    unless their document has no date and begins with its title."""
 
 
 Language: TypeAlias = Literal[
@@ -594,14 +387,14 @@ Language: TypeAlias = Literal[
 """Languages that `store/search/tokenizer.py` can detect and Snowball can stem."""
 
 
-class SearchIndexes(_Strict):
+class SearchIndexes(Section):
     """Indexes for keyword and vector search."""
 
     language: Language | Literal["auto", "none"] = "auto"
     """Language for stemming. auto: detected from function words; none: compare the first letters."""
 
 
-class Query(_Strict):
+class Query(Section):
     """How questions are answered (paper 3.1.6, E.3, E.4)."""
 
     context_tokens: PositiveInt = 8_000
@@ -713,7 +506,7 @@ class Query(_Strict):
         return self
 
 
-class Run(_Strict):
+class Run(Section):
     """How a run is executed."""
 
     max_attempts: PositiveInt = 8
@@ -735,7 +528,7 @@ class Run(_Strict):
     default, Ray is faster with the offline engine on two cores (benchmarks/RESULTS.md)."""
 
 
-class Budget(_Strict):
+class Budget(Section):
     """Limits that stop a run cleanly (exit code 4). The same command continues it, with a new budget."""
 
     max_cost_usd: PositiveFloat | None = None
@@ -750,60 +543,15 @@ _OFFLINE = "(offline)"
 """Name of the offline engine as a model. Settings cannot define a model with this name."""
 _NAMES_STAGES = ("extract", "claims", "describe")
 """Stages that use the offline engine with `build: names`."""
-_STICKY_SETTINGS = (
-    *(("extraction", "entity_types"), ("extraction", "gleaning"), ("input", "document_context")),
-    *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
-    *(("embeddings", "include_titles"), ("extraction", "repeated_paragraphs")),
-    *(("reports", "role"), ("reports", "model_from")),
-)
-"""Settings that an index keeps until another value is set, because a change repeats model calls."""
-_EARLIER_VALUES: Mapping[tuple[str, str], Any] = {
-    ("extraction", "gleaning"): "check",
-    ("extraction", "repeated_paragraphs"): "keep",
-    ("input", "document_context"): "metadata",
-    ("reports", "model_from"): 0,
-}
-"""Values of these settings for an index made before they existed."""
-_REMOVED = (("chunking", "boundaries"), ("descriptions", "alike"))
-"""Removed settings that stored indexes may still contain."""
-_RENAMED = {
-    "attributed": {
-        "augment": "similarity_links",
-        "neighbours": "n_neighbours",
-        "scan_members": "scan_min_neighbours",
-    },
-    "chunking": {"min_new_tokens": "min_last_chunk_tokens", "prepend": "prepend_metadata"},
-    "communities": {"small_component": "pack_components_below"},
-    "corpus": {"about": "description"},
-    "descriptions": {"joined_tokens": "concatenate_up_to_tokens"},
-    "embeddings": {"with_titles": "include_titles"},
-    "graph": {"weight": "edge_weight"},
-    "names": {"block": "blocklist"},
-    "query": {
-        "fgrag_tokens": "fgrag_context_tokens",
-        "hybrid_over": "hybrid_record_kinds",
-        "lightrag_tokens": "lightrag_context_tokens",
-        "local_reports_share": "local_report_share",
-        "local_walk": "local_pagerank",
-        "memory_mb": "cache_mb",
-        "neighbours": "adjacent_chunks",
-        "ppr_facts": "ppr_candidate_facts",
-        "raptor_tokens": "raptor_context_tokens",
-        "traversal": "raptor_traversal",
-    },
-    "reports": {"keep_below": "rewrite_threshold"},
-    "tree": {"reduction": "dimensionality_reduction"},
-}
-"""Old names of settings in stored indexes, by section."""
 
 
-class Settings(_Strict):
+class Settings(Section):
     """All settings of an index, a run and its questions."""
 
     root: MachineSetting[str | None] = None
     """Default --root of commands: the folder or URL of the index."""
-    models: dict[str, Model] = {"default": Model()}
-    stages: dict[StageName, StageModel] = {}
+    models: dict[str, Model] = Field(default={"default": Model()})
+    stages: dict[StageName, StageModel] = Field(default={})
     input: Input = Input()
     corpus: Corpus = Corpus()
     chunking: Chunking = Chunking()
@@ -837,7 +585,7 @@ class Settings(_Strict):
     """Folder with edited prompts, as written by `graphrag-ray init`. Missing prompts are chosen as for null.
     null: an index keeps the prompts that it was built with until `index --new-prompts`; new indexes and
     questions use the bundled prompts."""
-    prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = {}
+    prompts: dict[IndexingPrompt, Annotated[str, Field(max_length=100_000)]] = Field(default={})
     """Written to snapshots: the prompts that the index was built with, by name."""
     request_rules: Annotated[int, Field(ge=1, le=REQUEST_RULES)] = REQUEST_RULES
     """Written to snapshots: the version of the rules for filling indexing prompts (1 for an index that names
@@ -884,6 +632,11 @@ class Settings(_Strict):
         return self.build == "names" or any(HIERARCHIES[name].needs_graph for name in self.hierarchies)
 
     @property
+    def composes_below(self) -> int:
+        """The number of entities from which communities have reports by a model. 0: all of them."""
+        return 0 if self.model(self.model_name("report")).provider == "offline" else self.reports.model_from
+
+    @property
     def built_hierarchies(self) -> tuple[str, ...]:
         """The hierarchies that a run builds."""
         return () if self.build == "names" else self.hierarchies
@@ -897,38 +650,6 @@ class Settings(_Strict):
         known = tuple(name for name in names if name in HIERARCHIES)
         return self.model_copy(update={"hierarchies": known}) if known or not names else self
 
-    def with_stored_settings(self, before: Mapping[str, Any] | None) -> Settings:
-        """Return these settings with the values that an index keeps until another value is set.
-
-        A corpus description by the offline engine is not kept if another model writes the reports.
-
-        Args:
-            before: Settings in the snapshot of the index, or in the record of its last run.
-        """
-        before, update = _with_current_keys(before or {}), dict[str, Any]()
-        for name, key in _STICKY_SETTINGS:
-            section, value = update.get(name, getattr(self, name)), _stored_value(before, name, key)
-            if value is None and before:
-                value = _EARLIER_VALUES.get((name, key))
-            if value is not None and key not in section.model_fields_set:
-                with suppress(ValueError):  # The index may come from an untrusted source.
-                    data = {**section.model_dump(exclude_unset=True), key: value}
-                    update[name] = type(section).model_validate(data)
-        by_offline = self.model(self.model_name("report")).provider == "offline"
-        if self.corpus.description is None and (by_offline or not _has_offline_reports(before)):
-            update["corpus"] = Corpus(description=stored_corpus_description(before))
-        if before and "request_rules" not in self.model_fields_set:
-            update["request_rules"] = stored_request_rules(before)
-        return self.model_copy(update=update)
-
-    def differences(self, other: Settings) -> list[str]:
-        """Return the settings that an index keeps and that differ from those of `other`, as `key: value`."""
-        return [
-            f"{name}.{key}: {', '.join(value) if isinstance(value, tuple) else value}"
-            for name, key in _STICKY_SETTINGS
-            if (value := getattr(getattr(self, name), key)) != getattr(getattr(other, name), key)
-        ]
-
     def with_description(self, text: str | None) -> Settings:
         return self.model_copy(update={"corpus": Corpus(description=text)})
 
@@ -936,10 +657,6 @@ class Settings(_Strict):
     def answer_language(self) -> str:
         """Language of answers, for the prompt."""
         return LANGUAGE_OF_QUESTION if self.output_language == LANGUAGE_OF_TEXT else self.output_language
-
-    def snapshot_settings(self) -> dict[str, Any]:
-        """Return the settings to store in a snapshot: all except the machine's."""
-        return without_machine_settings(self.model_dump(mode="json"))
 
     def input_options(self, input_url: str, root: str) -> dict[str, Any]:
         """Return the fsspec options for opening INPUT or one of its files.
@@ -993,85 +710,3 @@ class Settings(_Strict):
             if stage_model.reasoning_tokens is None
             else stage_model.reasoning_tokens,
         )
-
-
-def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:
-    """Return the corpus description in the settings of a snapshot, which may be malformed."""
-    text = _stored_value(_with_current_keys(stored), "corpus", "description")
-    return normalize_description(text) if isinstance(text, str) else None
-
-
-def stored_request_rules(stored: Mapping[str, Any]) -> int:
-    """Return the version of the rules in the settings of a snapshot, which may be malformed."""
-    rules = stored.get("request_rules")
-    return min(max(rules, 1), REQUEST_RULES) if isinstance(rules, int) else 1
-
-
-def _has_offline_reports(stored: Mapping[str, Any]) -> bool:
-    """Whether the offline engine wrote the reports of an index with these settings."""
-    stage, models = _stored_value(stored, "stages", "report"), stored.get("models")
-    name = stage.get("model") if isinstance(stage, Mapping) else None
-    if not isinstance(models, Mapping) or not isinstance(name, str | None):
-        return False
-    model = models.get(name or "default")
-    return isinstance(model, Mapping) and model.get("provider") == "offline"
-
-
-def _stored_value(stored: Mapping[str, Any], section: str, key: str) -> Any:
-    values = stored.get(section)
-    return values.get(key) if isinstance(values, Mapping) else None
-
-
-def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert stored settings data to the current names, without removed settings."""
-    current = dict(settings)
-    for section in {*_RENAMED, *(name for name, _ in _REMOVED)}:
-        if isinstance(values := settings.get(section), Mapping):
-            names = _RENAMED.get(section, {})
-            old = {names[key]: value for key, value in values.items() if key in names}
-            new = {key: value for key, value in values.items() if key not in names}
-            current[section] = {k: v for k, v in (old | new).items() if (section, k) not in _REMOVED}
-    return current
-
-
-def without_machine_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Remove the machine's settings from settings data.
-
-    Apply this to all settings read from an index. An earlier version may have stored them, and the index may
-    come from an untrusted source.
-    """
-    result: dict[str, Any] = _without_machine(_with_current_keys(settings), Settings)
-    models = settings.get("models")
-    for name, model in models.items() if isinstance(models, Mapping) else ():
-        if not isinstance(model, Mapping):
-            continue
-        if endpoints := model.get("endpoints"):
-            listed = endpoints if isinstance(endpoints, list | tuple) else [endpoints]
-            urls = [e.get("base_url", OPENAI_URL) if isinstance(e, Mapping) else None for e in listed]
-            result["models"][name]["needs_address"] = any(str(url).rstrip("/") != OPENAI_URL for url in urls)
-        if isinstance(provider := model.get("provider"), str):
-            package = PROVIDERS.package_of(provider) or model.get("package")
-            result["models"][name].pop("package", None)
-            result["models"][name] |= {"package": package} if package else {}
-    return result
-
-
-def is_machine_setting(field: FieldInfo) -> bool:
-    """Whether a field belongs to the machine rather than the index."""
-    return any(isinstance(mark, _MachineMark) for mark in field.metadata)
-
-
-def _without_machine(value: Any, type_: Any) -> Any:
-    """Drop the machine's fields from data of an annotated type. Malformed data is left for validation."""
-    if not isinstance(value, Mapping):
-        return value
-    if get_origin(type_) is dict:
-        return {key: _without_machine(child, get_args(type_)[1]) for key, child in value.items()}
-    if not (isinstance(type_, type) and issubclass(type_, BaseModel)):
-        return value
-    fields = type_.model_fields
-    return {
-        key: _without_machine(child, fields[key].annotation) if key in fields else child
-        for key, child in value.items()
-        if key not in fields or not is_machine_setting(fields[key])
-    }

@@ -18,7 +18,7 @@ from graphrag_ray.base.errors import NoEndpoint
 from graphrag_ray.base.urls import display_url
 
 if TYPE_CHECKING:
-    from graphrag_ray.base.index_settings import Endpoint
+    from graphrag_ray.base.connection_settings import Endpoint
 
 _MIN_SECRET_CHARS = 4
 """Shorter values are placeholders ("x", "no") and also match ordinary words."""

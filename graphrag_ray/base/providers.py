@@ -54,7 +54,7 @@ class Client(ABC):
 
     Attributes:
         display_address: Address to show, without secrets.
-        price: Price at this endpoint (`base.index_settings.Price`), if known.
+        price: Price at this endpoint (`base.connection_settings.Price`), if known.
         limits: Rate limits reported by the endpoint (`llm.limit_headers.LimitHeaders`), if any.
         key: API key, to be removed from logs.
     """
@@ -107,7 +107,7 @@ class RemoteProvider(Provider, ABC):
         """Create a client for each of `model.endpoints`, in order, or an error that explains why not.
 
         Args:
-            model: A `base.index_settings.Model`.
+            model: A `base.connection_settings.Model`.
             environ: Environment with the API keys.
             ask_key: Prompts the user for a key. Takes the name of its variable.
             force_yes_no: The setting `extraction.force_yes_no`.
@@ -124,7 +124,7 @@ PROVIDERS: Registry[Provider] = Registry(
 
 
 def load_provider(model: Any) -> Provider:
-    """Import the provider of a model (`base.index_settings.Model`).
+    """Import the provider of a model (`base.connection_settings.Model`).
 
     Raises:
         PluginError: The provider cannot be used. The message names the package to install, if known.

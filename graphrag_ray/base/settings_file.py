@@ -8,8 +8,9 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
+from graphrag_ray.base.connection_settings import Storage
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import Settings, Storage
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_parsing import apply_override, read_mapping, validate_settings
 from graphrag_ray.base.text_files import resolve_relative
 from graphrag_ray.base.user_settings import KnownModels, read_user_settings
@@ -27,7 +28,7 @@ def load_settings(
     Args:
         path: Path or URL of a settings file. A URL is opened with credentials from the environment.
         overrides: Overrides of the form `a.b=c`.
-        base: Settings stored in an index (`index_settings.without_machine_settings`).
+        base: Settings stored in an index (`stored_settings.without_machine_settings`).
         known: Endpoints and storage to use if the settings have none. Defaults to the user's settings and the
             environment.
 

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import connection_settings, index_settings
 from graphrag_ray.base.errors import SettingsError
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import display_path
@@ -114,7 +114,8 @@ def _explain(error: ValidationError, model: type[BaseModel]) -> str:
             lines.append(f"{key}: {_EXPECTED[key]}")
         elif problem["type"] == "model_type":
             # KnownModel is in another module, but has the keys of ModelConnection.
-            section = getattr(index_settings, problem["ctx"]["class_name"], index_settings.ModelConnection)
+            sections = {**vars(connection_settings), **vars(index_settings)}
+            section = sections.get(problem["ctx"]["class_name"], connection_settings.ModelConnection)
             keys = [f"{key}.{name}" for name in section.model_fields]
             ellipsis = ", …" if len(keys) > _MAX_KEYS else ""
             lines.append(f"{key} is a section, not a value; set {', '.join(keys[:_MAX_KEYS])}{ellipsis}")

@@ -21,8 +21,9 @@ import orjson
 import platformdirs
 from pydantic import BaseModel
 
+from graphrag_ray.base.connection_settings import Model, ModelConnection, Storage
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import Model, ModelConnection, Settings, Storage
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_parsing import read_mapping, validate_settings
 
 FILE_ENV = "GRAPHRAG_RAY_SETTINGS"

@@ -89,19 +89,23 @@ class IndexOptions:
         with naming_root(self.root):
             return store, open_latest(store, number)
 
-    def settings(self, stored: Mapping[str, Any] | None = None, root: str | None = None) -> Settings:
+    def settings(
+        self, stored: Mapping[str, Any] | None = None, root: str | None = None, new_prompts: bool = False
+    ) -> Settings:
         """Load settings from --config or an index, then apply the short options and --set.
 
         Args:
             stored: Settings in the index.
             root: URL of the index, under which this machine remembers the endpoints of its models.
+            new_prompts: Leave out stored settings that new prompts replace.
         """
-        from graphrag_ray.base.index_settings import without_machine_settings
         from graphrag_ray.base.settings_file import load_settings
+        from graphrag_ray.base.stored_settings import with_new_prompts, without_machine_settings
         from graphrag_ray.base.user_settings import KnownModels
 
         base, known = None, None
         if self.config is None and stored is not None:
+            stored = with_new_prompts(stored) if new_prompts else stored
             base, known = without_machine_settings(stored), KnownModels.read(root)
         overrides = overrides_of(self.config, self.overrides, self.short, base)
         return load_settings(self.config, overrides, base, known)

@@ -7,13 +7,14 @@ about the document. Numeric dates count only if day and month cannot be confused
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Iterator
 from functools import cache
 from importlib import resources
 from pathlib import PurePosixPath
 
 import regex
+
+from graphrag_ray.base.dates import date_with_year_last, valid_date
 
 _MAX_LINES = 15
 _MAX_CHARACTERS = 2_000
@@ -66,7 +67,7 @@ def date_in_name(path: str) -> str | None:
     name = str(PurePosixPath(path).with_suffix("")) if PurePosixPath(path).name else path
     spaced = regex.sub("[_-]+", " ", name)
     written = {date for date, _ in _dates(spaced)}
-    numeric = {date for m in _IN_NAME.finditer(name) if (date := _iso(m["year"], m["month"], m["day"]))}
+    numeric = {date for m in _IN_NAME.finditer(name) if (date := valid_date(m["year"], m["month"], m["day"]))}
     dates = written or numeric
     longest = max(dates, key=len, default=None)
     # A folder named after the year or month of its files agrees with their names.
@@ -106,27 +107,13 @@ def _dates(line: str) -> Iterator[tuple[str, tuple[int, int]]]:
                 yield date, (start, end)
 
 
-def _date_of(parts: dict[str, str | None]) -> str | None:
+def _date_of(parts: dict[str, str]) -> str | None:
     """Return a date in ISO 8601, "" if it is ambiguous or does not exist, or None if it is no date."""
-    day, month = parts.get("day"), parts.get("month")
-    if name := parts.get("name"):
-        month = _months().get(name.casefold())
-    elif first := parts.get("first"):
-        day, month = first, parts["second"]
-        if parts["mark"] != "." and int(day) <= 12 and int(month or 0) <= 12 and day != month:
-            return ""  # Some countries write the day first, others the month.
-        if int(month or 0) > 12:
-            day, month = month, day
-    return _iso(parts["year"], month, day) or "" if month else None
-
-
-def _iso(year: str | None, month: str | None, day: str | None) -> str | None:
-    """Return the parts of a date in ISO 8601, or None if there is no such day."""
-    try:
-        date = datetime.date(int(year or 0), int(month or 1), int(day or 1))
-    except ValueError:
-        return None
-    return date.isoformat()[: 10 if day else 7 if month else 4]
+    if first := parts.get("first"):
+        return date_with_year_last(first, parts["mark"], parts["second"], parts["year"])
+    name = parts.get("name")
+    month = _months().get(name.casefold()) if name else parts.get("month")
+    return valid_date(parts["year"], month, parts.get("day")) if month else None
 
 
 @cache

@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
 from graphrag_ray.base import logs
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import FatalCallError, ModelUnavailable, NotConfigured, StoreError
-from graphrag_ray.base.index_settings import Model, Settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import Reply, Request, StreamListener
 from graphrag_ray.base.providers import (
     Client,

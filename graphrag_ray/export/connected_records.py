@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, SEARCHABLE_KINDS, HierarchyKind
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.index_settings import stored_corpus_description
 from graphrag_ray.base.schema import RELATIONSHIP_ENDS
+from graphrag_ray.base.stored_settings import stored_corpus_description
 from graphrag_ray.corpus.quotes import best_sentence, quotation_parts
 from graphrag_ray.export import record_lookup
 from graphrag_ray.query.methods.hierarchy_choice import find_hierarchy

@@ -20,7 +20,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from graphrag_ray.base import schema
-from graphrag_ray.base.index_settings import Model, Settings
+from graphrag_ray.base.connection_settings import Model
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.urls import is_url
 from graphrag_ray.export.exporters import Exporter, Snapshot
 from graphrag_ray.export.output import Output

@@ -11,11 +11,13 @@ from datetime import datetime
 from typing import Any
 
 from graphrag_ray.base import logs
+from graphrag_ray.base.connection_settings import OFFLINE_MODEL_ID, Storage
 from graphrag_ray.base.declarations import DIALOGUE_STAGES, HIERARCHIES, STAGES
 from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Settings, Storage, without_machine_settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.providers import RemoteProvider, load_provider
-from graphrag_ray.base.settings_file import load_settings, resolve_storage
+from graphrag_ray.base.settings_file import load_settings, parse_settings, resolve_storage
+from graphrag_ray.base.stored_settings import snapshot_settings, with_new_prompts, without_machine_settings
 from graphrag_ray.base.user_settings import KnownModels, remember_endpoints, require_known_addresses
 from graphrag_ray.corpus.parse import missing_column_fault
 from graphrag_ray.engine.executor import Executor
@@ -39,15 +41,24 @@ from graphrag_ray.store.snapshots import Manifest, latest_readable
 
 
 def resolve_settings(
-    root: str, settings: Settings | Mapping[str, Any] | None, storage: Storage | Mapping[str, Any] | None
+    root: str,
+    settings: Settings | Mapping[str, Any] | None,
+    storage: Storage | Mapping[str, Any] | None,
+    new_prompts: bool = False,
 ) -> Settings:
-    """Return the given settings, or the existing index's if None, with the storage options."""
+    """Return the given settings, or the existing index's if None, with the storage options.
+
+    With `new_prompts`, settings from an index lose what new prompts replace.
+    """
     if not isinstance(settings, Settings):
         store = Store(root, resolve_storage(None, storage).fsspec_options(root))
         if settings is None:
             previous = previous_record(store)
             settings = without_machine_settings(previous.settings) if previous else None
+            settings = with_new_prompts(settings) if settings and new_prompts else settings
         settings = load_settings(None, (), settings, KnownModels.read(store.url))
+    elif new_prompts and settings.prompts:  # They come from an index.
+        settings = parse_settings(with_new_prompts(settings.model_dump(mode="json", exclude_unset=True)))
     return settings.model_copy(update={"storage": resolve_storage(settings, storage)})
 
 
@@ -168,7 +179,7 @@ def _choose_executor(
         return False, "Starting Ray: INPUT is a dataset or a function."
     limit_mb = settings.run.in_process_max_mb
     changed = None
-    now = settings.snapshot_settings()
+    now = snapshot_settings(settings)
     # Queries do not matter, and the other sections may contain the content of files that are read later.
     compared = now.keys() - {"query", "prompts", "names", "corpus"}
     same_code = parent is not None and parent.run.get("code") == code_version()

@@ -105,17 +105,17 @@ def note_expected_work(run: Run, corpus: Result) -> None:
         return
     descriptions = 0.0
     for name in ("entities", "relationships"):
-        instances, factor = _sample(run, name, "n_instances")
+        (instances,), factor = _sample(run, name, "n_instances")
         # A name with a single instance needs no merged description.
         descriptions += factor * expected_matches(instances[instances > 1], before, touched)
-    chunks, factor = _sample(run, "communities", "text_unit_ids")
+    (chunks, sizes), factor = _sample(run, "communities", "text_unit_ids", "size")
+    chunks = chunks[sizes >= run.settings.composes_below]  # Other reports are composed without a model call.
     reports = factor * expected_matches(chunks, before, touched)
-    communities = sum(part.rows for part in parent.parts("communities"))
     documents = ", ".join(f"{n:,} {label}" for label, n in changed.items() if n) or "none changed"
     run.observer.message(
         f"Documents: {documents}. Expected work: at most {plural(n_extracted, 'chunk')} to extract, "
         f"at most about {round(descriptions):,} descriptions, and about {round(reports):,} of "
-        f"{communities:,} reports."
+        f"{round(factor * len(chunks)):,} reports."
     )
 
 
@@ -143,14 +143,15 @@ def expected_matches(set_sizes: npt.NDArray[np.int64], n_chunks: int, touched: i
     return float((1.0 - (1.0 - share) ** touched).sum())
 
 
-def _sample(run: Run, name: str, column: str) -> tuple[npt.NDArray[np.int64], float]:
-    """Sample a column of a parent table (of lists, their lengths). Also returns table rows per sample."""
+def _sample(run: Run, name: str, *columns: str) -> tuple[list[npt.NDArray[np.int64]], float]:
+    """Sample columns of a parent table (of lists, their lengths). Also returns table rows per sample."""
     assert run.parent is not None
     parts = run.parent.parts(name)
-    arrays = [np.zeros(0, dtype=np.int64)]
+    arrays = [[np.zeros(0, dtype=np.int64)] for _ in columns]
     for part in parts[:: -(-len(parts) // MAX_SAMPLED_PARTS) or 1]:
-        values = read_part(run.store, part, [column])[column]
-        lengths = pc.list_value_length(values) if pa.types.is_nested(values.type) else values
-        arrays.append(lengths.to_numpy().astype(np.int64))
-    sample = np.concatenate(arrays)
-    return sample, sum(part.rows for part in parts) / len(sample) if len(sample) else 1.0
+        table = read_part(run.store, part, columns)
+        for values, column in zip(arrays, map(table.column, columns), strict=True):
+            lengths = pc.list_value_length(column) if pa.types.is_nested(column.type) else column
+            values.append(lengths.to_numpy().astype(np.int64))
+    sample = [np.concatenate(values) for values in arrays]
+    return sample, sum(part.rows for part in parts) / len(sample[0]) if len(sample[0]) else 1.0

@@ -15,6 +15,7 @@ from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
+from graphrag_ray.base.stored_settings import with_new_prompts, with_stored_settings
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.repeated_paragraphs import Span
@@ -31,7 +32,7 @@ from graphrag_ray.indexing.forecast.forecast import Evidence, Forecast, forecast
 from graphrag_ray.indexing.index import previous_settings
 from graphrag_ray.indexing.stages.input_listing import InputFile, list_input
 from graphrag_ray.indexing.stages.read_stage import read_file
-from graphrag_ray.indexing.stored_prompts import load_names, prompts_for, with_current_rules
+from graphrag_ray.indexing.stored_prompts import load_names, prompts_for
 from graphrag_ray.store import parquet
 from graphrag_ray.store.files import Store
 from graphrag_ray.store.journal import JournalIndex, list_parts
@@ -59,7 +60,7 @@ def estimate(
         sample: Number of chunks that the offline engine reads.
         assumptions: Values that take precedence over assumed or measured ones (`ASSUMPTION_MEANINGS`).
         read_bytes: Size above which only a sample of INPUT's files is read; None to read everything.
-        new_prompts: Use the package's prompts instead of the index's own.
+        new_prompts: Forecast a run with the package's prompts and the defaults that belong to them.
 
     Raises:
         UsageError: INPUT, settings or prompts are invalid, as for `index`.
@@ -68,9 +69,9 @@ def estimate(
     store = Store(root, settings.storage.fsspec_options(root)) if root is not None else None
     snapshot = latest_readable(store)[0] if store is not None else None
     before = previous_settings(store, snapshot) if store is not None else None
-    prompts = prompts_for(settings, before, new_prompts)
+    before = with_new_prompts(before) if new_prompts else before
+    prompts, settings = prompts_for(settings, before), with_stored_settings(settings, before)
     spec = extract_spec(prompts, settings, load_names(settings).key)
-    settings = (with_current_rules(settings) if new_prompts else settings).with_stored_settings(before)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
     corpus = _read(input_url, root or "", settings, counter, read_bytes)
@@ -81,7 +82,7 @@ def estimate(
         evidence = _learn_from_journals(store, journal, settings, counter, spec, evidence)
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
-            stored = Settings().with_stored_settings(before).reports.model_from
+            stored = with_stored_settings(Settings(), snapshot.settings).reports.model_from
             if stored == settings.reports.model_from and "leiden" in snapshot.hierarchies[:1]:
                 rows["composed"] = snapshot.counts.get("composed_reports", 0)
             evidence = replace(evidence, counts=rows)

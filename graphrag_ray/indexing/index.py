@@ -23,6 +23,12 @@ from graphrag_ray.base.declarations import HIERARCHIES, JOURNALS, STAGES
 from graphrag_ray.base.errors import CorruptPart, LockLost
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
+from graphrag_ray.base.stored_settings import (
+    kept_settings,
+    snapshot_settings,
+    with_new_prompts,
+    with_stored_settings,
+)
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import Executor
 from graphrag_ray.engine.input_rows import InputRows
@@ -99,14 +105,14 @@ def index(
             rewrite all reports whose context changed.
         verify: Read every stored part first, and rebuild damaged ones.
         verify_input: Read every file of INPUT, even if its storage reports no change.
-        new_prompts: Use the package's prompts instead of the index's own.
+        new_prompts: Use the package's prompts and the defaults that belong to them (`with_new_prompts`).
 
     Raises:
         UsageError: INPUT, settings or prompts are invalid, or a deletion was refused. Nothing was spent.
         RunStopped: The run was stopped. Replies received so far are stored.
         StoreError: Storage failed.
     """
-    load_prompts(settings.prompts_dir, None if new_prompts else settings.prompts)
+    load_prompts(settings.prompts_dir, settings.prompts)
     load_names(settings)
     for warning in guessed_vocabularies(settings.models):
         observer.message(warning)
@@ -123,8 +129,8 @@ def index(
         run = Run(executor, settings, {}, None, observer, lock=lock, forced_steps=forced)
         run.parent = open_parent(run, add)
         previous = previous_settings(store, run.parent)
-        run.settings = with_file_contents(settings, previous, observer, new_prompts)
-        run.settings = run.settings.with_stored_settings(previous)
+        previous = with_new_prompts(previous) if new_prompts else previous
+        run.settings = with_stored_settings(with_file_contents(settings, previous, observer), previous)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
             old = run.parent.version
@@ -154,9 +160,10 @@ def index(
 
 def _kept_settings_note(run: Run, settings: Settings) -> str:
     """Name the settings in which the index differs from the defaults because it was built with others."""
-    kept = run.settings.differences(settings)
-    listed = "; ".join(kept)
-    return f"The index keeps settings it was built with: {listed}. Set them to change that." if kept else ""
+    listed = "; ".join(kept_settings(run.settings, settings))
+    if not listed:
+        return ""
+    return f"The index keeps settings: {listed}. Set them, or pass --new-prompts for new defaults."
 
 
 def _build_note(run: Run) -> str:
@@ -203,7 +210,7 @@ def _commit(
         version=__version__,
         tables=finished.tables,
         counts=counts,
-        settings=settings.snapshot_settings(),
+        settings=snapshot_settings(settings),
         steps=run.step_records,
         usage=run.accounts.to_dict(),
         next_human_readable_id=finished.next_human_readable_id,

@@ -20,10 +20,10 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import STAGES
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.index_settings import without_machine_settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.stored_settings import without_machine_settings
 from graphrag_ray.engine.dialogue_runner import (
     DialogueRunner,
     GaveUp,

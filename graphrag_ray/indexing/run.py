@@ -16,6 +16,7 @@ from graphrag_ray.base import logs, schema, unexpected_errors
 from graphrag_ray.base.errors import CorruptPart, ProcessDied
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import Prompt
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.engine.dialogue_runner import record_bug
 from graphrag_ray.engine.executor import (
@@ -287,7 +288,7 @@ class Run:
         return (
             self.step_records.keys() == before.keys()
             and all(self.step_records[n]["tables"] == before[n]["tables"] for n in before)
-            and self.parent.settings == self.settings.snapshot_settings()
+            and self.parent.settings == snapshot_settings(self.settings)
         )
 
     def sweep(self, work: Work[T], source: ItemSource[T], index: JournalIndex) -> SweepResult:

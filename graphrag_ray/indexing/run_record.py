@@ -22,6 +22,7 @@ from typing import Any
 from graphrag_ray.base import errors, logs
 from graphrag_ray.base.errors import EXIT_FAILED_ITEMS, BudgetSpent, GraphRagError, LockHeld, StoreError
 from graphrag_ray.base.keys import scrub
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.base.urls import redact_urls
 from graphrag_ray.base.wording import plural
 from graphrag_ray.engine.executor import SweepProgress
@@ -165,7 +166,7 @@ class RunRecorder:
         }
         changes |= {
             "usage": run.executor.spending.earlier.to_dict(),
-            "settings": run.settings.snapshot_settings(),
+            "settings": snapshot_settings(run.settings),
         }
         self.record = replace(self.record, steps=steps, **changes)
         self.written = False
@@ -206,7 +207,7 @@ def record_run(run: Run, options: Mapping[str, Any], now: Callable[[], float]) -
         started_at=now(),
         version=version("graphrag-ray"),
         given=options,
-        settings=run.settings.snapshot_settings(),
+        settings=snapshot_settings(run.settings),
         host=run.lock.holder.host,
         pid=run.lock.holder.pid,
     )

@@ -6,18 +6,19 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
+from graphrag_ray.base.connection_settings import OFFLINE_MODEL_ID
 from graphrag_ray.base.declarations import affected_dialogues
 from graphrag_ray.base.errors import PromptError, SettingsError
-from graphrag_ray.base.index_settings import (
-    OFFLINE_MODEL_ID,
-    REQUEST_RULES,
-    Settings,
-    stored_request_rules,
-    without_machine_settings,
-)
+from graphrag_ray.base.index_settings import REQUEST_RULES, Settings
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.prompts import Prompt, load_prompts, parse_prompt, stored_prompts
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.stored_settings import (
+    kept_settings,
+    stored_request_rules,
+    with_new_prompts,
+    with_stored_settings,
+)
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.base.wording import plural, price_hint
@@ -49,47 +50,29 @@ def with_name_lists(settings: Settings) -> Settings:
     return settings.model_copy(update={"names": names.model_copy(update=texts)})
 
 
-def with_file_contents(
-    settings: Settings, before: Mapping[str, Any] | None, observer: Observer, new_prompts: bool = False
-) -> Settings:
+def with_file_contents(settings: Settings, before: Mapping[str, Any] | None, observer: Observer) -> Settings:
     """Return settings that contain the prompts and names in files. See `prompts_for` for the arguments."""
-    prompts = stored_prompts(prompts_for(settings, before, new_prompts))
+    prompts = stored_prompts(prompts_for(settings, before))
     package = stored_prompts(load_prompts(settings.prompts_dir))
     if different := [name for name, text in prompts.items() if text != package[name]]:
         observer.message(
             f"Using the index's own prompts. These differ from the package's: {', '.join(different)}. Pass "
             "--new-prompts to use the package's prompts. Their cost is shown before any model is called."
         )
-    settings = with_current_rules(settings) if new_prompts else settings
     return with_name_lists(settings).model_copy(update={"prompts": prompts})
 
 
-def with_current_rules(settings: Settings) -> Settings:
-    """Return settings with the current rules for filling prompts, which come with new prompts."""
-    return settings.model_copy(update={"request_rules": REQUEST_RULES})
-
-
-def prompts_for(
-    settings: Settings, before: Mapping[str, Any] | None, new_prompts: bool = False
-) -> dict[str, Prompt]:
+def prompts_for(settings: Settings, before: Mapping[str, Any] | None) -> dict[str, Prompt]:
     """Return all prompts. An index keeps its own unless the settings name a folder with other prompts.
 
-    `before` are the settings stored in the index, if any. With `new_prompts`, the package's prompts replace
-    the index's, but not prompts in `settings` that differ from these. Raises PromptError and SettingsError.
+    `before` are the settings stored in the index, if any. Raises PromptError and SettingsError.
     """
-    index_prompts = prompts_of(before)
-    if new_prompts:
-        prompts = {name: text for name, text in settings.prompts.items() if text != index_prompts.get(name)}
-    else:
-        prompts = index_prompts | settings.prompts
-    return load_prompts(settings.prompts_dir, prompts)
+    return load_prompts(settings.prompts_dir, prompts_of(before) | settings.prompts)
 
 
 def prompts_of(before: Mapping[str, Any] | None) -> dict[Any, str]:
     """Return the prompts stored in the settings of an index, ignoring the prompts folder of its owner."""
-    if before is None:
-        return {}
-    return dict(parse_settings({"prompts": without_machine_settings(before).get("prompts", {})}).prompts)
+    return dict(parse_settings({"prompts": (before or {}).get("prompts", {})}).prompts)
 
 
 def describe_prompt_cost(
@@ -99,14 +82,16 @@ def describe_prompt_cost(
     before: Mapping[str, Any] | None,
     new_prompts: bool,
 ) -> str | None:
-    """Describe the cost of prompts that differ from the index's, or are filled by other rules.
+    """Describe the cost of prompts that differ from the index's, or are filled by other rules or settings.
 
     The estimate is the usage of the affected stages so far, at today's prices. Returns None if no prompt
     differs or nothing was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
     """
-    prompts = stored_prompts(prompts_for(settings, before, new_prompts))
+    after = with_new_prompts(before) if new_prompts else before
+    prompts = stored_prompts(prompts_for(settings, after))
     if before is None:
         return None
+    new_values = kept_settings(with_stored_settings(settings, after), with_stored_settings(settings, before))
     index_prompts, changed = prompts_of(before), []
     outdated = new_prompts and stored_request_rules(before) < REQUEST_RULES
     refilled = ("describe", "report", "summary") if outdated else ()
@@ -118,26 +103,27 @@ def describe_prompt_cost(
             previous = parse_prompt(name, index_prompts.get(name, "")).source
         if text != previous or name in refilled:
             changed.append(name)
-    affected = {stage for name in changed for stage in affected_dialogues(name)}
+    # Every new value changes what extraction or reports contain. `refilled` includes the latter.
+    names = [*changed, *("extract" for value in new_values if not value.startswith("reports."))]
+    affected = {stage for name in names for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
     for stage in stages:
         model = settings.model(settings.model_name(stage))
         if stage not in affected or model.is_local:
             continue
-        total, price = CallTotals(), highest_price(model)
-        for name, calls in compaction.totals(store, stage).by_model.items():
-            if name != OFFLINE_MODEL_ID:
-                usage = Usage(calls.prompt_tokens, calls.completion_tokens, calls.cached_tokens)
-                total.merge(
-                    CallTotals(
-                        calls=calls.calls,
-                        prompt_tokens=calls.prompt_tokens,
-                        completion_tokens=calls.completion_tokens,
-                        cost_pico_usd=cost_pico_usd(usage, price),
-                    )
-                )
-        if total.calls:
-            used[stage] = total
+        by_model = compaction.totals(store, stage).by_model
+        paid = [calls for name, calls in by_model.items() if name != OFFLINE_MODEL_ID]
+        if n_calls := sum(calls.calls for calls in paid):
+            prompt, reply, cached = (
+                sum(getattr(calls, f"{kind}_tokens") for calls in paid)
+                for kind in ("prompt", "completion", "cached")
+            )
+            used[stage] = CallTotals(
+                calls=n_calls,
+                prompt_tokens=prompt,
+                completion_tokens=reply,
+                cost_pico_usd=cost_pico_usd(Usage(prompt, reply, cached), highest_price(model)),
+            )
     if not used:
         return None
     in_total = CallTotals()
@@ -150,8 +136,9 @@ def describe_prompt_cost(
         parts.append(f"{label} {replies}, {totals.total_tokens:,} tokens, {cost}")
     unknown = next((stage for stage, totals in used.items() if totals.cost_usd is None), None)
     hint = f" Pass {price_hint(settings.model_name(unknown))} to see the cost." if unknown else ""
+    defaults = f" New defaults apply: {'; '.join(new_values)}." if new_values else ""
     return (
-        f"These prompts differ from the prompts of the index: {', '.join(changed)}. Requests that they "
-        "change are sent again, which costs at most about as much as these stages so far: "
+        f"These prompts differ from the prompts of the index: {', '.join(changed)}.{defaults} Requests that "
+        "they change are sent again, which costs at most about as much as these stages so far: "
         f"{'; '.join(parts)}.{hint}"
     )

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, TypeAlias
 
-from graphrag_ray.base.index_settings import Model, Price
+from graphrag_ray.base.connection_settings import Model, Price
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd
 

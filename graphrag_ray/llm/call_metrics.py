@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.instruments import Instrument, Recorder
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import CallTotals, Latencies

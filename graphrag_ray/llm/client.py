@@ -24,6 +24,7 @@ import openai
 from openai import RequestOptions
 from pydantic import SecretStr
 
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.base.errors import (
     CallError,
     FatalCallError,
@@ -31,7 +32,6 @@ from graphrag_ray.base.errors import (
     PermanentCallError,
     TransientCallError,
 )
-from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.keys import scrub
 from graphrag_ray.base.messages import (
     CallParameters,

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import FatalCallError, NoEndpoint, PermanentCallError
-from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,

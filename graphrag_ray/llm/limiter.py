@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import RequestTooLarge
-from graphrag_ray.base.index_settings import Model
 from graphrag_ray.llm.limits import CallOutcome, EndpointState, FreedPermit, LimiterState
 
 MAX_WANTS = 256  # maximum number of waiters per `acquire`, which never grants more

@@ -13,7 +13,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
-from graphrag_ray.base.index_settings import Endpoint
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.base.urls import display_url
 from graphrag_ray.llm.accounting import Latencies
 from graphrag_ray.llm.adaptive import AdaptiveBound

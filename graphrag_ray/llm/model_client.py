@@ -12,8 +12,8 @@ from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
-from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import (
     ChatReply,
     ChatRequest,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.base.errors import FatalCallError
-from graphrag_ray.base.index_settings import Endpoint, Model
 from graphrag_ray.base.keys import find_key
 from graphrag_ray.base.providers import Client, RemoteProvider
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
 
-from graphrag_ray.base.index_settings import Endpoint, Model, Price
+from graphrag_ray.base.connection_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
 
 # Picodollars per dollar. At 1 USD per million tokens, a token costs a million picodollars, so costs are

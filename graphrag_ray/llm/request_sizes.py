@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import RequestTooLarge
-from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.messages import ChatRequest
 from graphrag_ray.corpus.tokens import Vocabulary, count_tokens, vocabulary_for
 

@@ -25,6 +25,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import join_surrogates
 from graphrag_ray.base.plugins import PluginError
 from graphrag_ray.base.prompts import Prompt, load_prompts
+from graphrag_ray.base.stored_settings import with_stored_settings
 from graphrag_ray.base.unexpected_errors import describe_unexpected_error, is_unexpected
 from graphrag_ray.base.user_settings import require_known_addresses
 from graphrag_ray.base.wording import plural
@@ -143,7 +144,7 @@ class Index:
     def env(self) -> SearchEnv:
         model = self.settings.model(self.settings.model_name("map"))
         vocabulary = vocabulary_for(model.model, model.tokenizer).name
-        settings = self.settings.with_stored_settings(self.manifest.settings)
+        settings = with_stored_settings(self.settings, self.manifest.settings)
         return SearchEnv(
             settings.with_hierarchies_of(self.manifest.hierarchies),
             self.prompts or load_prompts(self.settings.prompts_dir),

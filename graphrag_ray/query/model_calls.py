@@ -10,8 +10,9 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import BudgetSpent, CallError, PermanentCallError
-from graphrag_ray.base.index_settings import Model, Query
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.messages import Dialogue, EmbeddingRequest, Reply, Request, StreamListener, Usage
 from graphrag_ray.engine.in_process import run_dialogues
 from graphrag_ray.engine.model_access import Ask, Models, StreamingAsk, open_gateway

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from graphrag_ray.base.connection_settings import OFFLINE_MODEL_ID, Model
 from graphrag_ray.base.errors import GraphRagError, PermanentCallError, StoreError, UsageError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, Model, Settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import Dialogue, Request, StreamListener
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.urls import display_url

@@ -15,8 +15,9 @@ import numpy as np
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES, HierarchyKind
 from graphrag_ray.base.errors import GraphRagError, UsageError
-from graphrag_ray.base.index_settings import Settings, without_machine_settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.stored_settings import without_machine_settings
 from graphrag_ray.corpus.embedding import Embedder
 from graphrag_ray.query.methods.method import Hit, LevelSearch, NameCounts, Rows, Search, Walk, WalkHit
 from graphrag_ray.query.model_calls import BaseAsker

@@ -8,8 +8,10 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
-from graphrag_ray.base.index_settings import Settings, Storage, without_machine_settings
+from graphrag_ray.base.connection_settings import Storage
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import load_settings, read_settings
+from graphrag_ray.base.stored_settings import without_machine_settings
 from graphrag_ray.base.user_settings import KnownModels
 from graphrag_ray.llm.pricing import highest_price
 from graphrag_ray.query.methods import methods

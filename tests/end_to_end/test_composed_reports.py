@@ -31,6 +31,14 @@ def test_a_model_writes_only_the_reports_on_larger_communities(known: World):
         assert report["summary"] and report["references"] and 1 <= report["rank"] <= 10
 
 
+def test_composed_reports_are_no_expected_work(known: World):
+    reports = known.table("community_reports")
+    known.write({"new.txt": "AAX knows ZZX."})
+    known.index()
+    (note,) = [note for note in known.observer.notes if "Expected work" in note]
+    assert note.endswith(f" of {sum(not r['composed'] for r in reports)} reports.")
+
+
 def test_later_runs_count_composed_reports_and_cost_nothing(known: World):
     asked, before = known.asked(), known.open().manifest.counts["composed_reports"]
     assert known.index().manifest.counts["composed_reports"] == before

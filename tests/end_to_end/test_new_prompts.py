@@ -17,6 +17,7 @@ from world import TOWN, Command, World, index_command
 
 from graphrag_ray import build_index
 from graphrag_ray.base import prompts
+from graphrag_ray.base.index_settings import REQUEST_RULES
 from graphrag_ray.base.prompts import bundled_prompts
 from graphrag_ray.base.wording import plural
 
@@ -169,6 +170,62 @@ def test_an_estimate_uses_the_prompts_of_the_index_or_new_ones(run: Command, wor
         return stages["extract"]["left"]["calls"]
 
     assert to_extract() == 0 and to_extract("--new-prompts") >= len(TOWN)
+
+
+EARLIER = {
+    "request_rules": 1,
+    "extraction": {
+        "entity_types": ["person", "organization", "location", "event", "work", "concept"],
+        "gleaning": "check",
+        "repeated_paragraphs": "keep",
+    },
+    "input": {"document_context": "metadata"},
+    "reports": {"model_from": 0, "role": "a clerk"},
+}
+
+
+def test_new_prompts_bring_the_defaults_that_belong_to_them(run: Command, world: World):
+    world.write(TOWN)
+    world.index(**EARLIER)
+    asked = world.asked()
+    refused = run(*index_command(world, *PRICE), "--new-prompts")
+    assert refused.exit_code == 2 and world.asked() == asked
+    assert "New defaults apply: " in refused.stderr and "extraction.gleaning: direct" in refused.stderr
+    assert "reports.role" not in refused.stderr
+    chosen = ["--set", "extraction.gleaning=check", "--set", "query.drift_breadth=3"]
+    assert run(*index_command(world, *chosen), "--new-prompts", "--yes").exit_code == 0
+    stored = world.open().manifest.settings
+    assert stored["extraction"]["gleaning"] == "check" and "product" in stored["extraction"]["entity_types"]
+    assert stored["input"]["document_context"] == "opening" and stored["request_rules"] == REQUEST_RULES
+    assert stored["reports"]["role"] == "a clerk" and stored["query"]["drift_breadth"] == 3
+    asked = world.asked()
+    assert run(*index_command(world)).exit_code == 0 and world.asked() == asked
+    assert run(*index_command(world), "--new-prompts", "--yes").exit_code == 0 and world.asked() == asked
+
+
+@pytest.mark.parametrize("has_own", [False, True], ids=["stored settings", "settings of the index"])
+def test_python_callers_get_new_prompts_with_the_settings_of_the_index(world: World, has_own: bool):
+    world.write(TOWN)
+    world.index(**EARLIER)
+    settings = world.open().settings if has_own else None
+    build_index(str(world.input), str(world.root), settings=settings, new_prompts=True, agree=len)
+    stored = world.open().manifest.settings
+    assert stored["extraction"]["gleaning"] == "direct" and stored["request_rules"] == REQUEST_RULES
+    assert stored["reports"]["role"] == "a clerk"
+
+
+def test_an_estimate_uses_the_settings_that_the_index_keeps_or_new_defaults(run: Command, world: World):
+    world.write(TOWN)
+    world.index(**EARLIER)
+
+    def left(*more: str) -> tuple[int, bool]:
+        found = json.loads(run("estimate", *index_command(world, *more, "--json")[1:]).stdout)
+        (extract,) = [stage for stage in found["stages"] if stage["stage"] == "extract"]
+        return extract["left"]["calls"], "glean_yes" in {a["name"] for a in found["assumptions"]}
+
+    assert left() == (0, True)
+    calls, checks = left("--new-prompts")
+    assert calls >= len(TOWN) and not checks
 
 
 def test_new_prompts_replace_unusable_ones(run: Command, world: World):

@@ -23,8 +23,8 @@ from served import Served, until
 from world import TOWN, Command, World, everything, model_options
 
 from graphrag_ray import open_index
+from graphrag_ray.base.connection_settings import Storage
 from graphrag_ray.base.errors import StoreError
-from graphrag_ray.base.index_settings import Storage
 from graphrag_ray.indexing.stages import document_parts
 from graphrag_ray.query.ask import Index
 from graphrag_ray.store import files, remote_files

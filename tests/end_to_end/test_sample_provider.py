@@ -8,8 +8,8 @@ from installed import install
 from world import TOWN
 
 from graphrag_ray import build_index, open_index
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.errors import GraphRagError
-from graphrag_ray.base.index_settings import Model
 from graphrag_ray.base.plugins import PluginError, Registry
 from graphrag_ray.base.providers import PROVIDERS, LocalProvider, RemoteProvider, load_provider
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from hostile_server import HostileServer, answer, endless, start_response, trickle
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import connection_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import (
     CallParameters,
@@ -61,21 +61,21 @@ class Calls:
     ) -> None:
         self.accounts, self.listener = Accounts(), RecordingListener()
         with HostileServer(respond) as self.server:
-            endpoint = index_settings.Endpoint(
+            endpoint = connection_settings.Endpoint(
                 base_url=self.server.base_url, api_key_env=None, max_in_flight=50
             )
             options = {
                 "model": "m",
                 "timeout_s": 5.0,
-                "price": index_settings.Price(input_usd_per_mtok=1),
+                "price": connection_settings.Price(input_usd_per_mtok=1),
             } | model
-            settings = index_settings.Model(provider="openai", endpoints=(endpoint,), **options)
+            settings = connection_settings.Model(provider="openai", endpoints=(endpoint,), **options)
             self.results = asyncio.run(self._all(settings, requests or (CHAT,), stream, max_attempts))
             self.sent, self.bodies = self.server.sent_bytes, self.server.bodies
         self.result = self.results[0]
 
     async def _all(
-        self, model: index_settings.Model, requests: Iterable[Request], stream: bool, max_attempts: int
+        self, model: connection_settings.Model, requests: Iterable[Request], stream: bool, max_attempts: int
     ) -> list[Any]:
         models = {"default": model}
         gateway = Gateway(

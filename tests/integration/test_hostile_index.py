@@ -20,8 +20,8 @@ from endpoint import Endpoint
 from stored_index import copied, rewrite, without_snapshot
 
 from graphrag_ray import build_index, open_index
+from graphrag_ray.base.connection_settings import OPENAI_URL
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import OPENAI_URL
 from graphrag_ray.cli.command_line import main
 from graphrag_ray.query.methods import methods
 from graphrag_ray.service.service_options import ServiceOptions

@@ -32,7 +32,7 @@ from endpoint import (
     unsupported,
 )
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import connection_settings
 from graphrag_ray.base.errors import FatalCallError, PermanentCallError, TransientCallError
 from graphrag_ray.base.messages import (
     CallParameters,
@@ -79,13 +79,13 @@ class World:
         model = {"model": "gpt-4o-mini", "timeout_s": 10.0} | model
         described = [
             e
-            if isinstance(e, index_settings.Endpoint)
-            else index_settings.Endpoint(
+            if isinstance(e, connection_settings.Endpoint)
+            else connection_settings.Endpoint(
                 base_url=e.base_url, **({"max_in_flight": 100} if limits is None else limits)
             )
             for e in endpoints
         ]
-        self.model = index_settings.Model(provider="openai", endpoints=tuple(described), **model)
+        self.model = connection_settings.Model(provider="openai", endpoints=tuple(described), **model)
         self.accounts = Accounts()
         self.environ = {"OPENAI_API_KEY": KEY} if environ is None else environ
         self.max_attempts, self.force_yes_no = max_attempts, force_yes_no
@@ -254,7 +254,7 @@ def test_unreachable_endpoint_is_named_after_all_attempts():
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}/v1"
-        world = World(index_settings.Endpoint(base_url=url), max_attempts=2)
+        world = World(connection_settings.Endpoint(base_url=url), max_attempts=2)
         error = world.run_one(chat())
     assert isinstance(error, RetriesExhausted)
     assert error.attempts == 2
@@ -338,12 +338,12 @@ def test_error_for_a_missing_key_names_the_variable_and_the_node():
 
 def test_endpoint_without_a_key_gets_no_authorization_header():
     with Endpoint() as endpoint:
-        described = index_settings.Endpoint(
+        described = connection_settings.Endpoint(
             base_url=endpoint.base_url, api_key_env=None, headers={"X-Team": "graphs"}
         )
         assert World(described, environ={}).run_one(chat()).text == "Hello."
         assert World(described).run_one(chat()).text == "Hello."
-        with_key = index_settings.Endpoint(base_url=endpoint.base_url)
+        with_key = connection_settings.Endpoint(base_url=endpoint.base_url)
         World(with_key).run_one(chat())
     request = endpoint.requests[0]
     assert ["Authorization" in r.headers for r in endpoint.requests] == [False, False, True]
@@ -513,8 +513,8 @@ def test_slow_call_is_hedged_and_returns_one_reply():
 def test_endpoints_have_their_own_key_model_name_and_price():
     with Endpoint(key="key-of-a") as a, Endpoint(key="key-of-b") as b:
         described = [
-            index_settings.Endpoint(base_url=a.base_url, api_key_env="A_KEY", max_in_flight=1),
-            index_settings.Endpoint(
+            connection_settings.Endpoint(base_url=a.base_url, api_key_env="A_KEY", max_in_flight=1),
+            connection_settings.Endpoint(
                 base_url=b.base_url, api_key_env="B_KEY", model="gpt-4o", max_in_flight=1
             ),
         ]
@@ -559,8 +559,8 @@ def test_endpoint_that_rejects_the_key_is_dropped(caplog):
 
 def test_lost_endpoint_does_not_stop_the_work():
     with Endpoint(lambda body: Answer("b", delay_s=0.01)) as alive:
-        gone = index_settings.Endpoint(base_url="http://127.0.0.1:9/v1", max_in_flight=5)
-        here = index_settings.Endpoint(base_url=alive.base_url, max_in_flight=5)
+        gone = connection_settings.Endpoint(base_url="http://127.0.0.1:9/v1", max_in_flight=5)
+        here = connection_settings.Endpoint(base_url=alive.base_url, max_in_flight=5)
         replies = World(gone, here, max_attempts=8).run(*[chat(f"call {i}") for i in range(60)])
     assert [r.text for r in replies] == ["b"] * 60
 

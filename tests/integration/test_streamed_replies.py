@@ -22,7 +22,7 @@ from endpoint import (
 )
 from scripted import Answers
 
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import connection_settings
 from graphrag_ray.base.errors import CallError, FatalCallError, PermanentCallError
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Message, Usage
 from graphrag_ray.llm.accounting import Accounts
@@ -62,9 +62,9 @@ def ask(
         await asyncio.sleep(0)
 
     async def one(endpoint: Endpoint) -> CallResult[Any] | CallError:
-        at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None, max_in_flight=4)
-        price = index_settings.Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
-        model = index_settings.Model(
+        at = connection_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None, max_in_flight=4)
+        price = connection_settings.Price(input_usd_per_mtok=1.0, output_usd_per_mtok=2.0)
+        model = connection_settings.Model(
             provider="openai", model="gpt-4o-mini", endpoints=(at,), timeout_s=10.0, price=price
         )
         gateway = Gateway(
@@ -99,8 +99,8 @@ def test_pieces_of_a_stream_add_up_to_the_reply():
 
 def test_reply_without_a_listener_is_not_streamed():
     with Endpoint() as endpoint:
-        at = index_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None)
-        model = index_settings.Model(provider="openai", model="m", endpoints=(at,))
+        at = connection_settings.Endpoint(base_url=endpoint.base_url, api_key_env=None)
+        model = connection_settings.Model(provider="openai", model="m", endpoints=(at,))
         (client,) = PROVIDER.connect(model, {})
 
         async def one() -> None:

@@ -71,7 +71,7 @@ def estimate(
         with options.naming_root(opts.root):
             parent = read_latest(store)
         stored, url = (parent.settings if parent else None), store.url
-    settings = opts.settings(stored, url)
+    settings = opts.settings(stored, url, new_prompts)
     forecast = make_forecast(
         options.input_of(input_url, settings),
         settings,

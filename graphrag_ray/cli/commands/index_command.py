@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--new-prompts",
     is_flag=True,
-    help="Use the package's prompts, not the index's. Asks to confirm the cost.",
+    help="Replace the prompts and earlier defaults that the index keeps. Asks to confirm the cost.",
 )
 @click.option("--yes", is_flag=True, help="Accept the cost of --new-prompts without asking.")
 @options.address
@@ -100,7 +100,7 @@ def index(
     input_name = function or (display_path(input_url) if input_url else None)
     attempt = {"input": input_name, "add": add, "allow_deletes": allow_deletes}
     with _recorded(opts, attempt) as store:
-        settings = _settings(store, opts, observer)
+        settings = _settings(store, opts, observer, new_prompts)
         done = build_index(
             _rows_of(function, input_url) if function else options.input_of(input_url, settings),
             opts.root,
@@ -170,7 +170,7 @@ def _recorded(opts: IndexOptions, attempt: Mapping[str, Any]) -> Iterator[Store]
         yield store
 
 
-def _settings(store: Store, opts: IndexOptions, observer: Observer) -> Settings:
+def _settings(store: Store, opts: IndexOptions, observer: Observer, new_prompts: bool) -> Settings:
     """Return the settings from --config or the index, and print where they come from. Raises UsageError."""
     from graphrag_ray.indexing.build import previous_record
     from graphrag_ray.store import locks, run_records
@@ -184,7 +184,7 @@ def _settings(store: Store, opts: IndexOptions, observer: Observer) -> Settings:
         before = (
             previous_record(store) if opts.config is None and (parent or last or not names_model) else None
         )
-    settings = opts.settings((before.settings or {}) if before else None, store.url)
+    settings = opts.settings((before.settings or {}) if before else None, store.url, new_prompts)
     if parent:
         if opts.config is None:
             observer.message(

@@ -159,8 +159,8 @@ def _options(opts: IndexOptions, values: Mapping[str, Any]) -> tuple[ServiceOpti
     """Return the service options, and the settings for the newest snapshot. Raises UsageError."""
     from pydantic import ValidationError
 
-    from graphrag_ray.base.index_settings import without_machine_settings
     from graphrag_ray.base.settings_file import read_settings
+    from graphrag_ray.base.stored_settings import without_machine_settings
     from graphrag_ray.base.user_settings import KnownModels
     from graphrag_ray.service.service_options import ServiceOptions
 

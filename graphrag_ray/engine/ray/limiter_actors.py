@@ -21,7 +21,7 @@ from ray.exceptions import ActorUnschedulableError, RayActorError, RayError, Tas
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from graphrag_ray.base import logs
-from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.logs import LogConfig
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.metrics import RayRecorder

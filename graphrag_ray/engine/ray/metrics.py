@@ -26,7 +26,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util import metrics as ray_metrics
 
-from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.instruments import PREFIX, Instrument
 from graphrag_ray.engine.executor import SweepResult
 from graphrag_ray.llm.call_metrics import CALL_METRICS, ENDPOINT_METRICS, CallMeter, metric_values

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.accounting import CombinedLimits, sum_known
 from graphrag_ray.llm.pricing import cost_usd, price_of

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
+from graphrag_ray.base.dates import iso_date
 from graphrag_ray.base.ids import document_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatRequest, item_key
@@ -36,6 +37,7 @@ class CorpusCounts:
     """Sums over chunks, in tokens of the extraction model's vocabulary unless stated otherwise.
 
     Attributes:
+        dated: Documents with a readable date.
         chunk_tokens: Tokens of the chunks' texts.
         prompt_tokens: Tokens of the first requests, including the system message.
         beginning_tokens: Tokens of the beginnings of documents, if a model writes notes on them.
@@ -50,6 +52,7 @@ class CorpusCounts:
 
     files: int = 0
     documents: int = 0
+    dated: int = 0
     unreadable: int = 0
     chunks: float = 0
     chunk_tokens: float = 0
@@ -153,6 +156,7 @@ class ChunkCounter:
         total = sum(item.prompt_tokens for item in sent)
         self.corpus = self.corpus.plus(
             documents=1,
+            dated=bool(iso_date(document.date or "")),
             chunks=len(cuts),
             chunk_tokens=sum(c.n_tokens for c in cuts),
             prompt_tokens=total,

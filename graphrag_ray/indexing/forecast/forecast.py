@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,7 @@ ATTRIBUTED_FILL = 0.46  # mean size of an attributed community relative to the l
 INNER_RELATIONSHIPS = 0.25  # share of relationships within one community of the finest level
 # Nodes that fit into a summary's context next to a long one, how full the context is, and clusters per node.
 NODES_PER_SUMMARY, SUMMARY_FILL, CLUSTERS_PER_NODE = 6.0, 0.65, 1.04
+_PERIOD = "2023-01-01 to 2023-12-31"
 _MEASURED = "measured on the podcasts and on Wikipedia passages"
 
 
@@ -332,6 +334,11 @@ class _Basis:
         request = next(dialogue)
         assert isinstance(request, ChatRequest)
         return sum(self.tokens(stage, m.content) + TOKENS_PER_MESSAGE for m in request.messages)
+
+    def with_period(self, stage: str, dialogue: Callable[[str], Dialogue[Any]]) -> float:
+        """Count the tokens of a first request that states the period of its documents if they have dates."""
+        without, dated = (self.first_request(stage, dialogue(period)) for period in ("", _PERIOD))
+        return without + (dated - without) * _ratio(self.corpus.dated, self.corpus.documents)
 
     def reply(self, prompt: str, value: float, source: str) -> float:
         """Return the tokens of a reply: measured if there are enough calls, otherwise `value`."""
@@ -589,7 +596,7 @@ def _description_volume(basis: _Basis, kinds: Mapping[str, NameCounts]) -> tuple
 def _report_call(basis: _Basis) -> tuple[float, float]:
     """Return the tokens of a report's prompt without its data, and the tokens of the report."""
     spec = report_spec(basis.settings, basis.prompts)
-    fixed = float(basis.first_request("report", report(Context("", {}, 0), spec)) + MEAN_HEADING_TOKENS)
+    fixed = basis.with_period("report", partial(report, Context("", {}, 0), spec)) + MEAN_HEADING_TOKENS
     if needs_overview(basis.settings, basis.prompts):
         fixed += ABOUT_TOKENS
     limit = min(spec.max_tokens, spec.call.max_output_tokens or spec.max_tokens)
@@ -601,8 +608,8 @@ def _report_call(basis: _Basis) -> tuple[float, float]:
 
 def _composed_share(basis: _Basis, name: str, hierarchy: str) -> float:
     """Return the share of a hierarchy's reports that are composed without a model call."""
-    model_from = 0 if basis.offline("report") else basis.settings.reports.model_from
-    share, source, counts = COMPOSED_SHARES[hierarchy][model_from], _MEASURED, basis.evidence.counts
+    share = COMPOSED_SHARES[hierarchy][basis.settings.composes_below]
+    source, counts = _MEASURED, basis.evidence.counts
     if share and hierarchy == "leiden" and "composed" in counts and counts["communities"]:
         share, source = counts["composed"] / counts["communities"], "measured on the index at --root"
     return min(1.0, basis.assume.take(name, share, source)) if share else 0.0
@@ -662,7 +669,7 @@ def _attributed_report_volume(
 def _summary_volume(basis: _Basis) -> Volume:
     """Forecast the summaries of a tree over chunks, level by level."""
     spec, options, corpus = summary_spec(basis.settings, basis.prompts), basis.settings.tree, basis.corpus
-    fixed = basis.first_request("summary", summary(Context("", {}, 0), spec))
+    fixed = basis.with_period("summary", partial(summary, Context("", {}, 0), spec))
     budget = context_tokens(options, basis.settings.chunking)
     limit = spec.output_tokens(round(SUMMARY_FILL * budget))
     limit = min(limit, spec.call.max_output_tokens or limit)

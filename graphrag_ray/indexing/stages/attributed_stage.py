@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.graph import attributed_communities
 from graphrag_ray.graph.attributed_communities import ClusteredLevel, LevelNodes
 from graphrag_ray.graph.communities import sort_edges_by_community
@@ -255,7 +256,7 @@ def _previous_level(
 
     All are None if there is no such level, if it is damaged, or if the settings differ.
     """
-    parent, settings, no_level = run.parent, run.settings.snapshot_settings(), (None, None, None)
+    parent, settings, no_level = run.parent, snapshot_settings(run.settings), (None, None, None)
     if parent is None or step not in parent.steps or {CLUSTER_STEP, REPORT_STEP} & run.forced_steps:
         return no_level
     if any(parent.settings.get(name) != settings[name] for name in ("attributed", "communities")):

@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.corpus.tokens import vocabulary_for
 from graphrag_ray.engine.executor import PARTITION, Tables
 from graphrag_ray.graph.communities import build_communities, sort_edges_by_community
@@ -294,7 +295,7 @@ def _previous_partition(run: Run) -> PreviousPartition | None:
     parent = run.parent
     if parent is None or "communities" not in parent.steps or "communities" in run.forced_steps:
         return None
-    if parent.settings.get("communities") != run.settings.snapshot_settings()["communities"]:
+    if parent.settings.get("communities") != snapshot_settings(run.settings)["communities"]:
         return None
     before = run.parent_results["communities"]
     if not before.parts("hierarchy"):  # written by another version

@@ -19,6 +19,7 @@ from graphrag_ray.base import schema
 from graphrag_ray.base.errors import InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.base.wording import plural
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.document_context import identify
@@ -82,7 +83,7 @@ def read_rows(run: Run, source: InputRows, add: bool, allow_deletes: bool) -> Re
 
 def _known_rows(run: Run) -> npt.NDArray[np.bytes_]:
     """Return the sorted row keys of the parent, or none if this run would chunk the same rows differently."""
-    now, previous = run.settings.snapshot_settings(), run.parent.settings if run.parent else {}
+    now, previous = snapshot_settings(run.settings), run.parent.settings if run.parent else {}
     is_same = all(previous.get(name) == now[name] for name in ("input", "chunking", "models", "stages"))
     if run.code_changed or run.damaged or not is_same:
         return np.empty(0, "S32")

@@ -24,6 +24,7 @@ from graphrag_ray.base import index_settings, schema
 from graphrag_ray.base.errors import ProcessDied
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.base.urls import protocol_of, redact_urls
 from graphrag_ray.base.wording import plural
@@ -150,7 +151,7 @@ def _split_files(
         [stable_id("file", file.path), file.version_hash, *span] if file.version_hash else None
         for _, file, *span in scans
     ]
-    depends_on = [run.settings.snapshot_settings()["input"], limit]
+    depends_on = [snapshot_settings(run.settings)["input"], limit]
     plan = run.reuse_plan("read", scans, depends_on, ("segments",), identities=versions)
     has_ranges = {n: _supports_ranges(files[n], options) for n in {n for n, *_ in plan.new_inputs}}
     scan = partial(_scan, run.settings.input, options, limit)
@@ -294,7 +295,7 @@ def _read_splits(
 
     Splits with failures are read again in every run.
     """
-    settings, stored = run.settings, run.settings.snapshot_settings()
+    settings, stored = run.settings, snapshot_settings(run.settings)
     model = settings.model(settings.model_name("extract"))
     vocabulary = vocabulary_for(model.model, model.tokenizer).name
     versions = [

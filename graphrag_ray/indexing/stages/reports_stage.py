@@ -126,7 +126,7 @@ class ReportWork:
             _vocabulary(run, "report"),
             rewrite_threshold,
             rules=spec.rules,
-            model_from=0 if run.settings.model(spec.call.model).provider == "offline" else options.model_from,
+            model_from=run.settings.composes_below,
             report_tokens=options.max_output_tokens,
         )
         start = partial(_start, partial(report, spec=spec), blocks, budget)

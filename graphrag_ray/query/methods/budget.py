@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from graphrag_ray.base.connection_settings import Price
 from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
-from graphrag_ray.base.index_settings import Price, Query
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.wording import plural, price_hint
 from graphrag_ray.graph.context_plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.report_context import Count, content_for_context

@@ -11,7 +11,8 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from graphrag_ray.base.index_settings import Price, Query, SearchedKind, Settings
+from graphrag_ray.base.connection_settings import Price
+from graphrag_ray.base.index_settings import Query, SearchedKind, Settings
 from graphrag_ray.base.messages import Dialogue
 from graphrag_ray.base.prompts import Prompt
 from graphrag_ray.graph.report_context import Count

@@ -9,11 +9,18 @@ import pytest
 import yaml
 
 import graphrag_ray
-from graphrag_ray.base import index_settings
+from graphrag_ray.base import stored_settings
+from graphrag_ray.base.connection_settings import OFFLINE_MODEL_ID, Model
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID, REQUEST_RULES, Model, Settings
+from graphrag_ray.base.index_settings import REQUEST_RULES, Settings
 from graphrag_ray.base.settings_file import load_settings, parse_settings
 from graphrag_ray.base.settings_parsing import setting_keys
+from graphrag_ray.base.stored_settings import (
+    snapshot_settings,
+    with_new_prompts,
+    with_stored_settings,
+    without_machine_settings,
+)
 
 ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
 
@@ -317,37 +324,43 @@ def test_a_known_reasoning_model_has_extra_tokens_for_reasoning(name, room):
 )
 def test_an_index_keeps_its_corpus_description(given, before, about):
     settings = parse_settings({"corpus": {"description": given}})
-    assert settings.with_stored_settings(before).corpus.description == about
+    assert with_stored_settings(settings, before).corpus.description == about
 
 
 def test_a_model_does_not_reuse_the_corpus_description_of_the_offline_engine():
-    offline = parse_settings({"corpus": {"description": "Mills."}}).snapshot_settings()
+    offline = snapshot_settings(parse_settings({"corpus": {"description": "Mills."}}))
     paid = parse_settings(ONLINE)
-    assert Settings().with_stored_settings(offline).corpus.description == "Mills."
-    assert paid.with_stored_settings(offline).corpus.description is None
+    assert with_stored_settings(Settings(), offline).corpus.description == "Mills."
+    assert with_stored_settings(paid, offline).corpus.description is None
     told = paid.with_description("Mills.")
-    assert paid.with_stored_settings(told.snapshot_settings()).corpus.description == "Mills."
-    assert told.with_stored_settings(offline).corpus.description == "Mills."
+    assert with_stored_settings(paid, snapshot_settings(told)).corpus.description == "Mills."
+    assert with_stored_settings(told, offline).corpus.description == "Mills."
 
 
-RENAMED = [(s, old, new) for s, keys in index_settings._RENAMED.items() for old, new in keys.items()]
+RENAMED = [(s, old, new) for s, keys in stored_settings._RENAMED.items() for old, new in keys.items() if new]
 
 
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
 def test_stored_settings_with_old_names_are_read_under_their_new_ones(section, old, new):
-    default = getattr(Settings(), section).model_dump(mode="json")[new]
-    stored = Settings().snapshot_settings()
-    stored[section][old] = stored[section].pop(new)
-    assert index_settings.without_machine_settings(stored) == Settings().snapshot_settings()
-    both = {section: {old: "ignored", new: default}}
-    assert index_settings.without_machine_settings(both) == {section: {new: default}}
+    values = without_machine_settings(Settings().model_dump(mode="json"))[section]
+    default = values[new]
+    of_version = {"request_rules": 1}
+    stored = {key: value for key, value in values.items() if key != new} | {old: default}
+    assert without_machine_settings({**of_version, section: stored}) == {**of_version, section: values}
+    both = {**of_version, section: {old: "ignored", new: default}}
+    assert without_machine_settings(both) == {**of_version, section: {new: default}}
     with pytest.raises(SettingsError, match=f"{section}.{old}"):
         parse_settings({section: {old: default}})
 
 
+def test_removed_stored_settings_are_ignored():
+    stored = {"chunking": {"boundaries": "words", "size": 300}, "descriptions": {"alike": 0.5}}
+    assert without_machine_settings(stored) == {"chunking": {"size": 300}, "descriptions": {}}
+
+
 @pytest.mark.parametrize("section", [None, 5, "a", ["a"], {}])
 def test_malformed_sections_of_stored_settings_are_left_for_validation(section):
-    assert index_settings.without_machine_settings({"query": section}) == {"query": section}
+    assert without_machine_settings({"query": section}) == {"query": section}
 
 
 def test_prepend_metadata_is_auto_or_column_names():
@@ -374,13 +387,13 @@ def test_prepended_metadata_excludes_title_and_date():
     ],
 )
 def test_an_index_keeps_its_settings_until_another_value_is_set(given, before, kept):
-    settings = parse_settings({"reports": given}).with_stored_settings(before)
+    settings = with_stored_settings(parse_settings({"reports": given}), before)
     assert settings.reports.role == kept
 
 
 def test_an_index_keeps_several_settings_of_a_section():
     before = {"reports": {"role": "a clerk", "model_from": 3}}
-    reports = parse_settings({"reports": {"max_output_tokens": 900}}).with_stored_settings(before).reports
+    reports = with_stored_settings(parse_settings({"reports": {"max_output_tokens": 900}}), before).reports
     assert (reports.role, reports.model_from, reports.max_output_tokens) == ("a clerk", 3, 900)
 
 
@@ -393,13 +406,13 @@ def test_an_index_keeps_several_settings_of_a_section():
         ({"reports": {"model_from": 4}}, {"reports": {}}, 4, 1),
         ({"request_rules": 2}, {"reports": {}}, 0, 2),
         ({}, {"request_rules": 2, "reports": {"model_from": 5}}, 5, 2),
-        ({}, {"request_rules": 10**30}, 0, REQUEST_RULES),
+        ({}, {"request_rules": 10**30}, 5, REQUEST_RULES),
         ({}, {"request_rules": -3}, 0, 1),
         ({}, {"request_rules": ["of", "a", "stranger"]}, 0, 1),
     ],
 )
 def test_an_index_of_an_earlier_version_keeps_its_requests(given, before, model_from, rules):
-    settings = parse_settings(given).with_stored_settings(before)
+    settings = with_stored_settings(parse_settings(given), before)
     assert (settings.reports.model_from, settings.request_rules) == (model_from, rules)
 
 
@@ -412,7 +425,7 @@ def test_the_offline_engine_keeps_the_first_rules():
 
 def test_an_index_keeps_the_settings_that_would_repeat_model_calls():
     made = {"chunking": {"prepend_metadata": ["author"]}, "embeddings": {"include_titles": False}}
-    settings = parse_settings({"chunking": {"size": 300}}).with_stored_settings(made)
+    settings = with_stored_settings(parse_settings({"chunking": {"size": 300}}), made)
     assert settings.chunking.prepend_metadata == ("author",) and settings.chunking.size == 300
     assert not settings.embeddings.include_titles
 
@@ -427,5 +440,50 @@ def test_an_index_keeps_the_settings_that_would_repeat_model_calls():
     ],
 )
 def test_an_index_made_before_a_setting_existed_keeps_the_earlier_behaviour(given, before, kept):
-    settings = parse_settings({"extraction": given}).with_stored_settings(before)
+    settings = with_stored_settings(parse_settings({"extraction": given}), before)
     assert settings.extraction.repeated_paragraphs == kept
+
+
+EARLIER = {
+    "extraction": {"entity_types": ["person", "organization", "location", "event", "work", "concept"]},
+    "input": {"document_context": "metadata"},
+    "reports": {"role": "a clerk"},
+    "query": {
+        "drift_breadth": 3,
+        "fgrag_context_tokens": 9_000,
+        "archrag_k": 5,
+        "neighbours": 3,
+    },
+    "prompts": {"report": "Write {context}."},
+}
+
+
+def test_new_prompts_replace_earlier_defaults_and_keep_the_choices_of_the_owner():
+    settings = with_stored_settings(Settings(), with_new_prompts(EARLIER))
+    assert settings == Settings(reports={"role": "a clerk"})
+    chosen = {"entity_types": ["drug"], "gleaning": "check"}
+    mine = with_stored_settings(parse_settings({"extraction": chosen}), with_new_prompts(EARLIER))
+    assert mine.extraction.model_dump(mode="json").items() >= chosen.items()
+    own_types = with_new_prompts({"extraction": {"entity_types": ["drug"], "gleaning": "check"}})
+    assert own_types["extraction"] == {"entity_types": ["drug"]}
+
+
+def test_new_prompts_keep_settings_chosen_after_their_defaults_changed():
+    chosen = {"extraction": {"gleaning": "check"}, "prompts": EARLIER["prompts"]}
+    stored = snapshot_settings(parse_settings(chosen))
+    assert with_new_prompts(stored) == stored | {"prompts": {}}
+
+
+MALFORMED = {"extraction": 5, "query": ["a"], "request_rules": "b"}
+
+
+@pytest.mark.parametrize("before", [None, {}, EARLIER, MALFORMED])
+def test_new_prompts_are_adopted_once(before):
+    adopted = with_new_prompts(before)
+    assert with_new_prompts(adopted) == adopted and adopted["request_rules"] == REQUEST_RULES
+
+
+def test_an_index_follows_new_defaults_for_questions():
+    assert without_machine_settings(EARLIER)["query"] == {"fgrag_context_tokens": 9_000}
+    chosen = snapshot_settings(parse_settings({"query": {"drift_breadth": 3}}))
+    assert chosen["query"] == {"drift_breadth": 3} == without_machine_settings(chosen)["query"]

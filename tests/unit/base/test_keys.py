@@ -3,8 +3,8 @@ import socket
 
 import pytest
 
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.base.errors import FatalCallError
-from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.keys import STARS, find_key, scrub
 from graphrag_ray.base.urls import display_url
 

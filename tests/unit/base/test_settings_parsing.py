@@ -11,9 +11,10 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import Settings, without_machine_settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, read_settings
 from graphrag_ray.base.settings_parsing import setting_keys
+from graphrag_ray.base.stored_settings import without_machine_settings
 
 DEEP = "[" * 5_000
 ODD = [

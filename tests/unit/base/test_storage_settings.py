@@ -6,9 +6,10 @@ import sys
 
 import pytest
 
+from graphrag_ray.base.connection_settings import Storage
 from graphrag_ray.base.errors import InputError, SettingsError
-from graphrag_ray.base.index_settings import Storage
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings, resolve_storage
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.base.urls import find_secret_options, protocol_of
 from graphrag_ray.indexing.stages.input_listing import scan_input
 from graphrag_ray.store.files import Store
@@ -126,7 +127,7 @@ def test_the_name_of_a_token_source_is_not_a_secret():
 
 def test_snapshots_do_not_store_storage_settings():
     settings = parse_settings({"storage": HERE, "input": {"storage": HERE, "text_column": "body"}})
-    kept = settings.snapshot_settings()
+    kept = snapshot_settings(settings)
     assert "storage" not in kept and "storage" not in kept["input"]
     assert parse_settings(kept).input.text_column == "body"
 

@@ -12,10 +12,12 @@ import yaml
 from click.testing import CliRunner
 
 import graphrag_ray
+from graphrag_ray.base.connection_settings import OPENAI_URL, Endpoint, Model
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import OPENAI_URL, Endpoint, Model, Settings, without_machine_settings
+from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.settings_file import load_settings, load_storage, parse_settings
 from graphrag_ray.base.settings_parsing import setting_keys
+from graphrag_ray.base.stored_settings import snapshot_settings, without_machine_settings
 from graphrag_ray.base.user_settings import (
     KnownModels,
     UserSettings,
@@ -58,7 +60,7 @@ def test_snapshots_store_no_settings_of_the_machine():
             "prompts_dir": "prompts",
         }
     )
-    kept = settings.snapshot_settings()
+    kept = snapshot_settings(settings)
     assert sorted(kept["models"]["default"]) == [
         "context_window", "embedding_dimensions", "max_output_tokens", "model", "needs_address", "provider",
         "reasoning_effort", "reasoning_tokens", "tokenizer",
@@ -68,7 +70,7 @@ def test_snapshots_store_no_settings_of_the_machine():
     assert not {"url", "storage", "aliases_file", "blocklist_file"} & (
         kept["input"].keys() | kept["names"].keys()
     )
-    assert without_machine_settings(kept) == kept == parse_settings(kept).snapshot_settings()
+    assert without_machine_settings(kept) == kept == snapshot_settings(parse_settings(kept))
 
 
 def test_user_settings_of_a_model_are_found_by_id_or_name(own_settings: Path):

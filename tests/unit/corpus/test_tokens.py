@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from linear_time import too_slow
 
+from graphrag_ray.base.connection_settings import OFFLINE_MODEL_ID
 from graphrag_ray.base.errors import SettingsError
-from graphrag_ray.base.index_settings import OFFLINE_MODEL_ID
 from graphrag_ray.corpus import tokens
 from graphrag_ray.corpus.tokens import (
     VOCABULARIES,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphrag_ray.base.index_settings import Endpoint, Model
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.model_access import MAX_SLOTS, OFFLINE_SLOTS, UNBOUNDED_SLOTS, Models
 from graphrag_ray.store.files import Store

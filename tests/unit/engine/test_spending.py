@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from graphrag_ray.base.connection_settings import Endpoint, Model, Price
 from graphrag_ray.base.errors import BudgetSpent, SettingsError
-from graphrag_ray.base.index_settings import Budget, Endpoint, Model, Price
+from graphrag_ray.base.index_settings import Budget
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.spending import FIRST_ITEMS, Spending, check_prices
 from graphrag_ray.llm.accounting import Accounts, CallTotals, InFlight, Latencies

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.index_settings import Endpoint, Model
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.ray.worker_pool import MAX_WORKERS, MIN_WORKERS, Node, workers_on
 

@@ -9,6 +9,7 @@ import pytest
 from graphrag_ray.base.errors import CorruptPart
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.engine.in_process import LocalExecutor
 from graphrag_ray.engine.model_access import Models
 from graphrag_ray.engine.observer import Observer
@@ -54,7 +55,7 @@ def test_step_that_cannot_continue_from_a_snapshot_is_repeated_without_it(tmp_pa
 
 
 def test_hierarchies_in_the_format_of_another_version_are_not_reused(tmp_path: Path):
-    settings = parse_settings({}).snapshot_settings()
+    settings = snapshot_settings(parse_settings({}))
     steps = {name: {"tables": {}} for name in ("read", "merge", "describe", "communities", "reports")}
     steps["communities"] = {"tables": {"hierarchy_nodes": [[["tables/a.parquet", 1, 1]]]}}
     run, _ = run_at(tmp_path, Manifest(1, None, "", "", {}, steps=steps, settings=settings))

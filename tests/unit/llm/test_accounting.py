@@ -3,7 +3,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.index_settings import Endpoint, Model
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.accounting import (
     Accounts,

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from simulated_server import MIXTURE_MEAN, Server, World, batching, fixed, sharing
 
-from graphrag_ray.base.index_settings import Endpoint
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.engine.ray.limiter_actors import MAX_LINGER_S
 from graphrag_ray.llm.adaptive import MAX_BOUND, AdaptiveBound
 from graphrag_ray.llm.limits import CallOutcome, LimiterState

@@ -12,7 +12,7 @@ import certifi
 import httpx2
 import pytest
 
-from graphrag_ray.base.index_settings import Endpoint, Model
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.llm import client
 
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphrag_ray.base.index_settings import Endpoint
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.llm.limit_headers import MAX_WAIT_S, LimitHeaders, RateLimitInfo, parse_duration
 from graphrag_ray.llm.limits import CallOutcome, LimiterState
 

@@ -2,8 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.base.errors import RequestTooLarge
-from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.llm.limits import MAX_GROUP, CallOutcome, LimiterState
 
 

@@ -3,6 +3,7 @@ import asyncio
 import pytest
 from scripted import HELLO, FakeClient, World, chat, embedding, vectors
 
+from graphrag_ray.base.connection_settings import Endpoint
 from graphrag_ray.base.errors import (
     CallError,
     FatalCallError,
@@ -10,7 +11,6 @@ from graphrag_ray.base.errors import (
     RequestTooLarge,
     TransientCallError,
 )
-from graphrag_ray.base.index_settings import Endpoint
 from graphrag_ray.base.messages import ChatReply, EmbeddingReply, Usage
 from graphrag_ray.llm.accounting import InFlight
 from graphrag_ray.llm.call_failures import NoAnswer, ParameterRefused, PromptTruncated, RetriesExhausted

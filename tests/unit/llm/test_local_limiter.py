@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from graphrag_ray.base.index_settings import Endpoint, Model
+from graphrag_ray.base.connection_settings import Endpoint, Model
 from graphrag_ray.llm.limiter import LocalLimiter
 
 

@@ -2,7 +2,7 @@ import socket
 
 import pytest
 
-from graphrag_ray.base.index_settings import Endpoint, Model, Price
+from graphrag_ray.base.connection_settings import Endpoint, Model, Price
 from graphrag_ray.base.messages import Usage
 from graphrag_ray.llm.pricing import cost_pico_usd, cost_usd, highest_price, price_of
 

@@ -1,6 +1,6 @@
 import pytest
 
-from graphrag_ray.base.index_settings import Model
+from graphrag_ray.base.connection_settings import Model
 from graphrag_ray.llm.request_sizes import guessed_vocabularies
 
 

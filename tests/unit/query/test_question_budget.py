@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.connection_settings import Model, Price
 from graphrag_ray.base.errors import BudgetSpent, PermanentCallError, SettingsError, TransientCallError
-from graphrag_ray.base.index_settings import Model, Price, Query
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.messages import (
     CallParameters,
     ChatReply,

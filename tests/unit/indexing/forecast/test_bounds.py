@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from graphrag_ray.base.index_settings import Endpoint, Model, Price
+from graphrag_ray.base.connection_settings import Endpoint, Model, Price
 from graphrag_ray.indexing.forecast.bounds import (
     Latency,
     Replies,

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from graphrag_ray.base.dates import period_sentence
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_file import parse_settings
+from graphrag_ray.corpus.tokens import count_tokens
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.graph.extraction_dialogue import EntityRecord, ExtractedRecords, RelationshipRecord
 from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
@@ -39,9 +41,9 @@ def count_entities(chunks: list[ExtractedRecords]) -> float:
 
 
 def forecast_corpus(
-    n_chunks: int, evidence: Evidence, assumptions: dict[str, float] | None = None
+    n_chunks: int, evidence: Evidence, assumptions: dict[str, float] | None = None, dated: int = 0
 ) -> Forecast:
-    corpus = CorpusCounts(chunks=n_chunks, prompt_tokens=2_000 * n_chunks)
+    corpus = CorpusCounts(documents=10, dated=dated, chunks=n_chunks, prompt_tokens=2_000 * n_chunks)
     return forecast(SETTINGS, PROMPTS, corpus, evidence, assumptions or {})
 
 
@@ -102,3 +104,16 @@ def test_hierarchy_has_no_more_levels_than_communities(n: int, levels: int):
     chunks = zipf_chunks(n, seed=1)
     counts = forecast_corpus(n, Evidence(chunks), {"communities_per_entity": 0.2, "entities": 8.0 * n})
     assert counts.graph["levels"] == levels
+
+
+def test_prompts_of_reports_state_the_period_of_dated_documents():
+    def report(dated: int) -> tuple[float, float]:
+        chunks = zipf_chunks(100, seed=1)
+        stages = forecast_corpus(100, Evidence(chunks, chunks), dated=dated).stages
+        (volume,) = [s.volume for s in stages if s.volume.stage == "report"]
+        return volume.calls, volume.prompt_tokens
+
+    calls, undated = report(0)
+    sentence = count_tokens(period_sentence("2023-01-01 to 2023-12-31"), "o200k_base")
+    assert report(10)[1] - undated == pytest.approx(calls * sentence, rel=0.2)
+    assert report(5)[1] - undated == pytest.approx((report(10)[1] - undated) / 2)

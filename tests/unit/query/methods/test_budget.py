@@ -10,8 +10,9 @@ from driving import COUNT, Snapshot
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graphrag_ray.base.connection_settings import Price
 from graphrag_ray.base.errors import BudgetSpent, SettingsError, UsageError
-from graphrag_ray.base.index_settings import Price, Query
+from graphrag_ray.base.index_settings import Query
 from graphrag_ray.base.prompts import PLACEHOLDERS
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.graph.context_plan import HEADING_TOKENS, MIN_CONTEXT_TOKENS, NUMBER_TOKENS

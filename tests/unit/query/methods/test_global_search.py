@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from driving import Snapshot
 
+from graphrag_ray.base.connection_settings import Price
 from graphrag_ray.base.errors import BudgetSpent, LevelNotFound, SettingsError, UsageError
-from graphrag_ray.base.index_settings import Price
 from graphrag_ray.query.methods.answer import Answer
 from graphrag_ray.query.methods.global_search import search
 from graphrag_ray.query.methods.method import Dialogues, Question, Rows

@@ -16,6 +16,7 @@ from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.json_replies import ReplyProblem
 from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
 from graphrag_ray.base.prompts import load_prompts, parse_prompt
+from graphrag_ray.base.stored_settings import snapshot_settings
 from graphrag_ray.graph.context_plan import MIN_CONTEXT_TOKENS
 from graphrag_ray.graph.descriptions import describe_spec
 from graphrag_ray.graph.extraction_dialogue import claims_spec, extract_spec
@@ -345,7 +346,7 @@ def test_replayed_dialogue_is_identical(replies: list[str]) -> None:
 )
 def test_answer_language_defaults_to_question_language(way: str) -> None:
     prompts = load_prompts()
-    kept = Settings.model_validate(Settings().snapshot_settings())  # as stored in a snapshot
+    kept = Settings.model_validate(snapshot_settings(Settings()))  # as stored in a snapshot
     for made_with in (Settings(), kept):
         spoken = map_reduce.build_spec("map", made_with, prompts, 100, way).language
         assert spoken == "the language of the question"
