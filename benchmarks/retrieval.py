@@ -5,7 +5,6 @@
     python benchmarks/retrieval.py --known-items 100 --root INDEX
     python benchmarks/retrieval.py --keywords questions.csv --root INDEX --methods hybrid local vector
     python benchmarks/retrieval.py ../shared/data/musique --root INDEX --contexts passages.jsonl --methods ppr
-    python benchmarks/retrieval.py --volumes passages.jsonl > volumes.jsonl
 
 A corpus is a folder with `questions.jsonl`, or such a file, for example in benchmarks/questions. Its rows
 have `question`, and `supporting_titles` or `supporting_ids` (paths if the documents are files). They may have
@@ -27,9 +26,6 @@ as written.
 --contexts measures the context that a model is shown: its tokens, its chunks, the share of the required
 passages with a sentence in it, the share of questions with all of them and, if the questions have an
 `answer`, the share of answers that occur in it. "tokens per question" adds up the contexts of all steps.
-
---volumes prints documents of nine shuffled passages each (with a fixed seed), so that most of a chunk is
-irrelevant. Index them with chunking.size=1200, and pass the original file to --contexts.
 
 Queries use the models of the index, so they are free with the offline engine. Set PYTHONPATH to an earlier
 version of the code, with an index built by it, to compare versions. Prints measurements; asserts nothing.
@@ -66,7 +62,7 @@ CUTS = (1, 5, 10)
 ALL_WITHIN = 8
 MOST = 50
 SEED, RARE_SHARE, FEWEST_WORDS = 20_261_125, 0.1, 4
-VOLUME, FEWEST_SENTENCE_WORDS = 9, 5
+FEWEST_SENTENCE_WORDS = 5
 TEXTS: Mapping[str, Sequence[str]] = {
     "text_units": ("text",),
     "entities": ("title", "description"),
@@ -172,15 +168,6 @@ def by_method(method: str) -> Callable[[Index, str], list[str]]:
     return read
 
 
-def write_volumes(passages: Path) -> None:
-    """Print documents of VOLUME shuffled passages each."""
-    texts = [json.loads(line)["text"] for line in passages.read_text("utf-8").splitlines()]
-    random.Random(SEED).shuffle(texts)
-    for n, start in enumerate(range(0, len(texts), VOLUME)):
-        text = "\n\n".join(texts[start : start + VOLUME])
-        print(json.dumps({"id": f"v{n}", "title": f"Volume {n}", "text": text}))
-
-
 def words_of(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold()))
 
@@ -258,7 +245,6 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, nargs="?")
     parser.add_argument("--root")
     parser.add_argument("--contexts", type=Path, metavar="JSONL", help="passages; measures contexts")
-    parser.add_argument("--volumes", type=Path, metavar="JSONL", help="passages; prints long documents")
     parser.add_argument("--methods", nargs="*", default=METHODS)
     parser.add_argument(
         "--half", type=int, choices=(0, 1), help="use questions with even (0) or odd (1) numbers"
@@ -268,9 +254,6 @@ def main() -> None:
         "--keywords", type=Path, metavar="CSV", help="questions for the shares of content words"
     )
     options = parser.parse_args()
-    if options.volumes:
-        write_volumes(options.volumes)
-        return
     if not options.root:
         parser.error("pass --root")
     index = open_index(options.root)
