@@ -432,10 +432,10 @@ class Query(Section):
     lightrag_mode: Literal["local", "global", "hybrid", "mix"] = "mix"
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
     both; mix: both and the chunks nearest to the question."""
-    lightrag_entity_tokens: PositiveInt = 3_000
+    lightrag_entity_tokens: PositiveInt = 4_000
     """lightrag: token budget for entities in a context of 30,000. It shrinks with a smaller context. LightRAG's
     own is 6,000."""
-    lightrag_relationship_tokens: PositiveInt = 3_000
+    lightrag_relationship_tokens: PositiveInt = 4_000
     """lightrag: token budget for relationships in a context of 30,000, as for entities. LightRAG's own is
     8,000."""
     lightrag_context_tokens: Annotated[int, Field(ge=256)] | None = None
@@ -443,7 +443,7 @@ class Query(Section):
     lightrag_min_similarity: Annotated[float, Field(ge=0, le=1)] = 0.5
     """lightrag: minimum similarity of entities and relationships to the question, as a share of the highest.
     0: no minimum, and ordered as published."""
-    lightrag_chunks: PositiveInt = 20
+    lightrag_chunks: PositiveInt = 40
     """lightrag: maximum number of chunks in the context."""
     hierarchy: HierarchyName | None = None
     """Hierarchy with the levels and reports to search. null: the first of the index."""
@@ -496,7 +496,7 @@ class Query(Section):
     """local: minimum similarity of entities, relationships, claims and reports to the question, as a share of
     the highest of their kind, except for entities that the question names. 0: no minimum, and relationships
     and claims are not ordered by similarity."""
-    local_chunks: PositiveInt = 15
+    local_chunks: PositiveInt = 40
     """local: maximum number of chunks in the context."""
     cache_mb: NonNegativeInt = 256
     """Size in MB of the row cache for later questions. Memory-mapped indexes are not counted."""

@@ -267,8 +267,9 @@ MAX_CHARACTERS = 400
 MAX_KNOWN = 10
 
 INSUFFICIENT = (
-    "If the passages hold only a part of the answer, or a link on the way to it is missing, the whole reply "
-    "is the English word Insufficient, in every form and language: what is missing is looked up then."
+    "If a link on the way to the answer is missing, or one of several things that the question asks for by "
+    "name, the whole reply is the English word Insufficient, in every form and language: what is missing is "
+    "looked up then. A broad question is answered with what the passages hold."
 )
 LAST = (
     "Nothing more can be looked up. If a part is missing, give what the passages hold and say what is "

@@ -120,7 +120,7 @@ def searches(snap: Snapshot) -> dict[str, tuple[str, int]]:
 )
 def test_each_mode_searches_its_kinds(mode: str, kinds: set[str]):
     _, snap = ask(mode)
-    by = {"entity": (LOW, TOP_K), "relationship": (HIGH, TOP_K), "text_unit": ("What about ALICE ?", 20)}
+    by = {"entity": (LOW, TOP_K), "relationship": (HIGH, TOP_K), "text_unit": ("What about ALICE ?", 40)}
     assert searches(snap) == {kind: of for kind, of in by.items() if kind in kinds}
 
 
