@@ -433,8 +433,8 @@ class Query(Section):
     """lightrag: local: entities by low-level keywords; global: relationships by high-level keywords; hybrid:
     both; mix: both and the chunks nearest to the question."""
     lightrag_entity_tokens: PositiveInt = 4_000
-    """lightrag: token budget for entities in a context of 30,000. It shrinks with a smaller context. LightRAG's
-    own is 6,000."""
+    """lightrag: token budget for entities in a context of 30,000. It shrinks with a smaller context.
+    LightRAG's own is 6,000."""
     lightrag_relationship_tokens: PositiveInt = 4_000
     """lightrag: token budget for relationships in a context of 30,000, as for entities. LightRAG's own is
     8,000."""

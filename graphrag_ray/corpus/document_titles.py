@@ -1,7 +1,7 @@
 """Labels and headers that identify a document in contexts and search: title, date and selected metadata.
 
-A title is omitted if the chunk's text begins with it or if it only counts the rows of a table. A title made
-from the file name is not omitted, because it may be all that distinguishes documents.
+A title is omitted if it only counts the rows of a table, and in a header if the chunk's text begins with it.
+A title made from the file name is not omitted, because it may be all that distinguishes documents.
 """
 
 from __future__ import annotations
@@ -44,14 +44,12 @@ def name_from_title(title: str | None, path: str, row: str) -> str:
     return _BRACKETED.sub("", full_title) or full_title
 
 
-def document_label(
-    title: str | None, date: str | None, path: str, row: str, text: str = "", metadata: str = ""
-) -> str:
+def document_label(title: str | None, date: str | None, path: str, row: str, metadata: str = "") -> str:
     """Return title, date and metadata in one line for a context: `Minutes (2023-09-14); author: Mara Venn`.
 
-    `text` is the text of the chunk, `more` the result of `document.metadata_lines`.
+    `metadata` is the result of `document.metadata_lines`.
     """
-    displayed_title, day = _title_to_display(title, path, row, text), _shorten_line(date)
+    displayed_title, day = _title_to_display(title, path, row), _shorten_line(date)
     about = f"{displayed_title} ({day})" if displayed_title and day else displayed_title or day
     return "; ".join(filter(None, [about, *metadata.splitlines()]))
 
@@ -61,8 +59,8 @@ def document_header(
 ) -> str:
     """Return the lines above a chunk's text when it is embedded and indexed for search.
 
-    Parts of file names and dates in words are added because questions use them. The arguments are those of
-    `document_label`.
+    Parts of file names and dates in words are added because questions use them. `text` is the text of the
+    chunk, and the other arguments are those of `document_label`.
     """
     displayed_title = _title_to_display(title, path, row, text)
     if displayed_title and not explicit_title(title, path, row):
@@ -73,7 +71,7 @@ def document_header(
     return "\n".join([*lines, "", ""]) if lines else ""
 
 
-def _title_to_display(title: str | None, path: str, row: str, text: str) -> str:
+def _title_to_display(title: str | None, path: str, row: str, text: str = "") -> str:
     folded = _shorten_line(title)
     counts_rows = row.isdecimal() and folded == _shorten_line(f"{PurePosixPath(path).stem} {row}")
     return "" if not folded or counts_rows or begins_with(text, folded) else folded

@@ -333,15 +333,12 @@ def _label_units(store: Store, group: tuple[list[Part], list[Part]]) -> Iterator
     units, documents = group
     columns = ["id", "title", "creation_date", "path", "row"]
     label_of = {
-        row["id"]: partial(
-            document_label, row["title"], row["creation_date"], row["path"] or "", row["row"] or ""
-        )
+        row["id"]: document_label(row["title"], row["creation_date"], row["path"] or "", row["row"] or "")
         for row in read_table(store, documents, columns, schema.DOCUMENTS).to_pylist()
     }
     for part in units:
         table = read_part(store, part, ["id", "text", "document_id"])
-        pairs = zip(table["document_id"].to_pylist(), table["text"].to_pylist(), strict=True)
-        labels = [label_of[document](text) if document in label_of else "" for document, text in pairs]
+        labels = [label_of.get(document, "") for document in table["document_id"].to_pylist()]
         yield {"units": table.select(["id", "text"]).append_column("header", pa.array(labels, pa.string()))}
 
 

@@ -212,19 +212,11 @@ def with_documents(rows: Sequence[Row], env: SearchEnv) -> Steps[list[Row]]:
         return list(rows)
     wanted = ["id", "title", "creation_date", "path", "row", *(["raw_data"] if columns else [])]
     table = yield Rows("documents", wanted, list(ids))
-    label_of = {
-        d["id"]: partial(
-            document_label,
-            *(d["title"], d["creation_date"], d["path"] or "", d["row"] or ""),
-            metadata=metadata_lines(parse_raw_data(d["raw_data"]), columns) if columns else "",
-        )
-        for d in table.to_pylist()
-    }
-    labels = [label_of[r["document_id"]](r["text"]) if r["document_id"] in label_of else "" for r in rows]
-    shortened = {
-        text: text
-        if env.count(text) <= limit
-        else longest_prefix_that_fits(text, lambda start: env.count(start) <= limit)
-        for text in set(labels)
-    }
-    return [{**row, "document": shortened[text]} for row, text in zip(rows, labels, strict=True)]
+    label_of = {}
+    for d in table.to_pylist():
+        metadata = metadata_lines(parse_raw_data(d["raw_data"]), columns) if columns else ""
+        label = document_label(d["title"], d["creation_date"], d["path"] or "", d["row"] or "", metadata)
+        if env.count(label) > limit:
+            label = longest_prefix_that_fits(label, lambda start: env.count(start) <= limit)
+        label_of[d["id"]] = label
+    return [{**row, "document": label_of.get(row["document_id"], "")} for row in rows]

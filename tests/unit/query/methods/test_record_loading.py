@@ -28,8 +28,8 @@ def test_chunk_has_title_and_date_of_document():
     assert record.fields == ("Minutes (2023-09-14)", "It rained.")
 
 
-def test_title_is_not_repeated():
-    assert told("Minutes\nIt rained.", title="Minutes").fields == ("", "Minutes It rained.")
+def test_label_is_equal_for_all_chunks():
+    assert told("Minutes\nIt rained.", title="Minutes").fields == ("Minutes", "Minutes It rained.")
 
 
 def test_chunk_of_unknown_document_is_loaded():
