@@ -39,8 +39,8 @@ marked † belong to this machine or to one run: they are neither written to a s
 The keys marked † of `models.NAME`, and `storage`, can also be set for all commands in your user settings: see
 [How a machine finds its models](../guides/models.md#how-a-machine-finds-its-models).
 
-An index keeps the values of the keys marked ‡ until you set others, even if a newer version has other
-defaults, because a change repeats model calls: see
+Even with `--config`, an index keeps the values of the keys marked ‡ that the file does not set, although a
+newer version may have other defaults, because a change repeats model calls: see
 [New prompts and defaults](../guides/costs.md#new-prompts-and-defaults).
 
 Settings never contain secrets, only the name of the environment variable or file that holds one."""

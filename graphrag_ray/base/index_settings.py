@@ -460,7 +460,7 @@ class Query(Section):
     """drift: number of rounds of follow-up questions."""
     drift_breadth: PositiveInt = 2
     """drift: maximum number of follow-up questions per round."""
-    drift_context_tokens: Annotated[int, Field(ge=256)] = 3_000
+    drift_context_tokens: Annotated[int, Field(ge=256)] = 6_000
     """drift: token budget of the context of the primer, and of each follow-up question."""
     drift_hypothesis: bool = True
     """drift: also search near a hypothetical answer (one short call; not with the offline engine)."""
@@ -635,7 +635,7 @@ class Settings(Section):
 
     @property
     def composes_below(self) -> int:
-        """The number of entities from which communities have reports by a model. 0: all of them."""
+        """Communities with fewer entities get composed reports. 0 if all reports are written."""
         return 0 if self.model(self.model_name("report")).provider == "offline" else self.reports.model_from
 
     @property

@@ -80,11 +80,11 @@ OPTIONAL = frozenset(
 """Placeholders that a prompt may omit, because prompts stored by earlier versions lack some of them."""
 
 
-WORDS_PER_TOKEN: Mapping[str, float] = {"prose": 0.6, "cited": 0.5, "json": 0.5, "any": 9 / 16}
+WORDS_PER_TOKEN: Mapping[str, float] = {"prose": 0.6, "cited": 0.5, "any": 9 / 16}
 """Limit in words per token of the limit in tokens, by form of reply.
 
-Less than the words per token in replies of a strong model: 0.8 in prose, 0.68 with references, and 0.6 in
-JSON with references (benchmarks/RESULTS.md). So a model can finish a reply that is slightly too long.
+Less than the words per token in replies of a strong model: 0.8 in prose, 0.6 to 0.7 with references
+(benchmarks/RESULTS.md). So a model can finish a reply that is slightly too long.
 "any" is the limit of indexing requests by the first `request_rules`.
 """
 

@@ -16,10 +16,15 @@ from graphrag_ray.base.index_settings import REQUEST_RULES, Corpus, Query, Setti
 from graphrag_ray.base.providers import PROVIDERS
 
 STICKY_SETTINGS = (
-    *(("extraction", "entity_types"), ("extraction", "gleaning"), ("input", "document_context")),
-    *(("chunking", "prepend_metadata"), ("descriptions", "concatenate_up_to_tokens")),
-    *(("embeddings", "include_titles"), ("extraction", "repeated_paragraphs")),
-    *(("reports", "role"), ("reports", "model_from")),
+    ("extraction", "entity_types"),
+    ("extraction", "gleaning"),
+    ("extraction", "repeated_paragraphs"),
+    ("input", "document_context"),
+    ("chunking", "prepend_metadata"),
+    ("descriptions", "concatenate_up_to_tokens"),
+    ("embeddings", "include_titles"),
+    ("reports", "role"),
+    ("reports", "model_from"),
 )
 """Settings that an index keeps until another value is set, because a change repeats model calls."""
 _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
@@ -31,7 +36,17 @@ _EARLIER_DEFAULTS: Mapping[tuple[str, str], Any] = {
 }
 """Defaults before `request_rules` 2, or the behaviour before the setting existed. An index that stores such a
 value keeps it until `index --new-prompts`."""
-_EARLIER_QUERY = {"drift_breadth": 3, "fgrag_context_tokens": 4_000, "lightrag_context_tokens": 30_000}
+_EARLIER_QUERY: Mapping[str, Any] = {
+    "drift_breadth": 3,
+    "drift_context_tokens": 1_000,
+    "fgrag_context_tokens": 4_000,
+    "lightrag_chunks": 20,
+    "lightrag_context_tokens": 30_000,
+    "lightrag_entity_tokens": 6_000,
+    "lightrag_relationship_tokens": 8_000,
+    "local_chunks": 15,
+}
+"""Defaults of earlier versions, which stored all settings for questions. They count as not set."""
 _RENAMED: Mapping[str, Mapping[str, str | None]] = {
     "attributed": {
         "augment": "similarity_links",
@@ -82,7 +97,7 @@ def with_stored_settings(settings: Settings, before: Mapping[str, Any] | None) -
     Args:
         before: Settings in the snapshot of the index, or in the record of its last run.
     """
-    before, update = _with_current_keys(before or {}), dict[str, Any]()
+    before, update = _upgraded(before or {}), dict[str, Any]()
     earlier = _EARLIER_DEFAULTS if before and stored_request_rules(before) < 2 else {}
     for name, key in STICKY_SETTINGS:
         section, value = update.get(name, getattr(settings, name)), _stored_value(before, name, key)
@@ -99,20 +114,20 @@ def with_stored_settings(settings: Settings, before: Mapping[str, Any] | None) -
     return settings.model_copy(update=update)
 
 
-def with_new_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the settings of an index without what `index --new-prompts` replaces by that of a new index.
+def without_outdated_prompts(before: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Remove from the settings of an index everything that `index --new-prompts` replaces.
 
-    These are its prompts, the rules for filling them, and the settings that still have an earlier default.
+    These are its prompts, the rules for filling them, and values that equal an earlier default.
     """
-    stored = _with_current_keys(before or {})
+    stored = _upgraded(before or {})
     for (section, key), default in _EARLIER_DEFAULTS.items() if stored_request_rules(stored) < 2 else ():
         if _stored_value(stored, section, key) == default:
             stored[section] = {k: value for k, value in stored[section].items() if k != key}
     return {**stored, "prompts": {}, "request_rules": REQUEST_RULES}
 
 
-def kept_settings(settings: Settings, other: Settings) -> list[str]:
-    """Return the settings that an index keeps and that differ from those of `other`, as `key: value`."""
+def sticky_differences(settings: Settings, other: Settings) -> list[str]:
+    """Return the sticky settings that differ from those of `other`, as `key: value`."""
     return [
         f"{name}.{key}: {', '.join(value) if isinstance(value, tuple) else value}"
         for name, key in STICKY_SETTINGS
@@ -122,7 +137,7 @@ def kept_settings(settings: Settings, other: Settings) -> list[str]:
 
 def stored_corpus_description(stored: Mapping[str, Any]) -> str | None:
     """Return the corpus description in the settings of a snapshot, which may be malformed."""
-    text = _stored_value(_with_current_keys(stored), "corpus", "description")
+    text = _stored_value(_upgraded(stored), "corpus", "description")
     return normalize_description(text) if isinstance(text, str) else None
 
 
@@ -145,18 +160,20 @@ def _stored_value(stored: Mapping[str, Any], section: str, key: str) -> Any:
     return values.get(key) if isinstance(values, Mapping) else None
 
 
-def _with_current_keys(settings: Mapping[str, Any]) -> dict[str, Any]:
+def _upgraded(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Convert stored settings to the current names, without removed settings.
 
-    Versions that stored no `request_rules` stored all settings for questions: remove defaults among them.
+    Earlier versions stored all settings for questions. Defaults among them are removed, so that questions
+    follow the current ones.
     """
     current = dict(settings)
     for section, names in _RENAMED.items():
         if isinstance(values := settings.get(section), Mapping):
             renamed = {new: values[old] for old, new in names.items() if new and old in values}
             current[section] = renamed | {key: v for key, v in values.items() if key not in names}
-    if "request_rules" not in settings and isinstance(query := current.get("query"), Mapping):
-        now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY
+    now, earlier = Query().model_dump(mode="json"), _EARLIER_QUERY
+    query = current.get("query")
+    if isinstance(query, Mapping) and ("request_rules" not in settings or len(query) > len(now) / 2):
         defaults = {key: (value, earlier.get(key, value)) for key, value in now.items()}
         current["query"] = {key: value for key, value in query.items() if value not in defaults.get(key, ())}
     return current
@@ -168,7 +185,7 @@ def without_machine_settings(settings: Mapping[str, Any]) -> dict[str, Any]:
     Apply this to all settings read from an index. An earlier version may have stored them, and the index may
     come from an untrusted source.
     """
-    result: dict[str, Any] = _without_machine(_with_current_keys(settings), Settings)
+    result: dict[str, Any] = _without_machine(_upgraded(settings), Settings)
     models = settings.get("models")
     for name, model in models.items() if isinstance(models, Mapping) else ():
         if not isinstance(model, Mapping):

@@ -100,12 +100,12 @@ class IndexOptions:
             new_prompts: Leave out stored settings that new prompts replace.
         """
         from graphrag_ray.base.settings_file import load_settings
-        from graphrag_ray.base.stored_settings import with_new_prompts, without_machine_settings
+        from graphrag_ray.base.stored_settings import without_machine_settings, without_outdated_prompts
         from graphrag_ray.base.user_settings import KnownModels
 
         base, known = None, None
         if self.config is None and stored is not None:
-            stored = with_new_prompts(stored) if new_prompts else stored
+            stored = without_outdated_prompts(stored) if new_prompts else stored
             base, known = without_machine_settings(stored), KnownModels.read(root)
         overrides = overrides_of(self.config, self.overrides, self.short, base)
         return load_settings(self.config, overrides, base, known)

@@ -103,7 +103,7 @@ def report(context: Context, spec: ReportSpec, period: str = "") -> Dialogue[Rep
         "language": spec.language,
         "about": spec.about,
         "period": period_sentence(period),
-        **reply_lengths(spec.max_tokens, "json" if spec.rules else "any"),
+        **reply_lengths(spec.max_tokens, "cited" if spec.rules else "any"),
     }
     messages, schema = spec.prompt.fill(variables), schema_of(ReportDraft)
     request = ChatRequest("report", messages, spec.call, variables, response="json", schema=schema)

@@ -17,7 +17,11 @@ from graphrag_ray.base.errors import FatalCallError, SettingsError, UsageError
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.providers import RemoteProvider, load_provider
 from graphrag_ray.base.settings_file import load_settings, parse_settings, resolve_storage
-from graphrag_ray.base.stored_settings import snapshot_settings, with_new_prompts, without_machine_settings
+from graphrag_ray.base.stored_settings import (
+    snapshot_settings,
+    without_machine_settings,
+    without_outdated_prompts,
+)
 from graphrag_ray.base.user_settings import KnownModels, remember_endpoints, require_known_addresses
 from graphrag_ray.corpus.parse import missing_column_fault
 from graphrag_ray.engine.executor import Executor
@@ -50,15 +54,17 @@ def resolve_settings(
 
     With `new_prompts`, settings from an index lose what new prompts replace.
     """
-    if not isinstance(settings, Settings):
-        store = Store(root, resolve_storage(None, storage).fsspec_options(root))
+    given = settings if isinstance(settings, Settings) else None
+    store = Store(root, resolve_storage(given, storage).fsspec_options(root))
+    previous = previous_record(store) if settings is None or new_prompts else None
+    stored = without_machine_settings(previous.settings) if previous else None
+    if given and new_prompts and stored and given.prompts and given.prompts == stored.get("prompts"):
+        # These settings come from the index.
+        settings = parse_settings(without_outdated_prompts(given.model_dump(mode="json", exclude_unset=True)))
+    elif not isinstance(settings, Settings):
         if settings is None:
-            previous = previous_record(store)
-            settings = without_machine_settings(previous.settings) if previous else None
-            settings = with_new_prompts(settings) if settings and new_prompts else settings
+            settings = without_outdated_prompts(stored) if stored and new_prompts else stored
         settings = load_settings(None, (), settings, KnownModels.read(store.url))
-    elif new_prompts and settings.prompts:  # They come from an index.
-        settings = parse_settings(with_new_prompts(settings.model_dump(mode="json", exclude_unset=True)))
     return settings.model_copy(update={"storage": resolve_storage(settings, storage)})
 
 

@@ -15,7 +15,7 @@ from graphrag_ray.base.errors import CorruptPart, DialogueFailed, InputError
 from graphrag_ray.base.ids import stable_id
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
-from graphrag_ray.base.stored_settings import with_new_prompts, with_stored_settings
+from graphrag_ray.base.stored_settings import with_stored_settings, without_outdated_prompts
 from graphrag_ray.base.unexpected_errors import is_unexpected
 from graphrag_ray.corpus.document import Document, Unreadable
 from graphrag_ray.corpus.repeated_paragraphs import Span
@@ -69,7 +69,7 @@ def estimate(
     store = Store(root, settings.storage.fsspec_options(root)) if root is not None else None
     snapshot = latest_readable(store)[0] if store is not None else None
     before = previous_settings(store, snapshot) if store is not None else None
-    before = with_new_prompts(before) if new_prompts else before
+    before = without_outdated_prompts(before) if new_prompts else before
     prompts, settings = prompts_for(settings, before), with_stored_settings(settings, before)
     spec = extract_spec(prompts, settings, load_names(settings).key)
     journal = JournalIndex.load(store, "extract") if store is not None else None
@@ -83,8 +83,10 @@ def estimate(
         if snapshot is not None:
             rows = {n: sum(p.rows for p in snapshot.parts(n)) for n in ("entities", "communities")}
             stored = with_stored_settings(Settings(), snapshot.settings).reports.model_from
-            if stored == settings.reports.model_from and "leiden" in snapshot.hierarchies[:1]:
-                rows["composed"] = snapshot.counts.get("composed_reports", 0)
+            n_composed = snapshot.counts.get("composed_reports", 0)  # 0 if the offline engine wrote them
+            is_leiden = "leiden" in snapshot.hierarchies[:1]
+            if is_leiden and stored == settings.reports.model_from and (n_composed or not stored):
+                rows["composed"] = n_composed
             evidence = replace(evidence, counts=rows)
     result = forecast(settings, prompts, corpus, evidence, assumptions or {})
     notes = [*result.notes]

@@ -24,10 +24,10 @@ from graphrag_ray.base.errors import CorruptPart, LockLost
 from graphrag_ray.base.index_settings import Settings
 from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.stored_settings import (
-    kept_settings,
     snapshot_settings,
-    with_new_prompts,
+    sticky_differences,
     with_stored_settings,
+    without_outdated_prompts,
 )
 from graphrag_ray.base.urls import display_path
 from graphrag_ray.engine.executor import Executor
@@ -105,7 +105,7 @@ def index(
             rewrite all reports whose context changed.
         verify: Read every stored part first, and rebuild damaged ones.
         verify_input: Read every file of INPUT, even if its storage reports no change.
-        new_prompts: Use the package's prompts and the defaults that belong to them (`with_new_prompts`).
+        new_prompts: Use the current prompts and their defaults (`without_outdated_prompts`).
 
     Raises:
         UsageError: INPUT, settings or prompts are invalid, or a deletion was refused. Nothing was spent.
@@ -129,7 +129,7 @@ def index(
         run = Run(executor, settings, {}, None, observer, lock=lock, forced_steps=forced)
         run.parent = open_parent(run, add)
         previous = previous_settings(store, run.parent)
-        previous = with_new_prompts(previous) if new_prompts else previous
+        previous = without_outdated_prompts(previous) if new_prompts else previous
         run.settings = with_stored_settings(with_file_contents(settings, previous, observer), previous)
         run.prompts = load_prompts(settings.prompts_dir, run.settings.prompts)
         if run.parent is not None and run.code_changed:
@@ -160,10 +160,12 @@ def index(
 
 def _kept_settings_note(run: Run, settings: Settings) -> str:
     """Name the settings in which the index differs from the defaults because it was built with others."""
-    listed = "; ".join(kept_settings(run.settings, settings))
+    listed = "; ".join(sticky_differences(run.settings, settings))
     if not listed:
         return ""
-    return f"The index keeps settings: {listed}. Set them, or pass --new-prompts for new defaults."
+    return (
+        f"The index keeps settings: {listed}. Set them to change them; --new-prompts replaces old defaults."
+    )
 
 
 def _build_note(run: Run) -> str:

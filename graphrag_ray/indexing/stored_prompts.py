@@ -14,10 +14,10 @@ from graphrag_ray.base.messages import Usage
 from graphrag_ray.base.prompts import Prompt, load_prompts, parse_prompt, stored_prompts
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.stored_settings import (
-    kept_settings,
+    sticky_differences,
     stored_request_rules,
-    with_new_prompts,
     with_stored_settings,
+    without_outdated_prompts,
 )
 from graphrag_ray.base.text_files import read_text
 from graphrag_ray.base.urls import display_path
@@ -87,11 +87,13 @@ def describe_prompt_cost(
     The estimate is the usage of the affected stages so far, at today's prices. Returns None if no prompt
     differs or nothing was paid for. `stages` are all stages that call models; see `prompts_for` for the rest.
     """
-    after = with_new_prompts(before) if new_prompts else before
+    after = without_outdated_prompts(before) if new_prompts else before
     prompts = stored_prompts(prompts_for(settings, after))
     if before is None:
         return None
-    new_values = kept_settings(with_stored_settings(settings, after), with_stored_settings(settings, before))
+    new_values = sticky_differences(
+        with_stored_settings(settings, after), with_stored_settings(settings, before)
+    )
     index_prompts, changed = prompts_of(before), []
     outdated = new_prompts and stored_request_rules(before) < REQUEST_RULES
     refilled = ("describe", "report", "summary") if outdated else ()
@@ -103,7 +105,7 @@ def describe_prompt_cost(
             previous = parse_prompt(name, index_prompts.get(name, "")).source
         if text != previous or name in refilled:
             changed.append(name)
-    # Every new value changes what extraction or reports contain. `refilled` includes the latter.
+    # `refilled` covers new values of `reports`. The other ones change extraction requests.
     names = [*changed, *("extract" for value in new_values if not value.startswith("reports."))]
     affected = {stage for name in names for stage in affected_dialogues(name)}
     used: dict[str, CallTotals] = {}
@@ -138,7 +140,7 @@ def describe_prompt_cost(
     hint = f" Pass {price_hint(settings.model_name(unknown))} to see the cost." if unknown else ""
     defaults = f" New defaults apply: {'; '.join(new_values)}." if new_values else ""
     return (
-        f"These prompts differ from the prompts of the index: {', '.join(changed)}.{defaults} Requests that "
-        "they change are sent again, which costs at most about as much as these stages so far: "
+        f"Prompts that differ from the index's, or are filled by new rules: {', '.join(changed)}.{defaults} "
+        "Requests that they change are sent again, which costs at most about as much as these stages so far: "
         f"{'; '.join(parts)}.{hint}"
     )

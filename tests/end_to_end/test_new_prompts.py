@@ -129,7 +129,7 @@ def test_the_cost_of_edited_prompts_is_shown_and_needs_no_confirmation(
     improve(tmp_path / "mine", "report")
     asked = world.asked()
     done = run(*index_command(world), "--set", f"prompts_dir={tmp_path / 'mine'}")
-    assert done.exit_code == 0 and "index: report. Requests that they change are sent again" in done.stderr
+    assert done.exit_code == 0 and "report. Requests that they change are sent again" in done.stderr
     assert improved(world, asked) > 0
 
 

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 @click.option(
     "--new-prompts",
     is_flag=True,
-    help="Replace the prompts and earlier defaults that the index keeps. Asks to confirm the cost.",
+    help="Replace the prompts and outdated defaults that the index keeps. Asks to confirm the cost.",
 )
 @click.option("--yes", is_flag=True, help="Accept the cost of --new-prompts without asking.")
 @options.address

@@ -43,7 +43,6 @@ T = TypeVar("T")
 Mapper: TypeAlias = Callable[[str, Context, "AnswerSpec"], Dialogue[tuple["MapAnswer", ...]]]
 
 NOTHING_FOUND = "Nothing in the index answers this question."
-ANSWER_COLUMNS = ("id", "score", "answer")
 
 _GENERAL_KNOWLEDGE = (
     "General knowledge that bears on the question may be added to what the data say. End each such "
@@ -159,7 +158,7 @@ class MapAnswer:
 
 @dataclass(frozen=True, slots=True)
 class ReduceContext(Context):
-    """The context of the reduce call: one record `id,score,answer` per answer, without equal scores."""
+    """The context of the reduce call: records `id,score,answer`, or `id,answer` if all scores are equal."""
 
     answers: tuple[MapAnswer, ...] = ()
 
@@ -263,7 +262,7 @@ def reduce_context(answers: Iterable[MapAnswer], context_tokens: int, count: Cou
         (a for a in answers if a.score > 0 and a.text), key=lambda a: (-a.score, a.position, a.text)
     )
     scored = len({a.score for a in helpful}) > 1  # equal scores say nothing
-    columns = ANSWER_COLUMNS if scored else ("id", "answer")
+    columns = ("id", "score", "answer") if scored else ("id", "answer")
     text, numbers, n_included = (
         context_records.section_heading("Answers", columns),
         dict[context_records.Reference, int](),

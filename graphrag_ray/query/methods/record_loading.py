@@ -4,7 +4,8 @@ The description of an entity or relationship summarises all chunks. If a questio
 (`--where`), it is replaced by the descriptions from these chunks. A chunk is labelled with the title and date
 of its document and the metadata columns of `chunking.prepend_metadata`.
 
-For most contexts, text that chunks share is shown once, under the first of them, as are equal descriptions.
+With `distinct_texts`, text that chunks share is shown once, under the first of them, and so are equal
+descriptions.
 """
 
 from __future__ import annotations

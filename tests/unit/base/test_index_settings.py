@@ -17,9 +17,9 @@ from graphrag_ray.base.settings_file import load_settings, parse_settings
 from graphrag_ray.base.settings_parsing import setting_keys
 from graphrag_ray.base.stored_settings import (
     snapshot_settings,
-    with_new_prompts,
     with_stored_settings,
     without_machine_settings,
+    without_outdated_prompts,
 )
 
 ONLINE = {"models": {"default": {"provider": "openai", "model": "m"}}}
@@ -342,13 +342,12 @@ RENAMED = [(s, old, new) for s, keys in stored_settings._RENAMED.items() for old
 
 @pytest.mark.parametrize(("section", "old", "new"), RENAMED)
 def test_stored_settings_with_old_names_are_read_under_their_new_ones(section, old, new):
-    values = without_machine_settings(Settings().model_dump(mode="json"))[section]
-    default = values[new]
+    default = Settings().model_dump(mode="json")[section][new]
     of_version = {"request_rules": 1}
-    stored = {key: value for key, value in values.items() if key != new} | {old: default}
-    assert without_machine_settings({**of_version, section: stored}) == {**of_version, section: values}
+    renamed = {**of_version, section: {new: default}}
+    assert without_machine_settings({**of_version, section: {old: default}}) == renamed
     both = {**of_version, section: {old: "ignored", new: default}}
-    assert without_machine_settings(both) == {**of_version, section: {new: default}}
+    assert without_machine_settings(both) == renamed
     with pytest.raises(SettingsError, match=f"{section}.{old}"):
         parse_settings({section: {old: default}})
 
@@ -459,19 +458,19 @@ EARLIER = {
 
 
 def test_new_prompts_replace_earlier_defaults_and_keep_the_choices_of_the_owner():
-    settings = with_stored_settings(Settings(), with_new_prompts(EARLIER))
+    settings = with_stored_settings(Settings(), without_outdated_prompts(EARLIER))
     assert settings == Settings(reports={"role": "a clerk"})
     chosen = {"entity_types": ["drug"], "gleaning": "check"}
-    mine = with_stored_settings(parse_settings({"extraction": chosen}), with_new_prompts(EARLIER))
+    mine = with_stored_settings(parse_settings({"extraction": chosen}), without_outdated_prompts(EARLIER))
     assert mine.extraction.model_dump(mode="json").items() >= chosen.items()
-    own_types = with_new_prompts({"extraction": {"entity_types": ["drug"], "gleaning": "check"}})
+    own_types = without_outdated_prompts({"extraction": {"entity_types": ["drug"], "gleaning": "check"}})
     assert own_types["extraction"] == {"entity_types": ["drug"]}
 
 
 def test_new_prompts_keep_settings_chosen_after_their_defaults_changed():
     chosen = {"extraction": {"gleaning": "check"}, "prompts": EARLIER["prompts"]}
     stored = snapshot_settings(parse_settings(chosen))
-    assert with_new_prompts(stored) == stored | {"prompts": {}}
+    assert without_outdated_prompts(stored) == stored | {"prompts": {}}
 
 
 MALFORMED = {"extraction": 5, "query": ["a"], "request_rules": "b"}
@@ -479,11 +478,13 @@ MALFORMED = {"extraction": 5, "query": ["a"], "request_rules": "b"}
 
 @pytest.mark.parametrize("before", [None, {}, EARLIER, MALFORMED])
 def test_new_prompts_are_adopted_once(before):
-    adopted = with_new_prompts(before)
-    assert with_new_prompts(adopted) == adopted and adopted["request_rules"] == REQUEST_RULES
+    adopted = without_outdated_prompts(before)
+    assert without_outdated_prompts(adopted) == adopted and adopted["request_rules"] == REQUEST_RULES
 
 
 def test_an_index_follows_new_defaults_for_questions():
     assert without_machine_settings(EARLIER)["query"] == {"fgrag_context_tokens": 9_000}
+    all_stored = Settings().query.model_dump(mode="json") | {"local_chunks": 15, "trex_k": 7}
+    assert without_machine_settings({"request_rules": 2, "query": all_stored})["query"] == {"trex_k": 7}
     chosen = snapshot_settings(parse_settings({"query": {"drift_breadth": 3}}))
     assert chosen["query"] == {"drift_breadth": 3} == without_machine_settings(chosen)["query"]

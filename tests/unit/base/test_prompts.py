@@ -120,7 +120,6 @@ def test_an_empty_optional_placeholder_leaves_no_gap_in_an_indexing_prompt():
 
 def test_the_limit_in_words_depends_on_the_form_of_the_reply():
     assert reply_lengths(2_000) == {"max_tokens": "2000", "max_words": "1000"}
-    assert reply_lengths(2_000, "json")["max_words"] == "1000"
     assert reply_lengths(710)["max_words"] == "350", "a round number"
     assert reply_lengths(500, "prose")["max_words"] == "300"
     assert reply_lengths(1)["max_words"] == "1"
