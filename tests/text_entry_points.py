@@ -26,7 +26,13 @@ from graphrag_ray.base.schema import PERIOD_COLUMNS
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.base.urls import display_url, redact_urls
 from graphrag_ray.corpus.boundaries import character_end, last_character_end
-from graphrag_ray.corpus.chunks import documents_table, split_into_chunks, text_units_table, with_note
+from graphrag_ray.corpus.chunks import (
+    documents_table,
+    split_into_chunks,
+    text_units_table,
+    with_note,
+    with_opening,
+)
 from graphrag_ray.corpus.decode import codec_of_bom, codec_of_head, decode
 from graphrag_ray.corpus.document import Document
 from graphrag_ray.corpus.document_context import identify, opening
@@ -179,7 +185,7 @@ def titled(text: str) -> Any:
 def identified(text: str) -> Any:
     documents = [Document(path, "", "", text or " ", text) for path in ("a.txt", text)]
     found = [identify(replace(d, date=None), Input()) for d in documents]
-    headers = [with_note(opening(d, Input(), VOCABULARY), text) for d in found]
+    headers = [with_note(opening(d, Input(), VOCABULARY), with_opening(text, text)) for d in found]
     return found, headers, date_in_first_lines(text), date_in_name(text)
 
 

@@ -258,6 +258,12 @@ def chunk_header(document: Document, options: index_settings.Chunking) -> Callab
     return header
 
 
+def with_opening(label: str, header: str | None) -> str:
+    """Add the opening of the document, if the header of a chunk quotes it, to the label of the chunk."""
+    quoted = (line for line in (header or "").splitlines() if line.startswith(f"{_OPENING}: "))
+    return "; ".join(filter(None, (label, next(quoted, ""))))
+
+
 def with_note(header: str, note: str | None) -> str:
     """Add a note on the document to the header of a chunk."""
     return f"{header.rstrip()}\n{_NOTE}: {note}\n\n".lstrip() if note else header

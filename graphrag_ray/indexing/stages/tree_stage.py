@@ -18,6 +18,7 @@ import pyarrow as pa
 from graphrag_ray.base import schema
 from graphrag_ray.base.declarations import HIERARCHIES
 from graphrag_ray.base.ids import community_id
+from graphrag_ray.corpus.chunks import with_opening
 from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.engine.executor import Tables
 from graphrag_ray.graph import summary_tree
@@ -337,8 +338,12 @@ def _label_units(store: Store, group: tuple[list[Part], list[Part]]) -> Iterator
         for row in read_table(store, documents, columns, schema.DOCUMENTS).to_pylist()
     }
     for part in units:
-        table = read_part(store, part, ["id", "text", "document_id"])
-        labels = [label_of.get(document, "") for document in table["document_id"].to_pylist()]
+        table = read_part(store, part, ["id", "text", "document_id", "header"])
+        documents_and_headers = (table[name].to_pylist() for name in ("document_id", "header"))
+        labels = [
+            with_opening(label_of.get(document, ""), header)
+            for document, header in zip(*documents_and_headers, strict=True)
+        ]
         yield {"units": table.select(["id", "text"]).append_column("header", pa.array(labels, pa.string()))}
 
 

@@ -4,6 +4,8 @@ The description of an entity or relationship summarises all chunks. If a questio
 (`--where`), it is replaced by the descriptions from these chunks. A chunk is labelled with the title and date
 of its document and the metadata columns of `chunking.prepend_metadata`.
 
+The first passage of a document also has its opening, which may name who speaks.
+
 With `distinct_texts`, text that chunks share is shown once, under the first of them, and so are equal
 descriptions.
 """
@@ -19,6 +21,7 @@ from typing import Any, TypeAlias
 from graphrag_ray.base.dates import describe_period
 from graphrag_ray.base.declarations import REPORT_KINDS, SEARCHABLE_KINDS
 from graphrag_ray.base.schema import PERIOD_COLUMNS
+from graphrag_ray.corpus.chunks import with_opening
 from graphrag_ray.corpus.document import metadata_lines, parse_raw_data
 from graphrag_ray.corpus.document_titles import document_label
 from graphrag_ray.corpus.quotes import folded_words
@@ -29,13 +32,15 @@ from graphrag_ray.graph.report_context import (
     passage_record,
     relationship_record,
     report_record,
+    sanitize,
 )
 from graphrag_ray.query.methods.method import Kind, Rows, SearchEnv, Steps
 
 LABEL_TOKENS = 40
 """Maximum size of a chunk's label. Each metadata column in it adds as much."""
 
-SPAN = ("start", "end")
+IN_DOCUMENT = ("start", "end", "header")
+"""Columns of a chunk that relate it to its document."""
 
 Row: TypeAlias = Mapping[str, Any]
 
@@ -98,7 +103,7 @@ def load_records(
     for kind, of_kind in ids.items():
         form = _FORMATS[kind]
         if chunks is None or not form.instances:
-            columns = ["id", *form.columns, *(SPAN if distinct_texts and kind == "text_unit" else ())]
+            columns = ["id", *form.columns, *(IN_DOCUMENT if distinct_texts and kind == "text_unit" else ())]
             needs.append(Rows(SEARCHABLE_KINDS[kind].table, columns, of_kind))
         else:
             columns = [f"{kind}_id", "text_unit_id", *form.columns]
@@ -117,9 +122,25 @@ def load_records(
         loaded = {row["id"]: form.record(row) for row in rows}
         if distinct_texts:
             first = distinct(loaded[id_] for id_ in ids[kind] if id_ in loaded)
+            if kind == "text_unit":
+                first = with_openings(first, rows)
             loaded = {record.id: record for record in first}
         records |= {(kind, id_): record for id_, record in loaded.items()}
     return [records[key] for key in order if key in records]
+
+
+def with_openings(records: Iterable[Record], rows: Iterable[Row]) -> list[Record]:
+    """Add the opening of the document to the label of its first passage, unless the passage contains it."""
+    of_document = {row["id"]: (row["document_id"], row["header"]) for row in rows}
+    labelled: set[str] = set()
+    result = []
+    for record in records:
+        (document, header), (label, text) = of_document[record.id], record.fields
+        if document not in labelled:
+            labelled.add(document)
+            label = sanitize(with_opening(label, header))
+        result.append(replace(record, fields=(label, text)))
+    return result
 
 
 def without_overlaps(rows: Iterable[Row]) -> list[Row]:

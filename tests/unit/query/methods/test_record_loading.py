@@ -32,6 +32,19 @@ def test_label_is_equal_for_all_chunks():
     assert told("Minutes\nIt rained.", title="Minutes").fields == ("Minutes", "Minutes It rained.")
 
 
+def test_first_passage_of_a_document_has_its_opening():
+    header = "Title: Minutes\nOpening of the document: I, Mara Venn, say …\n\n"
+    in_document = {"document_id": "d", "start": None, "end": None}
+    units = [
+        {"id": "a", "text": "It rained.", "header": header, **in_document},
+        {"id": "b", "text": "It snowed.", "header": header, **in_document},
+    ]
+    snap = Snapshot({"text_units": units, "documents": [document("d", title="Minutes")]})
+    wanted = [("text_unit", "b"), ("text_unit", "a")]
+    labels = [r.fields[0] for r in snap.run(load_records(wanted, snap.given(), distinct_texts=True))]
+    assert labels == ["Minutes; Opening of the document: I, Mara Venn, say …", "Minutes"]
+
+
 def test_chunk_of_unknown_document_is_loaded():
     snap = Snapshot({"text_units": [{"id": "t", "text": "It rained.", "document_id": "gone"}]})
     assert snap.run(load_records([("text_unit", "t")], snap.given()))[0].fields[0] == ""
