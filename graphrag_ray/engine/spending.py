@@ -15,7 +15,7 @@ from graphrag_ray.engine.model_access import Models
 from graphrag_ray.llm.accounting import Accounts, InFlight
 from graphrag_ray.llm.pricing import PICO_USD, cost_pico_usd, price_of
 
-FIRST_ITEM = Usage(prompt_tokens=4_000, completion_tokens=1_000)
+FIRST_ITEM = Usage(prompt_tokens=7_000, completion_tokens=1_000)
 """Assumed usage of an item before any call was made: that of an extraction with one gleaning."""
 FIRST_ITEMS = 8
 """Maximum number of items to start before any call was made."""

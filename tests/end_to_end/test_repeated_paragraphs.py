@@ -84,7 +84,7 @@ def test_two_copies_are_kept(world: World):
 
 def test_an_existing_index_costs_no_call_until_the_setting_is_set(world: World, monkeypatch: Any):
     world.write(CALLS)
-    world.index(**KEEP)
+    world.index(**KEEP, request_rules=1)
     forget_setting(world, monkeypatch)
     asked = world.asked()
     world.write({"call5.txt": f"{NOTICE}\n\nERIN met FRANK."})
@@ -109,6 +109,7 @@ def forget_setting(world: World, monkeypatch: Any) -> None:
         extraction = dict(settings["extraction"])
         if extraction["repeated_paragraphs"] == "keep":
             del extraction["repeated_paragraphs"]
+            settings.pop("request_rules", None)
         return settings | {"extraction": extraction}
 
     monkeypatch.setattr(index, "previous_settings", previous)

@@ -69,13 +69,13 @@ def test_calls_in_flight_count_with_the_median_latency():
 def test_only_items_that_can_finish_within_the_budget_are_started():
     spending = Spending(Budget(max_total_tokens=100_000))
     offline = Models({"default": Model()})
-    assert spending.affordable_items(Accounts(), 0, offline) == 20, (
-        "an item is taken to need 5,000 tokens at first"
+    assert spending.affordable_items(Accounts(), 0, offline) == 12, (
+        "an item is taken to need 8,000 tokens at first"
     )
     assert spending.affordable_items(spent(8_000), 4, offline) == 50
     spending.earlier.merge(spent(90_000))
     assert spending.affordable_items(spent(8_000), 4, offline) == 5
-    assert spending.affordable_items(Accounts(), 0, offline) == 2
+    assert spending.affordable_items(Accounts(), 0, offline) == 1
     assert Spending().affordable_items(spent(8_000), 4, offline) is None
 
 
@@ -95,7 +95,7 @@ def test_the_first_items_are_estimated_by_the_expected_cost_of_their_calls():
     assert spending.affordable_items(spent(8_000), 4, models, reports, 2.0) == 50, (
         "finished items give a better estimate"
     )
-    assert spending.affordable_items(Accounts(), 0, models, InFlight(1, 50_000), None) == 20, (
+    assert spending.affordable_items(Accounts(), 0, models, InFlight(1, 50_000), None) == 12, (
         "a call of many items"
     )
     dollars = Spending(Budget(max_cost_usd=1))
@@ -116,7 +116,7 @@ def test_items_without_usage_do_not_lower_the_expected_cost():
 def test_the_tighter_of_two_budgets_decides():
     priced = Model(provider="openai", model="m", price=Price(input_usd_per_mtok=1, output_usd_per_mtok=4))
     spending = Spending(Budget(max_total_tokens=10**9, max_cost_usd=1))
-    assert spending.affordable_items(Accounts(), 0, Models({"default": priced})) == 125
+    assert spending.affordable_items(Accounts(), 0, Models({"default": priced})) == 90
     assert spending.affordable_items(spent(10, 10**10), 1, Models({"default": priced})) == 100
     assert "max_cost_usd" in str(spending.exhausted_error(spent(10, 10**12)))
 
