@@ -201,7 +201,7 @@ def many(n: int) -> dict[str, str]:
     return {f"{i}.txt": f"ALICE met BOB, for the time number {i}." for i in range(n)}
 
 
-@pytest.mark.parametrize(("limit", "n"), [("max_total_tokens=20000", 80), ("max_duration_s=2", 300)])
+@pytest.mark.parametrize(("limit", "n"), [("max_total_tokens=40000", 80), ("max_duration_s=2", 300)])
 def test_an_exhausted_budget_returns_4_and_the_next_run_resumes(
     run: Command, world: World, limit: str, n: int
 ):
