@@ -43,6 +43,14 @@ def test_every_chunk_is_below_the_title_date_and_opening_of_its_document(world: 
     }
 
 
+def test_summaries_of_a_tree_see_the_opening_of_each_document(world: World):
+    world.write(DOCUMENTS)
+    world.index(hierarchies=["tree"], tree={"dimensionality_reduction": "pca"}, **SHORT)
+    rows = [line for text in requests(world, "summary") for line in text.split("\n") if "mill turned" in line]
+    later = [row for row in rows if "LETTER TO MEMBERS (2017-05-18); Opening of the document: " in row]
+    assert later and len(rows) > len(later), "the first chunk contains the opening"
+
+
 def test_merged_descriptions_come_with_their_dates_and_others_without(world: World):
     world.write(DOCUMENTS)
     world.index(descriptions={"concatenate_up_to_tokens": 0}, **SHORT)
