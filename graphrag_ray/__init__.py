@@ -14,15 +14,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from graphrag_ray.base.connection_settings import Storage
     from graphrag_ray.base.index_settings import Settings
     from graphrag_ray.engine.observer import Observer
+    from graphrag_ray.evaluate.tuning import PlannedCalls, TuningResult, TuningSample
     from graphrag_ray.indexing.index import IndexResult
     from graphrag_ray.query.ask import Index
 
-__all__ = ["build_index", "open_index"]
+__all__ = ["build_index", "open_index", "tune"]
 
 
 def build_index(
@@ -154,3 +155,55 @@ def open_index(
     )
     replies = Store(cache, storage.fsspec_options(cache)) if cache is not None else None
     return Index(store, manifest, settings.model_copy(update={"storage": storage}), replies)
+
+
+def tune(
+    input: str,
+    *,
+    config: str | None = None,
+    settings: Settings | Mapping[str, Any] | None = None,
+    output: str | None = None,
+    agree: Callable[[TuningSample, Sequence[PlannedCalls]], object] | None = None,
+    observer: Observer | None = None,
+    **options: Any,
+) -> TuningResult:
+    """Fit entity types, examples, report role and other settings to the documents of INPUT.
+
+    Args:
+        input: A file, folder, glob or URL.
+        config: A settings file.
+        settings: Settings, or sections as in a settings file, instead of `config`.
+        output: Folder for the edited settings, prompts, report and cached replies. None writes nothing.
+        agree: Called with the sample and its expected cost before the first model call. If it raises, no
+            model is called.
+        observer: Receives a message before each step.
+        options: Fields of `TuningOptions`: selection, limit, sample, holdout, domain, language,
+            entity_types, schema.
+
+    Returns:
+        The new settings and prompts, and measures of held-out chunks before and after.
+
+    Raises:
+        UsageError: An argument is invalid, or no model is configured.
+        GraphRagError: As for `evaluate.tuning.tune_corpus`.
+    """
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.base.settings_file import load_settings, parse_settings
+    from graphrag_ray.evaluate import tuned_files
+    from graphrag_ray.evaluate.tuning import TuningOptions, tune_corpus
+
+    if settings is None:
+        settings = load_settings(config)
+    result = tune_corpus(
+        input,
+        settings if isinstance(settings, Settings) else parse_settings(settings),
+        TuningOptions(**options),
+        tuned_files.reply_cache(output) if output is not None else None,
+        agree or (lambda *_: None),
+        observer.message if observer else (lambda _: None),
+    )
+    if output is not None:
+        tuned_files.write_files(
+            tuned_files.tuned_files(result, config, output), result, tuned_files.output_folder(config, output)
+        )
+    return result

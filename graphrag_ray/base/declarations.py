@@ -135,6 +135,7 @@ STAGE_SETTING_KEYS = (
     *(stage.dialogue for stage in DIALOGUE_STAGES),
     *("map", "reduce", "answer", "rate", "drift", "fgrag", "keywords", "steps", "condense"),  # query
     *("questions", "judge", "answer_claims"),  # evaluate
+    "tune",
 )
 """Keys of `stages` in the settings."""
 

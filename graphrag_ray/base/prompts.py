@@ -70,6 +70,8 @@ PLACEHOLDERS: Mapping[str, frozenset[str]] = {
     "judge": _LENGTH | {"question", "criterion", "answer_1", "answer_2"},
     "answer_claims": _LENGTH | {"question", "answer"},
     "correct_answer": frozenset({"question", "gold", "answer"}),
+    "tune_profile": frozenset({"samples", "known", "language"}),
+    "tune_schema": frozenset({"samples", "description", "type_definitions", "language"}),
     "correct": frozenset({"problem"}),
 }
 """The placeholders of every prompt. A prompt must use all of them except the OPTIONAL ones, and no others."""

@@ -204,6 +204,7 @@ class Root(click.Option):
 COMMANDS = {
     "Build": {
         "init": "Write editable settings and prompts.",
+        "tune": "Fit settings and prompts to your documents.",
         "estimate": "Predict calls, tokens, cost and time of indexing.",
         "index": "Build or update an index of documents.",
         "status": "Show the contents and the runs of an index.",

@@ -134,7 +134,7 @@ def _index_options(
         parameters = signature(f).parameters
 
         @wraps(f)
-        def command(root: Any, config: str | None, overrides: tuple[str, ...], **values: Any) -> Any:
+        def command(config: str | None, overrides: tuple[str, ...], root: Any = None, **values: Any) -> Any:
             short = {name: values.pop(name) for name in {*values} & {*_SHORT} - {*parameters}}
             return f(IndexOptions(root, config, overrides, short), **values)
 
@@ -180,6 +180,7 @@ settings = _index_options(_root, *_SETTINGS)
 settings_for_estimate = _index_options(
     click.option("--root", metavar="URL", help="An index whose calls improve the estimate."), *_SETTINGS
 )
+settings_without_index = _index_options(lambda command: command, *_SETTINGS)
 
 
 def _choice(name: str, *values: str, help_: str) -> Callable[..., Any]:

@@ -74,7 +74,7 @@ def estimate(
     spec = extract_spec(prompts, settings, load_names(settings).key)
     journal = JournalIndex.load(store, "extract") if store is not None else None
     counter = ChunkCounter(spec, settings, sample, journal.is_done if journal else None)
-    corpus = _read(input_url, root or "", settings, counter, read_bytes)
+    corpus = read_corpus(input_url, root or "", settings, counter, read_bytes)
     started = time.process_time()
     evidence = Evidence(extract_offline(counter.sampled, spec))
     cpu_s = (time.process_time() - started) / max(1, len(counter.sampled))
@@ -117,9 +117,10 @@ def extract_offline(chunks: Sequence[SampledChunk], spec: ExtractSpec) -> list[E
     return extractions
 
 
-def _read(
+def read_corpus(
     input_url: str, root: str, settings: Settings, counter: ChunkCounter, read_bytes: int | None
 ) -> CorpusCounts:
+    """Read INPUT, or a sample of its files with about `read_bytes` bytes, into a counter of chunks."""
     options = settings.input_options(input_url, root)
     files = list_input(input_url, root, options)
     size = sum(file.size for file in files)

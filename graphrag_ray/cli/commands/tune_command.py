@@ -1,0 +1,217 @@
+"""`graphrag-ray tune`: fit settings and prompts to a corpus."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from graphrag_ray.base.errors import UsageError
+from graphrag_ray.base.wording import collapse_whitespace, escape_control, plural
+from graphrag_ray.cli import console, options
+from graphrag_ray.cli.command_line import Command
+from graphrag_ray.cli.options import IndexOptions
+
+if TYPE_CHECKING:
+    from graphrag_ray.base.index_settings import Settings
+    from graphrag_ray.evaluate.tuning import PlannedCalls, TuningResult, TuningSample
+
+_MEASURES = {
+    "entities_per_chunk": "entities per chunk",
+    "relationships_per_chunk": "relationships per chunk",
+    "types_used": "types used",
+    "catch_all_share": "share of type concept, or of a type not in the list",
+    "largest_type_share": "share of the most frequent type",
+    "conflicting_names": "names with several types",
+    "duplicate_names": "duplicate names",
+    "dropped_records": "dropped records",
+    "failed_chunks": "failed chunks",
+    "tokens": "tokens",
+}
+
+
+@click.command(cls=Command)
+@click.argument("input_url", metavar="[INPUT]", required=False)
+@options.settings_without_index
+@click.option(
+    "--selection",
+    type=click.Choice(["random", "diverse", "top"]),
+    default="diverse",
+    show_default=True,
+    help="Chunks to read: random ones, those that cover the variety of the corpus, or the most typical ones.",
+)
+@click.option(
+    "--limit", type=int, default=15, show_default=True, help="Number of chunks that the model reads."
+)
+@click.option(
+    "--sample",
+    type=int,
+    default=300,
+    show_default=True,
+    metavar="N",
+    help="diverse, top: number of random chunks to choose from. They are embedded on this machine.",
+)
+@click.option(
+    "--holdout", type=int, default=5, show_default=True, metavar="N", help="Chunks kept for the comparison."
+)
+@click.option("--domain", metavar="TEXT", help="The domain. Default: the model decides.")
+@click.option("--language", metavar="NAME", help="Language of the new texts and of the index's output.")
+@click.option(
+    "--entity-types",
+    metavar="A,B",
+    help='Entity types to keep. The model only defines them. With your own definitions: "drug: a substance".',
+)
+@click.option("--schema", is_flag=True, help="Also draft a schema of entities and relations: schema.yaml.")
+@click.option(
+    "--output",
+    metavar="FOLDER",
+    help="Write there. Default: edit the file of --config in place; without --config: tuned.",
+)
+@click.option("--yes", is_flag=True, help="Call the model and write the files without asking.")
+@click.option("--dry-run", is_flag=True, help="Show the sample and the expected cost; call no model.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only results and errors.")
+@options.as_json
+def tune(
+    opts: IndexOptions,
+    input_url: str | None,
+    entity_types: str | None,
+    output: str | None,
+    yes: bool,
+    dry_run: bool,
+    quiet: bool,
+    as_json: bool,
+    **tuning_options: Any,
+) -> None:
+    """Fit settings and prompts to the documents of INPUT.
+
+    A model reads a sample of the chunks. It proposes entity types with definitions, the author and the
+    rating of reports, a description of the corpus and its claims, and writes examples of extractions from
+    your own text. Held-out chunks are then extracted with the old and the new settings, and compared.
+
+    Shows the expected cost before the first call, and a diff of your settings file and prompts before it
+    writes them. Replies are kept in the folder tuning.work: repeating the command costs nothing.
+
+    \b
+    Examples:
+      graphrag-ray tune ./documents --config my-project/settings.yaml
+      graphrag-ray tune ./documents --config my-project/settings.yaml --dry-run
+      graphrag-ray tune ./documents --model gpt-4o --output ./tuned
+      graphrag-ray tune ./documents --config settings.yaml --entity-types "drug, disease, trial" --schema
+      graphrag-ray tune ./documents --config settings.yaml --set stages.tune.model=strong --yes
+    """
+    from graphrag_ray.base.index_settings import Extraction
+    from graphrag_ray.cli.progress import default_observer
+    from graphrag_ray.evaluate import tuned_files, tuning
+
+    settings = opts.settings()
+    input_url = options.input_of(input_url, settings)
+    types = Extraction.model_validate({"entity_types": entity_types}).entity_types if entity_types else ()
+    chosen = tuning.TuningOptions(**tuning_options, entity_types=types)
+    if dry_run:
+        _print_plan(*tuning.plan_tuning(input_url, settings, chosen), settings)
+        return
+    asks = not yes and not as_json and sys.stdin.isatty() and sys.stderr.isatty()
+    if not (asks or yes or output):
+        raise UsageError(
+            "Without a terminal, pass --output to write to another folder, or --yes to confirm the cost and "
+            "the new files. No model has been called."
+        )
+    folder = tuned_files.output_folder(opts.config, output)
+    observer = default_observer(quiet=quiet or as_json)
+
+    def agree(sample: TuningSample, planned: Sequence[PlannedCalls]) -> None:
+        if not (quiet or as_json):
+            _print_plan(sample, planned, settings)
+        if asks and not click.confirm("Call the model?", default=True, err=True):
+            raise UsageError("No model was called.")
+
+    cache = tuned_files.reply_cache(str(folder))
+    result = tuning.tune_corpus(input_url, settings, chosen, cache, agree, observer.message)
+    files = tuned_files.tuned_files(result, opts.config, output)
+    changes = tuned_files.diff(files)
+    if as_json:
+        usage = {"usage": list(result.accounts.rows())}
+        console.print_json({**result.report(), **usage, "files": list(map(str, files)), "diff": changes})
+    else:
+        _print_result(result, settings)
+        click.echo(f"\n{escape_control(changes) or 'The settings and prompts do not change.'}\n")
+    if asks and changes and not click.confirm(f"Write these files to {folder}?", default=True, err=True):
+        raise UsageError("Nothing was written. The replies are kept, so repeating the command costs nothing.")
+    tuned_files.write_files(files, result, folder)
+    if not as_json:
+        _print_written(list(map(str, files)), str(folder), input_url)
+
+
+def _print_plan(sample: TuningSample, planned: Sequence[PlannedCalls], settings: Settings) -> None:
+    """Print the sample and the expected calls."""
+    out = console.make_console()
+    out.print(
+        f"{plural(len(sample.chunks), 'chunk')} to read, {len(sample.held_out)} held out, of "
+        f"{sample.corpus.chunks:,.0f} in {plural(sample.corpus.documents, 'document')}"
+    )
+    for chunk in sample.chunks:
+        out.print(f"  {collapse_whitespace(chunk.text[:400], 90)}", style="dim")
+    rows = [
+        [
+            p.purpose,
+            p.stage,
+            f"{p.calls:,}",
+            f"{p.prompt_tokens:,}",
+            f"{p.completion_tokens:,}",
+            _usd(p.cost_usd),
+        ]
+        for p in planned
+    ]
+    costs = [p.cost_usd for p in planned]
+    sums = [sum(getattr(p, f.name) for p in planned) for f in fields(planned[0])[2:5]]
+    usd = None if None in costs else sum(c for c in costs if c is not None)
+    total = ["total", "", *(f"{n:,}" for n in sums), _usd(usd)]
+    columns = ("expected calls", "stage", "calls", "prompt tokens", "reply tokens", "cost")
+    console.print_table(columns, rows, left=2, total=total)
+    if usd is None:
+        stage = next(p.stage for p in planned if p.cost_usd is None)
+        out.print(console.format_cost(None, settings.model_name(stage)))
+
+
+def _usd(usd: float | None) -> str:
+    return "unknown" if usd is None else f"${usd:,.4f}"
+
+
+def _print_result(result: TuningResult, settings: Settings) -> None:
+    """Print the profile, the comparison and what was spent."""
+    out, profile = console.make_console(), result.profile
+    out.print(
+        f"\nDomain: {profile.domain or 'unknown'}   Languages: {', '.join(profile.languages) or 'unknown'}"
+    )
+    if result.before and result.after:
+        out.print(f"\nExtraction of {plural(result.before.chunks, 'held-out chunk')}:")
+        rows = [
+            [label, *(_value(getattr(m, name)) for m in (result.before, result.after))]
+            for name, label in _MEASURES.items()
+        ]
+        console.print_table(["", "before", "after"], rows)
+    for note in result.notes:
+        out.print(f"note: {note}", style="dim")
+    total = result.accounts.total
+    cost = console.format_cost(total.cost_usd, settings.model_name(result.accounts.unpriced_stage))
+    spent = f"{plural(total.calls, 'call')}, {total.total_tokens:,} tokens, {cost}"
+    out.print(f"[{spent if total.calls else 'no model calls, all replies were cached'}]", style="dim")
+
+
+def _value(value: float | int | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
+
+
+def _print_written(paths: Sequence[str], folder: str, input_url: str) -> None:
+    click.echo(f"Wrote {', '.join(paths)} and a report to {folder}")
+    if paths[0].endswith("settings.tuned.yaml"):
+        click.echo("Your settings file is too unusual to edit. Copy the keys of settings.tuned.yaml into it.")
+    else:
+        command = ["graphrag-ray", "index", input_url, "--config", paths[0], "--root", "./trial"]
+        click.echo(f"Try them: {shlex.join(command)}")
