@@ -93,6 +93,7 @@ from graphrag_ray.graph.delimited_records import DELIMITERS, parse_claims, parse
 from graphrag_ray.graph.descriptions import Tokenizer, describe, describe_spec, plan_layer
 from graphrag_ray.graph.document_note import document_note, note_spec
 from graphrag_ray.graph.extraction_dialogue import ChunkText, claims, claims_spec, extract, extract_spec
+from graphrag_ray.graph.extraction_measures import measure
 from graphrag_ray.graph.merge import (
     ExtractionSource,
     claim_rows,
@@ -105,6 +106,20 @@ from graphrag_ray.graph.merge import (
 from graphrag_ray.graph.report_context import Context
 from graphrag_ray.graph.report_dialogue import full_content, report, report_spec
 from graphrag_ray.graph.summary_dialogue import read_summary, summary, summary_spec
+from graphrag_ray.graph.tuning_dialogues import (
+    Decided,
+    compact,
+    corpus_profile,
+    define,
+    draft_schema,
+    example_problem,
+    examples_prompt,
+    one_line,
+    sample_text,
+    tuning_spec,
+    usable_name,
+    write_example,
+)
 from graphrag_ray.indexing.forecast import forecast
 from graphrag_ray.indexing.forecast.corpus_counts import ChunkCounter
 from graphrag_ray.indexing.forecast.forecast import parse_assumptions
@@ -353,6 +368,32 @@ def told_of(text: str) -> Any:
     ]
     settings = SETTINGS.with_description(normalize_description(text))
     return found, overview_line(settings, PROMPTS["report"]), needs_overview(settings, PROMPTS)
+
+
+def tuned(text: str) -> Any:
+    """The text as samples, replies, and every value of a reply."""
+    names = dict.fromkeys(("domain", "description", "role", "rating_criterion", "claims"), text)
+    types = [{"type": t, "definition": text} for t in (text, text[:9], "mill", "town", "river", "boat")]
+    relation = {"relation": text, "description": text, "sources": ["mill", text], "targets": ["town"]}
+    entities = [{"type": "mill", "description": text, "attributes": [text], "examples": [text]}]
+    replies = text, json.dumps({**names, "languages": [text], "entity_types": types})
+    spec, decided = tuning_spec(SETTINGS, PROMPTS, text), Decided(text, text, (text,))
+    profiles = [
+        played(corpus_profile(sample_text([ChunkText(text, text)]), known, spec), reply, ended)
+        for known in (decided, Decided())
+        for reply in replies
+        for ended in ("stop", "length")
+    ]
+    drafted = json.dumps({"entities": entities, "relations": [relation]})
+    schemas = [played(draft_schema(text, text, ["mill", "town"], spec), r, "stop") for r in (text, drafted)]
+    records = [f'("entity"<|>{n}<|>PERSON<|>{text})' for n in ("ACME", text.replace("<|>", ""))]
+    reply, given = "##\n".join([*records, "<|COMPLETE|>"]), extract_spec(PROMPTS, SETTINGS)
+    examples = [played(write_example(ChunkText(f"Acme {text}"), given), r) for r in (text, reply)]
+    prompt = examples_prompt([e for e in examples if e], PROMPTS["extract_examples"])
+    found = [e for e in (*extraction_of(text), *extraction_of(reply)) if e]
+    figures = measure(found, [text], 1), [example_problem(ChunkText(text), e, [text]) for e in found]
+    cleaned = one_line(text, 20), usable_name(text), compact(text), define([text], [text])
+    return profiles, schemas, prompt, figures, cleaned
 
 
 def referred(text: str) -> Any:
@@ -609,6 +650,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         "report": reported,
         "summary": summarised,
         "about": told_of,
+        "tuning": tuned,
     },
     "query/methods": {
         **{f"{name} search": asked(name) for name in (*methods.METHODS, *methods.BASELINES)},
@@ -634,7 +676,7 @@ ENTRY_POINTS: Mapping[str, Mapping[str, EntryPoint]] = {
         **{
             prompt: offline(prompt)
             for prompt in PLACEHOLDERS
-            if prompt not in ("extract_examples", "correct")
+            if prompt not in ("extract_examples", "correct", "tune_profile", "tune_schema")
         },
         **{f"judge by {name}": offline("judge", criterion=text) for name, text in load_criteria().items()},
         "embed": lambda t: (embed_many([t, t[:9]]), similarities(t, [t[:9], t])),

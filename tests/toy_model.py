@@ -314,6 +314,29 @@ def answer_corpus_description(variables: dict[str, str]) -> str:
     return f"Letters between {NAME.findall(variables['reports'])[0]} and others."
 
 
+def answer_tune_profile(variables: dict[str, str]) -> str:
+    """Every name is a person or a mill, which is nobody's type."""
+    types = {"person": "somebody with a name", "mill": "a mill", "boat": "a boat"}
+    return json.dumps(
+        {
+            "domain": "letters",
+            "languages": ["English"],
+            "description": f"Letters of {NAME.findall(variables['samples'])[0]}.",
+            "role": "a reader of letters",
+            "rating_criterion": "what people owe each other",
+            "claims": "Debts, with dates.",
+            "entity_types": [{"type": t, "definition": d} for t, d in types.items()],
+        }
+    )
+
+
+def answer_tune_schema(variables: dict[str, str]) -> str:
+    name = NAME.findall(variables["samples"])[0]
+    entities = [{"type": "person", "description": "Somebody.", "attributes": ["age"], "examples": [name]}]
+    ends = {"sources": ["person"], "targets": ["mill", "castle"]}
+    return json.dumps({"entities": entities, "relations": [{"relation": "works at", **ends}]})
+
+
 def answer_personas(variables: dict[str, str]) -> str:
     return _listed("personas", "persona", variables)
 

@@ -48,6 +48,8 @@ CHAT_KINDS = (
     "judge",
     "answer_claims",
     "correct_answer",
+    "tune_profile",
+    "tune_schema",
     "correct",
     "other",
 )
@@ -67,6 +69,8 @@ _STARTS = (
     ("# Question to answer from what you know", "zero_shot"),
     (SUBJECTS, "query_entities"),
     (AROUND, "entity_questions"),
+    ("Describe the corpus that the following texts come from", "tune_profile"),
+    ("Draft the schema for the corpus that the following texts come from", "tune_schema"),
     ("Your last reply could not be used", "correct"),
 )
 _ENDS = (

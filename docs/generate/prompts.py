@@ -17,7 +17,7 @@ from typing import Any
 from unittest import mock
 
 from graphrag_ray import offline, open_index
-from graphrag_ray.base.index_settings import Settings
+from graphrag_ray.base.index_settings import ENTITY_TYPE_DEFINITIONS, Settings
 from graphrag_ray.base.messages import ChatReply, ChatRequest, Request
 from graphrag_ray.base.prompts import PLACEHOLDERS, load_criteria, load_prompts
 from graphrag_ray.base.settings_file import parse_settings
@@ -38,7 +38,15 @@ from graphrag_ray.evaluate.judging.judge_dialogue import (
     judge,
     judge_spec,
 )
+from graphrag_ray.evaluate.tuning import TuningOptions, plan_tuning
 from graphrag_ray.evaluate.written_questions import top_reports
+from graphrag_ray.graph.tuning_dialogues import (
+    Decided,
+    draft_schema,
+    profile_request,
+    sample_text,
+    tuning_spec,
+)
 from graphrag_ray.indexing.index import index
 from graphrag_ray.query.ask import Index
 from graphrag_ray.query.methods import condense, drift_search, lightrag_search, zero_shot
@@ -128,6 +136,8 @@ SHOWN: Mapping[str, str] = {
     "judge": "`evaluate compare`: choose the better of two answers by a criterion.",
     "answer_claims": "`evaluate claims`: list the factual claims of an answer.",
     "correct_answer": "`evaluate qa`: check whether an answer agrees with the correct one.",
+    "tune_profile": "`tune`: describe the corpus, and propose entity types and other settings.",
+    "tune_schema": "`tune --schema`: draft the attributes and relations of these types.",
     "correct": "The turn after an invalid reply (here, to `map`): ask for a correction.",
 }
 """The headings of the page, in order, with a description each."""
@@ -177,7 +187,7 @@ def all_requests() -> list[ChatRequest]:
                 opened = open_index(root, settings=built.model_copy(update={"query": query}))
                 answer = opened.ask(QUESTION, method=method)
             requests.extend(other_question_requests(built, answer))
-        return [*requests, *evaluation_requests(open_index(root))]
+        return [*requests, *evaluation_requests(open_index(root)), *tuning_requests(settings)]
 
 
 @contextmanager
@@ -239,6 +249,15 @@ def evaluation_requests(opened: Index) -> list[ChatRequest]:
     checked = opened.ask(WHO, method="local").text
     run_dialogue(is_correct(WHO, GOLD, checked, correct_spec(settings, prompts)), answered)
     return requests
+
+
+def tuning_requests(settings: Settings) -> Iterator[ChatRequest]:
+    """Build the requests that tune settings to the corpus."""
+    sample, _ = plan_tuning(INPUT, settings, TuningOptions(limit=2))
+    texts, spec = sample_text(sample.chunks), tuning_spec(settings, load_prompts(), None)
+    yield profile_request(texts, Decided(domain="local politics"), spec)
+    types = [f"{name}: {text}" for name, text in ENTITY_TYPE_DEFINITIONS.items()]
+    yield next(draft_schema(texts, "Newspaper articles and minutes of a small harbour town.", types, spec))
 
 
 def median_request(requests: Sequence[ChatRequest]) -> ChatRequest:

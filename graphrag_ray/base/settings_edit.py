@@ -76,9 +76,8 @@ def _insert(text: str, parent: Any, path: tuple[str, ...], value: Any, depth: in
 
 
 def _replace(text: str, key: Any, child: Any, value: Any, indent: int, in_flow: bool) -> str:
-    start, end = key.end_mark.index, max(_end(child), key.end_mark.index)
-    start = text.index(":", start) + 1
-    end = max(start, end)
+    start = text.index(":", key.end_mark.index) + 1
+    end = max(start, len(text[: _end(child)].rstrip()))
     if in_flow or not isinstance(value, dict | list):
         return f"{text[:start]} {_inline(value)}{text[end:]}"
     line_end = text.find("\n", end)

@@ -213,7 +213,7 @@ def read_sample(
     ranked = [item.chunk for item in sorted(counter.sampled, reverse=True)]
     if not ranked:
         raise InputError("INPUT has no text to tune to.")
-    n_held_out = min(options.holdout, len(ranked) // 3)
+    n_held_out = min(options.holdout, int(corpus.sent_chunks) // 3)
     held_out, pool = ranked[:n_held_out], ranked[n_held_out:][:n_pool]
     if options.selection == "random":
         chosen = pool[: options.limit]

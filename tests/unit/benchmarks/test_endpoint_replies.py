@@ -98,6 +98,8 @@ VARIABLES = {
     "answer_1": f"{PASSAGE} [Data: Reports (1)]",
     "answer_2": "Nobody knows. <ANSWER_HELPFULNESS>",
     "answer": f"{PASSAGE} [Data: Reports (1)]\n\n" * 8,
+    "samples": f"----- text 1 -----\n{PASSAGE}",
+    "known": "",
     "gold": "- Mara Venn\n- the mayor",
 }
 
