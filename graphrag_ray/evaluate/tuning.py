@@ -5,10 +5,10 @@ Nothing is read from or written to an index. Replies are cached, so repeating a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -92,12 +92,30 @@ class TuningOptions:
 
 @dataclass(frozen=True)
 class TuningSample:
-    """Chunks that the model reads, short passages for examples, and chunks for the comparison."""
+    """Chunks that the model reads, and chunks for the comparison."""
 
     corpus: CorpusCounts
     chunks: tuple[ChunkText, ...]
-    passages: tuple[ChunkText, ...]
     held_out: tuple[ChunkText, ...]
+
+    def passages(self, vocabulary: str, first: Sequence[int] = ()) -> list[ChunkText]:
+        """Return short passages that end between sentences: one of each chunk, then further ones.
+
+        Those of the chunks at the positions `first` come first. The middle of a chunk comes before the rest,
+        because a chunk may begin and end in mid-sentence. Text that is held out is left out.
+        """
+        order = [i for i in first if i < len(self.chunks)]
+        by_chunk = []
+        for i in dict.fromkeys([*order, *range(len(self.chunks))]):
+            text, header = self.chunks[i].text, self.chunks[i].header
+            cuts = split_into_chunks(text, PASSAGE, vocabulary)
+            middle = len(cuts) // 2
+            by_chunk.append(
+                [ChunkText(text[c.start : c.end].strip(), header) for c in cuts[middle:] + cuts[:middle]]
+            )
+        candidates = (p for passages in zip_longest(*by_chunk) for p in passages if p is not None)
+        usable = (p for p in candidates if not any(p.text in chunk.text for chunk in self.held_out))
+        return list(islice(usable, MAX_PASSAGES))
 
 
 @dataclass(frozen=True)
@@ -222,7 +240,7 @@ def read_sample(
         choose = diverse if options.selection == "diverse" else nearest_to_centroid
         chosen = [pool[i] for i in choose(vectors, options.limit)]
     model = settings.model(settings.model_name(STAGE))
-    vocabulary = vocabulary_for(model.model, model.tokenizer).name
+    vocabulary = _vocabulary(settings)
     fixed = sum(
         count_text_tokens(m.content, model) + TOKENS_PER_MESSAGE
         for m in profile_request("", _decided(options), tuning_spec(settings, prompts, None)).messages
@@ -230,11 +248,12 @@ def read_sample(
     window = model.context_window - fixed - min(MAX_REPLY_TOKENS, model.max_output_tokens)
     room = max(100, min(window, MAX_SAMPLE_TOKENS) // len(chosen) - 20)
     shown = tuple(_shorten(c, room, vocabulary) for c in chosen)
-    candidates = _passages(chosen, vocabulary)
-    passages = (p for p in candidates if not any(p.text in h.text for h in held_out))
-    return TuningSample(
-        corpus, shown, tuple(p for _, p in zip(range(MAX_PASSAGES), passages, strict=False)), tuple(held_out)
-    )
+    return TuningSample(corpus, shown, tuple(held_out))
+
+
+def _vocabulary(settings: Settings) -> str:
+    model = settings.model(settings.model_name(STAGE))
+    return vocabulary_for(model.model, model.tokenizer).name
 
 
 def _shorten(chunk: ChunkText, max_tokens: int, vocabulary: str) -> ChunkText:
@@ -244,27 +263,13 @@ def _shorten(chunk: ChunkText, max_tokens: int, vocabulary: str) -> ChunkText:
     return ChunkText(chunk.text if len(ends) <= room else chunk.text[: int(ends[room - 1])], header)
 
 
-def _passages(chunks: Sequence[ChunkText], vocabulary: str) -> Iterator[ChunkText]:
-    """Yield short passages that end between sentences: one of each chunk, then further ones.
-
-    The middle comes first because a chunk may begin and end in mid-sentence.
-    """
-    by_chunk = []
-    for chunk in chunks:
-        cuts = split_into_chunks(chunk.text, PASSAGE, vocabulary)
-        middle = len(cuts) // 2
-        cuts = [*cuts[middle:], *cuts[:middle]]
-        by_chunk.append([ChunkText(chunk.text[c.start : c.end].strip(), chunk.header) for c in cuts])
-    for passages in zip_longest(*by_chunk):
-        yield from (p for p in passages if p is not None)
-
-
 def planned_calls(
     sample: TuningSample, settings: Settings, prompts: Mapping[str, Prompt], options: TuningOptions
 ) -> list[PlannedCalls]:
     """Predict the calls for a sample, without corrections. Prompts are counted, replies are assumed."""
     spec = extract_spec(prompts, settings)
     model = settings.model(settings.model_name("extract"))
+    passages = sample.passages(_vocabulary(settings))
 
     def count_extract(chunk: ChunkText) -> int:
         request = next(extract(chunk, spec))
@@ -281,8 +286,8 @@ def planned_calls(
         (
             "write examples",
             STAGE,
-            len(sample.passages),
-            sum(map(count_extract, sample.passages)),
+            len(passages),
+            sum(map(count_extract, passages)),
             EXAMPLE_TOKENS,
         ),
         ("compare: first turns", "extract", n, 2 * first, EXTRACT_TOKENS),
@@ -332,11 +337,10 @@ async def _tune(
             schema = drafted.result
             if schema is None:
                 notes.append(f"No schema: {drafted.error}")
-        notify(f"The model writes examples from {len(sample.passages)} passages.")
+        passages = sample.passages(_vocabulary(settings), profile.rich_texts)
+        notify(f"The model writes examples from {len(passages)} passages.")
         example_spec = replace(extract_spec(prompts, tuned), call=settings.call_parameters(STAGE))
-        written = await asker.run(
-            STAGE, [partial(write_example, p, example_spec) for p in sample.passages], True
-        )
+        written = await asker.run(STAGE, [partial(write_example, p, example_spec) for p in passages], True)
         notes += [f"An example was dropped: {o.error}" for o in written if o.result is None]
         examples = [o.result for o in written if o.result is not None][:MAX_EXAMPLES]
         new_prompts: dict[str, str] = {}

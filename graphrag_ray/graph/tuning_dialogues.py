@@ -70,6 +70,7 @@ class ProfileReply(JsonReply):
     rating_criterion: str = ""
     claims: str = ""
     entity_types: list[TypeReply]
+    rich_texts: list[int] = Field(default=[])
 
 
 class EntityReply(JsonReply):
@@ -121,6 +122,7 @@ class CorpusProfile:
     rating_criterion: str
     claims: str
     entity_types: tuple[str, ...]  # "name: definition"
+    rich_texts: tuple[int, ...]  # positions of the samples with the most names, the richest first
     n_listed_types: int  # number of entries in the reply, of which some may be unusable or too many
 
 
@@ -195,6 +197,7 @@ def corpus_profile(samples: str, decided: Decided, spec: TuningSpec) -> Dialogue
             one_line(parsed.rating_criterion, _MAX_PHRASE),
             one_line(parsed.claims, _MAX_SENTENCE),
             types,
+            tuple(n - 1 for n in dict.fromkeys(parsed.rich_texts) if n > 0),
             len(parsed.entity_types),
         )
 

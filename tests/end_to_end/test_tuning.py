@@ -180,7 +180,7 @@ def test_a_sample_is_the_same_in_every_run_and_apart_from_the_held_out_chunks(wo
     samples = [plan_tuning(str(world.input), world.settings(), options)[0] for _ in range(2)]
     assert samples[0] == samples[1]
     assert (len(samples[0].chunks), len(samples[0].held_out)) == (8, 5)
-    texts = {c.text for c in samples[0].chunks} | {p.text for p in samples[0].passages}
+    texts = {c.text for c in samples[0].chunks} | {p.text for p in samples[0].passages("o200k_base")}
     assert texts.isdisjoint(c.text for c in samples[0].held_out)
 
 
@@ -191,6 +191,15 @@ def test_the_held_out_chunks_do_not_depend_on_the_selection(world: World):
         for s, n in (("random", 3), ("diverse", 7), ("top", 9))
     ]
     assert held_out[0] == held_out[1] == held_out[2]
+
+
+def test_examples_come_from_the_texts_that_the_model_names_and_from_others(world: World):
+    world.write(PEOPLE)
+    sample, _ = plan_tuning(str(world.input), world.settings(), TuningOptions(limit=6))
+    first, second = sample.chunks[5], sample.chunks[2]
+    passages = sample.passages("o200k_base", (5, 99, 2))
+    assert [p.text for p in passages[:2]] == [first.text, second.text]
+    assert len({p.text for p in passages}) == 4
 
 
 def test_the_sample_fits_a_small_context_window(world: World):

@@ -38,6 +38,7 @@ REPLY = {
     "rating_criterion": "the effect on the members",
     "claims": "Loans, with dates.",
     "entity_types": TYPES,
+    "rich_texts": [3, "1", 0, 3, "x"],
 }
 
 
@@ -73,6 +74,7 @@ def test_a_profile_has_the_values_of_the_reply():
     found, _ = profile(REPLY)
     assert found.entity_types == ("person: a person", "mill: a mill", "lender: a lender")
     assert found.languages == ("German",)
+    assert found.rich_texts == (2, 0)
     assert (found.role, found.rating_criterion) == ("an analyst of mills", "the effect on the members")
 
 
