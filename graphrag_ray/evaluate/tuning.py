@@ -101,8 +101,9 @@ class TuningSample:
     def passages(self, vocabulary: str, first: Sequence[int] = ()) -> list[ChunkText]:
         """Return short passages that end between sentences: one of each chunk, then further ones.
 
-        Those of the chunks at the positions `first` come first. The middle of a chunk comes before the rest,
-        because a chunk may begin and end in mid-sentence. Text that is held out is left out.
+        Those of the chunks at the positions `first` come first. Prose comes before tables, and the middle of
+        a chunk before the rest, because it may begin and end in mid-sentence. Text that is held out and empty
+        lines are left out.
         """
         order = [i for i in first if i < len(self.chunks)]
         by_chunk = []
@@ -110,12 +111,14 @@ class TuningSample:
             text, header = self.chunks[i].text, self.chunks[i].header
             cuts = split_into_chunks(text, PASSAGE, vocabulary)
             middle = len(cuts) // 2
-            by_chunk.append(
-                [ChunkText(text[c.start : c.end].strip(), header) for c in cuts[middle:] + cuts[:middle]]
-            )
+            pieces = [text[c.start : c.end].strip() for c in cuts[middle:] + cuts[:middle]]
+            by_chunk.append([ChunkText(p, header) for p in sorted(pieces, key=_share_without_letters)])
         candidates = (p for passages in zip_longest(*by_chunk) for p in passages if p is not None)
         usable = (p for p in candidates if not any(p.text in chunk.text for chunk in self.held_out))
-        return list(islice(usable, MAX_PASSAGES))
+        return [
+            ChunkText("\n".join(filter(str.strip, p.text.split("\n"))), p.header)
+            for p in islice(usable, MAX_PASSAGES)
+        ]
 
 
 @dataclass(frozen=True)
@@ -249,6 +252,11 @@ def read_sample(
     room = max(100, min(window, MAX_SAMPLE_TOKENS) // len(chosen) - 20)
     shown = tuple(_shorten(c, room, vocabulary) for c in chosen)
     return TuningSample(corpus, shown, tuple(held_out))
+
+
+def _share_without_letters(text: str) -> float:
+    """Return the share of characters other than letters, in tenths."""
+    return round(1 - sum(map(str.isalpha, text)) / max(1, len(text)), 1)
 
 
 def _vocabulary(settings: Settings) -> str:
@@ -399,8 +407,8 @@ def _changes(profile: CorpusProfile, options: TuningOptions) -> dict[tuple[str, 
         ("corpus", "description"): profile.description,
         ("extraction", "entity_types"): types,
         ("claims", "description"): profile.claims,
-        ("reports", "role"): profile.role,
         ("reports", "rating_criterion"): profile.rating_criterion,
+        ("reports", "role"): profile.role,
         ("output_language",): language,
     }
     return {path: value for path, value in values.items() if value}

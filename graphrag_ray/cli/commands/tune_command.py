@@ -143,7 +143,11 @@ def tune(
         raise UsageError("Nothing was written. The replies are kept, so repeating the command costs nothing.")
     tuned_files.write_files(files, result, folder)
     if not as_json:
-        _print_written(list(map(str, files)), str(folder), input_url)
+        given = {
+            f"--{name.replace('_', '-')}": value for name, value in opts.short.items() if value is not None
+        }
+        model = [str(part) for option in given.items() for part in option]
+        _print_written(list(map(str, files)), str(folder), [input_url, *model])
 
 
 def _print_plan(sample: TuningSample, planned: Sequence[PlannedCalls], settings: Settings) -> None:
@@ -208,10 +212,11 @@ def _value(value: float | int | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.2f}"
 
 
-def _print_written(paths: Sequence[str], folder: str, input_url: str) -> None:
+def _print_written(paths: Sequence[str], folder: str, arguments: Sequence[str]) -> None:
+    """Print what was written, and the command that builds a trial index with it."""
     click.echo(f"Wrote {', '.join(paths)} and a report to {folder}")
     if paths[0].endswith("settings.tuned.yaml"):
         click.echo("Your settings file is too unusual to edit. Copy the keys of settings.tuned.yaml into it.")
     else:
-        command = ["graphrag-ray", "index", input_url, "--config", paths[0], "--root", "./trial"]
+        command = ["graphrag-ray", "index", *arguments, "--config", paths[0], "--root", "./trial"]
         click.echo(f"Try them: {shlex.join(command)}")
