@@ -101,7 +101,7 @@ def tune(
       graphrag-ray tune ./documents --config my-project/settings.yaml --dry-run
       graphrag-ray tune ./documents --model gpt-4o --output ./tuned
       graphrag-ray tune ./documents --config settings.yaml --entity-types "drug, disease, trial" --schema
-      graphrag-ray tune ./documents --config settings.yaml --set stages.tune.model=strong --yes
+      graphrag-ray tune ./documents --config settings.yaml --selection top --limit 30 --yes
     """
     from graphrag_ray.base.index_settings import Extraction
     from graphrag_ray.cli.progress import default_observer

@@ -29,7 +29,8 @@ def parse(words: tuple[str, ...]) -> None:
     top = click.Context(main)
     name, command, rest = main.resolve_command(top, list(words))
     assert command is not None
-    if "--config" in rest and "--root" not in rest:  # Otherwise, the file would be read for it.
+    has_root = any(option.name == "root" for option in command.params)
+    if has_root and "--config" in rest and "--root" not in rest:  # Otherwise, the file would be read for it.
         rest = [*rest, "--root", "ROOT"]
     with contextlib.suppress(click.exceptions.Exit):  # --help
         command.make_context(name, rest, parent=top)
