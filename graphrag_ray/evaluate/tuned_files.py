@@ -11,7 +11,6 @@ from typing import Any
 import orjson
 
 from graphrag_ray.base.errors import UsageError
-from graphrag_ray.base.index_settings import Extraction
 from graphrag_ray.base.prompts import PLACEHOLDERS
 from graphrag_ray.base.settings_edit import edit_settings
 from graphrag_ray.base.settings_file import read_settings
@@ -68,8 +67,6 @@ def tuned_files(result: TuningResult, config: str | None, output: str | None) ->
         files = {folder / str(prompts_dir) / name: content for name, content in prompts.items()}
     if result.schema is not None:
         files[folder / "schema.yaml"] = edit_settings("", {(k,): v for k, v in result.schema.items()}) or ""
-        if "schema_file" in Extraction.model_fields:
-            changes["extraction", "schema_file"] = "schema.yaml"
     edited = edit_settings(text, changes)
     if edited is None:
         target, edited = folder / "settings.tuned.yaml", edit_settings("", changes) or ""

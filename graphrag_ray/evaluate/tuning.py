@@ -225,7 +225,8 @@ def read_sample(
 ) -> TuningSample:
     """Read INPUT and choose chunks. Every chunk has a rank by its hash; those held out have the lowest.
 
-    Memory holds `sample` chunks, and eight bytes per chunk of the corpus. Raises InputError.
+    Memory holds the ranked chunks and, as in `estimate`, a hash per chunk. Of a large INPUT, a sample of its
+    files is read. Raises InputError.
     """
     spec = extract_spec(prompts, settings, load_names(settings).key)
     n_pool = options.limit if options.selection == "random" else max(options.sample, options.limit)

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import toy_model
 import yaml
+from endpoint import Hang
+from terminals import Terminal
 from world import PEOPLE, TOWN, Command, World
 
 import graphrag_ray
@@ -155,6 +157,18 @@ def test_the_offline_engine_cannot_tune(world: World, run: Command, tmp_path: Pa
     assert not (tmp_path / "tuned").exists()
 
 
+def test_entity_types_may_have_definitions(world: World, run: Command, tmp_path: Path):
+    world.write(TOWN)
+    for given, expected in (
+        ("person, ship", ("person: somebody with a name", "ship")),
+        ("ship: a boat, or two", ("ship: a boat, or two",)),
+        ("{person: who, ship: what}", ("person: who", "ship: what")),
+    ):
+        done = run(*tune_command(world, "--output", tmp_path / "t", "--entity-types", given, "--holdout", 0))
+        assert done.exit_code == 0, done.output
+        assert load_settings(tmp_path / "t" / "settings.yaml").extraction.entity_types == expected
+
+
 @pytest.mark.parametrize("option", [["--limit", 0], ["--holdout", -1], ["--language", "x: y"]])
 def test_options_out_of_range_are_refused(world: World, run: Command, option: list[object]):
     world.write(TOWN)
@@ -168,6 +182,56 @@ def test_json_has_profile_measures_usage_and_diff(world: World, run: Command, tm
     assert found["profile"]["domain"] == "letters"
     assert found["diff"].startswith("--- /dev/null")
     assert sum(row["calls"] for row in found["usage"]) == world.asked()
+
+
+def test_at_a_terminal_the_calls_and_the_files_are_confirmed(world: World, tmp_path: Path):
+    world.write(TOWN)
+    config = tmp_path / "my.yaml"
+    config.write_text("# mine\n", "utf-8")
+    command = tune_command(world, "--config", config)
+    terminal = Terminal(*command)
+    terminal.wait_for("Call the model?")
+    terminal.type("n\n")
+    assert terminal.end() == 2
+    assert world.asked() == 0
+    terminal = Terminal(*command)
+    terminal.wait_for("Call the model?")
+    terminal.type("y\n")
+    terminal.wait_for("Write these files to")
+    assert "entities per chunk" in terminal.shown
+    assert "+  role:" in terminal.shown
+    terminal.type("n\n")
+    assert terminal.end() == 2
+    assert config.read_text("utf-8") == "# mine\n"
+    asked = world.asked()
+    terminal = Terminal(*command)
+    terminal.wait_for("Call the model?")
+    terminal.type("y\n")
+    terminal.wait_for("Write these files to")
+    terminal.type("y\n")
+    assert terminal.end() == 0
+    assert world.asked() == asked
+    assert config.read_text("utf-8").startswith("# mine\n")
+    assert load_settings(config).reports.role == "a reader of letters"
+
+
+def test_an_interrupted_command_keeps_its_replies(world: World, run: Command, tmp_path: Path):
+    world.write(TOWN)
+
+    def respond(body: dict[str, Any]) -> str | Hang:
+        name, _ = toy_model.recognise(body["messages"][-1]["content"])
+        return Hang() if name == "extract" else toy_model.respond(body)
+
+    world.endpoint.respond = respond
+    command = tune_command(world, "--output", tmp_path / "tuned", "--yes")
+    terminal = Terminal(*command)
+    terminal.wait_for("writes examples")
+    terminal.interrupt()
+    assert terminal.end() == 130
+    assert "All replies are kept" in terminal.shown
+    world.endpoint.respond = toy_model.respond
+    assert run(*command).exit_code == 0
+    assert world.prompts()["tune_profile"] == 1
 
 
 # The sample

@@ -63,7 +63,7 @@ _MEASURES = {
 @click.option(
     "--entity-types",
     metavar="A,B",
-    help='Entity types to keep. The model only defines them. With your own definitions: "drug: a substance".',
+    help='Entity types to use: "drug, trial" or "{drug: a substance, trial: …}". The model defines them.',
 )
 @click.option("--schema", is_flag=True, help="Also draft a schema of entities and relations: schema.yaml.")
 @click.option(
@@ -103,14 +103,16 @@ def tune(
       graphrag-ray tune ./documents --config settings.yaml --entity-types "drug, disease, trial" --schema
       graphrag-ray tune ./documents --config settings.yaml --selection top --limit 30 --yes
     """
-    from graphrag_ray.base.index_settings import Extraction
+    from graphrag_ray.base.settings_file import load_settings
     from graphrag_ray.cli.progress import default_observer
     from graphrag_ray.evaluate import tuned_files, tuning
 
     settings = opts.settings()
     input_url = options.input_of(input_url, settings)
-    types = Extraction.model_validate({"entity_types": entity_types}).entity_types if entity_types else ()
-    chosen = tuning.TuningOptions(**tuning_options, entity_types=types)
+    if entity_types:
+        decided = load_settings(None, [f"extraction.entity_types={entity_types}"])
+        tuning_options["entity_types"] = decided.extraction.entity_types
+    chosen = tuning.TuningOptions(**tuning_options)
     if dry_run:
         _print_plan(*tuning.plan_tuning(input_url, settings, chosen), settings)
         return
@@ -215,6 +217,8 @@ def _value(value: float | int | None) -> str:
 def _print_written(paths: Sequence[str], folder: str, arguments: Sequence[str]) -> None:
     """Print what was written, and the command that builds a trial index with it."""
     click.echo(f"Wrote {', '.join(paths)} and a report to {folder}")
+    if any(path.endswith("schema.yaml") for path in paths):
+        click.echo("schema.yaml is a draft. Review it before you use it.")
     if paths[0].endswith("settings.tuned.yaml"):
         click.echo("Your settings file is too unusual to edit. Copy the keys of settings.tuned.yaml into it.")
     else:
