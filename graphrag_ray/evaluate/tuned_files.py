@@ -28,8 +28,13 @@ _PATHS = (("root",), ("input", "url"), ("names", "aliases_file"), ("names", "blo
 
 
 def output_folder(config: str | None, output: str | None) -> Path:
-    """Return the folder to write to: `output`, or the folder of the settings file if it is local."""
+    """Return the folder to write to: `output`, or the folder of the settings file if it is local.
+
+    Raises UsageError if `output` is a URL.
+    """
     if output is not None:
+        if is_url(output):
+            raise UsageError(f"--output {display_path(output)} is a URL. Pass a local folder.")
         return Path(output)
     return Path(DEFAULT_FOLDER) if config is None or is_url(config) else Path(config).parent
 
@@ -92,11 +97,11 @@ def diff(files: Mapping[Path, str]) -> str:
 
 
 def write_files(files: Mapping[Path, str], result: TuningResult, folder: Path) -> None:
-    """Write files, and the report next to the settings."""
+    """Write files, and the report next to the settings. Raises StoreError."""
     report = orjson.dumps(result.report(), option=orjson.OPT_INDENT_2).decode()
     for path, text in {**files, folder / REPORT: report + "\n"}.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, "utf-8")
+        store, name = Store.for_file(str(path), {})
+        store.write(name, text.encode())
 
 
 def _read(path: str) -> str:

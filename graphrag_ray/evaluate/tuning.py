@@ -336,8 +336,8 @@ async def _tune(
             notes.append(
                 f"Of {profile.n_listed_types:,} entity types that the model listed, {used} are used."
             )
-        changes = _changes(profile, options)
-        tuned = _with_changes(settings, changes)
+        changes = profile_changes(profile, options)
+        tuned = with_changes(settings, changes)
         schema = None
         if options.schema:
             notify("The model drafts a schema.")
@@ -397,7 +397,7 @@ def _decided(options: TuningOptions) -> Decided:
     return Decided(options.domain, options.language, options.entity_types)
 
 
-def _changes(profile: CorpusProfile, options: TuningOptions) -> dict[tuple[str, ...], Any]:
+def profile_changes(profile: CorpusProfile, options: TuningOptions) -> dict[tuple[str, ...], Any]:
     """Return the new settings of a profile. The language stays open if the texts have several."""
     language = options.language or (profile.languages[0] if len(profile.languages) == 1 else "")
     pairs = [t.partition(":")[::2] for t in profile.entity_types]
@@ -415,7 +415,8 @@ def _changes(profile: CorpusProfile, options: TuningOptions) -> dict[tuple[str, 
     return {path: value for path, value in values.items() if value}
 
 
-def _with_changes(settings: Settings, changes: Mapping[tuple[str, ...], Any]) -> Settings:
+def with_changes(settings: Settings, changes: Mapping[tuple[str, ...], Any]) -> Settings:
+    """Return settings with new values by section and key. Raises SettingsError."""
     data = settings.model_dump(mode="json", exclude_unset=True)
     for path, value in changes.items():
         assign(data, path, value)

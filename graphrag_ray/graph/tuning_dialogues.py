@@ -18,7 +18,7 @@ from pydantic import Field
 from graphrag_ray.base.errors import DialogueFailed, PromptError
 from graphrag_ray.base.index_settings import MAX_ABOUT, Settings, normalize_description
 from graphrag_ray.base.json_replies import JsonReply, ReplyProblem, parse_reply, schema_of
-from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue
+from graphrag_ray.base.messages import CallParameters, ChatReply, ChatRequest, Dialogue, join_surrogates
 from graphrag_ray.base.prompts import Prompt, parse_prompt
 from graphrag_ray.base.wording import shorten
 from graphrag_ray.graph.delimited_records import COMPLETION, DELIMITERS, FIELD, RECORD, parse_records
@@ -46,6 +46,8 @@ _NAME = re.compile(r"[^\W_]+(?:[ '’&/·・-]{1,3}[^\W_]+)*+")
 """Names of types, relations and languages: words without punctuation that separates records or settings."""
 _MARKUP = re.compile(rf"\{{[a-z][a-z0-9_]*\}}|{re.escape(FIELD)}|{re.escape(COMPLETION)}|^=== user ===", re.M)
 """What a passage must not contain to be part of a prompt file."""
+
+_NOT_IN_YAML = re.compile("[^\x20-\x7e\xa0-\ud7ff\ue000-\ufefe\uff00-\ufffd\U00010000-\U0010ffff]")
 
 
 class TypeReply(JsonReply):
@@ -207,8 +209,9 @@ def corpus_profile(samples: str, decided: Decided, spec: TuningSpec) -> Dialogue
 
 def one_line(text: str, max_chars: int) -> str:
     """Return a text as one line without control characters, references and delimiters of records."""
+    text = _NOT_IN_YAML.sub(" ", join_surrogates(text[: 8 * MAX_ABOUT]))
     for delimiter in (FIELD, COMPLETION, RECORD):
-        text = text[: 8 * MAX_ABOUT].replace(delimiter, " ")
+        text = text.replace(delimiter, " ")
     return shorten(normalize_description(sanitize(text)), max_chars)
 
 
