@@ -122,6 +122,6 @@ def _is_plain(name: str) -> bool:
     import yaml
 
     try:
-        return bool(name) and name.replace("_", "").isalnum() and yaml.safe_load(name) == name
+        return name.replace("_", "").replace(" ", "").isalnum() and yaml.safe_load(name) == name
     except yaml.YAMLError:
         return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from typing import Any, Literal
 
 import numpy as np
@@ -101,9 +101,9 @@ class TuningSample:
     def passages(self, vocabulary: str, first: Sequence[int] = ()) -> list[ChunkText]:
         """Return short passages that end between sentences: one of each chunk, then further ones.
 
-        Those of the chunks at the positions `first` come first. Prose comes before tables, and the middle of
-        a chunk before the rest, because it may begin and end in mid-sentence. Text that is held out and empty
-        lines are left out.
+        Those of the chunks at the positions `first` come first, and those that look rich in names. If others
+        are equal, the middle of a chunk comes first, because it may begin and end in mid-sentence. Text that
+        is held out and empty lines are left out.
         """
         order = [i for i in first if i < len(self.chunks)]
         by_chunk = []
@@ -112,7 +112,7 @@ class TuningSample:
             cuts = split_into_chunks(text, PASSAGE, vocabulary)
             middle = len(cuts) // 2
             pieces = [text[c.start : c.end].strip() for c in cuts[middle:] + cuts[:middle]]
-            by_chunk.append([ChunkText(p, header) for p in sorted(pieces, key=_share_without_letters)])
+            by_chunk.append([ChunkText(p, header) for p in sorted(pieces, key=_by_richness)])
         candidates = (p for passages in zip_longest(*by_chunk) for p in passages if p is not None)
         usable = (p for p in candidates if not any(p.text in chunk.text for chunk in self.held_out))
         return [
@@ -255,9 +255,14 @@ def read_sample(
     return TuningSample(corpus, shown, tuple(held_out))
 
 
-def _share_without_letters(text: str) -> float:
-    """Return the share of characters other than letters, in tenths."""
-    return round(1 - sum(map(str.isalpha, text)) / max(1, len(text)), 1)
+def _by_richness(text: str) -> tuple[int, float]:
+    """Sort texts with more capitalised words inside sentences first, then those with more letters.
+
+    The words are likely names in scripts that have capitals. Letters, in tenths, tell prose from tables.
+    """
+    words = text.split()
+    capitalised = {w for before, w in pairwise(words) if before[-1].isalnum() and w[0].isupper() and w[1:]}
+    return -len(capitalised), round(1 - sum(map(str.isalpha, text)) / max(1, len(text)), 1)
 
 
 def _vocabulary(settings: Settings) -> str:
