@@ -12,8 +12,10 @@ from graphrag_ray.base.prompts import load_prompts
 from graphrag_ray.base.settings_edit import edit_settings
 from graphrag_ray.base.settings_file import parse_settings
 from graphrag_ray.engine.dialogue_runner import run_dialogue
-from graphrag_ray.evaluate.tuning import TuningOptions, profile_changes, with_changes
+from graphrag_ray.evaluate.tuning import TuningOptions, TuningSample, profile_changes, with_changes
+from graphrag_ray.graph.extraction_dialogue import ChunkText
 from graphrag_ray.graph.tuning_dialogues import Decided, corpus_profile, tuning_spec
+from graphrag_ray.indexing.forecast.corpus_counts import CorpusCounts
 
 SETTINGS = parse_settings({"models": {"default": {"provider": "openai", "model": "gpt-4o-mini"}}})
 SPEC = tuning_spec(SETTINGS, load_prompts(), None)
@@ -42,3 +44,23 @@ def test_tuned_settings_are_valid(values, types, languages):
     text = edit_settings("", changes)
     assert text is not None
     assert parse_settings(yaml.safe_load(text)).extraction == tuned.extraction
+
+
+DULL = "It rained all day and nobody of note was seen on the road to the mill. " * 12
+TABLE = "\n".join("1,200 | 3.5 | 77 | -" for _ in range(20))
+RICH = "Then Ada Lind of the Tolsey Mill met Bertram Ost from Varnmouth at Hask Marsh. " * 8
+
+
+def passages(*chunks, held_out=()):
+    sample = TuningSample(CorpusCounts(), tuple(map(ChunkText, chunks)), tuple(map(ChunkText, held_out)))
+    return [p.text for p in sample.passages("o200k_base")]
+
+
+def test_passages_are_rich_in_names_and_prose():
+    assert passages(DULL + RICH + DULL)[0].count("Ada Lind") > 2
+    assert "rained" in passages(f"{DULL}\n\n{TABLE}\n\n{DULL}")[0]
+    assert "\n\n" not in passages("First line.\n\n  \nSecond line.")[0]
+
+
+def test_held_out_text_is_no_passage():
+    assert passages(DULL, held_out=[DULL]) == []
