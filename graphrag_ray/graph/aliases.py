@@ -22,6 +22,14 @@ class EntityNames:
 
     aliases: Mapping[str, str] = field(default_factory=dict)  # entity key -> canonical key (not an alias)
     blocked: frozenset[str] = frozenset()  # entity keys that never become entities
+    different: frozenset[tuple[str, str]] = frozenset()  # pairs of keys, ascending, that are never merged
+    by_document: Mapping[tuple[str, str], str] = field(default_factory=dict)  # (document id, key) -> key
+    unsplit: frozenset[str] = frozenset()  # keys that a model never splits
+
+    @property
+    def canonical(self) -> frozenset[str]:
+        """The names that the user chose for entities."""
+        return frozenset([*self.aliases.values(), *self.by_document.values()])
 
     def key(self, name: str) -> str | None:
         """Return the key of a name as written, or None if it is empty or blocked."""

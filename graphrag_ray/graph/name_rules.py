@@ -133,7 +133,57 @@ def numbers(name: str) -> tuple[str, ...]:
 # Rules for two names anywhere in a corpus
 
 _LEGAL_FORMS = frozenset(
-    ["INC", "INCORPORATED", "CORP", "CORPORATION", "CO", "COMPANY", "LTD", "LIMITED", "LLC", "LLP", "LP", "PLC", "GMBH", "AG", "KG", "KGAA", "EV", "SE", "SA", "SAS", "SARL", "SRL", "SPA", "NV", "BV", "AB", "ASA", "AS", "OY", "OYJ", "APS", "KK", "PTY", "PTE", "PVT", "BHD", "SDN", "TBK", "JSC", "OJSC", "PJSC", "OOO", "OAO", "ZAO", "ПАО", "ООО", "ОАО", "ЗАО", "АО"]
+    [
+        "INC",
+        "INCORPORATED",
+        "CORP",
+        "CORPORATION",
+        "CO",
+        "COMPANY",
+        "LTD",
+        "LIMITED",
+        "LLC",
+        "LLP",
+        "LP",
+        "PLC",
+        "GMBH",
+        "AG",
+        "KG",
+        "KGAA",
+        "EV",
+        "SE",
+        "SA",
+        "SAS",
+        "SARL",
+        "SRL",
+        "SPA",
+        "NV",
+        "BV",
+        "AB",
+        "ASA",
+        "AS",
+        "OY",
+        "OYJ",
+        "APS",
+        "KK",
+        "PTY",
+        "PTE",
+        "PVT",
+        "BHD",
+        "SDN",
+        "TBK",
+        "JSC",
+        "OJSC",
+        "PJSC",
+        "OOO",
+        "OAO",
+        "ZAO",
+        "ПАО",
+        "ООО",
+        "ОАО",
+        "ЗАО",
+        "АО",
+    ]
 )
 _CJK_LEGAL_FORMS = (
     *("株式会社", "有限会社", "合同会社", "股份有限公司", "有限责任公司", "有限公司"),
@@ -141,11 +191,81 @@ _CJK_LEGAL_FORMS = (
 )
 _JOINS = frozenset({"AND", "&", "ET", "UND", "Y", "E", "OG", "OCH"})
 _TITLES = frozenset(
-    ["MR", "MRS", "MS", "MISS", "MX", "DR", "PROF", "PROFESSOR", "SIR", "DAME", "HON", "HONORABLE", "HONOURABLE", "REV", "REVEREND", "PRESIDENT", "SENATOR", "SEN", "CONGRESSMAN", "CONGRESSWOMAN", "REPRESENTATIVE", "REP", "GOVERNOR", "GOV", "MAYOR", "MINISTER", "JUDGE", "JUSTICE", "CHANCELLOR", "GENERAL", "GEN", "COLONEL", "COL", "MAJOR", "MAJ", "CAPTAIN", "CAPT", "LIEUTENANT", "LT", "SERGEANT", "SGT", "CORPORAL", "ADMIRAL", "COMMANDER", "AMBASSADOR", "SECRETARY", "BISHOP", "ARCHBISHOP", "CARDINAL", "RABBI", "IMAM", "SHEIKH", "HERR", "FRAU", "MONSIEUR", "MADAME", "MME", "MLLE", "SEÑOR", "SEÑORA", "SIGNOR", "SIGNORA", "ГОСПОДИН", "ГОСПОЖА", "ДОКТОР", "ПРОФЕССОР", "ПРЕЗИДЕНТ"]
+    [
+        "MR",
+        "MRS",
+        "MS",
+        "MISS",
+        "MX",
+        "DR",
+        "PROF",
+        "PROFESSOR",
+        "SIR",
+        "DAME",
+        "HON",
+        "HONORABLE",
+        "HONOURABLE",
+        "REV",
+        "REVEREND",
+        "PRESIDENT",
+        "SENATOR",
+        "SEN",
+        "CONGRESSMAN",
+        "CONGRESSWOMAN",
+        "REPRESENTATIVE",
+        "REP",
+        "GOVERNOR",
+        "GOV",
+        "MAYOR",
+        "MINISTER",
+        "JUDGE",
+        "JUSTICE",
+        "CHANCELLOR",
+        "GENERAL",
+        "GEN",
+        "COLONEL",
+        "COL",
+        "MAJOR",
+        "MAJ",
+        "CAPTAIN",
+        "CAPT",
+        "LIEUTENANT",
+        "LT",
+        "SERGEANT",
+        "SGT",
+        "CORPORAL",
+        "ADMIRAL",
+        "COMMANDER",
+        "AMBASSADOR",
+        "SECRETARY",
+        "BISHOP",
+        "ARCHBISHOP",
+        "CARDINAL",
+        "RABBI",
+        "IMAM",
+        "SHEIKH",
+        "HERR",
+        "FRAU",
+        "MONSIEUR",
+        "MADAME",
+        "MME",
+        "MLLE",
+        "SEÑOR",
+        "SEÑORA",
+        "SIGNOR",
+        "SIGNORA",
+        "ГОСПОДИН",
+        "ГОСПОЖА",
+        "ДОКТОР",
+        "ПРОФЕССОР",
+        "ПРЕЗИДЕНТ",
+    ]
 )
 _RULERS = frozenset(["KING", "QUEEN", "EMPEROR", "EMPRESS", "POPE", "TSAR", "CZAR", "SULTAN", "KAISER"])
 """Titles that are left out only before a numbered name: KING EDWARD VII."""
-_WOMEN = frozenset(["MRS", "MISS", "MS", "LADY", "DAME", "FRAU", "MADAME", "MME", "MLLE", "SEÑORA", "SIGNORA", "ГОСПОЖА"])
+_WOMEN = frozenset(
+    ["MRS", "MISS", "MS", "LADY", "DAME", "FRAU", "MADAME", "MME", "MLLE", "SEÑORA", "SIGNORA", "ГОСПОЖА"]
+)
 _MEN = frozenset(["MR", "SIR", "LORD", "HERR", "MONSIEUR", "SEÑOR", "SIGNOR", "ГОСПОДИН"])
 _CJK_TITLES = (
     *(
@@ -367,7 +487,9 @@ _SOUNDS = (
     ("W", "V"),
 )
 _TWICE = regex.compile(r"(.)\1+")
-_PARTICLES = frozenset(["VAN", "VON", "DE", "DEL", "DER", "DI", "DA", "LA", "LE", "AL", "EL", "BIN", "IBN", "BEN"])
+_PARTICLES = frozenset(
+    ["VAN", "VON", "DE", "DEL", "DER", "DI", "DA", "LA", "LE", "AL", "EL", "BIN", "IBN", "BEN"]
+)
 
 
 def _sound(word: str) -> str:
@@ -418,9 +540,27 @@ def _plain(name: str, type_: str) -> tuple[str, ...]:
 # Rules for the names of one document
 
 _AMBIGUOUS = ""
-_SMALL_WORDS = frozenset(["OF", "THE", "AND", "FOR", "IN", "ON", "DE", "LA", "DU", "DES", "DER", "DIE", "UND", "ET", "Y"])
+_SMALL_WORDS = frozenset(
+    ["OF", "THE", "AND", "FOR", "IN", "ON", "DE", "LA", "DU", "DES", "DER", "DIE", "UND", "ET", "Y"]
+)
 _GENERIC = frozenset(
-    ["GROUP", "HOLDING", "HOLDINGS", "UNIVERSITY", "COLLEGE", "INSTITUTE", "FOUNDATION", "INTERNATIONAL", "TECHNOLOGIES", "TECHNOLOGY", "PHARMACEUTICALS", "AIRLINES", "AIRWAYS", "MOTORS", "BANK"]
+    [
+        "GROUP",
+        "HOLDING",
+        "HOLDINGS",
+        "UNIVERSITY",
+        "COLLEGE",
+        "INSTITUTE",
+        "FOUNDATION",
+        "INTERNATIONAL",
+        "TECHNOLOGIES",
+        "TECHNOLOGY",
+        "PHARMACEUTICALS",
+        "AIRLINES",
+        "AIRWAYS",
+        "MOTORS",
+        "BANK",
+    ]
 )
 _QUALIFIERS = frozenset(["INTERNATIONAL", "REGIONAL", "MUNICIPAL", "NATIONAL"])
 _DEFINED = regex.compile(

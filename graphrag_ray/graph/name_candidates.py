@@ -1,0 +1,389 @@
+"""Find pairs of names that may stand for the same thing, for a model to decide (`adjudication.py`).
+
+Names are blocked: each has a few keys (its words, their consonants, its initials, its rarest neighbours in the
+graph), and only names that share a key are compared. Within a key, names are sorted and each is compared with
+the next `WINDOW` ones (sorted neighbourhood, Hernández and Stolfo 1995), so 100,000 names that share a word
+cost no more than 100,000 that do not. Names whose descriptions are alike are found by their embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import regex
+from rapidfuzz import fuzz, process
+
+from graphrag_ray.base.ids import UNSPACED_SCRIPT, name_words, stable_id
+from graphrag_ray.base.wording import collapse_whitespace
+from graphrag_ray.graph.integer_arrays import Ints
+from graphrag_ray.graph.name_rules import may_merge
+from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
+
+Ids = npt.NDArray[np.uint64]
+
+WINDOW = 12
+"""Number of following names of a key that each name is compared with."""
+MAX_RARE = 8
+"""Neighbours in the graph connect names only if they have at most this many neighbours themselves."""
+MAX_COMMON = 20
+"""A word in more names than this is no reason to compare names of which one contains the other: AIRPORT."""
+MIN_SIMILARITY = 82.0
+"""Minimum similarity (0 to 100) of names that share a key."""
+_ALIKE, _CONTAINED, _ACRONYM = 60.0, 90.0, 95.0
+"""Similarity of names with similar descriptions at least, of names of which one contains the words of the other,
+and of an acronym and its full name."""
+MAX_DESCRIPTIONS, MAX_DOCUMENTS, MAX_NEIGHBOURS = 3, 3, 6
+MAX_DESCRIPTION_CHARS, MAX_TITLE_CHARS = 300, 80
+MAX_COMPARED_DOCUMENTS = 20
+DIMENSIONS = 64
+"""Dimensions of the embeddings that are compared, a random projection of the bundled model's 256."""
+MIN_COSINE = 0.75
+"""Minimum similarity of the embeddings of two candidates that share a neighbour but no word."""
+MIN_SPLIT_COSINE = 0.3
+"""Documents whose descriptions of a name are less alike may speak of different things."""
+MAX_SPLIT_DOCUMENTS = 12
+"""Maximum number of documents of a name that a model sorts by what the name stands for."""
+_SEED = 40
+_MAX_KEYS = 12
+_NEIGHBOUR = "n"
+_SCORED_PAIRS = 200_000
+_MARKS = regex.compile(r"\p{M}+")
+_VOWELS = regex.compile(r"[AEIOUYHW\W\d_]+")
+
+KEYS = pa.schema(
+    [
+        ("key", pa.uint64()),
+        ("is_neighbour", pa.bool_()),
+        ("id", pa.uint64()),
+        ("name", pa.string()),
+        ("type", pa.string()),
+    ]
+)
+"""Blocking keys of names; `id` is the first 64 bits of the entity's id."""
+PAIRS = pa.schema(
+    [("a", pa.uint64()), ("b", pa.uint64()), ("similarity", pa.float32()), ("shared", pa.int32())]
+)
+"""Pairs of names, a < b, the similarity of their spelling (0 to 100), and the number of shared neighbours."""
+
+
+class DocumentUse(NamedTuple):
+    """What one document says of a name."""
+
+    document_id: str
+    title: str
+    type: str
+    n: int
+    descriptions: Sequence[str]
+    neighbours: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What all documents say of a name."""
+
+    name: str
+    type: str
+    n: int
+    n_documents: int
+    text: str
+    summary: str  # for its embedding
+    neighbours: Sequence[str]
+    documents: Sequence[str]  # ids of some
+
+
+def profile(name: str, uses: Sequence[DocumentUse]) -> Profile:
+    """Summarise the uses of a name. `uses` are sorted by document id."""
+    votes: dict[str, int] = {}
+    near: dict[str, int] = {}
+    for use in uses:
+        if use.type:
+            votes[use.type] = votes.get(use.type, 0) + use.n
+        for neighbour in use.neighbours:
+            near[neighbour] = near.get(neighbour, 0) + 1
+    type_ = min(votes, key=lambda t: (-votes[t], t)) if votes else ""
+    described = dict.fromkeys(
+        collapse_whitespace(text, MAX_DESCRIPTION_CHARS) for use in uses for text in use.descriptions[:1]
+    )
+    more = dict.fromkeys(
+        collapse_whitespace(text, MAX_DESCRIPTION_CHARS) for use in uses for text in use.descriptions[1:]
+    )
+    descriptions = [*dict.fromkeys([*described, *more])][:MAX_DESCRIPTIONS]
+    neighbours = sorted(near, key=lambda n: (-near[n], n))[:MAX_NEIGHBOURS]
+    titles = [*dict.fromkeys(collapse_whitespace(use.title, MAX_TITLE_CHARS) for use in uses)]
+    text = profile_text(name, type_, descriptions, titles, neighbours)
+    total = sum(use.n for use in uses)
+    summary = f"{name}: {descriptions[0]}" if descriptions else name
+    documents = [use.document_id for use in uses[:MAX_COMPARED_DOCUMENTS]]
+    return Profile(name, type_, total, len(uses), text, summary, neighbours, documents)
+
+
+def profile_text(
+    name: str, type_: str, descriptions: Sequence[str], titles: Sequence[str], neighbours: Sequence[str]
+) -> str:
+    """Render a profile for `adjudication.adjudicate`."""
+    more = f" and {len(titles) - MAX_DOCUMENTS} more" if len(titles) > MAX_DOCUMENTS else ""
+    lines = [
+        f"{name} ({type_})" if type_ else name,
+        *(f"- {text}" for text in descriptions),
+        f"Documents: {'; '.join(titles[:MAX_DOCUMENTS])}{more}" if titles else "",
+        f"Connected with: {', '.join(neighbours)}" if neighbours else "",
+    ]
+    return "\n".join(line for line in lines if line)
+
+
+def split_texts(uses: Sequence[DocumentUse]) -> list[str]:
+    """Render what each document says of a name, for `adjudication.split`."""
+    return [
+        profile_text(
+            collapse_whitespace(use.title, MAX_TITLE_CHARS),
+            use.type,
+            [collapse_whitespace(text, MAX_DESCRIPTION_CHARS) for text in use.descriptions],
+            [],
+            use.neighbours,
+        )
+        for use in uses
+    ]
+
+
+def blocking_keys(name: str) -> list[str]:
+    """Return the keys of a name, without those of its neighbours."""
+    plain = _MARKS.sub("", name)
+    words = [word for word in name_words(name) if word]
+    keys: dict[str, None] = {}
+    for word in words:
+        if UNSPACED_SCRIPT.match(word[0]):
+            keys |= dict.fromkeys(f"c{word[i : i + 2]}" for i in range(max(1, len(word) - 1)))
+            continue
+        if len(word) > 1:
+            keys[f"w{word}"] = None
+        skeleton = word[0] + _VOWELS.sub("", word[1:])
+        if len(skeleton) > 2:
+            keys[f"k{skeleton[:4]}"] = None
+    if len(words) > 1:
+        keys["i" + "".join(word[0] for word in words)[:8]] = None
+    elif words and 2 <= len(words[0]) <= 6:
+        keys[f"i{words[0]}"] = None
+    joined = "".join(words) or plain
+    keys[f"j{joined[:5]}"] = None
+    return [*keys][:_MAX_KEYS]
+
+
+def key_rows(profiles: Sequence[tuple[int, str, str, Sequence[str]]]) -> pa.Table:
+    """Return `KEYS` of profiles: (id, name, type, neighbours)."""
+    rows: list[tuple[Any, ...]] = []
+    for id_, name, type_, neighbours in profiles:
+        rows += ((_hash(key), False, id_, name, type_) for key in blocking_keys(name))
+        rows += ((_hash(_NEIGHBOUR + other), True, id_, name, type_) for other in neighbours)
+    columns = list(zip(*rows, strict=True)) or [()] * len(KEYS)
+    return pa.table([pa.array(c, f.type) for c, f in zip(columns, KEYS, strict=True)], schema=KEYS)
+
+
+def _hash(key: str) -> int:
+    return int(stable_id("blocking key", key)[:16], 16)
+
+
+def block_pairs(rows: pa.Table) -> pa.Table:
+    """Return `PAIRS` of the names that share keys. `rows` are all `KEYS` of each of some keys."""
+    rows = rows.sort_by([("key", "ascending"), ("name", "ascending")])
+    key, id_ = rows["key"].to_numpy(), rows["id"].to_numpy()
+    is_neighbour = rows["is_neighbour"].to_numpy(zero_copy_only=False).astype(np.bool_)
+    _, position, size = np.unique(key, return_inverse=True, return_counts=True)
+    usable = ~is_neighbour | (size[position] <= MAX_RARE)
+    left: list[Ints] = []
+    right: list[Ints] = []
+    for distance in range(1, min(WINDOW, len(key) - 1) + 1):
+        first = np.flatnonzero((key[:-distance] == key[distance:]) & usable[:-distance])
+        first = first[id_[first] != id_[first + distance]]
+        left.append(first)
+        right.append(first + distance)
+    if not left:
+        return PAIRS.empty_table()
+    i, j = np.concatenate(left), np.concatenate(right)
+    names, types = rows["name"].combine_chunks(), rows["type"].combine_chunks()
+    tables = []
+    for start in range(0, len(i), _SCORED_PAIRS):
+        a, b = i[start : start + _SCORED_PAIRS], j[start : start + _SCORED_PAIRS]
+        tables.append(_scored(id_, names, types, is_neighbour, size[position[a]] <= MAX_COMMON, a, b))
+    return _best(pa.concat_tables([PAIRS.empty_table(), *tables]))
+
+
+def _scored(
+    id_: Ids, names: pa.Array, types: pa.Array, is_neighbour: Any, is_rare: Any, a: Ints, b: Ints
+) -> pa.Table:
+    left, right = names.take(pa.array(a)).to_pylist(), names.take(pa.array(b)).to_pylist()
+    similarity = similarities(left, right, is_rare)
+    near = is_neighbour[a]
+    keep = near | (similarity >= MIN_SIMILARITY)
+    types_of = zip(types.take(pa.array(a)).to_pylist(), types.take(pa.array(b)).to_pylist(), strict=True)
+    allowed = [
+        bool(k) and may_merge(x, tx, y, ty, "model")
+        for k, x, y, (tx, ty) in zip(keep.tolist(), left, right, types_of, strict=True)
+    ]
+    rows = np.flatnonzero(allowed)
+    similarity = np.where(similarity >= MIN_SIMILARITY, similarity, 0).astype(np.float32)
+    low, high = np.minimum(id_[a], id_[b])[rows], np.maximum(id_[a], id_[b])[rows]
+    return pa.table([low, high, similarity[rows], near[rows].astype(np.int32)], schema=PAIRS)
+
+
+def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vectors:
+    """Compare names pairwise: 0 to 100.
+
+    Names are alike if they differ in few letters, in any order of words; if one consists of words of the other
+    and they share a rare key; and if one is the acronym of the other.
+    """
+    compare = partial(process.cpdist, left, right, workers=1)
+    scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
+    contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
+    scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
+    for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
+        if _is_acronym(*sorted((left[n], right[n]), key=len)):
+            scores[n] = _ACRONYM
+    return np.asarray(scores, dtype=np.float32)
+
+
+def _is_acronym(short: str, long: str) -> bool:
+    words = name_words(long)
+    letters = "".join(name_words(short))
+    return (
+        2 <= len(letters) <= 6 and len(words) > 1 and letters == "".join(w[0] for w in words)[: len(letters)]
+    )
+
+
+def _best(pairs: pa.Table) -> pa.Table:
+    """Return each pair once, with its highest similarity and the sum of its shared neighbours."""
+    if not pairs.num_rows:
+        return pairs
+    grouped = pairs.group_by(["a", "b"], use_threads=False)
+    best = grouped.aggregate([("similarity", "max"), ("shared", "sum")])
+    return best.rename_columns(PAIRS.names).cast(PAIRS)
+
+
+def reduced(vectors: Vectors) -> Vectors:
+    """Project embeddings [N, 256] at random to [N, DIMENSIONS]."""
+    generator = np.random.default_rng(_SEED)
+    projection = generator.standard_normal((vectors.shape[1], DIMENSIONS)).astype(np.float32)
+    return np.asarray(vectors @ projection, dtype=np.float32)
+
+
+def alike_pairs(ids: Ids, vectors: Vectors, k: int) -> pa.Table:
+    """Return `PAIRS` of the names [N] whose embeddings [N, DIMENSIONS] are alike, with low similarities."""
+    neighbours, cosines, _ = nearest_neighbours(vectors, k)
+    rows, columns = np.nonzero(cosines >= MIN_COSINE)
+    a, b = ids[rows], ids[neighbours[rows, columns]]
+    share = (cosines[rows, columns] - MIN_COSINE) / (1 - MIN_COSINE)
+    similarity = (_ALIKE + share * (MIN_SIMILARITY - _ALIKE - 1)).astype(np.float32)
+    columns_of = [np.minimum(a, b), np.maximum(a, b), similarity, np.zeros(len(a), np.int32)]
+    return pa.table(columns_of, schema=PAIRS)
+
+
+def decided_pairs(a: Ids, b: Ids, n_a: Ints, n_b: Ints, mentions: tuple[Ids, Ints]) -> Ids:
+    """Return the pairs, as `pair_keys`, whose earlier verdict counts: no name has twice as many mentions now.
+
+    Args:
+        a, b: Ids of the names, as `PAIRS`.
+        n_a, n_b: Their numbers of mentions at the time of the verdict.
+        mentions: Ascending ids of all names, and their numbers of mentions.
+    """
+    ids, n = mentions
+    if not len(ids):
+        return np.zeros(0, np.uint64)
+    counts = []
+    for end in (a, b):
+        position = np.minimum(np.searchsorted(ids, end), len(ids) - 1)
+        counts.append(np.where(ids[position] == end, n[position], 0))
+    current = (counts[0] < 2 * n_a) & (counts[1] < 2 * n_b)
+    return np.unique(pair_keys(np.minimum(a, b), np.maximum(a, b))[current])
+
+
+def pair_keys(a: Ids, b: Ids) -> Ids:
+    """Hash pairs of ids to 64 bits."""
+    with np.errstate(over="ignore"):
+        return (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(1))
+
+
+def choose_candidates(
+    pairs: pa.Table, alike: pa.Table, mentions: tuple[Ids, Ints], k: int, decided: Ids
+) -> pa.Table:
+    """Choose the pairs that a model decides: of each name, the `k` most similar ones.
+
+    Args:
+        pairs: `PAIRS` of all keys.
+        alike: `PAIRS` of names whose descriptions are alike. They also need a shared neighbour.
+        mentions: Ascending ids of all names, and their numbers of mentions.
+        decided: Ascending `pair_keys` of pairs that need no verdict. They count among the `k`.
+
+    Returns:
+        Columns anchor and candidate, sorted. The anchor is the name with more mentions.
+    """
+    merged = _best(pa.concat_tables([pairs, alike]))
+    is_similar = pc.greater_equal(merged["similarity"], MIN_SIMILARITY)
+    is_alike = pc.and_(pc.greater_equal(merged["similarity"], _ALIKE), pc.greater(merged["shared"], 0))
+    merged = merged.filter(pc.or_(is_similar, is_alike))
+    a, b = merged["a"].to_numpy(), merged["b"].to_numpy()
+    rank = merged["similarity"].to_numpy() + 6.0 * np.minimum(merged["shared"].to_numpy(), 3)
+    keep = np.zeros(len(a), dtype=np.bool_)
+    ends, other = np.concatenate([a, b]), np.concatenate([b, a])
+    order = np.lexsort((other, -np.concatenate([rank, rank]), ends))
+    starts = np.flatnonzero(np.diff(ends[order], prepend=ends[order][:1] + 1))
+    place = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+    keep[order[place < k] % max(1, len(a))] = True
+    keep &= ~np.isin(pair_keys(a, b), decided)
+    a, b = a[keep], b[keep]
+    ids, n = mentions
+    more = n[np.searchsorted(ids, b)] > n[np.searchsorted(ids, a)]
+    anchor, candidate = np.where(more, b, a), np.where(more, a, b)
+    order = np.lexsort((candidate, anchor))
+    return pa.table({"anchor": anchor[order], "candidate": candidate[order]})
+
+
+def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether a model should decide about two names that `choose_candidates` chose.
+
+    Names that are spelled almost alike always are candidates. If one contains the other, is its acronym, or
+    only has a similar description, they must also occur in one document or share a neighbour.
+
+    Args:
+        a, b: Fields name, type, neighbours and documents of `Profile`.
+    """
+    if not may_merge(a["name"], a["type"], b["name"], b["type"], "model"):
+        return False
+    spelling = similarities([a["name"]], [b["name"]], False)[0]
+    if MIN_SIMILARITY <= spelling != _ACRONYM:
+        return True
+    if not set(a["neighbours"]).intersection(b["neighbours"]) | set(a["documents"]).intersection(
+        b["documents"]
+    ):
+        return False
+    if spelling == _ACRONYM or similarities([a["name"]], [b["name"]], True)[0] >= MIN_SIMILARITY:
+        return True
+    # Neighbours have similar descriptions because these tell of both.
+    return a["type"] == b["type"] and a["name"] not in b["neighbours"] and b["name"] not in a["neighbours"]
+
+
+def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
+    """Whether the descriptions of a name in several documents fall apart into groups that are not alike.
+
+    Args:
+        cosines: [uses, uses] similarity of the descriptions.
+    """
+    group = list(range(len(uses)))
+
+    def root(i: int) -> int:
+        while group[i] != i:
+            i = group[i]
+        return i
+
+    for i, j in np.argwhere(np.triu(cosines >= MIN_SPLIT_COSINE, 1)).tolist():
+        a, b = sorted((root(i), root(j)))
+        group[b] = a
+    roots = {root(i) for i in range(len(uses))}
+    types = {use.type for use in uses if use.type}
+    conflict = any(not may_merge(name, a, name, b, "model") for a in types for b in types)
+    return len(roots) > 1 or conflict
