@@ -1,27 +1,30 @@
 """Rules by which two names of entities stand for the same thing, without a model.
 
-Names are entity keys (`base/ids.entity_key`). There are two kinds of rules. Those of the first kind compare two
-names anywhere in a corpus: `rule_keys` returns keys that are equal for names that may be merged, and `may_merge`
-holds the guards. Those of the second kind need a document: `document_aliases` reads its text and its names.
+Names are entity keys (`base/ids.entity_key`). Some rules compare two names anywhere in a corpus: `rule_keys`
+returns keys that are equal for names that may be merged, and `may_merge` holds the guards. Others need the names
+and the text of one document: `document_aliases`.
 
-spelling      widths, quotation marks, hyphens, dots of initials, vowel points, spaces in Chinese, Japanese and Korean
-spacing       OPEN AI / OPENAI
-accents       SÃO PAULO / SAO PAULO
-abbreviation  ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
-plural        COMPUTER / COMPUTERS, FORM 10-Q / FORMS 10-Q
-legal_form    ELI LILLY / ELI LILLY AND COMPANY
-title         DR SATYA NADELLA / SATYA NADELLA
-order         LEE, ANN / ANN LEE; four or more words in another order
-misspelling   OSCAR BLUMENTHAL / OSKAR BLUMENTHAL; in a document also other names that differ by one letter
-acronym       document: Securities and Exchange Commission (SEC); or the only full name with these initials
-short_name    document: the only full name that contains it: NADELLA / SATYA NADELLA
+spelling      anywhere: widths, quotation marks, hyphens, THE, dots of initials, vowel points, spaces in Chinese,
+              Japanese and Korean
+spacing       anywhere: OPEN AI / OPENAI
+accents       anywhere: SÃO PAULO / SAO PAULO
+abbreviation  anywhere: ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
+plural        anywhere: NEURAL NETWORK / NEURAL NETWORKS, FORM 10-Q / FORMS 10-Q; in a document also single words
+modifier      anywhere: MUSIC CHART / MUSICAL CHART
+legal_form    anywhere: ELI LILLY / ELI LILLY AND COMPANY
+title         anywhere: DR SATYA NADELLA / SATYA NADELLA
+initials      anywhere: ROBERT A. STEMMLE / ROBERT ADOLF STEMMLE
+order         anywhere: LEE, ANN / ANN LEE, and four or more words in another order; in a document also LEE ANN
+misspelling   anywhere: OSCAR BLUMENTHAL / OSKAR BLUMENTHAL; in a document also other names that differ by one letter
+acronym       in a document: Securities and Exchange Commission (SEC), or the only name with these initials
+short_name    in a document: the only full name that contains it: NADELLA / SATYA NADELLA
 """
 
 from __future__ import annotations
 
 import unicodedata
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -30,8 +33,18 @@ import regex
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks
 
 RULES = (
-    *("spelling", "spacing", "accents", "abbreviation", "plural", "legal_form", "title", "order"),
-    *("misspelling", "acronym", "short_name"),
+    *(
+        "spelling",
+        "spacing",
+        "accents",
+        "abbreviation",
+        "plural",
+        "modifier",
+        "legal_form",
+        "title",
+        "initials",
+    ),
+    *("order", "misspelling", "acronym", "short_name"),
 )
 """The names of all rules."""
 MAX_NAME = 200
@@ -49,6 +62,11 @@ class NameAlias(NamedTuple):
 
 
 # Words of names
+
+
+def _word_set(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
 
 _NAMED = frozenset({"PERSON", "ORGANIZATION", "LOCATION"})
 """Types that exclude each other. Models use the others less consistently."""
@@ -132,141 +150,32 @@ def numbers(name: str) -> tuple[str, ...]:
 
 # Rules for two names anywhere in a corpus
 
-_LEGAL_FORMS = frozenset(
-    [
-        "INC",
-        "INCORPORATED",
-        "CORP",
-        "CORPORATION",
-        "CO",
-        "COMPANY",
-        "LTD",
-        "LIMITED",
-        "LLC",
-        "LLP",
-        "LP",
-        "PLC",
-        "GMBH",
-        "AG",
-        "KG",
-        "KGAA",
-        "EV",
-        "SE",
-        "SA",
-        "SAS",
-        "SARL",
-        "SRL",
-        "SPA",
-        "NV",
-        "BV",
-        "AB",
-        "ASA",
-        "AS",
-        "OY",
-        "OYJ",
-        "APS",
-        "KK",
-        "PTY",
-        "PTE",
-        "PVT",
-        "BHD",
-        "SDN",
-        "TBK",
-        "JSC",
-        "OJSC",
-        "PJSC",
-        "OOO",
-        "OAO",
-        "ZAO",
-        "ПАО",
-        "ООО",
-        "ОАО",
-        "ЗАО",
-        "АО",
-    ]
+_LEGAL_FORMS = _word_set(
+    """
+    INC INCORPORATED CORP CORPORATION CO COMPANY LTD LIMITED LLC LLP LP PLC GMBH AG KG KGAA EV SE
+    SA SAS SARL SRL SPA NV BV AB ASA AS OY OYJ APS KK PTY PTE PVT BHD SDN TBK JSC OJSC PJSC OOO
+    OAO ZAO ПАО ООО ОАО ЗАО АО
+    """
 )
 _CJK_LEGAL_FORMS = (
     *("株式会社", "有限会社", "合同会社", "股份有限公司", "有限责任公司", "有限公司"),
     *("주식회사", "유한회사", "(주)"),
 )
 _JOINS = frozenset({"AND", "&", "ET", "UND", "Y", "E", "OG", "OCH"})
-_TITLES = frozenset(
-    [
-        "MR",
-        "MRS",
-        "MS",
-        "MISS",
-        "MX",
-        "DR",
-        "PROF",
-        "PROFESSOR",
-        "SIR",
-        "DAME",
-        "HON",
-        "HONORABLE",
-        "HONOURABLE",
-        "REV",
-        "REVEREND",
-        "PRESIDENT",
-        "SENATOR",
-        "SEN",
-        "CONGRESSMAN",
-        "CONGRESSWOMAN",
-        "REPRESENTATIVE",
-        "REP",
-        "GOVERNOR",
-        "GOV",
-        "MAYOR",
-        "MINISTER",
-        "JUDGE",
-        "JUSTICE",
-        "CHANCELLOR",
-        "GENERAL",
-        "GEN",
-        "COLONEL",
-        "COL",
-        "MAJOR",
-        "MAJ",
-        "CAPTAIN",
-        "CAPT",
-        "LIEUTENANT",
-        "LT",
-        "SERGEANT",
-        "SGT",
-        "CORPORAL",
-        "ADMIRAL",
-        "COMMANDER",
-        "AMBASSADOR",
-        "SECRETARY",
-        "BISHOP",
-        "ARCHBISHOP",
-        "CARDINAL",
-        "RABBI",
-        "IMAM",
-        "SHEIKH",
-        "HERR",
-        "FRAU",
-        "MONSIEUR",
-        "MADAME",
-        "MME",
-        "MLLE",
-        "SEÑOR",
-        "SEÑORA",
-        "SIGNOR",
-        "SIGNORA",
-        "ГОСПОДИН",
-        "ГОСПОЖА",
-        "ДОКТОР",
-        "ПРОФЕССОР",
-        "ПРЕЗИДЕНТ",
-    ]
+_TITLES = _word_set(
+    """
+    MR MRS MS MISS MX DR PROF PROFESSOR SIR DAME HON HONORABLE HONOURABLE REV REVEREND PRESIDENT
+    SENATOR SEN CONGRESSMAN CONGRESSWOMAN REPRESENTATIVE REP GOVERNOR GOV MAYOR MINISTER JUDGE
+    JUSTICE CHANCELLOR GENERAL GEN COLONEL COL MAJOR MAJ CAPTAIN CAPT LIEUTENANT LT SERGEANT SGT
+    CORPORAL ADMIRAL COMMANDER AMBASSADOR SECRETARY BISHOP ARCHBISHOP CARDINAL RABBI IMAM SHEIKH
+    HERR FRAU MONSIEUR MADAME MME MLLE SEÑOR SEÑORA SIGNOR SIGNORA ГОСПОДИН ГОСПОЖА ДОКТОР
+    ПРОФЕССОР ПРЕЗИДЕНТ
+    """
 )
-_RULERS = frozenset(["KING", "QUEEN", "EMPEROR", "EMPRESS", "POPE", "TSAR", "CZAR", "SULTAN", "KAISER"])
+_RULERS = _word_set("KING QUEEN EMPEROR EMPRESS POPE TSAR CZAR SULTAN KAISER")
 """Titles that are left out only before a numbered name: KING EDWARD VII."""
-_WOMEN = frozenset(
-    ["MRS", "MISS", "MS", "LADY", "DAME", "FRAU", "MADAME", "MME", "MLLE", "SEÑORA", "SIGNORA", "ГОСПОЖА"]
-)
-_MEN = frozenset(["MR", "SIR", "LORD", "HERR", "MONSIEUR", "SEÑOR", "SIGNOR", "ГОСПОДИН"])
+_WOMEN = _word_set("MRS MISS MS LADY DAME FRAU MADAME MME MLLE SEÑORA SIGNORA ГОСПОЖА")
+_MEN = _word_set("MR SIR LORD HERR MONSIEUR SEÑOR SIGNOR ГОСПОДИН")
 _CJK_TITLES = (
     *(
         "국회의원",
@@ -303,16 +212,19 @@ _CJK_TITLES = (
     ),
 )
 _ABBREVIATIONS = {
-    ("ST",): "SAINT",
-    ("STE",): "SAINTE",
-    ("MT",): "MOUNT",
-    ("FT",): "FORT",
-    ("UNIV",): "UNIVERSITY",
-    ("DEPT",): "DEPARTMENT",
-    ("GOVT",): "GOVERNMENT",
-    ("INTL",): "INTERNATIONAL",
-    ("ASSN",): "ASSOCIATION",
-    ("BROS",): "BROTHERS",
+    **{
+        "ST": "SAINT",
+        "STE": "SAINTE",
+        "MT": "MOUNT",
+        "FT": "FORT",
+        "UNIV": "UNIVERSITY",
+        "DEPT": "DEPARTMENT",
+    },
+    **{"GOVT": "GOVERNMENT", "INTL": "INTERNATIONAL", "ASSN": "ASSOCIATION"},
+}
+"""Of words that are not the last one."""
+_LEGAL_FORM_SYNONYMS = {
+    **{"INCORPORATED": "INC", "CORPORATION": "CORP", "COMPANY": "CO", "LIMITED": "LTD"},
 }
 _WELL_KNOWN = {
     "US": "UNITED STATES",
@@ -338,15 +250,26 @@ def rule_keys(name: str, type_: str, rules: Collection[str] = RULES) -> Iterator
         "spacing": lambda: _spacing_key(words),
         "accents": lambda: _without_accents(" ".join(words)),
         "abbreviation": lambda: _abbreviation_key(words),
-        "plural": lambda: _plural_key(words, type_),
+        "plural": lambda: _plural_key(name, words, type_),
+        "modifier": lambda: _modifier_key(words) if type_ in ("", "CONCEPT") else "",
         "legal_form": lambda: " ".join(_without_legal_form(words)) if type_ in ("", "ORGANIZATION") else "",
-        "title": lambda: " ".join(_without_title(words)[1]) if type_ in ("", "PERSON") else "",
+        "title": lambda: " ".join(_plain_person(name)) if type_ in ("", "PERSON") else "",
+        "initials": lambda: _initials_key(words) if type_ == "PERSON" else "",
         "order": lambda: _order_key(name, words, type_),
         "misspelling": lambda: _sound_key(words, type_),
     }
+    if "misspelling" in rules and type_ == "PERSON" and _has_long_surname(words):
+        given, surname = " ".join(words[:-1]), words[-1]
+        for n in range(1, len(surname)):
+            yield "misspelling", f"{given} {surname[:n]}{surname[n + 1 :]}"
     for rule, key in keys.items():
         if rule in rules and (found := key()):
             yield rule, found
+
+
+def _has_long_surname(words: tuple[str, ...]) -> bool:
+    """A surname so long that another one with a letter more or less is rare."""
+    return 2 <= len(words) <= 3 and 8 <= len(words[-1]) <= 30 and not (_PARTICLES | _OF).intersection(words)
 
 
 def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
@@ -356,33 +279,89 @@ def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
     spellings of one name, because equal names are merged whatever their types.
     """
     words_a, words_b = _words(a), _words(b)
-    if rule != "spelling" and not (rule == "abbreviation" and _is_well_known(words_a, words_b)):
-        if _conflict(type_a, type_b):
-            return False
+    if words_a == words_b:
+        return _may_be_spelling((a, type_a), (b, type_b))
+    well_known = rule == "abbreviation" and _is_well_known(words_a) and _is_well_known(words_b)
+    if not well_known and type_a != type_b and {type_a, type_b} <= _NAMED:
+        return False
     if rule != "acronym" and numbers(a) != numbers(b):
         return False
-    if {w[0] for w in _GENERATIONS.intersection(words_a)} != {
-        w[0] for w in _GENERATIONS.intersection(words_b)
-    }:
-        return rule in ("acronym", "short_name") and min(len(words_a), len(words_b)) == 1
-    titles = [set(_without_title(words)[0]) for words in (words_a, words_b)]
-    if any(titles[0] & _MEN and titles[1] & _WOMEN for titles in (titles, titles[::-1])):
+    if _generation(words_a) != _generation(words_b):
+        return rule == "short_name" and len(words_a) == 1
+    guard = _GUARDS.get(rule)
+    return guard is None or guard((a, type_a), (b, type_b))
+
+
+def _generation(words: tuple[str, ...]) -> set[str]:
+    """J or S for JUNIOR and SENIOR."""
+    return {word[0] for word in words[1:] if word in _GENERATIONS}
+
+
+def _is_well_known(words: tuple[str, ...]) -> bool:
+    return (name := " ".join(words)) in _WELL_KNOWN or name in _WELL_KNOWN.values()
+
+
+def _may_be_spelling(a: _TypedName, b: _TypedName) -> bool:
+    """JEAN-BAPTISTE and JEAN BAPTISTE are given names: they stand for one person only in one document."""
+    return {a[1], b[1]} != {"PERSON"} or (" " in a[0]) == (" " in b[0]) or bool(_CJK.match(a[0]))
+
+
+def _may_be_accents(a: _TypedName, b: _TypedName) -> bool:
+    """One of the names must be without accents: MÜLLER and MÚLLER are different names."""
+    plain = (" ".join(_words(name)) for name, _ in (a, b))
+    return any(_without_accents(p) == p for p in plain)
+
+
+def _may_be_spacing(a: _TypedName, b: _TypedName) -> bool:
+    """GEORGE TOWN and GEORGETOWN are different places."""
+    if "LOCATION" in (a[1], b[1]) and max(len(_words(a[0])), len(_words(b[0]))) < 3:
         return False
-    if rule == "accents":
-        plain = " ".join(words_a), " ".join(words_b)
-        return plain[0] == plain[1] or any(_without_accents(p) == p for p in plain)
-    if rule == "misspelling":
-        return _is_misspelling(words_a, words_b)
-    return True
+    return _may_be_spelling(a, b)
 
 
-def _conflict(type_a: str, type_b: str) -> bool:
-    return type_a != type_b and {type_a, type_b} <= _NAMED
+def _may_be_legal_form(a: _TypedName, b: _TypedName) -> bool:
+    """A name with another legal form is another company."""
+    forms = []
+    for name, _ in (a, b):
+        words = _words(name)
+        end = len(_without_legal_form(words))
+        forms.append({_LEGAL_FORM_SYNONYMS.get(w, w) for w in words[end:] if w not in _JOINS})
+    return not all(forms) or forms[0] == forms[1]
 
 
-def _is_well_known(*names: tuple[str, ...]) -> bool:
-    known = {*_WELL_KNOWN, *_WELL_KNOWN.values()}
-    return all(" ".join(words) in known for words in names)
+def _may_be_title(a: _TypedName, b: _TypedName) -> bool:
+    """MR and MRS are different people."""
+    first, second = (set(_without_title(_words(name))[0]) for name, _ in (a, b))
+    return not (first & _MEN and second & _WOMEN) and not (second & _MEN and first & _WOMEN)
+
+
+def _may_be_initials(a: _TypedName, b: _TypedName) -> bool:
+    """All words are equal, or one is the initial of the other."""
+    pairs = list(zip(_words(a[0]), _words(b[0]), strict=False))
+    return all(x == y or (1 in (len(x), len(y)) and x[0] == y[0]) for x, y in pairs)
+
+
+def _may_be_misspelling(a: _TypedName, b: _TypedName) -> bool:
+    """The names differ in one word of at least four letters, or OF is translated. Another word is equal."""
+    words_a, words_b = _words(a[0]), _words(b[0])
+    if len(words_a) != len(words_b):
+        return False
+    different = [pair for pair in zip(words_a, words_b, strict=True) if pair[0] != pair[1]]
+    same = [x for x, y in zip(words_a, words_b, strict=True) if x == y and x not in _PARTICLES]
+    if len(different) != 1 or max(map(len, same), default=0) < 3:
+        return False
+    return min(map(len, different[0])) >= 4 or set(different[0]) <= _OF
+
+
+_TypedName = tuple[str, str]
+_GUARDS: Mapping[str, Callable[[_TypedName, _TypedName], bool]] = {
+    "accents": _may_be_accents,
+    "spacing": _may_be_spacing,
+    "legal_form": _may_be_legal_form,
+    "title": _may_be_title,
+    "initials": _may_be_initials,
+    "misspelling": _may_be_misspelling,
+}
 
 
 def _spacing_key(words: tuple[str, ...]) -> str:
@@ -394,21 +373,49 @@ def _spacing_key(words: tuple[str, ...]) -> str:
 
 
 def _abbreviation_key(words: tuple[str, ...]) -> str:
-    key = " ".join(
-        _ABBREVIATIONS.get((w,), w) if n < len(words) - 1 or n == 0 < len(words) - 1 else w
-        for n, w in enumerate(words)
-    )
+    key = " ".join([*(_ABBREVIATIONS.get(word, word) for word in words[:-1]), words[-1]])
     return _WELL_KNOWN.get(key, key)
 
 
-def _plural_key(words: tuple[str, ...], type_: str) -> str:
-    """The singular of the last word, and of the word before a number. Not in names of people and places."""
-    if type_ in ("PERSON", "LOCATION") or (type_ == "ORGANIZATION" and len(words) == 1):
-        return ""
+def _plural_key(name: str, words: tuple[str, ...], type_: str) -> str:
+    """The singular of the last word, or of the word before a number, except in names and titles."""
     last = len(words) - 1
+    if type_ in ("PERSON", "LOCATION"):
+        return ""
     if last and _DIGITS.search(words[last]):
-        return " ".join([*words[: last - 1], _singular(words[last - 1]), words[last]])
+        if _NUMBERED_PLURAL.search(name):
+            return " ".join(words)[:-1]
+        before = last - 1 if words[last - 1].isalpha() or last == 1 else last - 2
+        return " ".join([*words[:before], _singular(words[before]), *words[before + 1 :]])
+    if type_ in ("WORK", "PRODUCT") or (type_ == "ORGANIZATION" and not last):
+        return ""
     return " ".join([*words[:last], _singular(words[last])])
+
+
+_NUMBERED_PLURAL = regex.compile(r"\p{L}-?\d+S$")
+"""TRS-80S, Z80S, but not 1980S."""
+
+
+def _modifier_key(words: tuple[str, ...]) -> str:
+    """The name with the words before the last one in a form that is equal for nouns and adjectives."""
+    if len(words) < 2 or not all(word.isascii() for word in words):
+        return ""
+    return " ".join([*map(_modifier, words[:-1]), _singular(words[-1])])
+
+
+def _modifier(word: str) -> str:
+    """MUSIC of MUSICAL, GRAPHIC of GRAPHICS, COMPUT~ of COMPUTER and COMPUTING."""
+    for ending, replacement in (("AL", ""), ("S", ""), ("ER", "~"), ("ING", "~")):
+        if word.endswith(ending) and len(word) - len(ending) >= 5:
+            return word[: -len(ending)] + replacement
+    return word
+
+
+def _initials_key(words: tuple[str, ...]) -> str:
+    """A full name with the initials of its middle names."""
+    if len(words) < 3 or len(words[0]) < 2 or len(words[-1]) < 3 or _PARTICLES.union(_OF).intersection(words):
+        return ""
+    return " ".join([words[0], "".join(word[0] for word in words[1:-1]), words[-1]])
 
 
 def _singular(word: str) -> str:
@@ -440,7 +447,7 @@ def _without_title(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
     if len(words) == 1:
         for title in _CJK_TITLES:
             rest = words[0].removesuffix(title)
-            if rest != words[0] and 2 <= len(rest) <= 4 and _CJK.match(rest[-1]):
+            if rest != words[0] and (_is_korean_name(rest) if _HANGUL.match(title) else 2 <= len(rest) <= 4):
                 return (title,), (rest,)
         return (), words
     start = 0
@@ -449,6 +456,27 @@ def _without_title(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
     if not start and words[0] in _RULERS and words[-1].isdigit():
         start = 1
     return words[:start], words[start:]
+
+
+def _plain_person(name: str) -> tuple[str, ...]:
+    """The words of a name without titles. A Korean name is a word among words for offices: 예산분석관 김태완."""
+    parts = name.split()
+    if len(parts) > 1 and _HANGUL.match(name):
+        found = [part for part in (parts[0], parts[-1]) if _is_korean_name(part)]
+        if len(found) == 1 and (found[0] == parts[-1] or len(parts) == 2):
+            return (found[0],)
+    return _without_title(_words(name))[1]
+
+
+def _is_korean_name(word: str) -> bool:
+    """Three syllables, of which the first is a common surname and the last does not make it an office."""
+    return len(word) == 3 and word[0] in _KOREAN_SURNAMES and word[-1] not in "장관사"
+
+
+_HANGUL = regex.compile(r"\p{Hangul}")
+_KOREAN_SURNAMES = frozenset(
+    "김이박최정강조윤장임한오서신권황안송류유전홍고문양손배백허남심노하곽성차주우구민진지엄채원천방공현함변염여추도소석선설마길위표명기반왕금옥"
+)
 
 
 def _order_key(name: str, words: tuple[str, ...], type_: str) -> str:
@@ -460,7 +488,7 @@ def _order_key(name: str, words: tuple[str, ...], type_: str) -> str:
         surname, comma, given = name.partition(",")
         if comma and "," not in given and len(given.split()) == 1 and len(surname.split()) == 1:
             words = (*_words(given), *_words(surname))
-        if _CJK.match(name) and " " in name:
+        if _HANGUL.match(name) and " " in name:
             return " ".join(sorted(name.split()))
     if type_ == "PERSON" or len(words) < _MIN_REORDERED:
         return " ".join(words)
@@ -487,9 +515,7 @@ _SOUNDS = (
     ("W", "V"),
 )
 _TWICE = regex.compile(r"(.)\1+")
-_PARTICLES = frozenset(
-    ["VAN", "VON", "DE", "DEL", "DER", "DI", "DA", "LA", "LE", "AL", "EL", "BIN", "IBN", "BEN"]
-)
+_PARTICLES = _word_set("VAN VON DE DEL DER DI DA LA LE AL EL BIN IBN BEN")
 
 
 def _sound(word: str) -> str:
@@ -502,16 +528,12 @@ def _sound(word: str) -> str:
 def _sound_key(words: tuple[str, ...], type_: str) -> str:
     if len(words) < 2 or type_ not in ("", *_NAMED):
         return ""
-    return " ".join(_sound(_without_accents(word)) for word in words)
+    people = type_ == "PERSON"
+    return " ".join("OF" if people and w in _OF else _sound(_without_accents(w)) for w in words)
 
 
-def _is_misspelling(a: tuple[str, ...], b: tuple[str, ...]) -> bool:
-    """Whether names differ in one word of at least four letters and have a longer one in common."""
-    if len(a) != len(b):
-        return False
-    different = [pair for pair in zip(a, b, strict=True) if pair[0] != pair[1]]
-    same = [x for x, y in zip(a, b, strict=True) if x == y and x not in _PARTICLES]
-    return len(different) == 1 and min(map(len, different[0])) >= 4 and max(map(len, same), default=0) >= 3
+_OF = _word_set("OF DE DI DA DU DEL VON VAN ZU")
+"""Before the place that a person is from."""
 
 
 def preferred(names: Sequence[tuple[str, str, int]]) -> str:
@@ -527,51 +549,48 @@ def preferred(names: Sequence[tuple[str, str, int]]) -> str:
         plain = _plain(name, type_)
         length = 0 if one_spelling else sum(len(w) if _CJK.match(w) else 1 for w in plain)
         initials = sum(len(w) == 1 for w in plain)
-        return -length, initials, len(words) - len(plain), -count, len(name), name
+        return -length, initials, words != plain, -count, len(name), name
 
     return min(names, key=rank)[0]
 
 
 def _plain(name: str, type_: str) -> tuple[str, ...]:
-    words = _without_title(_words(name))[1] if type_ in ("", "PERSON") else _words(name)
+    words = _plain_person(name) if type_ in ("", "PERSON") else _words(name)
+    if known := _WELL_KNOWN.get(" ".join(words)):
+        return tuple(known.split())
     return _without_legal_form(words) if type_ in ("", "ORGANIZATION") else words
 
 
 # Rules for the names of one document
 
 _AMBIGUOUS = ""
-_SMALL_WORDS = frozenset(
-    ["OF", "THE", "AND", "FOR", "IN", "ON", "DE", "LA", "DU", "DES", "DER", "DIE", "UND", "ET", "Y"]
+_SMALL_WORDS = _word_set("OF THE AND FOR IN ON DE LA DU DES DER DIE UND ET Y")
+_GENERIC = _word_set(
+    """
+    GROUP HOLDING HOLDINGS UNIVERSITY COLLEGE INSTITUTE FOUNDATION INTERNATIONAL TECHNOLOGIES
+    TECHNOLOGY PHARMACEUTICALS AIRLINES AIRWAYS MOTORS BANK
+    """
 )
-_GENERIC = frozenset(
-    [
-        "GROUP",
-        "HOLDING",
-        "HOLDINGS",
-        "UNIVERSITY",
-        "COLLEGE",
-        "INSTITUTE",
-        "FOUNDATION",
-        "INTERNATIONAL",
-        "TECHNOLOGIES",
-        "TECHNOLOGY",
-        "PHARMACEUTICALS",
-        "AIRLINES",
-        "AIRWAYS",
-        "MOTORS",
-        "BANK",
-    ]
+_QUALIFIERS = _word_set("INTERNATIONAL REGIONAL MUNICIPAL")
+_NOT_PEOPLE = _word_set(
+    """
+    HOUSE ESTATE CHURCH SCHOOL COLLEGE UNIVERSITY FOUNDATION INSTITUTE MUSEUM LIBRARY HOSPITAL AIRPORT STATION
+    AWARD PRIZE CLUB COMPANY GROUP DESIGNS RECORDS PICTURES STUDIOS STREET ROAD AVENUE BRIDGE PARK COUNTY CITY
+    CHIEF OFFICER DIRECTOR MANAGER ENGINEER SCIENTIST EDITOR TECHNOLOGY RIVER LAKE ISLAND IN AT ON FOR AND MEETS VERSUS VS
+    """
 )
-_QUALIFIERS = frozenset(["INTERNATIONAL", "REGIONAL", "MUNICIPAL", "NATIONAL"])
-_DEFINED = regex.compile(
-    r"\((?:the |hereinafter |hereafter |referred to as |also known as |이하 ?|以下,?|以下简称|以下簡稱|下称){0,3}"
-    r"[\"“”'‘’「｢『«]?([\p{L}\p{N}][\p{L}\p{M}\p{N}&.\- ]{0,60})[\"“”'‘’」｣』»]?(?:이?라 ?한다|という。?|;[^()]{0,80}|,[^()]{0,80})?\)"
+"""Words of names that contain the name of a person but are no names of people, whatever their type says."""
+_ACRONYM_IN_BRACKETS = regex.compile(r"\(()\s?(\p{Lu}[\p{L}\p{N}&.\-]{1,11})\s?[);,]")
+_TERM_IN_BRACKETS = regex.compile(
+    r"""[(（]((?:the |hereinafter |hereafter |referred to as |이하 ?|以下,?|以下简称|以下簡稱|下称){0,3})"""
+    r"""["“'‘「｢『]([\p{L}\p{N}][^()（）"”'’」｣』]{0,60})["”'’」｣』](?:이?라 ?한다|という。?)?[)）]"""
 )
 _MAX_DEFINITIONS = 20
 """Of one term in a document."""
 _BEFORE = 160
-_MAX_STARTS = 40
-_WORD = regex.compile(r"[\p{L}\p{M}\p{N}&'’.\-]+")
+"""Characters before a bracket that may hold the full name."""
+_MAX_STARTS = 16
+_WORD = regex.compile(r"[\p{L}\p{M}\p{N}][\p{L}\p{M}\p{N}&'’.\-]*|[「｢『《“]")
 
 
 class _Clusters:
@@ -603,9 +622,13 @@ class _Clusters:
         return _follow(name, self.heads)
 
     def root(self, name: str) -> str:
+        path = []
         name = self.head(name)
         while name in self.targets:
+            path.append(name)
             name = self.head(self.targets[name][0])
+        for other in path:
+            self.targets[other] = (name, *self.targets[other][1:])
         return name
 
     def add(self, name: str, canonical: str, rule: str, evidence: str) -> None:
@@ -613,7 +636,7 @@ class _Clusters:
         head, root = self.head(name), self.root(canonical)
         if head in self.targets or head == root:
             return
-        if may_merge(name, self.types[name], canonical, self.types[canonical], rule):
+        if rule == "spelling" or may_merge(name, self.types[name], canonical, self.types[canonical], rule):
             self.targets[head] = (root, rule, evidence)
 
 
@@ -644,8 +667,12 @@ def document_aliases(
     """
     types = {name: names[name] for name in sorted(names) if name and len(name) <= MAX_NAME}
     clusters = _Clusters(types, rules)
+    if "spelling" in rules:
+        _add_equal(clusters, "spelling", _words, "the same words in the same document")
     if "order" in rules:
         _add_surnames_first(clusters)
+    if "plural" in rules:
+        _add_equal(clusters, "plural", _document_singular, "singular and plural in the same document")
     if "misspelling" in rules:
         _add_misspellings(clusters)
     if "acronym" in rules:
@@ -653,6 +680,7 @@ def document_aliases(
         _add_initials(clusters)
     if "short_name" in rules:
         _add_short_names(clusters)
+        _add_glosses(clusters)
     found = []
     for name in types:
         head = clusters.head(name)
@@ -663,18 +691,24 @@ def document_aliases(
 
 
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
-    """Return the acronyms that hold in the whole corpus: all documents that know one agree.
+    """Return the acronyms that hold in the whole corpus.
 
     Args:
-        aliases: Those of all documents, grouped in any way such that all of one name are together.
+        aliases: Those of all documents (one each), such that all of one name are together.
+
+    Returns:
+        Those for which all documents agree. Three letters are too few unless a document defines them or two
+        documents know them.
     """
-    by_name: dict[str, set[NameAlias]] = defaultdict(set)
+    by_name: dict[str, list[NameAlias]] = defaultdict(list)
     for alias in aliases:
-        by_name[alias.name].add(alias)
+        by_name[alias.name].append(alias)
     agreed = []
     for _, found in sorted(by_name.items()):
-        if len({a.canonical for a in found}) == 1 and any(a.evidence.startswith(_DEFINED_AS) for a in found):
-            agreed.append(min(a for a in found if a.evidence.startswith(_DEFINED_AS)))
+        best = min(found, key=lambda a: (not a.evidence.startswith(_DEFINED_AS), a.evidence))
+        if best.rule == "acronym" and len({(a.canonical, a.rule) for a in found}) == 1:
+            if len(found) > 1 or len(best.name) > 3 or best.evidence.startswith(_DEFINED_AS):
+                agreed.append(best)
     return agreed
 
 
@@ -692,6 +726,25 @@ def _unique_targets(clusters: _Clusters, keys: Iterable[tuple[str, str]]) -> dic
     return unique
 
 
+def _add_equal(clusters: _Clusters, rule: str, key: Callable[[str], tuple[str, ...]], evidence: str) -> None:
+    groups = defaultdict(list)
+    surnames = {_words(name)[-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
+    for name, type_ in clusters.types.items():
+        words = key(name)
+        if rule != "plural" or (type_ not in ("PERSON", "LOCATION") and len("".join(words)) > 4):
+            if rule != "plural" or words[-1] not in surnames:
+                groups[words].append(name)
+    for names in groups.values():
+        first = preferred([(name, clusters.types[name], 1) for name in names])
+        for name in names:
+            clusters.add(name, first, rule, evidence)
+
+
+def _document_singular(name: str) -> tuple[str, ...]:
+    words = _words(name)
+    return (*words[:-1], _singular(words[-1]))
+
+
 def _add_surnames_first(clusters: _Clusters) -> None:
     """DAN IOSIF / IOSIF DAN, TUKARAM GANGADHAR GADAKH / GADAKH TUKARAM GANGADHAR."""
     people = [(_words(name), name) for name, type_ in clusters.types.items() if type_ == "PERSON"]
@@ -705,58 +758,90 @@ def _add_surnames_first(clusters: _Clusters) -> None:
 
 
 def _add_misspellings(clusters: _Clusters) -> None:
-    """Names that differ by one letter of one word."""
+    """Names of which one word differs by a letter that is not the first one."""
     similar = defaultdict(list)
-    for name, type_ in clusters.types.items():
-        words = _words(name)
-        if type_ in ("", *_NAMED) and 2 <= len(words) <= 6:
+    for words, name in {_words(name): name for name in clusters.types}.items():
+        if clusters.types[name] in ("", *_NAMED) and 2 <= len(words) <= 6:
             for n, word in enumerate(words):
                 if 5 <= len(word) <= 30:
                     others = (*words[:n], "", *words[n + 1 :])
-                    for letter in range(1, len(word)):
-                        similar[others, word[:letter] + word[letter + 1 :]].append(name)
-    for members in similar.values():
-        if len(members) == 2:
-            a, b = members
+                    for shorter in {word, *(word[:i] + word[i + 1 :] for i in range(1, len(word)))}:
+                        similar[others, shorter].append(name)
+    for (others, _), members in similar.items():
+        if len(members) != 2:
+            continue
+        b, a = sorted(members)
+        n = others.index("")
+        alike = _is_slip(_words(a)[n], _words(b)[n], clusters.types[a], is_first=n == 0)
+        if alike and clusters.root(a) == a and clusters.root(b) == b:
             clusters.add(b, a, "misspelling", "differs by one letter in the same document")
 
 
+def _is_slip(a: str, b: str, type_: str, is_first: bool) -> bool:
+    """Whether a difference of one letter is likely to be a mistake.
+
+    Endings make adjectives (SOUTH AUSTRALIA, SOUTH AUSTRALIAN), and so do other given names: MARIO and MARIA,
+    PARVIZ and PARVIN.
+    """
+    if type_ == "PERSON" and not is_first:
+        return True
+    if a[-1] != b[-1]:
+        return False
+    return len(a) != len(b) or {next((c, d) for c, d in zip(a, b, strict=True) if c != d)} <= _VOWEL_PAIRS
+
+
+_VOWEL_PAIRS = {(c, d) for c in "AEIOUY" for d in "AEIOUY"}
+
+
 def _add_definitions(clusters: _Clusters, texts: Sequence[str]) -> None:
-    """Terms in brackets after the name that they abbreviate."""
+    """Acronyms and quoted terms in brackets after the name that they stand for."""
     known = dict(reversed([(_words(name), name) for name in clusters.types]))
-    defined: dict[str, dict[str, str]] = defaultdict(dict)
+    fulls: dict[str, dict[str, str]] = defaultdict(dict)
     count: dict[str, int] = defaultdict(int)
     for text in texts:
-        for match in _DEFINED.finditer(text):
-            inside = match[1].strip()
-            term = known.get(_words(inside)) or known.get(_words(inside.removesuffix("s")))
-            if not term or count[term] >= _MAX_DEFINITIONS:
-                continue
-            count[term] += 1
-            before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip()
-            if full := _name_at_end(before, known, term, explicit=not _is_acronym(inside)):
-                defined[term].setdefault(clusters.root(full), f'{_DEFINED_AS}"{before[-120:]} {match[0]}"')
-    for term, fulls in sorted(defined.items()):
-        if len(fulls) == 1:
-            ((full, evidence),) = fulls.items()
+        for pattern in (_ACRONYM_IN_BRACKETS, _TERM_IN_BRACKETS):
+            for match in pattern.finditer(text):
+                term = known.get(_words(match[2])) or known.get(_words(match[2].removesuffix("s")))
+                if not term or count[term] >= _MAX_DEFINITIONS:
+                    continue
+                count[term] += 1
+                before = text[max(0, match.start() - _BEFORE) : match.start()].rstrip()
+                start, full = _name_at_end(before, known, term, is_named=bool(match[1]))
+                if full:
+                    quote = f"{before[start:]} {match[0]}"[:150]
+                    fulls[term].setdefault(clusters.root(full), f'{_DEFINED_AS}"{quote}"')
+    for term, found in sorted(fulls.items()):
+        if len(found) == 1:
+            ((full, evidence),) = found.items()
             clusters.add(term, full, "acronym", evidence)
 
 
-def _is_acronym(text: str) -> bool:
-    return len(text) <= 12 and sum(c.isupper() for c in text) >= 2
+def _name_at_end(
+    before: str, known: Mapping[tuple[str, ...], str], term: str, is_named: bool
+) -> tuple[int, str]:
+    """Return where the name that a term in brackets stands for starts before the bracket, and the name.
 
-
-def _name_at_end(before: str, known: Mapping[tuple[str, ...], str], term: str, explicit: bool) -> str:
-    """The name of an entity at the end of a text that a term in brackets after it stands for."""
-    starts = [m.start() for m in _WORD.finditer(before)][-12:]
-    found = ""
-    for start in reversed(starts):
-        name = known.get(_words(before[start:]), "")
+    The letters of an acronym must be the initials of the name, except of one in another script, and other terms
+    must be part of the name or introduced: (the "Company").
+    """
+    longest = 0, "?"
+    for match in [*_WORD.finditer(before)][: -_MAX_STARTS - 1 : -1]:
+        name = known.get(_words(before[match.start() :]), "")
         if name and name != term:
             if _spells(term, _words(name)):
-                return name
-            found = found or name
-    return found if explicit or (found and not found.isascii() and term.isascii()) else ""
+                return match.start(), name
+            longest = match.start(), name
+    if longest[1] == "?":
+        return 0, ""
+    other_script = (
+        term.isascii() and _is_acronym(term) and not any(c.isascii() and c.isalpha() for c in longest[1])
+    )
+    is_part = len(_words(term)) < len(_words(longest[1])) and {*_words(term)} <= {*_words(longest[1])}
+    return longest if is_named or other_script or is_part else (0, "")
+
+
+def _is_acronym(term: str) -> bool:
+    return len(term) <= 8 and term.isalpha()
 
 
 def _initials(words: Sequence[str]) -> set[str]:
@@ -768,8 +853,14 @@ def _spells(acronym: str, words: Sequence[str]) -> bool:
 
 
 def _add_initials(clusters: _Clusters) -> None:
-    """Acronyms of at least three letters with one name of these initials."""
-    fulls = ((i, n) for n, t in clusters.types.items() if t != "PERSON" for i in _long_initials(_words(n)))
+    """Acronyms of at least three letters, and the only name with these initials."""
+    fulls = (
+        (initials, name)
+        for name, type_ in clusters.types.items()
+        if type_ != "PERSON" and 3 <= len(words := _words(name)) <= 12
+        for initials in _initials(words)
+        if len(initials) >= 3
+    )
     unique = _unique_targets(clusters, fulls)
     for name, type_ in clusters.types.items():
         words = _words(name)
@@ -777,56 +868,62 @@ def _add_initials(clusters: _Clusters) -> None:
             clusters.add(name, full, "acronym", "the only name in the document with these initials")
 
 
-def _long_initials(words: Sequence[str]) -> set[str]:
-    return {i for i in _initials(words) if len(i) >= 3} if 3 <= len(words) <= 12 else set()
-
-
 def _add_short_names(clusters: _Clusters) -> None:
     """Parts of names, from the longest to the shortest name."""
     unique: dict[str, str] = {}
-    by_length = sorted(clusters.types, key=lambda n: (-len(_words(n)), -len(n), n))
-    for name in by_length:
-        words = _without_title(_words(name))[1]
-        full = unique.get(_short_key(words, clusters.types[name]))
-        if full and not _WOMEN.intersection(_words(name)[:1]):
+    for name in sorted(clusters.types, key=lambda n: (-len(_words(n)), -len(n), n)):
+        type_ = clusters.types[name]
+        words = _words(name)
+        if full := _full_name(unique, words, type_):
             clusters.add(name, full, "short_name", "the only full name in the document that contains it")
         root = clusters.root(name)
-        for short in _short_forms(name, clusters.types[name]):
+        for short in _short_forms(name, type_):
             if unique.setdefault(short, root) != root and clusters.root(unique[short]) != root:
                 unique[short] = _AMBIGUOUS
 
 
-def _short_key(words: tuple[str, ...], type_: str) -> str:
+def _full_name(unique: Mapping[str, str], words: tuple[str, ...], type_: str) -> str:
+    if words[0] in _WOMEN:
+        return ""  # MRS BENNET is not the only person with this name
     if len(words) == 2 and words[0] in _TITLES:
         words = words[1:]
-    return f"{type_ or 'PERSON'} {' '.join(words)}"
+    return unique.get(f"{type_ or 'PERSON'} {' '.join(words)}", "")
 
 
 def _short_forms(name: str, type_: str) -> set[str]:
-    """The names by which a document may refer to a full name."""
-    words = _without_title(_words(name))[1]
+    """The names by which a document may refer to a full name, after its type."""
+    words = _words(name)
     forms: set[tuple[str, ...]] = set()
     if type_ == "PERSON":
-        if len(words) > 1 and words[0] not in _TITLES and len(words) <= 8:
-            for n in range(1, len(words)):
-                forms.add(words[:n])
-                if words[n - 1] != "OF":
-                    forms.add(words[n:])
-            first, last = words[0], words[-1]
-            middle = "".join(w[0] for w in words[1:-1])
-            forms |= {(first, last), (first[0], last), (first[0] + middle, last), (first, middle, last)}
-            if len(words) == 3:
-                forms.add((first[0], middle, last))
-        if _CJK.match(name):
-            parts = name.split()
-            forms |= {(p,) for p in (parts[0], parts[-1]) if len(parts) > 1 and 2 <= len(p) <= 4}
-            if len(parts) == 1 and 3 <= len(name) <= 4:
-                forms |= {(name[:2],), (name[-2:],)}
-    elif len(words) > 1 and type_ not in ("", "LOCATION") and words[-1] in _GENERIC:
+        forms = _short_forms_of_person(name, _without_title(words)[1])
+    elif type_ == "ORGANIZATION" and len(words) > 1 and words[-1] in _GENERIC:
         forms.add(words[:-1])
     if type_ in ("LOCATION", "ORGANIZATION") and len(words) > 2:
-        forms.add(tuple(w for w in words if w not in _QUALIFIERS))
-    forms = {
-        f for f in forms if f != words and f and (len(f) > 1 or len(f[0]) > 1) and f[-1] not in _PARTICLES
-    }
-    return {f"{type_} {' '.join(f)}" for f in forms}
+        forms.add(tuple(w for n, w in enumerate(words) if w not in _QUALIFIERS or not 0 < n < len(words) - 1))
+    return {f"{type_} {' '.join(form)}" for form in forms if form != words}
+
+
+def _short_forms_of_person(name: str, words: tuple[str, ...]) -> set[tuple[str, ...]]:
+    if not 1 < len(words) <= 8 or words[0] in _TITLES or _NOT_PEOPLE.intersection(words):
+        return set()
+    # Names are cut at spaces only: JEAN-BAPTISTE LULLY is no JEAN.
+    cuts = [n for n in range(1, len(words)) if f"{words[n - 1]}-{words[n]}" not in name]
+    forms = {words[:n] for n in cuts}
+    forms |= {words[n:] for n in cuts if n == len(words) - 1 or words[n] in _PARTICLES or len(words[n - 1]) == 1}
+    if len(words[0]) > 2 and len(words[-1]) > 2 and len(words) - 1 in cuts:
+        forms |= {(words[0], words[-1]), (words[0][0], words[-1])}
+        forms.add(("".join(w[0] for w in words[:-1]), words[-1]))
+    not_after = {words[n:] for n in cuts if words[n - 1] in ("OF", "BIN", "IBN", "BINT", "BEN")}
+    return {f for f in forms - not_after if len(f) > 1 or (len(f[0]) > 1 and f[0] not in _PARTICLES)}
+
+
+def _add_glosses(clusters: _Clusters) -> None:
+    """A name with an explanation in brackets, if there is only one: 제10조의2(신상정보 제공) / 제10조의2."""
+    glosses = defaultdict(list)
+    for name, type_ in clusters.types.items():
+        base = name[: name.rfind("(")].rstrip() if name.endswith(")") else ""
+        if clusters.types.get(base) == type_:
+            glosses[base].append(name)
+    for base, names in glosses.items():
+        if len(names) == 1:
+            clusters.add(names[0], base, "short_name", "the same name with an explanation in brackets")
