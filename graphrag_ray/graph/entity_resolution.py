@@ -17,6 +17,8 @@ from graphrag_ray.base.ids import relationship_id
 from graphrag_ray.graph import merge
 from graphrag_ray.graph.name_rules import NameAlias, may_merge, preferred
 
+MODEL = "model"
+"""The rule of pairs that a model confirmed."""
 MAX_GROUP = 100
 """Maximum number of names that are merged into one entity. More usually follow from a chain of errors."""
 _MAX_COMPARED = 12
@@ -119,7 +121,8 @@ def _objection(
             return f"{use.name} and {found[0]} are different"
     for a in left[:_MAX_COMPARED]:
         for b in right[:_MAX_COMPARED]:
-            if not may_merge(a.name, a.type, b.name, b.type, rule):
+            types = (a.type, b.type) if rule != MODEL else ("", "")  # a model knows better than types
+            if not may_merge(a.name, types[0], b.name, types[1], rule):
                 return f"{a.name} and {b.name} differ"
     return ""
 

@@ -23,7 +23,7 @@ from rapidfuzz import fuzz, process
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, name_words, stable_id
 from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.name_rules import may_merge
+from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, may_merge
 from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
 
 Ids = npt.NDArray[np.uint64]
@@ -39,7 +39,7 @@ MIN_SIMILARITY = 82.0
 _ALIKE, _CONTAINED, _ACRONYM = 60.0, 90.0, 95.0
 """Similarity of names with similar descriptions at least, of names of which one contains the words of the other,
 and of an acronym and its full name."""
-MAX_DESCRIPTIONS, MAX_DOCUMENTS, MAX_NEIGHBOURS = 3, 3, 6
+MAX_DESCRIPTIONS, MAX_DOCUMENTS, MAX_NEIGHBOURS = 3, 2, 6
 MAX_DESCRIPTION_CHARS, MAX_TITLE_CHARS = 300, 80
 MAX_COMPARED_DOCUMENTS = 20
 DIMENSIONS = 64
@@ -63,7 +63,6 @@ KEYS = pa.schema(
         ("is_neighbour", pa.bool_()),
         ("id", pa.uint64()),
         ("name", pa.string()),
-        ("type", pa.string()),
     ]
 )
 """Blocking keys of names; `id` is the first 64 bits of the entity's id."""
@@ -91,7 +90,6 @@ class Profile:
     name: str
     type: str
     n: int
-    n_documents: int
     text: str
     summary: str  # for its embedding
     neighbours: Sequence[str]
@@ -99,40 +97,43 @@ class Profile:
 
 
 def profile(name: str, uses: Sequence[DocumentUse]) -> Profile:
-    """Summarise the uses of a name. `uses` are sorted by document id."""
+    """Summarise the uses of a name.
+
+    Args:
+        uses: Sorted by document id. As ids are hashes, the first ones are a sample that new documents seldom
+            change, so that an update asks few questions again.
+    """
     votes: dict[str, int] = {}
-    near: dict[str, int] = {}
     for use in uses:
         if use.type:
             votes[use.type] = votes.get(use.type, 0) + use.n
-        for neighbour in use.neighbours:
-            near[neighbour] = near.get(neighbour, 0) + 1
     type_ = min(votes, key=lambda t: (-votes[t], t)) if votes else ""
-    described = dict.fromkeys(
-        collapse_whitespace(text, MAX_DESCRIPTION_CHARS) for use in uses for text in use.descriptions[:1]
+    shown = uses[:MAX_DOCUMENTS]
+    texts = dict.fromkeys(
+        collapse_whitespace(text, MAX_DESCRIPTION_CHARS) for use in shown for text in use.descriptions
     )
-    more = dict.fromkeys(
-        collapse_whitespace(text, MAX_DESCRIPTION_CHARS) for use in uses for text in use.descriptions[1:]
+    neighbours = list(dict.fromkeys(n for use in shown for n in use.neighbours))[:MAX_NEIGHBOURS]
+    titles = list(dict.fromkeys(collapse_whitespace(use.title, MAX_TITLE_CHARS) for use in shown))
+    descriptions = list(texts)[:MAX_DESCRIPTIONS]
+    return Profile(
+        name,
+        type_,
+        sum(use.n for use in uses),
+        profile_text(name, type_, descriptions, titles, neighbours),
+        f"{name}: {descriptions[0]}" if descriptions else name,
+        neighbours,
+        [use.document_id for use in uses[:MAX_COMPARED_DOCUMENTS]],
     )
-    descriptions = [*dict.fromkeys([*described, *more])][:MAX_DESCRIPTIONS]
-    neighbours = sorted(near, key=lambda n: (-near[n], n))[:MAX_NEIGHBOURS]
-    titles = [*dict.fromkeys(collapse_whitespace(use.title, MAX_TITLE_CHARS) for use in uses)]
-    text = profile_text(name, type_, descriptions, titles, neighbours)
-    total = sum(use.n for use in uses)
-    summary = f"{name}: {descriptions[0]}" if descriptions else name
-    documents = [use.document_id for use in uses[:MAX_COMPARED_DOCUMENTS]]
-    return Profile(name, type_, total, len(uses), text, summary, neighbours, documents)
 
 
 def profile_text(
     name: str, type_: str, descriptions: Sequence[str], titles: Sequence[str], neighbours: Sequence[str]
 ) -> str:
     """Render a profile for `adjudication.adjudicate`."""
-    more = f" and {len(titles) - MAX_DOCUMENTS} more" if len(titles) > MAX_DOCUMENTS else ""
     lines = [
         f"{name} ({type_})" if type_ else name,
         *(f"- {text}" for text in descriptions),
-        f"Documents: {'; '.join(titles[:MAX_DOCUMENTS])}{more}" if titles else "",
+        f"Documents: {'; '.join(titles)}" if titles else "",
         f"Connected with: {', '.join(neighbours)}" if neighbours else "",
     ]
     return "\n".join(line for line in lines if line)
@@ -175,12 +176,12 @@ def blocking_keys(name: str) -> list[str]:
     return [*keys][:_MAX_KEYS]
 
 
-def key_rows(profiles: Sequence[tuple[int, str, str, Sequence[str]]]) -> pa.Table:
-    """Return `KEYS` of profiles: (id, name, type, neighbours)."""
+def key_rows(profiles: Sequence[tuple[int, str, Sequence[str]]]) -> pa.Table:
+    """Return `KEYS` of profiles: (id, name, neighbours)."""
     rows: list[tuple[Any, ...]] = []
-    for id_, name, type_, neighbours in profiles:
-        rows += ((_hash(key), False, id_, name, type_) for key in blocking_keys(name))
-        rows += ((_hash(_NEIGHBOUR + other), True, id_, name, type_) for other in neighbours)
+    for id_, name, neighbours in profiles:
+        rows += ((_hash(key), False, id_, name) for key in blocking_keys(name))
+        rows += ((_hash(_NEIGHBOUR + other), True, id_, name) for other in neighbours)
     columns = list(zip(*rows, strict=True)) or [()] * len(KEYS)
     return pa.table([pa.array(c, f.type) for c, f in zip(columns, KEYS, strict=True)], schema=KEYS)
 
@@ -206,26 +207,21 @@ def block_pairs(rows: pa.Table) -> pa.Table:
     if not left:
         return PAIRS.empty_table()
     i, j = np.concatenate(left), np.concatenate(right)
-    names, types = rows["name"].combine_chunks(), rows["type"].combine_chunks()
+    names = rows["name"].combine_chunks()
     tables = []
     for start in range(0, len(i), _SCORED_PAIRS):
         a, b = i[start : start + _SCORED_PAIRS], j[start : start + _SCORED_PAIRS]
-        tables.append(_scored(id_, names, types, is_neighbour, size[position[a]] <= MAX_COMMON, a, b))
+        tables.append(_scored(id_, names, is_neighbour, size[position[a]] <= MAX_COMMON, a, b))
     return _best(pa.concat_tables([PAIRS.empty_table(), *tables]))
 
 
-def _scored(
-    id_: Ids, names: pa.Array, types: pa.Array, is_neighbour: Any, is_rare: Any, a: Ints, b: Ints
-) -> pa.Table:
+def _scored(id_: Ids, names: pa.Array, is_neighbour: Any, is_rare: Any, a: Ints, b: Ints) -> pa.Table:
     left, right = names.take(pa.array(a)).to_pylist(), names.take(pa.array(b)).to_pylist()
     similarity = similarities(left, right, is_rare)
     near = is_neighbour[a]
     keep = near | (similarity >= MIN_SIMILARITY)
-    types_of = zip(types.take(pa.array(a)).to_pylist(), types.take(pa.array(b)).to_pylist(), strict=True)
-    allowed = [
-        bool(k) and may_merge(x, tx, y, ty, "model")
-        for k, x, y, (tx, ty) in zip(keep.tolist(), left, right, types_of, strict=True)
-    ]
+    pairs = zip(keep.tolist(), left, right, strict=True)
+    allowed = [bool(kept) and may_merge(x, "", y, "", "model") for kept, x, y in pairs]
     rows = np.flatnonzero(allowed)
     similarity = np.where(similarity >= MIN_SIMILARITY, similarity, 0).astype(np.float32)
     low, high = np.minimum(id_[a], id_[b])[rows], np.maximum(id_[a], id_[b])[rows]
@@ -283,44 +279,17 @@ def alike_pairs(ids: Ids, vectors: Vectors, k: int) -> pa.Table:
     return pa.table(columns_of, schema=PAIRS)
 
 
-def decided_pairs(a: Ids, b: Ids, n_a: Ints, n_b: Ints, mentions: tuple[Ids, Ints]) -> Ids:
-    """Return the pairs, as `pair_keys`, whose earlier verdict counts: no name has twice as many mentions now.
-
-    Args:
-        a, b: Ids of the names, as `PAIRS`.
-        n_a, n_b: Their numbers of mentions at the time of the verdict.
-        mentions: Ascending ids of all names, and their numbers of mentions.
-    """
-    ids, n = mentions
-    if not len(ids):
-        return np.zeros(0, np.uint64)
-    counts = []
-    for end in (a, b):
-        position = np.minimum(np.searchsorted(ids, end), len(ids) - 1)
-        counts.append(np.where(ids[position] == end, n[position], 0))
-    current = (counts[0] < 2 * n_a) & (counts[1] < 2 * n_b)
-    return np.unique(pair_keys(np.minimum(a, b), np.maximum(a, b))[current])
-
-
-def pair_keys(a: Ids, b: Ids) -> Ids:
-    """Hash pairs of ids to 64 bits."""
-    with np.errstate(over="ignore"):
-        return (a * np.uint64(0x9E3779B97F4A7C15)) ^ (b * np.uint64(0xC2B2AE3D27D4EB4F) + np.uint64(1))
-
-
-def choose_candidates(
-    pairs: pa.Table, alike: pa.Table, mentions: tuple[Ids, Ints], k: int, decided: Ids
-) -> pa.Table:
+def choose_candidates(pairs: pa.Table, alike: pa.Table, mentions: tuple[Ids, Ints], k: int) -> pa.Table:
     """Choose the pairs that a model decides: of each name, the `k` most similar ones.
 
     Args:
         pairs: `PAIRS` of all keys.
         alike: `PAIRS` of names whose descriptions are alike. They also need a shared neighbour.
         mentions: Ascending ids of all names, and their numbers of mentions.
-        decided: Ascending `pair_keys` of pairs that need no verdict. They count among the `k`.
 
     Returns:
-        Columns anchor and candidate, sorted. The anchor is the name with more mentions.
+        Columns anchor and candidate, sorted. An anchor has at most `k` candidates, which usually have more
+        mentions, so that names in an update become anchors themselves.
     """
     merged = _best(pa.concat_tables([pairs, alike]))
     is_similar = pc.greater_equal(merged["similarity"], MIN_SIMILARITY)
@@ -328,17 +297,18 @@ def choose_candidates(
     merged = merged.filter(pc.or_(is_similar, is_alike))
     a, b = merged["a"].to_numpy(), merged["b"].to_numpy()
     rank = merged["similarity"].to_numpy() + 6.0 * np.minimum(merged["shared"].to_numpy(), 3)
-    keep = np.zeros(len(a), dtype=np.bool_)
+    # Rank the pairs of each name.
     ends, other = np.concatenate([a, b]), np.concatenate([b, a])
     order = np.lexsort((other, -np.concatenate([rank, rank]), ends))
-    starts = np.flatnonzero(np.diff(ends[order], prepend=ends[order][:1] + 1))
-    place = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
-    keep[order[place < k] % max(1, len(a))] = True
-    keep &= ~np.isin(pair_keys(a, b), decided)
-    a, b = a[keep], b[keep]
+    starts = np.flatnonzero(np.concatenate([[True], np.diff(ends[order]) != 0])[: len(order)])
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order)) - np.repeat(starts, np.diff([*starts, len(order)]))
+    among_a, among_b = place[: len(a)] < k, place[len(a) :] < k
     ids, n = mentions
-    more = n[np.searchsorted(ids, b)] > n[np.searchsorted(ids, a)]
-    anchor, candidate = np.where(more, b, a), np.where(more, a, b)
+    n_a, n_b = (n[np.searchsorted(ids, end)] for end in (a, b))
+    of_a = among_a & (~among_b | (n_a < n_b) | ((n_a == n_b) & (a > b)))
+    kept = among_a | among_b
+    anchor, candidate = np.where(of_a, a, b)[kept], np.where(of_a, b, a)[kept]
     order = np.lexsort((candidate, anchor))
     return pa.table({"anchor": anchor[order], "candidate": candidate[order]})
 
@@ -352,8 +322,6 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     Args:
         a, b: Fields name, type, neighbours and documents of `Profile`.
     """
-    if not may_merge(a["name"], a["type"], b["name"], b["type"], "model"):
-        return False
     spelling = similarities([a["name"]], [b["name"]], False)[0]
     if MIN_SIMILARITY <= spelling != _ACRONYM:
         return True
@@ -367,7 +335,7 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     return a["type"] == b["type"] and a["name"] not in b["neighbours"] and b["name"] not in a["neighbours"]
 
 
-def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
+def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
     """Whether the descriptions of a name in several documents fall apart into groups that are not alike.
 
     Args:
@@ -384,6 +352,4 @@ def may_be_several(name: str, uses: Sequence[DocumentUse], cosines: Vectors) -> 
         a, b = sorted((root(i), root(j)))
         group[b] = a
     roots = {root(i) for i in range(len(uses))}
-    types = {use.type for use in uses if use.type}
-    conflict = any(not may_merge(name, a, name, b, "model") for a in types for b in types)
-    return len(roots) > 1 or conflict
+    return len(roots) > 1 or len({use.type for use in uses} & EXCLUSIVE_TYPES) > 1

@@ -68,7 +68,7 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_NAMED = frozenset({"PERSON", "ORGANIZATION", "LOCATION"})
+EXCLUSIVE_TYPES = frozenset({"PERSON", "ORGANIZATION", "LOCATION"})
 """Types that exclude each other. Models use the others less consistently."""
 _DROPPED = regex.compile(r"['’‘`´ʼʻʹ\u064b-\u065f\u0670\u0640\u0591-\u05c7]")
 """Apostrophes, and vowel points of Arabic and Hebrew, which are optional."""
@@ -282,7 +282,7 @@ def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
     if words_a == words_b:
         return _may_be_spelling((a, type_a), (b, type_b))
     well_known = rule == "abbreviation" and _is_well_known(words_a) and _is_well_known(words_b)
-    if not well_known and type_a != type_b and {type_a, type_b} <= _NAMED:
+    if not well_known and type_a != type_b and {type_a, type_b} <= EXCLUSIVE_TYPES:
         return False
     if rule != "acronym" and numbers(a) != numbers(b):
         return False
@@ -526,7 +526,7 @@ def _sound(word: str) -> str:
 
 
 def _sound_key(words: tuple[str, ...], type_: str) -> str:
-    if len(words) < 2 or type_ not in ("", *_NAMED):
+    if len(words) < 2 or type_ not in ("", *EXCLUSIVE_TYPES):
         return ""
     people = type_ == "PERSON"
     return " ".join("OF" if people and w in _OF else _sound(_without_accents(w)) for w in words)
@@ -761,7 +761,7 @@ def _add_misspellings(clusters: _Clusters) -> None:
     """Names of which one word differs by a letter that is not the first one."""
     similar = defaultdict(list)
     for words, name in {_words(name): name for name in clusters.types}.items():
-        if clusters.types[name] in ("", *_NAMED) and 2 <= len(words) <= 6:
+        if clusters.types[name] in ("", *EXCLUSIVE_TYPES) and 2 <= len(words) <= 6:
             for n, word in enumerate(words):
                 if 5 <= len(word) <= 30:
                     others = (*words[:n], "", *words[n + 1 :])

@@ -32,6 +32,7 @@ from graphrag_ray.engine.work import Row, Work
 from graphrag_ray.graph import adjudication, name_candidates
 from graphrag_ray.graph.aliases import EntityNames
 from graphrag_ray.graph.entity_resolution import (
+    MODEL,
     NamePair,
     NameUse,
     Refusal,
@@ -154,7 +155,7 @@ def resolve_names(
     depends_on = [
         *inputs,
         options.model_dump(mode="json"),
-        names.to_json(),
+        names.decisions,
         spec_key(spec) if spec else None,
     ]
     resolver = _Resolver(run, groups, names, spec)
@@ -183,7 +184,7 @@ class _Resolver:
         plan = run.reuse_plan(
             "resolve",
             self.groups,
-            [rules, self.names.to_json()],
+            [rules, self.names.decisions],
             ("names", "aliases"),
             identities=[[group.entities, group.units] for group in self.groups],
         )
@@ -246,7 +247,7 @@ class _Resolver:
     def _ask(self, groups: Sequence[Group], everywhere: Mapping[str, str]) -> Result:
         """Have a model decide about candidates. Returns tables verdicts, splits and failures."""
         assert self.spec is not None
-        run, spec, k = self.run, self.spec, self.run.settings.resolution.max_candidates
+        run, spec = self.run, self.spec
         rows = count_rows([group.entities for group in groups])
         n, bundles = n_ranges("entity_instances", rows), n_bundles(rows)
         read = partial(_partition_uses, run.executor.share(everywhere), n)
@@ -258,9 +259,7 @@ class _Resolver:
         pairs = read_table(
             run.store, Result(parts_by_input(compared, "pairs")).parts("pairs"), None, name_candidates.PAIRS
         )
-        before = self._verdicts_before()
-        chosen = self._choose(profiles, pairs, before, k)
-        items = self._items(profiles, chosen, n, bundles) + tables["items"]
+        items = self._items(profiles, self._choose(profiles, pairs), n, bundles) + tables["items"]
         work = Work(
             "resolve", lambda store, row: _dialogue(row, spec), lambda row: (row["profile"]["name"], "")
         )
@@ -268,31 +267,17 @@ class _Resolver:
         run.item_totals["resolve"] = count_rows(items), "names"
         index = run.sweep_rows(work, _load, items, count_rows(items))
         written = run.map("resolve", partial(_collect, work, index), items)
-        result = Result(parts_by_input(written, "verdicts", "splits", "failures"))
-        kept = run.write("resolve", "verdicts", [before]) if before.num_rows else []
-        return Result(result.tables | {"verdicts": [*result.tables["verdicts"], kept]})
+        return Result(parts_by_input(written, "verdicts", "splits", "failures"))
 
-    def _verdicts_before(self) -> pa.Table:
-        """Return the verdicts of the parent snapshot, which the same prompt and model gave."""
-        before = self.run.parent_result("resolve")
-        parts = before.parts("verdicts") if before and self.spec is not None else []
-        return read_table(self.run.store, parts, None, VERDICTS)
-
-    def _choose(self, profiles: list[list[Part]], pairs: pa.Table, before: pa.Table, k: int) -> list[Part]:
-        """Choose the candidates to ask about, without pairs with a verdict that still counts."""
+    def _choose(self, profiles: list[list[Part]], pairs: pa.Table) -> list[Part]:
+        """Choose the candidates to ask about."""
+        k = self.run.settings.resolution.max_candidates
         columns = pa.schema([("id", pa.uint64()), ("n", pa.int64())])
         known = load_integer_columns(self.run.store, profiles, columns)
         ids, n = known["id"].to_numpy(), known["n"].to_numpy()
         vectors = read_table(self.run.store, [part for parts in profiles for part in parts], ["vector"])
         alike = name_candidates.alike_pairs(ids, _matrix(vectors["vector"]), k)
-        decided = name_candidates.decided_pairs(
-            _name_prefixes(before["a"]),
-            _name_prefixes(before["b"]),
-            before["n_a"].to_numpy(),
-            before["n_b"].to_numpy(),
-            (ids, n),
-        )
-        chosen = name_candidates.choose_candidates(pairs, alike, (ids, n), k, decided)
+        chosen = name_candidates.choose_candidates(pairs, alike, (ids, n), k)
         return self.run.write("resolve", "candidates", [chosen.cast(_CANDIDATES)])
 
     def _items(
@@ -358,7 +343,7 @@ class _Resolver:
 
 def _confirmed(row: Mapping[str, Any]) -> NamePair:
     a, b = (NameUse(row[end], row[f"type_{end}"], row[f"n_{end}"]) for end in ("a", "b"))
-    return NamePair(a, b, "model", row["reason"] or "confirmed by the model")
+    return NamePair(a, b, MODEL, row["reason"] or "confirmed by the model")
 
 
 def sorted_by_mentions(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -546,15 +531,16 @@ def _profiles(names: EntityNames, rows: pa.Table) -> Tables:
         uses = [DocumentUse(*(row[field] for field in DocumentUse._fields)) for row in uses_of_name]
         found = name_candidates.profile(name, uses)
         id_ = entity_id(name)
-        keyed.append((int(id_[:16], 16), name, found.type, found.neighbours))
+        keyed.append((int(id_[:16], 16), name, found.neighbours))
         of_name = {"name": name, "type": found.type, "n": found.n, "text": found.text}
         of_name |= {"neighbours": found.neighbours, "documents": found.documents}
         profiles.append({"id": id_, "summary": found.summary, **of_name})
         described = [use for use in uses if use.descriptions]
-        if name not in names.unsplit and 1 < len(described) <= name_candidates.MAX_SPLIT_DOCUMENTS:
+        described = described[: name_candidates.MAX_SPLIT_DOCUMENTS]
+        if name not in names.unsplit and len(described) > 1:
             texts = [_without_name(use.descriptions[0], name) for use in described]
             vectors = _vectors(texts)
-            if name_candidates.may_be_several(name, described, vectors @ vectors.T):
+            if name_candidates.may_be_several(described, vectors @ vectors.T):
                 items.append(
                     {
                         "kind": "split",
@@ -598,10 +584,6 @@ def _partition_by_prefix(name: str, n: int, store: Store, parts: Sequence[Part])
 
 def _compare_blocks(rows: pa.Table) -> Tables:
     return {"pairs": name_candidates.block_pairs(rows)}
-
-
-def _name_prefixes(names: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    return np.array([int(entity_id(name)[:16], 16) for name in names.to_pylist()], dtype=np.uint64)
 
 
 _JOINED = pa.schema([("key", pa.uint64()), *_CANDIDATES, ("profile", _PROFILE), ("other", _PROFILE)])
