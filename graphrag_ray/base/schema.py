@@ -74,6 +74,7 @@ ENTITY_INSTANCES = _table(
     ("date", pa.string()),  # date of the document, if it is shown with descriptions that are merged
     ("turn", pa.int32()),  # 0: first reply; 1, 2, …: gleanings
     ("ordinal", pa.int32()),  # position among the records of the text unit
+    ("name", pa.string()),  # entity key as extracted; null if it is the title (see `resolutions`)
 )
 
 RELATIONSHIP_INSTANCES = _table(
@@ -222,7 +223,8 @@ def row_index_table(table: str) -> str:
 
 
 RESOLUTIONS = _table(
-    # Names that were replaced, sorted by (entity_id, name, document_id).
+    # Names that were replaced by entity resolution, sorted by (id, document_id).
+    ("id", pa.string()),  # id that an entity with this name has; not distinct
     ("entity_id", pa.string()),  # id in entities, which lack it if the entity was pruned
     ("title", pa.string()),  # entity key that replaced the name
     ("name", pa.string()),  # entity key as extracted
@@ -367,6 +369,7 @@ ROW_INDEXES: Mapping[str, _Groups] = {
     "text_units": {("id",): ("human_readable_id", "n_tokens", "document_id"), **_BY_NUMBER},
     "entities": {("id",): ("human_readable_id", "frequency"), **_BY_NUMBER},
     "relationships": {**_NUMBER, RELATIONSHIP_ENDS: ("combined_degree", "weight")},
+    "resolutions": {("id",): ("entity_id",), ("entity_id",): ()},
     "covariates": {**_NUMBER, ("subject_entity_id",): ("text_unit_ids",)},
     **{
         kind.communities_table: {

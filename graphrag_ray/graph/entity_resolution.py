@@ -179,7 +179,9 @@ def _replace_in_documents(
 
 
 def rename_entities(instances: pa.Table, titles: pa.Array) -> pa.Table:
-    """Return instances of entities with other titles."""
+    """Return instances of entities with other titles. The column name keeps the replaced ones."""
+    names = pc.if_else(pc.equal(instances["title"], titles), None, instances["title"])
+    instances = instances.set_column(instances.schema.get_field_index("name"), "name", names)
     return instances.set_column(0, "entity_id", merge.entity_ids(pa.chunked_array([titles]))).set_column(
         1, "title", titles
     )

@@ -43,7 +43,9 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, Extracted
     rows: list[tuple[Any, ...]] = []
     for unit, extraction in extractions:
         for ordinal, e in enumerate(extraction.entities):
-            rows.append((e.title, e.title, e.type or None, e.description or None, *unit, e.turn, ordinal))
+            rows.append(
+                (e.title, e.title, e.type or None, e.description or None, *unit, e.turn, ordinal, None)
+            )
         described = {e.title for e in extraction.entities}
         turns: dict[str, int] = {}
         for r in extraction.relationships:
@@ -51,7 +53,7 @@ def entity_instance_rows(extractions: Iterable[tuple[ExtractionSource, Extracted
                 if title not in described:
                     turns.setdefault(title, r.turn)
         for ordinal, (title, turn) in enumerate(turns.items(), start=len(extraction.entities)):
-            rows.append((title, title, None, None, *unit, turn, ordinal))
+            rows.append((title, title, None, None, *unit, turn, ordinal, None))
     table = _from_rows(rows, ENTITY_INSTANCES)
     return table.set_column(0, ENTITY_INSTANCES.field(0), entity_ids(table["title"]))
 

@@ -44,6 +44,7 @@ from graphrag_ray.graph.entity_resolution import (
     rename_relationships,
     replace_names,
 )
+from graphrag_ray.graph.merge import entity_ids
 from graphrag_ray.graph.name_candidates import DocumentUse
 from graphrag_ray.graph.name_rules import RULES, NameAlias, document_aliases, may_merge, rule_keys
 from graphrag_ray.indexing.run import Run, failure_rows, replay_rows
@@ -107,7 +108,7 @@ VERDICTS = pa.schema(
     [*_PAIRS.remove(_PAIRS.get_field_index("rule")), ("verdict", pa.string()), ("reason", pa.string())]
 )
 """What a model said about two names."""
-_RENAMED = schema.RESOLUTIONS.remove(0)
+_RENAMED = schema.RESOLUTIONS.remove(0).remove(0)  # without ids
 _CORPUS_WIDE_RULE = "acronym"
 """Aliases of this rule hold in the whole corpus if all documents that have them agree."""
 _SPLIT = "split"
@@ -756,17 +757,16 @@ def _renamed(
 
 def _partition_renamed(n: int, store: Store, parts: Sequence[Part]) -> Iterator[pa.Table]:
     table = read_table(store, parts, None, _RENAMED)
-    yield table.add_column(0, PARTITION, _name_ranges(table["title"], n))
+    yield table.add_column(0, PARTITION, _name_ranges(table["name"], n))
 
 
 def _resolutions(rows: pa.Table) -> Tables:
     keys = ["title", "name", "document_id", "rule", "evidence"]
     summed = rows.group_by(keys, use_threads=False).aggregate([("n_instances", "sum")])
-    ids = pa.array([entity_id(title) for title in summed["title"].to_pylist()], pa.string())
-    table = pa.table(
-        [ids, *(summed[key] for key in keys), summed["n_instances_sum"]], schema=schema.RESOLUTIONS
-    )
-    table = table.sort_by([(name, "ascending") for name in ("entity_id", "name", "document_id")])
+    ids = [entity_ids(summed[column]) for column in ("name", "title")]
+    columns = [*ids, *(summed[key] for key in keys), summed["n_instances_sum"]]
+    table = pa.table(columns, schema=schema.RESOLUTIONS)
+    table = table.sort_by([("id", "ascending"), ("document_id", "ascending")])
     is_split = pc.equal(table["rule"], _SPLIT)
     n_merged = len(table.filter(pc.invert(is_split))["name"].unique())
     n_split = len(table.filter(is_split)["title"].unique())
