@@ -22,6 +22,8 @@ VERDICTS = ("same", "different", "unsure")
 MAX_REASON_CHARS = 200
 _MAX_LABEL_CHARS = 60
 _TOKENS_PER_ENTRY = 60
+EXPECTED_REPLY_TOKENS = 120
+"""Tokens of a typical reply, for estimates."""
 _MIN_REPLY_TOKENS = 400
 
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from graphrag_ray.base.ids import relationship_id
 from graphrag_ray.graph import merge
+from graphrag_ray.graph.name_candidates import may_be_same
 from graphrag_ray.graph.name_rules import NameAlias, may_merge, preferred
 
 MODEL = "model"
@@ -121,8 +122,8 @@ def _objection(
             return f"{use.name} and {found[0]} are different"
     for a in left[:_MAX_COMPARED]:
         for b in right[:_MAX_COMPARED]:
-            types = (a.type, b.type) if rule != MODEL else ("", "")  # a model knows better than types
-            if not may_merge(a.name, types[0], b.name, types[1], rule):
+            allowed = may_be_same(a.name, b.name) if rule == MODEL else may_merge(*a[:2], *b[:2], rule)
+            if not allowed:
                 return f"{a.name} and {b.name} differ"
     return ""
 

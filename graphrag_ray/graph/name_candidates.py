@@ -23,7 +23,7 @@ from rapidfuzz import fuzz, process
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, name_words, stable_id
 from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.graph.integer_arrays import Ints
-from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, may_merge
+from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, numbers
 from graphrag_ray.graph.nearest_neighbours import Vectors, nearest_neighbours
 
 Ids = npt.NDArray[np.uint64]
@@ -46,7 +46,7 @@ DIMENSIONS = 64
 """Dimensions of the embeddings that are compared, a random projection of the bundled model's 256."""
 MIN_COSINE = 0.75
 """Minimum similarity of the embeddings of two candidates that share a neighbour but no word."""
-MIN_SPLIT_COSINE = 0.3
+MIN_SPLIT_COSINE = 0.2
 """Documents whose descriptions of a name are less alike may speak of different things."""
 MAX_SPLIT_DOCUMENTS = 12
 """Maximum number of documents of a name that a model sorts by what the name stands for."""
@@ -173,6 +173,8 @@ def blocking_keys(name: str) -> list[str]:
         keys[f"i{words[0]}"] = None
     joined = "".join(words) or plain
     keys[f"j{joined[:5]}"] = None
+    if len(words) > 1:
+        keys["s" + " ".join(sorted(words))] = None
     return [*keys][:_MAX_KEYS]
 
 
@@ -221,11 +223,17 @@ def _scored(id_: Ids, names: pa.Array, is_neighbour: Any, is_rare: Any, a: Ints,
     near = is_neighbour[a]
     keep = near | (similarity >= MIN_SIMILARITY)
     pairs = zip(keep.tolist(), left, right, strict=True)
-    allowed = [bool(kept) and may_merge(x, "", y, "", "model") for kept, x, y in pairs]
+    allowed = [bool(kept) and may_be_same(x, y) for kept, x, y in pairs]
     rows = np.flatnonzero(allowed)
     similarity = np.where(similarity >= MIN_SIMILARITY, similarity, 0).astype(np.float32)
     low, high = np.minimum(id_[a], id_[b])[rows], np.maximum(id_[a], id_[b])[rows]
     return pa.table([low, high, similarity[rows], near[rows].astype(np.int32)], schema=PAIRS)
+
+
+def may_be_same(a: str, b: str) -> bool:
+    """Whether a model may merge two names. Names with different numbers are different."""
+    numbers_a, numbers_b = numbers(a), numbers(b)
+    return not numbers_a or not numbers_b or numbers_a == numbers_b
 
 
 def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vectors:
@@ -234,7 +242,8 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
     Names are alike if they differ in few letters, in any order of words; if one consists of words of the other
     and they share a rare key; and if one is the acronym of the other.
     """
-    compare = partial(process.cpdist, left, right, workers=1)
+    plain = [[" ".join(name_words(name)) for name in names] for names in (left, right)]
+    compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
     contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
@@ -317,7 +326,8 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     """Whether a model should decide about two names that `choose_candidates` chose.
 
     Names that are spelled almost alike always are candidates. If one contains the other, is its acronym, or
-    only has a similar description, they must also occur in one document or share a neighbour.
+    only has a similar description, they must also occur in one document or share a neighbour. If only the
+    descriptions are similar, they must not occur in one document, where sentences tell of several things.
 
     Args:
         a, b: Fields name, type, neighbours and documents of `Profile`.
@@ -325,14 +335,12 @@ def is_candidate(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
     spelling = similarities([a["name"]], [b["name"]], False)[0]
     if MIN_SIMILARITY <= spelling != _ACRONYM:
         return True
-    if not set(a["neighbours"]).intersection(b["neighbours"]) | set(a["documents"]).intersection(
-        b["documents"]
-    ):
+    in_one_document = not set(a["documents"]).isdisjoint(b["documents"])
+    if not in_one_document and set(a["neighbours"]).isdisjoint(b["neighbours"]):
         return False
     if spelling == _ACRONYM or similarities([a["name"]], [b["name"]], True)[0] >= MIN_SIMILARITY:
         return True
-    # Neighbours have similar descriptions because these tell of both.
-    return a["type"] == b["type"] and a["name"] not in b["neighbours"] and b["name"] not in a["neighbours"]
+    return a["type"] == b["type"] and not in_one_document
 
 
 def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
@@ -351,5 +359,7 @@ def may_be_several(uses: Sequence[DocumentUse], cosines: Vectors) -> bool:
     for i, j in np.argwhere(np.triu(cosines >= MIN_SPLIT_COSINE, 1)).tolist():
         a, b = sorted((root(i), root(j)))
         group[b] = a
+    if all(use.type == "CONCEPT" for use in uses):
+        return False
     roots = {root(i) for i in range(len(uses))}
     return len(roots) > 1 or len({use.type for use in uses} & EXCLUSIVE_TYPES) > 1

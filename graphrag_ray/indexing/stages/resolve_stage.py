@@ -132,11 +132,19 @@ class Group:
 
 
 def resolve_names(
-    run: Run, corpus: Result, extraction: Result, claims: Result, names: EntityNames
+    run: Run,
+    corpus: Result,
+    extraction: Result,
+    claims: Result,
+    names: EntityNames,
+    confirm: Callable[[Sequence[Part]], object] = lambda items: None,
 ) -> tuple[Result, Result, Result]:
     """Return extraction and claims with resolved names, and the result of this step.
 
-    Tables of the step: resolutions (`schema.RESOLUTIONS`), verdicts (`VERDICTS`), refused, and failures.
+    Tables of the step: resolutions (`schema.RESOLUTIONS`), verdicts (`VERDICTS`), and failures.
+
+    Args:
+        confirm: Receives the parts with the names to ask about. It raises an error to refuse.
     """
     options = run.settings.resolution
     if options.mode == "off" and not names.by_document:
@@ -159,8 +167,9 @@ def resolve_names(
         names.decisions,
         spec_key(spec) if spec else None,
     ]
-    resolver = _Resolver(run, groups, names, spec)
+    resolver = _Resolver(run, groups, names, spec, confirm)
     result = run.step("resolve", depends_on, resolver.resolve, "resolve" if spec else None)
+    kept = ("resolutions", "verdicts", "failures")
     found = {name: result.tables[name] for name in ("found_entities", "found_relationships")}
     extraction = replace(extraction, tables=extraction.tables | found)
     if any(found_claims):
@@ -168,7 +177,7 @@ def resolve_names(
     return (
         extraction,
         claims,
-        Result({n: result.tables[n] for n in ("resolutions", "failures")}, result.counts),
+        Result({n: result.tables[n] for n in kept}, result.counts),
     )
 
 
@@ -178,6 +187,7 @@ class _Resolver:
     groups: Sequence[Group]
     names: EntityNames
     spec: adjudication.ResolveSpec | None
+    confirm: Callable[[Sequence[Part]], object]
 
     def resolve(self) -> Result:
         run, options = self.run, self.run.settings.resolution
@@ -262,9 +272,12 @@ class _Resolver:
         )
         items = self._items(profiles, self._choose(profiles, pairs), n, bundles) + tables["items"]
         work = Work(
-            "resolve", lambda store, row: _dialogue(row, spec), lambda row: (row["profile"]["name"], "")
+            "resolve",
+            lambda store, row: resolve_dialogue(row, spec),
+            lambda row: (row["profile"]["name"], ""),
         )
         items = [parts for parts in items if parts]
+        self.confirm([part for parts in items for part in parts])
         run.item_totals["resolve"] = count_rows(items), "names"
         index = run.sweep_rows(work, _load, items, count_rows(items))
         written = run.map("resolve", partial(_collect, work, index), items)
@@ -642,7 +655,7 @@ def _load(store: Store, parts: list[Part]) -> Iterator[pa.Table]:
     return (read_part(store, part) for part in parts)
 
 
-def _dialogue(row: Row, spec: adjudication.ResolveSpec) -> Dialogue[Any]:
+def resolve_dialogue(row: Row, spec: adjudication.ResolveSpec) -> Dialogue[Any]:
     if row["kind"] == "split":
         return adjudication.split(row["profile"]["name"], row["texts"], spec)
     return adjudication.adjudicate(row["profile"]["text"], [c["text"] for c in row["candidates"]], spec)
@@ -739,6 +752,8 @@ def _renamed(
     """Say why a name was replaced. `document_id` is null if it is replaced in all documents."""
     document, name = row["document_id"], row["name"]
     local = in_document.get((document, name))
+    if name in everywhere and everywhere[name].canonical == row["title"]:
+        local = None  # the same in all documents
     title = local.canonical if local else name
     general = everywhere.get(title)
     title = general.canonical if general else title
