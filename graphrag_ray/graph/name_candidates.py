@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import regex
 from rapidfuzz import fuzz, process
 
-from graphrag_ray.base.ids import UNSPACED_SCRIPT, name_words, stable_id
+from graphrag_ray.base.ids import name_words, stable_id
 from graphrag_ray.base.wording import collapse_whitespace
 from graphrag_ray.graph.integer_arrays import Ints
 from graphrag_ray.graph.name_rules import EXCLUSIVE_TYPES, numbers
@@ -51,7 +51,9 @@ MIN_SPLIT_COSINE = 0.2
 MAX_SPLIT_DOCUMENTS = 12
 """Maximum number of documents of a name that a model sorts by what the name stands for."""
 _SEED = 40
-_MAX_KEYS = 12
+_MAX_KEYS = 16
+_SYLLABLES = regex.compile(r"[\p{Han}\p{Hangul}\p{Hiragana}\p{Katakana}\p{Thai}]")
+"""Scripts whose words are short, so that names are compared by their characters."""
 _NEIGHBOUR = "n"
 _SCORED_PAIRS = 200_000
 _MARKS = regex.compile(r"\p{M}+")
@@ -159,7 +161,7 @@ def blocking_keys(name: str) -> list[str]:
     words = [word for word in name_words(name) if word]
     keys: dict[str, None] = {}
     for word in words:
-        if UNSPACED_SCRIPT.match(word[0]):
+        if _SYLLABLES.match(word):
             keys |= dict.fromkeys(f"c{word[i : i + 2]}" for i in range(max(1, len(word) - 1)))
             continue
         if len(word) > 1:
@@ -246,6 +248,7 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
     compare = partial(process.cpdist, *plain, workers=1)
     scores = np.maximum(compare(scorer=fuzz.ratio), compare(scorer=fuzz.token_sort_ratio))
     contained = (compare(scorer=fuzz.token_set_ratio) >= 100) & is_rare
+    contained |= [bool(_SYLLABLES.match(a) and (a in b or b in a)) for a, b in zip(*plain, strict=True)]
     scores = np.where(contained, np.maximum(scores, _CONTAINED), scores)
     for n in np.flatnonzero(scores < MIN_SIMILARITY).tolist():
         if _is_acronym(*sorted((left[n], right[n]), key=len)):
@@ -254,8 +257,12 @@ def similarities(left: Sequence[str], right: Sequence[str], is_rare: Any) -> Vec
 
 
 def _is_acronym(short: str, long: str) -> bool:
+    """Whether a name consists of the initials of another one, or of some of its syllables in order."""
     words = name_words(long)
     letters = "".join(name_words(short))
+    if _SYLLABLES.match(letters):
+        rest = iter("".join(words))
+        return len(letters) > 1 and all(c in rest for c in letters)
     return (
         2 <= len(letters) <= 6 and len(words) > 1 and letters == "".join(w[0] for w in words)[: len(letters)]
     )
