@@ -1,23 +1,28 @@
 """Rules by which two names of entities stand for the same thing, without a model.
 
 Names are entity keys (`base/ids.entity_key`). Some rules compare two names anywhere in a corpus: `rule_keys`
-returns keys that are equal for names that may be merged, and `may_merge` holds the guards. Others need the names
-and the text of one document: `document_aliases`.
+returns keys that are equal for names that may be merged, and `may_merge` holds the guards. Other rules need
+the names and the text of one document: `document_aliases`.
 
-spelling      anywhere: widths, quotation marks, hyphens, THE, dots of initials, vowel points, spaces in Chinese,
-              Japanese and Korean
-spacing       anywhere: OPEN AI / OPENAI
-accents       anywhere: SÃO PAULO / SAO PAULO
-abbreviation  anywhere: ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
-plural        anywhere: NEURAL NETWORK / NEURAL NETWORKS, FORM 10-Q / FORMS 10-Q; in a document also single words
-modifier      anywhere: MUSIC CHART / MUSICAL CHART
-legal_form    anywhere: ELI LILLY / ELI LILLY AND COMPANY
-title         anywhere: DR SATYA NADELLA / SATYA NADELLA
-initials      anywhere: ROBERT A. STEMMLE / ROBERT ADOLF STEMMLE
-order         anywhere: LEE, ANN / ANN LEE, and four or more words in another order; in a document also LEE ANN
-misspelling   anywhere: OSCAR BLUMENTHAL / OSKAR BLUMENTHAL; in a document also other names that differ by one letter
-acronym       in a document: Securities and Exchange Commission (SEC), or the only name with these initials
-short_name    in a document: the only full name that contains it: NADELLA / SATYA NADELLA
+Anywhere in the corpus:
+    spelling      widths, quotation marks, hyphens, THE, dots of initials, vowel points, spaces in Korean
+    spacing       OPEN AI / OPENAI
+    accents       SÃO PAULO / SAO PAULO
+    abbreviation  ST LOUIS / SAINT LOUIS, U.S. / UNITED STATES
+    plural        NEURAL NETWORK / NEURAL NETWORKS, FORM 10-Q / FORMS 10-Q
+    modifier      MUSIC CHART / MUSICAL CHART
+    legal_form    ELI LILLY / ELI LILLY AND COMPANY
+    title         DR SATYA NADELLA / SATYA NADELLA
+    initials      ANN B. LEE / ANN BEATRICE LEE
+    order         LEE, ANN / ANN LEE; four or more words in another order
+    misspelling   OSKAR LINDQVIST / OSCAR LINDQVIST: letters that sound alike, or one letter of a long surname
+In a document:
+    spelling      also of given names: JEAN-LUC / JEAN LUC
+    plural        also of single words: GRAMMY / GRAMMYS
+    order         also LEE ANN / ANN LEE
+    misspelling   also other names that differ by one letter
+    acronym       Securities and Exchange Commission (SEC), or the only name with these initials
+    short_name    NADELLA / SATYA NADELLA: the only full name that contains it
 """
 
 from __future__ import annotations
@@ -33,18 +38,19 @@ import regex
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks
 
 RULES = (
-    *(
-        "spelling",
-        "spacing",
-        "accents",
-        "abbreviation",
-        "plural",
-        "modifier",
-        "legal_form",
-        "title",
-        "initials",
-    ),
-    *("order", "misspelling", "acronym", "short_name"),
+    "spelling",
+    "spacing",
+    "accents",
+    "abbreviation",
+    "plural",
+    "modifier",
+    "legal_form",
+    "title",
+    "initials",
+    "order",
+    "misspelling",
+    "acronym",
+    "short_name",
 )
 """The names of all rules."""
 MAX_NAME = 200
@@ -68,6 +74,10 @@ def _word_set(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
+def _longest_first(text: str) -> tuple[str, ...]:
+    return tuple(sorted(text.split(), key=lambda word: (-len(word), word)))
+
+
 _NAMED = frozenset({"PERSON", "ORGANIZATION", "LOCATION"})
 """Types that exclude each other. Models use the others less consistently."""
 _DROPPED = regex.compile(r"['’‘`´ʼʻʹ\u064b-\u065f\u0670\u0640\u0591-\u05c7]")
@@ -79,6 +89,9 @@ _ONE_LETTER = str.maketrans({"Ё": "Е", "أ": "ا", "إ": "ا", "آ": "ا", "ى
 _GREEK = regex.compile(r"\p{Greek}+")
 _CJK = regex.compile(r"[\p{Hangul}\p{Han}\p{Hiragana}\p{Katakana}]")
 _NUMBER_SIGN = regex.compile(r"(?:\bNO\.?|№|\bNUMBER|#) ?(?=\d)|(?<=\d)[호号號]$")
+_NUMBERED = regex.compile(r"第(?=\d)|(?<=\d)[條条項项號号]")
+_KOREAN_COUNTERS = str.maketrans("第條条項项號号", "제조조항항호호")
+"""Articles and paragraphs of laws, which Korean writes in both scripts: 第44條第1項, 제44조제1항."""
 _ROMAN = regex.compile(r"C{0,3}(?:XC|XL|L?X{0,3})(?:IX|IV|V?I{0,3})")
 _ROMAN_VALUES = {"I": 1, "V": 5, "X": 10, "L": 50, "C": 100}
 _DIGITS = regex.compile(r"\d+")
@@ -96,17 +109,18 @@ def _words(name: str) -> tuple[str, ...]:
     text = _GREEK.sub(lambda m: _without_marks(m[0]), text)
     text = _SEPARATORS.sub(" ", _DROPPED.sub("", text))
     text = _INITIALS.sub(lambda m: m[0].replace(".", "").replace(" ", "") + " ", text)
-    text = _NUMBER_SIGN.sub("", text.strip())
-    words: list[str] = []
-    for word in text.split():
-        word = word.strip(".") or word
-        if words and not _is_spaced_apart(words[-1][-1], word[0]):
-            words[-1] += word
+    text = _NUMBERED.sub(lambda m: m[0].translate(_KOREAN_COUNTERS), text.strip())
+    text = _NUMBER_SIGN.sub("", text)
+    words: list[list[str]] = []
+    for part in text.split():
+        word = part.strip(".") or part
+        if words and not _is_spaced_apart(words[-1][-1][-1], word[0]):
+            words[-1].append(word)
         else:
-            words.append("AND" if word == "&" else str(_roman(word)) if words and _roman(word) else word)
-    if len(words) > 1 and words[0] == "THE":
+            words.append(["AND" if word == "&" else str(_roman(word)) if words and _roman(word) else word])
+    if len(words) > 1 and words[0] == ["THE"]:
         del words[0]
-    return tuple(words) or (name,)
+    return tuple("".join(parts) for parts in words) or (name,)
 
 
 def _roman(word: str) -> int:
@@ -137,7 +151,7 @@ def _without_accents(text: str) -> str:
 _LATIN = str.maketrans({"Ø": "O", "Ł": "L", "Đ": "D", "Æ": "AE", "Œ": "OE", "Þ": "TH", "Ð": "D", "ı": "I"})
 
 
-def numbers(name: str) -> tuple[str, ...]:
+def _numbers(name: str) -> tuple[str, ...]:
     """The numbers and numerals of a name, sorted. Names with different ones are never merged."""
     found = []
     for n, word in enumerate(_words(name)):
@@ -157,9 +171,8 @@ _LEGAL_FORMS = _word_set(
     OAO ZAO ПАО ООО ОАО ЗАО АО
     """
 )
-_CJK_LEGAL_FORMS = (
-    *("株式会社", "有限会社", "合同会社", "股份有限公司", "有限责任公司", "有限公司"),
-    *("주식회사", "유한회사", "(주)"),
+_CJK_LEGAL_FORMS = _longest_first(
+    "株式会社 有限会社 合同会社 股份有限公司 有限责任公司 有限公司 주식회사 유한회사"
 )
 _JOINS = frozenset({"AND", "&", "ET", "UND", "Y", "E", "OG", "OCH"})
 _TITLES = _word_set(
@@ -176,56 +189,25 @@ _RULERS = _word_set("KING QUEEN EMPEROR EMPRESS POPE TSAR CZAR SULTAN KAISER")
 """Titles that are left out only before a numbered name: KING EDWARD VII."""
 _WOMEN = _word_set("MRS MISS MS LADY DAME FRAU MADAME MME MLLE SEÑORA SIGNORA ГОСПОЖА")
 _MEN = _word_set("MR SIR LORD HERR MONSIEUR SEÑOR SIGNOR ГОСПОДИН")
-_CJK_TITLES = (
-    *(
-        "국회의원",
-        "의원",
-        "대통령",
-        "위원장",
-        "장관",
-        "차관",
-        "총리",
-        "교수",
-        "박사",
-        "회장",
-        "사장",
-        "대표",
-        "팀장",
-        "씨",
-    ),
-    *(
-        "先生",
-        "女士",
-        "教授",
-        "博士",
-        "总统",
-        "總統",
-        "主席",
-        "总理",
-        "總理",
-        "議員",
-        "首相",
-        "大統領",
-        "さん",
-        "氏",
-        "様",
-    ),
+_CJK_TITLES = _longest_first(
+    """
+    국회의원 의원 대통령 위원장 장관 차관 총리 교수 박사 회장 사장 대표 팀장 씨
+    先生 女士 教授 博士 总统 總統 主席 总理 總理 議員 首相 大統領 さん 氏 様
+    """
 )
 _ABBREVIATIONS = {
-    **{
-        "ST": "SAINT",
-        "STE": "SAINTE",
-        "MT": "MOUNT",
-        "FT": "FORT",
-        "UNIV": "UNIVERSITY",
-        "DEPT": "DEPARTMENT",
-    },
-    **{"GOVT": "GOVERNMENT", "INTL": "INTERNATIONAL", "ASSN": "ASSOCIATION"},
+    "ST": "SAINT",
+    "STE": "SAINTE",
+    "MT": "MOUNT",
+    "FT": "FORT",
+    "UNIV": "UNIVERSITY",
+    "DEPT": "DEPARTMENT",
+    "GOVT": "GOVERNMENT",
+    "INTL": "INTERNATIONAL",
+    "ASSN": "ASSOCIATION",
 }
 """Of words that are not the last one."""
-_LEGAL_FORM_SYNONYMS = {
-    **{"INCORPORATED": "INC", "CORPORATION": "CORP", "COMPANY": "CO", "LIMITED": "LTD"},
-}
+_LEGAL_FORM_SYNONYMS = {"INCORPORATED": "INC", "CORPORATION": "CORP", "COMPANY": "CO", "LIMITED": "LTD"}
 _WELL_KNOWN = {
     "US": "UNITED STATES",
     "USA": "UNITED STATES",
@@ -245,7 +227,7 @@ def rule_keys(name: str, type_: str, rules: Collection[str] = RULES) -> Iterator
     if not name or len(name) > MAX_NAME:
         return
     words = _words(name)
-    keys = {
+    keys: dict[str, Callable[[], str]] = {
         "spelling": lambda: " ".join(words),
         "spacing": lambda: _spacing_key(words),
         "accents": lambda: _without_accents(" ".join(words)),
@@ -284,7 +266,7 @@ def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
     well_known = rule == "abbreviation" and _is_well_known(words_a) and _is_well_known(words_b)
     if not well_known and type_a != type_b and {type_a, type_b} <= _NAMED:
         return False
-    if rule != "acronym" and numbers(a) != numbers(b):
+    if rule != "acronym" and _numbers(a) != _numbers(b):
         return False
     if _generation(words_a) != _generation(words_b):
         return rule == "short_name" and len(words_a) == 1
@@ -309,7 +291,7 @@ def _may_be_spelling(a: _TypedName, b: _TypedName) -> bool:
 def _may_be_accents(a: _TypedName, b: _TypedName) -> bool:
     """One of the names must be without accents: MÜLLER and MÚLLER are different names."""
     plain = (" ".join(_words(name)) for name, _ in (a, b))
-    return any(_without_accents(p) == p for p in plain)
+    return any(_without_accents(p) == p and len(p) > 4 for p in plain)
 
 
 def _may_be_spacing(a: _TypedName, b: _TypedName) -> bool:
@@ -459,7 +441,7 @@ def _without_title(words: tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, 
 
 
 def _plain_person(name: str) -> tuple[str, ...]:
-    """The words of a name without titles. A Korean name is a word among words for offices: 예산분석관 김태완."""
+    """The words of a name without titles. A Korean name is the word that is no office: 예산분석관 김태완."""
     parts = name.split()
     if len(parts) > 1 and _HANGUL.match(name):
         found = [part for part in (parts[0], parts[-1]) if _is_korean_name(part)]
@@ -475,7 +457,8 @@ def _is_korean_name(word: str) -> bool:
 
 _HANGUL = regex.compile(r"\p{Hangul}")
 _KOREAN_SURNAMES = frozenset(
-    "김이박최정강조윤장임한오서신권황안송류유전홍고문양손배백허남심노하곽성차주우구민진지엄채원천방공현함변염여추도소석선설마길위표명기반왕금옥"
+    "김이박최정강조윤장임한오서신권황안송류유전홍고문양손배백허남심노하곽성차주우구민진지엄채원천방공"
+    "현함변염여추도소석선설마길위표명기반왕금옥"
 )
 
 
@@ -522,7 +505,7 @@ def _sound(word: str) -> str:
     """A word with letters that often replace each other in transliterations written alike."""
     for letters, sound in _SOUNDS:
         word = word.replace(letters, sound)
-    return _TWICE.sub(r"\1", word)
+    return str(_TWICE.sub(r"\1", word))
 
 
 def _sound_key(words: tuple[str, ...], type_: str) -> str:
@@ -668,11 +651,11 @@ def document_aliases(
     types = {name: names[name] for name in sorted(names) if name and len(name) <= MAX_NAME}
     clusters = _Clusters(types, rules)
     if "spelling" in rules:
-        _add_equal(clusters, "spelling", _words, "the same words in the same document")
+        _add_spellings(clusters)
     if "order" in rules:
         _add_surnames_first(clusters)
     if "plural" in rules:
-        _add_equal(clusters, "plural", _document_singular, "singular and plural in the same document")
+        _add_plurals(clusters)
     if "misspelling" in rules:
         _add_misspellings(clusters)
     if "acronym" in rules:
@@ -691,27 +674,28 @@ def document_aliases(
 
 
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
-    """Return the acronyms that hold in the whole corpus.
+    """Return the aliases of documents that hold in the whole corpus.
+
+    All documents that have an alias for the name must agree. Short names hold in their documents only, and so do
+    acronyms of up to three letters that no document defines and only one spells out.
 
     Args:
-        aliases: Those of all documents (one each), such that all of one name are together.
-
-    Returns:
-        Those for which all documents agree. Three letters are too few unless a document defines them or two
-        documents know them.
+        aliases: Those of all documents, such that all of one name are together.
     """
     by_name: dict[str, list[NameAlias]] = defaultdict(list)
     for alias in aliases:
         by_name[alias.name].append(alias)
     agreed = []
-    for _, found in sorted(by_name.items()):
+    for name, found in sorted(by_name.items()):
         best = min(found, key=lambda a: (not a.evidence.startswith(_DEFINED_AS), a.evidence))
-        if best.rule == "acronym" and len({(a.canonical, a.rule) for a in found}) == 1:
-            if len(found) > 1 or len(best.name) > 3 or best.evidence.startswith(_DEFINED_AS):
-                agreed.append(best)
+        is_known = len(name) > 3 or len(found) > 1 or best.evidence.startswith(_DEFINED_AS)
+        agree = len({alias[1:3] for alias in found}) == 1
+        if agree and (best.rule in _CORPUS_RULES or (best.rule == "acronym" and is_known)):
+            agreed.append(best)
     return agreed
 
 
+_CORPUS_RULES = frozenset({"plural", "order", "misspelling"})
 _DEFINED_AS = "defined as "
 
 
@@ -726,23 +710,30 @@ def _unique_targets(clusters: _Clusters, keys: Iterable[tuple[str, str]]) -> dic
     return unique
 
 
-def _add_equal(clusters: _Clusters, rule: str, key: Callable[[str], tuple[str, ...]], evidence: str) -> None:
+def _add_spellings(clusters: _Clusters) -> None:
     groups = defaultdict(list)
+    for name in clusters.types:
+        groups[_words(name)].append(name)
+    _add_groups(clusters, groups.values(), "spelling", "the same words in the same document")
+
+
+def _add_plurals(clusters: _Clusters) -> None:
+    """Not the plurals of surnames, which are families, and not of short words: BRIC / BRICS."""
     surnames = {_words(name)[-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
+    groups = defaultdict(list)
     for name, type_ in clusters.types.items():
-        words = key(name)
-        if rule != "plural" or (type_ not in ("PERSON", "LOCATION") and len("".join(words)) > 4):
-            if rule != "plural" or words[-1] not in surnames:
-                groups[words].append(name)
-    for names in groups.values():
+        words = _words(name)
+        singular = _singular(words[-1])
+        if type_ not in ("PERSON", "LOCATION") and len(singular) > 4 and singular not in surnames:
+            groups[*words[:-1], singular].append(name)
+    _add_groups(clusters, groups.values(), "plural", "singular and plural in the same document")
+
+
+def _add_groups(clusters: _Clusters, groups: Iterable[list[str]], rule: str, evidence: str) -> None:
+    for names in groups:
         first = preferred([(name, clusters.types[name], 1) for name in names])
         for name in names:
             clusters.add(name, first, rule, evidence)
-
-
-def _document_singular(name: str) -> tuple[str, ...]:
-    words = _words(name)
-    return (*words[:-1], _singular(words[-1]))
 
 
 def _add_surnames_first(clusters: _Clusters) -> None:
@@ -763,9 +754,10 @@ def _add_misspellings(clusters: _Clusters) -> None:
     for words, name in {_words(name): name for name in clusters.types}.items():
         if clusters.types[name] in ("", *_NAMED) and 2 <= len(words) <= 6:
             for n, word in enumerate(words):
-                if 5 <= len(word) <= 30:
+                if 4 <= len(word) <= 30:
                     others = (*words[:n], "", *words[n + 1 :])
-                    for shorter in {word, *(word[:i] + word[i + 1 :] for i in range(1, len(word)))}:
+                    cuts = range(1, len(word)) if len(word) > 4 else ()
+                    for shorter in {word, *(word[:i] + word[i + 1 :] for i in cuts)}:
                         similar[others, shorter].append(name)
     for (others, _), members in similar.items():
         if len(members) != 2:
@@ -780,8 +772,8 @@ def _add_misspellings(clusters: _Clusters) -> None:
 def _is_slip(a: str, b: str, type_: str, is_first: bool) -> bool:
     """Whether a difference of one letter is likely to be a mistake.
 
-    Endings make adjectives (SOUTH AUSTRALIA, SOUTH AUSTRALIAN), and so do other given names: MARIO and MARIA,
-    PARVIZ and PARVIN.
+    Another ending may make an adjective (SOUTH AUSTRALIA, SOUTH AUSTRALIAN) or another given name (MARIO and
+    MARIA), and so may another consonant (PARVIZ and PARVIN).
     """
     if type_ == "PERSON" and not is_first:
         return True
@@ -909,7 +901,9 @@ def _short_forms_of_person(name: str, words: tuple[str, ...]) -> set[tuple[str, 
     # Names are cut at spaces only: JEAN-BAPTISTE LULLY is no JEAN.
     cuts = [n for n in range(1, len(words)) if f"{words[n - 1]}-{words[n]}" not in name]
     forms = {words[:n] for n in cuts}
-    forms |= {words[n:] for n in cuts if n == len(words) - 1 or words[n] in _PARTICLES or len(words[n - 1]) == 1}
+    forms |= {
+        words[n:] for n in cuts if n == len(words) - 1 or words[n] in _PARTICLES or len(words[n - 1]) == 1
+    }
     if len(words[0]) > 2 and len(words[-1]) > 2 and len(words) - 1 in cuts:
         forms |= {(words[0], words[-1]), (words[0][0], words[-1])}
         forms.add(("".join(w[0] for w in words[:-1]), words[-1]))
