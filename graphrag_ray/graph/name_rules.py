@@ -320,7 +320,7 @@ def _may_be_title(a: _TypedName, b: _TypedName) -> bool:
 def _may_be_initials(a: _TypedName, b: _TypedName) -> bool:
     """All words are equal, or one is the initial of the other."""
     pairs = list(zip(_words(a[0]), _words(b[0]), strict=False))
-    return all(x == y or (1 in (len(x), len(y)) and x[0] == y[0]) for x, y in pairs)
+    return all(x == y or (1 in (len(x), len(y)) and x[:1] == y[:1]) for x, y in pairs)
 
 
 def _may_be_misspelling(a: _TypedName, b: _TypedName) -> bool:
@@ -364,11 +364,10 @@ def _plural_key(name: str, words: tuple[str, ...], type_: str) -> str:
     last = len(words) - 1
     if type_ in ("PERSON", "LOCATION"):
         return ""
-    if last and _DIGITS.search(words[last]):
-        if _NUMBERED_PLURAL.search(name):
-            return " ".join(words)[:-1]
-        before = last - 1 if words[last - 1].isalpha() or last == 1 else last - 2
-        return " ".join([*words[:before], _singular(words[before]), *words[before + 1 :]])
+    if _NUMBERED_PLURAL.search(name):
+        return " ".join(words)[:-1]
+    if number := next((n for n in range(1, len(words)) if _DIGITS.search(words[n])), 0):
+        return " ".join([*words[: number - 1], _singular(words[number - 1]), *words[number:]])
     if type_ in ("WORK", "PRODUCT") or (type_ == "ORGANIZATION" and not last):
         return ""
     return " ".join([*words[:last], _singular(words[last])])
@@ -400,9 +399,12 @@ def _initials_key(words: tuple[str, ...]) -> str:
     return " ".join([words[0], "".join(word[0] for word in words[1:-1]), words[-1]])
 
 
+_PLURAL = regex.compile(r"[A-Z]*[A-HJ-RTV-Z]S")
+
+
 def _singular(word: str) -> str:
     """The singular of an English word, roughly."""
-    if not word.isascii() or len(word) < 4 or not word.endswith("S") or word.endswith(("SS", "US", "IS")):
+    if len(word) < 4 or not _PLURAL.fullmatch(word):
         return word
     if word.endswith("IES") and len(word) > 4:
         return word[:-3] + "Y"
@@ -559,7 +561,8 @@ _NOT_PEOPLE = _word_set(
     """
     HOUSE ESTATE CHURCH SCHOOL COLLEGE UNIVERSITY FOUNDATION INSTITUTE MUSEUM LIBRARY HOSPITAL AIRPORT STATION
     AWARD PRIZE CLUB COMPANY GROUP DESIGNS RECORDS PICTURES STUDIOS STREET ROAD AVENUE BRIDGE PARK COUNTY CITY
-    CHIEF OFFICER DIRECTOR MANAGER ENGINEER SCIENTIST EDITOR TECHNOLOGY RIVER LAKE ISLAND IN AT ON FOR AND MEETS VERSUS VS
+    CHIEF OFFICER DIRECTOR MANAGER ENGINEER SCIENTIST EDITOR TECHNOLOGY RIVER LAKE ISLAND IN AT ON FOR AND
+    MEETS VERSUS VS
     """
 )
 """Words of names that contain the name of a person but are no names of people, whatever their type says."""
@@ -581,6 +584,7 @@ class _Clusters:
 
     def __init__(self, types: Mapping[str, str], rules: Collection[str]) -> None:
         self.types = types
+        self.words = {name: _words(name) for name in types}
         self.heads: dict[str, str] = {}
         """name -> the preferred of the names that `rule_keys` relates to it, if there is another"""
         self.targets: dict[str, tuple[str, str, str]] = {}
@@ -637,7 +641,7 @@ def _follow(name: str, parents: dict[str, str]) -> str:
 def document_aliases(
     names: Mapping[str, str], texts: Sequence[str], rules: Collection[str] = RULES
 ) -> list[NameAlias]:
-    """Find names of one document that stand for the same thing as another name of this document.
+    """Find names in one document that stand for the same thing as another name of this document.
 
     Args:
         names: The names in the document, with their types, or "" if unknown.
@@ -676,8 +680,8 @@ def document_aliases(
 def merge_document_aliases(aliases: Iterable[NameAlias]) -> list[NameAlias]:
     """Return the aliases of documents that hold in the whole corpus.
 
-    All documents that have an alias for the name must agree. Short names hold in their documents only, and so do
-    acronyms of up to three letters that no document defines and only one spells out.
+    All documents that have an alias for the name must agree. Short names hold in their documents only, and so
+    do acronyms of up to three letters that no document defines and only one spells out.
 
     Args:
         aliases: Those of all documents, such that all of one name are together.
@@ -713,16 +717,16 @@ def _unique_targets(clusters: _Clusters, keys: Iterable[tuple[str, str]]) -> dic
 def _add_spellings(clusters: _Clusters) -> None:
     groups = defaultdict(list)
     for name in clusters.types:
-        groups[_words(name)].append(name)
+        groups[clusters.words[name]].append(name)
     _add_groups(clusters, groups.values(), "spelling", "the same words in the same document")
 
 
 def _add_plurals(clusters: _Clusters) -> None:
     """Not the plurals of surnames, which are families, and not of short words: BRIC / BRICS."""
-    surnames = {_words(name)[-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
+    surnames = {clusters.words[name][-1] for name, type_ in clusters.types.items() if type_ == "PERSON"}
     groups = defaultdict(list)
     for name, type_ in clusters.types.items():
-        words = _words(name)
+        words = clusters.words[name]
         singular = _singular(words[-1])
         if type_ not in ("PERSON", "LOCATION") and len(singular) > 4 and singular not in surnames:
             groups[*words[:-1], singular].append(name)
@@ -738,7 +742,7 @@ def _add_groups(clusters: _Clusters, groups: Iterable[list[str]], rule: str, evi
 
 def _add_surnames_first(clusters: _Clusters) -> None:
     """DAN IOSIF / IOSIF DAN, TUKARAM GANGADHAR GADAKH / GADAKH TUKARAM GANGADHAR."""
-    people = [(_words(name), name) for name, type_ in clusters.types.items() if type_ == "PERSON"]
+    people = [(clusters.words[name], name) for name, type_ in clusters.types.items() if type_ == "PERSON"]
     known = dict(reversed(people))
     for words, name in people:
         reordered = known.get((words[-1], *words[:-1])) if len(words) > 1 else None
@@ -751,7 +755,7 @@ def _add_surnames_first(clusters: _Clusters) -> None:
 def _add_misspellings(clusters: _Clusters) -> None:
     """Names of which one word differs by a letter that is not the first one."""
     similar = defaultdict(list)
-    for words, name in {_words(name): name for name in clusters.types}.items():
+    for words, name in {words: name for name, words in clusters.words.items()}.items():
         if clusters.types[name] in ("", *_NAMED) and 2 <= len(words) <= 6:
             for n, word in enumerate(words):
                 if 4 <= len(word) <= 30:
@@ -764,7 +768,7 @@ def _add_misspellings(clusters: _Clusters) -> None:
             continue
         b, a = sorted(members)
         n = others.index("")
-        alike = _is_slip(_words(a)[n], _words(b)[n], clusters.types[a], is_first=n == 0)
+        alike = _is_slip(clusters.words[a][n], clusters.words[b][n], clusters.types[a], is_first=n == 0)
         if alike and clusters.root(a) == a and clusters.root(b) == b:
             clusters.add(b, a, "misspelling", "differs by one letter in the same document")
 
@@ -787,7 +791,7 @@ _VOWEL_PAIRS = {(c, d) for c in "AEIOUY" for d in "AEIOUY"}
 
 def _add_definitions(clusters: _Clusters, texts: Sequence[str]) -> None:
     """Acronyms and quoted terms in brackets after the name that they stand for."""
-    known = dict(reversed([(_words(name), name) for name in clusters.types]))
+    known = {words: name for name, words in reversed(clusters.words.items())}
     fulls: dict[str, dict[str, str]] = defaultdict(dict)
     count: dict[str, int] = defaultdict(int)
     for text in texts:
@@ -813,8 +817,8 @@ def _name_at_end(
 ) -> tuple[int, str]:
     """Return where the name that a term in brackets stands for starts before the bracket, and the name.
 
-    The letters of an acronym must be the initials of the name, except of one in another script, and other terms
-    must be part of the name or introduced: (the "Company").
+    The letters of an acronym must be the initials of the name, except of one in another script. Other terms
+    must be part of the name, or introduced: (the "Company").
     """
     longest = 0, "?"
     for match in [*_WORD.finditer(before)][: -_MAX_STARTS - 1 : -1]:
@@ -849,45 +853,43 @@ def _add_initials(clusters: _Clusters) -> None:
     fulls = (
         (initials, name)
         for name, type_ in clusters.types.items()
-        if type_ != "PERSON" and 3 <= len(words := _words(name)) <= 12
+        if type_ != "PERSON" and 3 <= len(words := clusters.words[name]) <= 12
         for initials in _initials(words)
         if len(initials) >= 3
     )
     unique = _unique_targets(clusters, fulls)
     for name, type_ in clusters.types.items():
-        words = _words(name)
+        words = clusters.words[name]
         if len(words) == 1 and type_ != "PERSON" and (full := unique.get(words[0])):
             clusters.add(name, full, "acronym", "the only name in the document with these initials")
 
 
 def _add_short_names(clusters: _Clusters) -> None:
     """Parts of names, from the longest to the shortest name."""
+    plain = {}
+    for name, words in clusters.words.items():
+        titles, rest = _without_title(words) if clusters.types[name] in ("", "PERSON") else ((), words)
+        if len(rest) == 2 and rest[0] in _TITLES:
+            titles, rest = rest[:1], rest[1:]
+        plain[name] = titles, rest
     unique: dict[str, str] = {}
-    for name in sorted(clusters.types, key=lambda n: (-len(_words(n)), -len(n), n)):
+    for name in sorted(plain, key=lambda n: (-len(plain[n][1]), -len(n), n)):
+        titles, words = plain[name]
         type_ = clusters.types[name]
-        words = _words(name)
-        if full := _full_name(unique, words, type_):
+        full = unique.get(f"{type_ or 'PERSON'} {' '.join(words)}", "")
+        if full and not _WOMEN.intersection(titles):  # MRS BENNET is not the only person with this name.
             clusters.add(name, full, "short_name", "the only full name in the document that contains it")
         root = clusters.root(name)
-        for short in _short_forms(name, type_):
+        for short in _short_forms(name, words, type_):
             if unique.setdefault(short, root) != root and clusters.root(unique[short]) != root:
                 unique[short] = _AMBIGUOUS
 
 
-def _full_name(unique: Mapping[str, str], words: tuple[str, ...], type_: str) -> str:
-    if words[0] in _WOMEN:
-        return ""  # MRS BENNET is not the only person with this name
-    if len(words) == 2 and words[0] in _TITLES:
-        words = words[1:]
-    return unique.get(f"{type_ or 'PERSON'} {' '.join(words)}", "")
-
-
-def _short_forms(name: str, type_: str) -> set[str]:
+def _short_forms(name: str, words: tuple[str, ...], type_: str) -> set[str]:
     """The names by which a document may refer to a full name, after its type."""
-    words = _words(name)
     forms: set[tuple[str, ...]] = set()
     if type_ == "PERSON":
-        forms = _short_forms_of_person(name, _without_title(words)[1])
+        forms = _short_forms_of_person(name, words)
     elif type_ == "ORGANIZATION" and len(words) > 1 and words[-1] in _GENERIC:
         forms.add(words[:-1])
     if type_ in ("LOCATION", "ORGANIZATION") and len(words) > 2:
@@ -896,7 +898,7 @@ def _short_forms(name: str, type_: str) -> set[str]:
 
 
 def _short_forms_of_person(name: str, words: tuple[str, ...]) -> set[tuple[str, ...]]:
-    if not 1 < len(words) <= 8 or words[0] in _TITLES or _NOT_PEOPLE.intersection(words):
+    if not 1 < len(words) <= 8 or _NOT_PEOPLE.intersection(words):
         return set()
     # Names are cut at spaces only: JEAN-BAPTISTE LULLY is no JEAN.
     cuts = [n for n in range(1, len(words)) if f"{words[n - 1]}-{words[n]}" not in name]
