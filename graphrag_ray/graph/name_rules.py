@@ -31,9 +31,11 @@ import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import combinations
 from typing import NamedTuple
 
 import regex
+from rapidfuzz.distance import OSA
 
 from graphrag_ray.base.ids import UNSPACED_SCRIPT, limit_combining_marks
 
@@ -251,7 +253,7 @@ def rule_keys(name: str, type_: str, rules: Collection[str] = RULES) -> Iterator
 
 def _has_long_surname(words: tuple[str, ...]) -> bool:
     """A surname so long that another one with a letter more or less is rare."""
-    return 2 <= len(words) <= 3 and 8 <= len(words[-1]) <= 30 and not (_PARTICLES | _OF).intersection(words)
+    return 2 <= len(words) <= 3 and 8 <= len(words[-1]) <= 30 and not _NO_GIVEN_NAMES.intersection(words)
 
 
 def may_merge(a: str, type_a: str, b: str, type_b: str, rule: str) -> bool:
@@ -518,6 +520,15 @@ def _sound_key(words: tuple[str, ...], type_: str) -> str:
 
 
 _OF = _word_set("OF DE DI DA DU DEL VON VAN ZU")
+_NO_GIVEN_NAMES = (
+    _word_set(
+        "EARL COUNT COUNTESS DUKE DUCHESS BARON BARONESS VISCOUNT MARQUESS MARQUIS LORD LADY PRINCE PRINCESS"
+    )
+    | _PARTICLES
+    | _OF
+    | _TITLES
+    | _RULERS
+)
 """Before the place that a person is from."""
 
 
@@ -753,37 +764,67 @@ def _add_surnames_first(clusters: _Clusters) -> None:
 
 
 def _add_misspellings(clusters: _Clusters) -> None:
-    """Names of which one word differs by a letter that is not the first one."""
+    """Names of which one word differs by a letter that is not the first one, or a surname by two letters."""
+    names = {words: name for name, words in clusters.words.items()}
+    names = {w: n for w, n in names.items() if clusters.types[n] in ("", *_NAMED) and 2 <= len(w) <= 6}
+    people = {w: n for w, n in names.items() if clusters.types[n] == "PERSON"}
+    for words in [w for w in people if _NO_GIVEN_NAMES.issuperset(w[:-1])]:
+        del names[words], people[words]  # EARL OF HERTFORD / EARL OF HEREFORD
+    for pairs, letters in (
+        (_one_letter_apart(names), "one letter"),
+        (_close_surnames(people), "two letters"),
+    ):
+        for a, b in pairs:
+            if clusters.root(names[a]) == names[a] and clusters.root(names[b]) == names[b]:
+                evidence = f"differs by {letters} in the same document"
+                clusters.add(names[b], names[a], "misspelling", evidence)
+
+
+_WordPairs = Iterator[tuple[tuple[str, ...], tuple[str, ...]]]
+
+
+def _one_letter_apart(names: Mapping[tuple[str, ...], str]) -> _WordPairs:
+    """Yield names that are equal without one letter of one word."""
     similar = defaultdict(list)
-    for words, name in {words: name for name, words in clusters.words.items()}.items():
-        if clusters.types[name] in ("", *_NAMED) and 2 <= len(words) <= 6:
-            for n, word in enumerate(words):
-                if 4 <= len(word) <= 30:
-                    others = (*words[:n], "", *words[n + 1 :])
-                    cuts = range(1, len(word)) if len(word) > 4 else ()
-                    for shorter in {word, *(word[:i] + word[i + 1 :] for i in cuts)}:
-                        similar[others, shorter].append(name)
+    for words in sorted(names):
+        for n, word in enumerate(words):
+            if 4 <= len(word) <= 30:
+                others = (*words[:n], "", *words[n + 1 :])
+                cuts = range(1, len(word)) if len(word) > 4 else ()
+                for shorter in sorted({word, *(word[:i] + word[i + 1 :] for i in cuts)}):
+                    similar[others, shorter].append(words)
     for (others, _), members in similar.items():
-        if len(members) != 2:
-            continue
-        b, a = sorted(members)
         n = others.index("")
-        alike = _is_slip(clusters.words[a][n], clusters.words[b][n], clusters.types[a], is_first=n == 0)
-        if alike and clusters.root(a) == a and clusters.root(b) == b:
-            clusters.add(b, a, "misspelling", "differs by one letter in the same document")
+        if len(members) == 2 and _is_slip(members[0][n], members[1][n], is_first=n == 0):
+            yield members[0], members[1]
 
 
-def _is_slip(a: str, b: str, type_: str, is_first: bool) -> bool:
+def _close_surnames(people: Mapping[tuple[str, ...], str]) -> _WordPairs:
+    """Yield people with equal given names and long surnames that differ by two letters."""
+    groups = defaultdict(list)
+    for words in sorted(people):
+        if len(words[-1]) >= 6:
+            groups[words[:-1], words[-1][0]].append(words)
+    for members in groups.values():
+        if len(members) <= _MAX_SIMILAR:
+            for a, b in combinations(members, 2):
+                if OSA.distance(a[-1], b[-1], score_cutoff=2) <= 2:
+                    yield a, b
+
+
+_MAX_SIMILAR = 4
+"""More people with one given name are not compared."""
+
+
+def _is_slip(a: str, b: str, is_first: bool) -> bool:
     """Whether a difference of one letter is likely to be a mistake.
 
     Another ending may make an adjective (SOUTH AUSTRALIA, SOUTH AUSTRALIAN) or another given name (MARIO and
-    MARIA), and so may another consonant (PARVIZ and PARVIN).
+    MARIA), and so may another consonant (PARVIZ and PARVIN). In surnames, all letters may be mistaken.
     """
-    if type_ == "PERSON" and not is_first:
-        return True
     if a[-1] != b[-1]:
         return False
-    return len(a) != len(b) or {next((c, d) for c, d in zip(a, b, strict=True) if c != d)} <= _VOWEL_PAIRS
+    return len(a) != len(b) or not is_first or {*zip(a, b, strict=True)} - _VOWEL_PAIRS <= {(c, c) for c in a}
 
 
 _VOWEL_PAIRS = {(c, d) for c in "AEIOUY" for d in "AEIOUY"}
